@@ -1,1 +1,1 @@
-"""Streams that a person would recognise, each one command: python -m examples.electricity."""
+"""Complete example streams, each run by one command: python -m examples.electricity."""

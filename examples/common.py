@@ -1,4 +1,4 @@
-"""What the examples share: their flags, a server to talk to, and what they print of a model."""
+"""Command-line flags, a temporary server and printed reports that all examples use."""
 
 import argparse
 import csv
@@ -15,24 +15,26 @@ from dualstream.client import Client
 from dualstream.service.cli.demo.server_process import ServerProcess
 
 Sample = tuple[dict[str, Any], Any]
-"""A row by the names of its features, and its label."""
+"""Features by name, and the label."""
 
 REPORTS = 8
-# A relative gap of which nobody would say that it pins the weights down.
-LOOSE = 0.5
+# Relative gap above which the certificate says little about the weights.
+WIDE_GAP = 0.5
 LISTED = 6
-FEWEST = 200
+MIN_ROWS = 200
 
 
 def flags(description: str, rows: int) -> argparse.ArgumentParser:
-    """The flags that every example has; `rows` is how many the generator makes unasked."""
+    """The flags of every example; `rows` is the default number of generated rows."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data", type=Path, metavar="FILE", help="else rows are made up")
-    parser.add_argument("--rows", type=int, help=f"at most so many (made up: {rows:,})")
-    parser.add_argument("--seed", type=int, default=0, help="of what is made up")
-    parser.add_argument("--url", help="of a running server; else one runs for as long as this does")
+    parser.add_argument(
+        "--data", type=Path, metavar="FILE", help="file of rows; default: generated rows"
+    )
+    parser.add_argument("--rows", type=int, help=f"maximum number of rows (generated: {rows:,})")
+    parser.add_argument("--seed", type=int, default=0, help="seed of generated rows")
+    parser.add_argument("--url", help="URL of a running server; default: a temporary server")
     parser.set_defaults(made=rows)
     return parser
 
@@ -42,32 +44,32 @@ def taken(
     read: Callable[[Path], Iterator[Sample]],
     make: Callable[[int, int], Iterator[Sample]],
 ) -> list[Sample]:
-    """The samples of the file, or made up by `make(rows, seed)`."""
+    """The samples of the file, or those that `make(rows, seed)` generates."""
     if given.data is not None:
         samples = list(islice(read(given.data), given.rows))
     else:
         samples = list(make(given.made if given.rows is None else given.rows, given.seed))
-    if len(samples) < FEWEST:
-        raise SystemExit(f"{len(samples)} rows are too few to show anything, take {FEWEST}")
+    if len(samples) < MIN_ROWS:
+        raise SystemExit(f"{len(samples)} rows are too few; use at least {MIN_ROWS}")
     return samples
 
 
 def table(path: Path) -> Iterator[dict[str, str]]:
-    """The records of a CSV file by its header; fields in quotes and spaces around them are fine."""
+    """The records of a CSV file with a header; quotes and surrounding spaces are allowed."""
     with path.open(newline="", encoding="utf-8-sig") as file:
         yield from csv.DictReader(file, skipinitialspace=True)
 
 
 @contextmanager
 def connected(url: str | None, console: Console) -> Iterator[Client]:
-    """A client of the server at `url`, or of one in a temporary folder that ends with the block."""
-    with ExitStack() as held:
+    """A client of the server at `url`, or of a temporary server that stops with the block."""
+    with ExitStack() as stack:
         if url is None:
-            folder = held.enter_context(tempfile.TemporaryDirectory(prefix="dualstream-example-"))
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="dualstream-example-"))
             store = f"sqlite:///{Path(folder) / 'example.db'}"
-            url = held.enter_context(ServerProcess(store)).url
+            url = stack.enter_context(ServerProcess(store)).url
         console.print(f"server: {url}", style="dim", highlight=False)
-        yield held.enter_context(Client(url))
+        yield stack.enter_context(Client(url))
 
 
 def learn(
@@ -77,7 +79,7 @@ def learn(
     report: Callable[[], None],
     rows_per_request: int = 250,
 ) -> None:
-    """Learn the stream block by block, each model the same rows, and report eight times."""
+    """Learn the stream in blocks with every model, and report eight times."""
     reported = 0
     for first in range(0, len(samples), rows_per_request):
         block = samples[first : first + rows_per_request]
@@ -95,8 +97,8 @@ def show(console: Console, *lines: str) -> None:
 
 
 def show_drift(console: Console, client: Client, model: str) -> None:
-    """Where its losses rose, of the last 64 events; that they fall as it learns is no news."""
-    show(console, f"\nDrift, where the losses of the model rose (GET /models/{model}/timeline):")
+    """Rising drift events among the last 64 events."""
+    show(console, f"\nDrift events with rising losses (GET /models/{model}/timeline):")
     events = client.timeline(model).events
     for detector, counts in client.metrics(model)["drift"].items():
         rows = [e["rows"] for e in events if e["rising"] and e["detector"] == detector]
@@ -110,43 +112,41 @@ def show_drift(console: Console, client: Client, model: str) -> None:
 
 
 def show_shares(console: Console, client: Client, model: str) -> str:
-    """The three members with the largest shares; the name of the best that has a certificate."""
-    told = sorted(client.members(model).members, key=lambda member: -member.weight)
-    show(console, f"\nWho is followed (GET /models/{model}/members):")
-    for member in told[:3]:
+    """Print the three largest shares. Returns the best member that has a certificate."""
+    members = sorted(client.members(model).members, key=lambda member: -member.weight)
+    show(console, f"\nMembers with the largest shares (GET /models/{model}/members):")
+    for member in members[:3]:
         show(console, f"  {member.weight:6.1%}   {member.name}")
-    return next(member.name for member in told if member.has_certificate)
+    return next(member.name for member in members if member.has_certificate)
 
 
 def show_certificate(console: Console, client: Client, model: str, member: str) -> None:
-    """What is certain of one learner, and what is not said by it."""
-    told = client.certificate(model, member=member)
-    if told.relative_gap is None or told.primal is None:
+    """Print the certificate of a member and what it means."""
+    found = client.certificate(model, member=member)
+    if found.relative_gap is None or found.primal is None:
         show(console, f"\n{member} has no certificate yet.")
         return
-    kind = "estimated on" if told.estimate else "exact for"
+    kind = "estimated on" if found.estimate else "exact for"
     show(
         console,
-        f"\nThe certificate of {member} ({kind} {told.rows:,} rows): its regularised loss there is",
-        f"  {told.primal:.4f}, and no weights have one that is smaller by more than "
-        f"{told.relative_gap:.0%} of it.",
-        "  That is about optimisation alone. How good the predictions are, the errors above tell.",
+        f"\nCertificate of {member} ({kind} {found.rows:,} rows): its regularised loss is",
+        f"  {found.primal:.4f}, and no weights reduce it by more than {found.relative_gap:.0%}.",
+        "  This is about optimisation only. For prediction quality see the errors above.",
     )
-    if told.relative_gap > LOOSE:
+    if found.relative_gap > WIDE_GAP:
         show(
-            console,
-            "  So wide a gap says little: who takes large steps follows, and never settles.",
+            console, "  The gap is wide: a learner with large steps follows drift and stays there."
         )
 
 
 def ratio(error: float, baselines: Iterable[float]) -> str:
-    """An honest sentence on a model's error beside those of its baselines."""
+    """A sentence that compares a model's error with those of its baselines."""
     best = min(baselines)
     if error < best:
         return f"The model's error is {1 - error / best:.0%} below the better baseline's."
     return "The model does NOT beat the better baseline on this stream."
 
 
-def errors(told: Mapping[str, Any], name: str) -> tuple[float, list[float]]:
-    """The figure `name` of a part of the metrics: the model's, and those of its baselines."""
-    return told[name], [baseline[name] for baseline in told["baselines"].values()]
+def errors(metrics: Mapping[str, Any], name: str) -> tuple[float, list[float]]:
+    """The error `name` of the model and of its baselines."""
+    return metrics[name], [baseline[name] for baseline in metrics["baselines"].values()]

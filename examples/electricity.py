@@ -1,9 +1,9 @@
-"""Will the price of electricity go up? A market that changes under the model.
+"""Electricity prices: classification of a drifting stream.
 
-Each row is a half hour of New South Wales; the label is whether its price is above the mean of the
+Each row is a half hour in New South Wales. The label is whether its price is above the mean of the
 last day. Every row is predicted before it is learned.
 
-  python -m examples.electricity                        made up, in the same shape
+  python -m examples.electricity                        generated rows
   python -m examples.electricity --data electricity.csv  elec2, as OpenML or River have it: columns
       date, day, period, nswprice, nswdemand, vicprice, vicdemand, transfer, class (UP or DOWN)
 """
@@ -50,14 +50,14 @@ THREE_WINDOWS = {
 
 
 def read(path: Path) -> Iterator[Sample]:
-    """The rows of elec2; its date counts the days and would tell nothing of those to come."""
+    """The rows of elec2, without the date, which has a new value every day."""
     for row in table(path):
         x = _row(row["day"], float(row["period"]), [float(row[name]) for name in NUMBERS])
         yield x, int(row["class"].strip("b'\" ").upper() in {"UP", "1"})
 
 
 def made(rows: int, seed: int) -> Iterator[Sample]:
-    """Half hours of a market; at 40 % a link to the neighbour opens, at 70 % prices turn round."""
+    """Generated rows. A link to a neighbour opens after 40 %, prices reverse after 70 %."""
     draw = random.Random(seed)
     last_day: deque[float] = deque([0.06], maxlen=HALF_HOURS)
     weather = neighbour = 0.0
@@ -68,7 +68,7 @@ def made(rows: int, seed: int) -> Iterator[Sample]:
         daily = math.sin(2.0 * math.pi * (period - 0.3))
         demand = 0.45 + 0.2 * daily + 0.5 * weather + 0.02 * draw.gauss(0.0, 1.0)
         is_linked, is_turned = row > 0.4 * rows, row > 0.7 * rows
-        # Solar power in the last part: where demand is high at noon, prices are low.
+        # Solar power in the last part: at noon demand is high and prices are low.
         price = 0.06 + (-0.03 if is_turned else 0.05) * (demand - 0.45)
         price += (0.06 if is_linked else 0.0) * neighbour + 0.002 * draw.gauss(0.0, 1.0)
         abroad = 0.06 + (0.06 * neighbour if is_linked else 0.0)
@@ -79,7 +79,7 @@ def made(rows: int, seed: int) -> Iterator[Sample]:
 
 
 def _row(day: str, period: float, numbers: Sequence[float]) -> dict[str, object]:
-    """The hour as a text is a feature of its own for each of the 24."""
+    """Features of a row. The hour is a string, so each hour is its own feature."""
     x: dict[str, object] = {"day": day.strip("b'\" "), "period": period}
     x["hour"] = str(int(round(period * 47.0)) // 2)
     return x | dict(zip(NUMBERS, numbers, strict=True))
@@ -87,11 +87,11 @@ def _row(day: str, period: float, numbers: Sequence[float]) -> dict[str, object]
 
 def run(given: argparse.Namespace, console: Console) -> None:
     samples = taken(given, read, made)
-    show(console, f"{len(samples):,} half hours, {given.data or 'made up'}")
+    show(console, f"{len(samples):,} half hours, {given.data or 'generated'}")
     with connected(given.url, console) as client:
         client.create(MODEL, {}, replace=True)
         client.create(WINDOWS, THREE_WINDOWS, replace=True)
-        show(console, "\nErrors of the last 1,000 rows:")
+        show(console, "\nError rates of the last 1,000 rows:")
         show(
             console,
             "    rows     model   majority class   last label   one learner, its best window",
@@ -105,18 +105,18 @@ def run(given: argparse.Namespace, console: Console) -> None:
             console,
             f"\nOver all rows: {error:.1%}, majority class {baselines[0]:.1%}, "
             f"last label {baselines[1]:.1%}. {ratio(error, baselines)}",
-            "Neighbouring half hours mostly have the same label, so the last one is hard to beat; "
-            "the model is not told it.",
+            "Consecutive half hours mostly have the same label, so the last label is hard to beat; "
+            "the model does not get it as a feature.",
         )
 
 
 def _report(console: Console, client: Client) -> None:
-    told = client.metrics(MODEL)
-    error, (majority, last) = errors(told["rolling"], "error_rate")
+    metrics = client.metrics(MODEL)
+    error, (majority, last) = errors(metrics["rolling"], "error_rate")
     best = min(client.members(WINDOWS).members, key=lambda one: one.rolling.error_rate or 0.0)
     show(
         console,
-        f"{told['samples']:8,} {error:9.1%} {majority:16.1%} {last:12.1%}   "
+        f"{metrics['samples']:8,} {error:9.1%} {majority:16.1%} {last:12.1%}   "
         f"{best.name} {best.rolling.error_rate:.1%}",
     )
 

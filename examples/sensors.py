@@ -1,9 +1,9 @@
-"""How much will a house draw? Regression on sensors, one of which fails on the way.
+"""Power consumption of a house: regression on sensors, one of which fails.
 
-A row is ten minutes: temperatures and humidities of rooms, the weather, the hour, and what the
-appliances drew in the ten minutes before; its label is what they draw now, in Wh.
+A row is ten minutes: temperature and humidity of each room, the weather, the hour, and the energy
+that the appliances used in the previous ten minutes. The label is the energy used now, in Wh.
 
-  python -m examples.sensors                                made up, in the same shape
+  python -m examples.sensors                                generated rows
   python -m examples.sensors --data energydata_complete.csv  UCI's Appliances Energy Prediction:
       columns date, Appliances, lights, T1, RH_1, ..., Tdewpoint; rv1 and rv2, noise, are left out
 """
@@ -34,20 +34,20 @@ from examples.common import (
 
 MODEL = "sensors"
 TARGET = "Appliances"
-PASSED_OVER = {"date", TARGET, "rv1", "rv2"}
+IGNORED = {"date", TARGET, "rv1", "rv2"}
 ROOMS = 9
 PER_DAY = 144
 SHOWN = 3
 
 
 def read(path: Path) -> Iterator[Sample]:
-    """The rows of UCI's file; a field that is empty is a feature that the row does not have."""
+    """The rows of UCI's file; an empty field is an absent feature."""
     before = None
     for record in table(path):
         sensors = {
-            name: float(told)
-            for name, told in record.items()
-            if name not in PASSED_OVER and told.strip()
+            name: float(text)
+            for name, text in record.items()
+            if name not in IGNORED and text.strip()
         }
         drawn = float(record[TARGET])
         yield _row(int(record["date"].split()[1].split(":")[0]), before, sensors), drawn
@@ -55,7 +55,7 @@ def read(path: Path) -> Iterator[Sample]:
 
 
 def made(rows: int, seed: int) -> Iterator[Sample]:
-    """A house with a rhythm; the sensor of room 3 drifts away from 60 % on and then is silent."""
+    """Generated rows. The sensor of room 3 drifts after 60 % of them and fails after 80 %."""
     draw = random.Random(seed)
     outside = cooking = 0.0
     before = None
@@ -90,7 +90,7 @@ def _row(hour: int, before: float | None, sensors: Mapping[str, float]) -> dict[
 
 def run(given: argparse.Namespace, console: Console) -> None:
     samples = taken(given, read, made)
-    show(console, f"{len(samples):,} times ten minutes, {given.data or 'made up'}")
+    show(console, f"{len(samples):,} intervals of ten minutes, {given.data or 'generated'}")
     with connected(given.url, console) as client:
         client.create(MODEL, {"task": "regression"}, replace=True)
         show(console, "\nMean absolute error of the last 1,000 rows, in Wh:")
@@ -99,7 +99,7 @@ def run(given: argparse.Namespace, console: Console) -> None:
         show_drift(console, client, MODEL)
         show(
             console,
-            "  Page-Hinkley's threshold, 50, is little for squared errors; ADWIN knows the spread.",
+            "  Page-Hinkley's threshold 50 is small for squared errors; ADWIN adapts to them.",
         )
         show_certificate(console, client, MODEL, show_shares(console, client, MODEL))
         _last_rows(console, client, samples[-SHOWN:])
@@ -111,21 +111,21 @@ def run(given: argparse.Namespace, console: Console) -> None:
             f"\nOver all rows, in Wh, model / mean so far / last value: mean absolute error "
             f"{error:.1f} / {baselines[0]:.1f} / {baselines[1]:.1f}, root mean square "
             f"{squared:.1f} / {others[0]:.1f} / {others[1]:.1f}.",
-            f"By the root mean square, which is what it learns: {ratio(squared, others)}",
+            f"Root mean square, which the model minimises: {ratio(squared, others)}",
         )
 
 
 def _report(console: Console, client: Client) -> None:
-    told = client.metrics(MODEL)
-    error, (mean, last) = errors(told["rolling"], "mae")
-    show(console, f"{told['samples']:8,} {error:9.1f} {mean:13.1f} {last:12.1f}")
+    metrics = client.metrics(MODEL)
+    error, (mean, last) = errors(metrics["rolling"], "mae")
+    show(console, f"{metrics['samples']:8,} {error:9.1f} {mean:13.1f} {last:12.1f}")
 
 
 def _last_rows(console: Console, client: Client, samples: Sequence[Sample]) -> None:
-    show(console, "\nThe last rows again, which are learned by now (POST predict):")
+    show(console, "\nPredictions of the last rows, after they were learned (POST predict):")
     scores = client.predict(MODEL, [x for x, _ in samples]).scores
     for score, (_, y) in zip(scores, samples, strict=True):
-        show(console, f"  says {score:7.1f} Wh   was {y:7.1f} Wh")
+        show(console, f"  predicted {score:7.1f} Wh   actual {y:7.1f} Wh")
 
 
 def main(arguments: Sequence[str] | None = None, console: Console | None = None) -> None:

@@ -1,10 +1,10 @@
-"""Is this message spam? Text, and labels that come late.
+"""Spam detection: text features and late labels.
 
-Each message is predicted when it comes in, and the server remembers the row. People report what it
-was some hundred messages later and in no order, and only then is it learned. What is counted as an
-error is what was served, not what the model would say by now.
+Each message is predicted when it arrives, and the server remembers the row. Its label arrives some
+hundred messages later, in any order, and then the row is learned. Errors count the label as served,
+not as the current model predicts it.
 
-  python -m examples.spam                           made up, in the same shape
+  python -m examples.spam                           generated messages
   python -m examples.spam --data SMSSpamCollection  UCI's SMS Spam Collection: a message a line,
       `ham` or `spam`, a tabulator, the text
 """
@@ -41,7 +41,7 @@ LATER = "parcel delivery fee link account verify bank update suspended track htt
 
 
 def words(text: str) -> dict[str, float]:
-    """A message by its words: long numbers are told by their length, shouting by a feature."""
+    """Features of a message: words, numbers by their length, and the share of capitals."""
     found = {}
     for word in WORD.findall(text.lower()):
         name = f"digits-{min(len(word), 12)}" if word.isdigit() else word
@@ -51,7 +51,7 @@ def words(text: str) -> dict[str, float]:
 
 
 def read(path: Path) -> Iterator[Sample]:
-    """The messages of UCI's collection, in its order."""
+    """The messages of UCI's collection, in file order."""
     with path.open(encoding="utf-8") as file:
         for line in file:
             label, _, text = line.rstrip("\n").partition("\t")
@@ -59,14 +59,14 @@ def read(path: Path) -> Iterator[Sample]:
 
 
 def made(rows: int, seed: int) -> Iterator[Sample]:
-    """Messages of which 13 % are spam; from the middle on half of that has a new kind of text."""
+    """Generated messages, 13 % spam. In the second half, half of the spam is of a new kind."""
     draw = random.Random(seed)
     kinds = [text.split() for text in (HAM, SPAM, LATER)]
     for row in range(rows):
         is_spam = draw.random() < 0.13
         kind = 0 if not is_spam else 2 if row > rows / 2 and draw.random() < 0.5 else 1
         said = [draw.choice(kinds[kind]) for _ in range(draw.randint(4, 14))]
-        # Spam is written in ordinary words, too, and people also write of prizes and parcels.
+        # Spam also has ordinary words, and ordinary messages also mention prizes and parcels.
         said += [draw.choice(kinds[0]) for _ in range(draw.randint(2, 8))]
         if draw.random() < (0.7 if is_spam else 0.05):
             said.append(str(draw.randrange(10**4, 10**11)))
@@ -78,7 +78,7 @@ def made(rows: int, seed: int) -> Iterator[Sample]:
 
 
 class Mailbox:
-    """Messages come in, are judged, and are reported `delay` messages later, give or take half."""
+    """Predicts messages, and learns each label 0.5 to 1.5 times `delay` messages later."""
 
     def __init__(self, client: Client, delay: int, seed: int) -> None:
         self._client, self._delay, self._draw = client, delay, random.Random(seed)
@@ -113,17 +113,17 @@ def run(given: argparse.Namespace, console: Console) -> None:
     messages = taken(given, read, made)
     show(
         console,
-        f"{len(messages):,} messages, {given.data or 'made up'}; "
-        f"each label comes about {given.delay} messages later",
+        f"{len(messages):,} messages, {given.data or 'generated'}; "
+        f"each label arrives about {given.delay} messages later",
     )
     with connected(given.url, console) as client:
         for model in (MODEL, AT_ONCE):
             client.create(model, {}, replace=True)
             client.learn(model, *zip(*messages[:ARCHIVE], strict=True))
-        show(console, f"The first {ARCHIVE} were sorted by hand, and are learned at once.")
+        show(console, f"The first {ARCHIVE} are labelled, and are learned at once.")
         messages = messages[ARCHIVE:]
         mailbox = Mailbox(client, given.delay, given.seed)
-        show(console, "\n    came   labels to come   spam let through   ham taken for spam")
+        show(console, "\n   total   labels to come    undetected spam   ham taken for spam")
         reported = 0
         for first in range(0, len(messages), PER_REQUEST):
             block = messages[first : first + PER_REQUEST]
@@ -144,18 +144,18 @@ def _report(console: Console, mailbox: Mailbox) -> None:
 
 def _verdict(console: Console, client: Client) -> None:
     member = show_shares(console, client, MODEL)
-    show(console, f"\nWhat weighs most in {member} (GET /models/{MODEL}/weights):")
+    show(console, f"\nLargest weights of {member} (GET /models/{MODEL}/weights):")
     for weight in client.weights(MODEL, top=8, member=member).weights:
         show(console, f"  {weight.weight:+8.3f}   {weight.name}")
     late, baselines = errors(client.metrics(MODEL)["since_start"], "error_rate")
     at_once, _ = errors(client.metrics(AT_ONCE)["since_start"], "error_rate")
     show(
         console,
-        f"\nErrors as served, of the messages that have a label by now: {late:.2%}; "
+        f"\nErrors as served, of labelled messages: {late:.2%}; "
         f"calling nothing spam {baselines[0]:.2%}. {ratio(late, baselines)}",
-        f"With every label at once it would have been {at_once:.2%} (model {AT_ONCE}): the rest is "
-        "what late labels cost.",
-        "Rows whose labels are still to come wait in the store, for a day if nothing else is set.",
+        f"With immediate labels the error rate is {at_once:.2%} (model {AT_ONCE}); the difference "
+        "is the cost of late labels.",
+        "Rows without labels wait in the store, by default for one day.",
     )
 
 

@@ -1,1 +1,8 @@
-"""HTTP routes: parse, one call, reply."""
+"""HTTP routes of the server: each parses a request, makes one call and formats the answer.
+
+learn_and_predict.py   ASGI routes of learn, predict and events, before FastAPI
+models.py, versions.py, members.py, refits.py ...   one FastAPI router for each resource
+access.py, api_keys.py, rate_limits.py   authentication, scopes, rate limits
+errors.py, responses.py, views.py        problem+json, answers of learn and predict, view models
+openapi.py, openapi_common.py            OpenAPI document
+"""

@@ -1,10 +1,10 @@
-"""Who may ask for what: one layer in front of every route, the hot ones, the page and all others.
+"""Authentication and authorisation of every request by API keys: an ASGI middleware.
 
-NEEDS names the scope that each route needs; what it does not name needs `admin`, so that a route
-which somebody forgets to add is closed. The API's description is made from the same table.
+REQUIRED_SCOPES has the scope that each route requires; the OpenAPI document uses it too. A route
+that is missing from the table requires `admin`, so a forgotten route is closed.
 
-A key that is limited to some models hears of any other, be it there or not, what it would hear of
-one that is not there; the answer is given here, before anything is looked up.
+A key that is limited to some models gets the same 404 for every other model, whether it exists or
+not. The middleware answers before the registry or the store is asked.
 """
 
 import time
@@ -16,9 +16,9 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dualstream.service.api.api_keys import Key, KeyRing, KeyScope
-from dualstream.service.api.http import answer_problem
-from dualstream.service.api.rate_limits import Limited, Rates
-from dualstream.service.api.remember_rows import OF_WAITING
+from dualstream.service.api.http import send_problem
+from dualstream.service.api.rate_limits import KeyLimits, RateLimits
+from dualstream.service.api.remember_rows import REMEMBER_PARAMETERS
 from dualstream.service.journal.audit import ANONYMOUS, Author
 from dualstream.service.metrics import Telemetry
 from dualstream.wire.problems import Problem, unknown_model
@@ -26,14 +26,14 @@ from dualstream.wire.problems import Problem, unknown_model
 NOTHING, PREDICT, LEARN, ADMIN = KeyScope
 Methods = Mapping[str, KeyScope]
 
-# By the templates of the API's description.
-NEEDS: dict[str, Methods] = {
+# By the path templates of the OpenAPI document.
+REQUIRED_SCOPES: dict[str, Methods] = {
     "/": {"GET": NOTHING},
     "/docs": {"GET": NOTHING},
     "/openapi.json": {"GET": NOTHING},
     "/static/{file}": {"GET": NOTHING},
     "/livez": {"GET": NOTHING},
-    # With `verbose` any key, as metrics.
+    # `?verbose` requires a key of any scope, as /metrics does.
     "/readyz": {"GET": NOTHING},
     "/metrics": {"GET": PREDICT},
     "/audit": {"GET": ADMIN},
@@ -41,7 +41,7 @@ NEEDS: dict[str, Methods] = {
     "/specs/resolve": {"POST": PREDICT},
     "/models": {"GET": PREDICT},
     "/models/{model_id}": {"GET": PREDICT, "PUT": ADMIN, "DELETE": ADMIN},
-    # To remember a row gives it a label in the end, perhaps: with these in the query, LEARN.
+    # LEARN with `remember` or a default label in the query: these rows can be learned later.
     "/models/{model_id}/predict": {"GET": PREDICT, "POST": PREDICT},
     "/models/{model_id}/learn": {"POST": LEARN},
     "/models/{model_id}/labels": {"POST": LEARN},
@@ -79,55 +79,58 @@ ID_DIGITS = 16
 _OF_MODELS = "/models/{model_id}"
 
 
-def _rests(of_models: str) -> dict[str, str]:
-    """What stands behind a model's id -> the template; a name there is a *."""
+def _templates_by_suffix(of_models: str) -> dict[str, str]:
+    """Path after the model id -> template. A parameter in the path is a *."""
     return {
         "/".join(
             "*" if step.startswith("{") else step
             for step in template.removeprefix(of_models).lstrip("/").split("/")
         ): template
-        for template in NEEDS
+        for template in REQUIRED_SCOPES
         if template.startswith(of_models)
     }
 
 
-# By what stands before a model's id.
-_FOLDERS = {"/models/": _rests(_OF_MODELS), "/v2/models/": _rests(f"/v2{_OF_MODELS}")}
-# As the metrics name the routes that are answered before FastAPI.
+# By the path before the model id.
+_TEMPLATES = {
+    "/models/": _templates_by_suffix(_OF_MODELS),
+    "/v2/models/": _templates_by_suffix(f"/v2{_OF_MODELS}"),
+}
+# Route names in the metrics, for routes that are answered before FastAPI.
 _HOT = {f"{_OF_MODELS}/{action}": action for action in ("learn", "predict", "events")}
 _HOT["/predict"] = "predict"
 
 
-class Asked(NamedTuple):
-    """What a request asks for."""
+class Requirement(NamedTuple):
+    """What a request needs: route, scope and models."""
 
     route: str | None
-    """The template; None for what is no route."""
+    """The path template; None if no route matches."""
     scope: KeyScope
     models: tuple[str, ...]
-    """The ids that it names."""
+    """Ids of the models that the request names."""
 
 
-def asked_of(method: str, path: str, query: bytes = b"") -> Asked:
-    """What a request needs, by its line alone.
+def requirement_of(method: str, path: str, query: bytes = b"") -> Requirement:
+    """The route, scope and models of a request, from its request line alone.
 
-    The path is taken apart as those do who serve it: at every slash, after %-escapes are undone.
+    The path is split at every slash after %-decoding, as the router splits it.
     """
     models: tuple[str, ...] = ()
-    folder = next((one for one in _FOLDERS if path.startswith(one)), None)
+    folder = next((one for one in _TEMPLATES if path.startswith(one)), None)
     if folder is not None:
-        model_id, _, rest = path.removeprefix(folder).partition("/")
+        model_id, _, suffix = path.removeprefix(folder).partition("/")
         models = (model_id,)
-        rests = _FOLDERS[folder]
-        route = rests.get(rest) or rests.get(_shape(rest))
+        templates = _TEMPLATES[folder]
+        route = templates.get(suffix) or templates.get(_shape(suffix))
     elif path.startswith("/static/"):
         route = "/static/{file}"
     else:
-        route = path if path in NEEDS else None
+        route = path if path in REQUIRED_SCOPES else None
     needed = ADMIN
     if route is not None:
-        methods = NEEDS[route]
-        # Of a route that nobody needs a key for everybody may hear which methods it has.
+        methods = REQUIRED_SCOPES[route]
+        # A public route answers 405 without a key.
         needed = NOTHING if set(methods.values()) == {NOTHING} else ADMIN
         needed = methods.get("GET" if method == "HEAD" else method, needed)
     if query and route in _OF_QUERIES:
@@ -137,44 +140,44 @@ def asked_of(method: str, path: str, query: bytes = b"") -> Asked:
             models = tuple(value for name, value in asked if name == "model")
         elif route == "/readyz":
             needed = max(needed, PREDICT if "verbose" in names else NOTHING)
-        elif not names.isdisjoint(OF_WAITING):
+        elif not names.isdisjoint(REMEMBER_PARAMETERS):
             needed = max(needed, LEARN)
-    return Asked(route, needed, models)
+    return Requirement(route, needed, models)
 
 
-# Of which the query says which model, and of which it says anything about the scope.
+# Routes whose query names the model, and routes whose query decides the scope.
 _NAMING_MODELS = ("/predict", "/audit")
 _OF_QUERIES = (*_NAMING_MODELS, "/readyz", f"{_OF_MODELS}/predict")
 
 
-def _shape(rest: str) -> str:
-    first, *others = rest.split("/")
-    if first == "samples":  # an id may hold slashes
+def _shape(suffix: str) -> str:
+    first, *others = suffix.split("/")
+    if first == "samples":  # a sample id can contain slashes
         return "samples/*"
     return "/".join([first, "*", *others[1:]])
 
 
 def not_allowed(method: str, path: str) -> Problem:
-    """For a method that the route of this path does not have; `Allow` has those that it has."""
-    route = asked_of("GET", path).route
-    allow = ", ".join(sorted(NEEDS.get(route or "", ())))
-    detail = f"{method} is not allowed here, use {allow}"
+    """Problem 405; its `Allow` header lists the methods of the route."""
+    route = requirement_of("GET", path).route
+    allow = ", ".join(sorted(REQUIRED_SCOPES.get(route or "", ())))
+    detail = f"{method} is not allowed here; use {allow}"
     return Problem(405, "method-not-allowed", detail, allow=allow)
 
 
 def check_method(scope: Scope, *allowed: str) -> None:
-    """Raises Problem 405 for another method."""
+    """Raises Problem 405 unless the method is allowed."""
     if scope["method"] not in allowed:
         raise not_allowed(scope["method"], scope["path"])
 
 
-class Access:
-    """Hands on what the key that is shown may ask for, and refuses all else."""
+class AccessControl:
+    """ASGI middleware: passes authorised requests on and answers 401, 403, 404 or 429 itself."""
 
     def __init__(
-        self, app: ASGIApp, keys: KeyRing | None, rates: Rates, telemetry: Telemetry
+        self, app: ASGIApp, keys: KeyRing | None, rates: RateLimits, telemetry: Telemetry
     ) -> None:
-        """Without `keys` everybody may do all, as often as they like."""
+        """Without `keys` every request is allowed, without rate limits."""
         self._app = app
         self._keys = keys
         self._rates = rates
@@ -184,18 +187,18 @@ class Access:
         if self._keys is None or scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        asked = asked_of(scope["method"], scope["path"], scope["query_string"])
+        asked = requirement_of(scope["method"], scope["path"], scope["query_string"])
         if asked.scope is not NOTHING:
-            key = self._shown(scope)
+            key = self._key_in(scope)
             refusal = _refusal(key, asked)
             if key is not None and refusal is None:
-                limited = self._rates.of(key)
-                if limited is not None:
-                    scope["limited"] = limited
-                    refusal = await limited.let_in()
+                limits = self._rates.of(key)
+                if limits is not None:
+                    scope["key_limits"] = limits
+                    refusal = await limits.admit()
             if refusal is not None:
                 began = time.perf_counter()
-                await answer_problem(send, refusal, scope["path"])
+                await send_problem(send, refusal, scope["path"])
                 route = _HOT.get(asked.route or "", asked.route or "unknown")
                 seconds = time.perf_counter() - began
                 self._telemetry.saw_request(route, refusal.status, seconds)
@@ -203,8 +206,8 @@ class Access:
             scope["auth"] = key
         await self._app(scope, receive, send)
 
-    def _shown(self, scope: Scope) -> Key | None:
-        """The key of `Authorization: Bearer KEY`; None for none, a wrong one, or more than one."""
+    def _key_in(self, scope: Scope) -> Key | None:
+        """The key of `Authorization: Bearer KEY`; None if it is missing, invalid or repeated."""
         assert self._keys is not None
         shown = None
         for name, value in scope["headers"]:
@@ -217,39 +220,45 @@ class Access:
         return self._keys.find(shown[7:].strip())
 
 
-def _refusal(key: Key | None, asked: Asked) -> Problem | None:
-    """Why not, if not. Nothing in it depends on what the store holds."""
+def _refusal(key: Key | None, asked: Requirement) -> Problem | None:
+    """The reason of a refusal, or None. It does not depend on the content of the store."""
     if key is None:
-        return Problem(401, "unauthorized", "a valid key is needed: Authorization: Bearer KEY")
+        return Problem(
+            401, "unauthorized", "a valid API key is required: send Authorization: Bearer KEY"
+        )
     if key.scope < asked.scope:
-        return Problem(403, "forbidden", f"this needs a key with the scope {asked.scope.word}")
+        return Problem(403, "forbidden", f"this request requires a key of scope {asked.scope.word}")
     unseen = [model_id for model_id in asked.models if not key.may_see(model_id)]
     if not unseen:
         return None
     if asked.route == _OF_MODELS and asked.scope is ADMIN:
-        return Problem(403, "forbidden", f"this key is not for a model of the id {unseen[0]!r}")
+        return Problem(
+            403,
+            "forbidden",
+            f"this key is not valid for model {unseen[0]!r}: its patterns do not match",
+        )
     return unknown_model(unseen[0])
 
 
 def key_of(request: Request) -> Key | None:
-    """The key that the request has shown; None where none is asked for."""
+    """The API key of the request; None on a server without keys."""
     key: Key | None = request.scope.get("auth")
     return key
 
 
-def limited_of(scope: Scope) -> Limited | None:
-    """What the key that was shown may send a second; None where it may send anything."""
-    limited: Limited | None = scope.get("limited")
-    return limited
+def limits_of(scope: Scope) -> KeyLimits | None:
+    """The rate limits of the request's key; None without limits."""
+    limits: KeyLimits | None = scope.get("key_limits")
+    return limits
 
 
 def author_of(request: Request) -> Author:
-    """Who asks, for the log of changes."""
+    """The author of a change, for the audit log."""
     key = key_of(request)
     return ANONYMOUS if key is None else Author("request", key.name, key.digest.hex()[:ID_DIGITS])
 
 
 def may_see(request: Request, model_id: str) -> bool:
-    """Whether the one who asks may hear of this model."""
+    """Whether the request's key matches this model."""
     key = key_of(request)
     return key is None or key.may_see(model_id)

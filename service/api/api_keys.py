@@ -1,12 +1,11 @@
-"""API keys: who may do what on which models.
+"""API keys: scopes, model patterns, rates, and the file of keys.
 
-A key is 256 random bits; what is kept of it, in a file or in the environment, is a line with its
-digest:
+A key is 256 random bits. The file, or the environment, has one line for each key, with its digest:
 
     NAME sha256:DIGEST SCOPE [PATTERN,PATTERN...] [requests=N] [rows=N]
 
-with what it may send a second. Of a key with so many bits its plain sha256 is as good as a slow
-hash: there is nothing to guess.
+`requests` and `rows` are rates per second. A slow hash is not needed: 256 random bits cannot be
+guessed.
 """
 
 import asyncio
@@ -24,11 +23,11 @@ from pathlib import Path
 
 log = logging.getLogger("dualstream.keys")
 
-LOOK_S = 1.0
-"""How often the file of keys is looked at."""
+RELOAD_INTERVAL_S = 1.0
+"""Interval at which the file of keys is checked for changes."""
 SECRET_BYTES = 32
 PREFIX = "ds_"
-"""So that programs which look for secrets in files and logs know one when they see it."""
+"""Prefix by which secret scanners recognise a key in files and logs."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _PATTERN = re.compile(r"[A-Za-z0-9._?*-]{1,128}")
@@ -37,28 +36,28 @@ _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 
 _RATE = re.compile(r"(requests|rows)=(\d{1,9}|any)")
 ANY = 0
-"""A rate of a key that has none, though others have."""
+"""Rate of a key without a limit, on a server with a default limit."""
 
 
 class BadKeys(ValueError):
-    """Keys that cannot be read; the message names the place, and nothing that stands there."""
+    """Keys that cannot be parsed. The message has the line number and never the content."""
 
 
 class KeyScope(IntEnum):
-    """What a key may do; each scope has all below it.
+    """Permissions of a key; each scope includes those below it.
 
-    To learn answers scores of its rows, so that a key for it could predict anyhow.
+    LEARN includes PREDICT because answers to learn contain scores.
     """
 
     NOTHING = 0
-    """What needs no key; no key has this scope."""
+    """Required by public routes. No key has this scope."""
     PREDICT = 1
     LEARN = 2
     ADMIN = 3
 
     @property
     def word(self) -> str:
-        """As it is written in lines, flags and answers."""
+        """The scope's name in lines, flags and answers."""
         return self.name.lower()
 
 
@@ -67,16 +66,16 @@ SCOPES = {scope.word: scope for scope in KeyScope if scope}
 
 @dataclass(frozen=True)
 class Key:
-    """What is known of a key: never the key."""
+    """A key as the server knows it: its digest, not the key."""
 
     name: str
     digest: bytes = field(repr=False)
     scope: KeyScope
     patterns: tuple[str, ...] = ()
-    """Of the models that it may see: `*` is any text, `?` any character; none of them is all."""
+    """Patterns of model ids: `*` is any text, `?` any character. Empty: all models."""
     requests: int | None = None
     rows: int | None = None
-    """What it may send a second; None: as much as the settings say."""
+    """Rate limits per second; None: the default of the settings."""
     _match: re.Pattern[str] | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -88,11 +87,11 @@ class Key:
         return self._match is None
 
     def may_see(self, model_id: str) -> bool:
-        """Whether a model of this id, be there one or not, is within its patterns."""
+        """Whether the id matches the key's patterns; the model need not exist."""
         return self._match is None or self._match.fullmatch(model_id) is not None
 
     def line(self) -> str:
-        """As it stands in the file of keys."""
+        """The key's line in the file of keys."""
         words = [self.name, f"sha256:{self.digest.hex()}", self.scope.word]
         words += [",".join(self.patterns)] if self.patterns else []
         rates = (("requests", self.requests), ("rows", self.rows))
@@ -101,7 +100,7 @@ class Key:
 
 
 def digest_of(secret: bytes) -> bytes:
-    """What is kept of a key."""
+    """SHA-256 of a key."""
     return hashlib.sha256(secret).digest()
 
 
@@ -112,7 +111,7 @@ def new_key(
     requests: int | None = None,
     rows: int | None = None,
 ) -> tuple[str, Key]:
-    """A key that nobody has, and what is to be kept of it. Raises BadKeys."""
+    """A new random key, and its entry for the file. Raises BadKeys."""
     random = secrets.token_bytes(SECRET_BYTES)
     secret = PREFIX + urlsafe_b64encode(random).decode().rstrip("=")
     key = _key_of("a new key", name, digest_of(secret.encode()), scope, patterns)
@@ -120,7 +119,7 @@ def new_key(
 
 
 def parse_keys(text: str, place: str) -> list[Key]:
-    """The keys of lines that stand at `place`; also of one line with `;`. Raises BadKeys."""
+    """Parse lines of keys, or one line separated by `;`. Raises BadKeys, which names `place`."""
     found = []
     for number, line in enumerate(text.replace(";", "\n").splitlines(), 1):
         words = line.split("#")[0].split()
@@ -131,16 +130,16 @@ def parse_keys(text: str, place: str) -> list[Key]:
         while len(words) > 3 and (of_rate := _RATE.fullmatch(words[-1])):
             rates[of_rate[1]] = ANY if of_rate[2] == "any" else int(of_rate[2])
             if of_rate[2].strip("0") == "":
-                raise BadKeys(f"{at}: a rate is a number from 1 on, or any")
+                raise BadKeys(f"{at}: a rate must be a number of at least 1, or any")
             words.pop()
         if len(words) not in (3, 4):
             how = "NAME sha256:DIGEST SCOPE [PATTERN,PATTERN...] [requests=N] [rows=N]"
-            raise BadKeys(f"{at}: a key is {how}")
+            raise BadKeys(f"{at}: expected {how}")
         name, digest, scope, *models = words
-        # What stands there in the digest's place may be a key: it is not told.
+        # The message does not quote the word: it could be a key in clear.
         of = _DIGEST.fullmatch(digest)
         if of is None:
-            raise BadKeys(f"{at}: the digest is sha256: and 64 hexadecimal digits")
+            raise BadKeys(f"{at}: the digest must be sha256: and 64 hexadecimal digits")
         patterns = models[0].split(",") if models else ()
         key = _key_of(at, name, bytes.fromhex(of[1]), scope, patterns)
         requests, rows = rates.get("requests"), rates.get("rows")
@@ -150,21 +149,19 @@ def parse_keys(text: str, place: str) -> list[Key]:
 
 def _key_of(at: str, name: str, digest: bytes, scope: str, patterns: Sequence[str]) -> Key:
     if not _NAME.fullmatch(name):
-        raise BadKeys(f"{at}: a name has 1 to 64 characters of A-Z a-z 0-9 . _ @ -")
+        raise BadKeys(f"{at}: a name must have 1 to 64 characters of A-Z a-z 0-9 . _ @ -")
     if scope not in SCOPES:
-        raise BadKeys(f"{at}: the scope is one of {', '.join(SCOPES)}")
+        raise BadKeys(f"{at}: the scope must be one of {', '.join(SCOPES)}")
     if not all(map(_PATTERN.fullmatch, patterns)):
-        raise BadKeys(f"{at}: a pattern of models has A-Z a-z 0-9 . _ - and * or ?")
+        raise BadKeys(f"{at}: a model pattern can only contain A-Z a-z 0-9 . _ - * ?")
     return Key(name, digest, SCOPES[scope], tuple(patterns))
 
 
 class KeyRing:
-    """The keys that are valid now: those given, and those of a file, which is read again when it
-    has changed.
-    """
+    """Index of valid keys, from the settings and from a file that is reloaded when it changes."""
 
     def __init__(self, given: str | None, file: Path | None) -> None:
-        """Raises BadKeys where there is none, or one that cannot be read."""
+        """Raises BadKeys if there is no key, or one cannot be parsed."""
         self._file = file
         self._given = parse_keys(given or "", "DUALSTREAM_KEYS")
         self._seen = self._stamp()
@@ -172,13 +169,13 @@ class KeyRing:
         if not self._keys:
             places = [] if given is None else ["DUALSTREAM_KEYS"]
             places += [] if file is None else [str(file)]
-            raise BadKeys(f"there is no key in {' and '.join(places)}: nobody could use the server")
+            raise BadKeys(f"no key in {' and '.join(places)}: add one made by dualstream new-key")
 
     def find(self, secret: bytes) -> Key | None:
-        """The key that was shown, if it is one.
+        """The valid key of this secret, or None.
 
-        Takes the same time for every wrong one: what is looked up is its digest, of which nobody
-        can choose the beginning, in a table hashed with a seed of this process.
+        Lookup time reveals nothing about valid keys: it is by SHA-256 digest, whose prefix an
+        attacker cannot choose, in a dict with a per-process hash seed.
         """
         digest = digest_of(secret)
         key = self._keys.get(digest)
@@ -187,12 +184,12 @@ class KeyRing:
         return key
 
     async def watch(self) -> None:
-        """Follow the file, for ever. Where it cannot be read the keys stay what they were."""
+        """Reload the file whenever it changes, until cancelled. Invalid files are ignored."""
         while self._file is not None:
-            await asyncio.sleep(LOOK_S)
-            await asyncio.to_thread(self.look)
+            await asyncio.sleep(RELOAD_INTERVAL_S)
+            await asyncio.to_thread(self.reload_if_changed)
 
-    def look(self) -> None:
+    def reload_if_changed(self) -> None:
         """Read the file again if it has changed."""
         seen = self._stamp()
         if seen == self._seen:
@@ -201,12 +198,12 @@ class KeyRing:
         try:
             self._keys = self._indexed(self._read())
         except BadKeys as wrong:
-            log.error("the keys stay as they were: %s", wrong)
+            log.error("the file of keys was not reloaded, the previous keys stay valid: %s", wrong)
         else:
-            log.warning("the keys were read again: %d are valid", len(self._keys))
+            log.warning("the file of keys was reloaded: %d keys are valid", len(self._keys))
 
     def _stamp(self) -> tuple[int, int, int] | None:
-        """Differs when the file does; taken before it is read, so that no change is missed."""
+        """Modification time, inode and size. Taken before reading, so that no change is missed."""
         if self._file is None:
             return None
         try:
@@ -223,7 +220,7 @@ class KeyRing:
         except OSError as wrong:
             raise BadKeys(f"{self._file}: {wrong.strerror}") from None
         except UnicodeDecodeError:
-            raise BadKeys(f"{self._file}: it is no text in UTF-8") from None
+            raise BadKeys(f"{self._file}: not valid UTF-8") from None
         return [*self._given, *parse_keys(text, str(self._file))]
 
     @staticmethod
@@ -231,6 +228,8 @@ class KeyRing:
         found: dict[bytes, Key] = {}
         for key in keys:
             if key.digest in found:
-                raise BadKeys(f"{found[key.digest].name} and {key.name} are the same key")
+                raise BadKeys(
+                    f"{found[key.digest].name} and {key.name} have the same digest: remove one"
+                )
             found[key.digest] = key
         return found

@@ -1,4 +1,4 @@
-"""The log of changes: who changed which model, when and how."""
+"""GET /audit: the audit log of changes to models."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 
 from dualstream.service.api.access import key_of
-from dualstream.service.api.models import catalog_of
+from dualstream.service.api.models import registry_of
 from dualstream.service.journal.audit import POSITION
 from dualstream.service.journal.protocol import Audited, Journal, UnknownModel
 from dualstream.service.models.registry import MODEL_ID
@@ -22,22 +22,22 @@ PAGE = 1000
 class ChangeView(BaseModel):
     """One change to one model."""
 
-    place: str = Field(description="Where it stands in the log: `after` of what follows.")
+    place: str = Field(description="Position in the log: the `after` of the next request.")
     time: datetime = Field(description="By the store's clock.")
     model: str
-    incarnation: str = Field(description="Which of the models that had the id.")
+    incarnation: str = Field(description="Identifies one of several models that had this id.")
     seq: int = Field(
-        description="Of a control record its own place, else the last one in the journal."
+        description="Log position: of the control record, otherwise of the last record."
     )
     action: str = Field(
         description="`create`, `replace`, `delete`, `version`, `version_delete`, `refit_begin`,"
         " `refit_cancel`, or a kind of control record: `rollback`, `refit`, `unlearn`..."
     )
     by: Literal["request", "server"] = Field(
-        description="`server` where nobody asked for it: what a rule or a clean-up does."
+        description="`server` for changes without a request, by a rule or a clean-up."
     )
-    key: str | None = Field(description="Name of the API key; null where none was asked for.")
-    key_id: str | None = Field(description="The first 16 digits of its digest.")
+    key: str | None = Field(description="Name of the API key; null on a server without keys.")
+    key_id: str | None = Field(description="First 16 hexadecimal digits of the key's digest.")
     detail: dict[str, Any]
 
 
@@ -49,23 +49,23 @@ class ChangePage(BaseModel):
 
 
 @router.get(
-    "", response_model=ChangePage, responses={404: {"description": "There never was that model."}}
+    "", response_model=ChangePage, responses={404: {"description": "No model ever had this id."}}
 )
 async def list_changes(
     request: Request,
-    model: Annotated[str | None, Query(description="Of this model alone.")] = None,
+    model: Annotated[str | None, Query(description="Return changes to this model only.")] = None,
     after: Annotated[
         str,
         Query(
-            description="A `place`: only what stands behind it.",
+            description="A `place`: return changes after this position.",
             pattern=f"^({POSITION.pattern})?$",
             max_length=160,
         ),
     ] = "",
     limit: Annotated[int, Query(ge=1, le=PAGE)] = 100,
 ) -> ChangePage:
-    """Who changed models, the oldest change first; also of models that are gone."""
-    journal = catalog_of(request).journal
+    """Changes to models, also to deleted ones, oldest first."""
+    journal = registry_of(request).journal
     if model is not None and not MODEL_ID.fullmatch(model):
         raise unknown_model(model)
     found = await _visible(request, journal, model, after, limit + 1)
@@ -78,7 +78,7 @@ async def list_changes(
 async def _visible(
     request: Request, journal: Journal, model: str | None, after: str, count: int
 ) -> Sequence[Audited]:
-    """The next `count` changes of models that the one who asks may see."""
+    """The next `count` changes of models that the request's key matches."""
     key = key_of(request)
     if model is not None or key is None or key.sees_all:
         return await journal.audit(model, after or None, count)
@@ -90,7 +90,7 @@ async def _visible(
 
 
 async def _check_known(journal: Journal, model: str) -> None:
-    """Raise Problem 404 for a model that never was; one from before there was a log is known."""
+    """Raise Problem 404 unless the model exists: models older than the log have no entries."""
     try:
         await journal.get(model)
     except UnknownModel:

@@ -1,11 +1,11 @@
-"""The certificate: how far the served weights are from the best ones on their window."""
+"""GET /models/{id}/certificate: duality gap of the served weights on their window."""
 
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 
-from dualstream.service.api.models import catalog_of
+from dualstream.service.api.models import registry_of
 from dualstream.service.api.views import MaybeStale, finite, staleness
 from dualstream.service.jobs.reference_optimum import References
 from dualstream.service.models.model import Model
@@ -16,40 +16,48 @@ router = APIRouter(prefix="/models", tags=["models"])
 
 
 class ReferenceView(BaseModel):
-    """The least objective on the retained rows alone, and how far what was served is from it."""
+    """Optimum of the retained rows, and the distance of the served weights from it."""
 
-    seq: int = Field(description="Of the window that it is of.")
-    lower_bound: float | None = Field(description="No weights have a smaller objective there.")
-    objective: float | None = Field(description="Of the best weights that were found.")
-    served: float | None = Field(description="Of the weights which the model serves.")
-    gap: float | None = Field(description="served - lower_bound, never negative.")
-    rows: int = Field(description="Of the window that are retained.")
-    regret: float | None = Field(
-        description="Sum of the losses that the window's rows had as they were served, less what"
-        " these rows have at the best weights found."
+    seq: int = Field(description="Log position of the window.")
+    lower_bound: float | None = Field(
+        description="Lower bound: no weights have a smaller objective."
     )
-    regret_rows: int = Field(description="So many of the last rows, whose served loss is known.")
+    objective: float | None = Field(description="Objective of the best weights found.")
+    served: float | None = Field(description="Objective of the served weights.")
+    gap: float | None = Field(description="served - lower_bound, never negative.")
+    rows: int = Field(description="Retained rows of the window.")
+    regret: float | None = Field(
+        description="Sum of the losses of the window's rows when they were served, minus the sum"
+        " of their losses at the best weights found."
+    )
+    regret_rows: int = Field(
+        description="Number of last rows in the sum: those whose served loss is known."
+    )
     epochs: int
-    converged: bool = Field(description="Whether lower bound and objective are within 1e-4.")
+    converged: bool = Field(
+        description="Whether the relative gap of bound and objective is at most 1e-4."
+    )
 
 
 class CertificateView(MaybeStale):
-    """Primal, dual and their gap; it certifies optimisation, not generalisation.
+    """Primal, dual and their gap. Certifies optimisation, not generalisation.
 
-    A number is null where it is too large for a float.
+    A number that is too large for a float is null.
     """
 
     model: str
-    member: str | None = Field(None, description="Whose certificate it is, if one was named.")
+    member: str | None = Field(None, description="Name of the member, if the request has one.")
     seq: int
     primal: float | None = Field(description="Regularised loss of the served weights.")
-    dual: float | None = Field(description="No weights can have a smaller one than this.")
+    dual: float | None = Field(description="Lower bound: no weights have a smaller loss.")
     gap: float | None = Field(description="primal - dual, never negative.")
     relative_gap: float | None = Field(description="gap over the larger of |primal| and |dual|.")
-    rows: int = Field(description="Retained rows that the gap was computed on.")
-    weight_share: float = Field(description="The share of the window's weight that they carry.")
-    estimate: bool = Field(description="Exact for sliding windows, an estimate otherwise.")
-    reference: ReferenceView | None = Field(None, description="Where it was asked for.")
+    rows: int = Field(description="Retained rows in the computation of the gap.")
+    weight_share: float = Field(description="Their share of the window's total weight.")
+    estimate: bool = Field(
+        description="False if the gap covers all rows of the window, as for sliding windows."
+    )
+    reference: ReferenceView | None = Field(None, description="With `reference=true`.")
 
 
 @router.get(
@@ -58,12 +66,12 @@ class CertificateView(MaybeStale):
 async def read_certificate(
     model_id: str,
     request: Request,
-    member: Annotated[str | None, Query(description="Of this member alone.")] = None,
-    reference: Annotated[bool, Query(description="With the optimum of the retained rows.")] = False,
+    member: Annotated[str | None, Query(description="Certificate of this member.")] = None,
+    reference: Annotated[bool, Query(description="Also solve the retained rows.")] = False,
 ) -> CertificateView:
-    """The certificate of the model as it stands."""
-    model = await catalog_of(request).get(model_id)
-    beside = {"reference": await _reference(model, member)} if reference else {}
+    """Certificate of the current state."""
+    model = await registry_of(request).get(model_id)
+    extra = {"reference": await _reference(model, member)} if reference else {}
     if member is None:
         certificate = await model.replica.certify()
         owner = model.replica.spec["algorithm"]
@@ -72,10 +80,10 @@ async def read_certificate(
             certificate = model.members().member_certificate(member)
         owner = f"member {member!r}"
     if certificate is None:
-        reason = f"{owner} has no dual problem to certify against"
+        reason = f"{owner} has no dual problem, so it has no certificate"
         if member is None and model.replica.member_certificates:
             known = ", ".join(model.replica.member_certificates)
-            reason += f"; its members have: name one of {known} as `member`"
+            reason += f"; add member=NAME to the query, with one of: {known}"
         raise Problem(404, "no-certificate", reason)
     return CertificateView(
         model=model_id,
@@ -88,13 +96,13 @@ async def read_certificate(
         rows=certificate.rows,
         weight_share=certificate.weight_share,
         estimate=certificate.estimate,
-        **beside,
+        **extra,
         **staleness(model),
     )
 
 
 async def _reference(model: Model, member: str | None) -> ReferenceView:
-    """Raises Problem 404 where there is none."""
+    """Raises Problem 404 if the model has no reference."""
     why_not = why_no_reference(model.replica.spec)
     if member is not None:
         why_not = "a member has no reference of its own"

@@ -1,7 +1,7 @@
-"""The dashboard and the API's description: pages and scripts, from this package alone.
+"""Static files of the dashboard and of /docs, and the OpenAPI document.
 
-The policy lets it load nothing from elsewhere and run no script that stands in a page, so that a
-name or a label in the data cannot become code in a browser.
+The content security policy allows neither external resources nor inline scripts. So a feature name
+or a label can never run as code in a browser.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ HEADERS = {
     "content-security-policy": POLICY,
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
-    # A browser asks whether it has the newest each time, and mostly hears that it has.
+    # The browser revalidates each file and mostly gets 304.
     "cache-control": "no-cache",
 }
 
@@ -42,13 +42,13 @@ router = APIRouter(include_in_schema=False)
 
 @router.get("/")
 async def dashboard() -> FileResponse:
-    """The page."""
+    """The dashboard."""
     return FileResponse(FOLDER / "index.html", headers=HEADERS)
 
 
 @router.get("/docs")
 async def docs() -> FileResponse:
-    """The API's description, to read and to try; Swagger UI carries its pictures in its styles."""
+    """Swagger UI. Its styles contain images as data: URLs, which the policy allows here."""
     policy = POLICY.replace("img-src 'self'", "img-src 'self' data:")
     headers = HEADERS | {"content-security-policy": policy}
     return FileResponse(FOLDER / "docs.html", headers=headers)
@@ -56,9 +56,9 @@ async def docs() -> FileResponse:
 
 @router.get("/openapi.json")
 async def description(request: Request) -> Response:
-    """The API's description as a document.
+    """The OpenAPI document.
 
-    It takes half a second to write, and nobody needs a key: it is written once, in a thread.
+    Generating it takes half a second and needs no key, so it is generated once, in a thread.
     """
     state = request.app.state
     if getattr(state, "description", None) is None:
@@ -68,8 +68,8 @@ async def description(request: Request) -> Response:
 
 
 def _written(app: FastAPI) -> bytes:
-    # The loop asks for the interpreter's lock many times in each request, and would wait for it as
-    # long as a thread may keep it: by default ten times as long as here.
+    # Shorter switch interval of the GIL: each request acquires the GIL many times, and would wait
+    # a full interval each time while this thread computes.
     kept_s = sys.getswitchinterval()
     sys.setswitchinterval(0.1 * kept_s)
     try:
@@ -79,7 +79,7 @@ def _written(app: FastAPI) -> bytes:
 
 
 class DashboardFiles(StaticFiles):
-    """What the page loads, with the same headers."""
+    """Static files, with the security headers of the pages."""
 
     def __init__(self) -> None:
         super().__init__(directory=FOLDER)

@@ -1,7 +1,7 @@
-"""The only mapping from exceptions to problem+json (RFC 9457).
+"""Mapping from exceptions to problem+json (RFC 9457). There is no other mapping.
 
 Problem                     any refusal that a client sees
-  raised as such by the service, or made here from the exceptions of the layers below:
+  raised by the service, or converted here from exceptions of lower layers:
   solvers.InvalidSpec       422 invalid-spec
   solvers.UnknownMember     404 unknown-member
   solvers.MemberError       409 conflict
@@ -38,7 +38,7 @@ from dualstream.wire.problems import (
 
 
 def as_problem(error: Exception) -> Problem | None:
-    """The Problem that an exception of a lower layer means to a client, if it means one."""
+    """The Problem for an exception; None for an unexpected exception."""
     match error:
         case Problem():
             return error

@@ -1,7 +1,7 @@
-"""GET /models/{id}/events: a model's progress as server-sent events, told as it changes.
+"""GET /models/{id}/events: progress of a model as server-sent events.
 
-Who listens only looks: the model is loaded once, to begin with, and may leave memory as if nobody
-listened. While it is not there (nobody uses it here) the store is asked for its seq now and then.
+A listener does not keep the model in memory. The model is loaded once, when the stream starts, and
+can be evicted afterwards. While it is not loaded, the stream polls the store for its seq.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from dualstream.service.api.access import check_method
-from dualstream.service.api.http import answer_problem, read_count, read_query
+from dualstream.service.api.http import read_count, read_query, send_problem
 from dualstream.service.api.models import support_of
 from dualstream.service.api.responses import problem_of
 from dualstream.service.api.views import PauseView, staleness
@@ -26,12 +26,12 @@ from dualstream.service.transport.connections import EVENT_STREAM
 from dualstream.solvers import Certificate, Learner
 from dualstream.wire.problems import Problem
 
-EVERY_MS = 500
+DEFAULT_INTERVAL_MS = 500
 MIN_MS, MAX_MS = 100, 60_000
 HEARTBEAT_S = 15.0
-"""A silent stream says so often that it is there; then the store is asked for what is not here."""
-CERTIFIED_S = 2.0
-"""The certificate that is told is at most so old where it is one of many rows, which takes long."""
+"""Interval of comments on a silent stream, and of polls of the store for evicted models."""
+MAX_CERTIFICATE_AGE_S = 2.0
+"""Maximum age of the certificate in an event, for models with more than MANY_ROWS rows."""
 MANY_ROWS = 10_000
 MAX_LISTENERS = 100
 """Open streams of events, per worker."""
@@ -43,16 +43,16 @@ _HEADERS = [
 
 
 class Events:
-    """Serves those who listen, up to MAX_LISTENERS of them."""
+    """ASGI endpoint of event streams; at most MAX_LISTENERS at a time."""
 
-    def __init__(self, catalog: ModelRegistry, startup: Readiness, telemetry: Telemetry) -> None:
-        self._catalog = catalog
+    def __init__(self, registry: ModelRegistry, startup: Readiness, telemetry: Telemetry) -> None:
+        self._registry = registry
         self._startup = startup
         self._telemetry = telemetry
         self._listeners: set[asyncio.Event] = set()
 
     def stop(self) -> None:
-        """End all streams: the server is about to end."""
+        """End all streams, at shutdown."""
         for ending in self._listeners:
             ending.set()
 
@@ -61,61 +61,63 @@ class Events:
         try:
             self._startup.check_ready()
             check_method(scope, "GET")
-            every_s = _read_interval(scope)
+            interval_s = _read_interval(scope)
             if len(self._listeners) >= MAX_LISTENERS:
-                detail = f"{MAX_LISTENERS} streams of events are open, and no more are allowed"
+                detail = (
+                    f"{MAX_LISTENERS} event streams are open in this worker, the maximum; close one"
+                )
                 raise Problem(503, "too-many-listeners", detail, retry_after_s=10)
             self._listeners.add(ending)
-            with self._catalog.pinned(model_id):
-                model = await self._catalog.get(model_id)
+            with self._registry.pinned(model_id):
+                model = await self._registry.get(model_id)
         except Exception as error:
             self._listeners.discard(ending)
             problem = problem_of(error, scope)
-            await answer_problem(send, problem, scope["path"])
+            await send_problem(send, problem, scope["path"])
             self._telemetry.saw_request("events", problem.status, time.perf_counter() - began)
             return
         self._telemetry.saw_request("events", 200, time.perf_counter() - began)
-        told = _Told(self._catalog, model.record, _last_event_id(scope), self._telemetry)
-        del model  # nobody who listens keeps it
+        source = _EventSource(self._registry, model.record, _last_event_id(scope), self._telemetry)
+        del model  # a listener holds no reference, so that the model can be evicted
         scope[EVENT_STREAM] = True
         try:
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-            await _send_all(told, every_s, ending, receive, send)
+            await _send_all(source, interval_s, ending, receive, send)
         finally:
             self._listeners.discard(ending)
 
 
 async def _send_all(
-    told: "_Told", every_s: float, ending: asyncio.Event, receive: Receive, send: Send
+    source: "_EventSource", interval_s: float, ending: asyncio.Event, receive: Receive, send: Send
 ) -> None:
-    """Events until the model is gone, or the client, or the server is ending."""
-    leaving = asyncio.create_task(_left(receive))
+    """Send events until the model is deleted, the client disconnects or the server stops."""
+    disconnected = asyncio.create_task(_disconnected(receive))
     stopping = asyncio.create_task(ending.wait())
     silent_since = time.monotonic()
     try:
-        while not (leaving.done() or stopping.done() or told.is_over):
-            news = await told.news()
-            if news is None and time.monotonic() - silent_since >= HEARTBEAT_S:
-                news = b":\n\n"
-            if news is not None:
+        while not (disconnected.done() or stopping.done() or source.is_over):
+            event = await source.next_event()
+            if event is None and time.monotonic() - silent_since >= HEARTBEAT_S:
+                event = b":\n\n"
+            if event is not None:
                 silent_since = time.monotonic()
-                await send({"type": "http.response.body", "body": news, "more_body": True})
-            if not told.is_over:
-                wait_for = [leaving, stopping]
-                await asyncio.wait(wait_for, timeout=every_s, return_when="FIRST_COMPLETED")
+                await send({"type": "http.response.body", "body": event, "more_body": True})
+            if not source.is_over:
+                wait_for = [disconnected, stopping]
+                await asyncio.wait(wait_for, timeout=interval_s, return_when="FIRST_COMPLETED")
         await send({"type": "http.response.body", "body": b""})
     finally:
-        leaving.cancel()
+        disconnected.cancel()
         stopping.cancel()
 
 
-class _Told:
-    """What one listener was told, and what is new to it."""
+class _EventSource:
+    """Events of one model for one listener; remembers the last state that was sent."""
 
     def __init__(
-        self, catalog: ModelRegistry, record: ModelRecord, last: str | None, telemetry: Telemetry
+        self, registry: ModelRegistry, record: ModelRecord, last: str | None, telemetry: Telemetry
     ) -> None:
-        self._catalog = catalog
+        self._registry = registry
         self._telemetry = telemetry
         self._delays = telemetry.label_delays(record.id)
         self._id, self._incarnation = record.id, record.incarnation
@@ -124,9 +126,9 @@ class _Told:
         self._asked_at = 0.0
         self.is_over = False
 
-    async def news(self) -> bytes | None:
-        """The next event, if there is one."""
-        model = self._catalog.find(self._id)
+    async def next_event(self) -> bytes | None:
+        """The next event; None if the state has not changed."""
+        model = self._registry.find(self._id)
         if model is None:
             return await self._stored()
         self._asked_at = 0.0
@@ -135,21 +137,21 @@ class _Told:
         if model.replica.is_forked or _tag(model.replica.seq, model.replica.chain) == self._last:
             return None
         try:
-            with self._catalog.pinned(self._id):
+            with self._registry.pinned(self._id):
                 return await self._progress(model)
-        except JournalError:  # it is a fork, as turned out meanwhile
+        except JournalError:  # the replica has diverged
             return None
 
     async def _progress(self, model: Model) -> bytes:
         replica = model.replica
         before = replica.certificate
         takes_long = before is not None and before.rows > MANY_ROWS
-        certificate = await replica.certify(CERTIFIED_S if takes_long else 0.0)
+        certificate = await replica.certify(MAX_CERTIFICATE_AGE_S if takes_long else 0.0)
         async with replica.serving():
             samples, now = replica.learner.samples, time.monotonic()
             tag = _tag(replica.seq, replica.chain)
             summary = replica.progress.summary()
-            told = {
+            data = {
                 "model": self._id,
                 "seq": replica.seq,
                 "samples": samples,
@@ -166,29 +168,29 @@ class _Told:
                 **staleness(model),
             }
         self._counted = samples, now
-        return self._event("progress", told, tag)
+        return self._event("progress", data, tag)
 
     def _rate(self, samples: int, now: float) -> float | None:
-        """Rows learned each second since the last event; None for the first, or a rollback."""
+        """Rows learned per second since the last event; None first, or after a rollback."""
         before, at = self._counted or (samples, now)
         if samples < before or now <= at:
             return None
         return round((samples - before) / (now - at), 1)
 
     def _label_delay(self) -> float | None:
-        """Mean seconds from prediction to label since the last event; None where no label came."""
+        """Mean delay of labels since the last event, in seconds; None without labels."""
         (before, waited), now = self._delays, self._telemetry.label_delays(self._id)
         self._delays = now
         return round((now[1] - waited) / (now[0] - before), 3) if now[0] > before else None
 
     async def _stored(self) -> bytes | None:
-        """Of a model that is not in memory: where it stands, or that it is gone."""
+        """Event of a model that is not in memory: its seq, or that it is deleted."""
         now = time.monotonic()
         if self._asked_at and now - self._asked_at < HEARTBEAT_S:
             return None
         self._asked_at, self._counted = now, None
         try:
-            record = await self._catalog.journal.get(self._id)
+            record = await self._registry.journal.get(self._id)
         except UnknownModel:
             return self._deleted()
         except JournalError:
@@ -204,14 +206,14 @@ class _Told:
         self.is_over = True
         return self._event("deleted", {"model": self._id}, "")
 
-    def _event(self, kind: str, told: dict[str, Any], tag: str) -> bytes:
+    def _event(self, kind: str, data: dict[str, Any], tag: str) -> bytes:
         self._last = tag
-        data = msgspec.json.encode(told)
-        return b"event: %s\nid: %s\ndata: %s\n\n" % (kind.encode(), tag.encode(), data)
+        body = msgspec.json.encode(data)
+        return b"event: %s\nid: %s\ndata: %s\n\n" % (kind.encode(), tag.encode(), body)
 
 
 def _pause_of(replica: Replica) -> dict[str, Any]:
-    """A model's pause, and how often its guard has tripped; nothing of one that has none."""
+    """The pause and the trips of the guard; empty for models without a guard."""
     if replica.guarding is None:
         return {}
     paused = PauseView.of(replica)
@@ -232,7 +234,7 @@ def _gap_of(certificate: Certificate) -> dict[str, Any]:
 
 
 def _support_of(learner: Learner) -> dict[str, Any] | None:
-    """How settled the features in use are, of models that keep account of them."""
+    """Size and stability of the support; None for models that do not track it."""
     found = support_of(learner)
     if found is None:
         return None
@@ -248,9 +250,9 @@ def _tag(seq: int, chain: str) -> str:
 
 
 def _read_interval(scope: Scope) -> float:
-    """Seconds between two events at least. Raises Problem 422."""
+    """Minimum interval of events in seconds. Raises Problem 422."""
     query = read_query(scope, ("every_ms",))
-    every_ms = read_count(query, "every_ms") if query else EVERY_MS
+    every_ms = read_count(query, "every_ms") if query else DEFAULT_INTERVAL_MS
     if not MIN_MS <= every_ms <= MAX_MS:
         detail = f"every_ms must be between {MIN_MS} and {MAX_MS}, got {every_ms}"
         raise Problem(422, "invalid-query", detail)
@@ -258,11 +260,11 @@ def _read_interval(scope: Scope) -> float:
 
 
 def _last_event_id(scope: Scope) -> str | None:
-    """What a client that comes back was told last, whose state is not told once more."""
+    """`Last-Event-ID` of a client that reconnects: this state is not sent again."""
     found = dict(scope["headers"]).get(b"last-event-id")
     return None if found is None else found.decode("latin-1")
 
 
-async def _left(receive: Receive) -> None:
+async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -1,4 +1,4 @@
-"""What a model serves, for other programs."""
+"""GET /models/{id}/export: the model as a file for other programs."""
 
 import asyncio
 from typing import Annotated, Any, Literal
@@ -9,9 +9,9 @@ from dualstream.service.api.http import etag_of
 from dualstream.service.api.models import (
     NOT_MODIFIED,
     IfNoneMatch,
-    catalog_of,
-    tag_answer,
-    unless_known,
+    not_modified,
+    registry_of,
+    set_etag,
 )
 from dualstream.service.models.model import Model
 from dualstream.solvers import NotExpressible
@@ -38,31 +38,35 @@ _JSON = {"schema": {"type": "object"}}
             },
         },
         **NOT_MODIFIED,
-        409: {"description": "The format cannot say what the model serves, and why."},
-        501: {"description": "The server was installed without what the format needs."},
+        409: {"description": "The format cannot express the model; `detail` has the reason."},
+        501: {"description": "The server lacks a library that the format needs."},
     },
 )
 async def export_model(
     model_id: str,
     request: Request,
     response: Response,
-    format: Annotated[FormatName, Query(description="docs/guides/export.md has what each holds.")],
-    member: Annotated[str | None, Query(description="Of this member alone.")] = None,
+    format: Annotated[
+        FormatName, Query(description="docs/guides/export.md describes each format.")
+    ],
+    member: Annotated[str | None, Query(description="Export this member only.")] = None,
     if_none_match: IfNoneMatch = None,
 ) -> Any:
-    """The model for another program, to score rows as this server does now."""
-    model = await catalog_of(request).get(model_id)
+    """Export the model as a file. Its scores are those that the server computes now."""
+    model = await registry_of(request).get(model_id)
     written = FORMATS[format]
     try:
         async with model.replica.serving():
-            tag_answer(response, model)
-            if (unchanged := unless_known(response, if_none_match)) is not None:
+            set_etag(response, model)
+            if (unchanged := not_modified(response, if_none_match)) is not None:
                 return unchanged
             source = await asyncio.to_thread(_source_of, model, member)
         body = await asyncio.to_thread(written.write, source)
     except NotExpressible as reason:
         owner = f"model {model_id!r}" if member is None else f"member {member!r}"
-        raise Problem(409, "not-exportable", f"{owner} as {format}: {reason}") from None
+        raise Problem(
+            409, "not-exportable", f"{owner} cannot be exported as {format}: {reason}"
+        ) from None
     except MissingExtra as missing:
         raise Problem(501, "not-installed", str(missing)) from None
     name = model_id if member is None else f"{model_id}.{member}"

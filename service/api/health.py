@@ -1,4 +1,4 @@
-"""Health for those who restart and route, and the exposition for those who watch."""
+"""Health checks /livez and /readyz, and Prometheus metrics /metrics."""
 
 import os
 import re
@@ -17,57 +17,58 @@ from dualstream.solvers import numeric_identity
 router = APIRouter(tags=["health"])
 
 _MODEL_LABEL = re.compile(rb'[{,]model="([^"]*)"')
-# Models that are behind, named in one answer.
+# Maximum number of lagging models in one answer.
 MAX_BEHIND = 100
 
 
 @router.get("/livez")
 async def livez() -> dict[str, bool]:
-    """The process runs."""
+    """Liveness: the process runs."""
     return {"alive": True}
 
 
 @router.get(
-    "/readyz", responses={503: {"description": "Not yet, and why.", "model": dict[str, Any]}}
+    "/readyz",
+    responses={503: {"description": "Not ready; `reason` says why.", "model": dict[str, Any]}},
 )
 async def readyz(request: Request, response: Response) -> dict[str, Any]:
-    """The process serves the store's models; `?verbose` names store, durability and lag.
+    """Readiness: the process serves the store's models.
 
-    Once it is ready it stays so: where the store is away `degraded` names it, predictions go on.
-    Only a store that was taken over by a process which computes otherwise is served no more.
-    Of several on one port whichever takes the connection answers: `process` says which. A model
-    that cannot be read keeps no other from being served: `?verbose` names it, too.
+    A ready process stays ready. While the store is unavailable, `degraded` names it and predictions
+    continue. Exception: a store that a process of another numeric identity has adopted.
+    `?verbose` adds store, durability, identity, lag and unreadable models. With several workers on
+    one port any of them answers; `process` is its process id.
     """
     startup: Readiness = request.app.state.startup
-    told: dict[str, Any] = {"ready": startup.is_ready}
+    report: dict[str, Any] = {"ready": startup.is_ready}
     if not startup.is_ready:
         response.status_code = 503
         response.headers["retry-after"] = "1"
-        told["reason"] = startup.reason
+        report["reason"] = startup.reason
     elif (trouble := request.app.state.registry.store_status.trouble) is not None:
-        told |= {"degraded": ["store"], "reason": trouble}
+        report |= {"degraded": ["store"], "reason": trouble}
     if "verbose" in request.query_params:
-        catalog: ModelRegistry = request.app.state.registry
-        told |= {
-            "store": without_password(catalog.settings.store),
+        registry: ModelRegistry = request.app.state.registry
+        report |= {
+            "store": without_password(registry.settings.store),
             "durability": startup.durability.decode(),
             "identity": numeric_identity(),
             "process": os.getpid(),
-            "models": len(catalog),
-            "models_bytes": catalog.cached_bytes,
+            "models": len(registry),
+            "models_bytes": registry.cached_bytes,
             "unreadable": {
                 model_id: reason
-                for model_id, reason in catalog.loader.unreadable().items()
+                for model_id, reason in registry.loader.unreadable().items()
                 if may_see(request, model_id)
             },
-            "lag": _lag(catalog, request),
+            "lag": _lag(registry, request),
         }
-    return told
+    return report
 
 
-def _lag(catalog: ModelRegistry, request: Request) -> dict[str, Any]:
-    """The longest lag of any model, and of each that is behind, the furthest ones first."""
-    found = [(model.lag.at(model.replica.seq), model.record.id) for model in catalog]
+def _lag(registry: ModelRegistry, request: Request) -> dict[str, Any]:
+    """The maximum lag over all models, and the lagging models, longest lag first."""
+    found = [(model.lag.at(model.replica.seq), model.record.id) for model in registry]
     behind = sorted((pair for pair in found if pair[0].records), reverse=True)
     return {
         "seconds": behind[0][0].seconds if behind else 0.0,
@@ -86,8 +87,10 @@ def _lag(catalog: ModelRegistry, request: Request) -> dict[str, Any]:
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
 async def metrics(request: Request) -> Response:
-    """Prometheus exposition: of the replicated state of the models that the key may see, and summed
-    over the processes of the port what these count. Any of them tells the same."""
+    """Prometheus metrics of the models that the key matches.
+
+    Process counters are summed over all workers of the port, so each worker returns the same.
+    """
     telemetry: Telemetry = request.app.state.telemetry
     startup: Readiness = request.app.state.startup
     text = await telemetry.exposition(request.app.state.registry, may_load=startup.is_ready)
@@ -98,12 +101,12 @@ async def metrics(request: Request) -> Response:
 
 
 def _is_shown(line: bytes, key: Key) -> bool:
-    # A quote within another label's value is escaped, and so no end of it.
+    # Quotes within label values are escaped, so the expression finds the label itself.
     model = None if line.startswith(b"#") else _MODEL_LABEL.search(line)
     return model is None or key.may_see(model[1].decode())
 
 
 def without_password(url: str) -> str:
-    """The store's URL as it may be shown."""
+    """The store's URL with passwords replaced by ***."""
     hidden = re.sub(r"(://[^/?@]*:)[^/?@]*@", r"\1***@", url)
     return re.sub(r"(password=)[^&]*", r"\1***", hidden)

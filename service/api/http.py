@@ -1,4 +1,4 @@
-"""What plain ASGI endpoints need of HTTP: head, query, body, answers."""
+"""HTTP helpers of the plain ASGI endpoints: headers, query, ETags, idempotency keys, answers."""
 
 import asyncio
 from collections.abc import Sequence
@@ -15,25 +15,25 @@ from dualstream.service.transport.body_memory import body_of
 from dualstream.wire.problems import MEDIA_TYPE, Problem, beginning, quoted
 
 NDJSON = b"application/x-ndjson"
-PIECE = 64 * 1024
-"""A longer answer goes out in such pieces."""
+PIECE_BYTES = 64 * 1024
+"""A longer answer is sent in pieces of this size."""
 _TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 
 
 class Head(msgspec.Struct):
-    """The headers that learn and predict read."""
+    """The request headers that learn and predict use."""
 
     content_type: str | None = None
     content_length: int | None = None
     idempotency_key: bytes | None = None
     content_encoding: str | None = None
-    """Of a compressed body."""
+    """None for an uncompressed body."""
     wants_lines: bool = False
-    """Whether the answer is to come as lines of JSON."""
+    """Whether the client accepts NDJSON."""
 
 
 def read_head(scope: Scope) -> Head:
-    """Raises Problem 415 for a content encoding that is not known, 422 for a second key."""
+    """Raises Problem 415 for an unknown content encoding, 422 for a repeated Idempotency-Key."""
     head = Head()
     for name, value in scope["headers"]:
         if name == b"content-type":
@@ -52,32 +52,36 @@ def read_head(scope: Scope) -> Head:
 
 
 def read_query(scope: Scope, allowed: tuple[str, ...], named: str | None = None) -> dict[str, str]:
-    """The query's parameters; raises Problem 422 for one that the route does not take, or twice.
+    """The query's parameters: those in `allowed`, and those that begin with `named`.
 
-    Those that begin with `named` are taken, too.
+    Raises Problem 422 for an unknown or repeated parameter.
     """
     if not scope["query_string"]:
         return {}
     query: dict[str, str] = {}
     for name, value in parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True):
         if name in query:
-            raise Problem(422, "invalid-query", f"{beginning(name)} is there twice")
+            raise Problem(
+                422, "invalid-query", f"query parameter {beginning(name)} is repeated; send it once"
+            )
         if name not in allowed and not (named and name.startswith(named)):
-            detail = f"no query parameter {quoted(name)}; there are: {', '.join(allowed) or 'none'}"
+            detail = (
+                f"unknown query parameter {quoted(name)}; known: {', '.join(allowed) or 'none'}"
+            )
             raise Problem(422, "invalid-query", detail)
         query[name] = value
     return query
 
 
 async def check_query(request: Request) -> None:
-    """Raises Problem 422 for a parameter that the route, one of FastAPI's, does not take."""
+    """Raises Problem 422 for a query parameter that the FastAPI route does not declare."""
     if request.scope["query_string"]:
         declared = request.scope["route"].dependant.query_params
         read_query(request.scope, tuple(parameter.alias for parameter in declared))
 
 
-def is_true(query: dict[str, str], name: str) -> bool:
-    """The value of a flag, false when it is not there. Raises Problem 422."""
+def read_flag(query: dict[str, str], name: str) -> bool:
+    """The value of a boolean parameter; false if absent. Raises Problem 422."""
     value = query.get(name, "false")
     if value not in _TRUTHS:
         raise Problem(422, "invalid-query", f"{name} must be true or false, got {quoted(value)}")
@@ -85,31 +89,33 @@ def is_true(query: dict[str, str], name: str) -> bool:
 
 
 def read_count(query: dict[str, str], name: str) -> int:
-    """A whole number from 0 on, 0 when it is not there. Raises Problem 422."""
+    """The value of a non-negative integer parameter; 0 if absent. Raises Problem 422."""
     value = query.get(name, "0")
     if not (value.isascii() and value.isdigit() and len(value) <= 19):
-        raise Problem(422, "invalid-query", f"{name} must be a whole number, got {quoted(value)}")
+        raise Problem(
+            422, "invalid-query", f"{name} must be an integer of at least 0, got {quoted(value)}"
+        )
     return int(value)
 
 
 def etag_of(seq: int, chain: str) -> str:
-    """What stands for a model's state: equal for equal states, and for no other."""
+    """ETag of a model's state: seq and beginning of the chain."""
     return f'"{seq}-{chain[:8]}"'
 
 
-def names_etag(lines: Sequence[str] | None, etag: str) -> bool:
-    """Whether If-Match or If-None-Match, in all its lines, names this one (or, with *, any).
+def matches_etag(lines: Sequence[str] | None, etag: str) -> bool:
+    """Whether If-Match or If-None-Match, given as all its lines, matches this ETag; * matches any.
 
-    As W/, too: a proxy that compresses answers makes that of ours, and the state is the same.
+    Weak ETags (W/) match too: a proxy that compresses answers weakens them, and the state is equal.
     """
     if lines is None:
         return False
     named = [name.strip().removeprefix("W/") for name in ",".join(lines).split(",")]
-    return etag in named or names_any(lines)
+    return etag in named or matches_any(lines)
 
 
-def names_any(lines: Sequence[str]) -> bool:
-    """Whether If-Match or If-None-Match names whatever is there."""
+def matches_any(lines: Sequence[str]) -> bool:
+    """Whether If-Match or If-None-Match is *."""
     return ",".join(lines).strip() == "*"
 
 
@@ -136,7 +142,7 @@ def stored_key(idempotency_key: bytes | None) -> bytes | None:
 
 
 def stored_key_of(lines: Sequence[str] | None) -> bytes | None:
-    """As `stored_key`, of the header as FastAPI reads it. Raises Problem 422."""
+    """`stored_key` of the header lines that FastAPI reads. Raises Problem 422."""
     if lines is None:
         return None
     if len(lines) > 1:
@@ -145,39 +151,39 @@ def stored_key_of(lines: Sequence[str] | None) -> bytes | None:
 
 
 def _two_keys() -> Problem:
-    detail = "Idempotency-Key is there more than once: a request has one"
+    detail = "the header Idempotency-Key is repeated; send it once"
     return Problem(422, "invalid-idempotency-key", detail)
 
 
 Headers = list[tuple[bytes, bytes]]
 
 
-async def answer(send: Send, body: bytes, headers: Headers, scope: Scope) -> None:
-    """200 with a JSON body."""
+async def send_json(send: Send, body: bytes, headers: Headers, scope: Scope) -> None:
+    """Send 200 with a JSON body."""
     head = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     head += headers
     await send({"type": "http.response.start", "status": 200, "headers": head})
-    told = {"type": "http.response.body", "body": body}
-    await (send(told) if len(body) <= PIECE else in_pieces(send, told, scope))
+    message = {"type": "http.response.body", "body": body}
+    await (send(message) if len(body) <= PIECE_BYTES else send_in_pieces(send, message, scope))
 
 
-async def in_pieces(send: Send, message: Message, scope: Scope) -> None:
-    """Send a part of an answer that is long, each piece once most before it is on its way.
+async def send_in_pieces(send: Send, message: Message, scope: Scope) -> None:
+    """Send a long part of an answer piece by piece, each after most of the previous one was sent.
 
-    Who does not read leaves little with the system, and who does keeps others waiting for one
-    piece. What is left of it is held (`bodies.py`).
+    So a client that does not read occupies few socket buffers, and a fast client delays others by
+    one piece. The rest counts as memory of bodies (`body_memory.py`).
     """
-    held = body_of(scope)
-    held.reserve_response(len(message["body"]))
+    memory = body_of(scope)
+    memory.reserve_response(len(message["body"]))
     body, size = memoryview(message["body"]), len(message["body"])
-    for start in range(0, size, PIECE):
-        more = start + PIECE < size or message.get("more_body", False)
-        piece = body[start : start + PIECE]
-        await held.send(send, {"type": message["type"], "body": piece, "more_body": more})
+    for start in range(0, size, PIECE_BYTES):
+        more = start + PIECE_BYTES < size or message.get("more_body", False)
+        piece = body[start : start + PIECE_BYTES]
+        await memory.send(send, {"type": message["type"], "body": piece, "more_body": more})
         await asyncio.sleep(0)
 
 
-async def answer_problem(send: Send, problem: Problem, instance: str) -> None:
+async def send_problem(send: Send, problem: Problem, instance: str) -> None:
     body = problem.body(instance)
     headers = [
         (b"content-type", MEDIA_TYPE.encode()),

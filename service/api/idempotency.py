@@ -1,4 +1,4 @@
-"""Controls that are asked for once more under their Idempotency-Key: the first answer again."""
+"""Idempotency of control requests: a repeat under the same key gets the first answer."""
 
 import hashlib
 from typing import NamedTuple
@@ -13,28 +13,28 @@ REPLAYED = "idempotency-replayed"
 
 
 class Repeated(NamedTuple):
-    """A control that stands in the journal."""
+    """A control record in the journal that an earlier request made."""
 
     seq: int
-    told: KeptOutcome | None
-    """What became of it, if that is still kept."""
+    outcome: KeptOutcome | None
+    """Its outcome; None if that is no longer kept."""
 
     def check_done(self, refusal: Problem) -> None:
-        """Raise `refusal`, marked as the first answer again, where that refused it."""
-        if self.told is not None and self.told.refusal is not None:
-            refusal.detail = self.told.refusal
+        """Raise `refusal`, marked as a repeated answer, if the first answer was a refusal."""
+        if self.outcome is not None and self.outcome.refusal is not None:
+            refusal.detail = self.outcome.refusal
             refusal.is_replayed = True
             raise refusal
 
     def mark(self, response: Response) -> None:
-        """Say that the answer is the first one again."""
+        """Set the header `Idempotency-Replayed`."""
         response.headers[REPLAYED] = "true"
 
 
 async def repeated(model: Model, key: bytes | None, asked: bytes) -> Repeated | None:
-    """The control under this stored key; None where there is none.
+    """The control record with this stored key; None if the key is new.
 
-    Raises Problem 422 where it was of something else than what is `asked`.
+    Raises Problem 422 if the key was used with another request than `asked`.
     """
     if key is None:
         return None
@@ -47,6 +47,6 @@ async def repeated(model: Model, key: bytes | None, asked: bytes) -> Repeated | 
 
 
 async def repeated_at(model: Model, seq: int) -> Repeated:
-    """The control at `seq`, which the replica is brought up to."""
+    """The control record at `seq`, after the replica has applied it."""
     await model.refresh(seq)
     return Repeated(seq, model.replica.verdicts.at(seq))

@@ -1,10 +1,9 @@
-"""The Open Inference Protocol, version 2, by REST: what model servers and their clients share.
+"""Open Inference Protocol, version 2, over REST (KServe, MLServer, Triton).
 
-A model by indexed features takes one input `x` of shape (n, dim). One by hashed names takes an
-input for each feature that some row has, of shape (n,) or (n, 1), numbers, bools or texts, as data
-frames are sent. Outputs are what POST /models/{id}/predict answers: `scores`, `labels`,
-`probabilities`.
-Rows keep all the rules of that route, but one bad row refuses the request.
+A model with indexed features has one input `x` of shape (n, dim). A model with hashed features has
+one input for each feature, of shape (n,) or (n, 1): numbers, booleans or strings, as data frames
+are sent. Outputs are those of POST /models/{id}/predict: `scores`, `labels`, `probabilities`.
+Rows follow the rules of that route, except that one bad row refuses the request.
 """
 
 from itertools import chain
@@ -15,13 +14,13 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from dualstream.service.api.access import limited_of
+from dualstream.service.api.access import limits_of
 from dualstream.service.api.health import readyz
 from dualstream.service.api.http import read_head
 from dualstream.service.api.learn_rows import parse
-from dualstream.service.api.models import catalog_of, tag_answer
+from dualstream.service.api.models import registry_of, set_etag
 from dualstream.service.api.request_body import read_body
-from dualstream.service.api.responses import refusal, scored
+from dualstream.service.api.responses import NO_ROWS, refusal, scored
 from dualstream.service.api.views import staleness
 from dualstream.service.codecs import as_batch
 from dualstream.service.models.model import Model
@@ -32,7 +31,7 @@ from dualstream.wire.schemas import PredictedMany
 router = APIRouter(prefix="/v2", tags=["Open Inference Protocol"])
 
 MAX_LISTED = 1000
-"""Names of features in the metadata of one model; others are taken, too."""
+"""Maximum number of feature names in a model's metadata; inputs can have other names."""
 _NUMBERS = {f"{kind}{bits}" for kind in ("INT", "UINT") for bits in (8, 16, 32, 64)}
 _NUMBERS |= {"FP16", "FP32", "FP64", "BOOL"}
 _EXAMPLE = {"inputs": [{"name": "x", "shape": [1, 3], "datatype": "FP64", "data": [1, 0, 0.5]}]}
@@ -40,7 +39,7 @@ _BODY = {"requestBody": {"content": {"application/json": {"example": _EXAMPLE}}}
 
 
 class Tensor(Struct):
-    """Numbers, bools or texts by rows, flat or nested."""
+    """Numbers, booleans or strings in row order, flat or nested."""
 
     name: str
     shape: list[Annotated[int, Meta(ge=0)]]
@@ -49,13 +48,13 @@ class Tensor(Struct):
 
 
 class Wanted(Struct):
-    """An output that is asked for."""
+    """A requested output."""
 
     name: str
 
 
 class Inference(Struct):
-    """A request to infer; parameters are passed over."""
+    """Body of an inference request; parameters are ignored."""
 
     inputs: Annotated[list[Tensor], Meta(min_length=1)]
     id: str | None = None
@@ -73,20 +72,22 @@ async def read_server() -> dict[str, Any]:
 
 @router.get("/health/live")
 async def read_live() -> dict[str, bool]:
-    """The process runs."""
+    """Liveness: the process runs."""
     return {"live": True}
 
 
-@router.get("/health/ready", responses={503: {"description": "Not yet.", "model": dict[str, Any]}})
+@router.get(
+    "/health/ready", responses={503: {"description": "Not ready.", "model": dict[str, Any]}}
+)
 async def read_ready(request: Request, response: Response) -> dict[str, Any]:
-    """As /readyz: 503 while the process does not serve the store's models."""
+    """Readiness, as /readyz: 503 while the process does not serve the store's models."""
     return {"ready": (await readyz(request, response))["ready"]}
 
 
 @router.get("/models/{model_id}")
 async def read_model_metadata(model_id: str, request: Request) -> dict[str, Any]:
-    """The inputs and outputs of a model; -1 stands for any number of rows."""
-    model = await catalog_of(request).get(model_id)
+    """Inputs and outputs of a model; -1 is any number of rows."""
+    model = await registry_of(request).get(model_id)
     async with model.replica.serving():
         names = model.replica.names.first(MAX_LISTED)
         is_probable = gives_probabilities(model.replica.learner)
@@ -105,45 +106,45 @@ async def read_model_metadata(model_id: str, request: Request) -> dict[str, Any]
 
 @router.get("/models/{model_id}/ready")
 async def read_model_ready(model_id: str, request: Request) -> dict[str, Any]:
-    """The model is served."""
-    await catalog_of(request).get(model_id)
+    """Whether the model is served; 404 if it does not exist."""
+    await registry_of(request).get(model_id)
     return {"name": model_id, "ready": True}
 
 
 @router.post("/models/{model_id}/infer", openapi_extra=_BODY)
 async def infer(model_id: str, request: Request, response: Response) -> dict[str, Any]:
-    """Score rows; nothing is changed. The `seq` that scored is among the parameters."""
-    catalog = catalog_of(request)
+    """Score rows without learning. The parameter `seq` is the log position of the state."""
+    registry = registry_of(request)
     head = read_head(request.scope)
-    body = await read_body(request.receive, head, catalog.settings.max_body_bytes, request.scope)
+    body = await read_body(request.receive, head, registry.settings.max_body_bytes, request.scope)
     try:
         asked = _decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as wrong:
         raise Problem(400, "malformed-body", str(wrong)) from None
-    with catalog.pinned(model_id):
-        model = await catalog.get(model_id)
+    with registry.pinned(model_id):
+        model = await registry.get(model_id)
         rows = msgspec.json.encode(_rows_of(model, asked.inputs))
         head.content_type = "application/json"
         parsed = await parse(model, head, rows, labelled=False)
         if parsed.errors:
             raise refusal(parsed, parsed.errors)
-        if (limited := limited_of(request.scope)) is not None:
-            await limited.let_rows_in(parsed.count)
+        if (limits := limits_of(request.scope)) is not None:
+            await limits.admit_rows(parsed.count)
         async with model.replica.serving():
-            tag_answer(response, model)
+            set_etag(response, model)
             learner, batch = model.replica.learner, as_batch([parsed.rows])
-            told = scored(model, learner, parsed, batch, model.replica.seq)
+            predicted = scored(model, learner, parsed, batch, model.replica.seq)
             labels = _kind_of_labels(model)
-    assert isinstance(told, PredictedMany)
+    assert isinstance(predicted, PredictedMany)
     answer: dict[str, Any] = {"model_name": model_id}
     if asked.id is not None:
         answer["id"] = asked.id
-    answer["parameters"] = {"seq": told.seq, **staleness(model)}
-    return answer | {"outputs": _outputs(told, labels, asked.outputs)}
+    answer["parameters"] = {"seq": predicted.seq, **staleness(model)}
+    return answer | {"outputs": _outputs(predicted, labels, asked.outputs)}
 
 
 def _kind_of_labels(model: Model) -> str | None:
-    """The datatype of labels: whole numbers, else texts; None where there are no labels."""
+    """Datatype of labels: INT64, otherwise BYTES; None for a model without labels."""
     if model.row_schema.task == "regression":
         return None
     if model.row_schema.task == "binary":
@@ -159,15 +160,17 @@ def _column(name: str, datatype: str) -> dict[str, Any]:
 
 
 def _rows_of(model: Model, inputs: list[Tensor]) -> dict[str, Any]:
-    """The rows as POST predict takes them. Raises Problem 422."""
+    """Convert inputs to the body of POST predict. Raises Problem 422."""
     if not all(prod(one.shape) for one in inputs):
-        raise Problem(422, "invalid-rows", "the request holds no row")
+        raise Problem(422, "invalid-rows", NO_ROWS)
     if model.replica.spec["features"]["kind"] == "indexed":
         dim = width_of(model.replica.spec["features"])
         if len(inputs) != 1 or len(inputs[0].shape) != 2 or inputs[0].shape[1] != dim:
-            raise _wrong(f"the model takes one input, of shape [rows, {dim}]")
+            raise _wrong(f"send one input of shape [rows, {dim}]")
         if inputs[0].datatype not in _NUMBERS:
-            raise _wrong(f"input {inputs[0].name!r} has to be of numbers")
+            raise _wrong(
+                f"input {inputs[0].name!r} must have a numeric datatype, got {inputs[0].datatype!r}"
+            )
         flat = _flat(inputs[0])
         return {"x": [flat[first : first + dim] for first in range(0, len(flat), dim)]}
     rows = inputs[0].shape[0] if inputs[0].shape else 0
@@ -178,41 +181,44 @@ def _rows_of(model: Model, inputs: list[Tensor]) -> dict[str, Any]:
         if one.datatype not in _NUMBERS | {"BYTES"}:
             raise _wrong(f"input {one.name!r} has the unknown datatype {one.datatype!r}")
         if one.name in columns:
-            raise _wrong(f"input {one.name!r} is there twice")
+            raise _wrong(f"input {one.name!r} is repeated; send it once")
         columns[one.name] = _flat(one)
     lines = zip(*columns.values(), strict=True)
     return {"samples": [{"x": dict(zip(columns, line, strict=True))} for line in lines]}
 
 
 def _flat(tensor: Tensor) -> list[Any]:
-    """The data, row by row. Raises Problem 422 where it is not what the shape says."""
+    """The data in row order. Raises Problem 422 if it does not have the given shape."""
     if tensor.data is UNSET:
-        raise _wrong(f"input {tensor.name!r} has no data; binary data are not taken")
+        raise _wrong(
+            f"input {tensor.name!r} has no data; send it as JSON, binary tensors are not supported"
+        )
     flat: list[Any] = tensor.data
     for _ in tensor.shape[1:]:
         if flat and all(isinstance(one, list) for one in flat):
             flat = list(chain.from_iterable(flat))
     if len(flat) != prod(tensor.shape) or any(isinstance(one, list) for one in flat):
-        raise _wrong(f"input {tensor.name!r} has other data than shape {tensor.shape} says")
+        raise _wrong(f"the data of input {tensor.name!r} do not have shape {tensor.shape}")
     return flat
 
 
 def _outputs(
-    told: PredictedMany, kind: str | None, wanted: list[Wanted] | None
+    predicted: PredictedMany, kind: str | None, wanted: list[Wanted] | None
 ) -> list[dict[str, Any]]:
-    if None in told.scores:
-        row = told.scores.index(None)
-        raise _wrong(f"the score of row {row} is no number")
-    found: dict[str, tuple[str, list[Any]]] = {"scores": ("FP64", list(told.scores))}
+    if None in predicted.scores:
+        row = predicted.scores.index(None)
+        raise _wrong(f"the score of row {row} is not a finite number")
+    found: dict[str, tuple[str, list[Any]]] = {"scores": ("FP64", list(predicted.scores))}
     if kind is not None:
-        labels = told.labels if kind == "INT64" else [_text(label) for label in told.labels]
+        labels = predicted.labels
+        labels = labels if kind == "INT64" else [_text(label) for label in labels]
         found["labels"] = kind, labels
-    if told.probabilities is not None:
-        found["probabilities"] = "FP64", list(told.probabilities)
+    if predicted.probabilities is not None:
+        found["probabilities"] = "FP64", list(predicted.probabilities)
     names = [one.name for one in wanted] if wanted else list(found)
     for name in names:
         if name not in found:
-            raise _wrong(f"there is no output {name!r}; there are: {', '.join(found)}")
+            raise _wrong(f"unknown output {name!r}; known: {', '.join(found)}")
     return [
         {"name": name, "datatype": datatype, "shape": [len(data)], "data": data}
         for name, (datatype, data) in ((name, found[name]) for name in names)
@@ -220,7 +226,7 @@ def _outputs(
 
 
 def _text(label: Any) -> str:
-    """A class that is no text as its JSON."""
+    """The class itself if it is a string, otherwise its JSON."""
     return label if isinstance(label, str) else msgspec.json.encode(label).decode()
 
 

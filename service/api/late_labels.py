@@ -1,4 +1,4 @@
-"""Labels that come later: POST /models/{id}/labels."""
+"""POST /models/{id}/labels: late labels of remembered rows."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,12 +7,12 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, Raw, Struct
 
-from dualstream.service.api.access import limited_of
+from dualstream.service.api.access import limits_of
 from dualstream.service.api.http import read_head, stored_key
 from dualstream.service.api.learn_rows import fingerprint_of
-from dualstream.service.api.models import catalog_of
+from dualstream.service.api.models import registry_of
 from dualstream.service.api.request_body import read_body
-from dualstream.service.api.responses import first_errors, reasons
+from dualstream.service.api.responses import first_errors, rejection_reasons
 from dualstream.service.codecs import check_rows
 from dualstream.service.codecs.row_schema import BadRow
 from dualstream.service.jobs.late_labels import Label, Labelled, learn_labels
@@ -40,20 +40,20 @@ _encode = msgspec.json.Encoder().encode
 
 
 class OneLabel(Struct, forbid_unknown_fields=True):
-    """The label of a row that was predicted with `remember=true`, by the row's id."""
+    """The label of a remembered row, by the row's id."""
 
     id: str | int
     y: float | int | bool | str | None
 
 
 class ManyLabels(Struct, forbid_unknown_fields=True):
-    """Labels, in the order in which they are learned."""
+    """Labels in learning order."""
 
     labels: list[Raw]
 
 
 _one, _many = msgspec.json.Decoder(OneLabel), msgspec.json.Decoder(ManyLabels)
-# As of rows: a label that no float holds is no fault of those beside it.
+# Overlong numbers become infinity, so that such a label is refused alone, as in rows.
 _any = msgspec.json.Decoder(float_hook=float)
 
 
@@ -61,17 +61,17 @@ _any = msgspec.json.Decoder(float_hook=float)
     "/labels",
     response_model=None,
     responses={
-        200: {"description": "As `learn` answers; loss and mistakes are of the scores served."},
-        404: {"description": "None of the samples is known."},
-        410: {"description": "All of them have waited too long."},
-        429: {"description": "The model has grown too large, or its quarantine is full."},
+        200: {"description": "As for `learn`; loss and mistakes use the served scores."},
+        404: {"description": "No row waits for any of these labels."},
+        410: {"description": "All rows of these labels have expired."},
+        429: {"description": "The model is too large, or its quarantine is full."},
     },
     openapi_extra={
         "parameters": [
             {
                 "in": "header",
                 "name": "Idempotency-Key",
-                "description": "Learned once, however often it is sent.",
+                "description": "The request is learned once; a repeat gets the first answer.",
                 "required": False,
                 "schema": {"type": "string"},
             }
@@ -88,35 +88,36 @@ _any = msgspec.json.Decoder(float_hook=float)
     },
 )
 async def learn_late_labels(model_id: str, request: Request) -> Response:
-    """Learn the labels of rows that were predicted with `remember=true`, each once.
+    """Learn labels of rows that were predicted with `remember=true`, each once.
 
-    They are scored as they were served. A label that was learned before is a duplicate; of a sample
-    that is unknown, has expired, or has another label already, it is an error of that row alone.
+    Loss and mistakes use the scores as they were served. A label that was learned before is a
+    duplicate. A label of a row that is unknown, expired or labelled differently is an error of that
+    label only.
     """
-    catalog = catalog_of(request)
+    registry = registry_of(request)
     head = read_head(request.scope)
-    model = await catalog.get(model_id)
-    body = await read_body(request.receive, head, catalog.settings.max_body_bytes, request.scope)
+    model = await registry.get(model_id)
+    body = await read_body(request.receive, head, registry.settings.max_body_bytes, request.scope)
     key = stored_key(head.idempotency_key)
-    asked = _Asked(model, body)
-    if (limited := limited_of(request.scope)) is not None:
-        await limited.let_rows_in(asked.count)
+    asked = _LabelRequest(model, body)
+    if (limits := limits_of(request.scope)) is not None:
+        await limits.admit_rows(asked.count)
     mark = fingerprint_of(head, {}, body) if key else None
-    told = await learn_labels(catalog.journal, model, asked.labels, key, mark)
-    for delay_s in told.delays_s:
-        catalog.counters.saw_label(model.record.id, delay_s)
+    labelled = await learn_labels(registry.journal, model, asked.labels, key, mark)
+    for delay_s in labelled.delays_s:
+        registry.counters.saw_label(model.record.id, delay_s)
     headers = {"dualstream-durability": request.app.state.startup.durability.decode()}
-    if told.answer is not None:
+    if labelled.answer is not None:
         headers["idempotency-replayed"] = "true"
-    answer = _encode(asked.answer(told))
+    answer = _encode(asked.answer(labelled))
     return Response(answer, media_type="application/json", headers=headers)
 
 
-class _Asked:
-    """The labels of one request, good and bad, and how they are answered."""
+class _LabelRequest:
+    """The labels of one request, valid and invalid, and the answer to it."""
 
     def __init__(self, model: Model, body: bytes) -> None:
-        """Raises Problem 400 for what is no JSON, 413 for too many, 422 where there is none."""
+        """Raises Problem 400 for invalid JSON, 413 for too many labels, 422 for none."""
         self._model = model
         self.labels: list[Label] = []
         self._bad: list[RowError] = []
@@ -130,19 +131,19 @@ class _Asked:
                 self._bad.append(RowError(place, self._pointer(place) + bad.pointer, bad.reason))
         self._ids = {label.place: label.id for label in self.labels}
         if not given:
-            raise Problem(422, "invalid-rows", "the request holds no label")
+            raise Problem(422, "invalid-rows", "the request has no labels; send at least one")
 
-    def answer(self, told: Labelled) -> Learned:
-        """As of `learn`. Raises Problem where no label was learned, now or before."""
-        if told.repeats is not None:
-            return self._again(told, told.repeats)
-        receipt, found = told.receipt, told.found
-        duplicates, conflicts = list(told.duplicates), list(told.conflicts)
+    def answer(self, labelled: Labelled) -> Learned:
+        """The answer, as for `learn`. Raises Problem if no label was learned, now or before."""
+        if labelled.repeats is not None:
+            return self._again(labelled, labelled.repeats)
+        receipt, found = labelled.receipt, labelled.found
+        duplicates, conflicts = list(labelled.duplicates), list(labelled.conflicts)
         if receipt is not None:
             duplicates += [(found[row].place, seq) for row, seq in receipt.duplicates]
             conflicts += [(found[row].place, 0) for row in receipt.conflicts]
         rejected = [] if receipt is None else _rejected(receipt, found)
-        errors = self._errors(told, conflicts, rejected)
+        errors = self._errors(labelled, conflicts, rejected)
         taken = 0 if receipt is None else receipt.placed.count
         if (
             receipt is not None and taken and receipt.scores is None
@@ -150,8 +151,8 @@ class _Asked:
             model, seq = self._model.record.id, receipt.placed.seq
             return Learned(model, seq, taken, None, None, None, None, False)
         if not taken and not duplicates:
-            self._refuse(told, errors)
-        # Where nothing is new, up to where the known ones stand; under a key, as it is kept there.
+            self._refuse(labelled, errors)
+        # Without new rows, seq is the largest one of the duplicates.
         seq = max([0 if receipt is None else receipt.placed.seq, *(seq for _, seq in duplicates)])
         losses: Column = [] if receipt is None else _learned(receipt, receipt.losses)
         return Learned(
@@ -159,7 +160,7 @@ class _Asked:
             seq=seq,
             count=taken,
             learned=len(losses),
-            mistakes=self._mistakes(told),
+            mistakes=self._mistakes(labelled),
             loss=mean(losses),
             rejected=len(errors),
             duplicate=not taken and not errors,
@@ -167,14 +168,14 @@ class _Asked:
             errors=first_errors(errors),
         )
 
-    def _again(self, told: Labelled, repeats: tuple[int, int]) -> Learned:
-        """The first answer to a request that is repeated, or as much as is kept of it."""
-        (seq, count), answer, model = repeats, told.answer, self._model.record.id
+    def _again(self, labelled: Labelled, repeats: tuple[int, int]) -> Learned:
+        """The first answer to a repeated request, or as much of it as is kept."""
+        (seq, count), answer, model = repeats, labelled.answer, self._model.record.id
         if answer is None:
             return Learned(model, seq, count, None, None, None, None, True)
-        rejected = _rejected_before(answer, told.journalled)
-        errors = self._errors(told, told.conflicts, rejected)
-        is_told = answer.rows is not None
+        rejected = _rejected_first(answer, labelled.journalled)
+        errors = self._errors(labelled, labelled.conflicts, rejected)
+        has_rows = answer.rows is not None
         return Learned(
             model=model,
             seq=answer.seq,
@@ -182,25 +183,25 @@ class _Asked:
             learned=answer.learned,
             mistakes=answer.mistakes,
             loss=answer.loss,
-            rejected=len(errors) + (0 if is_told else answer.count - answer.learned),
+            rejected=len(errors) + (0 if has_rows else answer.count - answer.learned),
             duplicate=True,
-            duplicates=_listed(told.duplicates),
+            duplicates=_listed(labelled.duplicates),
             errors=first_errors(errors),
         )
 
     def _errors(
         self,
-        told: Labelled,
+        labelled: Labelled,
         conflicts: Sequence[tuple[int, int]],
         rejected: Sequence[tuple[int, str]],
     ) -> list[RowError]:
-        """Of all labels that were not learned and are no duplicates, in their order."""
+        """Errors of all labels that are neither learned nor duplicates, in request order."""
         errors = list(self._bad)
         errors += [RowError(place, self._pointer(place), reason) for place, reason in rejected]
         for places, reason in (
-            ([place for place, _ in conflicts], "sample {!r} was labelled otherwise before"),
-            (told.unknown, "unknown-sample: no row waits for the label of {!r}"),
-            (told.expired, "expired-sample: {!r} has waited for its label too long"),
+            ([place for place, _ in conflicts], "sample {!r} was learned with another label"),
+            (labelled.unknown, "unknown-sample: no row waits for the label of {!r}"),
+            (labelled.expired, "expired-sample: {!r} waited for its label too long"),
         ):
             errors += [
                 RowError(place, self._pointer(place) + "/id", reason.format(self._ids[place]))
@@ -209,26 +210,26 @@ class _Asked:
         errors.sort(key=lambda error: error.index)
         return errors
 
-    def _refuse(self, told: Labelled, errors: Sequence[RowError]) -> None:
-        """Raise the Problem for a request of which no label was taken."""
+    def _refuse(self, labelled: Labelled, errors: Sequence[RowError]) -> None:
+        """Raise the Problem of a request without an accepted label."""
         status, slug = 422, "invalid-rows"
-        if len(told.unknown) == len(errors):
+        if len(labelled.unknown) == len(errors):
             status, slug = 404, "unknown-sample"
-        elif len(told.expired) == len(errors):
+        elif len(labelled.expired) == len(errors):
             status, slug = 410, "expired-sample"
         rows = "label" if len(errors) == 1 else "labels"
         detail = f"{len(errors)} {rows} refused; the first: {errors[0].reason}"
         raise Problem(status, slug, detail, errors, rejected=len(errors))
 
-    def _mistakes(self, told: Labelled) -> int | None:
-        if self._model.row_schema.task == "regression":
+    def _mistakes(self, labelled: Labelled) -> int | None:
+        if self._model.door.task == "regression":
             return None
-        if told.receipt is None:
+        if labelled.receipt is None:
             return 0
-        receipt = told.receipt
-        rows = range(len(told.found)) if receipt.rows is None else receipt.rows
+        receipt = labelled.receipt
+        rows = range(len(labelled.found)) if receipt.rows is None else receipt.rows
         scores = [] if receipt.scores is None else receipt.scores
-        wrong = are_wrong(scores, [told.found[row].y for row in rows])
+        wrong = are_wrong(scores, [labelled.found[row].y for row in rows])
         return count(_learned(receipt, wrong))
 
     def _pointer(self, place: int) -> str:
@@ -236,7 +237,7 @@ class _Asked:
 
 
 def _parsed(body: bytes) -> tuple[list[bytes], bool]:
-    """The JSON of each label; and whether it is a single one."""
+    """The JSON of each label, and whether the body is a single label."""
     try:
         content = _any.decode(body)
         if isinstance(content, dict) and "labels" in content:
@@ -259,29 +260,29 @@ def _label(model: Model, place: int, raw: bytes) -> Label:
         raise BadRow("", str(wrong)) from None
     y = model.row_schema.label(given.y)
     if isinstance(y, str):
-        raise BadRow("/y", "rows of a multiclass model cannot wait for their labels")
+        raise BadRow("/y", "late labels are not supported for multiclass models")
     return Label(place, model.row_schema.id(given.id), y)
 
 
 def _learned(receipt: Receipt, column: Column | None) -> Column:
-    """Of the journalled rows those that were not rejected."""
+    """The column without rejected rows."""
     return [] if column is None else where_not(receipt.rejected, column)
 
 
 def _rejected(receipt: Receipt, found: Sequence[Label]) -> list[tuple[int, str]]:
-    """The places of labels that were journalled and not learned, and why not."""
+    """Index in the request and reason of labels that were journalled and not learned."""
     rows = range(len(found)) if receipt.rows is None else receipt.rows
     places = indices_where(receipt.rejected)
-    why = reasons(len(rows), places, receipt.set_aside)
+    why = rejection_reasons(len(rows), places, receipt.set_aside)
     return [(found[rows[at]].place, reason) for at, reason in zip(places, why, strict=True)]
 
 
-def _rejected_before(answer: Answer, journalled: Mapping[int, Label]) -> list[tuple[int, str]]:
-    """As `_rejected`, of a request that is repeated."""
+def _rejected_first(answer: Answer, journalled: Mapping[int, Label]) -> list[tuple[int, str]]:
+    """`_rejected` of a repeated request."""
     if answer.rows is None:
         return []
     numbers = answer.rows.rejected
-    why = reasons(answer.count, numbers, answer.rows.set_aside)
+    why = rejection_reasons(answer.count, numbers, answer.rows.set_aside)
     return [
         (journalled[number].place, reason)
         for number, reason in zip(numbers, why, strict=True)

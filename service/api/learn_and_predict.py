@@ -1,7 +1,7 @@
-"""learn and predict: plain ASGI, reached before FastAPI's own routing.
+"""POST learn and GET/POST predict: plain ASGI routes in front of FastAPI.
 
-A FastAPI body parameter alone costs more than the journal; here a typed decoder reads the body and
-bytes go back. Errors have the one shape of dualstream.service.api.errors.
+A body parameter of FastAPI alone costs more than the journal's append. Here a typed decoder reads
+the body, and the answer is sent as bytes. Errors are those of dualstream.service.api.errors.
 """
 
 import time
@@ -12,34 +12,46 @@ from typing import Any
 import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from dualstream.service.api.access import check_method, limited_of
+from dualstream.service.api.access import check_method, limits_of
 from dualstream.service.api.events import Events
 from dualstream.service.api.http import (
-    PIECE,
+    PIECE_BYTES,
     Head,
     Headers,
-    answer,
-    answer_problem,
     etag_of,
     given_key,
-    in_pieces,
-    is_true,
     read_count,
+    read_flag,
     read_head,
     read_query,
+    send_in_pieces,
+    send_json,
+    send_problem,
     stored_key,
 )
 from dualstream.service.api.learn_rows import fingerprint_of, learned_of, parse, request_of
-from dualstream.service.api.remember_rows import OF_WAITING, let_wait, parse_waiting, read_wait
-from dualstream.service.api.request_body import (
-    arriving,
-    beginning_with,
-    bounded,
-    read_body,
-    up_to,
+from dualstream.service.api.remember_rows import (
+    REMEMBER_PARAMETERS,
+    parse_rows_to_remember,
+    read_wait,
+    remember_rows,
 )
-from dualstream.service.api.responses import answer_lines, one_line, problem_of, refusal, scored
-from dualstream.service.api.streaming_upload import Upload, check_asked
+from dualstream.service.api.request_body import (
+    body_pieces,
+    limit_body,
+    prepend,
+    read_body,
+    read_up_to,
+)
+from dualstream.service.api.responses import (
+    NO_ROWS,
+    answer_lines,
+    one_line,
+    problem_of,
+    refusal,
+    scored,
+)
+from dualstream.service.api.streaming_upload import Upload, check_streamable
 from dualstream.service.codecs import (
     CHUNK_BYTES,
     CHUNKERS,
@@ -69,11 +81,11 @@ _encode = msgspec.json.Encoder().encode
 
 
 Endpoint = Callable[[str, Scope, Receive], Awaitable[Any]]
-"""Takes a model's id and a request, returns a body (bytes, or lines as they come) and headers."""
+"""Model id and request -> body (bytes, or an iterator of lines) and headers."""
 
 
 class HotPath:
-    """Routes requests: learn, predict and events are served here, all others by `app`."""
+    """ASGI router: serves learn, predict and events itself, passes everything else to `app`."""
 
     def __init__(
         self,
@@ -81,7 +93,7 @@ class HotPath:
         learn: "LearnRoute",
         predict: "PredictRoute",
         events: Events,
-        catalog: ModelRegistry,
+        registry: ModelRegistry,
         startup: Readiness,
         bodies: BodyMemory,
         telemetry: Telemetry,
@@ -89,7 +101,7 @@ class HotPath:
     ) -> None:
         self._app = app
         self._learn, self._predict, self._events = learn, predict, events
-        self._catalog = catalog
+        self._registry = registry
         self._startup = startup
         self._bodies = bodies
         self._telemetry = telemetry
@@ -106,7 +118,7 @@ class HotPath:
             if action == "events":
                 await self._events(model_id, scope, receive, send)
                 return
-            with self._catalog.pinned(model_id):
+            with self._registry.pinned(model_id):
                 if action == "learn":
                     await self._serve("learn", self._learn.learn, model_id, scope, receive, send)
                 elif action == "predict":
@@ -141,10 +153,10 @@ class HotPath:
         except Exception as error:
             problem = problem_of(error, scope)
             status = problem.status
-            await answer_problem(send, problem, scope["path"])
+            await send_problem(send, problem, scope["path"])
         else:
             if isinstance(body, bytes):
-                await answer(send, body, headers, scope)
+                await send_json(send, body, headers, scope)
         finally:
             release_body(scope)
         self._telemetry.saw_request(route, status, time.perf_counter() - began)
@@ -157,11 +169,11 @@ class HotPath:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-            is_long = len(message.get("body", b"")) > PIECE
-            await (in_pieces(send, message, scope) if is_long else send(message))
+            is_long = len(message.get("body", b"")) > PIECE_BYTES
+            await (send_in_pieces(send, message, scope) if is_long else send(message))
 
         try:
-            await self._app(scope, bounded(receive, self._max_body_bytes, scope), watch)
+            await self._app(scope, limit_body(receive, self._max_body_bytes, scope), watch)
         finally:
             release_body(scope)
             route = getattr(scope.get("route"), "path", "unknown")
@@ -171,15 +183,15 @@ class HotPath:
 class LearnRoute:
     """POST /models/{id}/learn."""
 
-    def __init__(self, catalog: ModelRegistry, settings: Settings, telemetry: Telemetry) -> None:
-        self._catalog = catalog
+    def __init__(self, registry: ModelRegistry, settings: Settings, telemetry: Telemetry) -> None:
+        self._registry = registry
         self._max_body_bytes = settings.max_body_bytes
         self._max_upload_bytes = settings.max_upload_bytes
         self._telemetry = telemetry
         self._uploads: set[Upload] = set()
 
     def stop(self) -> None:
-        """End each body that is learned as it arrives, after the chunk that is under way."""
+        """End each streamed upload after its current chunk, at shutdown."""
         for upload in self._uploads:
             upload.stop()
 
@@ -187,54 +199,52 @@ class LearnRoute:
         check_method(scope, "POST")
         head = read_head(scope)
         query = read_query(scope, ("scores", "atomic"))
-        wants_scores, atomic = is_true(query, "scores"), is_true(query, "atomic")
-        model = await self._catalog.get(model_id)
-        headers = [(b"dualstream-durability", self._catalog.store_status.durability)]
-        if self._may_be_cut(head):
-            pieces = arriving(receive, head, self._max_upload_bytes, scope)
-            body, is_long = await up_to(CHUNK_BYTES, pieces)
+        wants_scores, atomic = read_flag(query, "scores"), read_flag(query, "atomic")
+        model = await self._registry.get(model_id)
+        headers = [(b"dualstream-durability", self._registry.store_status.durability)]
+        if self._may_stream(head):
+            pieces = body_pieces(receive, head, self._max_upload_bytes, scope)
+            body, is_long = await read_up_to(CHUNK_BYTES, pieces)
             if is_long:
-                check_asked(head, wants_scores, atomic)
+                check_streamable(head, wants_scores, atomic)
                 upload = Upload(
-                    self._catalog,
+                    self._registry,
                     model_id,
                     head,
                     query,
                     given_key(head.idempotency_key),
                     wants_scores,
-                    limited_of(scope),
+                    limits_of(scope),
                 )
-                told_of = self._learn_chunks(
-                    upload, head, beginning_with(body, pieces), body_of(scope)
-                )
-                return await _as_wanted(head, upload, told_of, headers)
+                results = self._learn_chunks(upload, head, prepend(body, pieces), body_of(scope))
+                return await _results_or_totals(head, upload, results, headers)
         else:
             body = await read_body(receive, head, self._max_body_bytes, scope)
-        self._catalog.admission.check(LEARN)
+        self._registry.admission.check(LEARN)
         key = stored_key(head.idempotency_key)
         fingerprint = fingerprint_of(head, query, body) if key else None
-        receipt, limited = None, limited_of(scope)
+        receipt, limits = None, limits_of(scope)
         while receipt is None:
             parsed = await parse(model, head, body, labelled=True)
             self._refuse_if_nothing_to_learn(model, parsed, atomic)
-            if limited is not None:
-                await limited.let_rows_in(parsed.count)
-                limited = None
+            if limits is not None:
+                await limits.admit_rows(parsed.count)
+                limits = None
             request = await request_of(parsed, key, fingerprint, is_whole=atomic)
             try:
                 receipt = await model.submit(request)
-            except ModelChanged:  # it was sent to one that is gone
-                model = await self._catalog.get(model_id)
+            except ModelChanged:  # deleted or replaced since it was loaded
+                model = await self._registry.get(model_id)
         wants_scores = wants_scores or parsed.single
-        told, is_replayed = await learned_of(model, parsed, request, receipt, wants_scores)
+        result, is_replayed = await learned_of(model, parsed, request, receipt, wants_scores)
         if is_replayed:
             headers.append(REPLAYED)
         if head.wants_lines:
-            return one_line(told), headers
-        return _encode(told), headers
+            return one_line(result), headers
+        return _encode(result), headers
 
-    def _may_be_cut(self, head: Head) -> bool:
-        """Whether it may turn out that the body is learned chunk by chunk."""
+    def _may_stream(self, head: Head) -> bool:
+        """Whether the body can be long enough, and of a format, to be learned in chunks."""
         is_short = head.content_length is not None and head.content_length <= CHUNK_BYTES
         if (is_short and head.content_encoding is None) or self._max_body_bytes < CHUNK_BYTES:
             return False
@@ -243,18 +253,18 @@ class LearnRoute:
     async def _learn_chunks(
         self, upload: Upload, head: Head, pieces: AsyncIterator[bytes], held: InFlightBody
     ) -> AsyncIterator[Learned]:
-        """What became of each chunk, and last of all of them."""
+        """The result of each chunk, then the totals."""
         chunker, so_far = CHUNKERS[media_type(head.content_type)[0]](), 0
         self._uploads.add(upload)
         try:
             cut = chunks_of(pieces, chunker, self._max_body_bytes, count_lines)
             async with aclosing(cut) as chunks:
                 async with aclosing(upload.learn(chunks)) as learned:
-                    async for told in learned:
-                        held.release(told.bytes - so_far)
-                        so_far = told.bytes
-                        yield told
-            yield upload.told()
+                    async for result in learned:
+                        held.release(result.bytes - so_far)
+                        so_far = result.bytes
+                        yield result
+            yield upload.result()
         finally:
             self._uploads.discard(upload)
 
@@ -262,7 +272,7 @@ class LearnRoute:
         if parsed.errors:
             self._telemetry.saw_refused(model.record.id, len(parsed.errors))
         if parsed.count == 0:
-            raise Problem(422, "invalid-rows", "the request holds no row")
+            raise Problem(422, "invalid-rows", NO_ROWS)
         if parsed.errors and (atomic or not parsed.row_indices):
             raise refusal(parsed, parsed.errors)
 
@@ -272,12 +282,12 @@ class PredictRoute:
 
     def __init__(
         self,
-        catalog: ModelRegistry,
+        registry: ModelRegistry,
         versions: LoadedVersions,
         settings: Settings,
         telemetry: Telemetry,
     ) -> None:
-        self._catalog = catalog
+        self._registry = registry
         self._versions = versions
         self._max_body_bytes = settings.max_body_bytes
         self._remember_s = settings.remember_s
@@ -286,36 +296,38 @@ class PredictRoute:
     async def predict(self, model_id: str, scope: Scope, receive: Receive) -> Any:
         if scope["method"] == "GET":
             query = read_query(scope, ("x", "min_seq", "version"), named="x.")
-            await _let_in(scope, 1)
+            await _admit_rows(scope, 1)
             return await self._predict_row(model_id, query)
         check_method(scope, "POST")
         head = read_head(scope)
-        query = read_query(scope, ("min_seq", "version", *OF_WAITING))
+        query = read_query(scope, ("min_seq", "version", *REMEMBER_PARAMETERS))
         model = await self._found(model_id, query)
         body = await read_body(receive, head, self._max_body_bytes, scope)
         wait = read_wait(query, model, self._remember_s)
         if wait is None:
             parsed = await parse(model, head, body, labelled=False)
         else:
-            parsed = await parse_waiting(model, head, body)
+            parsed = await parse_rows_to_remember(model, head, body)
         if parsed.count == 0:
-            raise Problem(422, "invalid-rows", "the request holds no row")
+            raise Problem(422, "invalid-rows", NO_ROWS)
         if not parsed.row_indices:
             raise refusal(parsed, parsed.errors)
-        await _let_in(scope, parsed.count)
+        await _admit_rows(scope, parsed.count)
         answered, headers = await self._score(model, parsed, query)
         if wait is not None:
-            await let_wait(self._catalog.journal, model, parsed, answered, wait)
+            await remember_rows(self._registry.journal, model, parsed, answered, wait)
         return _encode(answered), headers
 
     async def by_query(self, _: str, scope: Scope, receive: Receive) -> Any:
-        """The model, too, is named in the query."""
+        """GET /predict: the query also names the model."""
         check_method(scope, "GET")
         query = read_query(scope, ("model", "x", "min_seq", "version"), named="x.")
         if "model" not in query:
-            raise Problem(422, "invalid-query", "model is missing: model=ID")
-        await _let_in(scope, 1)
-        with self._catalog.pinned(query["model"]):
+            raise Problem(
+                422, "invalid-query", "the query parameter model is missing; send model=ID"
+            )
+        await _admit_rows(scope, 1)
+        with self._registry.pinned(query["model"]):
             return await self._predict_row(query["model"], query)
 
     async def _predict_row(self, model_id: str, query: dict[str, str]) -> Any:
@@ -340,34 +352,34 @@ class PredictRoute:
     async def _score_by_version(
         self, model: Model, parsed: ParsedRows, batch: Batch, name: str
     ) -> Any:
-        version = await self._versions.get(model, self._catalog.journal, name)
+        version = await self._versions.get(model, self._registry.journal, name)
         answered = scored(model, version.learner, parsed, batch, version.seq)
         self._telemetry.saw_predictions(model.record.id, len(batch))
         return answered, [(b"etag", etag_of(version.seq, version.chain).encode())]
 
     async def _found(self, model_id: str, query: dict[str, str]) -> Model:
-        """The model, at `min_seq` or beyond. Raises Problem 503 where it does not get there."""
-        model = self._catalog.held(model_id) or await self._catalog.get(model_id)
+        """The model, at `min_seq` or later. Raises Problem 503 if it does not reach `min_seq`."""
+        model = self._registry.held(model_id) or await self._registry.get(model_id)
         min_seq = read_count(query, "min_seq")
         if model.replica.seq >= min_seq:
             return model
-        return await self._catalog.reach(model_id, min_seq)
+        return await self._registry.reach(model_id, min_seq)
 
 
-async def _let_in(scope: Scope, rows: int) -> None:
-    """Raise Problem 429 where the key that was shown may not send so many rows now."""
-    if (limited := limited_of(scope)) is not None:
-        await limited.let_rows_in(rows)
+async def _admit_rows(scope: Scope, rows: int) -> None:
+    """Raise Problem 429 if the rows exceed the key's rate limit."""
+    if (limits := limits_of(scope)) is not None:
+        await limits.admit_rows(rows)
 
 
-async def _as_wanted(
-    head: Head, upload: Upload, told_of: AsyncIterator[Learned], headers: Headers
+async def _results_or_totals(
+    head: Head, upload: Upload, results: AsyncIterator[Learned], headers: Headers
 ) -> Any:
-    """All that is told, or the last of it."""
+    """The results of all chunks as lines, or the last result (the totals)."""
     if head.wants_lines:
-        return told_of, headers
-    async for told in told_of:
-        last = told
+        return results, headers
+    async for result in results:
+        last = result
     if upload.is_replayed:
         headers.append(REPLAYED)
     return _encode(last), headers
@@ -377,7 +389,9 @@ def _queried_row(model: Model, query: dict[str, str]) -> ParsedRows:
     named = {name[2:]: value for name, value in query.items() if name.startswith("x.")}
     if bool(named) == ("x" in query):
         raise Problem(
-            422, "invalid-query", "a row is x=INDEX:VALUE,INDEX:VALUE or x.NAME=VALUE&x.NAME=VALUE"
+            422,
+            "invalid-query",
+            "send a row as x=INDEX:VALUE,INDEX:VALUE or x.NAME=VALUE&x.NAME=VALUE",
         )
     if named:
         return parse_named_row(model.row_schema, named)

@@ -1,7 +1,7 @@
-"""The members of a model that has several: list, add, remove, promote, compare.
+"""Members of a portfolio: list, add, remove, promote, compare.
 
-A change is first held against the state that the journal's end gives, and refused at once where it
-cannot be made; then it is journalled, and where another one came between it is refused there.
+A change is checked against the state at the journal's head and refused at once if it is invalid.
+Then it is journalled, and checked again when it is applied, because another change can precede it.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from pydantic import Field
 from dualstream.service.api.access import author_of
 from dualstream.service.api.http import stored_key_of
 from dualstream.service.api.idempotency import Repeated, repeated, repeated_at
-from dualstream.service.api.models import catalog_of, spec_of
+from dualstream.service.api.models import registry_of, spec_of
 from dualstream.service.api.views import MaybeStale, Members, OneMember, finite, staleness
 from dualstream.service.journal.audit import Author
 from dualstream.service.models.model import Model
@@ -46,22 +46,23 @@ router = APIRouter(prefix="/models/{model_id}", tags=["members"])
 EXAMPLE_MEMBER = {"name": "sparse", "algorithm": "rda", "regularizer": "l1"}
 
 IdempotencyKey = Annotated[
-    list[str] | None, Header(description="Added once, however often it is sent.")
+    list[str] | None,
+    Header(description="The member is added once; a repeat gets the first answer."),
 ]
 
 
 class ComparisonView(MaybeStale):
-    """The mean difference of the losses of two members, a - b: below 0, a does better.
+    """Mean difference of the losses of two members, a - b. Below 0, a predicts better.
 
-    `low` .. `high` holds the true mean at every moment at once with probability `level`, so that it
-    may be looked at as often as one likes. A number is null where it is too large for a float.
+    `low` and `high` are a confidence sequence: with probability `level` the interval contains the
+    true mean at all times, so it can be read repeatedly. A number too large for a float is null.
     """
 
     model: str
     seq: int
     a: str
     b: str
-    rows: int = Field(description="Rows that both have scored.")
+    rows: int = Field(description="Rows that both members have scored.")
     mean: float | None
     low: float | None
     high: float | None
@@ -70,15 +71,15 @@ class ComparisonView(MaybeStale):
 
 @router.get("/members", response_model=Members, response_model_exclude_unset=True)
 async def list_members(model_id: str, request: Request) -> Members:
-    """The members and their shares in what is served."""
-    return await _members(await catalog_of(request).get(model_id))
+    """All members with their shares in the prediction."""
+    return await _members(await registry_of(request).get(model_id))
 
 
 @router.post(
     "/members",
     response_model=OneMember,
     status_code=201,
-    responses={200: {"description": "It is there with the same spec.", "model": OneMember}},
+    responses={200: {"description": "The member exists with the same spec.", "model": OneMember}},
     openapi_extra={
         "requestBody": {
             "content": {
@@ -90,18 +91,18 @@ async def list_members(model_id: str, request: Request) -> Members:
 async def add_member(
     model_id: str, request: Request, response: Response, idempotency_key: IdempotencyKey = None
 ) -> OneMember:
-    """Add a member of this spec; it begins on the rows that the model retains."""
-    catalog = catalog_of(request)
-    model = await catalog.get(model_id)
+    """Add a member. It first learns the rows that the model retains."""
+    registry = registry_of(request)
+    model = await registry.get(model_id)
     key = stored_key_of(idempotency_key)
-    given = await spec_of(request, catalog.settings.max_body_bytes)
+    given = await spec_of(request, registry.settings.max_body_bytes)
     order = await _member_to_add(model, given)
     await model.refresh()
     if (before := await repeated(model, key, asked_by(order))) is not None:
         return await _again(model, order, before, response)
-    if order.name is not None and (there := await _standing(model, order)) is not None:
+    if order.name is not None and (existing := await _existing(model, order)) is not None:
         response.status_code = 200
-        return there
+        return existing
     receipt = await _submit(model, order, author_of(request), key)
     if receipt.placed.duplicate:
         before = await repeated_at(model, receipt.placed.seq)
@@ -109,19 +110,19 @@ async def add_member(
     verdict = receipt.verdict
     if verdict is not None and verdict.member is not None:
         return OneMember.at(model_id, receipt.placed.seq, verdict.member)
-    # Another one came first, or the model came past it: what is there now is the answer.
-    there = await _standing(model, order)
-    if there is None:
+    # Another change came first, or its outcome is not kept: answer with the current state.
+    existing = await _existing(model, order)
+    if existing is None:
         raise Problem(409, "conflict", _why_not(receipt))
     if verdict is None or verdict.refusal is not None:
         response.status_code = 200
-    return there
+    return existing
 
 
 @router.delete("/members/{name}", status_code=204)
 async def remove_member(model_id: str, name: str, request: Request) -> None:
-    """Drop a member and what it has learned."""
-    model = await catalog_of(request).get(model_id)
+    """Remove a member with everything it has learned."""
+    model = await registry_of(request).get(model_id)
     await model.refresh()
     async with model.replica.serving():
         learner = model.members()
@@ -133,14 +134,14 @@ async def remove_member(model_id: str, name: str, request: Request) -> None:
 
 @router.post("/members/{name}/promote", response_model=OneMember)
 async def promote_member(model_id: str, name: str, request: Request) -> OneMember:
-    """Serve this member alone; the others stand still meanwhile."""
-    model = await catalog_of(request).get(model_id)
+    """Serve this member alone. The others do not learn until the promotion ends."""
+    model = await registry_of(request).get(model_id)
     await model.refresh()
     async with model.replica.serving():
         learner = model.members()
-        there = known_member(learner, name)
+        existing = known_member(learner, name)
         if learner.promoted == name:
-            return OneMember.at(model_id, model.replica.seq, there)
+            return OneMember.at(model_id, model.replica.seq, existing)
     receipt = await _submit(model, Promote(name), author_of(request))
     _check_done(receipt)
     if receipt.verdict is not None and receipt.verdict.member is not None:
@@ -154,12 +155,12 @@ async def promote_member(model_id: str, name: str, request: Request) -> OneMembe
 
 @router.delete("/promotion", response_model=Members, response_model_exclude_unset=True)
 async def end_promotion(model_id: str, request: Request) -> Members:
-    """Serve all members again, as they stood; where none is promoted, that is so already."""
-    model = await catalog_of(request).get(model_id)
+    """End the promotion: serve all members again. Does nothing without a promotion."""
+    model = await registry_of(request).get(model_id)
     await model.refresh()
     async with model.replica.serving():
         is_promoted = model.members().promoted is not None
-    if is_promoted:  # it is refused only where another one has done it first
+    if is_promoted:  # a refusal means that another request has ended it
         await _submit(model, Demote(), author_of(request))
     return await _members(model)
 
@@ -172,10 +173,10 @@ async def compare_members(
     b: str,
     level: Annotated[float, Query(gt=0, lt=1)] = 0.95,
 ) -> ComparisonView:
-    """Which of two members does better, and how sure that is."""
+    """Compare two members: which one predicts better, with a confidence interval."""
     if a == b:
-        raise Problem(422, "invalid-query", f"a and b are both {a!r}: name two members")
-    model = await catalog_of(request).get(model_id)
+        raise Problem(422, "invalid-query", f"a and b are both {a!r}; name two different members")
+    model = await registry_of(request).get(model_id)
     async with model.replica.serving():
         learner = model.members()
         for name in (a, b):
@@ -200,7 +201,7 @@ def known_member(learner: MemberLearner, name: str) -> MemberView:
     """The member of this name. Raises UnknownMember."""
     view = find_member(learner, name)
     if view is None:
-        raise UnknownMember(f"no member {name!r}")
+        raise UnknownMember(f"the model has no member {name!r}")
     return view
 
 
@@ -211,7 +212,7 @@ async def _members(model: Model) -> Members:
 
 
 async def _member_to_add(model: Model, given: Mapping[str, Any]) -> MemberAdd:
-    """The order for this body; its kernels are compiled, so that no apply has to. InvalidSpec."""
+    """The control of this body. Compiles its kernels before any replica applies it. InvalidSpec."""
     name = given.get("name")
     if name is not None and not (isinstance(name, str) and MEMBER_NAME.fullmatch(name)):
         allowed = "1 to 64 characters of A-Z a-z 0-9 . _ - that begin with a letter or digit"
@@ -223,37 +224,39 @@ async def _member_to_add(model: Model, given: Mapping[str, Any]) -> MemberAdd:
     return MemberAdd(spec, name)
 
 
-async def _standing(model: Model, order: MemberAdd) -> OneMember | None:
-    """The member that the order asks for, where it is there already; None where none is.
+async def _existing(model: Model, order: MemberAdd) -> OneMember | None:
+    """The existing member with the requested name and spec; None if it does not exist.
 
-    Raises MemberError where the name is another one's.
+    Raises MemberError if the name belongs to a member with another spec.
     """
     wanted = canonical(order.spec)
     async with model.replica.serving():
         for view in reversed(model.members().members()):
             is_same = canonical(dict(view.spec)) == wanted
             if view.name == order.name and not is_same:
-                raise MemberError(f"member {order.name!r} exists with another spec")
+                raise MemberError(
+                    f"member {order.name!r} exists with another spec; choose another name"
+                )
             if is_same and order.name in (None, view.name):
                 return OneMember.at(model.record.id, model.replica.seq, view)
     return None
 
 
 async def _again(model: Model, order: MemberAdd, before: Repeated, response: Response) -> OneMember:
-    """The member that was added before under the same key, as it is now.
+    """The current state of the member that the first request with this key added.
 
-    Or another one's that came first, which was the answer then. Raises Problem 409.
+    Or of the equal member that existed then. Raises Problem 409.
     """
-    there = None
-    with suppress(MemberError):  # the name may be another one's by now
-        there = await _standing(model, order)
-    if there is None:
+    existing = None
+    with suppress(MemberError):  # the name can belong to another member now
+        existing = await _existing(model, order)
+    if existing is None:
         before.check_done(Problem(409, "conflict", ""))
-        gone = f"this was done before, at seq {before.seq}, and is no longer there"
+        gone = f"the member was added at seq {before.seq} and no longer exists"
         raise Problem(409, "conflict", gone)
     before.mark(response)
     response.status_code = 200
-    return there
+    return existing
 
 
 async def _submit(model: Model, order: Order, by: Author, key: bytes | None = None) -> Receipt:
@@ -264,7 +267,7 @@ async def _submit(model: Model, order: Order, by: Author, key: bytes | None = No
 
 
 def _check_done(receipt: Receipt) -> None:
-    """Raise MemberError with the sentence where the journal's order made the change impossible."""
+    """Raise MemberError if a change that came first in the journal made this one impossible."""
     if receipt.verdict is None or receipt.verdict.refusal is not None:
         raise MemberError(_why_not(receipt))
 
@@ -272,4 +275,4 @@ def _check_done(receipt: Receipt) -> None:
 def _why_not(receipt: Receipt) -> str:
     if receipt.verdict is not None and receipt.verdict.refusal is not None:
         return receipt.verdict.refusal
-    return f"this was done at seq {receipt.placed.seq}, and is no longer there"
+    return f"the change was made at seq {receipt.placed.seq}, and a later one has undone it"

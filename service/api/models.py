@@ -1,4 +1,4 @@
-"""Models: create, list, read, delete; their progressive metrics and their weights."""
+"""Models: create, list, read, delete; progressive metrics, weights, support."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from dualstream.service.api.access import author_of, key_of
-from dualstream.service.api.http import etag_of, names_any, names_etag, read_head
+from dualstream.service.api.http import etag_of, matches_any, matches_etag, read_head
 from dualstream.service.api.request_body import read_body
 from dualstream.service.api.spec_schema import SPEC, SPEC_EXAMPLES
 from dualstream.service.api.views import MaybeStale, MemberMetrics, PauseView, staleness
@@ -38,26 +38,26 @@ router = APIRouter(prefix="/models", tags=["models"])
 
 
 class ModelView(MaybeStale):
-    """A model as it stands."""
+    """A model in its current state."""
 
     id: str
-    spec: dict[str, Any] = Field(description="With every default written out.")
-    seq: int = Field(description="Place of the last record in the model's journal.")
+    spec: dict[str, Any] = Field(description="The specification with all defaults.")
+    seq: int = Field(description="Log position: last record of the model's journal.")
     samples: int = Field(description="Rows learned.")
-    rejected: int = Field(description="Rows journalled and not learned.")
+    rejected: int = Field(description="Rows that were journalled but not learned.")
     created: datetime
     paused: PauseView | None = Field(
-        None, description="Of a model with a guard: null while its learning goes on."
+        None, description="Models with a guard: null unless learning is paused."
     )
     state_digest: str | None = Field(
         None,
-        description="With `digest`: sha256 of the state (learner, metrics, names, counts). "
-        "Workers, replays and copies that stand at one ETag have the same.",
+        description="With `digest=true`: SHA-256 of the state (learner, metrics, names, counts). "
+        "All workers, replays and copies with the same ETag have the same digest.",
     )
 
 
 class StoredView(BaseModel):
-    """A model that is not in this process's memory; ask for it alone to hear what it learned."""
+    """A model that is not in memory. Read it alone to get its counts."""
 
     id: str
     spec: dict[str, Any]
@@ -66,17 +66,17 @@ class StoredView(BaseModel):
 
 
 class UnreadableView(BaseModel):
-    """A model that this process cannot serve."""
+    """A model that this server cannot read."""
 
     id: str
     spec: dict[str, Any]
     seq: int
     created: datetime
-    unreadable: str = Field(description="Why not.")
+    unreadable: str = Field(description="The reason.")
 
 
 class ModelPage(BaseModel):
-    """Models in the order of their ids."""
+    """Models, ordered by id."""
 
     models: list[ModelView | UnreadableView | StoredView]
     next: str | None = Field(description="The `after` of the next page; null on the last one.")
@@ -84,18 +84,18 @@ class ModelPage(BaseModel):
 
 class Weight(BaseModel):
     index: int = Field(description="Counted from 1.")
-    name: str | None = Field(None, description="Of a feature given by name.")
-    label: Any = Field(None, description="Multiclass: the class whose weight it is.")
+    name: str | None = Field(None, description="Name of a hashed feature.")
+    label: Any = Field(None, description="Multiclass: the class of the weight.")
     weight: float
 
 
 class NamedCoefficient(BaseModel):
-    """That of one function of a semiparametric model's basis."""
+    """Coefficient of one basis function of a semiparametric model."""
 
     name: str
-    value: float = Field(description="0 where it was dropped.")
+    value: float = Field(description="0 if the function was dropped.")
     dropped: bool = Field(
-        description="At the rows of the window it was zero, or depended on those before."
+        description="On the window the function is zero or linearly dependent on earlier ones."
     )
 
 
@@ -103,7 +103,7 @@ class WeightsView(MaybeStale):
     """The served weights of largest magnitude."""
 
     model: str
-    member: str | None = Field(None, description="Whose weights they are, if one was named.")
+    member: str | None = Field(None, description="Name of the member, if the request has one.")
     seq: int
     dim: int
     intercept: float | list[float] = Field(description="Multiclass: one for each class.")
@@ -111,46 +111,46 @@ class WeightsView(MaybeStale):
     weights: list[Weight]
     coefficients: list[NamedCoefficient] | None = Field(
         None,
-        description="Of a semiparametric model, once refitted, in the order of its basis."
-        " `weights` are those of its linear functions, `intercept` that of the constant.",
+        description="Semiparametric models, after the first refit, in the order of the basis."
+        " `weights` has those of linear functions, `intercept` that of the constant.",
     )
     coefficients_are_unique: bool | None = Field(
-        None, description="Whether the window pins them down; else others are as good."
+        None, description="Whether the rows of the window determine the coefficients."
     )
-    support: int | None = Field(None, description="Rows of the kernel expansion beside them.")
+    support: int | None = Field(None, description="Number of rows in the kernel expansion.")
 
 
 IfNoneMatch = Annotated[
-    list[str] | None, Header(description="ETag at hand: 304 while the model stands there still.")
+    list[str] | None, Header(description="Cached ETag: 304 if the model is still in this state.")
 ]
 IfMatch = Annotated[
     list[str] | None,
-    Header(description="ETag of a model that is deleted and made anew if its spec is another."),
+    Header(description="ETag of the model to replace if its spec differs."),
 ]
 NOT_MODIFIED: dict[int | str, dict[str, Any]] = {
-    304: {"description": "It stands where If-None-Match says."}
+    304: {"description": "The model is still in the state of If-None-Match."}
 }
 
 Served = tuple[np.ndarray, int, list[Any], float | list[float]]
-"""Weights, one row for each class; how many are not zero; the classes; the intercepts."""
+"""Weights with one row for each class, number of non-zeros, classes, intercepts."""
 
 
 class SupportView(MaybeStale):
-    """The active features of a model that makes weights zero."""
+    """Features with non-zero weights, of a sparse model."""
 
     model: str
     seq: int
     features: list[Weight]
-    unchanged_since: int = Field(description="Learned rows when the signs became what they are.")
+    unchanged_since: int = Field(description="Number of learned rows at the last change of a sign.")
     changes_per_1000: float = Field(description="Weights that changed sign, per 1,000 rows.")
 
 
-def catalog_of(request: Request) -> ModelRegistry:
-    """The catalog, once the process serves. Raises Problem 503."""
+def registry_of(request: Request) -> ModelRegistry:
+    """The model registry. Raises Problem 503 until the process is ready."""
     startup: Readiness = request.app.state.startup
     startup.check_ready()
-    catalog: ModelRegistry = request.app.state.registry
-    return catalog
+    registry: ModelRegistry = request.app.state.registry
+    return registry
 
 
 @router.put(
@@ -159,10 +159,10 @@ def catalog_of(request: Request) -> ModelRegistry:
     response_model_exclude_unset=True,
     status_code=201,
     responses={
-        200: {"description": "It exists with the same spec.", "model": ModelView},
-        409: {"description": "It exists with another spec."},
-        412: {"description": "It does not stand where If-Match says."},
-        429: {"description": "The store holds as many models as it may."},
+        200: {"description": "The model exists with the same spec.", "model": ModelView},
+        409: {"description": "The model exists with another spec."},
+        412: {"description": "The model is not in the state of If-Match."},
+        429: {"description": "The store has the maximum number of models."},
     },
     openapi_extra={
         "requestBody": {
@@ -178,15 +178,15 @@ def catalog_of(request: Request) -> ModelRegistry:
 async def create_model(
     model_id: str, request: Request, response: Response, if_match: IfMatch = None
 ) -> ModelView:
-    """Create a model from its spec; with If-Match in place of the one that is there."""
-    catalog = catalog_of(request)
-    given = await spec_of(request, catalog.settings.max_body_bytes)
+    """Create a model from its spec. With If-Match it replaces the existing model."""
+    registry = registry_of(request)
+    given = await spec_of(request, registry.settings.max_body_bytes)
 
     def may_replace(record: ModelRecord) -> bool:
-        return names_etag(if_match, etag_of(record.seq, record.chain))
+        return matches_etag(if_match, etag_of(record.seq, record.chain))
 
     may = None if if_match is None else may_replace
-    model, created = await catalog.create(model_id, given, may, author_of(request))
+    model, created = await registry.create(model_id, given, may, author_of(request))
     response.status_code = 201 if created else 200
     return await _view(model, response)
 
@@ -195,10 +195,10 @@ async def create_model(
 async def list_models(
     request: Request, after: str = "", limit: Annotated[int, Query(ge=1, le=1000)] = 100
 ) -> ModelPage:
-    """The models of the store that the key may see, a page at a time; none is loaded for it."""
-    catalog = catalog_of(request)
-    records = await _visible(request, catalog, after, limit + 1)
-    shown = [await _listed(catalog, record) for record in records[:limit]]
+    """List the models that the key matches, in pages. Loads no model."""
+    registry = registry_of(request)
+    records = await _visible(request, registry, after, limit + 1)
+    shown = [await _listed(registry, record) for record in records[:limit]]
     return ModelPage(models=shown, next=shown[-1].id if len(records) > limit else None)
 
 
@@ -212,47 +212,47 @@ async def read_model(
     model_id: str,
     request: Request,
     response: Response,
-    digest: Annotated[bool, Query(description="Tell `state_digest`, too.")] = False,
+    digest: Annotated[bool, Query(description="Add `state_digest`.")] = False,
     if_none_match: IfNoneMatch = None,
 ) -> Any:
-    """The model's spec and where it stands."""
-    model = await catalog_of(request).get(model_id)
+    """Spec, log position and counts of a model."""
+    model = await registry_of(request).get(model_id)
     view = await _view(model, response, digest)
-    return unless_known(response, if_none_match) or view
+    return not_modified(response, if_none_match) or view
 
 
 @router.delete(
     "/{model_id}",
     status_code=204,
-    responses={412: {"description": "It does not stand where If-Match says."}},
+    responses={412: {"description": "The model is not in the state of If-Match."}},
 )
 async def delete_model(
     model_id: str,
     request: Request,
     if_match: Annotated[
         list[str] | None,
-        Header(description="ETag of the model: it is deleted only if it stands there."),
+        Header(description="ETag: the model is deleted only in this state."),
     ] = None,
 ) -> None:
-    """Delete the model, its journal and its snapshots."""
+    """Delete a model with its journal and snapshots."""
 
     def may_delete(record: ModelRecord) -> bool:
-        return names_etag(if_match, etag_of(record.seq, record.chain))
+        return matches_etag(if_match, etag_of(record.seq, record.chain))
 
-    # Of "*", wherever the model stands: not even learning meanwhile keeps it.
-    may = None if if_match is None or names_any(if_match) else may_delete
-    await catalog_of(request).delete(model_id, author_of(request), may)
+    # "*" deletes the model in any state, even if it learns concurrently.
+    may = None if if_match is None or matches_any(if_match) else may_delete
+    await registry_of(request).delete(model_id, author_of(request), may)
 
 
 @router.get("/{model_id}/metrics", response_model=dict[str, Any], responses=NOT_MODIFIED)
 async def read_metrics(
     model_id: str, request: Request, response: Response, if_none_match: IfNoneMatch = None
 ) -> Any:
-    """Progressive metrics: each row scored before it was learned, with baselines beside."""
-    model = await catalog_of(request).get(model_id)
+    """Progressive metrics of the model and its baselines: each row is scored before learning."""
+    model = await registry_of(request).get(model_id)
     async with model.replica.serving():
-        tag_answer(response, model)
-        if (unchanged := unless_known(response, if_none_match)) is not None:
+        set_etag(response, model)
+        if (unchanged := not_modified(response, if_none_match)) is not None:
             return unchanged
         learner = member_learner(model.replica.learner)
         views = [] if learner is None else learner.members()
@@ -280,14 +280,14 @@ async def read_weights(
     request: Request,
     response: Response,
     top: Annotated[int, Query(ge=1, le=10_000)] = 20,
-    member: Annotated[str | None, Query(description="Of this member alone.")] = None,
+    member: Annotated[str | None, Query(description="Weights of this member.")] = None,
     if_none_match: IfNoneMatch = None,
 ) -> Any:
-    """The `top` largest of the served weights, by magnitude."""
-    model = await catalog_of(request).get(model_id)
+    """The `top` served weights of largest magnitude."""
+    model = await registry_of(request).get(model_id)
     async with model.replica.serving():
-        tag_answer(response, model)
-        if (unchanged := unless_known(response, if_none_match)) is not None:
+        set_etag(response, model)
+        if (unchanged := not_modified(response, if_none_match)) is not None:
             return unchanged
         seq, names = model.replica.seq, model.replica.names
         found = coefficients_of(model.replica.learner)
@@ -341,13 +341,13 @@ def _served_alone(learner: MemberLearner, name: str) -> Served:
 
 @router.get("/{model_id}/support", response_model=SupportView, response_model_exclude_none=True)
 async def read_support(model_id: str, request: Request) -> SupportView:
-    """The features that a sparse model uses, and how settled they are."""
-    model = await catalog_of(request).get(model_id)
+    """Features that a sparse model uses, and how stable the selection is."""
+    model = await registry_of(request).get(model_id)
     async with model.replica.serving():
         seq, names = model.replica.seq, model.replica.names
         found = support_of(model.replica.learner)
         if found is None:
-            reason = f"{model.replica.spec['algorithm']} keeps no account of its support"
+            reason = f"{model.replica.spec['algorithm']} does not track its support; see weights"
             raise Problem(404, "no-support", reason)
     features = [
         Weight(index=index, name=names.get(index - 1), weight=weight)
@@ -364,42 +364,44 @@ async def read_support(model_id: str, request: Request) -> SupportView:
 
 
 def support_of(learner: Learner) -> Support | None:
-    """Which features it uses, of a learner that keeps account of that. O(dim)."""
+    """The learner's support; None if it does not track one. O(dim)."""
     find: Callable[[], Support] | None = getattr(learner, "support", None)
     return None if find is None else find()
 
 
 async def spec_of(request: Request, limit: int) -> dict[str, Any]:
-    """The spec in the body. Raises Problem 400, 413 and 422."""
+    """Decode a spec from the body. Raises Problem 400, 413 and 422."""
     body = await read_body(request.receive, read_head(request.scope), limit, request.scope)
     try:
         given = msgspec.json.decode(body) if body else {}
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as broken:
         raise Problem(400, "malformed-body", str(broken)) from None
     if not isinstance(given, dict):
-        raise Problem(422, "invalid-spec", "a spec is a JSON object")
+        raise Problem(
+            422, "invalid-spec", "the body must be a JSON object with the fields of a spec"
+        )
     return given
 
 
 async def _visible(
-    request: Request, catalog: ModelRegistry, after: str, count: int
+    request: Request, registry: ModelRegistry, after: str, count: int
 ) -> list[ModelRecord]:
-    """The next `count` models that the one who asks may see."""
+    """The next `count` models that the request's key matches."""
     key = key_of(request)
     if key is None or key.sees_all:
-        return await catalog.journal.list(after, count)
+        return await registry.journal.list(after, count)
     found: list[ModelRecord] = []
-    while len(found) < count and (page := await catalog.journal.list(after, PAGE)):
+    while len(found) < count and (page := await registry.journal.list(after, PAGE)):
         found += [record for record in page if key.may_see(record.id)]
         after = page[-1].id
     return found[:count]
 
 
 async def _listed(
-    catalog: ModelRegistry, record: ModelRecord
+    registry: ModelRegistry, record: ModelRecord
 ) -> ModelView | UnreadableView | StoredView:
-    """As this process holds it, else as the store does."""
-    model = catalog.find(record.id)
+    """View of a model: from memory if it is loaded, otherwise from the store."""
+    model = registry.find(record.id)
     if model is not None and model.record.incarnation == record.incarnation:
         return await _view(model)
     known = {
@@ -408,7 +410,7 @@ async def _listed(
         "seq": record.seq,
         "created": _created(record),
     }
-    reason = catalog.loader.why_unreadable(record.id)
+    reason = registry.loader.why_unreadable(record.id)
     return StoredView(**known) if reason is None else UnreadableView(**known, unreadable=reason)
 
 
@@ -433,28 +435,28 @@ async def _view(
             **staleness(model),
         )
         if response is not None:
-            tag_answer(response, model)
+            set_etag(response, model)
         captured = replica.capture() if with_digest else None
     if captured is not None:
         view.state_digest = await asyncio.to_thread(captured.state_digest)
     return view
 
 
-def tag_answer(response: Response, model: Model) -> None:
-    """Name the state that is told, unless it is stale; to be called while it is still."""
+def set_etag(response: Response, model: Model) -> None:
+    """Set the ETag of the current state, unless it is stale. Call it while the replica serves."""
     if model.stale_s is None:
         response.headers["etag"] = etag_of(model.replica.seq, model.replica.chain)
 
 
 def check_not_paused(model: Model) -> None:
-    """Raises Problem 409 while learning pauses: the state is not to change but by going back."""
+    """Raises Problem 409 while learning is paused: only a rollback may change the state then."""
     if since := paused_at(model.replica):
         raise Problem(409, "paused", PAUSED.format(since))
 
 
-def unless_known(response: Response, if_none_match: Sequence[str] | None) -> Response | None:
-    """304 when the client has what would be told, None when it has not."""
+def not_modified(response: Response, if_none_match: Sequence[str] | None) -> Response | None:
+    """304 if the client's ETag is current, otherwise None."""
     etag = response.headers.get("etag")
-    if etag is None or not names_etag(if_none_match, etag):
+    if etag is None or not matches_etag(if_none_match, etag):
         return None
     return Response(status_code=304, headers={"etag": etag})

@@ -1,4 +1,4 @@
-"""The hot routes' entries in /docs, generated from the types that serve them."""
+"""OpenAPI entries of the ASGI routes (learn, predict, events), generated from their types."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from dualstream.service.api.openapi_common import describe_all
 from dualstream.service.codecs.json_exact import Columns, Sample, Samples
 from dualstream.wire.schemas import Learned, LearnedChunk, LearnedStream, Predicted, PredictedMany
 
-# Every example is posted as it stands by a test, to a model of dimension 3.
+# A test posts every example to a model of dimension 3.
 LEARN_EXAMPLES: dict[str, dict[str, Any]] = {
     "application/json": {
         "one sample": {"x": {"1": 1, "3": 0.5}, "y": 1},
@@ -44,7 +44,7 @@ PREDICT_EXAMPLES: dict[str, dict[str, Any]] = {
     "text/x-libsvm": {"LIBSVM lines": "1:1 3:0.5\n2:1\n"},
 }
 
-# Streams of bytes, which have no example.
+# Binary media types, without examples.
 BINARY = ("application/vnd.apache.arrow.stream",)
 
 _TYPES = (
@@ -60,7 +60,7 @@ _TYPES = (
 
 
 def describe_hot_routes(app: FastAPI, asks_for_keys: bool) -> None:
-    """Make `app.openapi()` tell of learn and predict as well, and of what all routes share."""
+    """Add the ASGI routes and the common parts of all routes to `app.openapi()`."""
     generate = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -83,47 +83,50 @@ def describe_hot_routes(app: FastAPI, asks_for_keys: bool) -> None:
 
 
 def _paths(rows: Any, learned: Any, predicted: Any, scored: Any) -> dict[str, Any]:
-    model = _parameter("path", "model_id", "The model.", required=True)
-    x = _parameter("query", "x", "One row: INDEX:VALUE,INDEX:VALUE; indices from 1.", True)
-    named = _parameter("query", "model", "The model.", required=True)
+    model = _parameter("path", "model_id", "Model id.", required=True)
+    x = _parameter("query", "x", "One row as INDEX:VALUE,INDEX:VALUE; indices from 1.", True)
+    named = _parameter("query", "model", "Model id.", required=True)
     min_seq = _parameter(
-        "query", "min_seq", "Wait until the state holds this seq, up to 2 s.", kind="integer"
+        "query",
+        "min_seq",
+        "Wait up to 2 s until the state includes this log position.",
+        kind="integer",
     )
-    version = _parameter("query", "version", "Score by the version of this name.")
+    version = _parameter("query", "version", "Name of a version to predict with.")
     waiting = [
         _parameter(
             "query",
             "remember",
-            "Keep the rows, each with an id, for labels that come later; JSON only.",
+            "Store the rows, each with an id, for late labels; JSON only.",
             kind="boolean",
         ),
-        _parameter("query", "default_label", "With remember: the label of rows that get none."),
+        _parameter("query", "default_label", "With remember: label of rows that receive none."),
         _parameter(
             "query",
             "default_after_s",
-            "When they have it; without it, after as long as rows are remembered.",
+            "Seconds after which the default label is learned; default: REMEMBER_S.",
             kind="number",
         ),
     ]
     flags = [
-        _parameter("query", "scores", "Answer each row's score.", kind="boolean"),
+        _parameter("query", "scores", "Return the score of each row.", kind="boolean"),
         _parameter("query", "atomic", "Learn all rows or none.", kind="boolean"),
         _parameter(
             "header",
             "Idempotency-Key",
-            "Learned once, however often it is sent; then the first answer comes again, with the"
-            " header Idempotency-Replayed.",
+            "The request is learned once. A repeat gets the first answer, with the header"
+            " Idempotency-Replayed.",
         ),
     ]
     return {
         "/models/{model_id}/learn": {
             "post": _operation(
                 "learn",
-                "Learn samples, in their order, each once and durably.",
+                "Learn samples in order, durably and exactly once.",
                 [model, *flags],
                 learned,
                 _body(rows, LEARN_EXAMPLES),
-                {"429": "The model has grown too large, or its quarantine is full."},
+                {"429": "The model is too large, or its quarantine is full."},
             )
         },
         "/models/{model_id}/predict": {
@@ -132,13 +135,13 @@ def _paths(rows: Any, learned: Any, predicted: Any, scored: Any) -> dict[str, An
             ),
             "post": _operation(
                 "predict",
-                "Score rows; nothing is changed.",
+                "Score rows without learning.",
                 [model, min_seq, version, *waiting],
                 scored,
                 _body(rows, PREDICT_EXAMPLES),
                 {
-                    "409": "Rows of this model cannot wait for their labels, and why.",
-                    "429": "Too many rows wait for their labels.",
+                    "409": "Late labels are not supported for this model; `detail` has the reason.",
+                    "429": "Too many rows wait for labels.",
                 },
             ),
         },
@@ -148,20 +151,20 @@ def _paths(rows: Any, learned: Any, predicted: Any, scored: Any) -> dict[str, An
                 "Score one row.",
                 [named, x, min_seq, version],
                 predicted,
-                refusals={"404": "There is no such model, or no such version of it."},
+                refusals={"404": "Unknown model or version."},
             )
         },
     }
 
 
 def _add_lines(document: dict[str, Any], line: Any) -> None:
-    """Tell of the answer to learn as lines of JSON."""
+    """Describe the answer to learn as NDJSON."""
     learn = document["paths"]["/models/{model_id}/learn"]["post"]
     learn["description"] = (
-        "A body of more than 1 MiB, but of JSON, is learned in chunks as it arrives: each of them"
-        " is atomic, and has a key of its own. With `Accept: application/x-ndjson` a line comes for"
-        " each when it is acknowledged (LearnedChunk), and last one for all (LearnedStream) or the"
-        " problem that ended it."
+        "A body above 1 MiB, except JSON, is learned in chunks while it arrives. Each chunk is"
+        " atomic and has its own key. With `Accept: application/x-ndjson` the answer has a line for"
+        " each acknowledged chunk (LearnedChunk), then the totals (LearnedStream) or the problem"
+        " that ended the upload."
     )
     learn["responses"]["200"]["content"]["application/x-ndjson"] = {"schema": line}
 
@@ -198,7 +201,7 @@ def _operation(
     body: Any = None,
     refusals: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """`refusals` are those beside what describe_all adds."""
+    """`refusals` are responses in addition to those of `describe_all`."""
     done = {"description": "Done.", "content": {"application/json": {"schema": answer}}}
     operation: dict[str, Any] = {
         "tags": ["hot path"],
@@ -214,22 +217,22 @@ def _operation(
 _EVENTS = {
     "tags": ["models"],
     "operationId": "read_events",
-    "summary": "Progress as server-sent events, told as it changes.",
+    "summary": "Progress of a model as server-sent events.",
     "description": (
-        "`progress` events have seq, samples, rejected, rows_per_second and the rolling metrics;"
-        " of a model that has left memory seq alone, every 15 s. `deleted` is the last one."
-        " With `Last-Event-ID` a state that was told is not told again."
+        "`progress` events have seq, samples, rejected, rows_per_second and rolling metrics. While"
+        " the model is not in memory they have its seq only, every 15 s. `deleted` is the last"
+        " event. With `Last-Event-ID` a state that the client has is not sent again."
     ),
     "parameters": [
-        _parameter("path", "model_id", "The model.", required=True),
+        _parameter("path", "model_id", "Model id.", required=True),
         _parameter(
             "query",
             "every_ms",
-            "Least time between two events; 500, or 100 to 60000.",
+            "Minimum interval of events in ms, 100 to 60000; default 500.",
             False,
             "integer",
         ),
-        _parameter("header", "Last-Event-ID", "The id of the event that was heard last."),
+        _parameter("header", "Last-Event-ID", "Id of the last event that the client has."),
     ],
     "responses": {
         "200": {

@@ -1,14 +1,14 @@
-"""What the entries of all routes in the API's description have in common.
+"""Common parts of all routes in the OpenAPI document.
 
-Every status that a route answers stands there, with its media type; which keys it asks for; what a
-model's id may be; and links, by which one answer says what can be asked next.
+Adds statuses with media types, required key scopes, the pattern of model ids, and links from
+answers to follow-up requests.
 """
 
 import re
 from collections.abc import Iterator
 from typing import Any
 
-from dualstream.service.api.access import asked_of
+from dualstream.service.api.access import requirement_of
 from dualstream.service.api.api_keys import KeyScope
 from dualstream.service.models.registry import MODEL_ID
 from dualstream.wire.problems import MEDIA_TYPE
@@ -18,17 +18,17 @@ Document = dict[str, Any]
 _MODEL = "{model_id}"
 _PROBLEM = {
     "type": "object",
-    "description": "Why a request was refused (RFC 9457); docs/reference/errors.md has the types.",
+    "description": "Reason of a refusal (RFC 9457); docs/reference/errors.md lists the types.",
     "required": ["type", "title", "status", "detail", "instance", "errors", "error"],
     "properties": {
         "type": {"type": "string", "pattern": "^/problems/[a-z-]+$"},
         "title": {"type": "string"},
         "status": {"type": "integer", "minimum": 400, "maximum": 599},
-        "detail": {"type": "string", "description": "What to do about this one."},
-        "instance": {"type": "string", "description": "The path that was asked for."},
+        "detail": {"type": "string", "description": "What is wrong and what to do."},
+        "instance": {"type": "string", "description": "Path of the request."},
         "errors": {
             "type": "array",
-            "description": "The first 100 rows or fields that were refused.",
+            "description": "The first 100 refused rows or fields.",
             "items": {
                 "type": "object",
                 "required": ["index", "pointer", "reason"],
@@ -36,49 +36,51 @@ _PROBLEM = {
                     "index": {"type": "integer", "minimum": 0},
                     "pointer": {
                         "type": "string",
-                        "description": "A JSON pointer, cut where it is long.",
+                        "description": "JSON pointer, shortened if it is long.",
                     },
                     "reason": {"type": "string"},
                     "line": {"type": "integer", "minimum": 1},
                 },
             },
         },
-        "error": {"type": "string", "description": "As `detail`."},
+        "error": {"type": "string", "description": "The same as `detail`."},
     },
 }
 _OF_KEYS = {
-    401: "No valid key came with the request.",
-    403: "The key is not for this.",
-    429: "The key has sent more than it may a second; Retry-After says when it may again.",
+    401: "The request has no valid API key.",
+    403: "The key's scope or model patterns do not allow this.",
+    429: "The key's rate limit is exceeded; Retry-After has the seconds to wait.",
 }
-_OF_MODELS = {404: "There is no such model, or nothing of that name in it."}
+_OF_MODELS = {404: "Unknown model, or unknown resource of the model."}
 _OF_BODIES = {
-    400: "The body is damaged: no JSON, no UTF-8, cut short.",
+    400: "The body is malformed: not JSON, not UTF-8, or truncated.",
     413: "The body is too long, or has too many rows.",
-    415: "A Content-Type or Content-Encoding that is not taken.",
-    422: "A field, a parameter or all rows are wrong; `errors` says where.",
+    415: "Unsupported Content-Type or Content-Encoding.",
+    422: "A field, a parameter or all rows are invalid; `errors` has the details.",
 }
-_OF_CHANGES = {409: "What the model is, or was made meanwhile, stands against it; and what does."}
+_OF_CHANGES = {
+    409: "The request conflicts with the model or with a concurrent change; see `detail`."
+}
 OF_QUERIES: dict[int | str, Document] = {422: {"description": _OF_BODIES[422]}}
-"""Of routes that refuse parameters which they do not have."""
-_OF_THE_STORE = {503: "Not now: try again after so many seconds as Retry-After says."}
-# Whoever has this, and no other worker, can be asked for it: 503 tells that, and in its own shape.
-_OF_THEIR_OWN = ("/readyz", "/v2/health/ready")
+"""Response of routes that refuse unknown query parameters."""
+_OF_THE_STORE = {503: "Temporarily unavailable; Retry-After has the seconds to wait."}
+# Routes whose 503 is their normal answer and has its own schema.
+_OWN_SCHEMA = ("/readyz", "/v2/health/ready")
 
 
 def describe_all(document: Document, asks_for_keys: bool) -> None:
-    """Add to every operation what its path and its parts say; to be done last."""
+    """Add the common parts to every operation. Call it after all routes are in the document."""
     document["components"]["schemas"]["Problem"] = _PROBLEM
     document["components"]["securitySchemes"] = {
         "key": {
             "type": "http",
             "scheme": "bearer",
-            "description": "An API key, where the server has some; else nothing is asked for.",
+            "description": "An API key; a server without keys requires none.",
         }
     }
     for method, path, operation in _operations(document):
-        needed = asked_of(method.upper(), path).scope
-        # Where no keys are configured none is needed, which a client may read here, too.
+        needed = requirement_of(method.upper(), path).scope
+        # On a server without keys they are optional: {} permits requests without one.
         keys = [] if needed is KeyScope.NOTHING else [{"key": [needed.word]}]
         operation["security"] = keys if asks_for_keys or not keys else [{}, *keys]
         _describe_answers(path, operation, needed)
@@ -116,16 +118,16 @@ def _describe_answers(path: str, operation: Document, needed: KeyScope) -> None:
         refusals |= _OF_BODIES
     answers = operation["responses"]
     if answers.get("422", {}).get("description") == "Validation Error":
-        del answers["422"]  # FastAPI's, of a shape that nobody sends
+        del answers["422"]  # FastAPI's own schema, which the server never sends
     for status, why in refusals.items():
         answers.setdefault(str(status), {"description": why})
-    for status, told in answers.items():
-        if int(status) >= 400 and path not in _OF_THEIR_OWN:
-            told["content"] = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    for status, response in answers.items():
+        if int(status) >= 400 and path not in _OWN_SCHEMA:
+            response["content"] = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     operation["responses"] = dict(sorted(answers.items()))
 
 
-# What is asked of what: operation -> name -> where its answer, or its request, has it.
+# Link parameters: name -> runtime expression in the answer or the request.
 _ID = {"model_id": "$response.body#/id"}
 _SAME = {"model_id": "$request.path.model_id"}
 _VERSION = _SAME | {"name": "$response.body#/name"}
@@ -134,7 +136,7 @@ _MEMBER = _SAME | {"name": "$response.body#/name"}
 
 
 def _link(document: Document) -> None:
-    """Say by links which answers name what other operations ask for."""
+    """Add links from answers to the operations that use their fields."""
     known = {operation["operationId"]: operation for _, _, operation in _operations(document)}
 
     def link(source: str, statuses: str, target: str, **how: Any) -> None:

@@ -1,9 +1,9 @@
-"""How much a key may send a second, in requests and in rows, over all workers.
+"""Rate limits of API keys over all workers: token buckets in the store, leased in blocks.
 
-Each worker leases a block from the store, which the key's bucket there has, and takes from that: to
-ask for every request would cost a round trip each. So all together let in no more than the rate, a
-second's worth that was saved up, and a block for each worker; and the rows of one request, as one
-that has more rows than there are is let in and paid for afterwards.
+Each worker leases a block of tokens from the key's bucket in the store, because one round trip for
+each request would be too slow. In one second all workers together admit at most the rate, one
+second of saved tokens, one block for each worker, and the excess of one request: a request with
+more rows than there are tokens is admitted, and the debt delays later requests.
 """
 
 import asyncio
@@ -23,124 +23,128 @@ log = logging.getLogger("dualstream.rates")
 Unit = Literal["requests", "rows"]
 
 BLOCKS_PER_S = 10
-"""A block is what comes in so many parts of a second, 1 at least."""
-LOOK_S = 1 / BLOCKS_PER_S
-"""Where there was nothing, the store is asked again after so long at the earliest."""
-PATIENCE_S = 0.25
-"""How long a request waits for the store, before its worker goes on by itself."""
-ALONE_S = 1.0
-"""How long it does so before the store is asked again."""
+"""A block has the tokens of 1 / BLOCKS_PER_S seconds, at least 1."""
+MIN_LEASE_INTERVAL_S = 1 / BLOCKS_PER_S
+"""Minimum interval of leases from an empty bucket."""
+LEASE_TIMEOUT_S = 0.25
+"""Maximum wait for the store. After it the worker uses local buckets."""
+LOCAL_S = 1.0
+"""Time with local buckets until the store is tried again."""
 
 
-class Store:
-    """The store that blocks come from; while it is away, buckets of this process alone."""
+class TokenStore:
+    """Leases tokens from the store, or from local buckets while the store does not answer."""
 
     def __init__(self, store: RateBuckets, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
         self.clock = clock
-        self._is_alone = False
-        self._alone_until = float("-inf")
+        self._is_local = False
+        self._local_until = float("-inf")
         self._buckets: dict[str, Bucket] = {}
 
     async def lease(self, bucket: str, rate: int, needed: int, most: int) -> Lease:
-        if self.clock() >= self._alone_until:
-            # Whoever waits no longer leaves it to its end: it has a connection in use.
+        if self.clock() >= self._local_until:
+            # A lease that times out here still runs to its end, because it occupies a connection.
             asking = background_task(self._store.lease(bucket, rate, needed, most))
-            done, _ = await asyncio.wait([asking], timeout=PATIENCE_S)
+            done, _ = await asyncio.wait([asking], timeout=LEASE_TIMEOUT_S)
             try:
                 if done:
                     lease = asking.result()
-                    self._is_alone = False
+                    self._is_local = False
                     return lease
-                reason = f"no answer within {PATIENCE_S:g} s"
+                reason = f"no answer within {LEASE_TIMEOUT_S:g} s"
             except JournalError as error:
                 reason = str(error)
-            if not self._is_alone:
-                log.warning("this worker keeps the rates of keys by itself: %s", reason)
-            self._is_alone = True
-            self._alone_until = self.clock() + ALONE_S
+            if not self._is_local:
+                log.warning(
+                    "rate limits apply per worker until the store answers again: %s", reason
+                )
+            self._is_local = True
+            self._local_until = self.clock() + LOCAL_S
         now_ms = round(1000 * self.clock())
         self._buckets[bucket], lease = take(self._buckets.get(bucket), rate, needed, most, now_ms)
         return lease
 
 
-class Allowance:
-    """What this worker has leased of one bucket."""
+class LeasedTokens:
+    """The tokens of one bucket that this worker has leased."""
 
-    def __init__(self, store: Store, bucket: str, rate: int) -> None:
+    def __init__(self, store: TokenStore, bucket: str, rate: int) -> None:
         self._store, self._bucket, self.rate = store, bucket, rate
         self._block = max(1, rate // BLOCKS_PER_S)
         self._left = 0
         self._turn = asyncio.Lock()
-        # Where there was nothing: when there is some again, and when that may be asked.
-        self._empty_until = self._ask_at = float("-inf")
+        # Of an empty bucket: when it has tokens again, and the earliest time of the next lease.
+        self._empty_until = self._next_lease_at = float("-inf")
 
     async def take(self, count: int) -> float:
-        """Take so many; else the seconds after which there is something to take."""
+        """Take `count` tokens: 0.0. If the bucket is empty: seconds until it has tokens."""
         if count <= self._left:
             self._left -= count
             return 0.0
         async with self._turn:
-            if count > self._left:  # whoever was before may have leased enough
+            if count > self._left:  # the previous holder of the lock can have leased enough
                 now = self._store.clock()
-                if now < self._ask_at:
+                if now < self._next_lease_at:
                     return max(self._empty_until - now, 0.001)
                 needed = count - self._left
                 lease = await self._store.lease(self._bucket, self.rate, needed, self._block)
                 if not lease.taken:
                     now = self._store.clock()
                     self._empty_until = now + lease.wait_ms / 1000
-                    self._ask_at = min(self._empty_until, now + LOOK_S)
+                    self._next_lease_at = min(self._empty_until, now + MIN_LEASE_INTERVAL_S)
                     return lease.wait_ms / 1000
                 self._left += lease.taken
             self._left -= count
             return 0.0
 
 
-class Limited:
-    """What one key may send."""
+class KeyLimits:
+    """The rate limits of one key."""
 
     def __init__(
         self,
-        requests: Allowance | None,
-        rows: Allowance | None,
+        requests: LeasedTokens | None,
+        rows: LeasedTokens | None,
         on_refusal: Callable[[Unit], None],
     ) -> None:
         self._requests, self._rows = requests, rows
         self._on_refusal = on_refusal
 
-    async def let_in(self) -> Problem | None:
-        """Count a request; why it is refused, if it is."""
+    async def admit(self) -> Problem | None:
+        """Count a request. Returns the problem if the rate is exceeded."""
         if self._requests is None:
             return None
         wait_s = await self._requests.take(1)
         return self._refusal("requests", self._requests.rate, wait_s) if wait_s else None
 
-    async def let_rows_in(self, count: int) -> None:
+    async def admit_rows(self, count: int) -> None:
         """Count the rows of a request. Raises Problem 429."""
         if self._rows is not None and (wait_s := await self._rows.take(count)):
             raise self._refusal("rows", self._rows.rate, wait_s)
 
     async def wait_for_rows(self, count: int) -> None:
-        """As `let_rows_in`, of a body that comes in as it is learned: that is slowed."""
+        """Count the rows of a chunk; waits, so that the upload slows down to the rate."""
         while self._rows is not None and (wait_s := await self._rows.take(count)):
             await asyncio.sleep(wait_s)
 
     def _refusal(self, unit: Unit, rate: int, wait_s: float) -> Problem:
         self._on_refusal(unit)
-        detail = f"this key may send {rate} {unit} a second; nothing was done, send it again later"
+        detail = (
+            f"the key's limit of {rate} {unit} a second is exceeded; nothing was done, retry later"
+        )
         return Problem(429, "rate-exceeded", detail, retry_after_s=-int(-wait_s // 1))
 
 
-class Rates:
-    """The rates of all keys, in this worker.
+class RateLimits:
+    """The rate limits of all keys in this worker.
 
-    requests, rows  of keys whose line says none; None: as many as they like
+    requests, rows  defaults of keys without their own limits; None: no limit
     """
 
     def __init__(
         self,
-        store: Store,
+        store: TokenStore,
         requests: int | None,
         rows: int | None,
         on_refusal: Callable[[Unit], None] = lambda unit: None,
@@ -149,22 +153,22 @@ class Rates:
         self._requests, self._rows = requests, rows
         self._has_defaults = requests is not None or rows is not None
         self._on_refusal = on_refusal
-        self._limited: dict[tuple[str, int | None, int | None], Limited] = {}
+        self._limits: dict[tuple[str, int | None, int | None], KeyLimits] = {}
 
-    def of(self, key: Key) -> Limited | None:
-        """What this key may send; None where it may send anything. Keys of one name share it."""
+    def of(self, key: Key) -> KeyLimits | None:
+        """The limits of this key; None without limits. Keys of the same name share limits."""
         if not self._has_defaults and key.requests is None and key.rows is None:
             return None
         place = (key.name, key.requests, key.rows)
-        found = self._limited.get(place)
+        found = self._limits.get(place)
         if found is None:
-            requests = self._allowance(key.name, "requests", key.requests, self._requests)
-            rows = self._allowance(key.name, "rows", key.rows, self._rows)
-            found = self._limited[place] = Limited(requests, rows, self._on_refusal)
+            requests = self._leased_tokens(key.name, "requests", key.requests, self._requests)
+            rows = self._leased_tokens(key.name, "rows", key.rows, self._rows)
+            found = self._limits[place] = KeyLimits(requests, rows, self._on_refusal)
         return found
 
-    def _allowance(
+    def _leased_tokens(
         self, name: str, unit: Unit, own: int | None, default: int | None
-    ) -> Allowance | None:
+    ) -> LeasedTokens | None:
         rate = default if own is None else own
-        return None if rate in (None, ANY) else Allowance(self._store, f"{name}:{unit}", rate)
+        return None if rate in (None, ANY) else LeasedTokens(self._store, f"{name}:{unit}", rate)

@@ -1,4 +1,4 @@
-"""Refits of a model: begin one, see how far it is, leave it."""
+"""Refits of a model: start, list, read, cancel."""
 
 from datetime import UTC, datetime
 from typing import Literal
@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
 from dualstream.service.api.access import author_of
-from dualstream.service.api.models import catalog_of, check_not_paused
+from dualstream.service.api.models import check_not_paused, registry_of
 from dualstream.service.api.views import finite
 from dualstream.service.jobs.refit import MAX_EPOCHS, Refits
 from dualstream.service.jobs.refit_status import RefitJob, UnderWay
@@ -19,32 +19,34 @@ router = APIRouter(prefix="/models/{model_id}", tags=["refits"])
 
 
 class NewRefit(BaseModel, extra="forbid"):
-    """How the window shall be solved."""
+    """Options of a refit."""
 
     method: Literal[ALL_METHODS] | None = Field(  # type: ignore[valid-type]
         None,
-        description="`ipm`, `pdsg`, `mpd`: for semiparametric models; the others: for linear ones,"
-        " where they solve the model's problem. Left out: as the model's `refit` has it, else the"
-        " default of the model. docs/guides/refit.md says which fits what.",
+        description="`ipm`, `pdsg`, `mpd` for semiparametric models, the others for linear ones."
+        " Default: that of the spec's `refit`, otherwise of the model. docs/guides/refit.md has"
+        " the methods of each model.",
     )
-    tol: float = Field(1e-3, ge=1e-12, le=1.0, description="Relative gap to come down to.")
+    tol: float = Field(
+        1e-3, ge=1e-12, le=1.0, description="Relative gap at which the solver stops."
+    )
     max_epochs: int = Field(
         MAX_EPOCHS,
         ge=1,
         le=1_000_000,
-        description="Of linear models: so many visits to each row at most.",
+        description="Linear models: maximum number of visits to each row.",
     )
     rows: int | None = Field(
         None,
         ge=1,
         le=MAX_WINDOW_ROWS,
-        description="Of a model that retains no rows: of how many of the last records of its"
-        " journal. Left out: as the model's `refit` has it, else 10,000.",
+        description="Models that retain no rows: number of last journal records to use."
+        " Default: that of the spec's `refit`, otherwise 10,000.",
     )
 
 
 class RefitView(BaseModel):
-    """A refit: what it is of, how far it is, and what became of it."""
+    """A refit: its options, progress and outcome."""
 
     model: str
     job: str
@@ -52,48 +54,50 @@ class RefitView(BaseModel):
         "waiting", "running", "entering",
         "done", "refused", "superseded", "cancelled", "failed", "lost",
     ] = Field(
-        description="`entering`: it is being journalled. `refused`: it no longer fits the window;"
-        " `superseded`: another result for the same came first; `lost`: with its process, or"
-        " with records that it was computed of."
+        description="`entering`: being journalled. `refused`: no longer fits the window."
+        " `superseded`: another result for the same window came first. `lost`: its process, or"
+        " records that it used, were lost."
     )  # fmt: skip
     method: str
     tol: float
     max_epochs: int
     due: int | None = Field(
-        description="Samples that it fell due at by the spec; null where it was asked for."
+        description="Periodic refits: number of samples at which it was due; null otherwise."
     )
-    seq: int | None = Field(description="Of the last record before the window that it is of.")
-    rows: int | None = Field(description="Of that window.")
+    seq: int | None = Field(description="Log position of the state that it was computed from.")
+    rows: int | None = Field(description="Rows of its window.")
     epochs: int = Field(
-        description="So many visits to each row so far; of a semiparametric model the working sets"
-        " solved for, at the end."
+        description="Visits to each row so far. Semiparametric models: number of working sets, at"
+        " the end."
     )
     relative_gap_before: float | None = Field(
-        description="Of the window, at its dual variables as they were, not averaged; of a model"
-        " that retains no rows at the weights served, known at the end."
+        description="Relative gap of the window before the refit, at its dual variables without"
+        " averaging. Models that retain no rows: at the served weights, at the end."
     )
-    relative_gap: float | None = Field(description="Of the window, as far as it has come.")
+    relative_gap: float | None = Field(description="Relative gap reached so far.")
     dual_before: float | None
     dual: float | None
-    converged: bool | None = Field(description="Whether the gap has come down to `tol`.")
-    entered_seq: int | None = Field(description="Of the control record that entered it.")
+    converged: bool | None = Field(description="Whether the gap is at most `tol`.")
+    entered_seq: int | None = Field(
+        description="Log position of the control record with the result."
+    )
     retained: int | None = Field(
-        description="How many of its rows were in the window there; null where none are retained."
+        description="Rows of it in the window at that position; null if none are retained."
     )
     dropped: list[str] | None = Field(
-        description="Of a semiparametric model: functions of its basis that at the rows of the"
-        " window are zero or depend on those before. Their coefficients are 0."
+        description="Semiparametric models: basis functions that are zero on the window, or"
+        " linearly dependent on earlier ones. Their coefficients are 0."
     )
     coefficients_are_unique: bool | None = Field(
-        description="Whether the window pins the other coefficients down; else others are as good."
+        description="Whether the rows of the window determine the other coefficients."
     )
-    reason: str | None = Field(description="Why it did not enter the model.")
+    reason: str | None = Field(description="Why the model did not get the result.")
     created: datetime
     updated: datetime
 
 
 class RefitList(BaseModel):
-    """The last refits of a model, the newest first."""
+    """The last refits of a model, newest first."""
 
     model: str
     refits: list[RefitView]
@@ -104,15 +108,15 @@ class RefitList(BaseModel):
     response_model=RefitView,
     status_code=202,
     responses={
-        409: {"description": "The model cannot be refitted, or is being; and why."},
-        422: {"description": "What is asked for does not fit the model; and why."},
+        409: {"description": "The model cannot be refitted, or another refit is running."},
+        422: {"description": "The options do not fit the model."},
     },
 )
 async def begin_refit(
     model_id: str, request: Request, response: Response, asked: NewRefit | None = None
 ) -> RefitView:
-    """Solve the model's own problem on its retained rows, and enter the result, in its own time."""
-    model = await catalog_of(request).get(model_id)
+    """Start a refit in the background: solve the retained rows and enter the result."""
+    model = await registry_of(request).get(model_id)
     if model.job(Refits).why_not is not None:
         detail = f"model {model_id!r} cannot be refitted: {model.job(Refits).why_not}"
         raise Problem(409, "cannot-refit", detail)
@@ -123,13 +127,15 @@ async def begin_refit(
     own = spec.get("refit")
     method = asked.method or (own["method"] if own else refits.methods[0])
     if (why_not := why_not_method(spec, method)) is not None:
-        detail = f"model {model_id!r} is refitted by {', '.join(refits.methods)}: {why_not}"
+        detail = (
+            f"model {model_id!r} cannot use {method}: {why_not}; use {', '.join(refits.methods)}"
+        )
         raise Problem(422, "invalid-refit", detail)
     if asked.rows is not None and not refits.is_of_journal:
-        detail = f"model {model_id!r} is refitted on the rows that it retains: leave out `rows`"
+        detail = f"model {model_id!r} is refitted on its retained rows; leave out `rows`"
         raise Problem(422, "invalid-refit", detail)
     if not model.replica.learner.samples:
-        raise Problem(409, "cannot-refit", f"model {model_id!r} has no rows yet")
+        raise Problem(409, "cannot-refit", f"model {model_id!r} has no rows yet; learn some first")
     try:
         by = author_of(request)
         job = await refits.begin(method, asked.tol, asked.max_epochs, rows=asked.rows, by=by)
@@ -141,26 +147,31 @@ async def begin_refit(
 
 @router.get("/refits", response_model=RefitList)
 async def list_refits(model_id: str, request: Request) -> RefitList:
-    """The last refits, by whichever worker."""
-    model = await catalog_of(request).get(model_id)
+    """The last refits, by all workers."""
+    model = await registry_of(request).get(model_id)
     jobs = await model.job(Refits).all()
     return RefitList(model=model_id, refits=[_view(model_id, job) for job in jobs])
 
 
 @router.get("/refits/{job}", response_model=RefitView)
 async def read_refit(model_id: str, job: str, request: Request) -> RefitView:
-    """How far a refit is, and what became of it."""
-    return _view(model_id, await _known(await catalog_of(request).get(model_id), job))
+    """Progress and outcome of a refit."""
+    return _view(model_id, await _known(await registry_of(request).get(model_id), job))
 
 
 @router.delete(
     "/refits/{job}",
     response_model=RefitView,
-    responses={202: {"description": "Asked to end; it has not yet.", "model": RefitView}},
+    responses={
+        202: {
+            "description": "Cancellation was requested; the refit still runs.",
+            "model": RefitView,
+        }
+    },
 )
 async def cancel_refit(model_id: str, job: str, request: Request, response: Response) -> RefitView:
-    """End a refit that is under way; one that has ended is told as it did."""
-    model = await catalog_of(request).get(model_id)
+    """Cancel a running refit. A finished refit is returned unchanged."""
+    model = await registry_of(request).get(model_id)
     if (await _known(model, job)).is_under_way:
         await model.job(Refits).end(job, author_of(request))
     found = await _known(model, job)

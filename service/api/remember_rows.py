@@ -1,11 +1,11 @@
-"""How a prediction is asked to let its rows wait for their labels."""
+"""Predictions with `remember=true`: parse the query and store the rows for late labels."""
 
 import asyncio
 import math
 
 import msgspec
 
-from dualstream.service.api.http import Head, is_true
+from dualstream.service.api.http import Head, read_flag
 from dualstream.service.api.learn_rows import INLINE_BYTES
 from dualstream.service.codecs import ListedRows, ParsedRows, check_rows, media_type, parse_json
 from dualstream.service.codecs.row_schema import BadRow
@@ -15,20 +15,20 @@ from dualstream.service.models.model import Model
 from dualstream.wire.problems import Problem, quoted
 from dualstream.wire.schemas import Predicted, PredictedMany
 
-OF_WAITING = ("remember", "default_label", "default_after_s")
-"""The parameters of a query that say so."""
+REMEMBER_PARAMETERS = ("remember", "default_label", "default_after_s")
+"""Query parameters of remembered predictions."""
 
 _any = msgspec.json.Decoder()
 
 
-async def parse_waiting(model: Model, head: Head, body: bytes) -> ParsedRows:
-    """The rows of a prediction that is to remember them: each has an id of its own.
+async def parse_rows_to_remember(model: Model, head: Head, body: bytes) -> ParsedRows:
+    """Parse the rows of a remembered prediction; each must have its own id.
 
-    Raises Problem 415 for other bodies than JSON, and 400, 413, 422 as for any.
+    Raises Problem 415 unless the body is JSON, and 400, 413, 422 as for other bodies.
     """
     kind, _ = media_type(head.content_type)
     if kind != "application/json":
-        detail = f"{kind} is not accepted with remember=true, send application/json"
+        detail = f"{kind} is not supported with remember=true; send application/json"
         raise Problem(415, "unsupported-media-type", detail)
     if len(body) <= INLINE_BYTES:
         parsed = parse_json(model.row_schema, body, False, True)
@@ -38,16 +38,16 @@ async def parse_waiting(model: Model, head: Head, body: bytes) -> ParsedRows:
     return parsed
 
 
-async def let_wait(
+async def remember_rows(
     journal: Journal,
     model: Model,
     parsed: ParsedRows,
     answered: Predicted | PredictedMany,
     wait: Wait,
 ) -> None:
-    """Let the rows that were scored wait for their labels, before the scores are told.
+    """Store the scored rows for their labels, before the answer is sent.
 
-    Raises ModelChanged, TooManyPendingRows, and what the store raises.
+    Raises ModelChanged, TooManyPendingRows, JournalError.
     """
     assert isinstance(parsed.rows, ListedRows)
     of_all = [answered.score] if isinstance(answered, Predicted) else answered.scores
@@ -57,18 +57,20 @@ async def let_wait(
 
 
 def read_wait(query: dict[str, str], model: Model, longest_s: float) -> Wait | None:
-    """How a prediction asks that its rows wait; None where it does not.
+    """The options of a remembered prediction; None for a plain one.
 
-    Raises Problem 422, and 409 where rows of the model cannot wait.
+    Raises Problem 422, or 409 if the model does not support late labels.
     """
-    if not is_true(query, "remember"):
+    if not read_flag(query, "remember"):
         if "default_label" in query or "default_after_s" in query:
-            raise Problem(422, "invalid-query", "a default label needs remember=true")
+            raise Problem(
+                422, "invalid-query", "default_label and default_after_s require remember=true"
+            )
         return None
     check_may_wait(model)
     if "default_label" not in query:
         if "default_after_s" in query:
-            raise Problem(422, "invalid-query", "default_after_s needs a default_label")
+            raise Problem(422, "invalid-query", "default_after_s requires default_label")
         return Wait()
     try:
         label = model.row_schema.label(_value(query["default_label"]))
@@ -79,7 +81,7 @@ def read_wait(query: dict[str, str], model: Model, longest_s: float) -> Wait | N
 
 
 def _value(text: str) -> float | bool | str:
-    """Text that is a JSON number is a number, true and false are bools, other text is a string."""
+    """A JSON number, true or false as such; any other text as a string."""
     try:
         value = _any.decode(text)
     except msgspec.DecodeError:

@@ -1,4 +1,4 @@
-"""A request's body on its way in; the sender waits while nobody asks for more of it."""
+"""Reads request bodies with size and memory limits, decompression and back-pressure."""
 
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -12,18 +12,20 @@ from dualstream.service.concurrency import SingleThread
 from dualstream.service.transport.body_memory import body_of, is_tracked
 from dualstream.wire.problems import Problem
 
-# Of a compressed body so much is inflated at once: bytes that come out, and pieces that they are.
-# What is more goes on in a thread. There is one for all bodies: however many come at the same time,
-# others wait for a single step at most, and it gives way to those who answer on the same core.
+# Bytes and pieces of one decompression step. Bodies longer than _INFLATED_INLINE are decompressed
+# in one thread for all bodies, at low priority: concurrent bodies take turns step by step, and the
+# event loop keeps the core.
 _STEP_BYTES = 256 * 1024
 _STEP_PIECES = 256
-_INFLATED_INLINE = 4096
-_INFLATER = SingleThread("inflate", niceness=5)
+_INLINE_BYTES = 4096
+_DECOMPRESSOR = SingleThread("inflate", niceness=5)
 
 
 class BodyRefused(HTTPException):
-    """For routes whose bodies the framework reads, which takes any exception but its own for a body
-    that cannot be parsed."""
+    """A Problem for routes whose body FastAPI reads.
+
+    FastAPI takes every exception but HTTPException for a body that cannot be parsed.
+    """
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.status, problem.detail)
@@ -31,21 +33,23 @@ class BodyRefused(HTTPException):
 
 
 async def read_body(receive: Receive, head: Head, limit: int, scope: Scope) -> bytes:
-    """The whole body; raises what `arriving` raises."""
+    """The whole body. Raises as `body_pieces`."""
     if head.content_encoding is None and (head.content_length or 0) <= limit:
-        message = await receive()  # the whole of most bodies
+        message = await receive()  # most bodies arrive in one message
         if message["type"] == "http.request" and not message.get("more_body", False):
             body: bytes = message.get("body", b"")
             if len(body) <= limit:
                 return body
         receive = _again(message, receive)
-    pieces = [piece async for piece in arriving(receive, head, limit, scope)]
+    pieces = [piece async for piece in body_pieces(receive, head, limit, scope)]
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def bounded(receive: Receive, limit: int, scope: Scope) -> Receive:
-    """For routes whose bodies the framework reads: it refuses with 413 what is longer than `limit`,
-    and with 503 what there is no room for."""
+def limit_body(receive: Receive, limit: int, scope: Scope) -> Receive:
+    """Wrap `receive` for routes whose body FastAPI reads.
+
+    Raises BodyRefused: 413 beyond `limit`, 503 without memory for the body.
+    """
     size, held = 0, None
 
     async def receive_bounded() -> Message:
@@ -66,7 +70,7 @@ def bounded(receive: Receive, limit: int, scope: Scope) -> Receive:
 
 
 def _again(message: Message, receive: Receive) -> Receive:
-    """Receives that message, and then what comes next."""
+    """A `receive` that returns this message first."""
     first: list[Message] = [message]
 
     async def receive_again() -> Message:
@@ -75,13 +79,14 @@ def _again(message: Message, receive: Receive) -> Receive:
     return receive_again
 
 
-async def arriving(
+async def body_pieces(
     receive: Receive, head: Head, limit: int | None, scope: Scope
 ) -> AsyncIterator[bytes]:
-    """The body piece by piece, inflated where it is compressed; all of it is held (`bodies.py`).
+    """The decompressed body piece by piece. All of it counts as memory of bodies
+    (`body_memory.py`).
 
-    Raises Problem 413 as soon as it is known to be longer than `limit`, 400 where it is cut short,
-    503 where there is no room for it.
+    Raises Problem 413 as soon as the length exceeds `limit`, 400 if the body is truncated, 503
+    without memory for it.
     """
     limit = sys.maxsize if limit is None else limit
     size = head.content_length or 0
@@ -93,7 +98,9 @@ async def arriving(
     while goes_on:
         message = await held.receive(receive)
         if message["type"] == "http.disconnect":
-            raise Problem(400, "malformed-body", "the connection closed before the body's end")
+            raise Problem(
+                400, "malformed-body", "the connection was closed before the end of the body"
+            )
         piece: bytes = message.get("body", b"")
         goes_on = message.get("more_body", False)
         size += len(piece)
@@ -103,12 +110,12 @@ async def arriving(
             yield piece
             continue
         pieces, is_over = inflating.pieces(piece), False
-        if len(piece) <= _INFLATED_INLINE:
+        if len(piece) <= _INLINE_BYTES:
             some, is_over = _step(pieces)
             held.reserve(len(some))
             yield some
         while not is_over:
-            some, is_over = await _INFLATER.run(_step, pieces)
+            some, is_over = await _DECOMPRESSOR.run(_step, pieces)
             held.reserve(len(some))
             yield some
         held.release(len(piece))
@@ -117,7 +124,7 @@ async def arriving(
 
 
 def _step(pieces: Iterator[bytes]) -> tuple[bytes, bool]:
-    """The next ones, as long as they are not many; whether they were the last."""
+    """Decompress one step; returns its bytes and whether they are the last."""
     some, size = [], 0
     for piece in pieces:
         some.append(piece)
@@ -127,8 +134,8 @@ def _step(pieces: Iterator[bytes]) -> tuple[bytes, bool]:
     return b"".join(some), True
 
 
-async def up_to(size: int, pieces: AsyncIterator[bytes]) -> tuple[bytes, bool]:
-    """The first pieces, until they are longer than `size`; whether they are."""
+async def read_up_to(size: int, pieces: AsyncIterator[bytes]) -> tuple[bytes, bool]:
+    """Read until the body exceeds `size` or ends; returns its bytes and whether it exceeds."""
     held, so_far = [], 0
     async for piece in pieces:
         held.append(piece)
@@ -138,12 +145,12 @@ async def up_to(size: int, pieces: AsyncIterator[bytes]) -> tuple[bytes, bool]:
     return b"".join(held), False
 
 
-async def beginning_with(first: bytes, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Those pieces behind the first bytes."""
+async def prepend(first: bytes, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The first bytes, then the pieces."""
     yield first
     async for piece in pieces:
         yield piece
 
 
 def _too_large(limit: int) -> Problem:
-    return Problem(413, "body-too-large", f"the body is longer than {limit} bytes")
+    return Problem(413, "body-too-large", f"the body is longer than {limit} bytes, the maximum")

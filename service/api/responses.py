@@ -1,4 +1,4 @@
-"""What a learn request is answered: the first time, and when it is repeated."""
+"""Answers of learn and predict: new and repeated requests, row errors, NDJSON lines."""
 
 import logging
 import math
@@ -36,12 +36,13 @@ if TYPE_CHECKING:
     from dualstream.solvers.online.multiclass import Multiclass
 
 NOT_FINITE = "the update would not be finite"
+NO_ROWS = "the request has no rows; send at least one"
 PAUSED = "paused: the row waits in the journal until the model is resumed"
 _ID_REUSED = "the id was used for another sample"
 
 
 def answer_new(model: Model, parsed: ParsedRows, receipt: Receipt, with_scores: bool) -> Learned:
-    """The answer to a request that was not known. Raises Problem 422 when none of it was taken."""
+    """The answer to a new request. Raises Problem 422 if no row was accepted."""
     assert receipt.scores is not None and receipt.losses is not None
     if (
         receipt.placed.count == 1 == parsed.count
@@ -59,16 +60,16 @@ def answer_new(model: Model, parsed: ParsedRows, receipt: Receipt, with_scores: 
     if not rows and not receipt.duplicates:
         raise refusal(parsed, errors)
     errors += _not_learned(parsed, rows, rejected, receipt.set_aside)
-    told = _told(model, answer, len(errors), not rows and not receipt.conflicts)
-    _add_rows(told, parsed, rows, receipt.scores if with_scores else UNSET, receipt.duplicates)
-    told.errors = first_errors(errors)
-    return told
+    answered = _learned(model, answer, len(errors), not rows and not receipt.conflicts)
+    _add_rows(answered, parsed, rows, receipt.scores if with_scores else UNSET, receipt.duplicates)
+    answered.errors = first_errors(errors)
+    return answered
 
 
 def _answer_one(
     model: Model, parsed: ParsedRows, receipt: Receipt, score: float, loss: float, with_score: bool
 ) -> Learned:
-    """As `answer_new`, of a request whose only row was learned: most requests are of one."""
+    """`answer_new` of a request with one row that was learned: the fast path of most requests."""
     (label,) = parsed.labels
     mistakes = None
     if receipt.predicted is not None:
@@ -76,47 +77,47 @@ def _answer_one(
     elif model.row_schema.task != "regression":
         mistakes = int((score >= 0) != (label == 1.0))
     placed = receipt.placed
-    told = Learned(model.record.id, placed.seq, 1, 1, mistakes, 0.0 + loss, 0, False)
+    answered = Learned(model.record.id, placed.seq, 1, 1, mistakes, 0.0 + loss, 0, False)
     if with_score:
-        told.scores = _finite((score,))
-    return told
+        answered.scores = _finite((score,))
+    return answered
 
 
-def answer_again(
-    model: Model, parsed: ParsedRows, receipt: Receipt, with_scores: bool, left: "LeftOut"
+def answer_repeat(
+    model: Model, parsed: ParsedRows, receipt: Receipt, with_scores: bool, skipped: "SkippedRows"
 ) -> Learned:
-    """The first answer to a request with a key that is repeated, or as much as is kept of it."""
+    """The first answer to a repeated request, or as much of it as is kept."""
     placed = receipt.placed
     answer = first_answer(model, receipt)
     if answer is None:
         return Learned(model.record.id, placed.seq, placed.count, None, None, None, None, True)
-    errors = [*parsed.errors, *_conflicts(parsed, left.conflicts)]
+    errors = [*parsed.errors, *_conflicts(parsed, skipped.conflicts)]
     if answer.rows is None:
-        told = _told(model, answer, len(errors) + answer.count - answer.learned, True)
-        told.scores = None if with_scores else UNSET
+        answered = _learned(model, answer, len(errors) + answer.count - answer.learned, True)
+        answered.scores = None if with_scores else UNSET
     else:
-        errors += _not_learned(parsed, left.rows, answer.rows.rejected, answer.rows.set_aside)
-        told = _told(model, answer, len(errors), True)
+        errors += _not_learned(parsed, skipped.rows, answer.rows.rejected, answer.rows.set_aside)
+        answered = _learned(model, answer, len(errors), True)
         scores = answer.rows.scores if with_scores else UNSET
-        _add_rows(told, parsed, left.rows, scores, left.duplicates)
-    told.errors = first_errors(errors)
-    return told
+        _add_rows(answered, parsed, skipped.rows, scores, skipped.duplicates)
+    answered.errors = first_errors(errors)
+    return answered
 
 
 def first_answer(model: Model, receipt: Receipt) -> Answer | None:
-    """What is kept of the first answer; of one to rows that were all known nothing has to be."""
+    """The first answer as it is kept; None if not. Without new rows it is computed, not kept."""
     if receipt.answer is not None or receipt.placed.count or not receipt.placed.duplicate:
         return receipt.answer
     return answer_without_rows(receipt.placed.seq, model.row_schema.task)
 
 
-class LeftOut:
-    """Which rows of a repeated request were journalled the first time, and why others were not."""
+class SkippedRows:
+    """The rows of a repeated request that were journalled the first time, and the skipped ones."""
 
     def __init__(self, request: Request, answer: Answer | None) -> None:
         self.rows: list[int] = []
         self.keys: list[bytes] = []
-        """The stored keys of the rows left out."""
+        """The stored keys of the skipped rows."""
         self.duplicates: list[tuple[int, int | None]] = []
         self.conflicts: list[int] = []
         self._left: list[tuple[int, bytes | None]] = []
@@ -134,7 +135,7 @@ class LeftOut:
             first += part.count
 
     def explain(self, known: Sequence[Known | None]) -> None:
-        """Tell those that were learned before from those of other samples."""
+        """Divide the skipped rows into duplicates and id conflicts."""
         for (row, fingerprint), found in zip(self._left, known, strict=True):
             if found is not None and found.fingerprint != fingerprint:
                 self.conflicts.append(row)
@@ -143,10 +144,10 @@ class LeftOut:
 
 
 class RowsRefused(Problem):
-    """422 for a request of which no row is taken."""
+    """Problem 422: no row of the request was accepted."""
 
     def __init__(self, count: int, rejected: int, errors: Sequence[RowError]) -> None:
-        detail = "the request holds no row"
+        detail = NO_ROWS
         if errors:
             first = errors[0]
             line = f" (line {first.line})" if first.line is not None else ""
@@ -156,28 +157,28 @@ class RowsRefused(Problem):
 
 
 def refusal(parsed: ParsedRows, errors: Sequence[RowError]) -> RowsRefused:
-    """Of the rows of this body none is taken."""
+    """The problem of a body without an accepted row."""
     return RowsRefused(parsed.count, len(errors), errors)
 
 
-def by_place(parsed: ParsedRows, scores: Sequence[float]) -> list[float | None]:
-    """One score for each row of the request, null for refused rows and what is not a number."""
-    return spread(parsed, _finite(scores))
+def scores_by_row(parsed: ParsedRows, scores: Sequence[float]) -> list[float | None]:
+    """One score for each row of the request; null for refused rows and non-finite scores."""
+    return values_by_row(parsed, _finite(scores))
 
 
-def spread(parsed: ParsedRows, of_good_rows: Sequence[Any]) -> list[Any]:
-    """One for each row of the request, null for refused rows."""
-    told: list[Any] = [None] * parsed.count
-    for place, one in zip(parsed.row_indices, of_good_rows, strict=True):
-        told[place] = one
-    return told
+def values_by_row(parsed: ParsedRows, of_good_rows: Sequence[Any]) -> list[Any]:
+    """One value for each row of the request; null for refused rows."""
+    values: list[Any] = [None] * parsed.count
+    for index, value in zip(parsed.row_indices, of_good_rows, strict=True):
+        values[index] = value
+    return values
 
 
 def first_errors(errors: Sequence[RowError]) -> list[dict[str, Any]] | UnsetType:
     return [error.as_dict() for error in errors[:MAX_ERRORS]] if errors else UNSET
 
 
-def _told(model: Model, answer: Answer, rejected: int, is_duplicate: bool) -> Learned:
+def _learned(model: Model, answer: Answer, rejected: int, is_duplicate: bool) -> Learned:
     return Learned(
         model=model.record.id,
         seq=answer.seq,
@@ -191,19 +192,19 @@ def _told(model: Model, answer: Answer, rejected: int, is_duplicate: bool) -> Le
 
 
 def _add_rows(
-    told: Learned,
+    answered: Learned,
     parsed: ParsedRows,
     rows: Sequence[int],
     scores: Column | UnsetType,
     duplicates: Sequence[tuple[int, int | None]] | Sequence[tuple[int, int]],
 ) -> None:
-    """Tell of single rows; `rows` are the good ones that were journalled, which have `scores`."""
+    """Add scores and duplicates; `rows` are the journalled good rows, which `scores` belong to."""
     if scores is not UNSET:
-        told.scores = [None] * parsed.count
+        answered.scores = [None] * parsed.count
         for row, score in zip(rows, _finite(scores), strict=True):
-            told.scores[parsed.row_indices[row]] = score
+            answered.scores[parsed.row_indices[row]] = score
     if duplicates:
-        told.duplicates = [Duplicate(parsed.row_indices[row], seq) for row, seq in duplicates]
+        answered.duplicates = [Duplicate(parsed.row_indices[row], seq) for row, seq in duplicates]
 
 
 def _finite(scores: Column) -> list[float | None]:
@@ -211,8 +212,8 @@ def _finite(scores: Column) -> list[float | None]:
     return [score if math.isfinite(score) else None for score in listed]
 
 
-def reasons(rows: int, rejected: Sequence[int], set_aside: int) -> list[str]:
-    """Why these of so many rows were not learned; the last so many were set aside."""
+def rejection_reasons(rows: int, rejected: Sequence[int], set_aside: int) -> list[str]:
+    """Why rows were not learned: of `rows`, the last `set_aside` went into quarantine."""
     return [NOT_FINITE if place < rows - set_aside else PAUSED for place in rejected]
 
 
@@ -221,7 +222,9 @@ def _not_learned(
 ) -> list[RowError]:
     return [
         RowError(parsed.row_indices[rows[place]], "", reason)
-        for place, reason in zip(rejected, reasons(len(rows), rejected, set_aside), strict=True)
+        for place, reason in zip(
+            rejected, rejection_reasons(len(rows), rejected, set_aside), strict=True
+        )
     ]
 
 
@@ -255,7 +258,7 @@ def _mistakes(
 def scored(
     model: Model, learner: Learner, parsed: ParsedRows, batch: Batch, seq: int
 ) -> Predicted | PredictedMany:
-    """What the learner, a state of this model, says of the rows: of one, or of many."""
+    """Predictions of the learner, a state of this model, for one or several rows."""
     answer_of = _of_classes if model.row_schema.task == "multiclass" else _of_scores
     return answer_of(model, learner, parsed, batch, seq)
 
@@ -269,14 +272,14 @@ def _of_scores(
     if parsed.single:
         score = float(scores[0])
         probability = None if found is None else float(found[0])
-        return Predicted(model.record.id, seq, score, schema.class_name(score), probability)
-    told = by_place(parsed, scores.tolist())
+        return Predicted(model.record.id, seq, score, door.class_name(score), probability)
+    answered = scores_by_row(parsed, scores.tolist())
     return PredictedMany(
         model=model.record.id,
         seq=seq,
-        scores=told,
-        labels=[None if score is None else schema.class_name(score) for score in told],
-        probabilities=None if found is None else by_place(parsed, found.tolist()),
+        scores=answered,
+        labels=[None if score is None else door.class_name(score) for score in answered],
+        probabilities=None if found is None else scores_by_row(parsed, found.tolist()),
         rejected=len(parsed.errors) if parsed.errors else UNSET,
         errors=first_errors(parsed.errors),
     )
@@ -285,7 +288,7 @@ def _of_scores(
 def _of_classes(
     model: Model, learner: Learner, parsed: ParsedRows, batch: Batch, seq: int
 ) -> Predicted | PredictedMany:
-    """The best class of each row: its score, its name, its probability."""
+    """The best class of each row with its score and probability."""
     of_classes: Multiclass = learner  # type: ignore[assignment]
     found = of_classes.predict_classes(batch)
     best = found.best.tolist()
@@ -301,9 +304,9 @@ def _of_classes(
     return PredictedMany(
         model=model.record.id,
         seq=seq,
-        scores=by_place(parsed, scores),
-        labels=spread(parsed, labels),
-        probabilities=None if chances is None else spread(parsed, chances),
+        scores=scores_by_row(parsed, scores),
+        labels=values_by_row(parsed, labels),
+        probabilities=None if chances is None else values_by_row(parsed, chances),
         rejected=len(parsed.errors) if parsed.errors else UNSET,
         errors=first_errors(parsed.errors),
     )
@@ -314,26 +317,26 @@ log = logging.getLogger("dualstream.http")
 _encode = msgspec.json.Encoder().encode
 
 
-async def one_line(told: msgspec.Struct) -> AsyncIterator[msgspec.Struct]:
-    """An answer that is there already, as lines."""
-    yield told
+async def one_line(answered: msgspec.Struct) -> AsyncIterator[msgspec.Struct]:
+    """An iterator of one line."""
+    yield answered
 
 
 async def answer_lines(
-    send: Send, told_of: AsyncIterator[msgspec.Struct], headers: Headers, scope: Scope
+    send: Send, lines: AsyncIterator[msgspec.Struct], headers: Headers, scope: Scope
 ) -> int:
-    """Send what is told; the status, or that of the problem that ends it as its last line.
+    """Send an answer as NDJSON. Returns 200, or the status of the problem in the last line.
 
-    Raises what comes before the first line.
+    Raises an exception that occurs before the first line.
     """
     status, has_begun = 200, False
     try:
-        async for told in told_of:
+        async for answered in lines:
             if not has_begun:
                 has_begun = True
                 head = [(b"content-type", NDJSON), *headers]
                 await send({"type": "http.response.start", "status": 200, "headers": head})
-            await _add(send, _encode(told), scope)
+            await _add(send, _encode(answered), scope)
     except Exception as error:
         if not has_begun:
             raise
@@ -350,10 +353,10 @@ async def _add(send: Send, line: bytes, scope: Scope) -> None:
 
 
 def problem_of(error: Exception, scope: Scope) -> Problem:
-    """What the client is told of an error; of one that means nothing to it, the log."""
+    """The Problem of an exception. Logs unexpected exceptions and returns 500 for them."""
     problem = as_problem(error)
     if problem is None:
         log.error("%s %s failed", scope["method"], scope["path"], exc_info=error)
-        problem = Problem(500, "internal-error", "the server failed; its log says why")
+        problem = Problem(500, "internal-error", "the server failed; its log has the reason")
     drop_traceback(error)
     return problem

@@ -1,4 +1,4 @@
-"""The end of a model's pause: POST /models/{id}/resume."""
+"""POST /models/{id}/resume: end the pause of a model."""
 
 from typing import Annotated, Literal
 
@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 from dualstream.service.api.access import author_of
 from dualstream.service.api.http import stored_key_of
 from dualstream.service.api.idempotency import Repeated, repeated, repeated_at
-from dualstream.service.api.models import catalog_of
+from dualstream.service.api.models import registry_of
 from dualstream.service.api.versions import IdempotencyKey
 from dualstream.service.jobs.guard_rollback import GuardRollback
 from dualstream.service.models.model import Model
@@ -22,24 +22,24 @@ Rows = Literal["learn", "drop"]
 
 
 class Resumed(BaseModel):
-    """Learning goes on."""
+    """Learning is resumed."""
 
     model: str
-    seq: int = Field(description="Of the control record that says so.")
+    seq: int = Field(description="Log position of the control record.")
     since: int | None = Field(
-        description="Where it had paused; null where the first answer is no longer kept."
+        description="Log position of the pause; null if the first answer is no longer kept."
     )
     rows: Rows
     learned: int | None = Field(
-        description="Rows of the quarantine that were learned; null where that is no longer kept."
+        description="Quarantined rows that were learned; null if that is no longer kept."
     )
-    duplicate: bool = Field(description="It was done before, under the same Idempotency-Key.")
+    duplicate: bool = Field(description="The same Idempotency-Key was applied before.")
 
 
 @router.post(
     "/resume",
     response_model=Resumed,
-    responses={409: {"description": "Learning is not paused."}},
+    responses={409: {"description": "The model is not paused."}},
 )
 async def resume_model(
     model_id: str,
@@ -47,12 +47,12 @@ async def resume_model(
     response: Response,
     rows: Annotated[
         Rows,
-        Query(description="What becomes of the rows in quarantine: `learn` them now, or `drop`."),
+        Query(description="`learn` the quarantined rows, or `drop` them."),
     ],
     idempotency_key: IdempotencyKey = None,
 ) -> Resumed:
-    """Let learning go on, after the rows in quarantine were learned, or without them."""
-    model = await catalog_of(request).get(model_id)
+    """Resume learning; the quarantined rows are learned first, or dropped."""
+    model = await registry_of(request).get(model_id)
     key = stored_key_of(idempotency_key)
     asked = f"resume {rows}".encode()
     await model.refresh()
@@ -83,23 +83,25 @@ async def resume_model(
 
 
 def _not_paused(model: Model) -> Problem:
-    return Problem(409, "not-paused", f"learning of model {model.record.id!r} is not paused")
+    return Problem(
+        409, "not-paused", f"model {model.record.id!r} is not paused, so there is nothing to resume"
+    )
 
 
 def _refused(reason: str) -> Problem:
-    """The journal's order made it impossible."""
+    """The refusal of a resume that came after another change in the journal."""
     return Problem(409, "not-paused", reason)
 
 
 def _again(model: Model, rows: Rows, before: Repeated, response: Response) -> Resumed:
     before.check_done(_refused(""))
     before.mark(response)
-    told = before.told
+    outcome = before.outcome
     return Resumed(
         model=model.record.id,
         seq=before.seq,
-        since=None if told is None else told.fields.get("since"),
+        since=None if outcome is None else outcome.fields.get("since"),
         rows=rows,
-        learned=None if told is None else told.rows,
+        learned=None if outcome is None else outcome.rows,
         duplicate=True,
     )

@@ -1,7 +1,7 @@
 """JSON schema of a model specification.
 
-Every valid spec satisfies it. Some specs that satisfy it are refused, for fields that exclude each
-other or are out of range: use POST /specs/resolve. docs/reference/specification.md has the fields.
+Necessary, not sufficient: the schema does not check ranges and combinations of fields, which
+POST /specs/resolve does. docs/reference/specification.md has the fields.
 """
 
 from typing import Any
@@ -52,8 +52,11 @@ SPEC: dict[str, Any] = {
     "additionalProperties": False,
 }
 SPEC_EXAMPLES: dict[str, Any] = {
-    "the default, once it is there": {},
-    "by index": EXAMPLE_SPEC,
-    "by name": {"algorithm": "dual_ascent", "features": {"kind": "hashed", "bits": 10}},
-    "several at once": {"members": "eight", "features": {"kind": "indexed", "dim": 3}},
+    "default portfolio": {},
+    "numbered features": EXAMPLE_SPEC,
+    "named features": {"algorithm": "dual_ascent", "features": {"kind": "hashed", "bits": 10}},
+    "portfolio on numbered features": {
+        "members": "eight",
+        "features": {"kind": "indexed", "dim": 3},
+    },
 }

@@ -1,11 +1,11 @@
-"""What a specification means, without making a model of it."""
+"""POST /specs/resolve: validate a specification and fill in its defaults."""
 
 from typing import Any
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
-from dualstream.service.api.models import catalog_of, spec_of
+from dualstream.service.api.models import registry_of, spec_of
 from dualstream.service.api.spec_schema import EXAMPLE_SPEC
 from dualstream.solvers import InvalidSpec, resolve_spec
 from dualstream.wire.problems import shortened
@@ -14,16 +14,16 @@ router = APIRouter(prefix="/specs", tags=["models"])
 
 
 class WrongField(BaseModel):
-    """What is wrong with a specification."""
+    """A validation error of a specification."""
 
     pointer: str = Field(description="JSON pointer of the field.")
     reason: str
 
 
 class ResolvedSpec(BaseModel):
-    """A specification as a model of it would have it, or why there can be none."""
+    """A specification with all defaults, or its errors."""
 
-    spec: dict[str, Any] | None = Field(description="With every default written out.")
+    spec: dict[str, Any] | None = Field(description="The specification with all defaults.")
     errors: list[WrongField]
 
 
@@ -36,8 +36,8 @@ class ResolvedSpec(BaseModel):
     },
 )
 async def resolve(request: Request) -> ResolvedSpec:
-    """Check a spec as `PUT /models/{id}` does, and write its defaults out. Makes no model."""
-    given = await spec_of(request, catalog_of(request).settings.max_body_bytes)
+    """Validate a spec as `PUT /models/{id}` does and fill in defaults. Creates no model."""
+    given = await spec_of(request, registry_of(request).settings.max_body_bytes)
     try:
         return ResolvedSpec(spec=resolve_spec(given), errors=[])
     except InvalidSpec as error:

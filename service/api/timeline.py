@@ -1,4 +1,4 @@
-"""How a model came to be as good as it is: points of its metrics, and what happened on the way."""
+"""GET /models/{id}/timeline: history of the metrics, drift events and guard trips."""
 
 from typing import Any, Literal
 
@@ -8,9 +8,9 @@ from pydantic import BaseModel, Field
 from dualstream.service.api.models import (
     NOT_MODIFIED,
     IfNoneMatch,
-    catalog_of,
-    tag_answer,
-    unless_known,
+    not_modified,
+    registry_of,
+    set_etag,
 )
 from dualstream.service.api.views import MaybeStale, staleness
 from dualstream.service.models.model import Model
@@ -21,13 +21,13 @@ router = APIRouter(prefix="/models/{model_id}", tags=["models"])
 
 
 class DriftSeen(BaseModel):
-    """A detector said that the losses have changed."""
+    """A drift event: a detector found that the losses changed."""
 
     kind: Literal["drift"] = "drift"
     detector: Literal["adwin", "page_hinkley"]
-    rows: int = Field(description="Rows learned when it did.")
-    seq: int = Field(description="Place of the row that made it say so.")
-    rising: bool = Field(description="Whether losses rose; a model that gets better drifts, too.")
+    rows: int = Field(description="Rows learned at the event.")
+    seq: int = Field(description="Log position of the row that triggered it.")
+    rising: bool = Field(description="Whether losses rose; they fall while a model improves.")
 
     @classmethod
     def of(cls, event: DriftEvent) -> "DriftSeen":
@@ -41,15 +41,15 @@ class DriftSeen(BaseModel):
 
 
 class GuardTripped(BaseModel):
-    """The model's guard found a quantity far from its own history."""
+    """A guard trip: a quantity left its own history."""
 
     kind: Literal["guard"] = "guard"
     quantity: Literal["loss", "norm"]
-    rows: int = Field(description="Rows learned when it did.")
-    seq: int = Field(description="Place of the row that made it trip.")
+    rows: int = Field(description="Rows learned at the trip.")
+    seq: int = Field(description="Log position of the row that triggered it.")
     value: float
-    limit: float = Field(description="What the value may have been.")
-    paused: bool = Field(description="Whether learning paused there.")
+    limit: float = Field(description="Limit that the value exceeded.")
+    paused: bool = Field(description="Whether the trip paused learning.")
 
     @classmethod
     def of(cls, trip: Tripped) -> "GuardTripped":
@@ -65,10 +65,10 @@ class GuardTripped(BaseModel):
 
 
 class TimelineView(MaybeStale):
-    """At most 256 points of the way, evenly spaced, and where the model stands now.
+    """At most 256 evenly spaced points, and the current counts.
 
-    Each point has `rows` (learned until then), `since_start` (the means of all these rows) and
-    `rolling` (the means of those since the point before); both as in the model's metrics.
+    Each point has `rows` (learned so far), `since_start` (means of all these rows) and `rolling`
+    (means since the previous point), both as in the model's metrics.
     """
 
     model: str
@@ -76,7 +76,7 @@ class TimelineView(MaybeStale):
     samples: int
     points: list[dict[str, Any]]
     events: list[DriftSeen | GuardTripped] = Field(
-        description="The last 64 of either kind, in the order of the journal."
+        description="The last 64 of each kind, in journal order."
     )
 
 
@@ -89,11 +89,11 @@ class TimelineView(MaybeStale):
 async def read_timeline(
     model_id: str, request: Request, response: Response, if_none_match: IfNoneMatch = None
 ) -> Any:
-    """Progressive metrics at evenly spaced rows, where drift was seen and the guard has tripped."""
-    model = await catalog_of(request).get(model_id)
+    """Progressive metrics at evenly spaced rows, with drift events and guard trips."""
+    model = await registry_of(request).get(model_id)
     async with model.replica.serving():
-        tag_answer(response, model)
-        if (unchanged := unless_known(response, if_none_match)) is not None:
+        set_etag(response, model)
+        if (unchanged := not_modified(response, if_none_match)) is not None:
             return unchanged
         progress = model.replica.progress
         return TimelineView(

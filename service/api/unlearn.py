@@ -1,4 +1,4 @@
-"""Single samples of a model: unlearn one by its id."""
+"""DELETE /models/{id}/samples/{sample_id}: unlearn one sample."""
 
 from typing import Literal
 
@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
 from dualstream.service.api.access import author_of
-from dualstream.service.api.models import catalog_of, check_not_paused
+from dualstream.service.api.models import check_not_paused, registry_of
 from dualstream.service.codecs import LONGEST_KEY, is_key
 from dualstream.service.jobs.unlearn_cleanup import UnlearnCleanup
 from dualstream.service.journal.audit import Author
@@ -21,13 +21,15 @@ router = APIRouter(prefix="/models/{model_id}", tags=["samples"])
 
 
 class Unlearned(BaseModel):
-    """A sample that the model has unlearned, and whether the store is clean of it."""
+    """An unlearned sample, and whether the store has been cleaned."""
 
     model: str
-    sample: str = Field(description="The id that it came with.")
-    seq: int = Field(description="Of the control record; from there on the state is without it.")
+    sample: str = Field(description="Id of the sample.")
+    seq: int = Field(
+        description="Log position of the control record; later states are without the sample."
+    )
     status: Literal["cleaning", "done"] = Field(
-        description="`cleaning` until journal, snapshots and versions from before are gone, too."
+        description="`cleaning` until older journal records, snapshots and versions are deleted."
     )
 
 
@@ -36,19 +38,19 @@ class Unlearned(BaseModel):
     response_model=Unlearned,
     responses={
         202: {"description": "Unlearned; the store is being cleaned.", "model": Unlearned},
-        404: {"description": "No sample of this id is known."},
-        409: {"description": "The model cannot unlearn it, and why."},
-        422: {"description": "No sample can have this id."},
+        404: {"description": "Unknown sample id."},
+        409: {"description": "The model cannot unlearn the sample; `detail` has the reason."},
+        422: {"description": "Invalid sample id."},
     },
 )
 async def unlearn_sample(
     model_id: str, sample_id: str, request: Request, response: Response
 ) -> Unlearned:
-    """Unlearn a retained sample; ask again to hear when nothing older is stored any more."""
+    """Unlearn a retained sample. Repeat the request until `status` is `done`."""
     if not is_key(sample_id):
-        detail = f"an id has 1 to {LONGEST_KEY} bytes of UTF-8 without control characters"
+        detail = f"a sample id must be 1 to {LONGEST_KEY} bytes of UTF-8 without control characters"
         raise Problem(422, "invalid-sample-id", detail)
-    model = await catalog_of(request).get(model_id)
+    model = await registry_of(request).get(model_id)
     why_not = model.replica.retained.why_not
     if why_not is not None:
         raise Problem(409, "cannot-unlearn", f"model {model_id!r} cannot unlearn: {why_not}")
@@ -65,7 +67,7 @@ async def unlearn_sample(
 
 
 async def _unlearned_at(model: Model, sample_id: str) -> int | None:
-    """Where this was done, if it was. Raises Problem 404 and 409 where it cannot be."""
+    """Log position at which the sample was unlearned, or None. Raises Problem 404 or 409."""
     key = make_key(KeyKind.SAMPLE, sample_id)
     async with model.replica.serving():
         retained = model.replica.retained
@@ -74,22 +76,22 @@ async def _unlearned_at(model: Model, sample_id: str) -> int | None:
         return seq
     known = next(filter(None, await model.known([key, make_key(KeyKind.LABEL, sample_id)])), None)
     if known is None:
-        detail = f"model {model.record.id!r} knows no sample {sample_id!r}, or no longer"
+        detail = f"model {model.record.id!r} has no sample {sample_id!r}, or its id has expired"
         raise Problem(404, "unknown-sample", detail)
     raise Problem(409, "sample-not-retained", _why_not(model, sample_id, known.seq))
 
 
 async def _unlearn(model: Model, sample_id: str, by: Author) -> int:
-    """Do it; where it stands in the journal. Raises Problem 409."""
+    """Unlearn the sample; returns the log position. Raises Problem 409."""
     check_not_paused(model)
     key = make_key(KeyKind.SAMPLE, sample_id)
     order = Unlearn(digest_of(key).hex())
     receipt = await model.submit(ControlRequest.of(order, by=by))
     verdict = receipt.verdict
-    assert verdict is not None  # it has no key: it is new
+    assert verdict is not None  # the control has no key, so it is no repeat
     if verdict.refusal is None:
         return receipt.placed.seq
-    # Another one came first, or rows that pushed it out; it may have been done all the same.
+    # Another request came first and unlearned the sample, or newer rows evicted it.
     seq = await _unlearned_at(model, sample_id)
     if seq is None:
         detail = f"sample {sample_id!r} cannot be unlearned: {verdict.refusal}"
@@ -99,6 +101,6 @@ async def _unlearn(model: Model, sample_id: str, by: Author) -> int:
 
 def _why_not(model: Model, sample_id: str, seq: int) -> str:
     return (
-        f"sample {sample_id!r}, at seq {seq}, is not among the {model.replica.spec['retain']} rows "
-        "that the model retains: what it did cannot be told from what others did"
+        f"sample {sample_id!r}, learned at seq {seq}, is not among the "
+        f"{model.replica.spec['retain']} retained rows, so its effect cannot be separated"
     )

@@ -1,4 +1,4 @@
-"""Versions of a model: take, list, delete them; and go back to one, or to a seq."""
+"""Versions of a model: create, list, delete; rollback to a version or a log position."""
 
 from datetime import UTC, datetime
 from typing import Annotated, Self
@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, model_validator
 from dualstream.service.api.access import author_of
 from dualstream.service.api.http import stored_key_of
 from dualstream.service.api.idempotency import Repeated, repeated, repeated_at
-from dualstream.service.api.models import catalog_of
+from dualstream.service.api.models import registry_of
 from dualstream.service.journal.protocol import Version
 from dualstream.service.models.versions import (
     known_version,
@@ -25,23 +25,24 @@ from dualstream.wire.problems import Problem, key_reused
 router = APIRouter(prefix="/models/{model_id}", tags=["versions"])
 
 IdempotencyKey = Annotated[
-    list[str] | None, Header(description="Done once, however often it is sent.")
+    list[str] | None,
+    Header(description="The request is applied once; a repeat gets the first answer."),
 ]
 
 
 class NewVersion(BaseModel, extra="forbid"):
-    """What a version shall be called."""
+    """Name and note of a new version."""
 
-    name: str | None = Field(None, description="Left out: seq-SEQ.")
+    name: str | None = Field(None, description="Default: seq-SEQ.")
     note: str = Field("", max_length=1000)
 
 
 class VersionView(BaseModel):
-    """A full copy of a state, by its name."""
+    """A version: a named full copy of a state."""
 
     model: str
     name: str
-    seq: int = Field(description="Of the last record that the state holds.")
+    seq: int = Field(description="Log position of the state.")
     digest: str = Field(description="SHA-256 of the copy.")
     bytes: int
     created: datetime
@@ -49,58 +50,60 @@ class VersionView(BaseModel):
 
 
 class VersionList(BaseModel):
-    """The versions of a model in the order of their seqs."""
+    """The versions of a model, ordered by seq."""
 
     model: str
-    seq: int = Field(description="Of the journal's last record.")
-    kept_from: int = Field(description="The first seq that the journal still holds.")
+    seq: int = Field(description="Log position: last record of the journal.")
+    kept_from: int = Field(description="The first seq that the journal still has.")
     versions: list[VersionView]
 
 
 class GoBack(BaseModel, extra="forbid"):
-    """Where to go back to: a version, or a seq."""
+    """Target of a rollback: a version or a seq."""
 
-    # A length makes it text that is UTF-8; as a seq, `true` would be 1.
+    # max_length makes pydantic require valid UTF-8; strict refuses `true`, which is 1 otherwise.
     version: str | None = Field(None, max_length=128)
     seq: int | None = Field(None, ge=0, strict=True)
 
     @model_validator(mode="after")
     def _check_one(self) -> Self:
         if (self.version is None) == (self.seq is None):
-            raise ValueError("name a version or a seq, one of them")
+            raise ValueError("send either version or seq")
         return self
 
 
 class RolledBack(BaseModel):
-    """The state is again what it was; the journal goes on from here."""
+    """A completed rollback; the journal continues after it."""
 
     model: str
-    seq: int = Field(description="Of the record that says so.")
+    seq: int = Field(description="Log position of the rollback record.")
     to_seq: int | None = Field(
-        description="Of the state; null where the first answer is no longer kept."
+        description="Log position of the restored state; null if it is no longer known."
     )
     version: str | None
     digest: str | None = Field(
-        description="SHA-256 of the copy that it was restored from; null where that is not kept."
+        description="SHA-256 of the restored copy; null if it is no longer known."
     )
-    duplicate: bool = Field(description="It was done before, under the same Idempotency-Key.")
+    duplicate: bool = Field(description="The same Idempotency-Key was applied before.")
 
 
 @router.post(
     "/versions",
     response_model=VersionView,
     status_code=201,
-    responses={200: {"description": "It is there, of the same state.", "model": VersionView}},
+    responses={
+        200: {"description": "The version exists with the same state.", "model": VersionView}
+    },
 )
 async def create_version(
     model_id: str, request: Request, response: Response, asked: NewVersion | None = None
 ) -> VersionView:
-    """Keep a full copy of the state as it is now."""
-    catalog = catalog_of(request)
-    model = await catalog.get(model_id)
+    """Save the current state under a name."""
+    registry = registry_of(request)
+    model = await registry.get(model_id)
     asked = asked or NewVersion(name=None, note="")
     version, is_new = await take_version(
-        model, catalog.journal, asked.name, asked.note, author_of(request)
+        model, registry.journal, asked.name, asked.note, author_of(request)
     )
     response.status_code = 201 if is_new else 200
     return _view(model_id, version)
@@ -108,41 +111,41 @@ async def create_version(
 
 @router.get("/versions", response_model=VersionList)
 async def list_versions(model_id: str, request: Request) -> VersionList:
-    """The versions, and how far back the journal reaches."""
-    catalog = catalog_of(request)
-    record = (await catalog.get(model_id)).record
-    now = await catalog.journal.get(model_id)
-    versions = await catalog.journal.versions(record.id, record.incarnation)
+    """List versions, with the range of the journal."""
+    registry = registry_of(request)
+    record = (await registry.get(model_id)).record
+    now = await registry.journal.get(model_id)
+    versions = await registry.journal.versions(record.id, record.incarnation)
     return VersionList(
         model=model_id,
         seq=now.seq,
-        kept_from=await kept_from(catalog.journal, now),
+        kept_from=await kept_from(registry.journal, now),
         versions=[_view(model_id, version) for version in versions],
     )
 
 
 @router.get("/versions/{name}", response_model=VersionView)
 async def read_version(model_id: str, name: str, request: Request) -> VersionView:
-    """One version."""
-    catalog = catalog_of(request)
-    model = await catalog.get(model_id)
-    return _view(model_id, await known_version(model, catalog.journal, name))
+    """Read one version."""
+    registry = registry_of(request)
+    model = await registry.get(model_id)
+    return _view(model_id, await known_version(model, registry.journal, name))
 
 
 @router.delete("/versions/{name}", status_code=204)
 async def delete_version(model_id: str, name: str, request: Request) -> None:
-    """Take the name away, and its copy unless a kept rollback needs it."""
-    catalog = catalog_of(request)
-    record = (await catalog.get(model_id)).record
+    """Delete a version. Its copy is kept while a journalled rollback needs it."""
+    registry = registry_of(request)
+    record = (await registry.get(model_id)).record
     change = author_of(request).change("version_delete", name=name)
-    if not await catalog.journal.version_delete(record.id, record.incarnation, name, change):
+    if not await registry.journal.version_delete(record.id, record.incarnation, name, change):
         raise unknown_version(model_id, name)
 
 
 @router.post(
     "/rollback",
     response_model=RolledBack,
-    responses={410: {"description": "The journal no longer reaches back so far, or ends before."}},
+    responses={410: {"description": "`seq` is outside the range of the journal."}},
 )
 async def roll_back(
     model_id: str,
@@ -151,9 +154,9 @@ async def roll_back(
     response: Response,
     idempotency_key: IdempotencyKey = None,
 ) -> RolledBack:
-    """Make the state what it was. Samples learned since stay known by their ids and keys."""
-    catalog = catalog_of(request)
-    model = await catalog.get(model_id)
+    """Restore an earlier state. Ids and keys of samples learned since stay known."""
+    registry = registry_of(request)
+    model = await registry.get(model_id)
     key = stored_key_of(idempotency_key)
     mark = msgspec.json.encode(asked.model_dump(), order="sorted")
     await model.refresh()
@@ -161,10 +164,10 @@ async def roll_back(
         return _again(model_id, asked, before, response)
     how = (key, mark, author_of(request))
     if asked.version is not None:
-        done = await roll_back_to_version(model, catalog.journal, asked.version, *how)
+        done = await roll_back_to_version(model, registry.journal, asked.version, *how)
     else:
         assert asked.seq is not None
-        done = await roll_back_to_seq(model, catalog.journal, asked.seq, *how)
+        done = await roll_back_to_seq(model, registry.journal, asked.seq, *how)
     order, receipt = done
     if receipt.placed.conflict:
         raise key_reused()
@@ -184,14 +187,14 @@ async def roll_back(
 
 
 def _refused(reason: str) -> Problem:
-    """The journal's order made it impossible."""
+    """The refusal of a rollback that came after another change in the journal."""
     return Problem(410, "not-kept", reason)
 
 
 def _again(model_id: str, asked: GoBack, before: Repeated, response: Response) -> RolledBack:
     before.check_done(_refused(""))
     before.mark(response)
-    fields = {} if before.told is None else before.told.fields
+    fields = {} if before.outcome is None else before.outcome.fields
     return RolledBack(
         model=model_id,
         seq=before.seq,

@@ -1,4 +1,4 @@
-"""How an answer says that it may be out of date, because the store is away."""
+"""View models that several routes share: staleness, pauses, members."""
 
 import math
 from typing import Any, Literal, Self
@@ -11,45 +11,45 @@ from dualstream.solvers import MemberLearner, MemberView
 
 
 class MaybeStale(BaseModel):
-    """Answered from memory. Both are left out while the store answers."""
+    """Fields of an answer from memory that can be stale; absent while the store is available."""
 
     stale: bool | None = Field(
         None,
-        description="True where this state was last known to be the journal's newest more than 5 s"
-        " ago, as while the store is away. There is no ETag then.",
+        description="True if the state was last known to be current more than 5 s ago, because the"
+        " store is unavailable. Such an answer has no ETag.",
     )
     age_seconds: float | None = Field(
-        None, description="Time since this state was last known to be the journal's newest."
+        None, description="Time since the state was last known to be current."
     )
 
 
 def staleness(model: Model) -> dict[str, Any]:
-    """The fields that mark an answer of this model; none while the store answers."""
+    """The fields of MaybeStale for this model; empty while the store is available."""
     age_s = model.stale_s
     return {} if age_s is None else {"stale": True, "age_seconds": round(age_s, 3)}
 
 
 class PauseView(BaseModel):
-    """Learning pauses: rows are journalled and not learned, and predictions go on."""
+    """A pause: rows are journalled but not learned, and predictions continue."""
 
-    since: int = Field(description="Place of the row at which the guard tripped.")
-    quantity: Literal["loss", "norm"] = Field(description="What had left its history.")
-    value: float = Field(description="Of the look that tripped it.")
-    limit: float = Field(description="What it may have been.")
+    since: int = Field(description="Log position of the row that tripped the guard.")
+    quantity: Literal["loss", "norm"] = Field(description="Quantity that left its history.")
+    value: float = Field(description="Value at the check that tripped the guard.")
+    limit: float = Field(description="Limit that the value exceeded.")
     is_settled: bool = Field(
-        description="Whether the state has gone back to where nothing was wrong."
+        description="Whether the state has been rolled back to the last good check."
     )
     held_from: int = Field(
-        description="Rows behind this record are in quarantine; the state is of those up to it."
+        description="Log position of the state; rows after it are in quarantine."
     )
-    held_records: int = Field(description="Records behind it, which the journal keeps.")
+    held_records: int = Field(description="Number of records in quarantine.")
     held_bytes: int = Field(
-        description="Of the rows that came since the guard tripped: 16 a feature, 32 a row."
+        description="Size of the rows since the trip: 16 bytes a feature and 32 a row."
     )
 
     @classmethod
     def of(cls, replica: Replica) -> "PauseView | None":
-        """Of a replica as it stands; None while learning goes on."""
+        """The current pause of a replica; None if it is not paused."""
         pauses = None if replica.guarding is None else replica.guarding.pauses
         if pauses is None or not pauses.is_paused:
             return None
@@ -67,24 +67,24 @@ class PauseView(BaseModel):
 
 
 class Counted(BaseModel):
-    """What some rows have shown; each was scored before it was learned."""
+    """Progressive metrics over some rows: each was scored before it was learned."""
 
     rows: int
     loss: float | None = Field(
-        description="Mean loss of the calibrated member: log-loss in nats; for regression the "
-        "scaled squared error."
+        description="Mean loss of the calibrated member: log-loss in nats; for regression the"
+        " scaled squared error."
     )
     error_rate: float | None = Field(description="Mistakes per row; null for regression.")
 
 
 class MemberMetrics(BaseModel):
-    """How well one member does."""
+    """Metrics of one member."""
 
     name: str
-    weight: float = Field(description="Its share in what is served; the active ones sum to 1.")
+    weight: float = Field(description="Share in the prediction; shares of active members sum to 1.")
     since_start: Counted
-    rolling: Counted = Field(description="Over the last rows, 1,000 at most.")
-    resets: int = Field(description="How often it went non-finite and began anew.")
+    rolling: Counted = Field(description="Over the last 1,000 rows.")
+    resets: int = Field(description="Resets because a value was not finite.")
 
     @classmethod
     def of(cls, view: MemberView) -> Self:
@@ -100,9 +100,9 @@ class Calibration(BaseModel):
 
 
 class Member(MemberMetrics):
-    """One member as it stands."""
+    """One member with its spec and current metrics."""
 
-    spec: dict[str, Any] = Field(description="With every default written out.")
+    spec: dict[str, Any] = Field(description="The specification with all defaults.")
     active: bool = Field(description="False while another member is promoted.")
     calibration: Calibration | None
     has_certificate: bool
@@ -114,7 +114,7 @@ class Member(MemberMetrics):
 
 
 class OneMember(Member):
-    """One member and where its model stands."""
+    """One member with the log position of its model."""
 
     model: str
     seq: int
@@ -126,11 +126,11 @@ class OneMember(Member):
 
 
 class Members(MaybeStale):
-    """All members of a model, in the order in which they came."""
+    """All members of a model, in the order in which they were added."""
 
     model: str
     seq: int
-    promoted: str | None = Field(description="The member that is served alone.")
+    promoted: str | None = Field(description="Name of the promoted member, which is served alone.")
     members: list[Member]
 
     @classmethod
@@ -141,7 +141,7 @@ class Members(MaybeStale):
 
 
 def finite(number: float | None) -> float | None:
-    """The number as JSON can hold it: null where it is none, or too large for a float."""
+    """The number, or None (null in JSON) if it is not finite."""
     return number if number is not None and math.isfinite(number) else None
 
 

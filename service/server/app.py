@@ -29,15 +29,15 @@ from dualstream.service.api import (
     unlearn as samples,
     versions,
 )
-from dualstream.service.api.access import Access, not_allowed
+from dualstream.service.api.access import AccessControl, not_allowed
 from dualstream.service.api.api_keys import KeyRing
 from dualstream.service.api.errors import as_problem
 from dualstream.service.api.events import Events
-from dualstream.service.api.http import answer_problem, check_query
+from dualstream.service.api.http import check_query, send_problem
 from dualstream.service.api.learn_and_predict import HotPath, LearnRoute, PredictRoute
 from dualstream.service.api.openapi import describe_hot_routes
 from dualstream.service.api.openapi_common import OF_QUERIES
-from dualstream.service.api.rate_limits import Rates, Store
+from dualstream.service.api.rate_limits import RateLimits, TokenStore
 from dualstream.service.api.request_body import BodyRefused
 from dualstream.service.codecs import media_type
 from dualstream.service.concurrency import drop_traceback
@@ -103,7 +103,7 @@ class Application:
         kind = kind_of(scope["path"]) if scope["type"] == "http" else None
         if kind is not None and not self.admission.admits(kind, scope.get(CONNECTION)):
             await asyncio.sleep(REFUSE_AFTER_S)
-            await answer_problem(send, overloaded(kind), scope["path"])
+            await send_problem(send, overloaded(kind), scope["path"])
             return
         await self._layers(scope, receive, send)
 
@@ -132,8 +132,8 @@ def create_app(
         )
         journal = make_journal(settings.store, settings.durability, limits)
     telemetry = Telemetry(settings.metrics_max_models, metrics_dir)
-    rates = Rates(
-        Store(journal),
+    rates = RateLimits(
+        TokenStore(journal),
         settings.key_requests_per_s,
         settings.key_rows_per_s,
         telemetry.saw_rate_exceeded,
@@ -228,7 +228,7 @@ def create_app(
     events = Events(registry, startup, telemetry)
     routes = learn, predict, events
     hot = HotPath(app, *routes, registry, startup, bodies, telemetry, settings.max_body_bytes)
-    layers = across_origins(Access(hot, keys, rates, telemetry), settings.cors_origins)
+    layers = across_origins(AccessControl(hot, keys, rates, telemetry), settings.cors_origins)
     return Application(layers, registry, loaded, startup, bodies, connections, learn, events)
 
 

@@ -56,7 +56,7 @@ def test_from_nothing_to_a_moving_plot_and_back(page: Page, server: httpx.Client
     expect(page.get_by_role("alert").filter(has_text="hinges")).to_contain_text("/loss")
     expect(page.get_by_role("button", name="Create")).to_be_disabled()
     page.get_by_label("More fields").fill('{"loss": "hinge", "strength": 7}')
-    expect(card(page, "With every default")).to_contain_text('"strength": 7')
+    expect(card(page, "Specification with defaults")).to_contain_text('"strength": 7')
     screenshot(page, "create")
     page.get_by_role("button", name="Create").click()
     expect(page.get_by_role("heading", name=model)).to_be_visible()
@@ -76,7 +76,7 @@ def test_from_nothing_to_a_moving_plot_and_back(page: Page, server: httpx.Client
     assert error.locator("canvas").evaluate("c => c.toDataURL()") != canvas
     metrics = server.get(f"/models/{model}/metrics").json()
     expect(card(page, "Drift")).to_contain_text("rose")
-    expect(error).to_contain_text("Upright lines: drift for the worse (solid)")
+    expect(error).to_contain_text("Vertical lines: drift, worse (solid)")
     shown = f"since start {100 * metrics['since_start']['error_rate']:.1f} %"
     expect(error.locator("p")).to_contain_text(shown)
     expect(card(page, "Certificate")).to_contain_text(re.compile(r"gap 0?\.?\d*[1-9]"))
@@ -105,8 +105,8 @@ def test_from_nothing_to_a_moving_plot_and_back(page: Page, server: httpx.Client
     screenshot(page, "model")
 
     page.get_by_label("Name").fill("good")
-    page.get_by_role("button", name="Keep this state").click()
-    back = page.get_by_role("button", name="Go back to good")
+    page.get_by_role("button", name="Save version").click()
+    back = page.get_by_role("button", name="Roll back to good")
     expect(back).to_be_visible()
     learned = page.locator("dl.facts div").filter(has_text="learned")
     at = server.get(f"/models/{model}").json()
@@ -222,7 +222,7 @@ def test_a_paused_model_says_so_and_learns_on(page: Page, server: httpx.Client, 
     expect(notice).to_be_hidden()
     learn(server, model, samples(200, flip=True))
     expect(notice).to_contain_text("records are in quarantine")
-    expect(card(page, "Drift")).to_contain_text("guard of the loss")
+    expect(card(page, "Drift")).to_contain_text("guard (loss)")
     screenshot(page, "paused")
     page.on("dialog", lambda dialog: dialog.accept())
     page.get_by_role("button", name="Drop the rows").click()

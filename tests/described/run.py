@@ -11,7 +11,7 @@ from schemathesis.config import SchemathesisConfig
 from schemathesis.engine import Status, events, from_schema
 from schemathesis.engine.recorder import ScenarioRecorder
 
-from dualstream.service.api.access import asked_of
+from dualstream.service.api.access import requirement_of
 from dualstream.service.api.api_keys import SCOPES, KeyScope
 
 PHASES = ("examples", "coverage", "fuzzing", "stateful")
@@ -106,7 +106,7 @@ def wrongly_let_in(found: Found, scope: str | None) -> Iterator[tuple[str, int]]
     refused = (400, 401) if scope is None else (400, 401, 403)
     for label, status in found.statuses:
         method, _, path = label.partition(" ")
-        if asked_of(method, path).scope > has and status not in refused:
+        if requirement_of(method, path).scope > has and status not in refused:
             yield label, status
 
 

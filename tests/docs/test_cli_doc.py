@@ -60,7 +60,7 @@ def statements(text: str) -> list[str]:
 
 
 def run_line(before: str, line: str) -> Result:
-    """Run `dualstream LINE` in this process, behind a pipe; what stands behind > is a file."""
+    """Run `dualstream LINE` in this process, behind a pipe; its output goes to the file after >."""
     given = subprocess.run(["bash", "-c", before], capture_output=True, check=True).stdout
     line, _, place = line.partition(" > ")
     done = CliRunner().invoke(app, shlex.split(line), input=given)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from google_crc32c import value as crc32c
 
-from dualstream.service.api.late_labels import _Asked
+from dualstream.service.api.late_labels import _LabelRequest
 from dualstream.service.codecs import as_batch, parse_messages, parse_query_row
 from dualstream.service.codecs.row_schema import BadRow, feature_of, label_of, weight_of
 from dualstream.service.journal.record import (
@@ -214,7 +214,7 @@ def late_labels(data: bytes) -> None:
     """The body of a request that brings labels."""
     model = SimpleNamespace(row_schema=SCHEMAS[(data[0] if data else 0) % len(SCHEMAS)])
     try:
-        asked = _Asked(model, data[1:])  # type: ignore[arg-type]
+        asked = _LabelRequest(model, data[1:])  # type: ignore[arg-type]
     except Problem as problem:
         assert problem.status in (400, 422), problem
         return

@@ -1,8 +1,8 @@
-// The server's own API, with the key of this tab where the server wants one.
+// HTTP client of the dashboard. Sends the API key that this tab has stored.
 
 const KEY = "dualstream-key";
 
-// What went wrong, as problem+json tells it.
+// An error answer (problem+json).
 export class Problem extends Error {
   constructor(status, body) {
     super(body.detail ?? body.title ?? `the server answered ${status}`);
@@ -16,11 +16,11 @@ function headersWith(extra) {
   return key ? { authorization: `Bearer ${key}`, ...extra } : { ...extra };
 }
 
-let asking = null;
+let pendingKey = null;
 
-// One dialog, however many requests were refused.
+// Opens one dialog, even if several requests were refused at once.
 function askForKey() {
-  asking ??= new Promise((resolve) => {
+  pendingKey ??= new Promise((resolve) => {
     const dialog = document.getElementById("key-dialog");
     const input = document.getElementById("key-input");
     dialog.addEventListener(
@@ -28,17 +28,17 @@ function askForKey() {
       () => {
         if (dialog.returnValue === "ok") sessionStorage.setItem(KEY, input.value);
         input.value = "";
-        asking = null;
+        pendingKey = null;
         resolve(dialog.returnValue === "ok");
       },
       { once: true },
     );
     dialog.showModal();
   });
-  return asking;
+  return pendingKey;
 }
 
-// `path` has no leading slash, so that the dashboard works behind a prefix, too.
+// `path` has no leading slash, so that the dashboard also works under a URL prefix.
 export async function request(path, { method = "GET", body, headers, signal } = {}) {
   for (;;) {
     const sent = headersWith(body === undefined ? headers : { "content-type": "application/json", ...headers });
@@ -57,9 +57,9 @@ export async function request(path, { method = "GET", body, headers, signal } = 
 export async function call(path, options) {
   const answer = await request(path, options);
   const text = await answer.text();
-  const told = text ? parse(text) : {};
-  if (!answer.ok) throw new Problem(answer.status, told);
-  return told;
+  const content = text ? parse(text) : {};
+  if (!answer.ok) throw new Problem(answer.status, content);
+  return content;
 }
 
 function parse(text) {
@@ -72,12 +72,13 @@ function parse(text) {
 
 export const modelPath = (id, rest = "") => `models/${encodeURIComponent(id)}${rest}`;
 
-export function complain(error) {
+// Shows an error as a notice for 12 seconds; at most four notices at a time.
+export function showError(error) {
   if (error?.name === "AbortError") return;
-  const told = document.createElement("p");
-  told.textContent = error.message;
+  const notice = document.createElement("p");
+  notice.textContent = error.message;
   const notices = document.getElementById("notices");
-  notices.append(told);
+  notices.append(notice);
   while (notices.children.length > 4) notices.firstChild.remove();
-  setTimeout(() => told.remove(), 12000);
+  setTimeout(() => notice.remove(), 12000);
 }

@@ -1,10 +1,10 @@
-// What a model is made of: its weights, its members, the features that it uses.
+// Cards of a model's weights, members and support.
 
 import { call, modelPath } from "./api.js";
 import { card, facts, h, right, svg, table } from "./dom.js";
 import { count, number, percent } from "./format.js";
 
-// What a model of this specification can tell beside its weights.
+// Whether a model of this specification has members, and whether it tracks its support.
 const hasMembers = (spec) => spec.algorithm === "portfolio" && spec.task !== "multiclass";
 const hasSupport = (spec) =>
   spec.algorithm.startsWith("rda") &&
@@ -22,12 +22,12 @@ export function contents(id, spec, signal) {
   const fill = (place, ...children) => place.replaceChildren(place.firstChild, ...children);
 
   async function refresh() {
-    const [told, found, used] = await Promise.all([
+    const [heaviest, found, used] = await Promise.all([
       call(modelPath(id, "/weights?top=20"), { signal }),
       hasMembers(spec) ? call(modelPath(id, "/members"), { signal }) : null,
       hasSupport(spec) ? call(modelPath(id, "/support"), { signal }) : null,
     ]);
-    fill(weights, weightTable(told));
+    fill(weights, weightTable(heaviest));
     members.hidden = found === null;
     if (found) fill(members, memberTable(found.members));
     support.hidden = used === null;
@@ -67,8 +67,8 @@ function weightTable({ weights, nonzeros, dim, intercept, coefficients }) {
     coefficients?.length
       ? table(
           ["function", { text: "coefficient", number: true }, ""],
-          coefficients.map((one) => [one.name, right(number(one.value)), one.dropped ? "left out" : ""]),
-          "Coefficients of the named functions",
+          coefficients.map((one) => [one.name, right(number(one.value)), one.dropped ? "dropped" : ""]),
+          "Coefficients of the basis functions",
         )
       : null,
   );
@@ -87,7 +87,7 @@ function memberTable(members) {
   const ordered = members.toSorted((a, b) => b.weight - a.weight);
   const hasErrors = ordered.some((one) => one.rolling.error_rate !== null);
   return table(
-    ["member", { text: "share", number: true }, { text: "loss, last rows", number: true },
+    ["member", { text: "share", number: true }, { text: "loss, last 1,000 rows", number: true },
       ...(hasErrors ? [{ text: "error", number: true }] : [])],
     ordered.map((one) => [
       one.name,

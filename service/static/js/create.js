@@ -1,4 +1,4 @@
-// A new model: a few choices, everything else as JSON, checked by the server as one writes.
+// Form for a new model. The server validates the specification while the user types.
 
 import { Problem, call, modelPath } from "./api.js";
 import { card, h } from "./dom.js";
@@ -6,7 +6,7 @@ import { card, h } from "./dom.js";
 const CHECK_MS = 250;
 const TASKS = { binary: "two classes", multiclass: "several classes", regression: "a number" };
 const ALGORITHMS = {
-  portfolio: "nothing to tune: many models at once, combined",
+  portfolio: "no tuning: several learners, weighted by their losses",
   dual_ascent: "O-DCA: dual steps, windows, a certificate",
   dc: "ODCA: ramp-like losses, for noisy labels",
   rda: "regularized dual averaging: sparse weights",
@@ -21,7 +21,7 @@ const ALGORITHMS = {
   passive_aggressive: "passive-aggressive",
   romma: "ROMMA",
   alma: "ALMA",
-  semiparametric: "named functions beside a kernel, for numbers",
+  semiparametric: "named functions and a kernel, for regression",
 };
 
 export async function showCreate(root, signal) {
@@ -35,7 +35,7 @@ export async function showCreate(root, signal) {
   const name = h("input", { required: true, maxlength: 128, pattern: "[A-Za-z0-9][A-Za-z0-9._\\-]{0,127}", autocomplete: "off" });
   const task = choice(TASKS);
   const algorithm = choice(ALGORITHMS);
-  const kind = choice({ hashed: "features have names", indexed: "features have places, 1 to dim" });
+  const kind = choice({ hashed: "features have names", indexed: "features are numbered from 1 to dim" });
   const dim = h("input", { type: "number", min: 1, value: 10 });
   const rest = h("textarea", { spellcheck: "false", rows: 5 });
   const errors = h("p", { class: "error", role: "alert" });
@@ -46,17 +46,17 @@ export async function showCreate(root, signal) {
     "form",
     { onsubmit: (event) => submit(event), oninput: () => later() },
     field("name", "Name", name, "Letters, digits, dots, dashes and underscores."),
-    field("task", "It predicts", task),
+    field("task", "Task", task),
     field("algorithm", "Algorithm", algorithm),
     field("kind", "Features", kind),
     dimField,
-    field("rest", "More fields, as JSON", rest, 'As in {"loss": "hinge", "window": "sliding"}; they win over the choices above.'),
+    field("rest", "More fields, as JSON", rest, 'For example {"loss": "hinge", "window": "sliding"}. These fields override the choices above.'),
     errors,
     create,
   );
   root.append(
     h("h1", {}, "New model"),
-    h("div", { class: "grid" }, card("Specification", form), card("With every default", resolved)),
+    h("div", { class: "grid" }, card("Specification", form), card("Specification with defaults", resolved)),
   );
 
   function given() {
@@ -68,10 +68,10 @@ export async function showCreate(root, signal) {
 
   async function check() {
     try {
-      const told = await call("specs/resolve", { method: "POST", body: given(), signal });
-      if (told.spec) resolved.textContent = JSON.stringify(told.spec, null, 2);
-      errors.textContent = told.errors.map((one) => `${one.pointer} ${one.reason}`).join("\n");
-      create.disabled = told.spec === null;
+      const found = await call("specs/resolve", { method: "POST", body: given(), signal });
+      if (found.spec) resolved.textContent = JSON.stringify(found.spec, null, 2);
+      errors.textContent = found.errors.map((one) => `${one.pointer} ${one.reason}`).join("\n");
+      create.disabled = found.spec === null;
     } catch (error) {
       refuse(error);
     }
@@ -79,10 +79,10 @@ export async function showCreate(root, signal) {
 
   function refuse(error) {
     if (error.name === "AbortError") return;
-    const told = error instanceof Problem && error.errors.length
+    const text = error instanceof Problem && error.errors.length
       ? error.errors.map((one) => `${one.pointer} ${one.reason}`).join("\n")
       : error.message;
-    errors.textContent = told;
+    errors.textContent = text;
     create.disabled = true;
   }
 

@@ -1,4 +1,4 @@
-// The API as openapi.json describes it, to read and to try.
+// Swagger UI of openapi.json, in the colour scheme of the system.
 
 /* global SwaggerUIBundle */
 const dark = matchMedia("(prefers-color-scheme: dark)");

@@ -1,4 +1,4 @@
-// Elements by name, attributes and children; text is always text, never markup.
+// Creates elements from name, attributes and children. Strings are always inserted as text.
 
 export function h(name, attributes = {}, ...children) {
   const element = document.createElement(name);
@@ -38,7 +38,7 @@ export function table(head, rows, caption) {
   );
 }
 
-// A right-aligned cell of what is no plain number.
+// A right-aligned table cell with formatted text.
 export const right = (text) => ({ text, number: true });
 
 export function facts(pairs) {

@@ -1,10 +1,10 @@
-// Server-sent events over fetch: an EventSource cannot send a key.
+// Server-sent events over fetch, because EventSource cannot send an API key.
 
 import { Problem, modelPath, request } from "./api.js";
 
 const RETRY_MS = 2000;
 
-// Calls `on(kind, data)` for each event until `signal` ends it; comes back where it was cut.
+// Calls `on(kind, data)` for each event until `signal` aborts. Reconnects with Last-Event-ID.
 export async function listen(id, signal, on, everyMs = 500) {
   let last = null;
   while (!signal.aborted) {
@@ -30,13 +30,13 @@ export async function listen(id, signal, on, everyMs = 500) {
 
 async function* eventsOf(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
-  let held = "";
+  let buffered = "";
   for (;;) {
     const { value, done } = await reader.read();
     if (done) return;
-    held += value;
-    const blocks = held.split("\n\n");
-    held = blocks.pop();
+    buffered += value;
+    const blocks = buffered.split("\n\n");
+    buffered = blocks.pop();
     for (const block of blocks) {
       const fields = Object.fromEntries(
         block.split("\n").filter((line) => !line.startsWith(":")).map((line) => {

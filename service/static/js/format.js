@@ -1,4 +1,4 @@
-// Numbers as people read them.
+// Formats numbers, ratios and times for display.
 
 const whole = new Intl.NumberFormat("en");
 const short = new Intl.NumberFormat("en", { maximumSignificantDigits: 4 });
@@ -14,7 +14,7 @@ export function number(value) {
 export const percent = (ratio) =>
   ratio == null ? "–" : `${(100 * ratio).toFixed(ratio < 0.1 ? 2 : 1)} %`;
 
-// On an axis, whose ticks are round.
+// A percentage on an axis, where ticks are round numbers.
 export const share = (ratio) => `${number(100 * ratio)} %`;
 
 export const clock = (seconds) =>

@@ -1,6 +1,6 @@
-// Which page is shown, by the part of the address after #.
+// Router: shows the page that the URL fragment names. Polls /readyz.
 
-import { call, complain } from "./api.js";
+import { call, showError } from "./api.js";
 import { showCreate } from "./create.js";
 import { showModel } from "./model.js";
 import { showModels } from "./models.js";
@@ -23,20 +23,20 @@ async function show() {
     else await showModels(root, signal);
   } catch (error) {
     if (signal.aborted) return;
-    const told = document.createElement("p");
-    told.className = "error";
-    told.textContent = error.message;
-    root.append(told);
+    const message = document.createElement("p");
+    message.className = "error";
+    message.textContent = error.message;
+    root.append(message);
   }
 }
 
 async function watchHealth() {
   try {
-    const told = await call("readyz");
-    health.textContent = told.degraded ? `ready, without its ${told.degraded}` : "ready";
-    health.className = told.degraded ? "bad" : "good";
+    const { degraded } = await call("readyz");
+    health.textContent = degraded ? `ready, ${degraded} unavailable` : "ready";
+    health.className = degraded ? "bad" : "good";
   } catch (error) {
-    health.textContent = error.status ? `not ready: ${error.message}` : "the server does not answer";
+    health.textContent = error.status ? `not ready: ${error.message}` : "no answer from the server";
     health.className = "bad";
   }
 }
@@ -46,7 +46,7 @@ addEventListener("hashchange", () => {
   main.focus();
 });
 addEventListener("unhandledrejection", (event) => {
-  complain(event.reason);
+  showError(event.reason);
   event.preventDefault();
 });
 show();

@@ -1,6 +1,6 @@
-// What there is to measure: errors of classes, absolute errors of numbers.
+// The error measure of a model: error rate, or mean absolute error for regression.
 
-// Of one view (since_start or rolling): the name of the error, and the baselines beside it.
+// Name of the error field in a view (since_start or rolling), and the values of the baselines.
 export function measure(view) {
   const isRegression = "mae" in view;
   const name = isRegression ? "mae" : "error_rate";
@@ -8,16 +8,15 @@ export function measure(view) {
     name,
     ratio: !isRegression,
     baselines: (of) =>
-      Object.entries(of.baselines).map(([label, told]) => ({
+      Object.entries(of.baselines).map(([label, metrics]) => ({
         label: label.replace("_", " "),
-        value: told[name],
+        value: metrics[name],
       })),
   };
 }
 
-// The mean of `read(view)` over the rows just before each point: of so many that the course can be
-// seen, few at the start of a stream and a fortieth of it later. From the means since the start,
-// which every point has.
+// Moving average of `read(view)` at each point, over the last 25 rows or a fortieth of the stream.
+// Computed from the means since the start, which every point has.
 export function recent(points, read) {
   const total = points.at(-1)?.rows ?? 0;
   const least = Math.max(25, total / 40);

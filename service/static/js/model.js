@@ -1,10 +1,10 @@
-// One model, live: a page of cards that server-sent events keep up to date.
+// Page of one model: cards that server-sent events update.
 
-import { call, complain, modelPath } from "./api.js";
+import { call, showError, modelPath } from "./api.js";
 import { card, facts, h } from "./dom.js";
 import { listen } from "./events.js";
 import { count, number, percent, time } from "./format.js";
-import { Courses } from "./courses.js";
+import { ModelPlots } from "./model_plots.js";
 import { contents } from "./contents.js";
 import { pauseNotice } from "./pauses.js";
 import { predictCard } from "./predict.js";
@@ -17,10 +17,10 @@ export async function showModel(root, id, signal) {
   const view = await call(modelPath(id), { signal });
   const heading = h("h1", {}, id);
   const state = h("span", { class: "chip", role: "status" }, "connecting");
-  const told = h("div");
+  const summary = h("div");
   const pause = pauseNotice(id, signal, () => reload());
-  root.append(heading, state, pause.element, told);
-  const courses = new Courses(view.spec, signal);
+  root.append(heading, state, pause.element, summary);
+  const plots = new ModelPlots(view.spec, signal);
   const parts = contents(id, view.spec, signal);
   const versions = versionsCard(id, signal, () => reload());
   const refits = refitsCard(id, view.spec, signal);
@@ -29,7 +29,7 @@ export async function showModel(root, id, signal) {
     h(
       "div",
       { class: "grid" },
-      courses.elements,
+      plots.elements,
       predictCard(id, view.spec, signal),
       parts.elements,
       refits.element,
@@ -42,14 +42,14 @@ export async function showModel(root, id, signal) {
   async function reload() {
     stale = false;
     const timeline = await call(modelPath(id, "/timeline"), { signal });
-    courses.begin(timeline);
+    plots.begin(timeline);
     await Promise.all([parts.refresh(), refits.refresh(), versions.refresh()]);
   }
 
-  function tell(event) {
-    told.replaceChildren(
+  function showSummary(event) {
+    summary.replaceChildren(
       facts({
-        is: `${view.spec.algorithm}, ${view.spec.task}`,
+        type: `${view.spec.algorithm}, ${view.spec.task}`,
         created: time(view.created),
         seq: count(event.seq),
         learned: count(event.samples),
@@ -65,26 +65,26 @@ export async function showModel(root, id, signal) {
   }
 
   await reload();
-  tell({ seq: view.seq, samples: view.samples, rejected: view.rejected });
-  pause.tell(view.paused);
+  showSummary({ seq: view.seq, samples: view.samples, rejected: view.rejected });
+  pause.update(view.paused);
   const timer = setInterval(() => {
     if (stale && !document.hidden) {
       stale = false;
-      Promise.all([parts.refresh(), refits.refresh(), versions.refresh()]).catch(complain);
+      Promise.all([parts.refresh(), refits.refresh(), versions.refresh()]).catch(showError);
     }
   }, REFRESH_MS);
   signal.addEventListener("abort", () => clearInterval(timer));
   listen(id, signal, (kind, event) => {
     if (kind === "open") state.textContent = "live";
-    else if (kind === "lost") state.textContent = "lost, trying again";
+    else if (kind === "lost") state.textContent = "disconnected, reconnecting";
     else if (kind === "deleted") state.textContent = "deleted";
     else if (event.samples !== undefined) {
-      state.textContent = event.stale ? "stale: the store is away" : "live";
+      state.textContent = event.stale ? "stale: the store is unavailable" : "live";
       stale = true;
-      tell(event);
-      pause.tell(event.paused);
-      // It went back, or drifted: what was drawn is no longer the way there.
-      if (courses.add(event)) reload().catch(complain);
+      showSummary(event);
+      pause.update(event.paused);
+      // After a rollback or a drift event the timeline has changed.
+      if (plots.add(event)) reload().catch(showError);
     }
-  }).catch(complain);
+  }).catch(showError);
 }

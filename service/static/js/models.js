@@ -1,6 +1,6 @@
-// All models, each with the course of its error.
+// Page of all models, each with a plot of its error.
 
-import { call, complain, modelPath, request } from "./api.js";
+import { call, showError, modelPath, request } from "./api.js";
 import { facts, h, svg } from "./dom.js";
 import { count, number, percent } from "./format.js";
 import { measure, recent } from "./metrics.js";
@@ -15,7 +15,7 @@ export async function showModels(root, signal) {
   const empty = h(
     "p",
     { hidden: true },
-    "There is no model yet. ",
+    "There are no models yet. ",
     h("a", { href: "#/new" }, "Create one"),
     ", or PUT its specification to models/NAME.",
   );
@@ -38,7 +38,7 @@ export async function showModels(root, signal) {
     const shown = page.models.map((model) => {
       const card = cards.get(model.id) ?? new Card(model.id);
       cards.set(model.id, card);
-      card.tell(model);
+      card.update(model);
       return card;
     });
     for (const card of shown) if (card.element.parentNode !== list) list.append(card.element);
@@ -53,7 +53,7 @@ export async function showModels(root, signal) {
 
   await refresh();
   const timer = setInterval(() => {
-    if (!document.hidden) refresh().catch(complain);
+    if (!document.hidden) refresh().catch(showError);
   }, REFRESH_MS);
   signal.addEventListener("abort", () => clearInterval(timer));
 }
@@ -62,47 +62,47 @@ class Card {
   constructor(id) {
     this.id = id;
     this.etag = null;
-    this.told = h("div");
-    this.course = h("div");
+    this.summary = h("div");
+    this.plot = h("div");
     const title = h("h2", {}, h("a", { href: `#/models/${encodeURIComponent(id)}` }, id));
-    this.element = h("li", { class: "card" }, title, this.course, this.told);
+    this.element = h("li", { class: "card" }, title, this.plot, this.summary);
   }
 
-  tell(model) {
-    this.isHeld = model.samples !== undefined;
+  update(model) {
+    this.isLoaded = model.samples !== undefined;
     const { task, algorithm } = model.spec;
-    this.told.replaceChildren(
+    this.summary.replaceChildren(
       model.unreadable ? h("p", { class: "error" }, model.unreadable) : "",
       model.paused ? h("p", { class: "error" }, `paused since seq ${count(model.paused.since)}`) : "",
       facts({
-        is: `${algorithm}, ${task}`,
+        type: `${algorithm}, ${task}`,
         seq: count(model.seq),
-        learned: this.isHeld ? count(model.samples) : "not in memory",
+        learned: this.isLoaded ? count(model.samples) : "not in memory",
       }),
     );
   }
 
-  // The errors of each stretch of rows, and those of the best baseline, dashed.
+  // Plot the recent error, and that of the first baseline (dashed).
   async draw(signal) {
-    if (!this.isHeld) return;
+    if (!this.isLoaded) return;
     const headers = this.etag ? { "if-none-match": this.etag } : {};
     const answer = await request(modelPath(this.id, "/timeline"), { headers, signal });
-    if (!answer.ok) return; // 304, or it is gone meanwhile
+    if (!answer.ok) return; // 304, or the model was deleted
     this.etag = answer.headers.get("etag");
     const { points } = await answer.json();
     if (!points.length) {
-      this.course.replaceChildren(h("p", { class: "quiet small" }, "It has learned nothing yet."));
+      this.plot.replaceChildren(h("p", { class: "quiet small" }, "No rows learned yet."));
       return;
     }
     const { name, baselines, ratio } = measure(points.at(-1).since_start);
-    const course = (read) => recent(points, read).map((value, k) => [points[k].rows, value]);
-    const own = course((view) => view[name]);
-    const base = course((view) => baselines(view)[0].value);
+    const curve = (read) => recent(points, read).map((value, k) => [points[k].rows, value]);
+    const own = curve((view) => view[name]);
+    const base = curve((view) => baselines(view)[0].value);
     const now = points.at(-1).since_start;
     const show = ratio ? percent : number;
-    const beaten = baselines(now)[0];
-    const text = `${name.replace("_", " ")} ${show(now[name])}, ${beaten.label} ${show(beaten.value)}`;
-    this.course.replaceChildren(sparkline(own, base, text), h("p", { class: "small" }, text));
+    const baseline = baselines(now)[0];
+    const text = `${name.replace("_", " ")} ${show(now[name])}, ${baseline.label} ${show(baseline.value)}`;
+    this.plot.replaceChildren(sparkline(own, base, text), h("p", { class: "small" }, text));
   }
 }
 

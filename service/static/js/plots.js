@@ -1,24 +1,24 @@
-// uPlot in the colours of the page, as wide as its card, drawn anew when either changes.
+// A uPlot chart in the colours of the page and the width of its card; follows changes of both.
 
 /* global uPlot */
 import { h } from "./dom.js";
 import { clock, count, number, percent, share } from "./format.js";
 
 const HEIGHT = 250;
-// Between ticks of time: seconds, minutes and hours, never parts of a second.
+// Intervals of time ticks in seconds.
 const STEPS_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 86400];
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-// series: [{label, colour, dash, format, ownAxis}], of which the last may have an axis of its own on
-// the right; markers: () => [{x, isBad}], of which bad ones are solid
+// series: [{label, colour, dash, format, ownAxis}]; the last one can have its own axis on the right.
+// markers: () => [{x, isBad}]; bad ones are solid.
 export class Plot {
   constructor({ title, series, xLabel = "rows learned", xIsTime = false, log = false, markers }, signal) {
     this.given = { title, series, xLabel, xIsTime, log, markers };
     this.data = [[], ...series.map(() => [])];
     this.summary = h("p", { class: "small quiet" }, "No data yet.");
     this.place = h("div", { class: "plot", role: "img", "aria-label": title, hidden: true });
-    this.key = h("div", { class: "small quiet", hidden: true }, "Upright lines: drift ",
-      h("span", { class: "bad" }, "for the worse (solid)"), " or ", h("span", { class: "good" }, "for the better (dashed)"), ".");
+    this.key = h("div", { class: "small quiet", hidden: true }, "Vertical lines: drift, ",
+      h("span", { class: "bad" }, "worse (solid)"), " or ", h("span", { class: "good" }, "better (dashed)"), ".");
     this.element = h("div", {}, this.place, this.summary, this.key);
     const resized = new ResizeObserver(() => this.resize());
     resized.observe(this.place);
@@ -77,11 +77,11 @@ export class Plot {
     if (!this.chart) this.make();
     else this.chart.setData(data);
     const last = (column) => column.findLast((value) => value != null);
-    const told = this.given.series
+    const values = this.given.series
       .map((one, k) => [one, last(data[k + 1])])
       .filter(([, value]) => value != null)
       .map(([one, value]) => `${one.label} ${(one.format ?? number)(value)}`);
-    this.summary.textContent = told.length ? `Now: ${told.join(", ")}.` : "No data yet.";
+    this.summary.textContent = values.length ? `Now: ${values.join(", ")}.` : "No data yet.";
     this.key.hidden = !this.given.markers?.().length;
   }
 
@@ -96,7 +96,7 @@ function drawMarkers(chart, markers) {
   ctx.save();
   ctx.lineWidth = devicePixelRatio;
   for (const marker of markers) {
-    // What a model has gone back from lies behind the last of its rows.
+    // After a rollback an event can lie after the last row: draw it at the last row.
     const x = Math.round(chart.valToPos(Math.min(marker.x, chart.data[0].at(-1)), "x", true));
     if (x < bbox.left || x > bbox.left + bbox.width) continue;
     ctx.strokeStyle = colour(marker.isBad ? "--bad" : "--good");

@@ -1,12 +1,12 @@
-// Try a prediction, and see what each feature did: the score less the score without it, which for a
-// linear model is weight times value.
+// Form for a prediction. Shows each feature's contribution: the score minus the score without the
+// feature, which is weight times value in a linear model.
 
 import { Problem, call, modelPath } from "./api.js";
 import { bar } from "./contents.js";
 import { card, facts, h, right, table } from "./dom.js";
 import { number, percent } from "./format.js";
 
-const MOST_FEATURES = 200;
+const MAX_FEATURES = 200;
 
 export function predictCard(id, spec, signal) {
   const isHashed = spec.features.kind === "hashed";
@@ -22,12 +22,12 @@ export function predictCard(id, spec, signal) {
       { class: "field" },
       h("label", { for: "predict-x" }, "Features, as JSON"),
       input,
-      h("p", { class: "small quiet" }, "An object of names (or places) to numbers, texts or true and false; or a list of numbers."),
+      h("p", { class: "small quiet" }, "An object from feature names or indices to numbers, strings or booleans; or a list of numbers."),
     ),
     h("button", { class: "main" }, "Predict"),
   );
 
-  // Until one writes into it, features that the model knows stand there.
+  // Until the user types, the input has known features of the model.
   suggested(id, isHashed, signal).then((x) => {
     if (x !== null && input.value === example) input.value = JSON.stringify(x, null, 1).replace(/\n */g, " ");
   }, () => {});
@@ -38,10 +38,10 @@ export function predictCard(id, spec, signal) {
       const x = JSON.parse(input.value);
       answer.replaceChildren(await explained(id, x, signal));
     } catch (error) {
-      const told = error instanceof Problem && error.errors.length
+      const text = error instanceof Problem && error.errors.length
         ? error.errors.map((one) => `${one.pointer} ${one.reason}`).join("\n")
         : error.message;
-      answer.replaceChildren(h("p", { class: "error" }, told));
+      answer.replaceChildren(h("p", { class: "error" }, text));
     }
   }
 
@@ -50,7 +50,7 @@ export function predictCard(id, spec, signal) {
 
 const SUGGESTED = 4;
 
-// A text is the feature `name=text` of value 1.
+// A string value is the feature `name=text` with value 1.
 async function suggested(id, isHashed, signal) {
   const { weights } = await call(modelPath(id, `/weights?top=${SUGGESTED}`), { signal });
   const names = weights.map((one) => (isHashed ? one.name : String(one.index)));
@@ -63,25 +63,25 @@ async function suggested(id, isHashed, signal) {
 
 async function explained(id, x, signal) {
   const features = featuresOf(x);
-  const asked = features.slice(0, MOST_FEATURES);
+  const asked = features.slice(0, MAX_FEATURES);
   const samples = [{ x }, ...asked.map(([name]) => ({ x: without(x, name) }))];
-  const told = await call(modelPath(id, "/predict"), { method: "POST", body: { samples }, signal });
-  const best = Array.isArray(told.scores[0]) ? indexOfMost(told.scores[0]) : null;
-  const score = (row) => (best === null ? told.scores[row] : told.scores[row][best]);
+  const predicted = await call(modelPath(id, "/predict"), { method: "POST", body: { samples }, signal });
+  const best = Array.isArray(predicted.scores[0]) ? indexOfMax(predicted.scores[0]) : null;
+  const score = (row) => (best === null ? predicted.scores[row] : predicted.scores[row][best]);
   const whole = score(0);
   const parts = asked
     .map(([name, value], k) => ({ name, value, part: whole - score(k + 1) }))
     .sort((a, b) => Math.abs(b.part) - Math.abs(a.part));
   const most = Math.max(...parts.map((one) => Math.abs(one.part)), 1e-300);
-  const probability = Array.isArray(told.probabilities?.[0]) ? told.probabilities[0][best] : told.probabilities?.[0];
+  const probability = Array.isArray(predicted.probabilities?.[0]) ? predicted.probabilities[0][best] : predicted.probabilities?.[0];
   return h(
     "div",
     {},
     facts({
-      label: told.labels ? String(told.labels[0]) : null,
+      label: predicted.labels ? String(predicted.labels[0]) : null,
       score: number(whole),
       probability: probability == null ? null : percent(probability),
-      seq: told.seq,
+      seq: predicted.seq,
     }),
     parts.length
       ? table(
@@ -90,8 +90,8 @@ async function explained(id, x, signal) {
           "What each feature adds to the score",
         )
       : null,
-    features.length > MOST_FEATURES
-      ? h("p", { class: "small quiet" }, `Of the first ${MOST_FEATURES} features.`)
+    features.length > MAX_FEATURES
+      ? h("p", { class: "small quiet" }, `Only the first ${MAX_FEATURES} features are shown.`)
       : null,
   );
 }
@@ -108,4 +108,4 @@ function without(x, name) {
   return Object.fromEntries(Object.entries(x).filter(([key]) => key !== name));
 }
 
-const indexOfMost = (values) => values.indexOf(Math.max(...values));
+const indexOfMax = (values) => values.indexOf(Math.max(...values));

@@ -1,6 +1,6 @@
-// Refits of a model that has a window to solve, and how far it is from the optimum of its window.
+// Card of a model's refits, and of the distance from the optimum of its window.
 
-import { call, complain, modelPath } from "./api.js";
+import { call, showError, modelPath } from "./api.js";
 import { card, facts, h, right, table } from "./dom.js";
 import { count, number } from "./format.js";
 
@@ -13,7 +13,7 @@ export function refitsCard(id, spec, signal) {
   const list = h("div");
   const element = card("Refits", h("p", { class: "row" }, begin, compare), optimum, list);
   element.hidden = !["dual_ascent", "semiparametric"].includes(spec.algorithm);
-  // A refit of a semiparametric model tells that itself.
+  // Refits of semiparametric models report the gap themselves.
   compare.hidden = spec.algorithm === "semiparametric";
 
   begin.addEventListener("click", () =>
@@ -25,7 +25,7 @@ export function refitsCard(id, spec, signal) {
       optimum.replaceChildren(
         facts({
           served: number(reference.served),
-          "least possible": number(reference.lower_bound),
+          "lower bound": number(reference.lower_bound),
           gap: number(reference.gap),
           [`regret over ${count(reference.regret_rows)} rows`]: number(reference.regret),
         }),
@@ -39,7 +39,7 @@ export function refitsCard(id, spec, signal) {
       await what();
       await refresh();
     } catch (error) {
-      complain(error);
+      showError(error);
     } finally {
       button.disabled = false;
     }
@@ -59,7 +59,7 @@ export function refitsCard(id, spec, signal) {
     list.replaceChildren(
       refits.length
         ? table(
-            ["status", right("of seq"), right("visits"), right("gap before"), right("gap"), ""],
+            ["status", right("at seq"), right("visits"), right("gap before"), right("gap"), ""],
             refits.map((one) => [
               one.reason ? `${one.status}: ${one.reason}` : one.status,
               right(count(one.seq)),
@@ -68,12 +68,12 @@ export function refitsCard(id, spec, signal) {
               right(number(one.relative_gap)),
               UNDER_WAY.includes(one.status) ? cancel(one.job) : "",
             ]),
-            "Refits, the newest first",
+            "Refits, newest first",
           )
-        : h("p", { class: "quiet" }, "None was made yet."),
+        : h("p", { class: "quiet" }, "No refits yet."),
     );
     if (refits.some((one) => UNDER_WAY.includes(one.status)) && !signal.aborted) {
-      setTimeout(() => refresh().catch(complain), 500);
+      setTimeout(() => refresh().catch(showError), 500);
     }
   }
 

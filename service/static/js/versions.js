@@ -1,12 +1,12 @@
-// Copies of a model by name: take one, go back to one.
+// Card of a model's versions: save one, roll back to one.
 
-import { call, complain, modelPath } from "./api.js";
+import { call, showError, modelPath } from "./api.js";
 import { card, h, right, table } from "./dom.js";
 import { count, time } from "./format.js";
 
 export function versionsCard(id, signal, changed) {
   const name = h("input", { id: "version-name", placeholder: "seq-…", maxlength: 64 });
-  const take = h("button", {}, "Keep this state");
+  const take = h("button", {}, "Save version");
   const list = h("div");
   const form = h(
     "form",
@@ -29,16 +29,16 @@ export function versionsCard(id, signal, changed) {
       await what();
       await changed();
     } catch (error) {
-      complain(error);
+      showError(error);
     } finally {
       button.disabled = false;
     }
   }
 
-  function goBack(version) {
-    const button = h("button", { "aria-label": `Go back to ${version.name}` }, "Go back");
+  function rollBack(version) {
+    const button = h("button", { "aria-label": `Roll back to ${version.name}` }, "Roll back");
     button.addEventListener("click", () => {
-      if (!confirm(`Go back to ${version.name}, at seq ${version.seq}? What was learned since is forgotten.`)) return;
+      if (!confirm(`Roll back to ${version.name}, at seq ${version.seq}? Rows learned since are undone.`)) return;
       act(button, () =>
         call(modelPath(id, "/rollback"), {
           method: "POST",
@@ -55,18 +55,18 @@ export function versionsCard(id, signal, changed) {
     list.replaceChildren(
       versions.length
         ? table(
-            ["name", { text: "seq", number: true }, "taken", ""],
-            versions.map((one) => [one.name, right(count(one.seq)), time(one.created), goBack(one)]),
+            ["name", { text: "seq", number: true }, "created", ""],
+            versions.map((one) => [one.name, right(count(one.seq)), time(one.created), rollBack(one)]),
             "Versions",
           )
-        : h("p", { class: "quiet" }, "None was taken yet."),
+        : h("p", { class: "quiet" }, "No versions yet."),
     );
   }
 
   return { element, refresh };
 }
 
-// crypto.randomUUID is there on secure origins alone.
+// crypto.randomUUID exists on secure origins only.
 function keyOf() {
   const bytes = crypto.getRandomValues(new Uint8Array(16));
   return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");

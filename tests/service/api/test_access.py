@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from dualstream.client import BadInput, Client, Refused
 from dualstream.client.calls import with_api_key
 from dualstream.service import cli
-from dualstream.service.api.access import NEEDS, asked_of
+from dualstream.service.api.access import REQUIRED_SCOPES, requirement_of
 from dualstream.service.api.api_keys import (
     BadKeys,
     KeyRing,
@@ -80,11 +80,11 @@ def test_every_route_has_a_scope_and_nothing_else_has(keyed):
             for method in getattr(route, "methods", None) or {"GET"}
             if method != "HEAD"
         }
-    named = {(method, path) for path, methods in NEEDS.items() for method in methods}
+    named = {(method, path) for path, methods in REQUIRED_SCOPES.items() for method in methods}
     assert named == served
     for method, path in named:
         filled = path.format(**PLACES, file="a.js")
-        assert asked_of(method, filled)[:2] == (path, NEEDS[path][method])
+        assert requirement_of(method, filled)[:2] == (path, REQUIRED_SCOPES[path][method])
 
 
 def test_every_route_refuses_who_has_no_key_a_wrong_one_or_one_for_less(keyed):
@@ -93,7 +93,7 @@ def test_every_route_refuses_who_has_no_key_a_wrong_one_or_one_for_less(keyed):
     document = keyed.get("/openapi.json").json()
     for method, path in operations(document):
         filled = path.format(**PLACES)
-        needed = NEEDS[path][method]
+        needed = REQUIRED_SCOPES[path][method]
         security = document["paths"][path][method.lower()]["security"]
         if needed is KeyScope.NOTHING:
             assert security == []
@@ -185,33 +185,33 @@ def test_keys_are_followed_as_their_file_changes(tmp_path, caplog):
     assert ring.find(old[0].encode()) == old[1]
     assert ring.find(new[0].encode()) is None
     file.write_text(f"{old[1].line()}\n{new[1].line()}\n")
-    ring.look()
+    ring.reload_if_changed()
     assert ring.find(old[0].encode()) == old[1] and ring.find(new[0].encode()) == new[1]
     # A key where its digest should be is not told to who reads the log.
     file.write_text(f"{old[1].line()}\nproducer {new[0]} learn\n")
     with caplog.at_level(logging.ERROR):
-        ring.look()
+        ring.reload_if_changed()
     assert "line 2" in caplog.text and new[0] not in caplog.text
     file.unlink()
-    ring.look()
+    ring.reload_if_changed()
     assert ring.find(new[0].encode()) == new[1]
     file.write_text(new[1].line())
-    ring.look()
+    ring.reload_if_changed()
     assert ring.find(old[0].encode()) is None and ring.find(new[0].encode()) == new[1]
     file.write_text("")
-    ring.look()
+    ring.reload_if_changed()
     assert ring.find(new[0].encode()) is None
 
 
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("a learn", "a key is NAME"),
-        ("a sha256:12 learn", "the digest is"),
+        ("a learn", "expected NAME"),
+        ("a sha256:12 learn", "the digest must be"),
         (f"a sha256:{'0' * 64} write", "predict, learn, admin"),
-        (f"a sha256:{'0' * 64} learn a/b", "a pattern"),
+        (f"a sha256:{'0' * 64} learn a/b", "a model pattern"),
         (f"a! sha256:{'0' * 64} learn", "a name"),
-        (f"a sha256:{'0' * 64} learn; b sha256:{'0' * 64} admin", "the same key"),
+        (f"a sha256:{'0' * 64} learn; b sha256:{'0' * 64} admin", "the same digest"),
         ("", "no key in DUALSTREAM_KEYS"),
     ],
 )
@@ -312,7 +312,7 @@ def test_over_tls_no_key_is_written_or_told_anywhere(tmp_path, monkeypatch):
                 done = CliRunner().invoke(cli.app, [*command, "--api-key", admin])
                 assert done.exit_code == 0 and '"id":"m"' in done.stdout
                 done = CliRunner().invoke(cli.app, command)
-                assert done.exit_code == 3 and "a valid key is needed" in done.output
+                assert done.exit_code == 3 and "a valid API key is required" in done.output
                 told.append(done.output)
                 for client in (http(admin), http(wrong)):
                     with client:
@@ -342,7 +342,7 @@ def test_over_tls_no_key_is_written_or_told_anywhere(tmp_path, monkeypatch):
         told += server.said
     assert server.url in healthy_in_its_image(server.url, certificate)
     written = b"".join(file.read_bytes() for file in tmp_path.iterdir())
-    assert b"read again: 1 are valid" in written
+    assert b"reloaded: 1 keys are valid" in written
     for secret in (admin, wrong, later):
         assert secret.encode() not in written
         assert not any(secret in text for text in told)

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 import dualstream.service.jobs.refit
 from dualstream.client import Client
 from dualstream.service import cli
-from dualstream.service.api.access import NEEDS
+from dualstream.service.api.access import REQUIRED_SCOPES
 from dualstream.service.api.api_keys import KeyScope, new_key
 from dualstream.service.cli.demo.server_process import ServerProcess
 from tests.service.conftest import SPEC, assert_problem
@@ -119,7 +119,7 @@ def test_each_route_that_changes_a_model_is_told_of_with_the_key_that_asked(keye
     assert found[2]["detail"] == {"since": found[1]["detail"]["since"], "rows": "drop"}
     changing = {
         (method, route)
-        for route, methods in NEEDS.items()
+        for route, methods in REQUIRED_SCOPES.items()
         for method, scope in methods.items()
         if scope is KeyScope.ADMIN and method != "GET"
     }

@@ -298,7 +298,7 @@ def test_a_request_has_one_key(model, second):
     ):
         answer = model.post(f"/models/m/{path}", json=body, headers=keys)
         told = assert_problem(answer, 422, "invalid-idempotency-key")
-        assert "Idempotency-Key is there more than once" in told["detail"]
+        assert "Idempotency-Key is repeated" in told["detail"]
     assert model.get("/models/m").json()["seq"] == 0
 
 
@@ -419,7 +419,7 @@ def test_a_parameter_that_a_route_does_not_have_is_refused(model):
         ("GET", "/models/m/weights?top=3&topp=3", "topp"),
         ("GET", "/models/m/certificate?refrence=true", "refrence"),
         ("GET", "/models/m/metrics?verbose", "verbose"),
-        ("GET", "/models/m/weights?top=3&top=4", "top is there twice"),
+        ("GET", "/models/m/weights?top=3&top=4", "top is repeated"),
         ("GET", "/audit?modle=m", "modle"),
         ("POST", "/specs/resolve?spec=1", "spec"),
         ("POST", "/models/m/labels?atomic=true", "atomic"),
@@ -429,7 +429,7 @@ def test_a_parameter_that_a_route_does_not_have_is_refused(model):
     ):
         told = assert_problem(model.request(method, path), 422, "invalid-query")
         assert named in told["detail"], path
-    assert "there are: top, member" in model.get("/models/m/weights?topp=3").json()["detail"]
+    assert "known: top, member" in model.get("/models/m/weights?topp=3").json()["detail"]
     assert model.get("/models/m").status_code == 200
     assert model.get("/models/n").status_code == 404
 

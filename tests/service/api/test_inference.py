@@ -87,11 +87,11 @@ def test_features_by_name_are_inputs_of_their_own(client):
     ("changes", "why"),
     [
         ({"shape": [3, 2]}, "of shape [rows, 3]"),
-        ({"shape": [2, 3]}, "other data than shape [2, 3]"),
-        ({"datatype": "BYTES"}, "has to be of numbers"),
-        ({"data": [[1, 2], [3]]}, "other data than"),
+        ({"shape": [2, 3]}, "do not have shape [2, 3]"),
+        ({"datatype": "BYTES"}, "must have a numeric datatype"),
+        ({"data": [[1, 2], [3]]}, "do not have shape"),
         ({"data": [None] * 9}, "3 of 3 rows refused"),
-        ({"shape": [0, 3], "data": []}, "holds no row"),
+        ({"shape": [0, 3], "data": []}, "the request has no rows"),
     ],
 )
 def test_other_tensors_are_refused(client, changes, why):

@@ -167,7 +167,7 @@ def test_a_label_is_learned_once_and_says_where(late):
     pointers = [(error["index"], error["pointer"]) for error in told["errors"]]
     assert pointers == [(1, "/labels/1/id"), (2, "/labels/2/id"), (3, "/labels/3/y"),
                         (6, "/labels/6/id"), (7, "/labels/7")]  # fmt: skip
-    assert "otherwise" in told["errors"][0]["reason"]
+    assert "another label" in told["errors"][0]["reason"]
     assert "unknown-sample" in told["errors"][1]["reason"]
     assert state(late)["seq"] == 2
     # Where none is taken, the problem says why.
@@ -219,7 +219,7 @@ def test_what_a_keyed_request_did_not_find_is_told_again_whatever_came_since(lat
     assert first["duplicates"] == [{"index": 2, "seq": 5}]
     errors = {error["index"]: error["reason"] for error in first["errors"]}
     assert list(errors) == [1, 3]
-    assert "unknown-sample" in errors[1] and "otherwise" in errors[3]
+    assert "unknown-sample" in errors[1] and "another label" in errors[3]
     assert again == [first] * 3
     # And so does a worker that was started since, of a request of which it has seen nothing.
     elsewhere = label(serve(store=store), *labels, key="L1")

@@ -1,4 +1,4 @@
-"""Rates of keys: over several workers of one store, by a clock that a test moves."""
+"""Rate limits of keys: over several workers of one store, by a clock that a test moves."""
 
 import asyncio
 import random
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dualstream.service.api.api_keys import ANY, BadKeys, Key, new_key, parse_keys
-from dualstream.service.api.rate_limits import BLOCKS_PER_S, Rates, Store
+from dualstream.service.api.rate_limits import BLOCKS_PER_S, RateLimits, TokenStore
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import Journal, JournalUnavailable
 from dualstream.service.journal.rate_buckets import Lease
@@ -45,11 +45,11 @@ def a_key(**rates: int | None) -> Key:
     return new_key("k", "learn", **rates)[1]
 
 
-async def is_let_in(rates: Rates, key: Key, rows: int) -> bool:
+async def is_let_in(rates: RateLimits, key: Key, rows: int) -> bool:
     limited = rates.of(key)
     assert limited is not None
     try:
-        await limited.let_rows_in(rows)
+        await limited.admit_rows(rows)
     except Problem as refusal:
         assert (refusal.status, refusal.slug) == (429, "rate-exceeded")
         assert refusal.retry_after_s is not None and refusal.retry_after_s >= 1
@@ -62,8 +62,8 @@ async def test_workers_together_let_in_the_rate_and_no_more_than_is_said(store):
     key, block = a_key(rows=RATE), RATE // BLOCKS_PER_S
     journal = await open_journal(store)
     clocked = Clocked(journal)
-    workers = [Rates(Store(clocked, clocked.clock), None, None) for _ in range(WORKERS)]
-    let_in: list[tuple[float, int]] = []
+    workers = [RateLimits(TokenStore(clocked, clocked.clock), None, None) for _ in range(WORKERS)]
+    admit: list[tuple[float, int]] = []
     for step in range(300):  # 15 s, of which five are quiet; far more is asked for than may come
         clocked.now += 0.05
         if 120 <= step < 220:
@@ -72,28 +72,28 @@ async def test_workers_together_let_in_the_rate_and_no_more_than_is_said(store):
             for _ in range(8):
                 rows = chance.choice((1, 1, 1, 2, 20))
                 if await is_let_in(worker, key, rows):
-                    let_in.append((clocked.now, rows))
+                    admit.append((clocked.now, rows))
     await journal.close()
-    times = sorted({at for at, _ in let_in})
+    times = sorted({at for at, _ in admit})
     over = 0
     for number, begin in enumerate(times):
         for end in times[number:]:
-            sent = sum(rows for at, rows in let_in if begin <= at <= end)
+            sent = sum(rows for at, rows in admit if begin <= at <= end)
             over = max(over, sent - round(RATE * (end - begin + 1)))
     assert over <= WORKERS * block + 19
     # Nobody is refused what there is: all but what blocks may hold was let in.
-    assert sum(rows for _, rows in let_in) >= RATE * (15 - 4) - WORKERS * block - 20
+    assert sum(rows for _, rows in admit) >= RATE * (15 - 4) - WORKERS * block - 20
     # Leases are few: a block lasts, and one that finds nothing is not repeated at once.
-    assert clocked.asked <= 15 * WORKERS * (BLOCKS_PER_S + 1) + len(let_in)
+    assert clocked.asked <= 15 * WORKERS * (BLOCKS_PER_S + 1) + len(admit)
 
 
 async def test_without_the_store_each_worker_keeps_the_rate_and_comes_back(tmp_path):
     journal = await open_journal(f"sqlite:///{tmp_path / 'r.db'}")
     clocked = Clocked(journal)
-    rates, key = Rates(Store(clocked, clocked.clock), None, None), a_key(rows=RATE)
+    rates, key = RateLimits(TokenStore(clocked, clocked.clock), None, None), a_key(rows=RATE)
     clocked.fault = JournalUnavailable("planted")
-    let_in = [await is_let_in(rates, key, 1) for _ in range(2 * RATE)]
-    assert sum(let_in) == RATE and clocked.asked == 1
+    admit = [await is_let_in(rates, key, 1) for _ in range(2 * RATE)]
+    assert sum(admit) == RATE and clocked.asked == 1
     clocked.fault = None
     clocked.now += 1.1
     assert await is_let_in(rates, key, 1) and clocked.asked == 2
@@ -101,16 +101,16 @@ async def test_without_the_store_each_worker_keeps_the_rate_and_comes_back(tmp_p
 
 
 async def test_a_store_that_hangs_holds_nobody_up(monkeypatch):
-    monkeypatch.setattr("dualstream.service.api.rate_limits.PATIENCE_S", 0.01)
+    monkeypatch.setattr("dualstream.service.api.rate_limits.LEASE_TIMEOUT_S", 0.01)
 
     class Hanging:
         async def lease(self, *given: Any) -> Lease:
             return await asyncio.Event().wait()  # type: ignore[return-value]
 
-    rates = Rates(Store(Hanging()), RATE, None)  # type: ignore[arg-type]
+    rates = RateLimits(TokenStore(Hanging()), RATE, None)  # type: ignore[arg-type]
     limited = rates.of(a_key())
     assert limited is not None
-    assert await asyncio.gather(*(limited.let_in() for _ in range(10))) == [None] * 10
+    assert await asyncio.gather(*(limited.admit() for _ in range(10))) == [None] * 10
 
 
 def test_lines_say_rates_and_settings_those_of_the_others():
@@ -123,9 +123,9 @@ def test_lines_say_rates_and_settings_those_of_the_others():
     for wrong in ("rows=0", "rows=-1", "rows=1e3", "lines=5", "rows=00", "rows=1 x-*"):
         with pytest.raises(BadKeys):
             parse_keys(f"{plain.line()} {wrong}", "here")
-    store = Store(None)  # type: ignore[arg-type]
-    assert Rates(store, None, None).of(plain) is None
-    defaults = Rates(store, None, 7)
+    store = TokenStore(None)  # type: ignore[arg-type]
+    assert RateLimits(store, None, None).of(plain) is None
+    defaults = RateLimits(store, None, 7)
     assert defaults.of(third) is defaults.of(third) is not None
 
 
@@ -137,7 +137,7 @@ async def test_a_body_that_is_learned_as_it_arrives_is_slowed(store, monkeypatch
         clocked.now += seconds
 
     monkeypatch.setattr(asyncio, "sleep", sleep)
-    limited = Rates(Store(clocked, clocked.clock), None, 2 * RATE).of(a_key(rows=RATE))
+    limited = RateLimits(TokenStore(clocked, clocked.clock), None, 2 * RATE).of(a_key(rows=RATE))
     assert limited is not None
     began = clocked.now
     for _ in range(10):

@@ -181,7 +181,7 @@ def test_exactly_once_holds_across_a_rollback(serve, store):
     assert_problem(back(client, seq=1, key="undo"), 422, "idempotency-key-reused")
     assert_problem(back(client, version="empty"), 404, "unknown-version")
     both = assert_problem(back(client, seq=1, version="empty"), 422, "invalid-request")
-    assert both["detail"] == "name a version or a seq, one of them"
+    assert both["detail"] == "send either version or seq"
     assert_problem(back(client), 422, "invalid-request")
     assert back(client, seqs=1).json()["detail"].startswith("seqs: ")
     assert "body" in client.post("/models/m/rollback").json()["detail"]

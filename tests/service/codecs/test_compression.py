@@ -11,7 +11,7 @@ import pytest
 import zstandard
 from hypothesis import given, strategies as st
 
-from dualstream.service.api import request_body as arriving
+from dualstream.service.api import request_body
 from dualstream.service.api.http import Head
 from dualstream.service.codecs.decompress import Inflating
 from dualstream.service.transport.body_memory import BodyMemory, over
@@ -138,7 +138,7 @@ def test_what_cannot_be_inflated_is_refused(serve):
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_little_comes_out_of_a_bomb_at_a_time_and_of_one_body_after_another(encoding, monkeypatch):
     given_, under_way, sizes, steps = bomb(encoding), 0, [], []
-    real, step = Inflating.pieces, arriving._step
+    real, step = Inflating.pieces, request_body._step
 
     def watched(inflating, chunk):
         for piece in real(inflating, chunk):
@@ -154,7 +154,7 @@ def test_little_comes_out_of_a_bomb_at_a_time_and_of_one_body_after_another(enco
         return some
 
     monkeypatch.setattr(Inflating, "pieces", watched)
-    monkeypatch.setattr(arriving, "_step", counted)
+    monkeypatch.setattr(request_body, "_step", counted)
     head = Head(content_encoding=encoding)
     bodies = BodyMemory(2**40, time.monotonic)
 
@@ -165,7 +165,7 @@ def test_little_comes_out_of_a_bomb_at_a_time_and_of_one_body_after_another(enco
         scope: dict = {}
         bodies.track(scope)
         with pytest.raises(Problem, match="when decompressed"):
-            await arriving.read_body(receive, head, 16 * LIMIT, scope)
+            await request_body.read_body(receive, head, 16 * LIMIT, scope)
         assert bodies.used <= 4 * 17 * LIMIT
         over(scope)
 
@@ -182,6 +182,6 @@ def test_members_that_hold_nothing_are_gone_through_in_steps():
     pieces = Inflating("gzip", LIMIT).pieces(gzip.compress(b"") * 1000)
     found, is_over = [], False
     while not is_over:
-        some, is_over = arriving._step(pieces)
+        some, is_over = request_body._step(pieces)
         found.append(some)
     assert len(found) > 3 and not any(found)

@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from dualstream.service.api.http import PIECE as PIECE_OF_ANSWER, in_pieces
+from dualstream.service.api.http import PIECE_BYTES as PIECE_OF_ANSWER, send_in_pieces
 from dualstream.service.codecs import CHUNK_BYTES
 from dualstream.service.transport.body_memory import (
     CANDIDATES,
@@ -210,7 +210,7 @@ def test_who_does_not_read_a_long_answer_makes_room():
 
         body_of(scope).reserve(12)
         told = {"type": "http.response.body", "body": bytes(8 * PIECE_OF_ANSWER)}
-        sending = asyncio.create_task(in_pieces(send, told, scope))
+        sending = asyncio.create_task(send_in_pieces(send, told, scope))
         while len(sent) < 3:
             await asyncio.sleep(0)
         assert world.bodies.used == 8 * PIECE_OF_ANSWER, "in place of its body"

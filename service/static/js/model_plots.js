@@ -1,13 +1,13 @@
-// The plots of a model: its timeline so far, and every event from then on.
+// Plots of a model's metrics: the timeline first, then every event.
 
 import { card, right, table } from "./dom.js";
 import { count, percent } from "./format.js";
 import { measure, recent } from "./metrics.js";
 import { Plot } from "./plots.js";
 
-const MOST_POINTS = 3000;
+const MAX_POINTS = 3000;
 
-export class Courses {
+export class ModelPlots {
   constructor(spec, signal) {
     this.isRegression = spec.task === "regression";
     const format = this.isRegression ? undefined : percent;
@@ -57,7 +57,7 @@ export class Courses {
     );
     this.support = new Plot(
       {
-        title: "Features in use, and how many of them changed within the last 1,000 rows",
+        title: "Features in use, and changes within the last 1,000 rows",
         series: [
           { label: "features in use", colour: "--c1", format: count },
           { label: "changes per 1,000 rows", colour: "--c2", ownAxis: true },
@@ -104,7 +104,7 @@ export class Courses {
     this.delays = [[], []];
   }
 
-  // From the timeline: what was learned before this page was opened.
+  // Draw the timeline: metrics from before the page was opened.
   begin({ points, events }) {
     this.points = points;
     this.drift = events;
@@ -118,17 +118,17 @@ export class Courses {
               right(count(event.rows)),
               right(count(event.seq)),
               ...(event.kind === "guard"
-                ? [`guard of the ${event.quantity}`, event.paused ? "left its history: paused" : "left its history"]
+                ? [`guard (${event.quantity})`, event.paused ? "tripped: paused" : "tripped"]
                 : [event.detector.replace("_", "-"), event.rising ? "rose" : "fell"]),
             ]),
-            "Drift events, the last one first",
+            "Drift events, newest first",
           )
-        : "No detector has seen the losses change.",
+        : "No drift detected.",
     );
     this.draw();
   }
 
-  // A new event. True where the timeline has to be read anew.
+  // Add an event. Returns true if the timeline must be fetched again.
   add(event) {
     const last = this.points.at(-1);
     const seen = JSON.stringify([event.drift, event.trips]);
@@ -137,7 +137,7 @@ export class Courses {
     if (last && event.samples < last.rows) return true;
     if (event.since_start && (!last || event.samples > last.rows)) {
       this.points.push({ rows: event.samples, since_start: event.since_start });
-      if (this.points.length > MOST_POINTS) return true;
+      if (this.points.length > MAX_POINTS) return true;
       this.draw();
     }
     const now = Date.now() / 1000;
@@ -161,13 +161,13 @@ export class Courses {
   }
 
   push(plot, columns, x, values) {
-    // The same rows, seen anew, stand in the place of what they were; fewer are a stream gone back.
+    // A repeated row count replaces the last point; a smaller one means a rollback.
     const last = columns[0].at(-1);
     if (x === last) columns.forEach((column) => column.pop());
     else if (x < last) columns.forEach((column) => column.splice(0));
     columns[0].push(x);
     values.forEach((value, k) => columns[k + 1].push(value ?? null));
-    if (columns[0].length > MOST_POINTS) columns.forEach((column) => column.shift());
+    if (columns[0].length > MAX_POINTS) columns.forEach((column) => column.shift());
     plot.set(columns);
   }
 
