@@ -29,6 +29,7 @@ lint: $(STAMP)-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --config importlinter.ini
 	@$(MAKE) --no-print-directory audit
 
 bench: $(STAMP)-bench

@@ -201,7 +201,7 @@ BUGS = {
     "appended ahead and not looked at": Bug([(Applying, "look_ahead", nothing)]),
     "appended ahead and looked at in between": Bug([(Applying, "look_ahead", _at_any_moment)]),
     "appended ahead and across its place": Bug(
-        [(dualstream.service.replica.apply, "may_have_parted", _not_across)]
+        [(dualstream.service.replica.apply, "may_contradict", _not_across)]
     ),
     "place that is not held served on": Bug([(Applying, "has_lost", nothing)]),
     "appended ahead and refused": Bug([(Committer, "_commit", _all_the_same)]),

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dualstream.service.models.cache import Held
+from dualstream.service.models.cache import ModelCache
 from dualstream.service.models.loader import Loading, ModelLoader
 from dualstream.service.models.model import Model
 from dualstream.service.models.registry import ModelRegistry
@@ -30,7 +30,7 @@ async def _whichever_is_there(true: Any, self: ModelRegistry, *given: Any) -> tu
     return None, None
 
 
-def _whoever_uses_it(true: Any, self: Held, model: Model) -> bool:
+def _whoever_uses_it(true: Any, self: ModelCache, model: Model) -> bool:
     """A model leaves in the middle of a request."""
     return model.is_idle
 
@@ -42,7 +42,7 @@ BUGS = {
     "loss of what had left memory not counted": Bug(
         [(ModelLoader, "remember_trail", nothing), (Model, "count_lost_since", nothing)]
     ),
-    "evicted in the middle of a request": Bug([(Held, "_may_go", _whoever_uses_it)]),
+    "evicted in the middle of a request": Bug([(ModelCache, "_may_go", _whoever_uses_it)]),
     "loading left by its client": Bug([(Loading, "end", _left_waiting)]),
     "remade model not read again": Bug([(ModelLoader, "_load_what_is_there", _read_once)]),
     "gone model held": Bug([(ModelLoader, "forget", _loaded_all_the_same)]),

@@ -165,6 +165,6 @@ BUGS = {
         [(Store, "snapshots_drop", _left_with_none), (Store, "trim", _to_anywhere)]
     ),
     "copy gone with its record": Bug(
-        [(dualstream.service.replica.replica, "obey_in_place", _not_asked_again)]
+        [(dualstream.service.replica.replica, "apply_control", _not_asked_again)]
     ),
 }
