@@ -1,4 +1,4 @@
-"""MCPA beside LIBLINEAR: seconds to one objective, on all of Adult."""
+"""MCPA against LIBLINEAR: seconds to one objective on all of Adult."""
 
 import time
 import warnings
@@ -56,7 +56,7 @@ def against_liblinear() -> Row:
 
 
 def solved(batch: Batch, tol: float = TOL):  # type: ignore[no-untyped-def]
-    """LinearSVC penalises its intercept, and so do we here."""
+    """LinearSVC penalises its intercept, so this run does, too."""
     return solve(batch, "mcpa", rho=1 / (C * len(batch)), tol=tol, intercept="penalized")
 
 

@@ -1,7 +1,7 @@
 """Latency of durable learning at shares of the highest rate, by an open-loop generator.
 
-The highest rate is that of wrk over the same connections, right before. Server and store are on
-core 0, the generator runs before all others on core 1.
+The highest rate is measured by wrk over the same connections immediately before. The server and the
+store are on core 0, the generator runs with real-time priority on core 1.
 """
 
 import os
@@ -30,7 +30,7 @@ from tests.redis_server import running_redis
 
 TITLE = "Latency"
 SHARES = (0.2, 0.5, 0.8)
-"""Of the highest rate."""
+"""Shares of the highest rate."""
 SECONDS, WARM_SECONDS, BODIES = 3.0, 1.0, 5000
 MAX_SLIP_MS = 1.0
 """At the 99th percentile: above it a run says more of the generator than of the server."""
@@ -41,7 +41,7 @@ _urgencies: set[str] = set()
 
 
 def rows() -> list[Row]:
-    """None: there is no peer. What is measured stands in `about`."""
+    """No rows, because there is no peer. `about` has the figures."""
     _table.clear()
     _curves.clear()
     _urgencies.clear()
@@ -70,7 +70,7 @@ def store(name: str, folder: Path) -> Iterator[Side]:
 
 
 def measured(name: str, side: Side, load: Load) -> list[str]:
-    """A line for each share."""
+    """A line of the table for each share."""
     highest = statistics.median(send(load, side) for _ in range(3))
     runs: dict[float, list[Drive]] = {share: [] for share in SHARES}
     warm = _driven(side, load, SHARES[0] * highest, WARM_SECONDS)
@@ -96,7 +96,7 @@ def _driven(side: Side, load: Load, rate: float, seconds: float) -> Drive:
 
 
 def _standing(runs: Sequence[Drive]) -> list[Drive]:
-    """Those that are not void."""
+    """Runs that are not void."""
     return [run for run in runs if run.slip_ms(0.99) <= MAX_SLIP_MS]
 
 
@@ -110,7 +110,7 @@ def line_of(name: str, share: float, highest: float, runs: Sequence[Drive], wron
 
 
 def _spread(figures: Sequence[float]) -> str:
-    """Median, least and most."""
+    """Median, minimum and maximum."""
     if not figures:
         return "void"
     return f"{statistics.median(figures):.2f} ({min(figures):.2f} to {max(figures):.2f})"
@@ -133,5 +133,5 @@ def about() -> list[str]:
 
 
 def draw(_: Sequence[Row]) -> str:
-    """The quantiles of all runs that stand."""
+    """Plot the quantiles of all valid runs."""
     return quantiles(_curves, "latency", "Durable single-sample JSON learn, sent when due")

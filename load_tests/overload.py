@@ -1,8 +1,8 @@
-"""Five times as many requests as can be learned: what becomes of those that are, and of all else.
+"""Overload: five times as many requests as the server can learn.
 
-Open loop, as for latency, over so many connections that what is refused soon leaves one free. A
-request whose time comes when none is free is counted, and not sent. Beside the load the generator
-asks /livez on a connection of its own, and the server's memory is read.
+Open loop, as for latency, over enough connections that fast refusals leave one free. A request that
+is due while no connection is free is counted and not sent. The generator asks /livez on a
+connection of its own, and the server's memory is sampled.
 """
 
 import statistics
@@ -29,14 +29,14 @@ CONNECTIONS = 1000
 LOOK_S = 0.05
 MAX_REFUSAL_MS, MAX_LIVEZ_MS, MAX_TIMES, MAX_GROWTH = 250.0, 250.0, 5.0, 0.05
 WARM_SHARE = 0.2
-"""Of the time, after which memory has to be flat."""
+"""Share of the time after which memory has to be flat."""
 
 _about: list[str] = []
 
 
 @dataclass
 class Memory:
-    """The server's resident bytes, while it is measured."""
+    """Resident bytes of the server, sampled in a thread."""
 
     pid: int
     resident: list[int] = field(default_factory=list)
@@ -57,13 +57,13 @@ class Memory:
 
     @property
     def growth(self) -> float:
-        """From after the warm-up to the most."""
+        """Growth from the end of the warm-up to the maximum."""
         settled = self.resident[int(WARM_SHARE * len(self.resident)) :]
         return max(settled) / settled[0] - 1.0
 
 
 def rows(length: str = "") -> list[Row]:
-    """None: there is no peer. With `short` a few seconds. What is measured stands in `about`."""
+    """No rows, because there is no peer. `about` has the figures; `short` runs a few seconds."""
     _about.clear()
     seconds = SHORT_SECONDS if length == "short" else SECONDS
     with tempfile.TemporaryDirectory(prefix="dualstream-bench-") as folder:

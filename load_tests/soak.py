@@ -1,7 +1,7 @@
-"""`make soak`: memory under load that does not change, which has to stay flat.
+"""`make soak`: memory under constant load, which has to stay flat.
 
-Single samples are learned and predicted at a rate that does not change, and now and then a long
-body is learned chunk by chunk. Afterwards the journal is read: what was answered stands in it once.
+Single samples are learned and predicted at a fixed rate, and a long body is learned in chunks in
+each period. Afterwards the journal is read: each answered row must be in it once.
 """
 
 import argparse
@@ -47,7 +47,7 @@ class Soak:
 
     @property
     def spread(self) -> float:
-        """Between the least and the most."""
+        """Maximum minus minimum."""
         return max(self.settled) / min(self.settled) - 1.0
 
 

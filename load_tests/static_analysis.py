@@ -1,8 +1,8 @@
-"""What bandit finds beside ruff's rules `S`: python -m load_tests.static_analysis
+"""bandit's findings in addition to ruff's rules `S`: python -m load_tests.static_analysis
 
-ruff's are bandit's own, and part of `make lint`; each exception stands where it is made, with its
-reason. bandit goes over the same files once more and knows nothing of these: what it finds must
-stand in a statement that has such a word, or be of KNOWN.
+ruff's security rules come from bandit and are part of `make lint`; each exception is marked in its
+line, with its reason. bandit checks the same files and does not read these marks. Each finding of
+bandit must be in a statement with such a mark, or of a kind listed in KNOWN.
 """
 
 import json
@@ -22,7 +22,7 @@ KNOWN = {
     "B105": "a word that is a name, and no password",
     "B107": "as B105",
 }
-"""Kinds that are no finding by themselves, and why."""
+"""Kinds of finding that are not a defect by themselves, with the reason."""
 _NAMED = re.compile(r"# (?:ruff: )?noqa: [A-Z0-9, ]*S\d{3}")
 
 
