@@ -7,6 +7,7 @@ from pydantic import BaseModel, Field
 
 from dualstream.service.api.models import catalog_of
 from dualstream.service.api.views import MaybeStale, finite, staleness
+from dualstream.service.jobs.reference_optimum import References
 from dualstream.service.models.model import Model
 from dualstream.solvers import RefitError, why_no_reference
 from dualstream.wire.problems import Problem
@@ -100,7 +101,7 @@ async def _reference(model: Model, member: str | None) -> ReferenceView:
     if why_not is not None:
         raise Problem(404, "no-reference", f"model {model.record.id!r} has no reference: {why_not}")
     try:
-        found = await model.references.find()
+        found = await model.job(References).find()
     except RefitError as error:
         raise Problem(404, "no-reference", str(error)) from None
     return ReferenceView(

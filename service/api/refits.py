@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from dualstream.service.api.access import author_of
 from dualstream.service.api.models import catalog_of, check_not_paused
 from dualstream.service.api.views import finite
-from dualstream.service.jobs.refit import MAX_EPOCHS
+from dualstream.service.jobs.refit import MAX_EPOCHS, Refits
 from dualstream.service.jobs.refit_status import RefitJob, UnderWay
 from dualstream.service.models.model import Model
 from dualstream.solvers import ALL_METHODS, MAX_WINDOW_ROWS, why_not_method
@@ -113,13 +113,13 @@ async def begin_refit(
 ) -> RefitView:
     """Solve the model's own problem on its retained rows, and enter the result, in its own time."""
     model = await catalog_of(request).get(model_id)
-    if model.refits.why_not is not None:
-        detail = f"model {model_id!r} cannot be refitted: {model.refits.why_not}"
+    if model.job(Refits).why_not is not None:
+        detail = f"model {model_id!r} cannot be refitted: {model.job(Refits).why_not}"
         raise Problem(409, "cannot-refit", detail)
     await model.refresh()
     check_not_paused(model)
     asked = asked or NewRefit()
-    spec, refits = model.replica.spec, model.refits
+    spec, refits = model.replica.spec, model.job(Refits)
     own = spec.get("refit")
     method = asked.method or (own["method"] if own else refits.methods[0])
     if (why_not := why_not_method(spec, method)) is not None:
@@ -143,7 +143,7 @@ async def begin_refit(
 async def list_refits(model_id: str, request: Request) -> RefitList:
     """The last refits, by whichever worker."""
     model = await catalog_of(request).get(model_id)
-    jobs = await model.refits.all()
+    jobs = await model.job(Refits).all()
     return RefitList(model=model_id, refits=[_view(model_id, job) for job in jobs])
 
 
@@ -162,7 +162,7 @@ async def cancel_refit(model_id: str, job: str, request: Request, response: Resp
     """End a refit that is under way; one that has ended is told as it did."""
     model = await catalog_of(request).get(model_id)
     if (await _known(model, job)).is_under_way:
-        await model.refits.end(job, author_of(request))
+        await model.job(Refits).end(job, author_of(request))
     found = await _known(model, job)
     response.status_code = 202 if found.is_under_way else 200
     return _view(model_id, found)
@@ -170,7 +170,7 @@ async def cancel_refit(model_id: str, job: str, request: Request, response: Resp
 
 async def _known(model: Model, name: str) -> RefitJob:
     """The job of this name. Raises Problem 404."""
-    job = await model.refits.find(name)
+    job = await model.job(Refits).find(name)
     if job is None:
         raise Problem(404, "unknown-refit", f"model {model.record.id!r} has no refit {name!r}")
     return job

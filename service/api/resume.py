@@ -10,6 +10,7 @@ from dualstream.service.api.http import stored_key_of
 from dualstream.service.api.idempotency import Repeated, repeated, repeated_at
 from dualstream.service.api.models import catalog_of
 from dualstream.service.api.versions import IdempotencyKey
+from dualstream.service.jobs.guard_rollback import GuardRollback
 from dualstream.service.models.model import Model
 from dualstream.service.replica.controls import Resume, paused_at
 from dualstream.service.replica.requests import ControlRequest
@@ -57,7 +58,7 @@ async def resume_model(
     await model.refresh()
     if (before := await repeated(model, key, asked)) is not None:
         return _again(model, rows, before, response)
-    await model.pausing.settled()
+    await model.job(GuardRollback).settled()
     held = await model.place()
     since = paused_at(model.replica)
     if not since:

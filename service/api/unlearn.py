@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field
 from dualstream.service.api.access import author_of
 from dualstream.service.api.models import catalog_of, check_not_paused
 from dualstream.service.codecs import LONGEST_KEY, is_key
+from dualstream.service.jobs.unlearn_cleanup import UnlearnCleanup
 from dualstream.service.journal.author import Author
 from dualstream.service.journal.record import KeyKind, make_key
 from dualstream.service.models.model import Model
@@ -55,8 +56,8 @@ async def unlearn_sample(
     seq = await _unlearned_at(model, sample_id) or await _unlearn(
         model, sample_id, author_of(request)
     )
-    model.clean_up.begin()
-    is_done = await model.clean_up.is_done(seq)
+    model.job(UnlearnCleanup).begin()
+    is_done = await model.job(UnlearnCleanup).is_done(seq)
     response.status_code = 200 if is_done else 202
     return Unlearned(
         model=model_id, sample=sample_id, seq=seq, status="done" if is_done else "cleaning"

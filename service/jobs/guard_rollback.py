@@ -8,7 +8,6 @@ when all who did have died.
 import asyncio
 import logging
 import weakref
-from typing import TYPE_CHECKING
 
 from dualstream.service.journal.protocol import (
     Journal,
@@ -22,17 +21,15 @@ from dualstream.service.journal.protocol import (
 )
 from dualstream.service.journal.record import KeyKind, make_key
 from dualstream.service.models.job import Job
+from dualstream.service.models.model import Model
 from dualstream.service.models.versions import put_away
 from dualstream.service.replica.controls import Pause
+from dualstream.service.replica.guard import Pauses
 from dualstream.service.replica.point_in_time import NotKept, state_at
 from dualstream.service.replica.recovery import Forked
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import ControlRequest
 from dualstream.wire.problems import Problem
-
-if TYPE_CHECKING:
-    from dualstream.service.models.model import Model
-    from dualstream.service.replica.guard import Pauses
 
 log = logging.getLogger("dualstream.pausing")
 
@@ -44,15 +41,19 @@ SETTLED_S = 5.0
 class GuardRollback(Job):
     """The rollbacks that the guard of one model asks for, in this process."""
 
-    def __init__(self, model: "Model", journal: Journal) -> None:
-        # As refits: a model that leaves memory is free at once.
+    def __init__(self, model: Model) -> None:
         self._whose = weakref.ref(model)
         self._replica = model.replica
-        self._journal = journal
+        self._journal = model.deps.journal
         self._task: asyncio.Task[None] | None = None
 
+    @classmethod
+    def is_due(cls, replica: Replica, since: int) -> bool:
+        """A model with a guard looks at once whether it has tripped."""
+        return since == 0 and replica.guarding is not None
+
     @property
-    def pauses(self) -> "Pauses | None":
+    def pauses(self) -> Pauses | None:
         """Of the model as it stands; None without a guard."""
         guarding = self._replica.guarding
         return None if guarding is None else guarding.pauses
@@ -62,7 +63,7 @@ class GuardRollback(Job):
         """Whether a rollback is under way."""
         return self._task is not None
 
-    def came_by(self) -> None:
+    def on_advance(self) -> None:
         """Called between two groups: begin what is due."""
         pauses = self.pauses
         if pauses is not None and pauses.needs_rollback and self._task is None:
@@ -70,7 +71,7 @@ class GuardRollback(Job):
 
     async def settled(self) -> None:
         """Wait until no rollback is due. Raises Problem 503 where that takes too long."""
-        self.came_by()
+        self.on_advance()
         if self._task is not None:
             await asyncio.wait([self._task], timeout=SETTLED_S)
         pauses = self.pauses
@@ -99,7 +100,7 @@ class GuardRollback(Job):
         finally:
             self._task = None
 
-    def _due(self) -> "Pauses | None":
+    def _due(self) -> Pauses | None:
         """The pauses of the model as it stands, if a rollback is due."""
         pauses = self.pauses
         return pauses if pauses is not None and pauses.needs_rollback else None
@@ -119,7 +120,7 @@ class GuardRollback(Job):
             log.exception("model %r: its rollback failed", model.record.id)
         return True
 
-    async def _go_back(self, model: "Model") -> None:
+    async def _go_back(self, model: Model) -> None:
         """Append the rollback, unless none is due by now.
 
         It is made of the journal up to where the model stands: where that is lost meanwhile, and
@@ -142,7 +143,7 @@ class GuardRollback(Job):
         async with put_away(model, self._journal, copy) as away:
             away.is_named = await self._submit(model, Pause(since, copy.seq, away.digest), held)
 
-    async def _submit(self, model: "Model", order: Pause, held: Place) -> bool:
+    async def _submit(self, model: Model, order: Pause, held: Place) -> bool:
         """Append this rollback; False where there is one already."""
         if self._due() is None:
             return False

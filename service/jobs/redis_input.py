@@ -79,7 +79,7 @@ class RedisInputs:
     async def _look(self) -> None:
         """Begin with the models that have messages, those first whose turn is longest ago."""
         pending = await self._inputs.pending()
-        self._catalog.telemetry.pending = pending
+        self._catalog.telemetry.saw_pending(pending)
         now = time.monotonic()
         self._turns = {id_: self._turns.get(id_, 0.0) for id_ in pending}
         self._resting = {id_: at for id_, at in self._resting.items() if at > now}

@@ -10,18 +10,15 @@ import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from dualstream.service.concurrency import background_task
-from dualstream.service.jobs.refit import SolverThread
 from dualstream.service.journal.protocol import Place
 from dualstream.service.models.job import Job
+from dualstream.service.models.model import Model
 from dualstream.solvers import RefitError, problems_of
-
-if TYPE_CHECKING:
-    from dualstream.service.models.model import Model
 
 TOL = 1e-4
 MAX_EPOCHS, MIN_EPOCHS = 300, 3
@@ -54,10 +51,11 @@ class Found:
 class References(Job):
     """The references of one model."""
 
-    def __init__(self, model: "Model", desk: SolverThread) -> None:
-        # As in refits.py: nothing that a model has refers back to it.
+    def __init__(self, model: Model) -> None:
         self._whose = weakref.ref(model)
-        self._desk = desk
+        self._thread = model.deps.reference_thread
+        self.found: Found | None = None
+        """The newest reference."""
         self._finding: asyncio.Task[Found] | None = None
         self._is_ending = False
 
@@ -80,7 +78,7 @@ class References(Job):
         """
         model = self._whose()
         assert model is not None  # held by whoever calls
-        replica, found = model.replica, model.reference
+        replica, found = model.replica, self.found
         if found is not None and found.place == replica.place and not replica.is_forked:
             return found
         if self._finding is None:
@@ -91,9 +89,9 @@ class References(Job):
     def _end(self, _: "asyncio.Task[Found]") -> None:
         self._finding = None
 
-    async def _find(self, model: "Model") -> Found:
+    async def _find(self, model: Model) -> Found:
         replica = model.replica
-        async with self._desk.turn:
+        async with self._thread.turn:
             while True:
                 async with model.committer.between_groups():
                     place = replica.place
@@ -101,7 +99,7 @@ class References(Job):
                     served = replica.losses.last(len(replica.losses))
                 work = (place, problems, served, self._ends)
                 try:
-                    found: Found = await self._desk.run(_solve, *work)
+                    found: Found = await self._thread.run(_solve, *work)
                     if replica.leads_on_from(place):
                         break
                 except RefitError:
@@ -109,7 +107,7 @@ class References(Job):
                         raise
                 # The store has lost that window meanwhile: whoever waits is told of the one that
                 # there is, once the replica is of the journal again.
-        model.reference = found
+        self.found = found
         return found
 
 

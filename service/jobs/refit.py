@@ -13,14 +13,12 @@ import logging
 import threading
 import weakref
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from dualstream.service.concurrency import SingleThread
 from dualstream.service.jobs.refit_status import UNDER_WAY, RefitJob, RefitTable, UnderWay, now_ms
 from dualstream.service.jobs.refit_window import last_rows
 from dualstream.service.journal.author import Author
 from dualstream.service.journal.protocol import (
-    Journal,
     JournalError,
     JournalUnavailable,
     ModelChanged,
@@ -31,8 +29,10 @@ from dualstream.service.journal.protocol import (
 )
 from dualstream.service.journal.record import Control, KeyKind, decode, make_key
 from dualstream.service.models.job import Job
+from dualstream.service.models.model import Model
 from dualstream.service.replica.controls import Refit, records_of
 from dualstream.service.replica.receipts import OutcomeForgotten
+from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import ControlRequest
 from dualstream.solvers import (
     WINDOW_ROWS,
@@ -41,13 +41,10 @@ from dualstream.solvers import (
     RefitRun,
     begin_refit,
     problems_of,
+    refit_methods,
     takes_weights,
     why_not_refit,
 )
-from dualstream.solvers.core import refit_methods
-
-if TYPE_CHECKING:
-    from dualstream.service.models.model import Model
 
 log = logging.getLogger("dualstream.refits")
 
@@ -58,36 +55,20 @@ TRIES = 10
 MAX_BYTES = 64 * 1024 * 1024
 """What enters a model is one record, which the journal has to hold."""
 MAX_EPOCHS = 1000
-NICENESS = 19
-"""Of the thread that computes; that of Linux which gives way most.
-
-Below it there is SCHED_IDLE: with the interpreter's lock in hand such a thread might be left
-standing for half a second, and everybody who answers with it.
-"""
 
 
 class RecordsLost(Exception):
     """The journal no longer has what a refit was computed of."""
 
 
-class SolverThread(SingleThread):
-    """Low-priority thread in which a process computes one refit after another."""
-
-    def __init__(self) -> None:
-        super().__init__("refit", NICENESS)
-        self.turn = asyncio.Lock()
-        """Held for the whole of a refit, which runs several pieces of work in the thread."""
-
-
 class Refits(Job):
     """The refits of one model."""
 
-    def __init__(self, model: "Model", journal: Journal, desk: SolverThread) -> None:
-        # A model that leaves memory is free at once: nothing that it has refers back to it.
+    def __init__(self, model: Model) -> None:
         self._whose = weakref.ref(model)
-        self._desk = desk
-        self._journal = journal
-        self._board = RefitTable(model.replica, journal, model.outside)
+        self._thread = model.deps.refit_thread
+        self._journal = model.deps.journal
+        self._board = RefitTable(model.replica, self._journal, model.outside)
         self._here: dict[str, tuple[RefitJob, threading.Event, asyncio.Task[None]]] = {}
         self._others: set[asyncio.Task[None]] = set()
         spec = model.replica.spec
@@ -100,8 +81,13 @@ class Refits(Job):
         """How its window can be solved; the first, if nothing else is asked for."""
         self._halves = self._count_halves()
 
+    @classmethod
+    def is_due(cls, replica: Replica, since: int) -> bool:
+        """A model whose specification has `refit` looks at once whether one is due."""
+        return since == 0 and replica.spec.get("refit") is not None
+
     @property
-    def _model(self) -> "Model":
+    def _model(self) -> Model:
         model = self._whose()
         assert model is not None  # held by whoever calls
         return model
@@ -178,7 +164,7 @@ class Refits(Job):
             return 0
         return int(self._model.replica.learner.samples // max(1, self._own["every"] // 2))
 
-    def came_by(self) -> None:
+    def on_advance(self) -> None:
         """Called between two groups: begin what has fallen due, unless somebody has."""
         if self._own is None:
             return
@@ -233,7 +219,7 @@ class Refits(Job):
         model = self._model
         name = model.record.id
         try:
-            async with self._desk.turn:
+            async with self._thread.turn:
                 job.status = "running"
                 await self._compute(job, ending, by)
         except asyncio.CancelledError:
@@ -271,13 +257,13 @@ class Refits(Job):
             if job.window_rows is not None:
                 asked = job.seq, job.window_rows
                 rows = await last_rows(
-                    self._journal, model.replica, *asked, self._desk.run, ending.is_set
+                    self._journal, model.replica, *asked, self._thread.run, ending.is_set
                 )
                 if rows is None and not ending.is_set():
                     raise RefitError("no row that it has learned is in the kept journal")
             found: Any = None
             if not ending.is_set():
-                found = await self._desk.run(_solve, problems, rows, job, ending)
+                found = await self._thread.run(_solve, problems, rows, job, ending)
         if ending.is_set():
             job.status = "cancelled"
             return

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 
-from dualstream.service.clock import REAL, Outside
 from dualstream.service.journal.author import SERVER
 from dualstream.service.journal.protocol import (
     AppendRequest,
@@ -27,8 +26,8 @@ from dualstream.service.journal.protocol import (
     UnknownModel,
 )
 from dualstream.service.models.job import Job
-from dualstream.service.models.store_status import OtherIdentity, StoreIdentity
-from dualstream.service.replica.committer import Committer
+from dualstream.service.models.model import Model
+from dualstream.service.models.store_status import OtherIdentity
 from dualstream.service.replica.replica import Replica
 from dualstream.solvers import CorruptState, load
 
@@ -44,22 +43,24 @@ RETRY_S = 2.0
 class UnlearnCleanup(Job):
     """The clean-ups of one model in this process: one at a time, until none is due."""
 
-    def __init__(
-        self,
-        replica: Replica,
-        committer: Committer,
-        journal: Journal,
-        identity: StoreIdentity,
-        outside: Outside = REAL,
-    ) -> None:
-        self._replica = replica
-        self._committer = committer
-        self._journal = journal
-        self._identity = identity
-        self._outside = outside
+    def __init__(self, model: Model) -> None:
+        self._replica = model.replica
+        self._committer = model.committer
+        self._journal = model.deps.journal
+        self._identity = model.deps.identity
+        self._outside = model.outside
         self._task: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
         self._is_asked = False
+
+    @classmethod
+    def is_due(cls, replica: Replica, since: int) -> bool:
+        """A control after `since` unlearned a sample."""
+        return replica.retained.unlearned_seq > since
+
+    def begin_due(self) -> None:
+        """Start later: the process that was asked to unlearn may do it first, or may have died."""
+        self.begin(LEFT_TO_OTHERS_S)
 
     def begin(self, delay_s: float = 0.0) -> None:
         """See to it that nothing is due, after a while; unless it is begun again without one."""

@@ -1,15 +1,12 @@
 """What is told of the members of models that have any."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from dualstream.service.models.model import Model
 from dualstream.solvers import MemberView, member_learner
-
-if TYPE_CHECKING:
-    from dualstream.service.models.model import Model
 
 # Members shown of one model, and of all models together: a scrape stays small.
 MEMBERS_PER_MODEL = 65
@@ -34,7 +31,7 @@ class Members(Collector):
         self._gaps: list[tuple[str, str, float]] = []
         self._left_out = 0
 
-    def read(self, model: "Model") -> None:
+    def read(self, model: Model) -> None:
         """Show a model's members, too; to be called while its replica is still."""
         learner = member_learner(model.replica.learner)
         views: Sequence[MemberView] = [] if learner is None else learner.members()

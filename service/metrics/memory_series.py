@@ -3,16 +3,14 @@
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from dualstream.service.jobs.reference_optimum import References
 from dualstream.service.metrics.model_filter import OTHER, ModelFilter
 from dualstream.service.metrics.multiprocess import Sharing, Told
-
-if TYPE_CHECKING:
-    from dualstream.service.models.registry import ModelRegistry
+from dualstream.service.models.registry import ModelRegistry
 
 TELL_S = 1.0
 
@@ -29,9 +27,7 @@ _REFERRED = {
 class MemorySeries(Collector):
     """Of all workers of the port: sums, and of what can go wrong the worst."""
 
-    def __init__(
-        self, catalog: "ModelRegistry", shown: ModelFilter, sharing: Sharing | None
-    ) -> None:
+    def __init__(self, catalog: ModelRegistry, shown: ModelFilter, sharing: Sharing | None) -> None:
         self._catalog, self._shown, self._sharing = catalog, shown, sharing
 
     async def run(self) -> None:
@@ -77,7 +73,8 @@ class MemorySeries(Collector):
             behind = model.lag.at(model.replica.seq)
             if behind.records:
                 lag[model.record.id] = (behind.seconds, behind.records)
-            found = model.reference
+            job = model.find_job(References)
+            found = None if job is None else job.found
             is_shown = model.record.id in self._shown.ids
             if found is not None and is_shown and model.replica.leads_on_from(found.place):
                 told = (found.lower, found.gap, found.regret, found.regret_rows, now - found.at)

@@ -2,14 +2,13 @@
 
 import time
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-if TYPE_CHECKING:
-    from dualstream.service.models.model import Model
-    from dualstream.service.replica.replica import Replica
+from dualstream.service.models.model import Model
+from dualstream.service.replica.replica import Replica
 
 
 class Family(NamedTuple):
@@ -85,7 +84,7 @@ class Models(Collector):
             name: [] for name in FAMILIES
         }
 
-    def read(self, model: "Model") -> None:
+    def read(self, model: Model) -> None:
         """Show a model, too; to be called while its replica is still."""
         replica = model.replica
         self._model = model.record.id
@@ -104,7 +103,7 @@ class Models(Collector):
             self._put("gap_ratio", certificate.relative_gap)
             self._put("gap_age_seconds", time.monotonic() - replica.certified_at)
 
-    def _guarding(self, replica: "Replica") -> None:
+    def _guarding(self, replica: Replica) -> None:
         if replica.guarding is None:
             return
         pauses = replica.guarding.pauses

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
@@ -17,11 +16,9 @@ from dualstream.service.metrics.model_filter import Folded, ModelFilter
 from dualstream.service.metrics.model_series import Models
 from dualstream.service.metrics.multiprocess import Sharing
 from dualstream.service.metrics.store_series import StoreSeries
+from dualstream.service.models.model import Model
+from dualstream.service.models.registry import ModelRegistry
 from dualstream.wire.problems import Problem
-
-if TYPE_CHECKING:
-    from dualstream.service.models.model import Model
-    from dualstream.service.models.registry import ModelRegistry
 
 # The certificate shown is computed anew when the one at hand is older.
 CERTIFICATE_AGE_S = 15.0
@@ -58,7 +55,7 @@ class Telemetry(ProcessCounts):
         waiting = Waiting("dualstream_remembered_rows", text, self._shown, lambda: self._waiting)
         self.registry.register(waiting)
 
-    def watch(self, catalog: "ModelRegistry") -> None:
+    def watch(self, catalog: ModelRegistry) -> None:
         """Tell of the catalog's models from now on."""
         self.holdings = MemorySeries(catalog, self._shown, self._sharing)
         self.registry.register(self.holdings)
@@ -69,11 +66,15 @@ class Telemetry(ProcessCounts):
             waiting = Waiting("dualstream_input_pending", text, self._shown, lambda: self.pending)
             self.registry.register(waiting)
 
+    def saw_pending(self, messages: Mapping[str, int]) -> None:
+        """Messages that wait in the inputs of models."""
+        self.pending = messages
+
     def saw_waiting(self, rows: Mapping[str, int]) -> None:
         """How many rows wait, of each model that remembers any."""
         self._waiting = rows
 
-    async def exposition(self, catalog: "ModelRegistry", may_load: bool = False) -> bytes:
+    async def exposition(self, catalog: ModelRegistry, may_load: bool = False) -> bytes:
         """The text of /metrics, with certificates at most CERTIFICATE_AGE_S old.
 
         Models of the store that are shown and are not in memory are loaded as far as there is room,
@@ -96,7 +97,7 @@ class Telemetry(ProcessCounts):
                         self._members.read(model)
             return await text_of(self.registry.collect(), turns)
 
-    async def _load_missing(self, catalog: "ModelRegistry") -> None:
+    async def _load_missing(self, catalog: ModelRegistry) -> None:
         missing = [id_ for id_ in self._shown.ids if catalog.find(id_) is None]
         for id_ in missing[:LOADS_PER_SCRAPE]:
             if not catalog.has_room:
@@ -104,7 +105,7 @@ class Telemetry(ProcessCounts):
             with suppress(Problem, JournalError):  # unreadable, or gone meanwhile
                 await catalog.get(id_)
 
-    async def _caught_up(self, catalog: "ModelRegistry") -> "Sequence[Model]":
+    async def _caught_up(self, catalog: ModelRegistry) -> Sequence[Model]:
         """The models shown whose state may be told.
 
         Whoever scraped another worker before must not see a count fall: each is at the journal's

@@ -4,17 +4,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from dualstream.service.journal.protocol import JournalError, ModelChanged, Revision
 from dualstream.service.journal.usage import Usage
-
-if TYPE_CHECKING:
-    from dualstream.service.metrics.model_filter import ModelFilter
-    from dualstream.service.models.registry import ModelRegistry
+from dualstream.service.metrics.model_filter import ModelFilter
+from dualstream.service.models.registry import ModelRegistry
 
 log = logging.getLogger("dualstream.telemetry")
 
@@ -34,7 +31,7 @@ _FAMILIES = {
 class StoreSeries(Collector):
     """Measures one model after the other, in the background: a scrape asks the store nothing."""
 
-    def __init__(self, catalog: "ModelRegistry", shown: "ModelFilter") -> None:
+    def __init__(self, catalog: ModelRegistry, shown: ModelFilter) -> None:
         self._catalog, self._shown = catalog, shown
         self._found: dict[str, Usage] = {}
         # Of the store, as each of them was measured.

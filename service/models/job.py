@@ -1,19 +1,38 @@
-"""What a process does for one model beside learning and predicting."""
+"""Background jobs of one model: refits, guard rollbacks, clean-ups after unlearning."""
+
+from typing import Any, TypeVar
+
+from dualstream.service.replica.replica import Replica
 
 
 class Job:
-    """Something that goes on for a while; an object each for all of its kind for one model."""
+    """All work of one kind for one model. The model makes it when it is first needed."""
+
+    def __init__(self, model: Any) -> None:
+        """A job holds its model by a weak reference: a model that is evicted is freed at once."""
+
+    @classmethod
+    def is_due(cls, replica: Replica, since: int) -> bool:
+        """Is work due because of records after `since`? It is 0 when the model was just loaded."""
+        return False
 
     @property
     def is_busy(self) -> bool:
-        """Whether one is under way: the model stays in memory."""
+        """Is work under way? The model then stays in memory."""
         raise NotImplementedError
 
-    def came_by(self) -> None:
-        """Called between two groups: begin what has fallen due."""
+    def begin_due(self) -> None:
+        """Start the work that `is_due` found."""
+        self.on_advance()
+
+    def on_advance(self) -> None:
+        """Called between two groups: start what has become due."""
 
     def stop(self) -> None:
-        """Leave what is under way to whoever holds the model next."""
+        """Leave unfinished work to the process that loads the model next."""
 
     async def close(self) -> None:
-        """As `stop`, and wait for it."""
+        """Stop and wait."""
+
+
+AnyJob = TypeVar("AnyJob", bound=Job)

@@ -6,7 +6,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from dualstream.service.journal.protocol import (
     JournalError,
@@ -16,7 +16,8 @@ from dualstream.service.journal.protocol import (
 )
 from dualstream.service.journal.record import RecordError
 from dualstream.service.models.cache import ModelCache
-from dualstream.service.models.model import Model
+from dualstream.service.models.deps import ModelDeps
+from dualstream.service.models.model import Model, ModelOwner
 from dualstream.service.models.spec_cache import KnownSpecs
 from dualstream.service.replica.first_responses import MAX_KEPT_ANSWERS
 from dualstream.service.replica.lineage import KEPT_OUTSIDE, Lineage
@@ -24,9 +25,6 @@ from dualstream.service.replica.recovery import Forked
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.spec import DamagedSpec, check_spec
 from dualstream.wire.problems import Problem, unknown_model, unreadable
-
-if TYPE_CHECKING:
-    from dualstream.service.models.registry import ModelRegistry
 
 log = logging.getLogger("dualstream.catalog")
 
@@ -67,11 +65,23 @@ class Loading:
                 future.set_exception(error)
 
 
+class LoaderOwner(ModelOwner, Protocol):
+    """The registry, as its loader sees it."""
+
+    async def get(self, model_id: str) -> Model:
+        """The model, from memory or loaded. Raises Problem."""
+
+    def forget_gone(self, model_id: str) -> None:
+        """Forget a model that is no longer in the store."""
+
+
 class ModelLoader:
     """Those of one catalog; what is known of models that could not be read, and of forked ones."""
 
-    def __init__(self, catalog: "ModelRegistry", held: ModelCache, specs: KnownSpecs) -> None:
-        self._catalog = catalog
+    def __init__(
+        self, deps: ModelDeps, owner: LoaderOwner, held: ModelCache, specs: KnownSpecs
+    ) -> None:
+        self._deps, self._owner = deps, owner
         self._held, self._specs = held, specs
         self._at_once = asyncio.Semaphore(LOADS_AT_ONCE)
         self._under_way: dict[str, Loading] = {}
@@ -90,7 +100,7 @@ class ModelLoader:
         loading = self._under_way.get(model_id)
         if loading is None:
             return await self._load_for_all(model_id)
-        return await loading.join() or await self._catalog.get(model_id)
+        return await loading.join() or await self._owner.get(model_id)
 
     def forget(self, model_id: str) -> None:
         """It is another one now: what is under way is not used."""
@@ -118,7 +128,7 @@ class ModelLoader:
         reason = (
             str(error) if isinstance(error, RecordError) else f"{type(error).__name__}: {error}"
         )
-        journal = self._catalog.journal
+        journal = self._deps.journal
         if isinstance(error, RecordError | Forked):
             name = journal.spec_name if isinstance(error, DamagedSpec) else journal.log_name
             reason = f"{name(model_id)}: {reason}"
@@ -170,23 +180,23 @@ class ModelLoader:
         return await self._load(model_id, loading)
 
     async def _load(self, model_id: str, loading: Loading) -> Model:
-        catalog = self._catalog
+        deps = self._deps
         try:
             async with self._at_once:
-                began = catalog.outside.clock()
-                base = await catalog.journal.base(model_id)
+                began = deps.outside.clock()
+                base = await deps.journal.base(model_id)
                 record = base.record
                 check_spec(record)
                 spec = await self._specs.get(record.spec)
-                replica = Replica(record, MAX_KEPT_ANSWERS, catalog.outside, spec.s_per_row)
+                replica = Replica(record, MAX_KEPT_ANSWERS, deps.outside, spec.s_per_row)
                 if _of_same(record, self._forked) is not None:
                     replica.trail = Lineage(kept=None)
-                await replica.load(catalog.journal, catalog.settings.adopt, base)
+                await replica.load(deps.journal, deps.settings.adopt, base)
                 spec.s_per_row = replica.s_per_row
-                catalog.telemetry.saw_load(catalog.outside.clock() - began)
+                deps.counters.saw_load(deps.outside.clock() - began)
         except UnknownModel:
             if self._under_way.get(model_id) is loading:
-                catalog.forget_gone(model_id)
+                self._owner.forget_gone(model_id)
             raise unknown_model(model_id) from None
         except JournalError:
             raise
@@ -194,9 +204,9 @@ class ModelLoader:
             raise self.set_aside(model_id, error) from error
         if self._under_way.get(model_id) is not loading:
             # It was overtaken, and may not be used: of what is there now two would be in use.
-            return await catalog.get(model_id)
+            return await self._owner.get(model_id)
         self._unreadable.pop(model_id, None)
-        model = Model(catalog, record, replica, spec, spec.door())
+        model = Model(deps, self._owner, record, replica, spec, spec.door())
         forked, left = _of_same(record, self._forked), _of_same(record, self._left)
         self._forked.pop(model_id, None)
         self._left.pop(model_id, None)

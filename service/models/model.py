@@ -4,16 +4,10 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence, Sized
-from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from typing import Protocol
 
 from dualstream.service.codecs import ListedRows, ParsedRows, RowSchema
 from dualstream.service.concurrency import drop_traceback
-from dualstream.service.jobs.follower import Lag
-from dualstream.service.jobs.guard_rollback import GuardRollback
-from dualstream.service.jobs.reference_optimum import Found, References
-from dualstream.service.jobs.refit import Refits
-from dualstream.service.jobs.unlearn_cleanup import LEFT_TO_OTHERS_S, UnlearnCleanup
 from dualstream.service.journal.protocol import (
     Appended,
     JournalUnavailable,
@@ -26,7 +20,9 @@ from dualstream.service.journal.protocol import (
     UnknownModel,
 )
 from dualstream.service.journal.record import RecordError
-from dualstream.service.models.job import Job
+from dualstream.service.models.deps import ModelDeps
+from dualstream.service.models.job import AnyJob, Job
+from dualstream.service.models.lag import Lag
 from dualstream.service.models.sizeof import bytes_of
 from dualstream.service.models.spec_cache import KnownSpec
 from dualstream.service.models.store_status import STALE_S, OtherIdentity
@@ -40,12 +36,7 @@ from dualstream.service.replica.state import Captured
 from dualstream.solvers import MemberLearner, member_learner
 from dualstream.wire.problems import Problem
 
-if TYPE_CHECKING:
-    from dualstream.service.models.registry import ModelRegistry
-
 log = logging.getLogger("dualstream.model")
-
-AnyJob = TypeVar("AnyJob", bound=Job)
 
 MAX_APPEND_S = 5.0
 """Time during which an append of unknown outcome is retried."""
@@ -72,34 +63,43 @@ REPLAYED_ENTRY_S, REPLAYED_ROW_S = 3.5e-6, 2e-7
 WRITTEN_S, WRITTEN_BYTE_S, RESTORED_BYTE_S = 0.0007, 4e-9, 2e-9
 
 
+class ModelOwner(Protocol):
+    """The registry, as its models see it."""
+
+    def find(self, model_id: str) -> "Model | None":
+        """The model of this id that is in memory now."""
+
+    def forget(self, model: "Model") -> None:
+        """Drop a model that the store no longer has in this form."""
+
+    def set_aside(self, model_id: str, error: Exception) -> Problem:
+        """Refuse requests for a model that cannot be read, for a while."""
+
+    def weigh(self, model: "Model", before: int) -> None:
+        """The model took `before` bytes of memory and now takes `model.bytes`."""
+
+
 class Model(CommitListener):
     """One model as this process serves it."""
 
     def __init__(
         self,
-        catalog: "ModelRegistry",
+        deps: ModelDeps,
+        owner: ModelOwner,
         record: ModelRecord,
         replica: Replica,
         spec: KnownSpec,
         door: RowSchema,
     ) -> None:
-        self._catalog = catalog
+        self.deps, self._owner = deps, owner
         self.record = record
         self.replica = replica
         self.spec, self.door = spec, door
-        self._pressure = catalog.pressure
-        self._most_bytes = catalog.settings.max_model_bytes
         self.committer = Committer(
-            catalog.journal,
-            replica,
-            MAX_APPEND_S,
-            listener=self,
-            outside=catalog.outside,
+            deps.journal, replica, MAX_APPEND_S, listener=self, outside=deps.outside
         )
-        self.outside = catalog.outside
-        self._errands: list[Job] = []
-        self.reference: Found | None = None
-        """The last one that was found."""
+        self.outside = deps.outside
+        self._jobs: dict[type[Job], Job] = {}
         self._names_since = replica.names_since
         if self._names_since:
             door.tell_names_again(self._names_since)
@@ -111,47 +111,27 @@ class Model(CommitListener):
         """Of memory, as it was measured last."""
         self._measured_again_at = 0
         self._measure()
-        self._see_to_clean_up()
-        if replica.spec.get("refit") is not None:
-            self.refits.came_by()
-        if replica.guarding is not None:
-            self.pausing.came_by()
+        self._begin_due(0)
 
-    # -- errands ---------------------------------------------------------------------------------
+    # -- jobs ------------------------------------------------------------------------------------
 
-    # Each is made when it is first asked for: most models that come into memory never have any.
+    def job(self, kind: type[AnyJob]) -> AnyJob:
+        """The model's job of this kind, made when it is first asked for."""
+        job = self._jobs.get(kind)
+        if job is None:
+            job = self._jobs[kind] = kind(self)
+        assert isinstance(job, kind)
+        return job
 
-    @cached_property
-    def refits(self) -> Refits:
-        """Its refits."""
-        return self._with(Refits(self, self._catalog.journal, self._catalog.desk))
+    def find_job(self, kind: type[AnyJob]) -> AnyJob | None:
+        """The model's job of this kind if there is one."""
+        return self.job(kind) if kind in self._jobs else None
 
-    @cached_property
-    def references(self) -> References:
-        """Its references."""
-        return self._with(References(self, self._catalog.reference_desk))
-
-    @cached_property
-    def pausing(self) -> GuardRollback:
-        """The rollbacks that its guard asks for."""
-        return self._with(GuardRollback(self, self._catalog.journal))
-
-    @cached_property
-    def clean_up(self) -> UnlearnCleanup:
-        """What follows once a sample of it was unlearned."""
-        return self._with(
-            UnlearnCleanup(
-                self.replica,
-                self.committer,
-                self._catalog.journal,
-                self._catalog.identity,
-                self.outside,
-            )
-        )
-
-    def _with(self, errand: AnyJob) -> AnyJob:
-        self._errands.append(errand)
-        return errand
+    def _begin_due(self, since: int) -> None:
+        """Start the jobs that records after `since` make due."""
+        for kind in self.deps.jobs:
+            if kind.is_due(self.replica, since):
+                self.job(kind).begin_due()
 
     # -- requests --------------------------------------------------------------------------------
 
@@ -162,7 +142,7 @@ class Model(CommitListener):
         quarantine; OtherIdentity; OutcomeUnknown where they wait too long; VerdictForgotten of a
         control of which nobody knows any more what became of it; and what the append raises.
         """
-        self._catalog.identity.check()
+        self.deps.identity.check()
         if isinstance(request, Request):
             self._check_room()
         future = self.committer.submit(request)
@@ -172,17 +152,17 @@ class Model(CommitListener):
             if receipt.verdict is None and not is_left(receipt.placed):
                 raise OutcomeForgotten(request.control.kind, receipt.placed.seq)
             return receipt
-        number = self._pressure.enter(future)
+        number = self.deps.admission.enter(future)
         try:
             return await future
         finally:
-            self._pressure.leave(number)
+            self.deps.admission.leave(number)
 
     def _check_room(self) -> None:
-        if self.bytes > self._most_bytes:
+        if self.bytes > self.deps.settings.max_model_bytes:
             detail = (
-                f"model {self.record.id!r} takes {self.bytes} bytes of memory, more than the "
-                f"{self._most_bytes} that a model may; it predicts, and learns no more"
+                f"model {self.record.id!r} takes {self.bytes} bytes of memory, and the limit is "
+                f"{self.deps.settings.max_model_bytes}: it still predicts, but learns no more"
             )
             raise Problem(429, "model-too-large", detail, retry_after_s=60)
         guarding = self.replica.guarding
@@ -211,7 +191,7 @@ class Model(CommitListener):
     async def known(self, keys: Sequence[bytes]) -> list[Known | None]:
         """What the journal keeps under these keys."""
         record = self.record
-        return await self._catalog.journal.known(record.id, record.incarnation, keys)
+        return await self.deps.journal.known(record.id, record.incarnation, keys)
 
     async def refresh(self, seq: int | None = None) -> None:
         """Apply what other processes have appended, unless the replica has reached `seq`.
@@ -252,18 +232,18 @@ class Model(CommitListener):
         is_gone = isinstance(error, ModelChanged | UnknownModel)
         is_let_go = self.replica.is_forked or isinstance(error, RecordError)
         if isinstance(error, JournalUnavailable | OutcomeUnknown):
-            self._catalog.contact.failed(error)
+            self.deps.status.failed(error)
         if isinstance(error, RecordError):
-            self._catalog.loads.set_aside(self.record.id, error)
+            self._owner.set_aside(self.record.id, error)
         if is_let_go or is_gone:
-            self._catalog.forget(self)
+            self._owner.forget(self)
         if is_let_go and not is_gone:
             why = f"model {self.record.id!r} is being read from its journal anew"
             self.committer.refuse(why, self._pass_on)
 
     def _pass_on(self, appended: Appended) -> None:
         """What was appended before it was let go of may show that its successor is forked."""
-        successor = self._catalog.find(self.record.id)
+        successor = self._owner.find(self.record.id)
         if successor is not None and successor.replica.incarnation == self.replica.incarnation:
             successor.committer.hear(appended)
 
@@ -279,24 +259,24 @@ class Model(CommitListener):
         """Whether nothing is appended, applied, written, cleaned up or refitted just now."""
         if self._snapshot is not None or not self.committer.is_idle:
             return False
-        return not self._errands or not any(errand.is_busy for errand in self._errands)
+        return not any(job.is_busy for job in self._jobs.values())
 
     def stop(self) -> None:
         """Leave what is not done to whoever holds the model next."""
-        for errand in self._errands:
-            errand.stop()
+        for job in self._jobs.values():
+            job.stop()
 
     async def close(self) -> None:
         """Answer what is under way, and finish the snapshot that is being written."""
-        await self._close_errands()
+        await self._close_jobs()
         await self.committer.drain()
-        await self._close_errands()  # those that the last group has begun
+        await self._close_jobs()  # those that the last group has begun
         if self._snapshot is not None:
             await asyncio.wait([self._snapshot])
 
-    async def _close_errands(self) -> None:
-        for errand in list(self._errands):
-            await errand.close()
+    async def _close_jobs(self) -> None:
+        for job in list(self._jobs.values()):
+            await job.close()
 
     def release(self) -> None:
         """Refer to itself no more: its memory is free once nobody refers to it, and not later.
@@ -306,17 +286,17 @@ class Model(CommitListener):
         self.committer.tell_nobody()
 
     def on_group(self, rows: int, seconds: float) -> None:
-        self._catalog.telemetry.saw_group(rows, seconds)
+        self.deps.counters.saw_group(rows, seconds)
 
     def on_fork(self, model_id: str) -> None:
         """The lost entries may have held the names that this process has told, and snapshots."""
-        self._catalog.telemetry.saw_fork(model_id)
+        self.deps.counters.saw_fork(model_id)
         self.door.tell_names_again()
         self._snapshot_seq = 0
 
     def saw_refit(self, has_entered: bool) -> None:
         """Count a refit that was computed here."""
-        self._catalog.telemetry.saw_refit(self.record.id, has_entered)
+        self.deps.counters.saw_refit(self.record.id, has_entered)
 
     def count_lost(self, lost: Lost) -> None:
         """Say and count what the journal had lost of what was applied here."""
@@ -328,7 +308,7 @@ class Model(CommitListener):
                 lost.records,
                 lost.kept,
             )
-            self._catalog.telemetry.saw_loss(self.record.id, lost.records)
+            self.deps.counters.saw_loss(self.record.id, lost.records)
 
     def count_lost_since(self, trail: Lineage | None) -> None:
         """As `count_lost`, of what it had applied when it left memory."""
@@ -338,28 +318,22 @@ class Model(CommitListener):
     def on_loss(self, lost: Lost) -> None:
         """Called once it was rebuilt, whether anything was lost or not."""
         self.count_lost(lost)
-        self._see_to_clean_up()
-
-    def _see_to_clean_up(self) -> None:
-        """Of what it was read with: whoever was asked may have died over it."""
-        if self.replica.retained.unlearned_seq:
-            self.clean_up.begin(LEFT_TO_OTHERS_S)
+        self._begin_due(0)
 
     def on_advance(self, before: int, after: int) -> None:
         """Called between two groups: a snapshot falls due when `after` passed a multiple."""
-        every = self._catalog.settings.snapshot_every
+        every = self.deps.settings.snapshot_every
         is_bulk = after - before >= BULK_ROWS
         if after // every > before // every and self._snapshot is None:
-            if not is_bulk or self._catalog.outside.clock() >= self._snapshot_not_before:
+            if not is_bulk or self.deps.outside.clock() >= self._snapshot_not_before:
                 self.start_snapshot()
         if after >= self._measured_again_at:
             self._weigh()
             if is_bulk:
                 self._measured_again_at = after + MEASURED_GROUPS * (after - before)
-        if self.replica.retained.unlearned_seq > before:
-            self.clean_up.begin(LEFT_TO_OTHERS_S)
-        for errand in self._errands:
-            errand.came_by()
+        self._begin_due(before)
+        for job in self._jobs.values():
+            job.on_advance()
         if self.replica.names_since != self._names_since:
             self._names_since = self.replica.names_since
             self.door.tell_names_again(self._names_since)
@@ -377,7 +351,7 @@ class Model(CommitListener):
     def _weigh(self) -> None:
         before = self.bytes
         self._measure()
-        self._catalog.weigh(self, before)
+        self._owner.weigh(self, before)
 
     # -- snapshots -------------------------------------------------------------------------------
 
@@ -403,13 +377,13 @@ class Model(CommitListener):
         """
         captured = self.replica.capture() if captured is None else captured
         snapshot = await captured.encoded()
-        await self._catalog.identity.look()
-        record, journal = self.record, self._catalog.journal
+        await self.deps.identity.look()
+        record, journal = self.record, self.deps.journal
         where = (record.id, record.incarnation)
         place = (snapshot.seq, snapshot.chain)
         was_put = await journal.snapshot_put(*where, *place, snapshot.data, replaces)
         self._snapshot_seq = snapshot.seq
-        through = snapshot.seq - self._catalog.settings.keep_records
+        through = snapshot.seq - self.deps.settings.keep_records
         if was_put and through > 0:
             await journal.trim(*where, await self._may_go(through), behind=1)
 
@@ -423,7 +397,7 @@ class Model(CommitListener):
             return through
         oldest = self.replica.seq
         if guarding.pauses.has_taken_up:
-            places = await self._catalog.journal.snapshots(self.record.id, self.record.incarnation)
+            places = await self.deps.journal.snapshots(self.record.id, self.record.incarnation)
             oldest = min((place.seq for place in places), default=0)
         # A quarantine takes no more than that.
         held = guarding.kept_after(oldest, self.replica.seq - MAX_QUARANTINE_RECORDS)
@@ -431,7 +405,7 @@ class Model(CommitListener):
 
     async def _write(self, captured: Captured, on_end: Callable[[], None]) -> None:
         """Learning goes on without the snapshot when the store refuses it; the next one is due."""
-        clock = self._catalog.outside.clock
+        clock = self.deps.outside.clock
         began = clock()
         try:
             await self.write_snapshot(captured)

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -11,7 +11,6 @@ import msgspec
 from dualstream.service.clock import REAL, Outside
 from dualstream.service.codecs import MAX_NONZEROS, RowLimits
 from dualstream.service.concurrency import background_task, drop_traceback
-from dualstream.service.jobs.refit import SolverThread
 from dualstream.service.journal.author import SERVER, Author, told_of_spec
 from dualstream.service.journal.protocol import (
     Conflict,
@@ -21,9 +20,10 @@ from dualstream.service.journal.protocol import (
     Place,
     UnknownModel,
 )
-from dualstream.service.metrics import Telemetry
 from dualstream.service.models.admission import MAX_WAIT_S, AdmissionControl, IdleShare
 from dualstream.service.models.cache import ModelCache, Pin
+from dualstream.service.models.deps import Counters, ModelDeps
+from dualstream.service.models.job import Job
 from dualstream.service.models.loader import ModelLoader
 from dualstream.service.models.model import Model
 from dualstream.service.models.sizeof import bytes_before_rows
@@ -53,7 +53,8 @@ class ModelRegistry:
         self,
         journal: Journal,
         settings: Settings,
-        telemetry: Telemetry,
+        telemetry: Counters,
+        jobs: Sequence[type[Job]],
         outside: Outside = REAL,
     ) -> None:
         self.journal = journal
@@ -70,12 +71,19 @@ class ModelRegistry:
             outside.clock,
             IdleShare().share,
         )
-        limits = RowLimits(settings.max_rows, MAX_NONZEROS)
-        self.desk = SolverThread()
-        self.reference_desk = SolverThread()
+        self.deps = ModelDeps(
+            journal,
+            settings,
+            telemetry,
+            outside,
+            self.identity,
+            self.contact,
+            self.pressure,
+            jobs,
+        )
         self._held = ModelCache(settings.models_bytes, settings.models_held, self._saw_eviction)
-        self._specs = KnownSpecs(limits)
-        self.loads = ModelLoader(self, self._held, self._specs)
+        self._specs = KnownSpecs(RowLimits(settings.max_rows, MAX_NONZEROS))
+        self.loads = ModelLoader(self.deps, self, self._held, self._specs)
 
     def __iter__(self) -> Iterator[Model]:
         return iter(self._held)
@@ -372,6 +380,10 @@ class ModelRegistry:
         self.loads.forget_gone(model_id)
         self.telemetry.saw_delete(model_id)
 
+    def set_aside(self, model_id: str, error: Exception) -> Problem:
+        """Refuse requests for a model that cannot be read, for a while."""
+        return self.loads.set_aside(model_id, error)
+
     def weigh(self, model: Model, before: int) -> None:
         """A model took `before` bytes of memory and takes other ones now."""
         self._held.weigh(model, before)
@@ -380,8 +392,8 @@ class ModelRegistry:
         """Answer what is under way and finish the snapshots being written."""
         for model in self:
             await model.close()
-        self.desk.close()
-        self.reference_desk.close()
+        self.deps.refit_thread.close()
+        self.deps.reference_thread.close()
 
 
 def _beyond_memory() -> Problem:

@@ -41,6 +41,7 @@ from dualstream.service.api.rate_limits import Rates, Store
 from dualstream.service.api.request_body import BodyRefused
 from dualstream.service.codecs import media_type
 from dualstream.service.concurrency import drop_traceback
+from dualstream.service.jobs import MODEL_JOBS
 from dualstream.service.jobs.follower import Follower
 from dualstream.service.jobs.label_timeouts import DefaultLabels
 from dualstream.service.jobs.redis_input import RedisInputs, has_inputs
@@ -135,7 +136,7 @@ def create_app(
         settings.key_rows_per_s,
         telemetry.saw_rate_exceeded,
     )
-    catalog = ModelRegistry(journal, settings, telemetry)
+    catalog = ModelRegistry(journal, settings, telemetry, MODEL_JOBS)
     telemetry.watch(catalog)
     startup = Readiness(journal, catalog)
     connections = Connections(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import isclose
 from typing import TYPE_CHECKING, Any
 
-from dualstream.service.jobs.reference_optimum import Found, _solve
+from dualstream.service.jobs.reference_optimum import Found, References, _solve
 from dualstream.service.journal.protocol import JournalUnavailable
 from dualstream.service.models.model import Model
 from dualstream.service.replica.receipts import OutcomeForgotten, Receipt
@@ -93,7 +93,7 @@ class Notes:
             return  # it may be half way through some rows
         if not replica.trail.came_by(found.place.seq, found.place.chain):
             self.problems.append(f"{told}, and stands at {replica.place}")
-        elif found.place == replica.place and not model.references._is_ending:
+        elif found.place == replica.place and not model.job(References)._is_ending:
             losses = replica.losses.last(len(replica.losses))
             again = _solve(found.place, problems_of(replica.learner), losses, lambda: False)
             # Of the same rows, which a rebuilding may have brought in another order.

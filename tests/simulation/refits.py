@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dualstream.service.jobs.refit import MAX_EPOCHS
+from dualstream.service.jobs.refit import MAX_EPOCHS, Refits
 from dualstream.service.jobs.refit_status import CURSOR, RefitJob
 from dualstream.service.jobs.refit_window import Window
 from dualstream.service.journal.record import Control
@@ -60,7 +60,7 @@ async def _die_over(world: "World", model_id: str) -> None:
 
 async def _wait_for(model: Model | None) -> None:
     """Until nothing of the model is computed here."""
-    while model is not None and model.refits.is_busy:
+    while model is not None and model.job(Refits).is_busy:
         await asyncio.sleep(LOST_MS / 1000)
 
 
@@ -86,7 +86,7 @@ async def _come_by(worker: "Worker", model_id: str) -> None:
         learned = model.replica.learner.samples
     due = learned // models.EVERY * models.EVERY
     await _wait_for(model)
-    said = [job.status for job in await model.refits.all() if job.due == due]
+    said = [job.status for job in await model.job(Refits).all() if job.due == due]
     if due and not ENDED.intersection(said):
         worker.world.notes.problems.append(f"{model_id}: the refit due at {due} is {said}")
 

@@ -29,8 +29,13 @@ import dualstream.service.replica.groups
 import dualstream.service.replica.replica
 import dualstream.solvers.spec.resolve
 from dualstream.service.clock import Outside
+from dualstream.service.jobs import MODEL_JOBS
 from dualstream.service.jobs.follower import Follower
+from dualstream.service.jobs.guard_rollback import GuardRollback
+from dualstream.service.jobs.reference_optimum import References
+from dualstream.service.jobs.refit import Refits
 from dualstream.service.jobs.refit_status import UnderWay
+from dualstream.service.jobs.unlearn_cleanup import UnlearnCleanup
 from dualstream.service.journal.author import SERVER
 from dualstream.service.journal.protocol import ENTRY_BYTES, ModelChanged, Place
 from dualstream.service.models.model import Model
@@ -158,6 +163,7 @@ class Worker:
             self.connection,
             world.settings,
             self.telemetry,  # type: ignore[arg-type]
+            MODEL_JOBS,
             Outside(world.clock, world.nonce, world.clock),
         )
         self.startup = Readiness(self.connection, self.catalog)
@@ -258,7 +264,7 @@ class Worker:
         with self.catalog.pinned(model_id):
             model = await self.model(model_id)
             await self._refresh(model)
-            await model.pausing.settled()
+            await model.job(GuardRollback).settled()
             held = await model.place()
             since = paused_at(model.replica)
             if not since:
@@ -282,14 +288,16 @@ class Worker:
             if model.replica.learner.samples:
                 self.world.misfortune.lag_of(self, "refit", model_id)
                 with contextlib.suppress(UnderWay):
-                    await model.refits.begin(model.refits.methods[0], models.TOL, by=SERVER)
+                    await model.job(Refits).begin(
+                        model.job(Refits).methods[0], models.TOL, by=SERVER
+                    )
 
     async def refer(self, model_id: str) -> None:
         """Ask for the optimum of the window, and hold it against where the replica has come by."""
         with self.catalog.pinned(model_id):
             model = await self.model(model_id)
             with contextlib.suppress(RefitError):  # no row is retained
-                found = await model.references.find()
+                found = await model.job(References).find()
                 self.world.notes.saw_reference(self, model, found)
 
     async def refresh(self, model_id: str) -> None:
@@ -357,7 +365,7 @@ class Worker:
                 await self.startup.finished.wait()
                 model = await self.catalog.get(model_id)
                 await model.refresh()
-                while model.clean_up.is_busy or model.pausing.is_busy:
+                while model.job(UnlearnCleanup).is_busy or model.job(GuardRollback).is_busy:
                     await asyncio.sleep(1.0)
                 return model
             except ModelChanged:

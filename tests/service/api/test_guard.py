@@ -401,16 +401,16 @@ def test_no_rollback_is_appended_of_a_pause_that_the_store_has_lost(serve, tmp_p
     client = serve(store=f"sqlite:///{path}")
     client.put("/models/m", json=GUARDED)
     learn(client, samples(0, 100))
-    begin = GuardRollback.came_by
-    monkeypatch.setattr(GuardRollback, "came_by", lambda self: None)
+    begin = GuardRollback.on_advance
+    monkeypatch.setattr(GuardRollback, "on_advance", lambda self: None)
     learn(client, samples(100, 160, bad=True))
     model = client.app._catalog.held("m")
 
     async def lose_and_go_back() -> None:
-        assert model.pausing.pauses.needs_rollback
+        assert model.job(GuardRollback).pauses.needs_rollback
         lose_last_entry(sqlite3.connect(path))
-        begin(model.pausing)
-        await asyncio.wait([model.pausing._task])
+        begin(model.job(GuardRollback))
+        await asyncio.wait([model.job(GuardRollback)._task])
 
     client.portal.call(lose_and_go_back)
     assert controls_in(f"sqlite:///{path}") == []
@@ -420,7 +420,7 @@ def test_no_rollback_is_appended_of_a_pause_that_the_store_has_lost(serve, tmp_p
 @pytest.mark.parametrize("is_seen", [True, False])
 def test_the_copy_of_a_rollback_that_others_have_settled_goes(serve, store, monkeypatch, is_seen):
     """They name no state, and what is on its way to the store by then is named by nobody."""
-    monkeypatch.setattr(GuardRollback, "came_by", lambda self: None)
+    monkeypatch.setattr(GuardRollback, "on_advance", lambda self: None)
     client = serve(store=store)
     client.put("/models/m", json=GUARDED)
     learn(client, samples(0, 100) + samples(100, 160, bad=True))
@@ -430,7 +430,7 @@ def test_the_copy_of_a_rollback_that_others_have_settled_goes(serve, store, monk
     copy_put, put = catalog.journal.copy_put, []
 
     async def late(*given: Any) -> str:
-        since = model.pausing.pauses.since
+        since = model.job(GuardRollback).pauses.since
         key = make_key(KeyKind.PAUSE, str(since))
         request = ControlRequest.of(Pause(since), key, b"pause")
         if is_seen:
@@ -444,7 +444,7 @@ def test_the_copy_of_a_rollback_that_others_have_settled_goes(serve, store, monk
 
     async def go_back() -> None:
         monkeypatch.setattr(catalog.journal, "copy_put", late)
-        await model.pausing._go_back(model)
+        await model.job(GuardRollback)._go_back(model)
         assert len(put) == 1 and not await catalog.journal.copies(*where)
 
     client.portal.call(go_back)

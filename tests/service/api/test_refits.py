@@ -14,6 +14,7 @@ import pytest
 from dualstream.service.cli.demo.server_process import ServerProcess
 from dualstream.service.cli.replay import replay
 from dualstream.service.jobs import refit as refits, refit_status as refit_board
+from dualstream.service.jobs.refit import Refits
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import AppendRequest, CursorMove
 from dualstream.service.journal.record import Control, decode
@@ -84,7 +85,7 @@ def finished(client, job: str) -> dict[str, Any]:
 
 def is_computing(client) -> bool:
     catalog = client.app._catalog
-    return catalog.desk.turn.locked() or any(model.refits.is_busy for model in catalog)
+    return catalog.desk.turn.locked() or any(model.job(Refits).is_busy for model in catalog)
 
 
 def controls(store: str) -> list[Control]:
@@ -346,7 +347,7 @@ def test_by_itself_once_for_each_count_however_many_look(serve, store):
             worker.get(f"/models/m/predict?x=1:1&min_seq={answer['seq']}")
         deadline = time.monotonic() + 20
         while any(
-            replica_of(w).learner and w.app._catalog.held("m").refits.is_busy for w in workers
+            replica_of(w).learner and w.app._catalog.held("m").job(Refits).is_busy for w in workers
         ):
             assert time.monotonic() < deadline
             time.sleep(0.002)

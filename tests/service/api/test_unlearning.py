@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from dualstream.service.codecs import ListedRows
-from dualstream.service.jobs import unlearn_cleanup as clean_up
+from dualstream.service.jobs import MODEL_JOBS, unlearn_cleanup as clean_up
+from dualstream.service.jobs.unlearn_cleanup import UnlearnCleanup
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import (
     Conflict,
@@ -196,7 +197,7 @@ def test_nothing_is_kept_of_a_state_that_a_sample_is_unlearned_under(store, goes
             async def unlearned_by_another() -> None:
                 held = await other.get("m")
                 await held.submit(ControlRequest.of(unlearning("2")))
-                held.clean_up.begin()
+                held.job(UnlearnCleanup).begin()
                 await cleaned(other)
 
             late.meanwhile = unlearned_by_another
@@ -283,7 +284,7 @@ def test_a_copy_that_was_left_half_written_goes(store):
                 await writing
             assert not await journal.copies(*where)
             await model.submit(ControlRequest.of(unlearning("2")))
-            model.clean_up.begin()
+            model.job(UnlearnCleanup).begin()
             await cleaned(catalog)
             assert not await journal.copies(*where, with_partial=True)
             assert not is_in(mark("2"), kept_bytes(store))
@@ -344,7 +345,7 @@ class Dying:
 
 
 def catalog_on(journal: Any) -> ModelRegistry:
-    return ModelRegistry(journal, Settings(), Telemetry())
+    return ModelRegistry(journal, Settings(), Telemetry(), MODEL_JOBS)
 
 
 async def of_five(catalog: ModelRegistry, **more: Any) -> Model:
@@ -380,7 +381,7 @@ async def prepared(store: str, journal: Any) -> ModelRegistry:
 async def cleaned(catalog: ModelRegistry, seq: int = 6) -> Any:
     model = await catalog.get("m")
     for _ in range(1000):
-        if await model.clean_up.is_done(seq):
+        if await model.job(UnlearnCleanup).is_done(seq):
             return model
         await asyncio.sleep(0.005)
     raise AssertionError("the clean-up is never done")
@@ -398,12 +399,12 @@ def test_a_death_at_any_step_is_made_good_by_the_next_process(store, monkeypatch
             model = await catalog.get("m")
             dying.done, dying.left = [], steps + 1  # the control itself comes first
             await model.submit(ControlRequest.of(unlearning("2")))
-            model.clean_up.begin()
+            model.job(UnlearnCleanup).begin()
             if steps < 1000:
                 while dying.left:
                     await asyncio.sleep(0.001)
                 await asyncio.sleep(0.01)
-                assert not await model.clean_up.is_done(6)
+                assert not await model.job(UnlearnCleanup).is_done(6)
             else:
                 await cleaned(catalog)
             expected = bits(model.replica)
@@ -437,7 +438,7 @@ def test_nothing_goes_before_a_good_snapshot_is_there(store, monkeypatch):
             model = await catalog.get("m")
             where = ("m", model.record.incarnation)
             await model.submit(ControlRequest.of(unlearning("2")))
-            model.clean_up.begin()
+            model.job(UnlearnCleanup).begin()
             while damaged.left:
                 assert len(await journal.read(*where, 0)) == 6
                 assert len(await journal.versions(*where)) == 1
@@ -486,7 +487,7 @@ def test_a_clean_up_that_others_overtake_is_done_all_the_same(store, monkeypatch
             for one in (catalog, *others):
                 held = await one.get("m")
                 await held.refresh()
-                held.clean_up.begin()
+                held.job(UnlearnCleanup).begin()
             for one in (catalog, *others):
                 await cleaned(one)
             states = [bits((await one.get("m")).replica) for one in (catalog, *others)]
@@ -538,7 +539,7 @@ def test_who_closes_leaves_no_clean_up_behind_that_the_last_group_has_begun(stor
             await asyncio.sleep(0)
             await catalog.close()
             assert (await asked).placed.seq == 6
-            assert not model.clean_up.is_busy
+            assert not model.job(UnlearnCleanup).is_busy
         finally:
             await journal.close()
 
@@ -558,7 +559,7 @@ def test_what_a_guard_would_go_back_to_goes_once_a_sample_is_unlearned(store):
             guarding = model.replica.guarding
             assert guarding is not None and guarding.guard.calm_seq < 5
             await model.submit(ControlRequest.of(unlearning("4")))
-            model.clean_up.begin()
+            model.job(UnlearnCleanup).begin()
             await cleaned(catalog)
             await catalog.close()
             assert not is_in(mark("4"), kept_bytes(store))
@@ -587,11 +588,11 @@ def test_the_store_is_not_clean_where_it_loses_what_it_is_cleaned_by(tmp_path, m
                     lose_last_entry(sqlite3.connect(path))
                     with sqlite3.connect(path) as db:
                         db.execute("DELETE FROM snapshots")
-                trimmed.append(await model.clean_up.is_done(6))
+                trimmed.append(await model.job(UnlearnCleanup).is_done(6))
                 await trim(*given, **more)
 
             monkeypatch.setattr(journal, "trim", lose_and_trim)
-            model.clean_up.begin()
+            model.job(UnlearnCleanup).begin()
             await cleaned(catalog)
             assert trimmed == [False, False] and model.replica.seq == 6
             await catalog.close()

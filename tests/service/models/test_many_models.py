@@ -16,7 +16,11 @@ import pytest
 from dualstream.service.api.learn_rows import request_of
 from dualstream.service.cli.demo.adult import adult_lines
 from dualstream.service.codecs.json_bulk import parse_json
+from dualstream.service.jobs import MODEL_JOBS
 from dualstream.service.jobs.guard_rollback import GuardRollback
+from dualstream.service.jobs.reference_optimum import References
+from dualstream.service.jobs.refit import Refits
+from dualstream.service.jobs.unlearn_cleanup import UnlearnCleanup
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import JournalUnavailable
 from dualstream.service.journal.record import KeyKind, make_key
@@ -42,7 +46,7 @@ IDS = [f"m{n}" for n in range(8)]
 async def serving(store: str, **given: object) -> AsyncIterator[ModelRegistry]:
     """A catalog as a server has it."""
     journal = await open_journal(store)
-    catalog = ModelRegistry(journal, Settings(store=store, **given), Telemetry())
+    catalog = ModelRegistry(journal, Settings(store=store, **given), Telemetry(), MODEL_JOBS)
     catalog.telemetry.watch(catalog)
     try:
         yield catalog
@@ -228,9 +232,20 @@ def test_the_memory_of_what_leaves_is_free_at_once(store):
             for first in (0, 1000):
                 await learn(catalog, "m0", rows(first, first + 1000))
             model = catalog.find("m0")
-            for errand in (model.refits, model.references, model.pausing, model.clean_up):
+            for errand in (
+                model.job(Refits),
+                model.job(References),
+                model.job(GuardRollback),
+                model.job(UnlearnCleanup),
+            ):
                 assert not errand.is_busy
-            parts = (model, model.replica, model.replica.learner, model.committer, model.refits)
+            parts = (
+                model,
+                model.replica,
+                model.replica.learner,
+                model.committer,
+                model.job(Refits),
+            )
             gone = [weakref.ref(part) for part in parts]
             del model, errand, parts
             gc.collect()
@@ -255,17 +270,24 @@ def test_what_a_forgotten_model_has_under_way_is_left(store, monkeypatch, is_pla
         async with serving(store) as catalog:
             await create(catalog, ["m0"])
             model = catalog.find("m0")
-            model.pausing.came_by()
-            model.clean_up.begin(3600.0)
+            model.job(GuardRollback).on_advance()
+            model.job(UnlearnCleanup).begin(3600.0)
             await asyncio.sleep(0)
-            assert model.pausing.is_busy and model.clean_up.is_busy and not model.is_idle
+            assert (
+                model.job(GuardRollback).is_busy
+                and model.job(UnlearnCleanup).is_busy
+                and not model.is_idle
+            )
             with monkeypatch.context() as planted:
                 if is_planted:
                     planted.setattr(GuardRollback, "stop", lambda _: None)
                 catalog.forget(model)
             for _ in range(5):  # turns, in which what was cancelled ends
                 await asyncio.sleep(0)
-            assert model.pausing.is_busy is is_planted and not model.clean_up.is_busy
+            assert (
+                model.job(GuardRollback).is_busy is is_planted
+                and not model.job(UnlearnCleanup).is_busy
+            )
             await model.close()
 
     asyncio.run(run())

@@ -13,8 +13,9 @@ import pytest
 
 import dualstream.service.replica.replica
 from dualstream.service.jobs.follower import Follower
-from dualstream.service.jobs.reference_optimum import Found
+from dualstream.service.jobs.reference_optimum import Found, References
 from dualstream.service.jobs.refit import SolverThread
+from dualstream.service.jobs.unlearn_cleanup import UnlearnCleanup
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import (
     AppendRequest,
@@ -300,7 +301,7 @@ def test_a_place_that_is_not_held_any_more_shows_it(tmp_path, monkeypatch, what)
             await learn(model, "5")
             lose(tmp_path, 1)
             monkeypatch.setattr(Committer, "refresh", saw)
-            model.clean_up.begin()
+            model.job(UnlearnCleanup).begin()
             async with asyncio.timeout(5):
                 while not served:
                     await asyncio.sleep(0.001)
@@ -410,8 +411,8 @@ def test_a_reference_of_what_is_lost_is_found_anew(tmp_path):
         assert found.place.seq == 5 and found.lower != before.lower
         assert found == await fresh_reference(journal)
         assert await is_shown()
-        kept = model.reference
-        assert await model.references.find() is kept
+        kept = model.job(References).found
+        assert await model.job(References).find() is kept
 
     of_five_and(tmp_path, scenario)
 
@@ -432,7 +433,7 @@ def test_a_reference_is_found_anew_where_its_window_is_lost_meanwhile(tmp_path, 
         told = await asyncio.gather(reference_of(catalog), reference_of(catalog))
         assert len(solved) == 2 and told[0] == told[1] != replace(solved[0], at=0.0)
         assert told[0] == await fresh_reference(journal)
-        assert model.reference is solved[1]
+        assert model.job(References).found is solved[1]
 
     of_five_and(tmp_path, scenario)
 

@@ -145,7 +145,7 @@ def _by_its_seq(true: Any, self: Applying, appended: Any) -> None:
 async def _by_seq_alone(true: Any, self: References) -> Any:
     """The optimum of a window is kept for whatever stands at its seq."""
     model = self._whose()
-    found = None if model is None else model.reference
+    found = None if model is None else model.job(References).found
     return found if found and found.place.seq == model.replica.seq else await true(self)
 
 

@@ -13,10 +13,10 @@ from dualstream.solvers import (
     begin_refit,
     enter_refit,
     make_learner,
+    refit_methods,
     resolve_spec,
     why_not_refit,
 )
-from dualstream.solvers.core import refit_methods
 from dualstream.solvers.core.losses import LOSSES, MARGIN_LOSSES
 from dualstream.solvers.offline import solve
 from dualstream.solvers.online.dual_ascent.refit import overlap

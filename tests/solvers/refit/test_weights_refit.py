@@ -13,11 +13,11 @@ from dualstream.solvers import (
     enter_refit,
     make_learner,
     problems_of,
+    refit_methods,
     resolve_spec,
     why_not_method,
     why_not_refit,
 )
-from dualstream.solvers.core import refit_methods
 from dualstream.solvers.core.errors import InvalidSpec
 from dualstream.solvers.core.losses import make_loss
 from dualstream.solvers.core.refit_methods import METHODS

@@ -15,10 +15,10 @@ from dualstream.solvers import (
     enter_refit,
     make_learner,
     problems_of,
+    refit_methods,
     resolve_spec,
     why_not_refit,
 )
-from dualstream.solvers.core import refit_methods
 from dualstream.solvers.offline.semiparametric import (
     constant,
     cosine,

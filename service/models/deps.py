@@ -1,0 +1,50 @@
+"""What models, their loader and their jobs get from the process."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from dualstream.service.clock import Outside
+from dualstream.service.journal.protocol import Journal
+from dualstream.service.models.admission import AdmissionControl
+from dualstream.service.models.job import Job
+from dualstream.service.models.solver_thread import SolverThread
+from dualstream.service.models.store_status import StoreIdentity, StoreStatus
+from dualstream.service.settings import Settings
+
+
+class Counters(Protocol):
+    """Counters of a process. Prometheus metrics implement them."""
+
+    def saw_group(self, rows: int, seconds: float) -> None: ...
+    def saw_load(self, seconds: float) -> None: ...
+    def saw_eviction(self) -> None: ...
+    def saw_delete(self, model: str) -> None: ...
+    def saw_shed(self, kind: str) -> None: ...
+    def saw_fork(self, model: str) -> None: ...
+    def saw_loss(self, model: str, records: int) -> None: ...
+    def saw_refit(self, model: str, has_entered: bool) -> None: ...
+    def saw_refused(self, model: str, rows: int) -> None: ...
+    def saw_label(self, model: str, delay_s: float) -> None: ...
+    def saw_waiting(self, rows: Mapping[str, int]) -> None: ...
+    def saw_expired(self, rows: int) -> None: ...
+    def saw_default_labels(self, rows: int) -> None: ...
+    def saw_pending(self, messages: Mapping[str, int]) -> None: ...
+    def saw_input(self, model: str, taken: int, dead: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDeps:
+    """Services of the process that every model shares."""
+
+    journal: Journal
+    settings: Settings
+    counters: Counters
+    outside: Outside
+    identity: StoreIdentity
+    status: StoreStatus
+    admission: AdmissionControl
+    jobs: Sequence[type[Job]]
+    """The kinds of jobs that start by themselves."""
+    refit_thread: SolverThread = field(default_factory=SolverThread)
+    reference_thread: SolverThread = field(default_factory=SolverThread)
