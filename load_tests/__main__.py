@@ -34,8 +34,7 @@ RESULTS = Path(__file__).parent / "RESULTS.md"
 
 
 def main(names: list[str], only: list[str]) -> None:
-    """Run the benchmarks. With `only`, run these groups of rows of one benchmark and write nothing.
-    """
+    """Run the benchmarks. With `only`, run these groups of one benchmark and write nothing."""
     rows: list[Row] = []
     sections: dict[str, list[str]] = {}
     for name in names or BENCHMARKS:
@@ -67,10 +66,10 @@ def main(names: list[str], only: list[str]) -> None:
 
 
 def alone(names: list[str]) -> list[str]:
-    """What a section says that others were not written with."""
+    """Heading of a section: how and when it was measured."""
     return [
         f"`python -m load_tests {' '.join(names)}` on {datetime.now(UTC):%Y-%m-%d}; {machine()}.",
-        f"Sides take turns, {ROUNDS} rounds ({FEW_ROUNDS} where it says so); the ratio is the "
+        f"The sides alternate for {ROUNDS} rounds ({FEW_ROUNDS} where noted). The ratio is the "
         "median of the rounds' ratios.",
     ]
 
@@ -80,8 +79,8 @@ def document(rows: list[Row]) -> str:
         "# Benchmarks",
         "",
         f"`make bench` on {datetime.now(UTC):%Y-%m-%d}; {machine()}.",
-        f"Sides take turns, {ROUNDS} rounds ({FEW_ROUNDS} for single learners); the ratio is the "
-        "median of the rounds' ratios.",
+        f"The sides alternate for {ROUNDS} rounds ({FEW_ROUNDS} for single learners). The ratio is "
+        "the median of the rounds' ratios.",
         "",
         *table(rows),
         "",

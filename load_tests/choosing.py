@@ -1,6 +1,6 @@
 """Plot for docs/guides/choosing.md: each algorithm with its defaults, on two real streams.
 
-    DUALSTREAM_DATA=... python -m load_tests.choosing
+DUALSTREAM_DATA=... python -m load_tests.choosing
 """
 
 from pathlib import Path

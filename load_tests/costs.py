@@ -92,8 +92,8 @@ def bytes_of_rows(urls: dict[str, str]) -> Iterator[str]:
         yield f"| {what} | " + " | ".join(f"{each:.0f}" for each in taken) + " |"
     yield ""
     yield (
-        "Of an `id` or an `Idempotency-Key` the store keeps a digest and its place, for "
-        "`KEY_TTL_S` and a million of them, whatever becomes of the row."
+        "The store keeps a digest of each `id` and `Idempotency-Key` with its log position, for "
+        "`KEY_TTL_S` and up to a million of them, also after the row is trimmed."
     )
 
 

@@ -74,6 +74,6 @@ def seconds(work) -> float:  # type: ignore[no-untyped-def]
 
 def about() -> list[str]:
     return [
-        "LIBLINEAR proves nothing about how far its answer is from the best one; its tolerance",
-        "here is looked up so that its objective is just as good: no user can do that beforehand.",
+        "LIBLINEAR gives no bound on the distance to the optimum. Its tolerance here is searched",
+        "so that its objective is equally good, which a user cannot do in advance.",
     ]

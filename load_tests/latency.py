@@ -102,10 +102,10 @@ def _standing(runs: Sequence[Drive]) -> list[Drive]:
 
 def line_of(name: str, share: float, highest: float, runs: Sequence[Drive], wrong: str) -> str:
     kept = _standing(runs)
-    verdict = wrong or f"{len(kept)} of {len(runs)} runs stand"
+    outcome = wrong or f"{len(kept)} of {len(runs)} runs stand"
     quantiles = [_spread([run.latency_ms(at) for run in kept]) for at in (0.5, 0.99, 0.999)]
     slip = _spread([run.slip_ms(0.99) for run in runs])
-    cells = [f"{name}, {share:.0%} of {highest:,.0f} requests/s", *quantiles, slip, verdict]
+    cells = [f"{name}, {share:.0%} of {highest:,.0f} requests/s", *quantiles, slip, outcome]
     return "| " + " | ".join(cells) + " |"
 
 
@@ -119,12 +119,11 @@ def _spread(figures: Sequence[float]) -> str:
 def about() -> list[str]:
     return [
         "`python -m load_tests latency` runs these alone: durable single-sample JSON learn, "
-        f"{CONNECTIONS} connections, one worker; requests are sent when they are due, and latency "
-        f"counts from then. {ROUNDS} runs of {SECONDS:.0f} s in turns; ms, median of the runs "
-        "(spread). A run in which the generator itself was late by more than "
-        f"{MAX_SLIP_MS:g} ms at the 99th percentile is void; it is a process of its own on core "
-        f"{GENERATOR_CORE}, with {' or '.join(sorted(_urgencies))}. The history is checked "
-        "afterwards.",
+        f"{CONNECTIONS} connections, one worker. Requests are sent when due, and latency counts "
+        f"from the due time. {ROUNDS} alternating runs of {SECONDS:.0f} s; ms, median of the runs "
+        f"(spread). A run whose generator has a p99 slip above {MAX_SLIP_MS:g} ms is void. The "
+        f"generator is a process of its own on core {GENERATOR_CORE}, with "
+        f"{' or '.join(sorted(_urgencies))}. The history is checked afterwards.",
         "",
         "| what | p50 | p99 | p99.9 | the generator's p99 slip | |",
         "|---|---|---|---|---|---|",

@@ -211,15 +211,15 @@ def about() -> list[str]:
     lines = [f"- {line}" for line in _about]
     note = (
         f"`python -m load_tests many_models` runs these alone: {RUN_IN_S} s of running in, then "
-        f"runs of {SECONDS} s in turns. {CONNECTIONS} connections that each send again once they "
-        "are answered measure throughput: of one model what is under way shares appends, of many "
-        "each is an append of its own, and a fifth find their model missing. What a client of a "
-        f"stream waits is in the rows of requests sent when due, {SHARES[0]:.0%} and "
-        f"{SHARES[1]:.0%} of what many models sustain, the same to both sides. Misses are part of "
-        "every figure: a model that is not in memory is loaded. Models of one row each have next "
-        "to nothing to replay: what they cost beyond one model is the rest of a miss, as reading, "
-        "making and dropping a model, and a group for every request. "
-        f"The history of {CHECKED} models is checked after each load, and {REPLAYED} of them are "
+        f"alternating runs of {SECONDS} s. {CONNECTIONS} connections in a closed loop measure "
+        "throughput: concurrent requests to one model share appends, requests to many models do "
+        "not, and a fifth of them miss the model cache. The rows with requests sent when due have "
+        f"the latency that a client sees, at {SHARES[0]:.0%} and {SHARES[1]:.0%} of the throughput "
+        "of the many models, at the same rate for both sides. All figures include cache misses: a "
+        "model that is not in memory is loaded. Models of one row each have next to nothing to "
+        "replay; their extra cost over one model is the fixed part of a miss (reading, creating "
+        "and evicting a model) and a group for every request. "
+        f"The history of {CHECKED} models is checked after each load. {REPLAYED} of them are "
         "replayed without snapshots and compared bit for bit."
     )
     return [note, "", *lines]

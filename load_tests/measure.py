@@ -38,7 +38,7 @@ class Row:
         return statistics.median(self.ratios)
 
     @property
-    def verdict(self) -> str:
+    def outcome(self) -> str:
         if self.void:
             return f"void: {self.void}"
         if self.gate is None and self.floor is None:
@@ -64,13 +64,13 @@ class Row:
             f"{self.peer}: {_shown(statistics.median(self.theirs))}",
             f"**{self.ratio:.2f}x** ({min(ratios):.2f} to {max(ratios):.2f})",
             gate,
-            self.verdict,
+            self.outcome,
         ]
         return "| " + " | ".join(cells) + " |"
 
 
 HEADING = (
-    "| what | ours, median | peer, median | ratio, median (spread) | gate / goal | verdict |\n"
+    "| what | ours, median | peer, median | ratio, median (spread) | gate / goal | outcome |\n"
     "|---|---|---|---|---|---|"
 )
 

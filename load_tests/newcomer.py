@@ -45,8 +45,8 @@ def rows() -> list[Row]:
 def about() -> list[str]:
     return [
         f"{len(COMMANDS)} commands: `{'`, `'.join(('git clone ...', *COMMANDS[1:]))}`. The "
-        "environment, the kernels' cache and the browser's profile are new, pip's cache is not "
-        "used; packages come from the index that pip is set to, and the time has their download.",
+        "environment, the kernel cache and the browser's profile are new, and pip's cache is not "
+        "used. The time includes the download of packages from pip's configured index.",
         "",
         "| until | seconds from `git clone` on |",
         "|---|---|",

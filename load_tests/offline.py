@@ -42,10 +42,10 @@ TABLE_5_ROUNDS = 5
 def about() -> list[str]:
     """Explanation of the rows of this section."""
     lines = [
-        "C = 1 in LIBLINEAR, that is rho = 1 / n, with a penalised intercept. Its hinge stops at "
-        "1,000 passes before its tolerance is met, as it warns. Rows of the paper's Table 5 are no "
-        "race: the seconds beside ours were printed for another machine. Rows are [x, 1] scaled to "
-        "norm 1 there, smooth hinge, gap 1e-4 (absolute) at lambda 1e-6.",
+        "C = 1 in LIBLINEAR, that is rho = 1 / n, with a penalised intercept. With the hinge "
+        "it stops after 1,000 passes with a warning, before it meets its tolerance. The seconds of "
+        "the paper's Table 5 were measured on another machine, so these rows are no race. They "
+        "have rows [x, 1] scaled to norm 1, smooth hinge, gap 1e-4 (absolute) at lambda 1e-6.",
     ]
     if os.environ.get("DUALSTREAM_DATA"):
         from load_tests.offline_optima import report

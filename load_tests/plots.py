@@ -27,7 +27,7 @@ def ratios(rows: Sequence[Row], name: str, title: str) -> str:
     figure, axes = plt.subplots(figsize=(10.0, 1.0 + 0.45 * len(rows)))
     for place, row in enumerate(rows):
         low, high = row.ratio - min(row.ratios), max(row.ratios) - row.ratio
-        axes.barh(place, row.ratio, height=0.6, color=_COLOURS.get(row.verdict, "lightgrey"))
+        axes.barh(place, row.ratio, height=0.6, color=_COLOURS.get(row.outcome, "lightgrey"))
         axes.errorbar(row.ratio, place, xerr=[[low], [high]], color="black", lw=1.0, capsize=2)
         for mark, style in ((row.gate, "-"), (row.goal, ":")):
             if mark is not None:

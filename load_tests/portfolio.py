@@ -235,8 +235,7 @@ def least_cpu(side: Side) -> float:
 
 
 def bulk_row(url: str, server: int, store: str, folder: Path) -> Row:
-    """Bulk learning. Each round learns into a new model, so that the model's journal does not grow.
-    """
+    """Bulk learning. Each round has a new model, so that the model's journal does not grow."""
     lines = adult_lines()
     n = COPIES * len(lines)
     (folder / "libsvm").write_bytes(b"\n".join(lines) + b"\n")
@@ -277,12 +276,12 @@ def about() -> list[str]:
     return [
         "`python -m load_tests portfolio` runs these alone. Specifications: "
         + "; ".join(f"{name} `{spec_text(spec)}`" for name, spec in SPECS.items())
-        + f", with `features` `{spec_text(INDEXED)}`; over HTTP `features` "
-        '`{"kind":"hashed"}` where they are named, and the single learner is '
+        + f", with `features` `{spec_text(INDEXED)}`. Over HTTP named features have "
+        '`{"kind":"hashed"}`, and the single learner is '
         f"`{spec_text(SPEC)}`.",
         "",
-        f"Vowpal Wabbit: `Workspace('{VW_OPTIONS} -d FILE')`, the file in memory, pinned to one "
-        "core as ours is (over HTTP: to the server's); making the workspace is what is timed.",
+        f"Vowpal Wabbit: `Workspace('{VW_OPTIONS} -d FILE')`, the file in memory, pinned to the "
+        "same core as ours (over HTTP: the server's). The time is that of creating the workspace.",
         "",
         *profile(),
     ]
@@ -297,15 +296,15 @@ def profile() -> list[str]:
     with on_core(GENERATOR_CORE):
         members, one_row = interleaved(kernels(batch)), one_by_one(batch)
     return [
-        f"Where the kernel's time goes, ns a row (Adult x {PROFILE_COPIES}, one core, the least of "
-        f"{ROUNDS} rounds). Lines of *one more* are a quarter of what four more members of a kind "
-        "add to one of them, with their part of the rule:",
+        f"Profile of the kernel, ns a row (Adult x {PROFILE_COPIES}, one core, minimum of {ROUNDS} "
+        "rounds). *One more* is a quarter of the time that four more members of a kind add to one "
+        "of them, including their part of the rule:",
         "",
         "| what | ns/row |",
         "|---|---|",
         *(f"| {name} | {figure:,.0f} |" for name, figure in with_differences(members)),
         "",
-        "Where the time of a single row goes, us a row (in the same way):",
+        "Profile of a single row, us a row (measured in the same way):",
         "",
         "| what | us/row |",
         "|---|---|",

@@ -215,7 +215,7 @@ def about() -> list[str]:
         f"journal. Model `{canonical(SPEC).decode()}`, Adult (14 non-zeros a row); ours on one "
         "core, Redis on the other.",
         "",
-        f"Where the time goes, us of CPU a row, the least of {FEW_ROUNDS} rounds:",
+        f"Profile, us of CPU a row, minimum of {FEW_ROUNDS} rounds:",
         "",
         "| what | " + " | ".join(names) + " |",
         "|---|" + "---|" * len(names),

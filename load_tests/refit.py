@@ -157,7 +157,7 @@ def about() -> list[str]:
     return [
         "`python -m load_tests refit` runs these alone: durable single-sample JSON learn of a9a, "
         f"{CONNECTIONS} connections, one worker on one core, hinge on a sliding window of "
-        f"{RETAIN:,} rows; requests are sent when they are due, and latency counts from then. "
-        f"{ROUNDS} runs of {SECONDS:.0f} s in turns: without a refit, while one is computed that "
-        "does not end, and with refits that are computed and entered one after the other.",
+        f"{RETAIN:,} rows. Requests are sent when due, and latency counts from the due time. "
+        f"{ROUNDS} alternating runs of {SECONDS:.0f} s: without a refit, during a refit that does "
+        "not end, and with refits that are computed and applied one after the other.",
     ]

@@ -1,4 +1,4 @@
-"""The duality gap against replay steps, in the setting of the O-DCA paper's Fig. 1."""
+"""Duality gap against replay steps, in the setting of the O-DCA paper's Fig. 1."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ Adult, {N:,} rows in file order, hinge loss, ρ = {RHO}, β = {BETA}, no interce
 the O-DCA paper, which has no replay. R extra dual steps follow each row, on uniformly drawn
 retained rows. Means over {SEEDS} seeds. Gaps are absolute, on the window at the end, of the last
 iterate w and of the average (κ = {KAPPA}). With 1,000 retained rows they are estimates, and too
-small, because the steps were taken on these rows.
+small, because the steps used these rows.
 """
 
 
