@@ -172,7 +172,9 @@ BUGS = {
             (dualstream.service.replica.apply, "contradicts", nothing),
         ]
     ),
-    "fork served for one more turn": Bug([(dualstream.service.replica.apply, "contradicts", nothing)]),
+    "fork served for one more turn": Bug(
+        [(dualstream.service.replica.apply, "contradicts", nothing)]
+    ),
     "fork served to who asked before": Bug([(Replica, "serving", _whoever_came_before)]),
     "refresh cancelled with its caller": Bug([(Committer, "refresh", _with_its_caller)]),
     "rebuild forgets what is watched": Bug([(Replica, "rebuild", _unwatched)]),
