@@ -17,8 +17,8 @@ from load_tests.security import record
 TITLE = "Static analysis"
 FOLDERS = ("service", "solvers", "client", "wire", "deploy/supply")
 KNOWN = {
-    "B101": "an assert tells the type checker what the code above it has made sure of",
-    "B404": "subprocess is imported; every call of it is looked at by B603",
+    "B101": "an assert states for the type checker what the code above it ensures",
+    "B404": "subprocess is imported; B603 checks each of its calls",
     "B105": "a word that is a name, and no password",
     "B107": "as B105",
 }
@@ -46,10 +46,10 @@ def main() -> bool:
     record(
         TITLE,
         [
-            f"ruff's security rules (`S`, which are bandit's) over {', '.join(FOLDERS)}:"
-            f" {'clean' if ruff.returncode == 0 else '**NOT CLEAN**'}; they are on in `make lint`.",
-            f"bandit itself: {len(told['results'])} places, of which {lines['named']} are named"
-            f" where they stand, with a reason; {len(found)} are left.",
+            f"ruff's security rules (`S`, taken from bandit) over {', '.join(FOLDERS)}:"
+            f" {'clean' if ruff.returncode == 0 else '**NOT CLEAN**'}; they are part of `make lint`.",
+            f"bandit itself: {len(told['results'])} places, of which {lines['named']} are marked"
+            f" in their line with a reason; {len(found)} are left.",
             "",
             *(f"- {name}, {lines[name]}: {why}." for name, why in KNOWN.items() if lines[name]),
             *(f"- {one}" for one in found),

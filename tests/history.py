@@ -86,7 +86,7 @@ async def check_history(
         rejected=rejected,
     )
     if (report.seq, report.chain) != (record.seq, record.chain):
-        report.problems.append(f"the head stands at {record.seq} {record.chain}, not at the end")
+        report.problems.append(f"the head is {record.seq} {record.chain}, which is not the end")
         raise HistoryBroken(report)
     return report
 

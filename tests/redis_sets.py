@@ -141,7 +141,7 @@ class ClusterSet(RedisSet):
         for first, last, *nodes in self._slots():
             if first <= slot <= last:
                 return self.by_port(int(nodes[0][1]))
-        raise AssertionError(f"nobody owns slot {slot}")
+        raise AssertionError(f"no server owns slot {slot}")
 
     def id_of(self, server: RedisServer) -> str:
         found = self.ask(server, "CLUSTER", "MYID")
