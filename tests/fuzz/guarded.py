@@ -88,6 +88,6 @@ def _is_of(module: ModuleType) -> bool:
         (
             "dualstream.solvers.text",
             "dualstream.solvers.text.libsvm",
-            "dualstream.service.journal._k",
+            "dualstream.service.journal.record.kernels",
         )
     )

@@ -389,7 +389,7 @@ async def cleaned(catalog: ModelRegistry, seq: int = 6) -> Any:
 
 def test_a_death_at_any_step_is_made_good_by_the_next_process(store, monkeypatch):
     monkeypatch.setattr(clean_up, "RETRY_S", 0.005)
-    monkeypatch.setattr("dualstream.service.models.model.LEFT_TO_OTHERS_S", 0.001)
+    monkeypatch.setattr("dualstream.service.jobs.unlearn_cleanup.LEFT_TO_OTHERS_S", 0.001)
 
     async def dies_after(steps: int) -> list[str]:
         journal = await open_journal(store)
@@ -505,7 +505,7 @@ def test_the_store_is_cleaned_of_what_is_unlearned_by_who_holds_what_it_has_lost
     tmp_path, monkeypatch
 ):
     """The control comes with a rebuilding, at a seq that the replica had passed before."""
-    monkeypatch.setattr("dualstream.service.models.model.LEFT_TO_OTHERS_S", 0.001)
+    monkeypatch.setattr("dualstream.service.jobs.unlearn_cleanup.LEFT_TO_OTHERS_S", 0.001)
     store, path = f"sqlite:///{tmp_path}/lost.db", tmp_path / "lost.db"
 
     async def scenario() -> None:

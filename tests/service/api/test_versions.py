@@ -231,7 +231,7 @@ def test_numbers_and_names_of_rollbacks_are_taken_as_they_are(serve, store):
 
 
 def test_predictions_by_a_version_are_those_of_its_moment(serve, store, monkeypatch):
-    monkeypatch.setattr("dualstream.service.api.learn_and_predict.MAX_LOADED_VERSIONS", 2)
+    monkeypatch.setattr("dualstream.service.server.app.MAX_LOADED_VERSIONS", 2)
     client = serve(store=store)
     client.put("/models/m", json=SPEC)
     scores = {}

@@ -46,7 +46,7 @@ from tests.service.conftest import SPEC
 from tests.service.journal.groups import keyed, rows
 from tests.service.journal.leftovers import kept_bytes
 
-DOCUMENT = (Path(__file__).parents[2] / "docs/operate/archive.md").read_text()
+DOCUMENT = (Path(__file__).parents[3] / "docs/operate/archive.md").read_text()
 MEMBERS = [{"name": "dual", "algorithm": "dual_ascent"}, {"name": "steps", "algorithm": "sgd"}]
 FEATURES = {"kind": "hashed", "bits": 10}
 NAMED = {"algorithm": "portfolio", "features": FEATURES, "members": MEMBERS, "retain": 50}

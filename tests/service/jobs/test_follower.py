@@ -8,8 +8,9 @@ import pytest
 
 from dualstream.service.cli.demo.server_process import ServerProcess
 from dualstream.service.jobs import follower as follower_module
-from dualstream.service.jobs.follower import Follower, Lag
+from dualstream.service.jobs.follower import Follower
 from dualstream.service.models import registry as catalog_module
+from dualstream.service.models.lag import Lag
 from tests.service.conftest import SPEC, assert_problem
 from tests.service.replica.test_replica import bits, loaded, replica_of
 

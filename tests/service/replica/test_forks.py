@@ -14,7 +14,6 @@ import pytest
 import dualstream.service.replica.replica
 from dualstream.service.jobs.follower import Follower
 from dualstream.service.jobs.reference_optimum import Found, References
-from dualstream.service.jobs.refit import SolverThread
 from dualstream.service.jobs.unlearn_cleanup import UnlearnCleanup
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import (
@@ -26,6 +25,7 @@ from dualstream.service.journal.protocol import (
 )
 from dualstream.service.models.model import Model
 from dualstream.service.models.registry import ModelRegistry
+from dualstream.service.models.solver_thread import SolverThread
 from dualstream.service.models.versions import take_version
 from dualstream.service.replica.apply import Applying
 from dualstream.service.replica.committer import Committer
