@@ -1,7 +1,7 @@
-"""Where the time of a row goes, by the service's own functions, called one after the other.
+"""Profile of ingest: the service's own functions, called one after the other.
 
-Rows of one chunk at a time, as the server takes them; what is not in these lines (the event loop,
-threads, snapshots) is the rest of the server's CPU.
+Rows come one chunk at a time, as the server takes them. The event loop, threads and snapshots are
+not in these lines; they are the rest of the server's CPU.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ STAGES = (
 PEER_STAGES = ("joining its pieces", "reading the stream", "stacking columns", "learning")
 PEER_BODIES = (1000, PEER_ROWS, 25_000)
 PIECE, FEW_COPIES = 256 * 1024, 8
-"""Bytes that are received at once; so many bodies make a long one."""
+"""Bytes received at once; number of bodies in a long one."""
 PROTOCOL: Any = protocol_of(
     Connections(100, Limits(64 * 1024, 60.0, 60.0, 60.0), lambda reason: None, time.monotonic)
 )
@@ -69,7 +69,7 @@ CHUNK_ROWS = 10_000
 
 
 def stage_table() -> list[str]:
-    """Microseconds of CPU a row of each stage, the least of some rounds."""
+    """Microseconds of CPU a row of each stage, the minimum of several rounds."""
     with stores() as urls, on_core(SERVER_CORE):
         sqlite, redis = urls["SQLite normal"], urls["Redis everysec"]
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # as uvicorn has it
@@ -128,7 +128,7 @@ async def _stages(
 
 
 def peer_table() -> list[str]:
-    """The same of what the peer does with a row of Arrow, by how many rows its bodies hold."""
+    """The same for the peer's steps with a row of Arrow, by rows in a body."""
     with on_core(SERVER_CORE), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         columns = {rows: runner.run(_peer_stages(rows)) for rows in PEER_BODIES}
     names = ("receiving by HTTP", *PEER_STAGES, "all of it")
@@ -158,7 +158,7 @@ async def _peer_stages(rows: int) -> list[float]:
 
 
 def _peer_reads(body: bytes) -> tuple[list[float], tuple[np.ndarray, np.ndarray]]:
-    """What the peer reads of a body, and the CPU seconds of each step."""
+    """The peer's reading of a body, and the CPU seconds of each step."""
     pieces = [body[at : at + PIECE] for at in range(0, len(body), PIECE)]
     joining, whole = _timed(1, partial(b"".join, pieces))
     reading, table = _timed(1, lambda: pa.ipc.open_stream(whole).read_all())
@@ -169,7 +169,7 @@ def _peer_reads(body: bytes) -> tuple[list[float], tuple[np.ndarray, np.ndarray]
 def _answer(
     spec: dict[str, Any], schema: RowSchema, parsed: ParsedRows, request: Request, outcome: Outcome
 ) -> bytes:
-    """What a request is answered once it is learned, by what of a model this asks for."""
+    """The answer to a learned request, and the model attributes that it needs."""
     model: Any = SimpleNamespace(record=SimpleNamespace(id="stages"), row_schema=schema)
     placed = [Placed(1, len(outcome.scores), len(outcome.scores))]
     (receipt,) = receipts_of([request], [placed], outcome, FirstResponses(spec["task"]))
@@ -177,7 +177,7 @@ def _answer(
 
 
 def _cutting(body: bytes, content_type: str, n: int) -> float:
-    """Of a body of many chunks, in pieces as they are received; 0 where it is not cut."""
+    """Splitting a body of many chunks, received in pieces; 0 where it is not split."""
     if content_type not in CHUNKERS:
         return 0.0
     is_table = content_type == TYPES["arrow"]  # which has one head
@@ -197,9 +197,9 @@ def _cutting(body: bytes, content_type: str, n: int) -> float:
 
 
 async def _receiving(body: bytes, content_type: str, n: int, protocol: Any = PROTOCOL) -> float:
-    """Of uploads by the server's protocol into an application that drops them.
+    """Uploads through the server's protocol class into an application that drops them.
 
-    A body that can be cut is sent again and again as one, others one by one; so is all to others.
+    A body that can be split is repeated as one long body; other bodies are sent one by one.
     """
 
     async def drop(scope: Any, receive: Any, send: Any) -> None:
@@ -239,7 +239,7 @@ def _send(port: int, body: bytes, copies: int, is_long: bool) -> None:
 
 
 async def _append(url: str, spec: dict[str, Any], parts: list[Part], repeats: int) -> float:
-    """CPU seconds of this process, all its threads, for one of so many appends to a new model."""
+    """CPU seconds of this process, all threads, for one of `count` appends to a new model."""
     journal = await open_journal(url)
     try:
         record, _ = await journal.create("stages", canonical(spec), canonical(spec))
@@ -257,7 +257,7 @@ async def _append(url: str, spec: dict[str, Any], parts: list[Part], repeats: in
 
 
 def _timed(repeats: int, call: Callable[[], Any]) -> tuple[float, Any]:
-    """CPU seconds of one of so many calls, and what the last one returned."""
+    """CPU seconds of one of `count` calls, and the last call's result."""
     began = time.process_time()
     for _ in range(repeats):
         result = call()

@@ -272,13 +272,13 @@ def _of_scores(
     if parsed.single:
         score = float(scores[0])
         probability = None if found is None else float(found[0])
-        return Predicted(model.record.id, seq, score, door.class_name(score), probability)
+        return Predicted(model.record.id, seq, score, schema.class_name(score), probability)
     answered = scores_by_row(parsed, scores.tolist())
     return PredictedMany(
         model=model.record.id,
         seq=seq,
         scores=answered,
-        labels=[None if score is None else door.class_name(score) for score in answered],
+        labels=[None if score is None else schema.class_name(score) for score in answered],
         probabilities=None if found is None else scores_by_row(parsed, found.tolist()),
         rejected=len(parsed.errors) if parsed.errors else UNSET,
         errors=first_errors(parsed.errors),

@@ -43,7 +43,10 @@ def _check(body: bytes) -> None:
                 data_at = _field(head, records, _DATA_OF_DICTIONARY)
                 records = _table(head, data_at) if data_at else records
             if _field(head, records, _COMPRESSION):
-                reason = "compressed Arrow buffers are not supported; compress the body (Content-Encoding)"
+                reason = (
+                    "compressed Arrow buffers are not supported;"
+                    " compress the body (Content-Encoding)"
+                )
                 raise Problem(415, "unsupported-media-type", reason)
 
 
