@@ -44,7 +44,7 @@ from dualstream.solvers import (
     takes_weights,
     why_not_refit,
 )
-from dualstream.solvers.core import refit_methods
+from dualstream.solvers.core.refit_methods import refit_methods
 
 if TYPE_CHECKING:
     from dualstream.service.models.model import Model

@@ -11,7 +11,6 @@ from typing import Any
 
 from dualstream.solvers.core.losses import LOSSES, NONSMOOTH_LOSSES
 from dualstream.solvers.core.spec_cache import worked_out_once
-from dualstream.solvers.semiparametric.spec import METHODS as KERNEL_METHODS
 
 WINDOW_ROWS = 10_000
 """So many of the last rows of the journal a refit of weights is of, unless it is said otherwise."""
@@ -46,7 +45,14 @@ METHODS: Mapping[str, _Method] = {
 }
 """Of linear models; the first that fits a model is its default."""
 
-ALL_METHODS = (*METHODS, *KERNEL_METHODS)
+SEMIPARAMETRIC_METHODS = ("ipm", "pdsg", "mpd")
+"""Methods of `solve_semiparametric`; the first is the default.
+
+The interior point method converges for any C and any number of basis functions:
+docs/guides/semiparametric.md.
+"""
+
+ALL_METHODS = (*METHODS, *SEMIPARAMETRIC_METHODS)
 
 _TAKES_WEIGHTS = ("sgd", "spg", "asset", "truncated_gradient", "fobos", "passive_aggressive")
 
@@ -119,7 +125,7 @@ def why_no_reference(spec: Mapping[str, Any]) -> str | None:
 def refit_methods(spec: Mapping[str, Any]) -> tuple[str, ...]:
     """How the window of the model of a resolved specification can be solved; the default first."""
     if spec["algorithm"] == "semiparametric":
-        return KERNEL_METHODS
+        return SEMIPARAMETRIC_METHODS
     fit = tuple(method for method in METHODS if why_not_method(spec, method) is None)
     if not takes_weights(spec):
         return fit
@@ -131,9 +137,10 @@ def refit_methods(spec: Mapping[str, Any]) -> tuple[str, ...]:
 def why_not_method(spec: Mapping[str, Any], method: str) -> str | None:
     """Why a method does not solve the problem of a resolved specification; None where it does."""
     if spec["algorithm"] == "semiparametric":
-        if method in KERNEL_METHODS:
+        if method in SEMIPARAMETRIC_METHODS:
             return None
-        return f"a semiparametric model is refitted by {', '.join(KERNEL_METHODS)}, not {method}"
+        allowed = ", ".join(SEMIPARAMETRIC_METHODS)
+        return f"a semiparametric model is refitted by {allowed}, not {method}"
     if method not in METHODS:
         return f"{method} is no method for linear models: {', '.join(METHODS)}"
     is_of = METHODS[method]

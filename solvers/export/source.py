@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dualstream.solvers import Form, MemberLearner, class_label, classes_of, gives_probabilities
-from dualstream.solvers.core import served_form
+from dualstream.solvers.core.served_form import served_form
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ from dualstream.solvers.core.errors import ShapeMismatch
 from dualstream.solvers.core.intercept import width_of
 from dualstream.solvers.core.learner import Learner, Outcome, State
 from dualstream.solvers.core.refit_weights import taking_weights
+from dualstream.solvers.core.refittable import DualProblem, refittable
 from dualstream.solvers.core.rewind import learn_in_pieces
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.online.multiclass import ClassScores
-from dualstream.solvers.refit.refit import DualProblem, refittable
 
 
 class PrefixLearner(Protocol):

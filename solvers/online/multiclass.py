@@ -26,6 +26,7 @@ from dualstream.solvers.core.class_names import MAX_CLASSES, names_of, names_sta
 from dualstream.solvers.core.errors import InvalidRow, NotExpressible, RefitError, UnlearningError
 from dualstream.solvers.core.learner import Learner, Outcome, State
 from dualstream.solvers.core.refit_weights import taking_weights
+from dualstream.solvers.core.refittable import DualProblem, refittable
 from dualstream.solvers.core.rewind import Rewind, learn_in_pieces
 from dualstream.solvers.core.scalar import log1pexp
 from dualstream.solvers.core.served_form import Form, joined_scores, served_form
@@ -45,7 +46,6 @@ from dualstream.solvers.jit import (
     kernel,
     void,
 )
-from dualstream.solvers.refit.refit import DualProblem, refittable
 
 LOG_LOSS_CAP = -math.log(1e-15)
 """The log-loss of a class that was not known, and the largest of one that was."""

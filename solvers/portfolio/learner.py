@@ -34,10 +34,10 @@ from dualstream.solvers.core.served_form import Form
 from dualstream.solvers.core.weight_table import sigmoids
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.portfolio.confidence_sequence import compare
-from dualstream.solvers.portfolio.members import Crew
+from dualstream.solvers.portfolio.members import MemberSet
 from dualstream.solvers.portfolio.presets import Member, preset
 from dualstream.solvers.portfolio.retained_rows import RetainedRows
-from dualstream.solvers.portfolio.spec import MAX_MEMBERS, read_member, read_name
+from dualstream.solvers.portfolio.spec import MAX_MEMBERS, ModelFactory, read_member, read_name
 from dualstream.solvers.portfolio.weighting import Rule
 from dualstream.solvers.portfolio.weighting_kernels import ROW_LOSS, SCORE
 
@@ -52,12 +52,13 @@ class Portfolio:
     1,000 rows, and up to four times the rows retained.
     """
 
-    def __init__(self, spec: Mapping[str, Any]) -> None:
+    def __init__(self, spec: Mapping[str, Any], models: ModelFactory) -> None:
         self.spec = spec
+        self._models = models
         self._dim = width_of(spec["features"])
         given = spec["members"]
         members: Sequence[Member] = preset(given) if isinstance(given, str) else given
-        self._crew = Crew.of(members, spec)
+        self._members = MemberSet.of(members, spec, models)
         self._rule = self._new_rule(members)
         self._rows = RetainedRows(self._dim, spec["retain"])
         self._samples = 0
@@ -88,7 +89,7 @@ class Portfolio:
         # In pieces, so that the scores of all members stay in a cache.
         for first in range(0, n, _PIECE):
             last = min(first + _PIECE, n)
-            out = self._crew.learn(batch if n <= _PIECE else batch[first:last], self._rule)
+            out = self._members.learn(batch if n <= _PIECE else batch[first:last], self._rule)
             told[0, first:last], told[1, first:last] = out[:, SCORE], out[:, ROW_LOSS]
         self._rows.add(batch)
         self._samples += n
@@ -97,7 +98,7 @@ class Portfolio:
     def predict(self, batch: Batch) -> Floats:
         """See Learner: log odds of classes."""
         self.check(batch)
-        return self._rule.mix(self._crew.predict(batch))
+        return self._rule.mix(self._members.predict(batch))
 
     def probabilities(self, scores: Floats) -> Floats | None:
         """See Learner."""
@@ -118,8 +119,8 @@ class Portfolio:
     def heaviest(self) -> str:
         """The member of the largest share, priors aside where there is another one."""
         shares = self._rule.shares
-        shares[[member.get("kind") == "prior" for member in self._crew.members]] -= 1.0
-        return str(self._crew.names[int(np.argmax(shares))])
+        shares[[member.get("kind") == "prior" for member in self._members.members]] -= 1.0
+        return str(self._members.names[int(np.argmax(shares))])
 
     @property
     def weights(self) -> Floats:
@@ -143,8 +144,8 @@ class Portfolio:
     def members(self) -> list[MemberView]:
         """See MemberLearner."""
         return [
-            self._rule.view(place, member, self._crew.has_certificate(place))
-            for place, member in enumerate(self._crew.members)
+            self._rule.view(place, member, self._members.has_certificate(place))
+            for place, member in enumerate(self._members.members)
         ]
 
     @property
@@ -162,40 +163,40 @@ class Portfolio:
 
     def member_certificate(self, name: str) -> Certificate | None:
         """See MemberLearner: of the problem sum of the losses + strength |w|^2 / 2."""
-        return self._crew.certificate(self._place_of(name))
+        return self._members.certificate(self._place_of(name))
 
     def member_weights(self, name: str) -> tuple[Floats, float]:
         """See MemberLearner: per feature behind the member's scaling."""
-        return self._crew.weights(self._place_of(name))
+        return self._members.weights(self._place_of(name))
 
     def form(self) -> Form:
         """See served_form: the mixture that all active members make."""
-        crew = self._crew
-        forms = [crew.form(place) for place in range(len(crew.names))]
-        return self._rule.form(crew.names, forms, self._dim)
+        members = self._members
+        forms = [members.form(place) for place in range(len(members.names))]
+        return self._rule.form(members.names, forms, self._dim)
 
     def member_form(self, name: str) -> Form:
         """See MemberLearner."""
-        form = self._crew.form(self._place_of(name))
+        form = self._members.form(self._place_of(name))
         if form is None:
             raise NotExpressible(f"{name!r} looks at no feature")
         return form
 
     def _place_of(self, name: str) -> int:
-        if name not in self._crew.names:
+        if name not in self._members.names:
             raise UnknownMember(f"there is no member {name!r}")
-        return self._crew.names.index(name)
+        return self._members.names.index(name)
 
     # -- changing the members --------------------------------------------------------------------
 
     def resolve_member(self, spec: Mapping[str, Any]) -> Member:
         """See MemberLearner."""
         body = {field: value for field, value in spec.items() if field != "name"}
-        return read_member(body, self.spec, "")
+        return read_member(body, self.spec, "", self._models.resolve)
 
     def add_member(self, spec: Mapping[str, Any]) -> str:
         """See MemberLearner: it learns the retained rows, and is calibrated on them."""
-        names = self._crew.names
+        names = self._members.names
         name = read_name(spec, "", names)
         member = {"name": name} | self.resolve_member(spec)
         if not self._rule.classes and "kind" in member:
@@ -207,18 +208,18 @@ class Portfolio:
         if self._promoted is not None:
             raise MemberError(f"{self._promoted!r} is promoted: undo that first")
         rows = self._rows.rows()
-        self._crew, scores, anew = self._crew.joined(member, self.spec, rows)
+        self._members, scores, anew = self._members.joined(member, self.spec, rows)
         self._rule = self._rule.joined(member, scores, rows, anew)
         return name
 
     def remove_member(self, name: str) -> None:
         """See MemberLearner."""
         place = self._place_of(name)
-        if len(self._crew.names) == 1:
+        if len(self._members.names) == 1:
             raise MemberError(f"{name!r} is the last member")
         if self._promoted is not None:
             raise MemberError(f"{self._promoted!r} is promoted: undo that first")
-        self._crew = self._crew.without(place)
+        self._members = self._members.without(place)
         self._rule = self._rule.without(place)
 
     def promote(self, name: str) -> None:
@@ -240,13 +241,13 @@ class Portfolio:
 
     def state(self) -> State:
         """See Learner."""
-        about = {"members": self._crew.describe(), "promoted": self._promoted}
+        about = {"members": self._members.describe(), "promoted": self._promoted}
         text = json.dumps(about, sort_keys=True, separators=(",", ":")).encode()
         state: State = {
             "about": np.frombuffer(text, np.uint8).copy(),
             "samples": np.array(self._samples, np.int64),
         }
-        for owner, part in (("rule", self._rule), ("rows", self._rows), ("crew", self._crew)):
+        for owner, part in (("rule", self._rule), ("rows", self._rows), ("crew", self._members)):
             state |= {f"{owner}.{name}": array for name, array in part.state().items()}
         return state
 
@@ -257,17 +258,17 @@ class Portfolio:
             about = json.loads(np.asarray(state["about"]).astype(np.uint8).tobytes())
             described, promoted = about["members"], about["promoted"]
             self._check_members([one["spec"] for one in described])
-            crew = Crew.described(described, self.spec)
+            members = MemberSet.described(described, self.spec, self._models)
         except (ValueError, KeyError, TypeError, AttributeError, SolverError) as error:
             raise CorruptState(f"the members are damaged: {error!r}") from error
-        rule = self._new_rule(crew.members)
+        rule = self._new_rule(members.members)
         rows = RetainedRows(self._dim, self.spec["retain"])
-        for owner, part in (("rule", rule), ("rows", rows), ("crew", crew)):
+        for owner, part in (("rule", rule), ("rows", rows), ("crew", members)):
             part.restore(_under(f"{owner}.", state))
-        active = [name for place, name in enumerate(crew.names) if rule.is_active(place)]
-        if active != (crew.names if promoted is None else [promoted]):
+        active = [name for place, name in enumerate(members.names) if rule.is_active(place)]
+        if active != (members.names if promoted is None else [promoted]):
             raise CorruptState("who is promoted is damaged")
-        self._crew, self._rule, self._rows = crew, rule, rows
+        self._members, self._rule, self._rows = members, rule, rows
         self._samples, self._promoted = int(state["samples"]), promoted
 
     def _check_members(self, members: Sequence[Member]) -> None:

@@ -9,20 +9,20 @@ import numpy.typing as npt
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.certificate import Certificate
 from dualstream.solvers.core.errors import CorruptState
+from dualstream.solvers.core.intercept import width_of
 from dualstream.solvers.core.learner import State
 from dualstream.solvers.core.served_form import Form
-from dualstream.solvers.features import width_of
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.portfolio.fused_members import Fused
 from dualstream.solvers.portfolio.presets import Member
-from dualstream.solvers.portfolio.single_member import Guest, Soloist
-from dualstream.solvers.portfolio.spec import model_spec
+from dualstream.solvers.portfolio.single_member import KindMember, ModelMember
+from dualstream.solvers.portfolio.spec import ModelFactory, model_spec
 from dualstream.solvers.portfolio.weighting import Rule
 
 _FUSED, _ALONE, _PRIOR = "fused", "alone", "prior"
 
 
-class Crew:
+class MemberSet:
     """Members in their order. A change makes another crew of the same objects."""
 
     def __init__(
@@ -31,23 +31,32 @@ class Crew:
         members: Sequence[Member],
         fused: Fused | None,
         fused_places: Sequence[int],
-        alone: Mapping[int, Guest | Soloist],
+        alone: Mapping[int, ModelMember | KindMember],
+        models: ModelFactory,
     ) -> None:
         self.members = list(members)
         self.names = [member["name"] for member in members]
         self._dim = dim
+        self._models = models
         self._fused = fused
         self._fused_places = np.array(fused_places, np.int64)
         self._alone = dict(alone)
 
     @classmethod
-    def of(cls, members: Sequence[Member], whole: Mapping[str, Any]) -> "Crew":
+    def of(
+        cls, members: Sequence[Member], whole: Mapping[str, Any], models: ModelFactory
+    ) -> "MemberSet":
         """Members with no rows yet, of the model `whole`; those that can learn side by side do."""
         parts = [_part_of(member) for member in members]
-        return cls._of_parts(members, parts, whole)
+        return cls._of_parts(members, parts, whole, models)
 
     @classmethod
-    def described(cls, described: Sequence[Mapping[str, Any]], whole: Mapping[str, Any]) -> "Crew":
+    def described(
+        cls,
+        described: Sequence[Mapping[str, Any]],
+        whole: Mapping[str, Any],
+        models: ModelFactory,
+    ) -> "MemberSet":
         """The crew that `describe` told of, with no rows. Raises CorruptState for another."""
         members = [dict(one["spec"]) for one in described]
         parts = [one["part"] for one in described]
@@ -55,7 +64,7 @@ class Crew:
             own = _part_of(member)
             if part not in (own, _ALONE) or (own == _PRIOR) != (part == _PRIOR):
                 raise CorruptState(f"{member['name']!r} cannot be {part!r}")
-        return cls._of_parts(members, parts, whole)
+        return cls._of_parts(members, parts, whole, models)
 
     @classmethod
     def _of_parts(
@@ -63,17 +72,18 @@ class Crew:
         members: Sequence[Member],
         parts: Sequence[str],
         whole: Mapping[str, Any],
-    ) -> "Crew":
+        models: ModelFactory,
+    ) -> "MemberSet":
         places = [place for place, part in enumerate(parts) if part == _FUSED]
         fused = None
         if places:
             fused = Fused([members[place] for place in places], _dim(whole), whole["retain"])
         alone = {
-            place: _begin(members[place], whole)
+            place: _begin(members[place], whole, models)
             for place, part in enumerate(parts)
             if part == _ALONE
         }
-        return cls(_dim(whole), members, fused, places, alone)
+        return cls(_dim(whole), members, fused, places, alone, models)
 
     def describe(self) -> list[dict[str, Any]]:
         """Each member's specification, and whether it learns side by side with others."""
@@ -160,19 +170,19 @@ class Crew:
 
     def joined(
         self, member: Member, whole: Mapping[str, Any], rows: Batch
-    ) -> tuple["Crew", Floats, list[int]]:
+    ) -> tuple["MemberSet", Floats, list[int]]:
         """The crew with one more, who has learned these rows; what its `learn` gave."""
         scores, anew = np.zeros(len(rows)), list[int]()
-        alone: dict[int, Guest | Soloist] = dict(self._alone)
+        alone: dict[int, ModelMember | KindMember] = dict(self._alone)
         if _part_of(member) != _PRIOR:
-            newcomer = _begin(member, whole)
+            newcomer = _begin(member, whole, self._models)
             scores, anew = newcomer.learn(rows)
             alone[len(self.members)] = newcomer
         members = [*self.members, member]
         places = self._fused_places.tolist()
-        return Crew(self._dim, members, self._fused, places, alone), scores, anew
+        return MemberSet(self._dim, members, self._fused, places, alone, self._models), scores, anew
 
-    def without(self, place: int) -> "Crew":
+    def without(self, place: int) -> "MemberSet":
         """The crew without one member."""
         at, fused = self._place_among_fused(place), self._fused
         if at is not None and fused is not None:
@@ -180,7 +190,7 @@ class Crew:
         places = [p - (p > place) for p in self._fused_places.tolist() if p != place]
         alone = {p - (p > place): one for p, one in self._alone.items() if p != place}
         members = [member for p, member in enumerate(self.members) if p != place]
-        return Crew(self._dim, members, fused, places, alone)
+        return MemberSet(self._dim, members, fused, places, alone, self._models)
 
     # -- state -----------------------------------------------------------------------------------
 
@@ -213,10 +223,12 @@ def _part_of(member: Mapping[str, Any]) -> str:
     return _PRIOR if member["kind"] == "prior" else _FUSED
 
 
-def _begin(member: Member, whole: Mapping[str, Any]) -> Guest | Soloist:
+def _begin(
+    member: Member, whole: Mapping[str, Any], models: ModelFactory
+) -> ModelMember | KindMember:
     if "kind" in member:
-        return Soloist(member, _dim(whole), whole["retain"])
-    return Guest(model_spec(member, whole))
+        return KindMember(member, _dim(whole), whole["retain"])
+    return ModelMember(model_spec(member, whole), models.make)
 
 
 def _dim(whole: Mapping[str, Any]) -> int:

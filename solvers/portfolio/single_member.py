@@ -1,6 +1,6 @@
 """Members that run by themselves on the rows of a portfolio."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.certificate import Certificate
-from dualstream.solvers.core.learner import State
+from dualstream.solvers.core.learner import Learner, State
 from dualstream.solvers.core.rewind import Rewind
 from dualstream.solvers.core.served_form import Form, served_form
 from dualstream.solvers.jit import Floats
@@ -18,21 +18,20 @@ from dualstream.solvers.portfolio.weighting import Rule
 from dualstream.solvers.portfolio.weighting_kernels import BEGAN_ANEW, LEARNS
 
 
-class Guest:
+class ModelMember:
     """A model of any algorithm. Where it rejects a row it begins anew.
 
     A row of weight 0 changes nothing, that it is rejected included.
     """
 
-    def __init__(self, spec: Mapping[str, Any]) -> None:
-        self._spec = spec
+    def __init__(
+        self, spec: Mapping[str, Any], make: Callable[[Mapping[str, Any]], Learner]
+    ) -> None:
+        self._spec, self._make = spec, make
         self._begin()
 
     def _begin(self) -> None:
-        # The other way round spec.py makes portfolios.
-        from dualstream.solvers.spec.resolve import make_learner
-
-        self._learner = make_learner(self._spec)
+        self._learner = self._make(self._spec)
         self._rewind = Rewind(self._learner, row_is_whole=False)
 
     def learn(self, batch: Batch) -> tuple[Floats, list[int]]:
@@ -86,7 +85,7 @@ class Guest:
         self._rewind.forget()
 
 
-class Soloist:
+class KindMember:
     """A member of a kind that exists as members only, with stages of its own."""
 
     _FIRST = np.zeros(1, np.int64)
@@ -97,31 +96,31 @@ class Soloist:
         self._rule = Rule([member], 0.5, 0.0, classes=True)
 
     def learn(self, batch: Batch) -> tuple[Floats, list[int]]:
-        """See Guest."""
+        """See ModelMember."""
         scores = np.zeros((len(batch), 1))
         out = self._fused.learn(batch, self._FIRST, scores, self._rule)
         return scores[:, 0], np.flatnonzero(out[:, LEARNS] == BEGAN_ANEW).tolist()
 
     def predict(self, batch: Batch) -> Floats:
-        """See Guest."""
+        """See ModelMember."""
         return self._fused.predict(batch)[:, 0]
 
     def weights(self) -> tuple[Floats, float]:
-        """See Guest."""
+        """See ModelMember."""
         return self._fused.weights(0)
 
     def form(self) -> Form:
-        """See Guest."""
+        """See ModelMember."""
         return self._fused.form(0)
 
     def certificate(self) -> Certificate | None:
-        """See Guest."""
+        """See ModelMember."""
         return self._fused.certificate(0)
 
     def state(self) -> State:
-        """See Guest."""
+        """See ModelMember."""
         return self._fused.state()
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """See Guest."""
+        """See ModelMember."""
         self._fused.restore(state)

@@ -1,9 +1,11 @@
 """The specification of a portfolio, and of each of its members."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from dualstream.solvers.core.errors import InvalidSpec
+from dualstream.solvers.core.learner import Learner
 from dualstream.solvers.core.members import MEMBER_NAME
 from dualstream.solvers.core.spec_fields import (
     Spec,
@@ -41,19 +43,30 @@ _LOSSES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 _POSITIVE = "a number in [1e-12, 1e12]"
 _IMPLIED = ("task", "features", "labels")
 
+Resolver = Callable[[Mapping[str, Any]], Spec]
+"""`spec.resolve.resolve_spec`, passed in because it reads portfolios itself."""
 
-def read_portfolio(spec: Mapping[str, Any], task: str) -> Spec:
+
+@dataclass(frozen=True, slots=True)
+class ModelFactory:
+    """Resolves and makes members that are models of any algorithm: see `spec/resolve.py`."""
+
+    resolve: Resolver
+    make: Callable[[Mapping[str, Any]], Learner]
+
+
+def read_portfolio(spec: Mapping[str, Any], task: str, resolve: Resolver) -> Spec:
     """The fields of `algorithm: portfolio`; members are read for the features of the whole."""
     eta = 0.125 if task == "regression" else 0.5
     return {
-        "members": _members(spec, task),
+        "members": _members(spec, task, resolve),
         "eta": read_number(spec, "", "eta", eta, 1e-6, 1.0, "a number in [1e-6, 1]"),
         "share": read_number(spec, "", "share", 0.001, 0.0, 0.5, "a number in [0, 0.5]"),
         "retain": read_whole(spec, "", "retain", 1000, 1, 100_000),
     }
 
 
-def _members(spec: Mapping[str, Any], task: str) -> str | list[Member]:
+def _members(spec: Mapping[str, Any], task: str, resolve: Resolver) -> str | list[Member]:
     names = tuple(REGRESSION_PRESETS if task == "regression" else PRESETS)
     given = spec.get("members", names[0])
     allowed = f"one of {', '.join(names)}, or a list of 1 to {MAX_MEMBERS} specs"
@@ -72,7 +85,7 @@ def _members(spec: Mapping[str, Any], task: str) -> str | list[Member]:
         if name in taken:
             raise InvalidSpec(f"{owner}/name", name, "another name than those before it")
         body = {field: value for field, value in one.items() if field != "name"}
-        members.append({"name": name} | read_member(body, spec, owner))
+        members.append({"name": name} | read_member(body, spec, owner, resolve))
     return members
 
 
@@ -90,7 +103,9 @@ def read_name(member: Mapping[str, Any], owner: str, taken: list[str]) -> str:
     return name
 
 
-def read_member(member: Mapping[str, Any], whole: Mapping[str, Any], owner: str) -> Member:
+def read_member(
+    member: Mapping[str, Any], whole: Mapping[str, Any], owner: str, resolve: Resolver
+) -> Member:
     """A member without its name, every default written out; `whole` is the portfolio's spec.
 
     With `kind` it is one of the kinds that presets.py names, else the specification of a model,
@@ -98,7 +113,9 @@ def read_member(member: Mapping[str, Any], whole: Mapping[str, Any], owner: str)
     """
     task = "regression" if whole.get("task") == "regression" else "binary"
     try:
-        return _read_fused(member, task) if _is_fused(member) else _read_model(member, whole, task)
+        if _is_fused(member):
+            return _read_fused(member, task)
+        return _read_model(member, whole, task, resolve)
     except InvalidSpec as error:
         if not owner:
             raise
@@ -150,10 +167,9 @@ def _read_positive(member: Mapping[str, Any], name: str, default: float) -> floa
     return read_number(member, "", name, default, 1e-12, 1e12, _POSITIVE)
 
 
-def _read_model(member: Mapping[str, Any], whole: Mapping[str, Any], task: str) -> Member:
-    # The other way round spec.py reads portfolios.
-    from dualstream.solvers.spec.resolve import resolve_spec
-
+def _read_model(
+    member: Mapping[str, Any], whole: Mapping[str, Any], task: str, resolve: Resolver
+) -> Member:
     if member.get("algorithm") == "portfolio":
         raise InvalidSpec("/algorithm", "portfolio", "one that is no portfolio itself")
     if member.get("algorithm") == "semiparametric":
@@ -170,7 +186,7 @@ def _read_model(member: Mapping[str, Any], whole: Mapping[str, Any], task: str) 
     if member.get("refit") is not None:
         raise InvalidSpec("/refit", member["refit"], "left out: members are not refitted")
     algorithm = {"algorithm": "dual_ascent"} | dict(member) | implied
-    resolved = resolve_spec(algorithm)
+    resolved = resolve(algorithm)
     return {name: value for name, value in resolved.items() if name not in _IMPLIED}
 
 

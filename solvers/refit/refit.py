@@ -22,12 +22,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.certificate import Certificate
 from dualstream.solvers.core.errors import RefitError
 from dualstream.solvers.core.learner import Learner, State
 from dualstream.solvers.core.refit_methods import takes_weights
 from dualstream.solvers.core.refit_weights import WEIGHTS, enter_weights
-from dualstream.solvers.jit import Floats
+from dualstream.solvers.core.refittable import refittable
 
 if TYPE_CHECKING:
     from dualstream.solvers.semiparametric.learner import Semiparametric
@@ -41,34 +40,6 @@ SOLUTION = ("prints", "duals", "beta", "dropped", "unique", "indptr", "indices",
 _ROUNDING = 1e-12
 _MIN_SHARE = 2.0**-6
 """Less of the way is not worth the while."""
-
-
-class DualProblem(Protocol):
-    """A learner with one dual variable for each retained row."""
-
-    spec: Mapping[str, Any]
-
-    def state(self) -> State: ...
-
-    def certificate(self) -> Certificate | None: ...
-
-
-class Refittable(Learner, Protocol):
-    """A learner whose retained rows can be given new dual variables."""
-
-    @property
-    def problems(self) -> Sequence[DualProblem]:
-        """What it solves: one problem, or that of none of the known classes and each class's."""
-
-    def take_duals(self, prints: Floats, duals: Floats, share: float) -> int:
-        """Move the rows of these prints to these dual variables; how many of them are retained.
-
-        prints, duals  (problems, n)  as `Refitted` has them
-        share          of the way there, in (0, 1]
-
-        Averages restart. Raises RefitError where a number would not be finite. Where it raises, or
-        returns 0, the learner may have changed in part: see `take_refit`.
-        """
 
 
 class Found(Protocol):
@@ -147,11 +118,6 @@ def begin_refit(
         module = importlib.import_module("dualstream.solvers.refit.window_problem")
         run = module.Refitting(problems, tol, max_epochs, method)
     return run
-
-
-def refittable(learner: Learner) -> Refittable:
-    """The learner of a specification that can be refitted, and takes no weights."""
-    return cast(Refittable, learner)
 
 
 def problems_of(learner: Learner) -> list[tuple[Mapping[str, Any], State]]:

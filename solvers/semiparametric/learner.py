@@ -23,11 +23,11 @@ from dualstream.solvers.core.errors import (
     ShapeMismatch,
     SolverError,
 )
+from dualstream.solvers.core.intercept import width_of
 from dualstream.solvers.core.learner import Outcome, State, check_arrays, count_nonzeros
 from dualstream.solvers.core.scalar import unknown_label
 from dualstream.solvers.core.served_form import Form
 from dualstream.solvers.core.windows import DUAL, Ring
-from dualstream.solvers.features import width_of
 from dualstream.solvers.jit import Floats, Ints
 from dualstream.solvers.offline.semiparametric.window import expansion
 from dualstream.solvers.online.dual_ascent.refit import overlap, prints_of

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dualstream.solvers.core.errors import InvalidSpec
+from dualstream.solvers.core.refit_methods import SEMIPARAMETRIC_METHODS
 from dualstream.solvers.core.spec_fields import (
     Spec,
     read_choice,
@@ -12,12 +13,6 @@ from dualstream.solvers.core.spec_fields import (
     read_object,
     read_whole,
 )
-
-METHODS = ("ipm", "pdsg", "mpd")
-"""As solve_semiparametric has them; the first where nothing else is asked for.
-
-Interior points converge for any C and any number of functions: docs/guides/semiparametric.md.
-"""
 
 MAX_RETAIN = 20_000
 """Rows of a window: beyond that many, solving it takes hours."""
@@ -102,9 +97,9 @@ def _refit(spec: Mapping[str, Any]) -> Spec | None:
         return None
     takes = ("every", "method", "tol")
     refit = read_object(refit, "/refit", takes, "null or an object with every")
-    method = refit.get("method", METHODS[0])
-    if method not in METHODS:
-        raise InvalidSpec("/refit/method", method, f"one of {', '.join(METHODS)}")
+    method = refit.get("method", SEMIPARAMETRIC_METHODS[0])
+    if method not in SEMIPARAMETRIC_METHODS:
+        raise InvalidSpec("/refit/method", method, f"one of {', '.join(SEMIPARAMETRIC_METHODS)}")
     return {
         "every": read_whole(refit, "/refit", "every", 1000, 100, 1_000_000_000),
         "method": method,

@@ -38,10 +38,12 @@ class Algorithm:
     maker: str
     fields: tuple[str, ...]
     """In the order in which a resolved specification has them."""
-    read: Callable[[Mapping[str, Any], str], Spec]
+    read: Callable[..., Spec]
     """From the specification with its features read, and its task; raises InvalidSpec."""
     stages_are_own: bool = False
     """Whether the whole has no stages and no intercept: its parts have them, or it needs none."""
+    has_members: bool = False
+    """Whether members are models: `read` then takes the resolver, and the maker a ModelFactory."""
 
 
 def read_dual_ascent(spec: Mapping[str, Any], task: str) -> Spec:
@@ -398,5 +400,6 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         ("members", "eta", "share", "retain"),
         read_portfolio,
         stages_are_own=True,
+        has_members=True,
     ),
 }

@@ -24,6 +24,7 @@ from dualstream.solvers.core.spec_fields import (
 )
 from dualstream.solvers.evaluation.guard.spec import FIELD as _GUARD, read_guard
 from dualstream.solvers.features.spec import has_stages, read_features, read_map, read_scaling
+from dualstream.solvers.portfolio.spec import ModelFactory
 from dualstream.solvers.spec.algorithms import ALGORITHMS, Algorithm
 
 # Of every model, in the order of a resolved specification: before the algorithm's own fields ...
@@ -56,7 +57,9 @@ def resolve_spec(spec: Mapping[str, Any]) -> Spec:
     if stages_are_own:
         spec = {"features": "hashed"} | dict(spec)
     features = read_features(spec)
-    resolved = ALGORITHMS[algorithm].read(dict(spec) | {"features": features}, task) | {
+    resolver = (resolve_spec,) if ALGORITHMS[algorithm].has_members else ()
+    own = ALGORITHMS[algorithm].read(dict(spec) | {"features": features}, task, *resolver)
+    resolved = own | {
         "algorithm": algorithm,
         "task": task,
         "features": features,
@@ -115,7 +118,8 @@ def _maker_of_core(resolved: Spec) -> Callable[[], Learner]:
         module: Any = importlib.import_module("dualstream.solvers.online.multiclass")
         return partial(module.make_multiclass, resolved, _make_core)
     algorithm = ALGORITHMS[resolved["algorithm"]]
-    return partial(getattr(_load(algorithm), algorithm.maker), resolved)
+    models = (ModelFactory(resolve_spec, make_learner),) if algorithm.has_members else ()
+    return partial(getattr(_load(algorithm), algorithm.maker), resolved, *models)
 
 
 def warm(*algorithms: str) -> int:

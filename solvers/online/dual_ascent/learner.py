@@ -18,12 +18,12 @@ import numpy.typing as npt
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.certificate import Certificate, relative_gap, row_sums
 from dualstream.solvers.core.errors import InvalidRow, RefitError, UnlearningError
+from dualstream.solvers.core.intercept import Features
 from dualstream.solvers.core.learner import Outcome, State, check_arrays, count_nonzeros
 from dualstream.solvers.core.losses import Loss, make_loss
 from dualstream.solvers.core.regularizers import l2_sums
 from dualstream.solvers.core.spec_cache import WorkedOut, worked_out_once
 from dualstream.solvers.core.windows import Ring, Window
-from dualstream.solvers.features import Features
 from dualstream.solvers.jit import Flags, Floats, Ints
 from dualstream.solvers.online.dual_ascent import (
     general_kernels as _odca_general,

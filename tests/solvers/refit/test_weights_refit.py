@@ -17,10 +17,9 @@ from dualstream.solvers import (
     why_not_method,
     why_not_refit,
 )
-from dualstream.solvers.core import refit_methods
 from dualstream.solvers.core.errors import InvalidSpec
 from dualstream.solvers.core.losses import make_loss
-from dualstream.solvers.core.refit_methods import METHODS
+from dualstream.solvers.core.refit_methods import METHODS, refit_methods
 from dualstream.solvers.features.fourier import Fourier
 from dualstream.solvers.offline.methods import METHODS as OFFLINE, method_of
 from dualstream.solvers.refit.weights_problem import MIN_DOUBT

@@ -18,7 +18,7 @@ from dualstream.solvers import (
     resolve_spec,
     why_not_refit,
 )
-from dualstream.solvers.core import refit_methods
+from dualstream.solvers.core.refit_methods import SEMIPARAMETRIC_METHODS, refit_methods
 from dualstream.solvers.offline.semiparametric import (
     constant,
     cosine,
@@ -28,7 +28,6 @@ from dualstream.solvers.offline.semiparametric import (
     solve_semiparametric,
 )
 from dualstream.solvers.offline.semiparametric.solve import METHODS
-from dualstream.solvers.semiparametric import spec as fields
 
 BASIS = [
     "constant",
@@ -262,7 +261,7 @@ def test_it_is_cancelled_and_bad_windows_are_refused():
 
 
 def test_the_specification():
-    assert fields.METHODS == METHODS
+    assert SEMIPARAMETRIC_METHODS == METHODS
     resolved = resolve_spec(
         {
             "algorithm": "semiparametric",
