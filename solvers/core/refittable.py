@@ -26,7 +26,8 @@ class Refittable(Learner, Protocol):
 
     @property
     def problems(self) -> Sequence[DualProblem]:
-        """The learner's problems: one, or for classes the prototype's and then each class's."""
+        """The learner's problems: one; with classes, the prototype's followed by those of the
+        classes."""
 
     def take_duals(self, prints: Floats, duals: Floats, share: float) -> int:
         """Move the dual variables of the rows with these fingerprints; the number of rows found.

@@ -131,7 +131,7 @@ def test_input_arrays_are_left_alone():
 @pytest.mark.parametrize(
     ("indices", "reason"),
     [
-        ([3, 1, 3], "index 4 stands twice"),
+        ([3, 1, 3], "index 4 is duplicated"),
         ([0, 1, 5], "index 6 is above 5"),
         ([0, -1, 2], "index 0 is below 1"),
         ([0, 2**40, 2], "is above 5"),
@@ -143,7 +143,7 @@ def test_bad_indices_are_named_as_users_count_them(indices, reason):
 
 
 def test_an_index_twice_is_refused_even_where_it_holds_zero():
-    with pytest.raises(InvalidRow, match="index 1 stands twice"):
+    with pytest.raises(InvalidRow, match="index 1 is duplicated"):
         Batch.from_csr([0, 2], [0, 0], [0.0, 1.0], dim=1)
 
 
