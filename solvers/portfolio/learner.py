@@ -1,10 +1,10 @@
-"""The learner of `algorithm: portfolio`: every member learns every row, the rule combines them.
+"""Portfolio: the learner of `algorithm: portfolio`.
 
-Its score is the log odds of the combined probability; for regression, the prediction. Members see
-the row as it came in, each
-behind stages of its own; a row's place in a batch changes nothing for any of them, so that a batch
-is its rows one by one for the portfolio, too. No row is ever rejected: what one member cannot learn
-makes that member begin anew, and nothing else.
+Every member learns every row, and exponential weights combine their scores. The score of the
+portfolio is the log odds of the combined probability; for regression, the prediction. Members see
+the raw row, each behind its own feature stages. Learning a batch equals learning its rows one by
+one, for the portfolio and for each member. No row is ever rejected: a member that cannot learn a
+row is reset, without effect on the others.
 """
 
 import json
@@ -42,14 +42,14 @@ from dualstream.solvers.portfolio.weighting import Rule
 from dualstream.solvers.portfolio.weighting_kernels import ROW_LOSS, SCORE
 
 _PIECE = 2048
-"""Rows that members score before their scores are thrown away."""
+"""Rows per piece; the members' scores of a piece are then discarded."""
 
 
 class Portfolio:
-    """See members.MemberLearner. `spec` is a resolved one, of the binary task or of regression.
+    """See members.MemberLearner. `spec` is resolved, with task binary or regression.
 
-    Memory beside that of the members: 24 bytes a pair of members, 16,000 a member for its last
-    1,000 rows, and up to four times the rows retained.
+    Memory in addition to the members: 24 bytes per pair of members, 16,000 bytes per member for its
+    last 1,000 rows, and up to four times the retained rows.
     """
 
     def __init__(self, spec: Mapping[str, Any], models: ModelFactory) -> None:
@@ -76,7 +76,8 @@ class Portfolio:
             raise ShapeMismatch(f"rows of width {batch.dim} for a model of width {self._dim}")
 
     def learn(self, batch: Batch) -> Outcome:
-        """See Learner. O(entries K) a row for fused members, and what the guests need."""
+        """See Learner. O(entries K) per row for fused members, plus the cost of the separate
+        members."""
         self.check(batch)
         classes = self._rule.classes
         row = unknown_label(batch.labels, classes)
@@ -117,14 +118,15 @@ class Portfolio:
 
     @property
     def heaviest(self) -> str:
-        """The member of the largest share, priors aside where there is another one."""
+        """The member with the largest share, a prior only if there is no other."""
         shares = self._rule.shares
         shares[[member.get("kind") == "prior" for member in self._members.members]] -= 1.0
         return str(self._members.names[int(np.argmax(shares))])
 
     @property
     def weights(self) -> Floats:
-        """The served weights of the heaviest member: those of all multiply different inputs."""
+        """Served weights of the heaviest member. Members have different inputs, so their weights do
+        not add."""
         return self.member_weights(self.heaviest)[0]
 
     @property
@@ -138,7 +140,7 @@ class Portfolio:
         return count_nonzeros(self.weights)
 
     def certificate(self) -> Certificate | None:
-        """None: each dual member has one of its own, see member_certificate."""
+        """None: each dual member has its own, see member_certificate."""
         return None
 
     def members(self) -> list[MemberView]:
@@ -154,23 +156,23 @@ class Portfolio:
         return self._promoted
 
     def compare(self, a: str, b: str, level: float = 0.95) -> Comparison:
-        """See MemberLearner, and compare.py."""
+        """See MemberLearner, and confidence_sequence.py."""
         places = self._place_of(a), self._place_of(b)
         if a == b:
-            raise MemberError(f"{a!r} is compared with itself")
+            raise MemberError(f"cannot compare {a!r} with itself")
         rows, total, squares = self._rule.difference(*places)
         return compare(a, b, rows, total, squares, self._rule.most, level)
 
     def member_certificate(self, name: str) -> Certificate | None:
-        """See MemberLearner: of the problem sum of the losses + strength |w|^2 / 2."""
+        """See MemberLearner: for the problem sum of the losses + strength |w|^2 / 2."""
         return self._members.certificate(self._place_of(name))
 
     def member_weights(self, name: str) -> tuple[Floats, float]:
-        """See MemberLearner: per feature behind the member's scaling."""
+        """See MemberLearner: for features after the member's scaling."""
         return self._members.weights(self._place_of(name))
 
     def form(self) -> Form:
-        """See served_form: the mixture that all active members make."""
+        """See served_form: the mixture of all active members."""
         members = self._members
         forms = [members.form(place) for place in range(len(members.names))]
         return self._rule.form(members.names, forms, self._dim)
@@ -179,7 +181,7 @@ class Portfolio:
         """See MemberLearner."""
         form = self._members.form(self._place_of(name))
         if form is None:
-            raise NotExpressible(f"{name!r} looks at no feature")
+            raise NotExpressible(f"{name!r} uses no feature")
         return form
 
     def _place_of(self, name: str) -> int:
@@ -195,18 +197,18 @@ class Portfolio:
         return read_member(body, self.spec, "", self._models.resolve)
 
     def add_member(self, spec: Mapping[str, Any]) -> str:
-        """See MemberLearner: it learns the retained rows, and is calibrated on them."""
+        """See MemberLearner: the new member learns the retained rows and is calibrated on them."""
         names = self._members.names
         name = read_name(spec, "", names)
         member = {"name": name} | self.resolve_member(spec)
         if not self._rule.classes and "kind" in member:
-            raise InvalidSpec("/kind", member["kind"], "left out: a model can join")
+            raise InvalidSpec("/kind", member["kind"], "left out: only a model can be added")
         if name in names:
             raise MemberError(f"there is a member {name!r} already")
         if len(names) >= MAX_MEMBERS:
-            raise MemberError(f"there are {len(names)} members already, at most {MAX_MEMBERS}")
+            raise MemberError(f"there are {len(names)} members, the maximum is {MAX_MEMBERS}")
         if self._promoted is not None:
-            raise MemberError(f"{self._promoted!r} is promoted: undo that first")
+            raise MemberError(f"{self._promoted!r} is promoted; demote it first")
         rows = self._rows.rows()
         self._members, scores, anew = self._members.joined(member, self.spec, rows)
         self._rule = self._rule.joined(member, scores, rows, anew)
@@ -216,14 +218,14 @@ class Portfolio:
         """See MemberLearner."""
         place = self._place_of(name)
         if len(self._members.names) == 1:
-            raise MemberError(f"{name!r} is the last member")
+            raise MemberError(f"{name!r} is the last member and cannot be removed")
         if self._promoted is not None:
-            raise MemberError(f"{self._promoted!r} is promoted: undo that first")
+            raise MemberError(f"{self._promoted!r} is promoted; demote it first")
         self._members = self._members.without(place)
         self._rule = self._rule.without(place)
 
     def promote(self, name: str) -> None:
-        """See MemberLearner: the others stand still until `demote`."""
+        """See MemberLearner: the others do not learn until `demote`."""
         place = self._place_of(name)
         if self._promoted is not None:
             self.demote()
@@ -267,12 +269,12 @@ class Portfolio:
             part.restore(_under(f"{owner}.", state))
         active = [name for place, name in enumerate(members.names) if rule.is_active(place)]
         if active != (members.names if promoted is None else [promoted]):
-            raise CorruptState("who is promoted is damaged")
+            raise CorruptState("the promoted member does not match the active members")
         self._members, self._rule, self._rows = members, rule, rows
         self._samples, self._promoted = int(state["samples"]), promoted
 
     def _check_members(self, members: Sequence[Member]) -> None:
-        """Raise SolverError or ValueError unless these could be members of this portfolio."""
+        """Raise SolverError or ValueError for members that this portfolio cannot have."""
         names = [read_name(member, "", []) for member in members]
         if not 1 <= len(set(names)) == len(members) <= MAX_MEMBERS:
             raise ValueError(f"members named {names}")

@@ -1,4 +1,4 @@
-"""The members of a portfolio: which learn side by side, which by themselves."""
+"""MemberSet: the members of a portfolio, fused in one kernel or learning separately."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,7 +23,9 @@ _FUSED, _ALONE, _PRIOR = "fused", "alone", "prior"
 
 
 class MemberSet:
-    """Members in their order. A change makes another crew of the same objects."""
+    """Members in order. Adding or removing one creates another set that shares the member
+    objects.
+    """
 
     def __init__(
         self,
@@ -46,7 +48,7 @@ class MemberSet:
     def of(
         cls, members: Sequence[Member], whole: Mapping[str, Any], models: ModelFactory
     ) -> "MemberSet":
-        """Members with no rows yet, of the model `whole`; those that can learn side by side do."""
+        """New members of the portfolio `whole`; those that can be fused are."""
         parts = [_part_of(member) for member in members]
         return cls._of_parts(members, parts, whole, models)
 
@@ -57,7 +59,9 @@ class MemberSet:
         whole: Mapping[str, Any],
         models: ModelFactory,
     ) -> "MemberSet":
-        """The crew that `describe` told of, with no rows. Raises CorruptState for another."""
+        """Untrained members from the output of `describe`. Raises CorruptState if they
+        contradict.
+        """
         members = [dict(one["spec"]) for one in described]
         parts = [one["part"] for one in described]
         for member, part in zip(members, parts, strict=True):
@@ -86,7 +90,7 @@ class MemberSet:
         return cls(_dim(whole), members, fused, places, alone, models)
 
     def describe(self) -> list[dict[str, Any]]:
-        """Each member's specification, and whether it learns side by side with others."""
+        """Specification of each member, and whether it is fused, separate or a prior."""
         return [
             {"spec": member, "part": self._part(place)} for place, member in enumerate(self.members)
         ]
@@ -118,7 +122,7 @@ class MemberSet:
         return np.concatenate(parts)
 
     def _apply(self, batch: Batch, scores: Floats, rule: Rule) -> Floats:
-        """The rule for rows that the members that run by themselves have scored (n, K)."""
+        """Apply the weighting rule to rows, given the scores (n, K) of the separate members."""
         if self._fused is None:
             return rule.count(scores, batch.labels, batch.weights)
         return self._fused.learn(batch, self._fused_places, scores, rule)
@@ -147,7 +151,7 @@ class MemberSet:
         return None if at is None or self._fused is None else self._fused.certificate(at)
 
     def weights(self, place: int) -> tuple[Floats, float]:
-        """See MemberLearner; none of them is other than 0 where there is a prior alone."""
+        """See MemberLearner; zeros for a prior."""
         if place in self._alone:
             return self._alone[place].weights()
         at = self._place_among_fused(place)
@@ -156,7 +160,7 @@ class MemberSet:
         return self._fused.weights(at)
 
     def form(self, place: int) -> Form | None:
-        """What a member's raw score is; None of a prior."""
+        """Form of a member's raw score; None for a prior."""
         if place in self._alone:
             return self._alone[place].form()
         at = self._place_among_fused(place)
@@ -171,7 +175,9 @@ class MemberSet:
     def joined(
         self, member: Member, whole: Mapping[str, Any], rows: Batch
     ) -> tuple["MemberSet", Floats, list[int]]:
-        """The crew with one more, who has learned these rows; what its `learn` gave."""
+        """The set with one more member that has learned these rows, and the results of its
+        `learn`.
+        """
         scores, anew = np.zeros(len(rows)), list[int]()
         alone: dict[int, ModelMember | KindMember] = dict(self._alone)
         if _part_of(member) != _PRIOR:
@@ -183,7 +189,7 @@ class MemberSet:
         return MemberSet(self._dim, members, self._fused, places, alone, self._models), scores, anew
 
     def without(self, place: int) -> "MemberSet":
-        """The crew without one member."""
+        """The set without one member."""
         at, fused = self._place_among_fused(place), self._fused
         if at is not None and fused is not None:
             fused = fused.without(at) if len(fused.members) > 1 else None
@@ -195,7 +201,7 @@ class MemberSet:
     # -- state -----------------------------------------------------------------------------------
 
     def state(self) -> State:
-        """See Learner: arrays of the fused members, and of each of the others by its place."""
+        """See Learner: arrays of the fused members, and of each separate member under its index."""
         state: State = {}
         if self._fused is not None:
             state |= {f"fused.{name}": array for name, array in self._fused.state().items()}
@@ -204,7 +210,7 @@ class MemberSet:
         return state
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """See Learner; of a crew that has learned nothing and is thrown away if this fails."""
+        """See Learner; only for an untrained set, which is discarded if this fails."""
         owners: dict[str, Any] = {str(place): one for place, one in self._alone.items()}
         if self._fused is not None:
             owners["fused"] = self._fused

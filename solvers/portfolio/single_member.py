@@ -1,4 +1,4 @@
-"""Members that run by themselves on the rows of a portfolio."""
+"""Members of a portfolio that learn separately."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,9 +19,9 @@ from dualstream.solvers.portfolio.weighting_kernels import BEGAN_ANEW, LEARNS
 
 
 class ModelMember:
-    """A model of any algorithm. Where it rejects a row it begins anew.
+    """A model of any algorithm as a member. It is reset at a row that it rejects.
 
-    A row of weight 0 changes nothing, that it is rejected included.
+    A row of weight 0 changes nothing, even if it is rejected.
     """
 
     def __init__(
@@ -35,31 +35,32 @@ class ModelMember:
         self._rewind = Rewind(self._learner, row_is_whole=False)
 
     def learn(self, batch: Batch) -> tuple[Floats, list[int]]:
-        """Learn all rows; their scores (n,), and the rows behind which it begins anew.
+        """Learn all rows; scores (n,), and the rows after which the model was reset.
 
-        Those that it has no score for, NaN, are left out: whoever counts scores sees them.
+        Rows without a score (NaN) are not listed: the weighting rule detects them itself.
         """
         scores: list[Floats] = []
-        anew: list[int] = []
+        resets: list[int] = []
         done, size = 0, len(batch)
         while done < len(batch) or not scores:
-            # Behind a rejected row pieces begin at one row and double: others may follow.
+            # After a rejected row, pieces begin at one row and double: more rejected rows may
+            # follow.
             outcome = self._rewind.learn_prefix(batch[done : done + size])
             scores.append(outcome.scores)
             done += len(outcome)
             size = 1 if outcome.rejected.any() else 2 * size
             if outcome.rejected.any():
                 row = batch[done - 1 : done]
-                # As it was before the row, it may well have a score.
+                # The model before the row may well have a score for it.
                 score = self.predict(row)
                 scores[-1] = np.append(outcome.scores[:-1], score)
                 if row.weights[0] > 0.0:
                     self._begin()
-                    anew += [done - 1] * int(np.count_nonzero(np.isfinite(score)))
-        return np.concatenate(scores), anew
+                    resets += [done - 1] * int(np.count_nonzero(np.isfinite(score)))
+        return np.concatenate(scores), resets
 
     def predict(self, batch: Batch) -> Floats:
-        """Scores (n,), NaN where there is none."""
+        """Scores (n,), NaN for none."""
         scores = self._learner.predict(batch)
         return np.where(np.isfinite(scores), scores, np.nan)
 
@@ -86,13 +87,13 @@ class ModelMember:
 
 
 class KindMember:
-    """A member of a kind that exists as members only, with stages of its own."""
+    """A member of a kind that exists only in portfolios, with its own feature stages."""
 
     _FIRST = np.zeros(1, np.int64)
 
     def __init__(self, member: Member, dim: int, retain: int) -> None:
         self._fused = Fused([member], dim, retain)
-        # Kernels want a rule; what this one makes of the scores is not looked at.
+        # The kernels require a rule; its results are ignored.
         self._rule = Rule([member], 0.5, 0.0, classes=True)
 
     def learn(self, batch: Batch) -> tuple[Floats, list[int]]:

@@ -1,4 +1,4 @@
-"""The specification of a portfolio, and of each of its members."""
+"""Specification of a portfolio and of its members."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from dualstream.solvers.features.spec import read_scaling
 from dualstream.solvers.portfolio.presets import PRESETS, REGRESSION_PRESETS, Member
 
 MAX_MEMBERS = 64
-"""Of a list, the prior not counted where one is named."""
+"""Maximum length of a list of members; a named prior does not count."""
 
 _NAMES_ALLOWED = "1 to 64 characters of A-Z a-z 0-9 . _ -, beginning with a letter or digit"
 _INPUT = ("scaling", "norm")
@@ -56,7 +56,7 @@ class ModelFactory:
 
 
 def read_portfolio(spec: Mapping[str, Any], task: str, resolve: Resolver) -> Spec:
-    """The fields of `algorithm: portfolio`; members are read for the features of the whole."""
+    """The fields of `algorithm: portfolio`; members are resolved for the portfolio's features."""
     eta = 0.125 if task == "regression" else 0.5
     return {
         "members": _members(spec, task, resolve),
@@ -83,14 +83,14 @@ def _members(spec: Mapping[str, Any], task: str, resolve: Resolver) -> str | lis
         taken = [member["name"] for member in members]
         name = read_name(one, owner, taken)
         if name in taken:
-            raise InvalidSpec(f"{owner}/name", name, "another name than those before it")
+            raise InvalidSpec(f"{owner}/name", name, "a name that no earlier member has")
         body = {field: value for field, value in one.items() if field != "name"}
         members.append({"name": name} | read_member(body, spec, owner, resolve))
     return members
 
 
 def read_name(member: Mapping[str, Any], owner: str, taken: list[str]) -> str:
-    """A member's `name`; left out, its kind and the first number that is free."""
+    """A member's `name`; the default is its kind and the first free number."""
     name = member.get("name")
     if name is None:
         kind = member.get("kind", member.get("algorithm", "dual_ascent"))
@@ -106,10 +106,10 @@ def read_name(member: Mapping[str, Any], owner: str, taken: list[str]) -> str:
 def read_member(
     member: Mapping[str, Any], whole: Mapping[str, Any], owner: str, resolve: Resolver
 ) -> Member:
-    """A member without its name, every default written out; `whole` is the portfolio's spec.
+    """Resolve a member, without its name; `whole` is the portfolio's specification.
 
-    With `kind` it is one of the kinds that presets.py names, else the specification of a model,
-    of which task, features and labels are the portfolio's.
+    With `kind` it is one of the kinds of presets.py. Otherwise it is the specification of a model
+    whose task, features and labels are the portfolio's.
     """
     task = "regression" if whole.get("task") == "regression" else "binary"
     try:
@@ -123,7 +123,7 @@ def read_member(
 
 
 def _is_fused(member: Mapping[str, Any]) -> bool:
-    """O-DCA with a schedule is one without `kind`, too; other algorithms have their own."""
+    """Whether the member is of a fused kind. O-DCA with a schedule is, even without `kind`."""
     if "kind" in member:
         return True
     return "schedule" in member and member.get("algorithm", "dual_ascent") == "dual_ascent"
@@ -171,18 +171,20 @@ def _read_model(
     member: Mapping[str, Any], whole: Mapping[str, Any], task: str, resolve: Resolver
 ) -> Member:
     if member.get("algorithm") == "portfolio":
-        raise InvalidSpec("/algorithm", "portfolio", "one that is no portfolio itself")
+        raise InvalidSpec(
+            "/algorithm", "portfolio", "another algorithm: portfolios cannot be nested"
+        )
     if member.get("algorithm") == "semiparametric":
-        allowed = "another: members are not refitted, and it learns by that alone"
+        allowed = "another: members are not refitted, and semiparametric learns only by refits"
         raise InvalidSpec("/algorithm", "semiparametric", allowed)
     if member.get("guard") not in (None, "off"):
-        raise InvalidSpec("/guard", member["guard"], "left out: the portfolio has one, or none")
+        raise InvalidSpec("/guard", member["guard"], "left out: set the guard on the portfolio")
     implied = {"task": task, "features": whole["features"]}
     for name, value in implied.items():
         if name in member and member[name] != value:
             raise InvalidSpec(f"/{name}", member[name], f"left out, or the portfolio's: {value}")
     if member.get("labels") is not None:
-        raise InvalidSpec("/labels", member["labels"], "left out: they are the portfolio's")
+        raise InvalidSpec("/labels", member["labels"], "left out: labels are set on the portfolio")
     if member.get("refit") is not None:
         raise InvalidSpec("/refit", member["refit"], "left out: members are not refitted")
     algorithm = {"algorithm": "dual_ascent"} | dict(member) | implied
@@ -191,6 +193,6 @@ def _read_model(
 
 
 def model_spec(member: Mapping[str, Any], whole: Mapping[str, Any]) -> Spec:
-    """The specification of the model that a resolved member without `kind` is."""
+    """The specification of the model for a resolved member without `kind`."""
     body = {field: value for field, value in member.items() if field != "name"}
     return body | {"task": whole["task"], "features": dict(whole["features"])}

@@ -237,9 +237,9 @@ def test_the_others_stand_still_while_one_member_is_served(served):
     if served != "sgd-1":
         guest = [name for name in before if name.startswith("crew.9.")]
         assert guest and all(state[name].tobytes() == before[name].tobytes() for name in guest)
-    with pytest.raises(MemberError, match="is promoted: undo that first"):
+    with pytest.raises(MemberError, match="is promoted; demote it first"):
         learner.remove_member(names[0] if served != names[0] else names[1])
-    with pytest.raises(MemberError, match="is promoted: undo that first"):
+    with pytest.raises(MemberError, match="is promoted; demote it first"):
         learner.add_member({"algorithm": "spg"})
     learner.demote()
     assert [view.weight for view in learner.members()] == shares
