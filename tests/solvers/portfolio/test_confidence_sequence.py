@@ -88,7 +88,7 @@ def test_no_rows_say_nothing():
 
 @pytest.mark.parametrize("level", [0.0, 1.0, -0.5, math.nan])
 def test_level_that_is_no_probability_is_refused(level):
-    with pytest.raises(MemberError, match="level must be > 0 and < 1"):
+    with pytest.raises(MemberError, match="level must be in .0, 1."):
         portfolio().compare("dual-3", "dual-30", level)
 
 
