@@ -315,9 +315,9 @@ def test_columns_of_sparse_rows_are_found():
         ({"c": np.nan}, "c must be a number"),
         ({"epsilon": -1.0}, "epsilon must be a number"),
         ({"kernel_gamma": np.inf}, "kernel_gamma must be a number"),
-        ({"working": 1}, "working must be above the 2 functions of the basis"),
+        ({"working": 1}, "working must be above 2, the number of basis functions"),
         ({"fresh": 0}, "fresh must be a whole number >= 1"),
-        ({"basis": [constant(), constant()]}, "names that differ"),
+        ({"basis": [constant(), constant()]}, "a name that no other term has"),
         ({"basis": [linear(1)]}, "a feature below 1"),
         ({"basis": [Function("log", lambda x: np.log(-x[:, 0]))]}, "finite at every row"),
     ],
@@ -336,7 +336,7 @@ def test_rows_that_do_not_fit_are_refused():
         solve_semiparametric(X[:2], [1.0, np.nan], [constant()], 0.5, 0.1, 1.0)
     with pytest.raises(ShapeMismatch, match="labels have shape"):
         solve_semiparametric(X, Y[:-1], [constant()], 0.5, 0.1, 1.0)
-    with pytest.raises(InvalidSpec, match="rows of which one has a weight above 0"):
+    with pytest.raises(InvalidSpec, match="at least one row with a weight above 0"):
         solve_semiparametric(Batch.from_dense(X, Y, np.zeros(60)), None, [], 0.5, 0.1, 1.0)
     found = solve_semiparametric(X, Y, [], 0.5, 0.1, 1.0)
     assert found.converged and found.intercept == 0.0
