@@ -1,4 +1,4 @@
-"""Online learners for linear models, with duality certificates where a dual exists."""
+"""Public API of the solvers: online learners for linear models, with duality certificates."""
 
 from dualstream.solvers.core.batch import LARGEST, MAX_DIM, Batch, LibsvmRows
 from dualstream.solvers.core.certificate import Certificate

@@ -235,7 +235,7 @@ def test_awkward_rows_give_a_certified_answer_or_a_clear_error(method, kind, rho
         ),
         ({"method": "dcd", "shrinking": 1}, "shrinking must be true or false"),
         ({"visits": "sorted"}, "visits must be one of permuted, replacement"),
-        ({"fixed": np.zeros(15)}, "total must be given together with fixed"),
+        ({"fixed": np.zeros(15)}, "total must be given if and only if fixed"),
         ({"fixed": np.zeros(15), "total": 1.0}, "total must be at least the weight of the rows"),
         ({"weights": np.zeros(15), "duals": np.zeros(120)}, "weights must be left out"),
         ({"weights": np.full(15, np.inf)}, "weights must be finite numbers"),
