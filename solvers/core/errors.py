@@ -1,14 +1,17 @@
 """Exceptions of the solvers.
 
-SolverError ├── InvalidSpec         a specification has an unknown field or a value out of range │
-└── NotAvailable    the value is known but not implemented in this version ├── ShapeMismatch
-rows of another width, or arrays that do not fit together ├── InvalidRow          a row that cannot
-be learned or scored: which one, and why ├── NotConverged        an offline solver stopped before
-its tolerance ├── MemberError         a change of a portfolio's members that is impossible, and why
-│   └── UnknownMember   there is no member of that name ├── UnlearningError     a retained row that
-cannot be unlearned, and why ├── RefitError          a refit's result that no longer fits the
-window, and why ├── NotExpressible      a model that the requested export format cannot express, and
-why └── CorruptState        bytes or arrays that are not a state of this learner
+SolverError
+├── InvalidSpec         a specification has an unknown field or a value out of range
+│   └── NotAvailable    the value is known but not implemented in this version
+├── ShapeMismatch       rows of another width, or arrays that do not fit together
+├── InvalidRow          a row that cannot be learned or scored: which one, and why
+├── NotConverged        an offline solver stopped before its tolerance
+├── MemberError         a change of a portfolio's members that is impossible, and why
+│   └── UnknownMember   there is no member of that name
+├── UnlearningError     a retained row that cannot be unlearned, and why
+├── RefitError          a refit's result that no longer fits the window, and why
+├── NotExpressible      a model that the requested export format cannot express, and why
+└── CorruptState        bytes or arrays that are not a state of this learner
 
 Kernels never raise. They return a number, which the Python layer turns into one of these.
 """

@@ -29,8 +29,7 @@ class Outcome:
     losses: Floats
     """The loss of that score, whatever the row's weight; NaN for a rejected row."""
     updated: Flags
-    """Whether the row's own step changed the weights. A hinge row beyond its margin changes none.
-    """
+    """Whether the row changed the weights; a hinge row beyond its margin does not."""
     rejected: Flags
     """Whether the row was skipped without effect, because a number would not be finite."""
     predicted: Ints | None = None

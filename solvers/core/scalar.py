@@ -35,8 +35,7 @@ from dualstream.solvers.jit import (
 )
 
 _MAGIC = 6755399441055744.0
-"""1.5 * 2^52: adding a number of up to 51 bits to it leaves that number, rounded, in its low bits.
-"""
+"""1.5 * 2^52: adding a number of up to 51 bits leaves that number, rounded, in the low bits."""
 _MAGIC_BITS = 0x4338000000000000
 _LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
 _LOG2_E = 1.4426950408889634

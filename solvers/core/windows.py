@@ -118,7 +118,7 @@ class RowBuffer:
         return self._made() if held is None else held
 
     def _made(self) -> _Arrays:
-        # Order matters: another thread that filled the arrays has assigned them before it clears
+        # Read `_waiting` first: another thread that fills the arrays assigns them before it clears
         # `_waiting`.
         waiting, held = self._waiting, self._held
         if held is None:

@@ -1,4 +1,4 @@
-"""Stages and scores of a form as nodes of a graph; the same formulas, in the same order."""
+"""ONNX nodes of stages and scores: the same formulas, in the same order."""
 
 from collections.abc import Callable
 
@@ -23,7 +23,7 @@ _TINY, _ROUNDING = 1e-290, 1e-30
 
 
 def scores_of(graph: Graph, form: Form, rows: str, columns: np.ndarray) -> list[str]:
-    """Each score (n, 1) of `rows` (n, columns); columns: which features these are, rising."""
+    """Each score (n, 1) of `rows` (n, columns); columns: increasing indices of these features."""
     for stage in form.stages:
         rows, columns = _behind(graph, stage, rows, columns)
     return [_score(graph, score, rows, columns) for score in form.scores]
@@ -44,7 +44,7 @@ def _behind(
 
 
 def _spread(values: np.ndarray, stage: BalancedForm, columns: np.ndarray) -> np.ndarray:
-    """Values of the columns that the stage knows, for these ones; 0 for those it does not know."""
+    """Values of a stage's columns at these columns; 0 for columns that the stage has not seen."""
     out = np.zeros(len(columns))
     if len(stage.columns):
         at = np.minimum(np.searchsorted(stage.columns, columns), len(stage.columns) - 1)
@@ -54,7 +54,7 @@ def _spread(values: np.ndarray, stage: BalancedForm, columns: np.ndarray) -> np.
 
 
 def _balanced(graph: Graph, stage: BalancedForm, rows: str, columns: np.ndarray) -> str:
-    """features/scaling.py; a row counts itself, in the columns where it is not 0."""
+    """features/scaling.py; a row counts itself, in its nonzero columns."""
     node = graph.node
     count = _spread(stage.counts, stage, columns)
     c, t = count + 1.0, stage.rows + 1.0
@@ -89,7 +89,7 @@ def _balanced(graph: Graph, stage: BalancedForm, rows: str, columns: np.ndarray)
 
 
 def _divided(node: Callable[..., str], above: str, square: str, is_none: str) -> str:
-    """above / sqrt(square), 0 where there is no such number."""
+    """above / sqrt(square), 0 if that is not finite."""
     root = node("Sqrt", node("Where", is_none, 1.0, square))
     return node("Where", is_none, 0.0, node("Div", above, root))
 
@@ -97,7 +97,7 @@ def _divided(node: Callable[..., str], above: str, square: str, is_none: str) ->
 def _of_nothing(
     count: np.ndarray, mean: np.ndarray, m: np.ndarray, was_dense: np.ndarray, t: float
 ) -> np.ndarray:
-    """What a 0 becomes: 0, but in dense columns, that say how far below their mean it is."""
+    """The value of a 0: 0, except in dense columns, where it is its distance below their mean."""
     share = count / t
     of_mean = share * mean * mean
     variance = m / t + (1.0 - share) * of_mean
@@ -128,7 +128,9 @@ def _nystroem(graph: Graph, stage: NystroemForm, rows: str) -> str:
 
 
 def _inverse(factor: np.ndarray) -> np.ndarray:
-    """Of a lower triangular matrix; by sums in one order, as BLAS has one for each machine."""
+    """Inverse of a lower triangular matrix, summed in a fixed order; BLAS has one for each
+    machine.
+    """
     inverse = np.zeros(factor.shape)
     for i in range(len(factor)):
         inverse[i, i] = 1.0 / factor[i, i]

@@ -1,4 +1,4 @@
-"""`sklearn-coef`: the coefficients of a linear model of scikit-learn, as JSON.
+"""`sklearn-coef` export: the coefficients of a linear scikit-learn model, as JSON.
 
 `coef_` is a sparse matrix in the CSR layout of scipy, (scores, dim), its columns from 0.
 """
@@ -39,7 +39,7 @@ def write(source: Source) -> bytes:
 
 
 def _loss(source: Source) -> str:
-    """The one of SGDClassifier by which it has the model's probabilities, or none."""
+    """The loss of SGDClassifier that gives the model's probabilities, or none."""
     if not source.classes:
         return "squared_error"
     return "log_loss" if source.has_probabilities else "hinge"

@@ -4,7 +4,7 @@ phi(x) = sqrt(2 / D) cos(nu'x + beta), with the columns of nu drawn from N(0, 2 
 from U[0, 2 pi): Rahimi and Recht, "Random features for large-scale kernel machines" (2007), and
 section 3.2.3.2 of the thesis with the corrections of docs/internals/misprints.md. Then
 E[phi(x)'phi(z)] is the kernel. The draws come from the raw bits of PCG64 (O'Neill 2014) and an own
-Box-Muller transform, so no library version can change them. They are part of the state
+Box-Muller transform, so they do not depend on library versions. They are part of the state
 nevertheless.
 """
 

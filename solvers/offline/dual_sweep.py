@@ -48,8 +48,9 @@ def sweep(
 
     indptr, indices, values   columns
     loss  (6,)      see losses.Loss.numbers
-    order (k,)      rows to visit; repeats allowed w (dim + 1,)    updated table (n, 4)    y_i, a_i,
-    s_i, tau_i, of which the last is updated
+    order (k,)      rows to visit; repeats allowed
+    w (dim + 1,)    updated
+    table (n, 4)    y_i, a_i, s_i, tau_i, of which the last is updated
     """
     last = w.shape[0] - 1
     logistic, margin, eps, gamma, lo, hi = loss[0], loss[1], loss[2], loss[3], loss[4], loss[5]

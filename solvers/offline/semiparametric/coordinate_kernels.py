@@ -196,8 +196,8 @@ def mpd(
     here they are the classical ones: eta += mu (A z - r) once the coordinates have settled, and mu
     doubles if |A z - r| has not fallen to a quarter by then.
 
-    penalty (2,)   mu, and |A z - r| at the last update of eta; the rest as for `pdsg` Cost of a
-    step: O(K u + n).
+    penalty (2,)   mu, and |A z - r| at the last update of eta; the rest as for `pdsg`
+    Cost of a step: O(K u + n).
     """
     n, u, k = z.shape[0], target.shape[0], eta.shape[0]
     for taken in range(steps):
