@@ -148,8 +148,8 @@ def served_form(learner: Learner) -> Form:
     """Form of the learner's current state. Raises NotExpressible."""
     form = getattr(learner, "form", None)
     if form is not None:
-        told: Form = form()
-        return told
+        result: Form = form()
+        return result
     weights = learner.weights
     return linear_form(len(weights), weights, learner.intercept)
 

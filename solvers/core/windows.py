@@ -71,7 +71,7 @@ RING_ARRAYS = tuple(
 _Arrays = tuple[Ints, Indices, Floats, Floats]
 
 
-class _Waiting(NamedTuple):
+class _PendingRows(NamedTuple):
     """Rows that were learned but not yet copied into the arrays of a buffer.
 
     columns         indptr, indices, values, labels and weights of a batch, and taus, NaN of rows
@@ -107,26 +107,26 @@ class RowBuffer:
         self._columns, self._value_shape = columns, value_shape
         # Half as many rows as are retained arrive before the next move.
         self._most = retain + max(1, retain // 2)
-        self._held: _Arrays | None = None
-        self._waiting: _Waiting | None = None
+        self._own_arrays: _Arrays | None = None
+        self._pending: _PendingRows | None = None
 
     @property
     def arrays(self) -> _Arrays:
         """Starts, indices, values and rows; allocated, and filled with the pending rows, on first
         access."""
-        held = self._held
-        return self._made() if held is None else held
+        arrays = self._own_arrays
+        return self._made() if arrays is None else arrays
 
     def _made(self) -> _Arrays:
-        # Read `_waiting` first: another thread that fills the arrays assigns them before it clears
-        # `_waiting`.
-        waiting, held = self._waiting, self._held
-        if held is None:
-            held = self._arrays_for(*self._first_room(waiting))
-            if waiting is not None:
-                retain_rows(*waiting.columns, waiting.start, waiting.is_binary, 0, *held)
-            self._held, self._waiting = held, None
-        return held
+        # Read `_pending` first: another thread that fills the arrays assigns them before it clears
+        # `_pending`.
+        pending, arrays = self._pending, self._own_arrays
+        if arrays is None:
+            arrays = self._arrays_for(*self._first_room(pending))
+            if pending is not None:
+                retain_rows(*pending.columns, pending.start, pending.is_binary, 0, *arrays)
+            self._own_arrays, self._pending = arrays, None
+        return arrays
 
     @property
     def starts(self) -> Ints:
@@ -148,10 +148,10 @@ class RowBuffer:
         """(capacity, columns): the other numbers of each row."""
         return self.arrays[3]
 
-    def _first_room(self, waiting: _Waiting | None) -> tuple[int, int]:
-        if waiting is None:
+    def _first_room(self, pending: _PendingRows | None) -> tuple[int, int]:
+        if pending is None:
             return min(self._most, 64), 1024
-        return self._room_for(waiting.n, waiting.entries)
+        return self._room_for(pending.n, pending.entries)
 
     def _arrays_for(self, capacity: int, entries: int) -> _Arrays:
         starts = np.empty(capacity + 1, np.int64)
@@ -162,9 +162,9 @@ class RowBuffer:
     @property
     def bytes_held(self) -> int:
         """Memory in bytes; before the arrays exist, what they will take."""
-        if self._held is not None:
-            return sum(map(getsizeof, self._held))
-        return self._bytes_of(*self._first_room(self._waiting)) + _BESIDE_BYTES
+        if self._own_arrays is not None:
+            return sum(map(getsizeof, self._own_arrays))
+        return self._bytes_of(*self._first_room(self._pending)) + _OVERHEAD_BYTES
 
     def _bytes_of(self, rows: int, entries: int) -> int:
         """Bytes for this many rows and entries."""
@@ -179,7 +179,7 @@ class RowBuffer:
         start, end = self.starts[first], self.starts[last]
         starts, rows = self.starts[first : last + 1] - start, self.rows[first:last]
         indices, values = self.indices[start:end], self.values[..., start:end]
-        self.hold(starts, rows, indices, values, entries, more)
+        self.store(starts, rows, indices, values, entries, more)
 
     def rows_between(self, first: int, last: int) -> tuple[npt.NDArray[Any], ...]:
         """Copies of starts (from 0), rows, indices and values of rows `first` to `last`."""
@@ -194,7 +194,7 @@ class RowBuffer:
         starts = np.delete(starts, at - first)
         starts[at - first :] -= end - begin
         gap = slice(begin, end)
-        self.hold(
+        self.store(
             starts,
             np.delete(rows, at - first, axis=0),
             np.delete(indices, gap),
@@ -204,7 +204,7 @@ class RowBuffer:
         self.indices[starts[-1] :] = 0
         self.values[..., starts[-1] :] = 0.0
 
-    def hold(
+    def store(
         self,
         starts: npt.NDArray[Any],
         rows: npt.NDArray[Any],
@@ -231,7 +231,7 @@ class RowBuffer:
         # Keep arrays that are large enough: new ones are paged in one page at a time.
         is_enough = entries + entries // 8 <= len(self.indices) <= 2 * room
         if len(self.rows) != capacity or not is_enough:
-            self._held = self._arrays_for(capacity, room)
+            self._own_arrays = self._arrays_for(capacity, room)
 
 
 class Ring(RowBuffer):
@@ -255,9 +255,9 @@ class Ring(RowBuffer):
             # The arrays would have room for at least half as many rows more.
             most = 1.5 * self._bytes_of(count, entries)
             if _bytes_behind(columns) <= most:
-                self._held, self._waiting = (
+                self._own_arrays, self._pending = (
                     None,
-                    _Waiting(columns, start, is_binary, count, entries),
+                    _PendingRows(columns, start, is_binary, count, entries),
                 )
                 return 0, count
         if last + count > len(self.rows) or self.starts[last] + entries > len(self.values):
@@ -308,11 +308,11 @@ class Ring(RowBuffer):
         if duals.shape != (n,) or not np.isfinite(duals).all():
             raise CorruptState("the retained rows and their dual variables do not fit together")
         rows = np.stack([labels, retained.weights, duals], axis=1)
-        self.hold(indptr, rows, retained.indices, retained.values)
+        self.store(indptr, rows, retained.indices, retained.values)
         return n
 
 
-_BESIDE_BYTES = 8 + 4 * getsizeof(np.empty(0))
+_OVERHEAD_BYTES = 8 + 4 * getsizeof(np.empty(0))
 
 
 def _bytes_behind(columns: Iterable[npt.NDArray[Any]]) -> float:

@@ -57,7 +57,7 @@ class ClassProgressive(Progressive):
             return
         learned = ~outcome.rejected
         labels = np.where(learned, batch.labels, 0.0).astype(np.int64)
-        self._meet(batch.classes, labels[learned])
+        self._add_classes(batch.classes, labels[learned])
         places = _places_in(batch.classes, self._places)[labels]
         known = {name: place for place, name in enumerate(outcome.classes)}
         assert outcome.predicted is not None
@@ -66,7 +66,7 @@ class ClassProgressive(Progressive):
         self._to_count_in().drift.watch(outcome.losses, learned, first_seq, self.rows)
         log_losses = np.zeros(len(batch)) if outcome.log_losses is None else outcome.log_losses
         terms = np.zeros((len(batch), len(self._names)))
-        judge_rows(
+        row_terms(
             places, mistakes, outcome.losses, log_losses, learned,
             self._counts, self._guesses, terms,
         )  # fmt: skip
@@ -78,7 +78,7 @@ class ClassProgressive(Progressive):
         """Not supported for classes: see count."""
         raise TypeError("a multiclass outcome is counted by count(batch, outcome)")
 
-    def _meet(self, classes: tuple[str, ...], labels: Ints) -> None:
+    def _add_classes(self, classes: tuple[str, ...], labels: Ints) -> None:
         """Store classes in the order of their rows."""
         found, first = np.unique(labels, return_index=True)
         for label in found[np.argsort(first)].tolist():
@@ -118,7 +118,7 @@ def _places_in(classes: tuple[str, ...], places: Mapping[str, int]) -> Ints:
 
 
 @kernel(void(RO_I8, B1, RO_F8, RO_F8, B1, I8, I8, F8_2D))
-def judge_rows(
+def row_terms(
     places: Ints,
     mistakes: Flags,
     losses: Floats,

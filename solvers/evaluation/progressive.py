@@ -46,10 +46,10 @@ RECENT = 1000
 FADING = 0.999
 """Factor of a row's weight per later row, in the fading view."""
 
-MAX_WAITING, BATCHES_WAITING = 4096, 16
+MAX_PENDING_ROWS, MAX_PENDING_BATCHES = 4096, 16
 """Maximum pending rows, and pending batches: they take 100 kB or less."""
 
-Waiting = tuple[Floats, Floats, Floats, Flags, int]
+PendingBatch = tuple[Floats, Floats, Floats, Flags, int]
 """Labels, scores, losses and rejected flags of a batch, and the log position of its first row."""
 
 LARGEST_TERM = 1e290
@@ -91,27 +91,27 @@ class _Counted:
         return sum(map(getsizeof, arrays)) + self.timeline.bytes_held + self.drift.bytes_held
 
 
-class _NothingCounted(_Counted, WorkedOut):
+class _NoRowsCounted(_Counted, WorkedOut):
     """The sums of every model without counted rows, shared and read-only."""
 
     __slots__ = ()
 
 
-_nothing_counted = cache(_NothingCounted)
+_no_rows_counted = cache(_NoRowsCounted)
 
 
 class Progressive:
     """Metrics of a `task`; `log_loss` if scores are log odds."""
 
-    __slots__ = ("_counted", "_waiting", "_waiting_rows", "log_loss", "task")
+    __slots__ = ("_counted", "_pending", "_pending_rows", "log_loss", "task")
 
     def __init__(self, task: str, *, log_loss: bool = False) -> None:
         self.task = task
         self.log_loss = log_loss
-        self._counted: _Counted = _nothing_counted(len(self._names))
+        self._counted: _Counted = _no_rows_counted(len(self._names))
         # Pending rows that are not counted yet, in order.
-        self._waiting: list[Waiting] = []
-        self._waiting_rows = 0
+        self._pending: list[PendingBatch] = []
+        self._pending_rows = 0
 
     @classmethod
     def of(cls, spec: Mapping[str, Any]) -> "Progressive":
@@ -147,25 +147,25 @@ class Progressive:
         labels = batch.labels
         if labels.base is not None:
             labels = labels.copy()  # avoids keeping a whole request body alive
-        waiting = self._waiting
-        waiting.append((labels, outcome.scores, outcome.losses, outcome.rejected, first_seq))
-        self._waiting_rows += len(labels)
-        if self._waiting_rows > MAX_WAITING or len(waiting) > BATCHES_WAITING:
+        pending = self._pending
+        pending.append((labels, outcome.scores, outcome.losses, outcome.rejected, first_seq))
+        self._pending_rows += len(labels)
+        if self._pending_rows > MAX_PENDING_ROWS or len(pending) > MAX_PENDING_BATCHES:
             self._catch_up()
 
     def _catch_up(self) -> None:
         """Count the pending rows; consecutive batches are counted together."""
-        if not self._waiting:
+        if not self._pending:
             return
-        waiting, self._waiting, self._waiting_rows = self._waiting, [], 0
-        for batches in _consecutive(waiting):
+        pending, self._pending, self._pending_rows = self._pending, [], 0
+        for batches in _consecutive(pending):
             columns = zip(*batches, strict=True)
             labels, scores, losses, rejected = map(_joined, islice(columns, 4))
             self.update(labels, scores, losses, ~rejected, batches[0][-1])
 
     def _to_count_in(self) -> _Counted:
         """The sums, of this model alone."""
-        if isinstance(self._counted, _NothingCounted):
+        if isinstance(self._counted, _NoRowsCounted):
             self._counted = _Counted(len(self._names))
         return self._counted
 
@@ -229,15 +229,15 @@ class Progressive:
         self._catch_up()
         sums = self._counted.sums[0]
         points = [*self._counted.timeline.sums, sums]
-        told, before = [], np.zeros(len(sums))
+        points, before = [], np.zeros(len(sums))
         for sums in points:
             if sums[-1] > before[-1]:
                 between = {"rows": int(sums[-1] - before[-1])} | self._view(sums - before)
-                told.append(
+                points.append(
                     {"rows": int(sums[-1]), "since_start": self._view(sums), "rolling": between}
                 )
             before = sums
-        return told
+        return points
 
     def _view(self, sums: Floats) -> dict[str, Any]:
         """Means by name; the last of `sums` is the weight of all rows."""
@@ -298,19 +298,19 @@ class Progressive:
         counted.labels[:] = state["metrics_labels"]
         counted.sums[:] = state["metrics_sums"]
         counted.recent[:held] = state["metrics_recent"]
-        self._waiting, self._waiting_rows = [], 0
+        self._pending, self._pending_rows = [], 0
         self._counted = counted
 
 
-def _consecutive(waiting: Sequence[Waiting]) -> Iterator[Sequence[Waiting]]:
+def _consecutive(pending: Sequence[PendingBatch]) -> Iterator[Sequence[PendingBatch]]:
     """Group the batches into runs without gaps in log positions."""
-    first, end = 0, waiting[0][-1]
-    for number, (labels, *_, first_seq) in enumerate(waiting):
+    first, end = 0, pending[0][-1]
+    for number, (labels, *_, first_seq) in enumerate(pending):
         if first_seq != end:
-            yield waiting[first:number]
+            yield pending[first:number]
             first = number
         end = first_seq + len(labels)
-    yield waiting[first:]
+    yield pending[first:]
 
 
 def _joined(columns: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:

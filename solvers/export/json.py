@@ -59,7 +59,7 @@ def _form(form: Form, seen: set[int]) -> dict[str, Any]:
 def _stage(stage: StageForm, seen: set[int]) -> dict[str, Any]:
     if isinstance(stage, BalancedForm):
         seen.update(stage.columns.tolist())
-        told = {
+        fields = {
             "kind": "balanced",
             "power": stage.power,
             "moments": stage.moments,
@@ -68,12 +68,12 @@ def _stage(stage: StageForm, seen: set[int]) -> dict[str, Any]:
             "counts": stage.counts.tolist(),
         }
         if stage.moments:
-            told |= {
+            fields |= {
                 "means": stage.means.tolist(),
                 "deviations": stage.deviations.tolist(),
                 "dense": stage.dense.tolist(),
             }
-        return told
+        return fields
     if isinstance(stage, FourierForm):
         return {"kind": "fourier", "nu": stage.nu.tolist(), "beta": stage.beta.tolist()}
     if isinstance(stage, NystroemForm):

@@ -85,7 +85,7 @@ def _balanced(graph: Graph, stage: BalancedForm, rows: str, columns: np.ndarray)
         above = node("Sub", rows, node("Mul", mu, share))
         dense = _divided(node, above, variance, is_constant)
         h = node("Where", graph.constant(is_dense, np.bool_), dense, h)
-    return node("Where", is_zero, _of_nothing(count, mean, m, was_dense, t), h)
+    return node("Where", is_zero, _scaled_zero(count, mean, m, was_dense, t), h)
 
 
 def _divided(node: Callable[..., str], above: str, square: str, is_none: str) -> str:
@@ -94,7 +94,7 @@ def _divided(node: Callable[..., str], above: str, square: str, is_none: str) ->
     return node("Where", is_none, 0.0, node("Div", above, root))
 
 
-def _of_nothing(
+def _scaled_zero(
     count: np.ndarray, mean: np.ndarray, m: np.ndarray, was_dense: np.ndarray, t: float
 ) -> np.ndarray:
     """The value of a 0: 0, except in dense columns, where it is its distance below their mean."""
@@ -146,7 +146,7 @@ def _score(graph: Graph, score: ScoreForm, rows: str, columns: np.ndarray) -> st
         known = score.places <= (columns[-1] if len(columns) else -1)
         weights[np.searchsorted(columns, score.places[known]), 0] = score.weights[known]
         return node("Add", node("MatMul", rows, weights), score.intercept)
-    told = []
+    terms = []
     for part in score.parts:
         if part.form is not None:
             (m,) = scores_of(graph, part.form, rows, columns)
@@ -156,12 +156,12 @@ def _score(graph: Graph, score: ScoreForm, rows: str, columns: np.ndarray) -> st
             m = _clipped(graph, m, -score.largest_score, score.largest_score)
             odds = node("Add", node("Mul", m, part.a), part.b)
             odds = _clipped(graph, odds, -score.largest_log_odds, score.largest_log_odds)
-            told.append(node("Mul", node("Sigmoid", odds), part.share))
+            terms.append(node("Mul", node("Sigmoid", odds), part.share))
         else:
             own = _clipped(graph, node("Add", m, part.b), score.low, score.high)
-            told.append(node("Mul", node("Sub", own, score.mean), part.share))
-    total = told[0]
-    for one in told[1:]:
+            terms.append(node("Mul", node("Sub", own, score.mean), part.share))
+    total = terms[0]
+    for one in terms[1:]:
         total = node("Add", total, one)
     if isinstance(score, NumberMixture):
         return node("Add", total, score.mean)

@@ -15,7 +15,7 @@ def write(source: Source) -> bytes:
     rows = one_weight_a_feature(source.form)
     ends = np.cumsum([0, *(len(row.places) for row in rows)])
     places = np.concatenate([row.places for row in rows])
-    told = {
+    document = {
         "format": "dualstream-sklearn-coef",
         "format_version": 1,
         "model": source.model,
@@ -35,7 +35,7 @@ def write(source: Source) -> bytes:
         "features": source.spec["features"],
         "names": source.names(np.unique(places)),
     }
-    return msgspec.json.encode(told)
+    return msgspec.json.encode(document)
 
 
 def _loss(source: Source) -> str:

@@ -23,15 +23,15 @@ from dualstream.solvers.offline.methods import Method, Option, Start
 from dualstream.solvers.offline.problem import Bounds, Problem
 from dualstream.solvers.offline.relaxed_problem import Cuts, Relaxed
 
-_AFRESH = 50
+_RECOMPUTE_EVERY = 50
 """Iterations after which the scores of the best weights are recomputed."""
 _NEW = 1e-12
 """A cut is new if the relaxed solution violates it by this much."""
-_ASLEEP = 1e-9
+_IDLE_ALPHA = 1e-9
 """An alpha below this counts as 0 for the age of its cut."""
 _STALLS = 3
 """Consecutive iterations without a new cut after which the run has stalled."""
-_NOTHING = 1e-12
+_ZERO_GAP = 1e-12
 """A gap that counts as 0: with one class and a free intercept the least objective is 0."""
 
 
@@ -157,7 +157,7 @@ class CuttingPlanes:
             return 0.0
         before = self._best, self._margins, self._primal
         self._best = self._best + k * move
-        if self.iterations % _AFRESH:
+        if self.iterations % _RECOMPUTE_EVERY:
             self._margins = (1.0 - k) * self._margins + k * margins
         else:
             self._margins = self._labels * problem.scores(self._best)
@@ -204,7 +204,7 @@ class CuttingPlanes:
         return np.flatnonzero(idle < self._rest)
 
     def _age(self, relaxed: Relaxed) -> None:
-        is_used = relaxed.alpha > _ASLEEP
+        is_used = relaxed.alpha > _IDLE_ALPHA
         self._cuts.idle = np.where(is_used, 0, self._cuts.idle + 1)
 
     def _accuracy(self) -> float:
@@ -233,6 +233,6 @@ def method(parts: int, rest: int) -> Method:
             "rest": Option(rest, 0, 1_000_000, whole=True),
             "recall": Option(50, 1, 1_000_000, whole=True),
         },
-        least_gap=_NOTHING,
+        least_gap=_ZERO_GAP,
         is_seen_through=True,
     )

@@ -28,7 +28,7 @@ from dualstream.solvers.offline.proximal_point import SMOOTH_LOSSES
 
 _MIN_NEW = 50
 """Coordinates that may join the set in a round; or as many as the set has."""
-_NOTHING = 1e-12
+_ZERO_GAP = 1e-12
 """A gap that counts as 0: with one class and a free intercept the least objective is 0."""
 
 
@@ -165,6 +165,6 @@ METHOD = Method(
     regularizers=("l1",),
     intercepts={"penalized": "the intercept stays out of |w|_1 here; a feature 1 is penalised"},
     options={"members": Option(2000, 1, 20_000, whole=True)},
-    least_gap=_NOTHING,
+    least_gap=_ZERO_GAP,
     is_seen_through=True,
 )

@@ -90,7 +90,7 @@ class OneVsRest:
             is_met = len(new) > 0 and new[0] == 0
             if is_met:
                 text = batch.classes[int(rest.labels[0])]
-                self._meet(text)
+                self._add_class(text)
                 places = self.places_of(rest)
                 new = np.flatnonzero((places < 0) & (rest.weights > 0.0))
             end = int(new[0]) if len(new) else len(rest)
@@ -106,7 +106,7 @@ class OneVsRest:
         places = [self.places.get(text, -1) for text in batch.classes]
         return np.array(places, np.int64)[batch.labels.astype(np.int64)]
 
-    def _meet(self, text: str) -> None:
+    def _add_class(self, text: str) -> None:
         learner = self._make()
         learner.restore(self.none_of_them.state())
         self.places[text] = len(self.learners)

@@ -72,12 +72,12 @@ from dualstream.solvers.portfolio.logistic_roots import (
     logistic_roots,
 )
 from dualstream.solvers.portfolio.weighting_kernels import (
-    BEGAN_ANEW,
     IS_ACTIVE,
     LEARNS,
     RESETS,
     SCALE,
     TARGET,
+    WAS_RESET,
     classify_row,
     regress_row,
     start_calibration,
@@ -172,7 +172,7 @@ def score_rows(
 
 
 @kernel(void(F8_2D, I8, RO_I8_2D, i8, RO_F8, F8, F8_2D))
-def begin_anew(
+def reset_member(
     table: Floats, k: Ints, what: Ints, j: int, starts: Floats, duals: Floats, ring_rows: Floats
 ) -> None:
     """Reset member j: its weights and dual variables become 0. O(slots + rows retained)."""
@@ -201,7 +201,7 @@ def bring_seconds(slots: Ints, n: int, table: Floats, what: Ints, d: Floats) -> 
 
 
 @kernel(void(i8, b1, f8, f8, f8, f8, f8, F8, F8, F8, F8), inline=True, apart=True)
-def turn_entries(
+def compute_directions(
     n: int,
     is_adagrad: bool,
     step: float,
@@ -273,7 +273,7 @@ def take_direction(
         grown = c * (p * (1.0 - p))
     total, direction, product = d[second], d[seconds + second], d[2 * seconds + second]
     step, damping, keep = numbers[j, STRENGTH], numbers[j, DAMPING], numbers[j, DECAY]
-    turn_entries(
+    compute_directions(
         n, is_adagrad, step, damping, keep, grown, factor, h[what[j, BASE]], total, direction,
         product,
     )  # fmt: skip
@@ -549,7 +549,7 @@ def learn_rows(
             if r[IS_ACTIVE, at] == 0.0:
                 continue
             if own[j] != own[j]:
-                begin_anew(table, k, what, j, starts, duals, ring_rows)
+                reset_member(table, k, what, j, starts, duals, ring_rows)
                 continue
             factor = factors[what[j, INPUT]]
             size_step(
@@ -570,8 +570,8 @@ def learn_rows(
                 continue
             start_calibration(r, columns[j])
             r[RESETS, columns[j]] += 1.0
-            out[i, LEARNS] = BEGAN_ANEW
-            begin_anew(table, k, what, j, starts, duals, ring_rows)
+            out[i, LEARNS] = WAS_RESET
+            reset_member(table, k, what, j, starts, duals, ring_rows)
             steps[TAU, j] = 0.0
         if retain > 0:
             retain_row(

@@ -176,7 +176,7 @@ class Fused:
         self._fit_row(64)
         columns = DUALS + N_OF_DUAL * plan.duals
         self._ring = RowBuffer(self._retain, columns, (plan.dual_bases,))
-        self._hold(np.array([dim], np.int32), self._new_blocks(1), 64)
+        self._store(np.array([dim], np.int32), self._new_blocks(1), 64)
 
     def _new_blocks(self, slots: int) -> Floats:
         """Initialised blocks of slots."""
@@ -185,7 +185,7 @@ class Fused:
         blocks[:, self._second()] = plan.starts
         return blocks
 
-    def _hold(self, touched: npt.NDArray[np.int32], blocks: Floats, least: int) -> None:
+    def _store(self, touched: npt.NDArray[np.int32], blocks: Floats, least: int) -> None:
         """Store these slots, the intercept's first, with room for at least `least`."""
         used, room = len(touched), 64
         while room < least:
@@ -212,7 +212,7 @@ class Fused:
         k, ring = self._k, self._ring
         used, held = int(k[USED]), int(k[HELD])
         if used + entries > len(self._touched):
-            self._hold(self._touched[:used], self._table[:used], used + entries)
+            self._store(self._touched[:used], self._table[:used], used + entries)
         if held + entries > len(self._dense):
             self._dense = grown(self._dense, held, held + entries)
             self._is_here = np.zeros(len(self._dense) + 1)
@@ -373,7 +373,7 @@ class Fused:
         blocks[:, : len(kept)] = table[:, kept]
         blocks[:, fewer._second()] = table[:, self._second()][:, seconds]
         blocks[:, -N_STATISTICS:] = table[:, -N_STATISTICS:]
-        fewer._hold(self._touched[:used], blocks, used)
+        fewer._store(self._touched[:used], blocks, used)
 
     def _give_ring(self, fewer: "Fused", bases: Sequence[int], duals: Sequence[int]) -> None:
         own = [DUALS + N_OF_DUAL * dual + part for dual in duals for part in range(N_OF_DUAL)]
@@ -381,7 +381,7 @@ class Fused:
         first, last = int(self._k[FIRST]), int(self._k[LAST])
         starts, rows, slots, values = self._ring.rows_between(first, last)
         bases = bases[: fewer._plan.dual_bases]
-        fewer._ring.hold(starts, rows[:, columns], slots, values[bases])
+        fewer._ring.store(starts, rows[:, columns], slots, values[bases])
         fewer._k[FIRST], fewer._k[LAST] = 0, last - first
 
     # -- state -----------------------------------------------------------------------------------
@@ -426,7 +426,7 @@ class Fused:
         blocks[:, -N_STATISTICS:] = statistics
         blocks[:, self._second()] = state["second"]
         blocks[:, : len(self.members)] = state["weights"]
-        self._hold(touched.astype(np.int32), blocks, used)
+        self._store(touched.astype(np.int32), blocks, used)
         self._f[:], self._duals[:] = state["numbers"], state["dual_sums"]
         self._dense = np.zeros(max(16, len(dense)), np.int32)
         self._dense[: len(dense)] = dense
@@ -435,7 +435,7 @@ class Fused:
         self._k[FIRST] = self._k[LAST] = 0
         if ring is not None:
             starts, rows, slots, values = ring
-            self._ring.hold(starts, rows, slots, values)
+            self._ring.store(starts, rows, slots, values)
             self._k[LAST] = len(rows)
 
     def _dense_of(self, touched: Ints, statistics: Floats) -> Ints:

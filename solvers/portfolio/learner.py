@@ -86,15 +86,15 @@ class Portfolio:
         n = len(batch)
         if classes and np.count_nonzero(batch.labels) < n:
             batch = batch.with_labels(np.where(batch.labels > 0.0, 1.0, -1.0))
-        told = np.empty((2, n))
+        columns = np.empty((2, n))
         # In pieces, so that the scores of all members stay in a cache.
         for first in range(0, n, _PIECE):
             last = min(first + _PIECE, n)
             out = self._members.learn(batch if n <= _PIECE else batch[first:last], self._rule)
-            told[0, first:last], told[1, first:last] = out[:, SCORE], out[:, ROW_LOSS]
+            columns[0, first:last], columns[1, first:last] = out[:, SCORE], out[:, ROW_LOSS]
         self._rows.add(batch)
         self._samples += n
-        return Outcome(told[0], told[1], batch.weights > 0.0, np.zeros(n, np.bool_))
+        return Outcome(columns[0], columns[1], batch.weights > 0.0, np.zeros(n, np.bool_))
 
     def predict(self, batch: Batch) -> Floats:
         """See Learner: log odds of classes."""
@@ -210,8 +210,8 @@ class Portfolio:
         if self._promoted is not None:
             raise MemberError(f"{self._promoted!r} is promoted; demote it first")
         rows = self._rows.rows()
-        self._members, scores, anew = self._members.joined(member, self.spec, rows)
-        self._rule = self._rule.joined(member, scores, rows, anew)
+        self._members, scores, resets = self._members.joined(member, self.spec, rows)
+        self._rule = self._rule.joined(member, scores, rows, resets)
         return name
 
     def remove_member(self, name: str) -> None:

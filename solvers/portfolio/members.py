@@ -105,19 +105,19 @@ class MemberSet:
     def learn(self, batch: Batch, rule: Rule) -> Floats:
         """Learn rows with labels -1 and 1 by all active members; score and loss, (n, 2)."""
         scores = np.zeros((len(batch), len(self.members)))
-        anew: list[tuple[int, int]] = []
+        resets: list[tuple[int, int]] = []
         for place, member in self._alone.items():
             if rule.is_active(place):
                 scores[:, place], rows = member.learn(batch)
-                anew += [(row, place) for row in rows]
-        if not anew:
+                resets += [(row, place) for row in rows]
+        if not resets:
             return self._apply(batch, scores, rule)
         parts, done = [], 0
-        for row, place in sorted(anew):
+        for row, place in sorted(resets):
             if row >= done:
                 parts.append(self._apply(batch[done : row + 1], scores[done : row + 1], rule))
                 done = row + 1
-            rule.begin_anew(place)
+            rule.reset_member(place)
         parts.append(self._apply(batch[done:], scores[done:], rule))
         return np.concatenate(parts)
 
@@ -178,15 +178,19 @@ class MemberSet:
         """The set with one more member that has learned these rows, and the results of its
         `learn`.
         """
-        scores, anew = np.zeros(len(rows)), list[int]()
+        scores, resets = np.zeros(len(rows)), list[int]()
         alone: dict[int, ModelMember | KindMember] = dict(self._alone)
         if _part_of(member) != _PRIOR:
-            newcomer = _begin(member, whole, self._models)
-            scores, anew = newcomer.learn(rows)
-            alone[len(self.members)] = newcomer
+            new_member = _begin(member, whole, self._models)
+            scores, resets = new_member.learn(rows)
+            alone[len(self.members)] = new_member
         members = [*self.members, member]
         places = self._fused_places.tolist()
-        return MemberSet(self._dim, members, self._fused, places, alone, self._models), scores, anew
+        return (
+            MemberSet(self._dim, members, self._fused, places, alone, self._models),
+            scores,
+            resets,
+        )
 
     def without(self, place: int) -> "MemberSet":
         """The set without one member."""

@@ -86,7 +86,7 @@ class RetainedRows:
         if len(rows) > self._retain or not np.isfinite(rows.labels).all():
             raise CorruptState("the retained rows are damaged")
         about = np.stack([rows.labels, rows.weights], axis=1)
-        self._buffer.hold(rows.indptr, about, rows.indices, rows.values)
+        self._buffer.store(rows.indptr, about, rows.indices, rows.values)
         self._k[:] = 0, len(rows)
 
 

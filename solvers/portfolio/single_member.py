@@ -15,7 +15,7 @@ from dualstream.solvers.jit import Floats
 from dualstream.solvers.portfolio.fused_members import Fused
 from dualstream.solvers.portfolio.presets import Member
 from dualstream.solvers.portfolio.weighting import Rule
-from dualstream.solvers.portfolio.weighting_kernels import BEGAN_ANEW, LEARNS
+from dualstream.solvers.portfolio.weighting_kernels import LEARNS, WAS_RESET
 
 
 class ModelMember:
@@ -100,7 +100,7 @@ class KindMember:
         """See ModelMember."""
         scores = np.zeros((len(batch), 1))
         out = self._fused.learn(batch, self._FIRST, scores, self._rule)
-        return scores[:, 0], np.flatnonzero(out[:, LEARNS] == BEGAN_ANEW).tolist()
+        return scores[:, 0], np.flatnonzero(out[:, LEARNS] == WAS_RESET).tolist()
 
     def predict(self, batch: Batch) -> Floats:
         """See ModelMember."""

@@ -167,18 +167,18 @@ class Rule:
 
     # -- changing the list -----------------------------------------------------------------------
 
-    def begin_anew(self, place: int) -> None:
+    def reset_member(self, place: int) -> None:
         """Count a reset of the member and restart its calibration."""
         _rule.start_calibration(self.r, place)
         self.r[_rule.RESETS, place] += 1.0
 
     def joined(
-        self, member: Mapping[str, Any], scores: Floats, rows: Batch, anew: Sequence[int]
+        self, member: Mapping[str, Any], scores: Floats, rows: Batch, resets: Sequence[int]
     ) -> "Rule":
         """The rule with one more member, calibrated on its scores (n,) of these rows.
 
-        It begins with `share`, which the others give up in proportion. `anew`: rows after which it
-        was reset.
+        It begins with `share`, which the others give up in proportion. `resets`: rows after which
+        it was reset.
         """
         n = self.size
         more = self._copied([*range(n), None])
@@ -188,9 +188,9 @@ class Rule:
         more.r[V, n] = share
         if self.classes and more.roles[n, ROLE] == MEMBER:
             done = 0
-            for row in anew:
+            for row in resets:
                 more._calibrate(n, scores[done : row + 1], rows[done : row + 1])
-                more.begin_anew(n)
+                more.reset_member(n)
                 done = row + 1
             more._calibrate(n, scores[done:], rows[done:])
         return more

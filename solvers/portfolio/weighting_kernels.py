@@ -82,7 +82,7 @@ N_SCRATCH = 6
 # Outputs for a row: S (infinite while it is 0), and whether members learn the row.
 SCORE, ROW_LOSS, SCALE, LEARNS = range(4)
 N_OUT = 4
-BEGAN_ANEW = 2.0
+WAS_RESET = 2.0
 """Value of LEARNS if some member's step was not finite, after the row was counted."""
 
 _LARGEST_SCORE, _LARGEST_LOG_ODDS, _LEAST = 40.0, 12.0, 1e-4

@@ -203,9 +203,9 @@ class Refitting:
         if found.status == "cancelled":
             return None
         self.epochs = epochs + math.ceil(found.epochs)
-        return self._told(found, rows, served, has_one, share)
+        return self._with_bounds(found, rows, served, has_one, share)
 
-    def _told(
+    def _with_bounds(
         self, found: Solution, rows: Batch, served: Floats, has_one: bool, share: float
     ) -> Solved:
         most = self._objective.most

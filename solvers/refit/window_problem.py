@@ -50,7 +50,7 @@ from dualstream.solvers.online.dual_ascent.replay import draw_visits
 from dualstream.solvers.online.dual_ascent.unlearn import (
     first_that_counts,
     forget_average,
-    sum_anew,
+    recompute_sums,
     sum_of,
 )
 
@@ -117,12 +117,12 @@ class WindowProblem(DualAscent):
         self.rows = int(self._ints[LAST]) - self.first
         self._restart_average()
 
-    def leave_alone(self) -> None:
+    def use_retained_only(self) -> None:
         """Treat the retained rows as all rows, with the learner's current rho."""
         floats = self._floats
         room = _odca.rho_delta(floats[RHO], floats[STRENGTH], floats[DELTA])
         floats[RHO], floats[STRENGTH] = room / floats[DELTA], 0.0
-        sum_anew(self._ring, self._w, floats, self._ints)
+        recompute_sums(self._ring, self._w, floats, self._ints)
         self._restart_average()
 
     def _restart_average(self) -> None:
@@ -272,7 +272,7 @@ class Refitting:
             raise RefitError("no row is retained")
         if alone:
             for problem in self._problems:
-                problem.leave_alone()
+                problem.use_retained_only()
         self.epochs = 0
         self.certificate = self._before = self._certify()
 

@@ -88,7 +88,9 @@ def learn_mean(
 
 
 @kernel(void(RO_F8, f8, F8, F8, B1))
-def judge(labels: Floats, epsilon: float, scores: Floats, losses: Floats, rejected: Flags) -> None:
+def score_losses(
+    labels: Floats, epsilon: float, scores: Floats, losses: Floats, rejected: Flags
+) -> None:
     """Loss of each score; a row whose score or loss is not finite is rejected."""
     for i in range(labels.shape[0]):
         loss = max(0.0, abs(labels[i] - scores[i]) - epsilon)

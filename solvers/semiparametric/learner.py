@@ -42,8 +42,8 @@ from dualstream.solvers.semiparametric.kernels import (
     SHIFT,
     WEIGHT,
     add_basis,
-    judge,
     learn_mean,
+    score_losses,
 )
 
 _POWERS = {"constant": 0.0, "linear": 1.0, "quadratic": 2.0}
@@ -85,7 +85,7 @@ class Semiparametric:
         updated, rejected = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
         if self._is_fitted:
             self._score(batch, scores)
-            judge(batch.labels, self._epsilon, scores, losses, rejected)
+            score_losses(batch.labels, self._epsilon, scores, losses, rejected)
         else:
             learn_mean(
                 batch.labels, batch.weights, self._epsilon, scores, losses, updated, self._mean
@@ -104,7 +104,7 @@ class Semiparametric:
         end = int(ring.starts[self._last])
         if self._last + n > len(ring.rows) or end + nnz > len(ring.values):
             starts, held, indices, values = ring.rows_between(first, self._last)
-            ring.hold(
+            ring.store(
                 np.concatenate([starts, starts[-1] + rows.indptr[1:]]),
                 np.concatenate([held, columns]),
                 np.concatenate([indices, rows.indices]),

@@ -199,7 +199,7 @@ def read_alma(spec: Mapping[str, Any], task: str) -> Spec:
     }
 
 
-def read_nothing(spec: Mapping[str, Any], task: str) -> Spec:
+def read_no_fields(spec: Mapping[str, Any], task: str) -> Spec:
     refuse_regression(task)
     return {}
 
@@ -379,14 +379,14 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     "dc": Algorithm(
         "dualstream.solvers.online.dc", "DC", ("surrogate", "inner", "C", "step"), read_dc
     ),
-    "perceptron": Algorithm("dualstream.solvers.online.margin", "Perceptron", (), read_nothing),
+    "perceptron": Algorithm("dualstream.solvers.online.margin", "Perceptron", (), read_no_fields),
     "passive_aggressive": Algorithm(
         "dualstream.solvers.online.margin",
         "PassiveAggressive",
         ("variant", "C", "refit"),
         read_passive_aggressive,
     ),
-    "romma": Algorithm("dualstream.solvers.online.margin", "Romma", (), read_nothing),
+    "romma": Algorithm("dualstream.solvers.online.margin", "Romma", (), read_no_fields),
     "alma": Algorithm(
         "dualstream.solvers.online.margin", "Alma", ("alpha", "C", "p", "normalize"), read_alma
     ),

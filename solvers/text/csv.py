@@ -27,12 +27,12 @@ from dualstream.solvers.text.tokens import (
     LONGEST_NAME,
     NO_LABELS,
     NUMBERS,
+    drop_names,
     finish_row,
-    forget_names,
     hash_bytes,
     json_number,
     label_slot,
-    tell_name,
+    store_name,
 )
 
 _MOST = 1e100
@@ -133,7 +133,7 @@ def read_record(
     ascii_only: bool,
     dim: int,
     label_kind: int,
-    is_telling: bool,
+    stores_names: bool,
     powers: Floats,
     indices: Indices,
     values: Floats,
@@ -145,7 +145,7 @@ def read_record(
     column_places: Indices,
     header_ends: Ints,
     header: Bytes,
-    told: Indices,
+    journalled: Indices,
     seen: Indices,
     name_places: Indices,
     name_ends: Ints,
@@ -208,7 +208,7 @@ def read_record(
             if form == _STRANGE or (form == _TEXT and (dim >= 0 or end - start > LONGEST_NAME)):
                 return -1
             place = column_places[column]
-            if form == _TEXT or is_telling:
+            if form == _TEXT or stores_names:
                 length = 0
                 for q in range(header_ends[column], header_ends[column + 1]):
                     buffer[length] = header[q]
@@ -220,8 +220,8 @@ def read_record(
                         buffer[length] = text[q]
                         length += 1
                     place = hash_bytes(buffer, length) & (-dim - 1)
-                if is_telling and not tell_name(
-                    told, seen, place, buffer, length, name_places, name_ends, names, counts
+                if stores_names and not store_name(
+                    journalled, seen, place, buffer, length, name_places, name_ends, names, counts
                 ):
                     return -1
             indices[nnz] = place
@@ -255,7 +255,7 @@ def read_records(
     ascii_only: bool,
     dim: int,
     label_kind: int,
-    is_telling: bool,
+    stores_names: bool,
     powers: Floats,
     kinds: Indices,
     column_places: Indices,
@@ -269,7 +269,7 @@ def read_records(
     places: Ints,
     spare: Indices,
     held: Floats,
-    told: Indices,
+    journalled: Indices,
     seen: Indices,
     name_places: Indices,
     name_ends: Ints,
@@ -289,7 +289,7 @@ def read_records(
     The other arguments are those of `read_samples`.
     """
     p, line, place, row = at[0], at[1], at[2], at[3]
-    told_here = counts[0]
+    names_before = counts[0]
     stopped = 0
     while p < text.shape[0]:
         start = p
@@ -302,10 +302,10 @@ def read_records(
             continue
         counts[2] = counts[3] = 0
         p = read_record(
-            text, p, ascii_only, dim, label_kind, is_telling, powers,
+            text, p, ascii_only, dim, label_kind, stores_names, powers,
             indices, values, labels, weights, row, indptr[row],
             kinds, column_places, header_ends, header,
-            told, seen, name_places, name_ends, names, counts,
+            journalled, seen, name_places, name_ends, names, counts,
             label_slots, label_ends, label_text, buffer,
         )  # fmt: skip
         end = -1
@@ -314,9 +314,9 @@ def read_records(
         if end < 0:
             p = start
             stopped = 1
-            forget_names(seen, name_places, counts, told_here)
+            drop_names(seen, name_places, counts, names_before)
             break
-        told_here = counts[0]
+        names_before = counts[0]
         indptr[row + 1] = end
         places[row] = place
         row += 1

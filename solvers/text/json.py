@@ -39,11 +39,11 @@ from dualstream.solvers.text.name_cache import (
     SHORT,
     STEP_NUMBERS,
     copy_bytes,
+    find_text,
     forget_since,
-    know_text,
-    known_text,
     next_step,
     short_text,
+    store_text,
     string_end,
     text_slot,
 )
@@ -52,12 +52,12 @@ from dualstream.solvers.text.tokens import (
     NO_LABELS,
     NUMBERS,
     digit,
+    drop_names,
     finish_row,
-    forget_names,
     hash_bytes,
     json_number,
     label_slot,
-    tell_name,
+    store_name,
 )
 
 LINE_FEED, COMMA, BRACKET = 10, 44, 93
@@ -222,8 +222,8 @@ def place_of(
     buffer: Bytes,
     length: int,
     mask: int,
-    is_telling: bool,
-    told: Indices,
+    stores_names: bool,
+    journalled: Indices,
     seen: Indices,
     name_places: Indices,
     name_ends: Ints,
@@ -232,8 +232,8 @@ def place_of(
 ) -> int:
     """The index of the name in the buffer, which is stored if it is new; -1: no room."""
     place = hash_bytes(buffer, length) & mask
-    if is_telling and not tell_name(
-        told, seen, place, buffer, length, name_places, name_ends, names, counts
+    if stores_names and not store_name(
+        journalled, seen, place, buffer, length, name_places, name_ends, names, counts
     ):
         return -1
     return place
@@ -252,12 +252,12 @@ def read_named(
     p: int,
     ascii_only: bool,
     dim: int,
-    is_telling: bool,
+    stores_names: bool,
     powers: Floats,
     indices: Indices,
     values: Floats,
     nnz: int,
-    told: Indices,
+    journalled: Indices,
     seen: Indices,
     name_places: Indices,
     name_ends: Ints,
@@ -295,7 +295,7 @@ def read_named(
                 if text[p] != 34:
                     return -1
                 slot = text_slot(step, size, a, b, c, memo)
-                place = known_text(step, size, a, b, c, slot, memo)
+                place = find_text(step, size, a, b, c, slot, memo)
             else:
                 p, _ = string_end(text, start, ascii_only)
                 if p < 0:
@@ -305,13 +305,13 @@ def read_named(
                 buffer[length] = 61
                 length = copy_bytes(text, start, p, buffer, length + 1)
                 place = place_of(
-                    buffer, length, -dim - 1, is_telling,
-                    told, seen, name_places, name_ends, names, counts,
+                    buffer, length, -dim - 1, stores_names,
+                    journalled, seen, name_places, name_ends, names, counts,
                 )  # fmt: skip
                 if place < 0:
                     return -1
                 if slot >= 0:
-                    know_text(step, size, a, b, c, slot, place, memo)
+                    store_text(step, size, a, b, c, slot, place, memo)
             p += 1
         else:
             if text[p] == 116 or text[p] == 102:
@@ -325,8 +325,8 @@ def read_named(
             if place < 0:
                 length = copy_bytes(text, name, name + memo[at + NAME_BYTES], buffer, 0)
                 place = place_of(
-                    buffer, length, -dim - 1, is_telling,
-                    told, seen, name_places, name_ends, names, counts,
+                    buffer, length, -dim - 1, stores_names,
+                    journalled, seen, name_places, name_ends, names, counts,
                 )  # fmt: skip
                 if place < 0:
                     return -1
@@ -414,7 +414,7 @@ def read_x(
     p: int,
     ascii_only: bool,
     dim: int,
-    is_telling: bool,
+    stores_names: bool,
     powers: Floats,
     indptr: Ints,
     indices: Indices,
@@ -422,7 +422,7 @@ def read_x(
     row: int,
     spare: Indices,
     held: Floats,
-    told: Indices,
+    journalled: Indices,
     seen: Indices,
     name_places: Indices,
     name_ends: Ints,
@@ -438,8 +438,8 @@ def read_x(
             p = read_indexed(text, p, dim, powers, indices, values, nnz, counts)
         else:
             p = read_named(
-                text, p, ascii_only, dim, is_telling, powers, indices, values, nnz,
-                told, seen, name_places, name_ends, names, counts, buffer, memo,
+                text, p, ascii_only, dim, stores_names, powers, indices, values, nnz,
+                journalled, seen, name_places, name_ends, names, counts, buffer, memo,
             )  # fmt: skip
     elif text[p] == 91 and dim >= 0:
         p = read_list(text, p, dim, powers, indices, values, nnz, counts)
@@ -518,7 +518,7 @@ def read_sample(
     ascii_only: bool,
     dim: int,
     label_kind: int,
-    is_telling: bool,
+    stores_names: bool,
     powers: Floats,
     indptr: Ints,
     indices: Indices,
@@ -528,7 +528,7 @@ def read_sample(
     row: int,
     spare: Indices,
     held: Floats,
-    told: Indices,
+    journalled: Indices,
     seen: Indices,
     name_places: Indices,
     name_ends: Ints,
@@ -571,8 +571,8 @@ def read_sample(
         if field == 120 and not has_x:
             has_x = True
             p = read_x(
-                text, p, ascii_only, dim, is_telling, powers, indptr, indices, values, row,
-                spare, held, told, seen, name_places, name_ends, names, counts, buffer, memo,
+                text, p, ascii_only, dim, stores_names, powers, indptr, indices, values, row,
+                spare, held, journalled, seen, name_places, name_ends, names, counts, buffer, memo,
             )  # fmt: skip
         elif field == 121 and not has_y:
             has_y = True
@@ -612,7 +612,7 @@ def read_samples(
     separator: int,
     dim: int,
     label_kind: int,
-    is_telling: bool,
+    stores_names: bool,
     powers: Floats,
     indptr: Ints,
     indices: Indices,
@@ -622,7 +622,7 @@ def read_samples(
     places: Ints,
     spare: Indices,
     held: Floats,
-    told: Indices,
+    journalled: Indices,
     seen: Indices,
     name_places: Indices,
     name_ends: Ints,
@@ -645,12 +645,12 @@ def read_samples(
     dim                         width of rows by index; for hashed features, -(2^bits)
     places  (rows,) int64       the index of each row among the samples
     at      (4,) int64          byte, line feeds before it, samples, rows: where to resume
-    counts  (4,) int64          see `tell_name`, `read_object` and `read_sample`
+    counts  (4,) int64          see `store_name`, `read_object` and `read_sample`
     buffer  (2 LONGEST_NAME + 1,) uint8     for the current name
     """
     p, line, place, row = at[0], at[1], at[2], at[3]
-    told_here, changes = counts[0], memo[CHANGES]
-    came_to = ENDED
+    names_before, changes = counts[0], memo[CHANGES]
+    result = ENDED
     while p < text.shape[0]:
         start = p
         p = skip_space(text, p)
@@ -660,19 +660,19 @@ def read_samples(
             continue
         counts[2] = counts[3] = 0
         p = read_sample(
-            text, p, ascii_only, dim, label_kind, is_telling, powers,
+            text, p, ascii_only, dim, label_kind, stores_names, powers,
             indptr, indices, values, labels, weights, row, spare, held,
-            told, seen, name_places, name_ends, names, counts,
+            journalled, seen, name_places, name_ends, names, counts,
             label_slots, label_ends, label_text, buffer, memo,
         )  # fmt: skip
         is_last = p >= 0 and separator == COMMA and text[p] == BRACKET
         if p < 0 or (text[p] != separator and not is_last):
             p = start
-            came_to = STOPPED
-            forget_names(seen, name_places, counts, told_here)
+            result = STOPPED
+            drop_names(seen, name_places, counts, names_before)
             forget_since(memo, changes)
             break
-        told_here, changes = counts[0], memo[CHANGES]
+        names_before, changes = counts[0], memo[CHANGES]
         places[row] = place
         row += 1
         place += 1
@@ -681,7 +681,7 @@ def read_samples(
         if is_last:
             break
     at[0], at[1], at[2], at[3] = p, line, place, row
-    return came_to
+    return result
 
 
 @kernel(
@@ -698,7 +698,7 @@ def read_column(
     column: int,
     dim: int,
     label_kind: int,
-    is_telling: bool,
+    stores_names: bool,
     powers: Floats,
     indptr: Ints,
     indices: Indices,
@@ -707,7 +707,7 @@ def read_column(
     weights: Floats,
     spare: Indices,
     held: Floats,
-    told: Indices,
+    journalled: Indices,
     seen: Indices,
     name_places: Indices,
     name_ends: Ints,
@@ -726,15 +726,15 @@ def read_column(
     at      (4,) int64          byte, -, -, rows: where to resume
     """
     p, row = at[0], at[3]
-    told_here, changes = counts[0], memo[CHANGES]
+    names_before, changes = counts[0], memo[CHANGES]
     while True:
         start = p
         counts[2] = counts[3] = 0
         p = skip_space(text, p)
         if column == X:
             p = read_x(
-                text, p, ascii_only, dim, is_telling, powers, indptr, indices, values, row,
-                spare, held, told, seen, name_places, name_ends, names, counts, buffer, memo,
+                text, p, ascii_only, dim, stores_names, powers, indptr, indices, values, row,
+                spare, held, journalled, seen, name_places, name_ends, names, counts, buffer, memo,
             )  # fmt: skip
         elif column == Y:
             p = read_y(
@@ -746,11 +746,11 @@ def read_column(
         if p >= 0:
             p = skip_space(text, p)
         if p < 0 or (text[p] != COMMA and text[p] != BRACKET):
-            forget_names(seen, name_places, counts, told_here)
+            drop_names(seen, name_places, counts, names_before)
             forget_since(memo, changes)
             at[0], at[3] = start, row
             return STOPPED
-        told_here, changes = counts[0], memo[CHANGES]
+        names_before, changes = counts[0], memo[CHANGES]
         row += 1
         p += 1
         if text[p - 1] == BRACKET:

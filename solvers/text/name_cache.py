@@ -233,7 +233,7 @@ def text_slot(step: int, size: int, a: int, b: int, c: int, memo: Ints) -> int:
 
 
 @kernel(i8(i8, i8, i8, i8, i8, i8, I8), inline=True)
-def known_text(step: int, size: int, a: int, b: int, c: int, slot: int, memo: Ints) -> int:
+def find_text(step: int, size: int, a: int, b: int, c: int, slot: int, memo: Ints) -> int:
     """The index of this text of a step, -1 if it is not cached."""
     differing = memo[slot + _WHICH] ^ (step << 16 | size)
     differing |= memo[slot + 1] ^ a | memo[slot + 2] ^ b | memo[slot + 3] ^ c
@@ -241,7 +241,7 @@ def known_text(step: int, size: int, a: int, b: int, c: int, slot: int, memo: In
 
 
 @kernel(void(i8, i8, i8, i8, i8, i8, i8, I8))
-def know_text(
+def store_text(
     step: int, size: int, a: int, b: int, c: int, slot: int, place: int, memo: Ints
 ) -> None:
     """Cache the index of a text, replacing another one."""

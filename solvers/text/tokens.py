@@ -195,8 +195,8 @@ def add_places(table: Indices, places: Ints) -> None:
 
 
 @kernel(b1(RO_I4, I4, i8, U1, i8, I4, I8, U1, I8))
-def tell_name(
-    told: Indices,
+def store_name(
+    journalled: Indices,
     seen: Indices,
     place: int,
     name: Bytes,
@@ -208,13 +208,13 @@ def tell_name(
 ) -> bool:
     """Store a name whose index is new to the journal and to this text; False if there is no room.
 
-    told   (2^k,) int32   indices whose names are in the journal
+    journalled   (2^k,) int32   indices whose names are in the journal
     seen   (2^k,) int32   those met in this text; updated
     name   (m,)   uint8   its first `length` bytes are the name
     places, ends (n,), text (bytes,)      the stored names; name i ends at ends[i + 1]
     count  (1,)   int64   their number
     """
-    if told[slot_of(told, place)] != 0:
+    if journalled[slot_of(journalled, place)] != 0:
         return True
     slot = slot_of(seen, place)
     if seen[slot] != 0:
@@ -233,7 +233,7 @@ def tell_name(
 
 
 @kernel(void(I4, I4, I8, i8))
-def forget_names(seen: Indices, places: Indices, count: Ints, kept: int) -> None:
+def drop_names(seen: Indices, places: Indices, count: Ints, kept: int) -> None:
     """Remove the last stored names, all except the first `kept`."""
     while count[0] > kept:
         count[0] -= 1

@@ -30,12 +30,12 @@ from dualstream.solvers.text.tokens import (
     NO_LABELS,
     NUMBERS,
     digit,
+    drop_names,
     finish_row,
-    forget_names,
     hash_bytes,
     json_number,
     label_slot,
-    tell_name,
+    store_name,
 )
 
 _MOST = 1e100
@@ -157,12 +157,12 @@ def read_features(
     p: int,
     ascii_only: bool,
     dim: int,
-    is_telling: bool,
+    stores_names: bool,
     powers: Floats,
     indices: Indices,
     values: Floats,
     nnz: int,
-    told: Indices,
+    journalled: Indices,
     seen: Indices,
     name_places: Indices,
     name_ends: Ints,
@@ -230,8 +230,8 @@ def read_features(
             c = text[p]
             if not (c == 32 or c == 9 or c == 13 or c == _FEED or c == _BAR):
                 return -1
-        if is_telling and not tell_name(
-            told, seen, place, buffer, length, name_places, name_ends, names, counts
+        if stores_names and not store_name(
+            journalled, seen, place, buffer, length, name_places, name_ends, names, counts
         ):
             return -1
         indices[nnz] = place
@@ -252,7 +252,7 @@ def read_examples(
     ascii_only: bool,
     dim: int,
     label_kind: int,
-    is_telling: bool,
+    stores_names: bool,
     powers: Floats,
     indptr: Ints,
     indices: Indices,
@@ -262,7 +262,7 @@ def read_examples(
     places: Ints,
     spare: Indices,
     held: Floats,
-    told: Indices,
+    journalled: Indices,
     seen: Indices,
     name_places: Indices,
     name_ends: Ints,
@@ -279,7 +279,7 @@ def read_examples(
     The arguments are those of `read_samples`.
     """
     p, line, place, row = at[0], at[1], at[2], at[3]
-    told_here = counts[0]
+    names_before = counts[0]
     stopped = 0
     while p < text.shape[0]:
         start = p
@@ -295,8 +295,8 @@ def read_examples(
         )  # fmt: skip
         if p >= 0:
             p = read_features(
-                text, p, ascii_only, dim, is_telling, powers, indices, values, indptr[row],
-                told, seen, name_places, name_ends, names, counts, buffer,
+                text, p, ascii_only, dim, stores_names, powers, indices, values, indptr[row],
+                journalled, seen, name_places, name_ends, names, counts, buffer,
             )  # fmt: skip
         end = -1
         if p >= 0:
@@ -304,9 +304,9 @@ def read_examples(
         if end < 0:
             p = start
             stopped = 1
-            forget_names(seen, name_places, counts, told_here)
+            drop_names(seen, name_places, counts, names_before)
             break
-        told_here = counts[0]
+        names_before = counts[0]
         indptr[row + 1] = end
         places[row] = place
         row += 1

@@ -32,7 +32,7 @@ from dualstream.solvers.offline.semiparametric.subproblem import (
 )
 from dualstream.solvers.offline.semiparametric.window import Window, feasible
 
-_AFRESH = 50
+_RECOMPUTE_EVERY = 50
 """Outer steps after which K delta is recomputed."""
 _MIN_FRESH = 10
 _MAX_OUTER = 2000
@@ -210,8 +210,8 @@ def decomposed(
         change = answer.z - z[chosen]
         z[chosen], eta = answer.z, answer.eta
         delta = z[:m] - z[m:]
-        if rows is None or outer % _AFRESH == 0:
-            k_delta = _afresh(window, delta, gram, check)
+        if rows is None or outer % _RECOMPUTE_EVERY == 0:
+            k_delta = _recomputed(window, delta, gram, check)
         else:
             moved = _summed(part.row, part.sign * change, len(places))
             k_delta = _added(k_delta, rows, places, moved, check)
@@ -221,12 +221,12 @@ def decomposed(
         failures = 0 if answer.converged else failures + 1
         is_over = failures >= (1 if gram is not None else _MAX_FAILURES)
         if residual <= kkt or is_over:
-            k_delta = _afresh(window, delta, gram, check)
+            k_delta = _recomputed(window, delta, gram, check)
             off = window.violations(z, k_delta, eta)
             bound = feasible(delta, window.psi, window.c)
             best, k_best = delta, k_delta
             if bound is not None and not np.array_equal(bound, delta):
-                best, k_best = bound, _afresh(window, bound, gram, check)
+                best, k_best = bound, _recomputed(window, bound, gram, check)
             yield _valued(
                 window, _split(best), eta, k_best, bound is not None, outer, steps,
                 time.perf_counter() - began, residual,
@@ -242,7 +242,7 @@ def decomposed(
                 inner = max(0.1 * inner, 1e-15)
 
 
-def _afresh(
+def _recomputed(
     window: Window, delta: Floats, gram: Floats | None, check: Callable[[], None]
 ) -> Floats:
     return window.k_delta(delta, check) if gram is None else product(gram, delta)

@@ -36,7 +36,7 @@ MAX_AT_ONCE = 2500
 METHODS = ("ipm", "pdsg", "mpd")
 _TOL = {"ipm": 1e-6, "pdsg": 1e-3, "mpd": 1e-3}
 _KKT = 1e-3
-_NOTHING = 1e-12
+_ZERO_GAP = 1e-12
 """A gap below this times the loss of answering 0 counts as 0: it is rounding error."""
 
 Callback = Callable[[Progress], Any]
@@ -212,7 +212,7 @@ class _Run:
         base = window.primal(
             np.zeros(len(window)), np.zeros(len(window)), np.zeros(len(window.psi))
         )
-        self._least = _NOTHING * max(base, dot(window.c, np.abs(window.y)))
+        self._least = _ZERO_GAP * max(base, dot(window.c, np.abs(window.y)))
         self.trace: list[Progress] = []
         # The answer 0 and its bound 0: no answer is worse than that.
         m, k = len(window), len(window.psi)

@@ -30,7 +30,7 @@ from dualstream.solvers.online.dual_ascent.unlearn import (
     all_is_retained,
     first_that_counts,
     forget_average,
-    sum_anew,
+    recompute_sums,
     sum_of,
 )
 
@@ -109,7 +109,7 @@ def take_in(
     held, new = ring.rows[first : first + count, DUAL], duals[len(duals) - count :]
     held[:] = new if share == 1.0 else held + share * (new - held)
     if is_whole:
-        sum_anew(ring, w, f, k)
+        recompute_sums(ring, w, f, k)
     else:
         now_u = np.zeros(len(w))
         _, new_conjugate, _, _ = sum_of(ring, f, now_u, first, last)

@@ -124,7 +124,7 @@ def all_is_retained(ring: Ring, w: Floats, f: Floats, k: Ints) -> bool:
     return bool(f[DELTA] - delta <= _NEGLIGIBLE * f[DELTA])
 
 
-def sum_anew(ring: Ring, w: Floats, f: Floats, k: Ints) -> None:
+def recompute_sums(ring: Ring, w: Floats, f: Floats, k: Ints) -> None:
     """u, Delta and both sums from the retained rows that count, as if there were no others."""
     u = np.zeros(len(w))
     is_sliding = k[LENGTH] > 0
@@ -165,5 +165,5 @@ def take_out(age: int, ring: Ring, w: Floats, f: Floats, k: Ints) -> None:
     ring.remove(first, last, at)
     k[FIRST], k[LAST] = 0, last - 1 - first
     if is_whole:
-        sum_anew(ring, w, f, k)
+        recompute_sums(ring, w, f, k)
     forget_average(w, f)

@@ -227,21 +227,21 @@ def test_few_rows_wait_and_they_hold_nothing_else():
     metrics = Progressive("binary")
     table = np.zeros((64, 100))
     table[:, 0] = labels
-    for n in range(progressive.BATCHES_WAITING + 1):
+    for n in range(progressive.MAX_PENDING_BATCHES + 1):
         column = table[:, 0]
         batch = SimpleNamespace(labels=column)
         outcome = Outcome(scores, losses, np.ones(64, bool), np.zeros(64, bool))
-        assert len(metrics._waiting) == n
+        assert len(metrics._pending) == n
         metrics.count(batch, outcome, 1 + 64 * n)
-        assert all(part[0].base is None for part in metrics._waiting)
-    assert not metrics._waiting
+        assert all(part[0].base is None for part in metrics._pending)
+    assert not metrics._pending
     metrics.count(batch, outcome, 1)
-    assert metrics._waiting and metrics.drift.counts() and not metrics._waiting
+    assert metrics._pending and metrics.drift.counts() and not metrics._pending
     metrics.count(batch, outcome, 1)
     state = metrics.state()
     metrics.count(batch, outcome, 1)
     metrics.restore(state)
-    assert metrics.rows == 64 * (progressive.BATCHES_WAITING + 3)
+    assert metrics.rows == 64 * (progressive.MAX_PENDING_BATCHES + 3)
 
 
 def test_rows_that_wait_are_counted_in_one_pass_as_far_as_they_follow_each_other(monkeypatch):

@@ -564,12 +564,12 @@ def test_whoever_looks_at_rows_that_wait_finds_what_single_rows_leave(
         for i in range(len(some)):
             single.learn(some[i : i + 1])
     assert outcome.rejected.sum() == (loss not in MARGIN_LOSSES)
-    assert (bulk._ring._waiting is not None) == waits
+    assert (bulk._ring._pending is not None) == waits
     held = bulk.bytes_held
     assert repr(LOOKS[look](bulk, batch)) == repr(LOOKS[look](single, batch))
     assert bulk.retained == single.retained
     assert bytes_of(bulk) == bytes_of(single)
-    assert bulk._ring._waiting is None
+    assert bulk._ring._pending is None
     assert look == "rows in bulk" or bulk.bytes_held <= held + 1000
     for i in range(9):
         bulk.learn(batch[i : i + 1])
@@ -581,7 +581,7 @@ def test_labels_that_their_owner_writes_over_later_are_learned_as_they_were():
     rows, labels = rows_in_bulk(300, regression=False), np.where(np.arange(300) % 3, 1.0, -1.0)
     learner = make_learner(spec_of("squared", retain=300))
     learner.learn(rows.with_labels(labels))
-    assert learner._ring._waiting is not None
+    assert learner._ring._pending is not None
     kept = labels[rows.weights > 0.0].tolist()
     labels[:] = 7.0
     assert learner.state()["ring_labels"].tolist() == kept
