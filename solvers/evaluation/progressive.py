@@ -229,15 +229,15 @@ class Progressive:
         self._catch_up()
         sums = self._counted.sums[0]
         points = [*self._counted.timeline.sums, sums]
-        points, before = [], np.zeros(len(sums))
+        stretches, before = [], np.zeros(len(sums))
         for sums in points:
             if sums[-1] > before[-1]:
                 between = {"rows": int(sums[-1] - before[-1])} | self._view(sums - before)
-                points.append(
+                stretches.append(
                     {"rows": int(sums[-1]), "since_start": self._view(sums), "rolling": between}
                 )
             before = sums
-        return points
+        return stretches
 
     def _view(self, sums: Floats) -> dict[str, Any]:
         """Means by name; the last of `sums` is the weight of all rows."""
