@@ -1,4 +1,4 @@
-"""States as bytes: deterministic, readable elsewhere, and refused when damaged."""
+"""State format: deterministic bytes, readable by other programs, damage is refused."""
 
 import hashlib
 import json
@@ -89,7 +89,7 @@ def test_safetensors_of_others_are_refused():
 
 
 def signed(header: bytes, data: bytes) -> bytes:
-    """Bytes that nobody dumped, with the digest that they would have."""
+    """Bytes that `dump` did not write, with a correct digest."""
     empty = b'"sha256":"' + b"0" * 64
     header = header.replace(b'"sha256":""', empty + b'"')
     content = len(header).to_bytes(8, "little") + header

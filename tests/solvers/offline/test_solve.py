@@ -1,4 +1,4 @@
-"""The door: certificates from the definition, optima of an outside solver, clear refusals."""
+"""solve: certificates from the definition, optima of an outside solver, clear refusals."""
 
 import functools
 
@@ -22,12 +22,14 @@ RHO = 0.02
 
 
 def rho_for(method, rho=RHO):
-    """One that the method takes: ASPDC has a condition."""
+    """A rho that the method accepts: ASPDC has a condition."""
     return 3.0 if method == "aspdc" else rho
 
 
 def first_loss(method):
-    """The first that is its own to step on: sdca leaves the hinge to dcd."""
+    """The first loss for which the method itself makes the steps: sdca delegates the hinge
+    to dcd.
+    """
     return "absolute" if method == "sdca" else method_of(method).losses[0]
 
 
@@ -144,7 +146,7 @@ def test_a_warm_start_is_where_it_left_off(method):
 @pytest.mark.parametrize("method", DUAL_METHODS)
 @pytest.mark.parametrize("intercept", ["none", "penalized"])
 def test_rows_that_are_gone_keep_their_part(method, intercept):
-    """With the best duals of some rows held fixed, the best of the others are the best of all."""
+    """With fixed optimal duals of some rows, the optimum of the others is the optimum of all."""
     batch = weighted("hinge")
     asked = {"loss": "hinge", "rho": RHO, "intercept": intercept, "max_epochs": 50_000}
     if method == "sdca":  # or dcd makes its steps

@@ -1,4 +1,4 @@
-"""O-DCA against a slow reference, and what it promises whatever comes in."""
+"""O-DCA against a slow reference, and its guarantees for any input."""
 
 import numpy as np
 import pytest
@@ -139,7 +139,7 @@ def test_a_restored_learner_goes_on_as_if_it_had_never_stopped(window, kappa, cu
     whole, before, after = (make_learner(spec) for _ in range(3))
     whole.learn(batch)
     before.learn(batch[:cut])
-    after.learn(batch[30:])  # what was there before must not matter
+    after.learn(batch[30:])  # the previous content must not matter
     after.restore(before.state())
     assert bytes_of(after) == bytes_of(before)
     np.testing.assert_array_equal(after.predict(batch), before.predict(batch))
@@ -394,7 +394,7 @@ def sliding_stream(n, length, kappa=None, seed=5, giants=False):
 
 
 def summed_anew(state):
-    """v and Delta from the rows in the window, in order."""
+    """v and Delta recomputed from the rows in the window, in order."""
     v, delta = np.zeros(4), 0.0
     for i, (c, dual) in enumerate(zip(state["ring_weights"], state["ring_duals"], strict=True)):
         at = slice(state["ring_indptr"][i], state["ring_indptr"][i + 1])
@@ -499,7 +499,7 @@ def test_rows_in_bulk_leave_the_state_that_single_rows_leave(window, retain, mon
 
 
 def rows_in_bulk(n, regression):
-    """In arrays of their own: two weigh nothing, and in a regression one is rejected."""
+    """Rows in separate arrays: two have weight 0, and in a regression one is rejected."""
     batch, _ = rows_of(n, regression=regression, weighted=False)
     labels, values, weights = batch.labels.copy(), batch.values.copy(), batch.weights.copy()
     weights[[3, 14]] = 0.0

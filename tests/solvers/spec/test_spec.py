@@ -259,7 +259,7 @@ def test_what_follows_from_a_fixed_specification_is_worked_out_once():
     assert one.spec == make_learner(given).spec == resolve_spec(given)
     assert json.loads(json.dumps(spec)) == spec
     assert why_not_refit(spec) == why_not_refit(dict(spec))
-    for _ in range(2):  # nothing is remembered of what is refused
+    for _ in range(2):  # refusals are not cached
         with pytest.raises(InvalidSpec):
             make_learner(FixedSpec({"algorithm": "none"}))
 

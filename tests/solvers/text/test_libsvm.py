@@ -22,7 +22,7 @@ def number(token):
 
 
 def plain_parse(text, dim, labelled=True):
-    """(rows, bad): each row is (place, label or None, {index: value}), bad is a list of places."""
+    """(rows, bad): each row is (index, label or None, {index: value}), bad is a list of indices."""
     rows, bad, place = [], [], 0
     for line in text.split(b"\n"):
         tokens = re.split(rb"[ \t\v\f\r]+", line.split(b"#")[0].strip(b" \t\v\f\r"))
@@ -68,7 +68,9 @@ def assert_parsed_alike(text, labelled=True):
     assert [line.row for line in parsed.bad] == bad
     assert list(found_rows(parsed)) == rows
     b = parsed.batch
-    Batch(b.indptr, b.indices, b.values, b.labels, b.weights, b.dim)  # holds every rule of one
+    Batch(
+        b.indptr, b.indices, b.values, b.labels, b.weights, b.dim
+    )  # satisfies every rule of Batch
 
 
 DECIMALS = st.one_of(
@@ -121,7 +123,7 @@ def test_numbers_are_rounded_as_float_does(numbers):
 
 
 HALFWAY = st.builds(
-    # The middle between two neighbours, and next to it: the hardest numbers to round.
+    # The midpoint between two floats, and its neighbours: the hardest numbers to round.
     lambda x, off: (
         format((Decimal(x) + Decimal(math.nextafter(x, math.inf))) / 2, ".18g") if off else repr(x)
     ),
