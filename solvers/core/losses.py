@@ -1,4 +1,4 @@
-"""The nine losses, each once, as numbers: see `_scalar.py` for what the numbers mean.
+"""Losses: the nine losses as six numbers each; scalar.py defines the numbers.
 
 | name                | Q(z; y)                                               | parameter   |
 |---------------------|-------------------------------------------------------|-------------|

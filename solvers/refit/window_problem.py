@@ -30,8 +30,8 @@ from dualstream.solvers.jit import Floats
 from dualstream.solvers.offline.solution import Progress
 from dualstream.solvers.offline.solve import solve
 from dualstream.solvers.online.dual_ascent import (
-    general_kernels as _odca_general,
-    kernels as _odca,
+    general_kernels as _general,
+    kernels as _l2,
 )
 from dualstream.solvers.online.dual_ascent.kernels import (
     BIAS,
@@ -120,7 +120,7 @@ class WindowProblem(DualAscent):
     def use_retained_only(self) -> None:
         """Treat the retained rows as all rows, with the learner's current rho."""
         floats = self._floats
-        room = _odca.rho_delta(floats[RHO], floats[STRENGTH], floats[DELTA])
+        room = _l2.rho_delta(floats[RHO], floats[STRENGTH], floats[DELTA])
         floats[RHO], floats[STRENGTH] = room / floats[DELTA], 0.0
         recompute_sums(self._ring, self._w, floats, self._ints)
         self._restart_average()
@@ -170,7 +170,7 @@ class WindowProblem(DualAscent):
         first, last = self.first, self.first + self.rows
         starts, columns, indices, values = ring.rows_between(first, last)
         decay = self._window.beta ** np.arange(self.rows - 1, -1, -1.0)
-        room = _odca.rho_delta(floats[RHO], floats[STRENGTH], floats[DELTA])
+        room = _l2.rho_delta(floats[RHO], floats[STRENGTH], floats[DELTA])
         rows = Batch.from_csr(
             starts, indices, values, columns[:, LABEL], columns[:, WEIGHT] * decay,
             dim=len(self._w) - 1,
@@ -228,11 +228,9 @@ class WindowProblem(DualAscent):
         if self._is_l2:
             l2_sums(w, 1.0, 0.0, 0.0, regularizer)
         else:
-            factor = _odca_general.dashed_factor(floats)
-            _odca_general.regularizer_sums(
-                self._w, weights, floats, self._ints, factor, regularizer
-            )
-        room = _odca.rho_delta(floats[RHO], floats[STRENGTH], floats[DELTA])
+            factor = _general.dashed_factor(floats)
+            _general.regularizer_sums(self._w, weights, floats, self._ints, factor, regularizer)
+        room = _l2.rho_delta(floats[RHO], floats[STRENGTH], floats[DELTA])
         return float(sums[2] / sums[0] + room / floats[DELTA] * regularizer[0])
 
     def add_losses(self, out: Floats) -> None:

@@ -26,8 +26,8 @@ from dualstream.solvers.core.spec_cache import WorkedOut, worked_out_once
 from dualstream.solvers.core.windows import Ring, Window
 from dualstream.solvers.jit import Flags, Floats, Ints
 from dualstream.solvers.online.dual_ascent import (
-    general_kernels as _odca_general,
-    kernels as _odca,
+    general_kernels as _general,
+    kernels as _l2,
 )
 from dualstream.solvers.online.dual_ascent.kernels import (
     AVERAGED,
@@ -168,7 +168,7 @@ class DualAscent:
         self._floats, self._ints = plan.floats.copy(), plan.ints.copy()
         self._is_l2, self._is_plain = plan.is_l2, plan.is_plain
         self._second = "z" if self._is_l2 else "average"
-        self._kernels: Any = _odca if self._is_l2 else _odca_general
+        self._kernels: Any = _l2 if self._is_l2 else _general
         self._w = np.zeros((self._features.width, plan.columns))
         self._saved = np.empty(0)
         self._fit_saved()
@@ -230,7 +230,7 @@ class DualAscent:
                 saved = np.empty(n)
                 saved.fill(np.nan)
             starts, indices, values, rows = _NO_RING if is_bulk else ring.arrays
-            stopped: int = _odca.learn_rows(
+            stopped: int = _l2.learn_rows(
                 batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, row, n,
                 scores, losses, updated, rejected, self._w, self._floats, self._ints,
                 starts, indices, values, rows, saved,
@@ -294,11 +294,11 @@ class DualAscent:
         if not self._loss.logistic:
             return None
         out = np.empty(len(scores))
-        _odca.sigmoids(scores, out)
+        _l2.sigmoids(scores, out)
         return out
 
     def _served(self) -> tuple[float, float]:
-        return _odca.served_factors(self._floats, self._ints)
+        return _l2.served_factors(self._floats, self._ints)
 
     def _weights(self) -> Floats:
         """The served weights, (width,), the intercept's last."""
@@ -307,7 +307,7 @@ class DualAscent:
             weights: Floats = fv * self._w[:, 0] + fz * self._w[:, -1]
             return weights
         weights = np.empty(len(self._w))
-        _odca_general.served_weights(self._w, self._floats, self._ints, weights)
+        _general.served_weights(self._w, self._floats, self._ints, weights)
         return weights
 
     @property
@@ -340,7 +340,7 @@ class DualAscent:
         first, last = int(ints[FIRST]), int(ints[LAST])
         if sliding:
             first = max(first, last - self._window.length)
-        room = float(_odca.rho_delta(floats[RHO], floats[STRENGTH], delta))
+        room = float(_l2.rho_delta(floats[RHO], floats[STRENGTH], delta))
         rho = room / delta
         sums, regularizer = np.empty(4), np.empty(3)
         if self._is_l2:
@@ -348,7 +348,7 @@ class DualAscent:
             l2_sums(w, fv, fz, float(floats[SCALE]) / room, regularizer)
         else:
             w, fv, fz = self._weights().reshape(-1, 1), 1.0, 0.0
-            _odca_general.regularizer_sums(
+            _general.regularizer_sums(
                 self._w, w[:, 0], floats, ints, float(floats[SCALE]) / room, regularizer
             )
         row_sums(
@@ -416,7 +416,7 @@ class DualAscent:
         if not self._ints[AVERAGED] or floats[DELTA] == 0.0:
             return
         if self._is_l2:
-            room = _odca.rho_delta(floats[RHO], floats[STRENGTH], floats[DELTA])
+            room = _l2.rho_delta(floats[RHO], floats[STRENGTH], floats[DELTA])
             floats[AVG_P] = floats[SCALE] / room
         else:
             self._w[:, 1] = self._weights()

@@ -15,7 +15,7 @@ from dualstream.solvers import (
 )
 from dualstream.solvers.core.losses import LOSSES, MARGIN_LOSSES
 from dualstream.solvers.jit import DISABLED
-from dualstream.solvers.online.dual_ascent import kernels as _odca, learner as dual_ascent
+from dualstream.solvers.online.dual_ascent import kernels as _l2, learner as dual_ascent
 from dualstream.solvers.refit.refit import problems_of
 from dualstream.solvers.refit.window_problem import Refitting
 from tests.solvers import reference
@@ -599,8 +599,8 @@ def test_a_long_row_does_not_keep_its_room_for_ever():
 
 
 def test_every_number_that_learning_changes_is_part_of_the_state():
-    assert sorted(dual_ascent.STATE_FLOATS.values()) == list(range(_odca.RHO))
-    assert sorted(dual_ascent.STATE_INTS.values()) == list(range(_odca.FIRST))
+    assert sorted(dual_ascent.STATE_FLOATS.values()) == list(range(_l2.RHO))
+    assert sorted(dual_ascent.STATE_INTS.values()) == list(range(_l2.FIRST))
 
 
 def test_no_state_of_another_shape_is_restored():

@@ -354,7 +354,7 @@ def about(learner):
         lambda told: told.update(members=told["members"] * 9),
         lambda told: told.update(members=told["members"][:-1]),
         lambda told: told.update(promoted=None),
-        lambda told: told.update(promoted="nobody"),
+        lambda told: told.update(promoted="missing"),
         lambda told: told.update(promoted="dual-30"),
         lambda told: told["members"][1]["spec"].update(name="prior"),
         lambda told: told["members"][1]["spec"].update(strength=-5.0),

@@ -180,8 +180,8 @@ def test_members_can_be_removed_down_to_the_last(members):
     last = learner.members()[0].name
     with pytest.raises(MemberError, match=f"'{last}' is the last member"):
         learner.remove_member(last)
-    with pytest.raises(UnknownMember, match="there is no member 'nobody'"):
-        learner.remove_member("nobody")
+    with pytest.raises(UnknownMember, match="there is no member 'missing'"):
+        learner.remove_member("missing")
     assert content(learner) == before
     assert np.isfinite(learner.learn(batch).scores).all()
     # The list can be extended again.
@@ -259,7 +259,7 @@ def test_promotion_of_another_member_leaves_the_shares_to_come_back():
     learner.promote("dual-30")
     assert learner.promoted == "dual-30"
     with pytest.raises(UnknownMember):
-        learner.promote("nobody")
+        learner.promote("missing")
     assert learner.promoted == "dual-30"
     learner.learn(stream(20, seed=2))
     learner.demote()
