@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-_MOST = 1 << 17
+_MAX_SHARED = 1 << 17
 
 
 @cache
 def _ones() -> npt.NDArray[np.float64]:
-    ones = np.ones(_MOST)
+    ones = np.ones(_MAX_SHARED)
     ones.flags.writeable = False
     return ones
 
 
 def shared_ones(count: int) -> npt.NDArray[np.float64]:
     """(count,) read-only ones; shared, unless `count` is very large."""
-    return _ones()[:count] if count <= _MOST else np.ones(count)
+    return _ones()[:count] if count <= _MAX_SHARED else np.ones(count)
 
 
 def are_shared_ones(array: npt.NDArray[Any]) -> bool:

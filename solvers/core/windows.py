@@ -106,7 +106,7 @@ class RowBuffer:
         self.retain = retain
         self._columns, self._value_shape = columns, value_shape
         # Half as many rows as are retained arrive before the next move.
-        self._most = retain + max(1, retain // 2)
+        self._max_rows = retain + max(1, retain // 2)
         self._own_arrays: _Arrays | None = None
         self._pending: _PendingRows | None = None
 
@@ -150,7 +150,7 @@ class RowBuffer:
 
     def _first_room(self, pending: _PendingRows | None) -> tuple[int, int]:
         if pending is None:
-            return min(self._most, 64), 1024
+            return min(self._max_rows, 64), 1024
         return self._room_for(pending.n, pending.entries)
 
     def _arrays_for(self, capacity: int, entries: int) -> _Arrays:
@@ -222,7 +222,7 @@ class RowBuffer:
 
     def _room_for(self, rows: int, entries: int) -> tuple[int, int]:
         """Number of rows and entries to make room for, given the initial numbers."""
-        capacity = min(self._most, max(64, 2 * rows))
+        capacity = min(self._max_rows, max(64, 2 * rows))
         return capacity, max(1024, min(2 * entries, entries * capacity // rows))
 
     def _fit(self, rows: int, entries: int) -> None:

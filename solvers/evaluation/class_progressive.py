@@ -35,7 +35,7 @@ from dualstream.solvers.jit import (
 )
 
 # Stored in addition to the counts: the class of the last row, and the most frequent one.
-_LAST, _MOST = range(2)
+_LAST, _MOST_FREQUENT = range(2)
 
 
 class ClassProgressive(Progressive):
@@ -142,15 +142,15 @@ def row_terms(
         terms[i, 0] = min(losses[i], LARGEST_TERM)
         terms[i, 1] = 1.0 if mistakes[i] else 0.0
         terms[i, 2] = log_losses[i]
-        terms[i, 3] = 1.0 if own < 0 or own != guesses[_MOST] else 0.0
+        terms[i, 3] = 1.0 if own < 0 or own != guesses[_MOST_FREQUENT] else 0.0
         terms[i, 4] = 1.0 if own < 0 or own != guesses[_LAST] else 0.0
         guesses[_LAST] = own
         if own >= 0:
             counts[own] += 1
-            most = guesses[_MOST]
+            most = guesses[_MOST_FREQUENT]
             if (
                 most < 0
                 or counts[own] > counts[most]
                 or (counts[own] == counts[most] and own < most)
             ):
-                guesses[_MOST] = own
+                guesses[_MOST_FREQUENT] = own

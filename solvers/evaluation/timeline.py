@@ -16,7 +16,7 @@ from dualstream.solvers.core.learner import State, check_arrays
 from dualstream.solvers.jit import Floats
 
 POINTS = 256
-_FEWEST = 16
+_MIN_CAPACITY = 16
 """Initial capacity in points; it doubles when full."""
 HELD, SPACING = range(2)
 
@@ -31,7 +31,7 @@ class Timeline:
     """
 
     def __init__(self, columns: int) -> None:
-        self.points = np.zeros((_FEWEST, columns))
+        self.points = np.zeros((_MIN_CAPACITY, columns))
         self.place = np.array([0, 1], np.int64)
 
     @property

@@ -40,9 +40,9 @@ from dualstream.solvers.offline.methods import Method, Option, Start, first_dual
 from dualstream.solvers.offline.problem import Bounds, Problem
 
 # Outputs of the passes in `out`.
-_MOST, _LEAST, _GAP, _ACTIVE = range(4)
+_MAX_GRADIENT, _MIN_GRADIENT, _GAP, _ACTIVE = range(4)
 _SOLVED = 1e-12
-_AT_ONCE, _FEW = 8, 4_000
+_SHARE_AT_ONCE, _VISITS_AT_ONCE = 8, 4_000
 """Passes over few rows are run together, up to this many or to this many visits: a pass over few
 rows costs little compared with reacquiring the interpreter lock."""
 _PASSES = 0.25
@@ -91,7 +91,7 @@ class Descent:
     def _forget(self) -> None:
         """Restart with all rows and without bounds for shrinking."""
         self._active = len(self._order)
-        self._most, self._least = math.inf, -math.inf
+        self._max_gradient, self._min_gradient = math.inf, -math.inf
 
     def advance(self) -> float:
         if self._passes >= self._due:
@@ -127,7 +127,7 @@ class Descent:
 
     def _pass(self) -> float:
         problem, count = self._problem, len(self._order)
-        at_once = max(self._active, count // _AT_ONCE, min(count, _FEW))
+        at_once = max(self._active, count // _SHARE_AT_ONCE, min(count, _VISITS_AT_ONCE))
         visits = descend(
             *problem.columns,
             problem.bias,
@@ -137,14 +137,14 @@ class Descent:
             self._active,
             self._rng.random(at_once),
             self._shrinking,
-            self._most,
-            self._least,
+            self._max_gradient,
+            self._min_gradient,
             self.weights,
             self._table,
             self._out,
         )
         self.promise = self._out[_GAP] * problem.rho
-        self._most, self._least = self._out[_MOST], self._out[_LEAST]
+        self._max_gradient, self._min_gradient = self._out[_MAX_GRADIENT], self._out[_MIN_GRADIENT]
         self._active = int(self._out[_ACTIVE])
         if self._active == 0:
             self._forget()

@@ -23,7 +23,7 @@ from dualstream.solvers.offline.problem import Problem
 
 _MAX_COLUMNS = 1000
 """Maximum number of columns: the matrix is that wide, and its factorisation costs the cube."""
-_LEAST = 1e-15
+_MIN_STEP = 1e-15
 """A step below this share of the weights counts as none."""
 
 
@@ -90,7 +90,7 @@ class FiniteNewton:
         solve_factored(matrix, right[None, :])
         before = self._weights[self._columns]
         move = right - before
-        if not np.isfinite(move).all() or dot(move, move) <= _LEAST**2 * dot(before, before):
+        if not np.isfinite(move).all() or dot(move, move) <= _MIN_STEP**2 * dot(before, before):
             return None
         towards = np.zeros(problem.width)
         towards[self._columns] = move

@@ -74,7 +74,7 @@ _TINY = 1e-280
 _FALL = 1e-6
 _LARGE = 1e300
 # exp of it is still finite.
-_MOST = 709.0
+_MAX_EXPONENT = 709.0
 _CACHED = 32_768
 # Prefetch distance, in entries.
 _AHEAD = np.uint64(64)
@@ -202,8 +202,8 @@ def sigmoid_slope(u: float, d: float, gap: float, sech2: float) -> float:
         return sech2
     if d < gap or u < 0.0:
         # exp(-2 u) in two factors: expm1(-2 d) is small where exp(-2 u) overflows.
-        half = math.exp(min(-u, _MOST))
-        slope = 4.0 * half * (half * math.expm1(min(-2.0 * d, _MOST))) + sech2
+        half = math.exp(min(-u, _MAX_EXPONENT))
+        slope = 4.0 * half * (half * math.expm1(min(-2.0 * d, _MAX_EXPONENT))) + sech2
         if d < gap:
             return slope
         e = math.exp(-2.0 * abs(u + d))

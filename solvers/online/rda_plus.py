@@ -77,7 +77,7 @@ from dualstream.solvers.online.dual_averaging import (
 )
 
 # Sums of gradients are kept far from overflow.
-_MOST = 1e200
+_MAX_SUM = 1e200
 _RING = ("indptr", "indices", "values", "labels", "weights", "losses")
 
 
@@ -145,7 +145,7 @@ class DualAveragingPlus(DualAveraging):
         found = minimise(rows, objective, weights, members, self.spec["tol"])
         if found is None:
             return None
-        small = (np.all(np.abs(column) < _MOST) for column in (found.weights, found.gradient))
+        small = (np.all(np.abs(column) < _MAX_SUM) for column in (found.weights, found.gradient))
         return found if all(small) else None
 
     def state(self) -> State:

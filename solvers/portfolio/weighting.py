@@ -35,7 +35,7 @@ from dualstream.solvers.portfolio.weighting_kernels import (
     N_SCRATCH,
     N_SHARED,
     NO_BASE,
-    NOT_IN_IT,
+    NOT_ACTIVE,
     PRIOR,
     RECENT,
     ROLE,
@@ -63,7 +63,7 @@ class Rule:
         self.r[V] = 1.0 / n
         self.g = np.zeros(N_SHARED)
         self.g[ETA], self.g[SHARE] = eta, share
-        self.recent = np.full((RECENT, 2 * n), NOT_IN_IT)
+        self.recent = np.full((RECENT, 2 * n), NOT_ACTIVE)
         self.pairs = np.zeros((3 * n, n))
         self.scratch = np.zeros((N_SCRATCH, n))
 
@@ -133,7 +133,7 @@ class Rule:
         r, is_active = self.r[:, place], self.is_active(place)
         rows, held = int(r[_rule.ROWS]), min(int(self.g[COUNTED]), RECENT)
         recent = self.recent[:held, [place, self.size + place]]
-        recent = recent[recent[:, 0] != NOT_IN_IT]
+        recent = recent[recent[:, 0] != NOT_ACTIVE]
         return MemberView(
             name=member["name"],
             spec={field: value for field, value in member.items() if field != "name"},
@@ -271,7 +271,7 @@ class Rule:
             raise CorruptState("the roles of the members are damaged")
         self.r[:], self.g[:] = state["members"], state["shared"]
         self.pairs[:] = state["pairs"]
-        self.recent[:] = NOT_IN_IT
+        self.recent[:] = NOT_ACTIVE
         self.recent[:held] = state["recent"]
 
 

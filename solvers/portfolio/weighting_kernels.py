@@ -73,7 +73,7 @@ ROWS_SEEN, WEIGHT_SEEN, MEAN, LAST, LOW, HIGH, SQUARE = range(3, 10)
 N_SHARED = 10
 RECENT = 1000
 """Rows in the rolling view."""
-NOT_IN_IT = -1.0
+NOT_ACTIVE = -1.0
 """Marks in `recent` a member that was not active."""
 
 # For one row and each member: score, prediction, gain of its share, loss, mistake, target.
@@ -85,9 +85,9 @@ N_OUT = 4
 WAS_RESET = 2.0
 """Value of LEARNS if some member's step was not finite, after the row was counted."""
 
-_LARGEST_SCORE, _LARGEST_LOG_ODDS, _LEAST = 40.0, 12.0, 1e-4
+_MAX_SCORE, _MAX_LOG_ODDS, _MIN_PROBABILITY = 40.0, 12.0, 1e-4
 _REACH, _BEYOND, _RATE = 50.0, 0.05, 0.01
-MAX_LOG_LOSS = -math.log(_LEAST)
+MAX_LOG_LOSS = -math.log(_MIN_PROBABILITY)
 """The largest loss charged for a row: for classes in nats ..."""
 MAX_SQUARE = 32.0
 """... and for numbers in S^2."""
@@ -104,9 +104,9 @@ def start_calibration(r: Floats, j: int) -> None:
 def calibrated(scores: Floats, a: Floats, b: Floats, m: Floats, own: Floats) -> None:
     """m: the scores, clipped; own: sigmoid(a m + b), 1/2 without a score."""
     for j in range(scores.shape[0]):
-        x = max(min(scores[j], _LARGEST_SCORE), -_LARGEST_SCORE)
+        x = max(min(scores[j], _MAX_SCORE), -_MAX_SCORE)
         is_known = scores[j] == scores[j]
-        z = max(min(a[j] * x + b[j], _LARGEST_LOG_ODDS), -_LARGEST_LOG_ODDS)
+        z = max(min(a[j] * x + b[j], _MAX_LOG_ODDS), -_MAX_LOG_ODDS)
         m[j] = x if is_known else np.nan
         own[j] = sigmoid_of(z) if is_known else 0.5
 
@@ -215,8 +215,8 @@ def add_losses(
         rows[j] += is_active[j]
         losses[j] += is_active[j] * cost[j]
         mistakes[j] += is_active[j] * wrong[j]
-        recent_losses[j] = cost[j] if is_active[j] > 0.0 else NOT_IN_IT
-        recent_mistakes[j] = wrong[j] if is_active[j] > 0.0 else NOT_IN_IT
+        recent_losses[j] = cost[j] if is_active[j] > 0.0 else NOT_ACTIVE
+        recent_mistakes[j] = wrong[j] if is_active[j] > 0.0 else NOT_ACTIVE
 
 
 @kernel(void(i8, F8, F8, F8, F8, F8), inline=True, apart=True)
@@ -259,7 +259,7 @@ def charge(
 ) -> None:
     """Set the loss of each member's prediction."""
     for j in range(own.shape[0]):
-        q = max(own[j] if y > 0.0 else 1.0 - own[j], _LEAST)
+        q = max(own[j] if y > 0.0 else 1.0 - own[j], _MIN_PROBABILITY)
         cost[j] = -log_of(q)
         gain[j] = math.sqrt(q)
         wrong[j] = abs((1.0 if own[j] >= 0.5 else 0.0) - positive)

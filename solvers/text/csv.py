@@ -35,7 +35,7 @@ from dualstream.solvers.text.tokens import (
     store_name,
 )
 
-_MOST = 1e100
+_MAX_MAGNITUDE = 1e100
 _COMMA, _QUOTE, _FEED = 44, 34, 10
 
 # Content of a column.
@@ -181,7 +181,7 @@ def read_record(
             has_label = True
             if label_kind == NUMBERS:
                 x, q = json_number(text, start, powers)
-                if q != end or not abs(x) <= _MOST or (x == 0.0 and text[start] == 45):
+                if q != end or not abs(x) <= _MAX_MAGNITUDE or (x == 0.0 and text[start] == 45):
                     return -1
                 labels[row] = x
             else:
@@ -192,7 +192,7 @@ def read_record(
                 labels[row] = label_slots[slot]
         elif kind == WEIGHT and start < end:
             x, q = json_number(text, start, powers)
-            if q != end or not x <= _MOST or text[start] == 45:
+            if q != end or not x <= _MAX_MAGNITUDE or text[start] == 45:
                 return -1
             weights[row] = x
         elif kind == FEATURE and start < end:

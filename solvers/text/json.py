@@ -67,7 +67,7 @@ X, Y, WEIGHT = range(3)
 ENDED, STOPPED = 0, 1
 """Results of reading: the end of the text, or something that is not of the common form."""
 
-_MOST = 1e100
+_MAX_MAGNITUDE = 1e100
 
 # Byte classes in a string: literal, non-ASCII, or its end or not of the common form.
 _PLAIN, _BEYOND_ASCII, _OTHER = range(3)
@@ -477,7 +477,7 @@ def read_y(
     if label_kind == NUMBERS:
         x, p = json_number(text, p, powers)
         # -0 is 0 if written as a whole number, and -0.0 otherwise.
-        if not abs(x) <= _MOST or (x == 0.0 and text[start] == 45):
+        if not abs(x) <= _MAX_MAGNITUDE or (x == 0.0 and text[start] == 45):
             return -1
         labels[row] = x
         return p
@@ -497,7 +497,7 @@ def read_weight(text: Bytes, p: int, powers: Floats, weights: Floats, row: int) 
     if text[p] == 45:
         return -1
     x, p = json_number(text, p, powers)
-    if not x <= _MOST:
+    if not x <= _MAX_MAGNITUDE:
         return -1
     weights[row] = x
     return p

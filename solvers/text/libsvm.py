@@ -30,7 +30,7 @@ from dualstream.solvers.jit import (
 from dualstream.solvers.text.count_lines import count_lines
 from dualstream.solvers.text.tokens import EXACT, POWERS_OF_TEN, digit, scaled
 
-_MOST = 1e100  # largest magnitude of a number in a row
+_MAX_MAGNITUDE = 1e100  # largest magnitude of a number in a row
 
 # Byte classes: part of a token, space between tokens, or the end of a line's content.
 _TOKEN, _SPACE, _END = range(3)
@@ -368,7 +368,7 @@ def parse_lines(
                 code = _BAD_NUMBER
                 break
             is_tidy = is_tidy and how == _READ and index > previous
-            is_tidy = is_tidy and x != 0.0 and abs(x) <= _MOST
+            is_tidy = is_tidy and x != 0.0 and abs(x) <= _MAX_MAGNITUDE
             previous = index
             indices[nnz] = index - 1
             values[nnz] = x

@@ -42,8 +42,8 @@ NO_LABELS, NUMBERS, PLACES = 0, 1, 2
 LABELS = 4096
 """Maximum labels of such a table."""
 
-_MOST = 1e100  # largest magnitude of a number in a row
-_FEW = 6  # insertion sort is faster for few entries
+_MAX_MAGNITUDE = 1e100  # largest magnitude of a number in a row
+_MAX_INSERTION_SORT = 6  # insertion sort is faster for few entries
 _MASK = 0xFFFFFFFF
 _C1, _C2, _C3 = 0xCC9E2D51, 0x1B873593, 0xE6546B64
 _F1, _F2 = 0x85EBCA6B, 0xC2B2AE35
@@ -305,7 +305,7 @@ def sort_stably(
     run = 32
     for first in range(start, end, run):
         stop = min(first + run, end)
-        if stop - first > _FEW and held.shape[0] >= run:
+        if stop - first > _MAX_INSERTION_SORT and held.shape[0] >= run:
             sort_by_rank(indices, values, first, stop, spare, held)
             continue
         for p in range(first + 1, stop):
@@ -355,7 +355,7 @@ def finish_row(
     previous = -1
     for p in range(start, end):
         x = values[p]
-        if not abs(x) <= _MOST:
+        if not abs(x) <= _MAX_MAGNITUDE:
             return -1
         is_sorted = is_sorted and indices[p] > previous
         is_tidy = is_tidy and x != 0.0
@@ -374,7 +374,7 @@ def finish_row(
                 return -1
             x += values[p]
             p += 1
-        if not abs(x) <= _MOST:
+        if not abs(x) <= _MAX_MAGNITUDE:
             return -1
         if x != 0.0:
             indices[written], values[written] = j, x

@@ -38,7 +38,7 @@ from dualstream.solvers.text.tokens import (
     store_name,
 )
 
-_MOST = 1e100
+_MAX_MAGNITUDE = 1e100
 _BAR, _COLON, _QUOTE, _CARET, _FEED = 124, 58, 39, 94, 10
 
 # Byte classes in a name: part of it, non-ASCII, its end, or not of the common form.
@@ -127,7 +127,7 @@ def read_head(
             tokens = 1
             if label_kind == NUMBERS:
                 x, end = json_number(text, start, powers)
-                if end != p or not abs(x) <= _MOST or (x == 0.0 and text[start] == 45):
+                if end != p or not abs(x) <= _MAX_MAGNITUDE or (x == 0.0 and text[start] == 45):
                     return -1
                 labels[row] = x
             elif label_kind != NO_LABELS:
@@ -140,7 +140,7 @@ def read_head(
         elif tokens == 1:
             tokens = 2
             x, end = json_number(text, start, powers)
-            if end != p or not x <= _MOST or text[start] == 45:
+            if end != p or not x <= _MAX_MAGNITUDE or text[start] == 45:
                 return -1
             weights[row] = x
             p = skip_blanks(text, p)
