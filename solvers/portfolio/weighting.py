@@ -105,7 +105,7 @@ class Rule:
     def form(self, names: Sequence[str], forms: Sequence[Form | None], dim: int) -> Form:
         """See served_form: the function `mix` for members with these forms (None: a prior)."""
         odds = (self.g[_rule.POSITIVE] + 0.5) / (self.g[_rule.NEGATIVE] + 0.5)
-        prior = max(min(math.log(odds), _rule._LARGEST_SCORE), -_rule._LARGEST_SCORE)
+        prior = max(min(math.log(odds), _rule.MAX_SCORE), -_rule.MAX_SCORE)
         parts = []
         for place, (name, form) in enumerate(zip(names, forms, strict=True)):
             r = self.r[:, place]
@@ -121,7 +121,7 @@ class Rule:
 
     def _mixture(self, parts: tuple[Part, ...]) -> ScoreForm:
         if self.classes:
-            return ClassMixture(parts, _rule._LARGEST_SCORE, _rule._LARGEST_LOG_ODDS)
+            return ClassMixture(parts, _rule.MAX_SCORE, _rule.MAX_LOG_ODDS)
         if self.g[_rule.ROWS_SEEN] == 0.0:
             return Linear.of(np.empty(0), 0.0)
         low, high = float(self.g[_rule.LOW]), float(self.g[_rule.HIGH])

@@ -85,7 +85,7 @@ N_OUT = 4
 WAS_RESET = 2.0
 """Value of LEARNS if some member's step was not finite, after the row was counted."""
 
-_MAX_SCORE, _MAX_LOG_ODDS, _MIN_PROBABILITY = 40.0, 12.0, 1e-4
+MAX_SCORE, MAX_LOG_ODDS, _MIN_PROBABILITY = 40.0, 12.0, 1e-4
 _REACH, _BEYOND, _RATE = 50.0, 0.05, 0.01
 MAX_LOG_LOSS = -math.log(_MIN_PROBABILITY)
 """The largest loss charged for a row: for classes in nats ..."""
@@ -104,9 +104,9 @@ def start_calibration(r: Floats, j: int) -> None:
 def calibrated(scores: Floats, a: Floats, b: Floats, m: Floats, own: Floats) -> None:
     """m: the scores, clipped; own: sigmoid(a m + b), 1/2 without a score."""
     for j in range(scores.shape[0]):
-        x = max(min(scores[j], _MAX_SCORE), -_MAX_SCORE)
+        x = max(min(scores[j], MAX_SCORE), -MAX_SCORE)
         is_known = scores[j] == scores[j]
-        z = max(min(a[j] * x + b[j], _MAX_LOG_ODDS), -_MAX_LOG_ODDS)
+        z = max(min(a[j] * x + b[j], MAX_LOG_ODDS), -MAX_LOG_ODDS)
         m[j] = x if is_known else np.nan
         own[j] = sigmoid_of(z) if is_known else 0.5
 
