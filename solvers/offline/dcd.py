@@ -43,8 +43,8 @@ from dualstream.solvers.offline.problem import Bounds, Problem
 _MAX_GRADIENT, _MIN_GRADIENT, _GAP, _ACTIVE = range(4)
 _SOLVED = 1e-12
 _SHARE_AT_ONCE, _VISITS_AT_ONCE = 8, 4_000
-"""Passes over few rows are run together, with visits up to an eighth of all rows or up to the second
-number: such a pass costs little compared with reacquiring the interpreter lock after it."""
+"""Passes over few rows are run together, with visits up to an eighth of all rows or up to the
+second number: reacquiring the interpreter lock after each pass would cost more."""
 _PASSES = 0.25
 """Passes before a step on all active rows, as a multiple of the step's cost in passes."""
 _STEPS = 50
