@@ -13,7 +13,6 @@ from dualstream.solvers import (
     begin_refit,
     enter_refit,
     make_learner,
-    refit_methods,
     resolve_spec,
     why_not_refit,
 )

@@ -13,7 +13,6 @@ from dualstream.solvers import (
     enter_refit,
     make_learner,
     problems_of,
-    refit_methods,
     resolve_spec,
     why_not_method,
     why_not_refit,

@@ -15,7 +15,6 @@ from dualstream.solvers import (
     enter_refit,
     make_learner,
     problems_of,
-    refit_methods,
     resolve_spec,
     why_not_refit,
 )
