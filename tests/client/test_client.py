@@ -506,7 +506,7 @@ def test_what_is_no_number_bool_or_text_is_refused_before_it_is_sent(value, call
 def test_a_row_is_a_list_an_object_or_an_array_and_counts_over_all_requests(row):
     with pytest.raises(BadInput, match="row 2: a row must be"):
         list(bodies_of([{"x": [1]}, {"x": [1]}, {"x": row}], rows_per_request=1))
-    with pytest.raises(BadInput, match=f"row 1: a row is .* got {type(row).__name__}"):
+    with pytest.raises(BadInput, match=f"row 1: a row must be .* got {type(row).__name__}"):
         sample_line({"x": row}, 1)
 
 
