@@ -261,7 +261,7 @@ def test_what_may_pass_is_waited_for_and_a_refusal_is_not(monkeypatch):
         (([[1, 0, 0, 0]], [1, 0]), "'y' has more values than"),
         (([[1, 0, 0, 0]] * 2, [1]), "but there are more rows"),
         (([], []), "no row"),
-        (("text", 1), "rows are lists"),
+        (("text", 1), "rows must be lists"),
         (([{"a": object()}], [1]), "object is not a number"),
         ((pd.DataFrame({"a": [1]}), "label"), "no column 'label'"),
     ],
@@ -504,9 +504,9 @@ def test_what_is_no_number_bool_or_text_is_refused_before_it_is_sent(value, call
 
 @pytest.mark.parametrize("row", [Money(), {1.5}, b"1.5", 1.5])
 def test_a_row_is_a_list_an_object_or_an_array_and_counts_over_all_requests(row):
-    with pytest.raises(BadInput, match="row 2: a row is"):
+    with pytest.raises(BadInput, match="row 2: a row must be"):
         list(bodies_of([{"x": [1]}, {"x": [1]}, {"x": row}], rows_per_request=1))
-    with pytest.raises(BadInput, match=f"row 1: a row is .* got {type(row).__name__}"):
+    with pytest.raises(BadInput, match=f"row 1: a row must be .* got {type(row).__name__}"):
         sample_line({"x": row}, 1)
 
 

@@ -33,7 +33,7 @@ def _check(body: bytes) -> None:
     while p < len(body):
         message = message_at(body, p)
         if message is None or message.end > len(body):
-            raise Problem(400, "malformed-body", "the Arrow stream is truncated")
+            raise Problem(400, "malformed-body", "not a valid Arrow stream: it is truncated")
         if message.kind == END:
             return
         p = message.end
@@ -43,10 +43,7 @@ def _check(body: bytes) -> None:
                 data_at = _field(head, records, _DATA_OF_DICTIONARY)
                 records = _table(head, data_at) if data_at else records
             if _field(head, records, _COMPRESSION):
-                reason = (
-                    "compressed Arrow buffers are not supported;"
-                    " compress the body (Content-Encoding)"
-                )
+                reason = "compressed buffers are not supported; compress the body instead"
                 raise Problem(415, "unsupported-media-type", reason)
 
 

@@ -192,7 +192,7 @@ def test_a_model_is_exported_to_a_file(server, client, tmp_path, monkeypatch):
     assert json.loads(piped.stdout_bytes)["seq"] == 2
     for given, code, why in (
         (["--format", "pickle"], 2, "--format must be one of json, onnx"),
-        (["-o", "-", "--json"], 2, "another file than -"),
+        (["-o", "-", "--json"], 2, "give another file"),
         (["-o", "none/m.json"], 2, "none/m.json: No such file"),
         (["--member", "a"], 3, "has no members"),
     ):

@@ -95,6 +95,6 @@ def test_the_demonstration_ends_well_and_stays_until_an_interrupt(monkeypatch):
         assert url is not None and httpx.get(f"{url.group(1)}/models/adult").json()["seq"] == 32_561
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dualstream.service.cli.demo.run._wait_for_ever", interrupt)
+    monkeypatch.setattr("dualstream.service.cli.demo.run._wait_forever", interrupt)
     assert run_demo(Console(file=said, width=120), stay=True) == 0
     assert "GET /members" in said.getvalue() and "occupation=" in said.getvalue()

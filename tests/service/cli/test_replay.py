@@ -132,5 +132,5 @@ def test_what_cannot_be_replayed_is_refused_with_the_reason(serve, store, tmp_pa
     assert "got 2" in refused(store, "--set", "window.kind=exponential", "--set", "window.beta=2")
     assert "features cannot change" in refused(store, "--set", "features.dim=6")
     missing = tmp_path / "missing.db"
-    assert "there is no store" in refused(f"sqlite:///{missing}")
+    assert "no store at" in refused(f"sqlite:///{missing}")
     assert not missing.exists()

@@ -532,31 +532,3 @@ def test_rows_that_are_known_to_be_lost_are_not_acknowledged(tmp_path, monkeypat
         bench.acknowledged.pop()  # what was lost
 
     run(tmp_path, scenario)
-
-
-def test_nor_are_they_by_who_is_read_for_them(tmp_path, monkeypatch):
-    """The snapshot that the replica loads is of other rows at the same positions."""
-
-    async def scenario(bench: Bench) -> None:
-        journal, where = bench.faulty.journal, ("m", bench.replica.incarnation)
-        other = Replica(await journal.get("m"))
-        elsewhere = Committer(journal, other, 5.0)
-        for key in ("one", "two"):
-            await elsewhere.submit(request(key))
-        await journal.snapshot_put(*where, 2, other.chain, other.capture().encode().data)
-        get, left = journal.snapshot_get, ["once"]
-
-        async def lose_and_get(*given: Any) -> Any:
-            if left:
-                left.pop()
-                lose(tmp_path, 1)
-                await elsewhere.submit(request("another"))
-                await journal.snapshot_put(*where, 3, other.chain, other.capture().encode().data)
-            return await get(*given)
-
-        monkeypatch.setattr(journal, "snapshot_get", lose_and_get)
-        with pytest.raises(OutcomeUnknown, match="has lost this append"):
-            await bench.committer.submit(request("three"))
-        assert not left and bench.replica.restored_seq == 3
-
-    run(tmp_path, scenario)
