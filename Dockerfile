@@ -1,6 +1,6 @@
 FROM python:3.11-slim-bookworm
 
-# The CPU that kernels are compiled for: all processes of a fleet must agree on it.
+# CPU that kernels are compiled for; all processes of a deployment need the same one.
 ARG CPU=x86-64-v3
 ENV DUALSTREAM_CPU=$CPU \
     PYTHONUNBUFFERED=1
@@ -12,13 +12,12 @@ COPY client client
 COPY wire wire
 COPY solvers solvers
 COPY service service
-# A package index of one's own: --secret id=pip,src=pip.conf, which no layer keeps.
+# For a private package index: --secret id=pip,src=pip.conf. No layer keeps the secret.
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
     pip install --no-cache-dir -c constraints.txt '.[server]'
 
-# The kernels are compiled here; the entry point copies them to where the process may write. They
-# belong to the files that are imported: with -P, the installed ones and not those in this folder;
-# the journal's are made as the service is imported.
+# Compile the kernels here; the entry point copies them to a writable folder. The kernel cache belongs
+# to the paths of the imported files: -P imports the installed files and not those of this folder.
 RUN DUALSTREAM_CACHE_DIR=/opt/kernels python -P -m dualstream.service.server.compile_kernels
 
 COPY deploy/healthcheck.py /usr/local/bin/dualstream-healthcheck

@@ -1,21 +1,21 @@
-# Every target sets up what it needs: the environment in .venv, programs for the tests in .cache.
+# Every target installs what it needs: Python packages in .venv, programs for tests in .cache.
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.stamp
-# What is imported is compiled to bytecode then, and not all of it now.
+# Modules are compiled to bytecode on import; compiling all of them takes longer.
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check \
   -c constraints.txt
 
 .PHONY: demo serve test lint bench soak chaos fuzz security image-check sbom audit docs clean
 
-# Before eyes it stays until Ctrl-C.
+# In a terminal the demo runs until Ctrl-C.
 demo: $(STAMP)-core
 	@if [ -t 1 ]; then $(BIN)/dualstream demo --stay; else $(BIN)/dualstream demo; fi
 
 serve: $(STAMP)-core
 	$(BIN)/dualstream serve
 
-# One more than two cores: a third of the time tests wait for servers to start, die and come back.
+# Three jobs on two cores: tests wait for servers a third of the time.
 TEST_JOBS ?= 3
 test: $(STAMP)-dev
 	tests/fetch_tool.sh prometheus
@@ -29,6 +29,7 @@ lint: $(STAMP)-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --config importlinter.ini
 	@$(MAKE) --no-print-directory audit
 
 bench: $(STAMP)-bench
@@ -37,12 +38,12 @@ bench: $(STAMP)-bench
 	tests/fetch_tool.sh chromium
 	$(BIN)/python -m load_tests
 
-# Memory under load that does not change; writes its section of load_tests/RESULTS.md.
+# Memory under constant load; writes its section of load_tests/RESULTS.md.
 SOAK_MINUTES ?= 10
 soak: $(STAMP)-bench
 	$(BIN)/python -m load_tests.soak --minutes $(SOAK_MINUTES)
 
-# Many rounds of what `make test` samples; writes load_tests/RELIABILITY.md. Then overload.
+# Many rounds of the chaos tests; writes load_tests/RELIABILITY.md. Then the overload benchmark.
 chaos: $(STAMP)-bench
 	tests/fetch_tool.sh redis
 	tests/fetch_tool.sh wrk
@@ -52,7 +53,7 @@ chaos: $(STAMP)-bench
 	  $(BIN)/python -m pytest tests/chaos tests/service/journal/test_processes.py
 	$(BIN)/python -m load_tests overload
 
-# Whatever reads bytes from outside: property tests with many more examples, then a fuzzer.
+# All readers of bytes from outside: property tests with ten times the examples, then a fuzzer.
 FUZZ_MINUTES ?= 30
 fuzz: $(STAMP)-fuzz
 	DUALSTREAM_FUZZ_SCALE=10 $(BIN)/python -m pytest -n 2 tests/service/codecs/test_codecs.py \
@@ -61,18 +62,18 @@ fuzz: $(STAMP)-fuzz
 	  tests/solvers/text/test_libsvm.py tests/solvers/core/test_batch.py tests/service/journal/test_record.py
 	$(BIN)/python -m tests.fuzz --minutes $(FUZZ_MINUTES)
 
-# What hostile clients and inputs come to; with `make fuzz` it writes load_tests/SECURITY.md.
+# Static analysis, API description and hostile clients; writes load_tests/SECURITY.md, as `make fuzz` does.
 security: $(STAMP)-dev
 	$(BIN)/python -m load_tests.static_analysis
 	$(BIN)/python -m tests.described
 	$(BIN)/python -m tests.hostile
 
-# Builds the image, runs it with a read-only root and uses it; needs root, and no engine.
+# Build the image, run it with a read-only root and use it; needs root, but no container engine.
 image-check: | $(BIN)/python
 	tests/fetch_tool.sh buildah
 	$(BIN)/python -m tests.image
 
-# What the server is made of; in an environment with the server and nothing else.
+# Software bill of materials, from an environment with the server and nothing else.
 SBOM := .cache/sbom
 sbom: $(STAMP)-supply
 	rm -rf $(SBOM)
@@ -81,14 +82,14 @@ sbom: $(STAMP)-supply
 	$(BIN)/python -m deploy.supply.sbom $(SBOM)/env/bin/python $(SBOM)/dualstream.cdx.json
 	@echo "wrote $(SBOM)/dualstream.cdx.json"
 
-# Known vulnerabilities of all pinned versions; says so and goes on where nobody can be asked.
+# Known vulnerabilities of all pinned versions; skipped with a message if no index can be reached.
 audit: $(STAMP)-dev
 	@if index=$$($(BIN)/python -m deploy.supply.advisories); then $(MAKE) --no-print-directory audit-by-$$index; fi
 
 audit-by-%: $(STAMP)-supply
 	$(BIN)/python -m deploy.supply.audit $*
 
-# The guides as pages, in .cache/site; a warning is an error.
+# Documentation site, in .cache/site; a warning is an error.
 docs: $(STAMP)-docs
 	NO_MKDOCS_2_WARNING=1 PYTHONPATH=. $(BIN)/python -m mkdocs build --quiet
 

@@ -1,15 +1,15 @@
 """Python client of the server: `Client`, and `AsyncClient` with the same methods to await.
 
-clients.py    the two clients: they perform the actions that a method yields
-methods.py    the methods of both, each written once
-calls.py      one request: its parts, its answer, its retries
-rows.py       rows of any kind -> NDJSON bodies
-files.py      files of rows -> chunks with idempotency keys
-answers.py    types of the answers
-progress.py   progress of a learn, and its bar in the terminal
-errors.py     exceptions
+clients.py     Client and AsyncClient: perform the actions that a method yields
+methods.py     the methods of both clients, each written once
+calls.py       one request: path, headers, response, retries
+rows.py        rows of any type -> NDJSON bodies
+files.py       files of rows -> chunks with idempotency keys
+responses.py   types of the responses
+progress.py    progress of a learn, and its bar in the terminal
+errors.py      exceptions
 
-It imports httpx, msgspec and the standard library; rich for a progress bar, zstandard for .zst.
+Needs httpx and msgspec; rich for a progress bar, zstandard for .zst files.
 """
 
 from dualstream.client.clients import AsyncClient, Client

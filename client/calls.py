@@ -1,4 +1,4 @@
-"""One request to the server, how its answer is read, and the retries until it is answered.
+"""One HTTP request of the client: headers, decoding of the response, retries with backoff.
 
 Nothing here does I/O: a generator yields actions, and `Client` or `AsyncClient` performs them.
 """
@@ -33,12 +33,12 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 2.0
 
 @dataclass(frozen=True)
 class Call(Generic[T]):
-    """A request. It can be repeated without harm: what it does, it does once."""
+    """An idempotent request."""
 
     method: str
     path: str
     answer: Any
-    """The type of the answer; None for an empty one, bytes for one that is not JSON."""
+    """Type of the response; None for an empty one, bytes for one that is not JSON."""
     query: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
@@ -56,7 +56,7 @@ class Call(Generic[T]):
         }
 
     def read(self, status: int, body: bytes) -> T:
-        """The answer. Raises Refused for a problem, or for a body that is not Dualstream's."""
+        """Decode the response. Raises Refused for an error, or for an unexpected body."""
         if status >= 400:
             raise Refused(_problem(body), status)
         try:
@@ -64,7 +64,7 @@ class Call(Generic[T]):
             if self.answer not in (None, bytes):
                 found = msgspec.json.decode(body, type=self.answer)
         except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
-            detail = f"the answer to {self.method} {self.path} is none of Dualstream's: {wrong}"
+            detail = f"the response to {self.method} {self.path} is not from Dualstream: {wrong}"
             raise Refused({"detail": detail}, status) from None
         read: T = found
         return read
@@ -93,12 +93,12 @@ Steps: TypeAlias = Generator[Action, Any, T]
 
 
 def send(call: Call[T], patience_s: float) -> Steps[T]:
-    """The answer to a call, which is retried until `patience_s` after its first failure.
+    """Send a call; retry until `patience_s` after the first failure.
 
-    Raises Refused, Unreachable, and BadInput for a URL or header that cannot be sent.
+    Raises Refused, Unreachable, and BadInput for an invalid URL or header.
     """
     failures, deadline, cause = 0, 0.0, None
-    may_be_done = False  # an attempt whose answer was lost may have succeeded
+    may_be_done = False  # an attempt whose response was lost may have succeeded
     while True:
         asked_s = 0.0
         try:
@@ -129,7 +129,7 @@ def send(call: Call[T], patience_s: float) -> Steps[T]:
 
 
 def _unavailable(response: httpx.Response) -> tuple[str, float]:
-    """Why the server cannot answer now, and its Retry-After in seconds."""
+    """Reason of a 429, 502, 503 or 504, and its Retry-After in seconds."""
     try:
         asked_s = float(response.headers.get("retry-after", "0"))
     except ValueError:
@@ -138,7 +138,7 @@ def _unavailable(response: httpx.Response) -> tuple[str, float]:
         reason = str(response.json()["detail"])
     except (ValueError, KeyError, TypeError):
         reason = f"status {response.status_code}"
-    return f"the server cannot serve now: {reason}", asked_s
+    return f"the server is unavailable: {reason}", asked_s
 
 
 # -- parts of a request ----------------------------------------------------------------------------
@@ -159,7 +159,7 @@ def asked(**given: Any) -> dict[str, str]:
 
 
 def new_key() -> str:
-    """An idempotency key that no other request has."""
+    """A new idempotency key."""
     return uuid4().hex
 
 
@@ -168,24 +168,24 @@ def with_key(key: str) -> dict[str, str]:
     encoded = key.encode()
     if not 1 <= len(encoded) <= LONGEST_KEY or any(ord(c) < 32 or ord(c) == 127 for c in key):
         limits = f"1 to {LONGEST_KEY} bytes of UTF-8 without control characters"
-        raise BadInput(f"a key has {limits}, got {len(encoded)} bytes")
+        raise BadInput(f"an idempotency key must have {limits}, got {len(encoded)} bytes")
     return {"idempotency-key": key}
 
 
 def with_api_key(headers: Mapping[str, str] | None, api_key: str | None) -> dict[str, str]:
-    """The headers, with the API key as `authorization`. Raises BadInput."""
-    # As httpx reads proxies: the environment, unless the caller gives a key.
+    """Add the API key as `authorization`. Raises BadInput."""
+    # The environment, unless the caller passes a key; httpx reads proxies in the same way.
     key = os.environ.get(API_KEY_NAME) if api_key is None else api_key  # noqa: TID251
     given = dict(headers or {})
     if not key or any(name.lower() == "authorization" for name in given):
         return given
     if not key.isascii() or not key.isprintable() or " " in key:
-        raise BadInput("an API key has printable ASCII characters alone, and no space")
+        raise BadInput("an API key must have printable ASCII characters only, without spaces")
     return {"authorization": f"Bearer {key}", **given}
 
 
 def encoded(document: Any) -> bytes:
-    """A JSON body. Raises BadInput for values that JSON does not have."""
+    """Encode a JSON body. Raises BadInput for values that JSON cannot represent."""
     try:
         return msgspec.json.encode(document)
     except (TypeError, UnicodeEncodeError, OverflowError) as wrong:
@@ -210,7 +210,7 @@ class EventReader:
         self._fields: dict[str, str] = {}
 
     def line(self, text: str) -> Event | None:
-        """The event that this line ends, if it ends one."""
+        """Parse a line; returns an event if the line ends one."""
         if text:
             name, _, value = text.partition(":")
             self._fields[name] = value.removeprefix(" ")
@@ -219,4 +219,4 @@ class EventReader:
         if "data" not in fields:
             return None
         data = msgspec.json.decode(fields["data"])
-        return Event(kind=fields.get("event", ""), id=fields.get("id", ""), told=data)
+        return Event(kind=fields.get("event", ""), id=fields.get("id", ""), data=data)

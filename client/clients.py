@@ -1,13 +1,11 @@
-"""`Client` and `AsyncClient`: each performs the actions that the methods of methods.py yield."""
+"""`Client` and `AsyncClient`: perform the actions that the methods of methods.py yield."""
 
 import asyncio
 import inspect
 import time
 from collections.abc import (
-    AsyncIterable,
     AsyncIterator,
     Callable,
-    Iterable,
     Iterator,
     Mapping,
 )
@@ -30,26 +28,26 @@ from dualstream.client.calls import (
 )
 from dualstream.client.errors import Unreachable
 from dualstream.client.files import RowFile
-from dualstream.client.methods import Methods, method
+from dualstream.client.methods import AwaitedMethods, BlockingMethods, Methods, method
 from dualstream.client.responses import Event, PredictedMany
 
 T = TypeVar("T")
 
 URL = "http://127.0.0.1:8000"
 PATIENCE_S = 30.0
-# The first model of a family on a machine waits until its kernels are compiled.
+# The first model of an algorithm on a machine waits until its kernels are compiled.
 TIMEOUT_S = 120.0
 
 
-class Client(Methods[Iterable[Any]]):
-    """Client of the server at `url`; `with Client() as client:` closes its connections.
+class Client(BlockingMethods):
+    """Blocking client of the server at `url`; `with Client() as client:` closes its connections.
 
-    A call without an answer, or with one that asks to come back later, is retried for `patience_s`.
-    Every learn has an idempotency key, so a retry learns nothing twice. `api_key` defaults to the
-    environment's DUALSTREAM_API_KEY. `http` is your own httpx.Client, with its own headers.
+    A request that fails, or gets 429, 502, 503 or 504, is retried for `patience_s`. Every learn has
+    an idempotency key, so a retry learns nothing twice. `api_key` defaults to the environment's
+    DUALSTREAM_API_KEY. `http` is your own httpx.Client, with its own headers.
 
-    Every method raises Refused if the server says no, Unreachable, and BadInput for what cannot be
-    sent.
+    Every method raises Refused for an error response, Unreachable without a response, and BadInput
+    for input that cannot be sent.
     """
 
     def __init__(
@@ -83,9 +81,9 @@ class Client(Methods[Iterable[Any]]):
         self.close()
 
     def events(self, model: str, *, every_ms: int | None = None) -> Iterator[Event]:
-        """Progress of a model while it learns, until it is deleted or the server ends.
+        """Events of a model while it learns, until it is deleted or the server stops.
 
-        Raises Unreachable if the stream breaks off.
+        Raises Unreachable if the connection breaks.
         """
         path, query = model_path(model, "events"), asked(every_ms=every_ms)
         reader = EventReader()
@@ -98,7 +96,7 @@ class Client(Methods[Iterable[Any]]):
                     if event is not None:
                         yield event
         except httpx.TransportError as lost:
-            raise Unreachable(f"the stream of events has ended: {lost}") from lost
+            raise Unreachable(f"the event stream broke: {lost}") from lost
 
     def predict_file(
         self, model: str, file: RowFile, *, min_seq: int | None = None, version: str | None = None
@@ -132,8 +130,8 @@ class Client(Methods[Iterable[Any]]):
         return next(action.items, None)  # type: ignore[arg-type]
 
 
-class AsyncClient(Methods[Iterable[Any] | AsyncIterable[Any]]):
-    """As Client, to be awaited; `async with AsyncClient() as client:` closes its connections."""
+class AsyncClient(AwaitedMethods):
+    """As Client, with methods to await; `async with AsyncClient() as client:` closes it."""
 
     def __init__(
         self,
@@ -166,9 +164,9 @@ class AsyncClient(Methods[Iterable[Any] | AsyncIterable[Any]]):
         await self.close()
 
     async def events(self, model: str, *, every_ms: int | None = None) -> AsyncIterator[Event]:
-        """Progress of a model while it learns, until it is deleted or the server ends.
+        """Events of a model while it learns, until it is deleted or the server stops.
 
-        Raises Unreachable if the stream breaks off.
+        Raises Unreachable if the connection breaks.
         """
         path, query = model_path(model, "events"), asked(every_ms=every_ms)
         reader = EventReader()
@@ -181,7 +179,7 @@ class AsyncClient(Methods[Iterable[Any] | AsyncIterable[Any]]):
                     if event is not None:
                         yield event
         except httpx.TransportError as lost:
-            raise Unreachable(f"the stream of events has ended: {lost}") from lost
+            raise Unreachable(f"the event stream broke: {lost}") from lost
 
     async def predict_file(
         self, model: str, file: RowFile, *, min_seq: int | None = None, version: str | None = None

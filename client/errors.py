@@ -1,11 +1,11 @@
 """Exceptions of the client.
 
 ClientError
-  BadInput      cannot be sent: an invalid sample, a missing file, an unknown format
-  Refused       the server said no: status, kind, detail and the refused rows
-  Unreachable   no answer, or only answers to come back later, for `patience_s`
+  BadInput      input that cannot be sent: an invalid sample, a missing file, an unknown format
+  Refused       an error response: status, kind, detail and the refused rows
+  Unreachable   no response, or only 429, 502, 503 and 504, for `patience_s`
 
-`Refused` is raised at once, because a retry gets the same answer.
+`Refused` is raised without a retry, which has the same result.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,12 +27,12 @@ class Refused(ClientError):
         self.problem = dict(problem)
         self.status = status
         self.kind: str = str(problem.get("type", "")).rpartition("/")[2]
-        """As `unknown-model` or `invalid-rows`."""
+        """Slug of the problem, such as `unknown-model` or `invalid-rows`."""
         self.detail: str = str(problem.get("detail") or f"the server answered {status}")
         self.errors: Sequence[Mapping[str, Any]] = problem.get("errors") or []
-        """The first 100 refused rows: index, pointer, reason; line in formats of lines."""
+        """The first 100 refused rows: index, pointer, reason; also line in line formats."""
         super().__init__(self.detail)
 
 
 class Unreachable(ClientError):
-    """Retried for `patience_s` in vain; `__cause__` is the last failure."""
+    """All retries within `patience_s` failed; `__cause__` is the last failure."""

@@ -1,7 +1,7 @@
 """Files of rows: format, decompression, chunks of about 1 MiB with their idempotency keys.
 
-The key of a chunk is a digest of the file's path and its content up to the chunk's end. Sending the
-same file again sends the same keys, so an interrupted run needs no notes to resume.
+The key of a chunk is a digest of the file's path and its content up to the chunk's end. The same
+file has the same keys again, so an interrupted run resumes without saved state.
 """
 
 import gzip
@@ -18,7 +18,7 @@ from typing import BinaryIO, TypeVar, cast
 
 from dualstream.client.calls import JSON
 from dualstream.client.errors import BadInput
-from dualstream.wire.chunking import CHUNK_BYTES, CUTTERS, Chunking
+from dualstream.wire.chunking import CHUNK_BYTES, CHUNKERS, Chunking
 from dualstream.wire.problems import Problem
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ FORMATS = {
     "vw": "text/x-vw",
     "libsvm": "text/x-libsvm",
 }
-"""By the names that a command takes."""
+"""Format name -> media type."""
 _ENDINGS = {
     **{f".{name}": kind for name, kind in FORMATS.items()},
     ".jsonl": FORMATS["ndjson"],
@@ -40,9 +40,9 @@ _ENDINGS = {
     ".svm": FORMATS["libsvm"],
     ".svmlight": FORMATS["libsvm"],
 }
-# What a file of each compression begins with.
+# Magic bytes of each compression.
 _MAGIC = {".gz": b"\x1f\x8b", ".xz": b"\xfd7zXZ\x00", ".zst": b"\x28\xb5\x2f\xfd"}
-# A header, or a schema, goes with each chunk; with it the server shall not have to cut once more.
+# Leaves room for the header or schema in each chunk, so that the server need not split it.
 _CHUNK = CHUNK_BYTES - 64 * 1024
 LONGEST_ROW = 16 * 1024 * 1024
 LONGEST_JSON = 64 * 1024 * 1024
@@ -52,7 +52,7 @@ _ZSTD_SLICE = 1024
 
 @dataclass(frozen=True)
 class Piece:
-    """Some rows of a file, as a body of its own."""
+    """Chunk of a file, as a complete request body."""
 
     number: int
     """From 0."""
@@ -61,26 +61,26 @@ class Piece:
     line: int
     """Lines of the file before this body's first one."""
     read: int
-    """Bytes of the file, as it is stored, that were read so far."""
+    """Bytes of the (compressed) file read so far."""
 
 
 @dataclass(frozen=True)
 class RowFile:
-    """A file of rows, or standard input under the name of `-`.
+    """A file of rows, or standard input, named `-`.
 
-    `key` stands in for where the file is and for what it holds: its chunks are then known by their
-    numbers alone, and one that was learned with another content is refused.
+    With `key`, the key of a chunk is `key` and the chunk's number, instead of path and content. A
+    chunk that was learned with other content is then refused.
     """
 
     name: str
     kind: str
-    """The media type of its rows."""
+    """Media type of the rows."""
     key: str | None = None
     stream: BinaryIO | None = None
-    """Where the bytes come from, if not from the file of this name."""
+    """Source of the bytes, if not the file `name`."""
 
     def size(self) -> int | None:
-        """Bytes, as it is stored, if that is known."""
+        """Bytes of the (compressed) file, if known."""
         if self.stream is not None:
             return None
         with suppress(OSError):
@@ -88,7 +88,7 @@ class RowFile:
         return None
 
     def pieces(self) -> Iterator[Piece]:
-        """All rows, from the first one on. Raises BadInput where it cannot be read."""
+        """All chunks. Raises BadInput if the file cannot be read."""
         try:
             if self.stream is not None:
                 yield from self._pieces(self.stream)
@@ -100,7 +100,7 @@ class RowFile:
 
     def _pieces(self, stream: BinaryIO) -> Iterator[Piece]:
         counted = _Counted(stream)
-        begins = f"{self.kind}\0{self._place()}\0".encode()
+        begins = f"{self.kind}\0{self._location()}\0".encode()
         digest = hashlib.sha256(begins)
         for number, (content, line) in enumerate(self._cut(counted)):
             digest.update(content)
@@ -110,7 +110,7 @@ class RowFile:
                 key = f"{self.key}:{number}"
             yield Piece(number, content, key, line, counted.count)
 
-    def _place(self) -> str:
+    def _location(self) -> str:
         return STANDARD_INPUT if self.stream is not None else str(Path(self.name).resolve())
 
     def _cut(self, stream: "_Counted") -> Iterator[tuple[bytes, int]]:
@@ -118,7 +118,7 @@ class RowFile:
         if self.kind == JSON:
             yield _whole(inflated, self.name), 0
             return
-        chunking = Chunking(CUTTERS[self.kind](), LONGEST_ROW, _CHUNK)
+        chunking = Chunking(CHUNKERS[self.kind](), LONGEST_ROW, _CHUNK)
         try:
             for some in inflated:
                 for chunk in chunking.of(some):
@@ -130,14 +130,16 @@ class RowFile:
 
 
 def kind_of(name: str) -> str:
-    """The media type of a file's rows, by its name. Raises BadInput."""
+    """Media type of a file, by its name. Raises BadInput."""
     endings = [ending.lower() for ending in Path(name).suffixes]
     while endings and endings[-1] in _MAGIC:
         endings.pop()
     kind = _ENDINGS.get(endings[-1]) if endings else None
     if kind is None:
         known = ", ".join(sorted(_ENDINGS))
-        raise BadInput(f"{name}: its name tells no format ({known}): say which it is")
+        raise BadInput(
+            f"{name}: unknown file extension (known: {known}); give the format with --format"
+        )
     return kind
 
 
@@ -166,21 +168,23 @@ class _Counted:
 
 
 def _inflated(stream: _Counted, name: str) -> Iterator[bytes]:
-    """What the file holds; its first bytes say how it is compressed. Raises BadInput."""
+    """Decompressed content; detects the compression by magic bytes. Raises BadInput."""
     begins = stream.peek(6)
     found = next((ending for ending, magic in _MAGIC.items() if begins.startswith(magic)), "")
     called = Path(name).suffix.lower()
     if begins and called in _MAGIC and found != called:
-        raise BadInput(f"{name}: it is called {called}, and is no such file")
+        raise BadInput(f"{name}: the file is not {called} compressed; rename it")
     if begins.startswith(b"ARROW1"):
-        raise BadInput(f"{name}: it is an Arrow file; rows are taken from an Arrow stream")
+        raise BadInput(
+            f"{name}: this is an Arrow file; write an Arrow stream (IPC streaming format)"
+        )
     try:
         yield from _READERS[found](stream)
     except ImportError:
-        raise BadInput(f"{name}: {found} needs a package: pip install zstandard") from None
+        raise BadInput(f"{name}: {found} files need zstandard: pip install zstandard") from None
     except (EOFError, OSError, zlib.error, lzma.LZMAError) as wrong:
         if found and not (isinstance(wrong, OSError) and wrong.errno):
-            raise BadInput(f"{name}: its {found} compression is damaged: {wrong}") from None
+            raise BadInput(f"{name}: damaged {found} compression: {wrong}") from None
         raise
 
 
@@ -203,12 +207,12 @@ def _xz(stream: _Counted) -> Iterator[bytes]:
 
 def _zstd(stream: _Counted) -> Iterator[bytes]:
     """Frame by frame, because the library's own reader accepts a truncated frame."""
-    import zstandard  # the client does not depend on it
+    import zstandard  # optional dependency
 
     frame = zstandard.ZstdDecompressor().decompressobj()
     has_begun = False
     while read := stream.read(_PIECE):
-        # All that a slice inflates to comes at once.
+        # The output of a slice is returned at once, so slices are small.
         for start in range(0, len(read), _ZSTD_SLICE):
             some = read[start : start + _ZSTD_SLICE]
             while some:
@@ -222,28 +226,28 @@ def _zstd(stream: _Counted) -> Iterator[bytes]:
                 yield inflated
                 some = frame.unused_data if frame.eof else b""
     if has_begun and not frame.eof:
-        raise EOFError("it ends too early")
+        raise EOFError("the file is truncated")
 
 
 _READERS = {"": _plain, ".gz": _gzip, ".xz": _xz, ".zst": _zstd}
 
 
 def _whole(pieces: Iterator[bytes], name: str) -> bytes:
-    """A body of JSON, which nobody can cut."""
+    """A JSON document, which cannot be split into chunks."""
     text = bytearray()
     for piece in pieces:
         text += piece
         if len(text) > LONGEST_JSON:
             size = LONGEST_JSON // 1024 // 1024
-            raise BadInput(f"{name}: more than {size} MiB of JSON; write NDJSON, a row a line")
+            raise BadInput(f"{name}: more than {size} MiB of JSON; write NDJSON, one row per line")
     return bytes(text)
 
 
 def read_ahead(items: Iterator[T]) -> Iterator[T]:
-    """The items in their order; a thread makes the next one while the caller uses the last.
+    """Iterate with read-ahead: a thread makes the next item while the caller uses the last.
 
-    Raises what making an item raises. The threads are daemons: a process exits even while one of
-    them waits for input.
+    Raises the iterator's errors. The threads are daemons, so that a process can exit while one
+    waits for input.
     """
     ahead = _in_thread(items)
     while (item := ahead.result()) is not None:
@@ -252,7 +256,7 @@ def read_ahead(items: Iterator[T]) -> Iterator[T]:
 
 
 def _in_thread(items: Iterator[T]) -> "Future[T | None]":
-    """The next item, which a thread makes; None after the last one."""
+    """The next item, made in a thread; None after the last one."""
     found: Future[T | None] = Future()
 
     def make() -> None:

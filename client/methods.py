@@ -1,7 +1,7 @@
 """The methods of `Client` and `AsyncClient`, each written once.
 
-A method returns one `Call`, or is a generator of actions (`Steps`) if it needs several or looks at
-refusals. `Client` performs them in blocking calls, `AsyncClient` awaits them.
+A method returns one `Call`, or is a generator of actions (`Steps`) if it needs several requests or
+handles refusals. `Client` performs the actions in blocking calls, `AsyncClient` awaits them.
 """
 
 from collections.abc import (
@@ -73,12 +73,9 @@ from dualstream.wire.chunking import CHUNK_BYTES
 from dualstream.wire.problems import MAX_ERRORS
 from dualstream.wire.totals import Totals
 
-if TYPE_CHECKING:
-    from dualstream.client.clients import AsyncClient, Client
-
 P = ParamSpec("P")
 T = TypeVar("T")
-# What `learn_iter` takes: an iterable, for AsyncClient also an asynchronous one.
+# Samples of `learn_iter`: an iterable, for AsyncClient also an asynchronous one.
 Samples = TypeVar("Samples", bound=Iterable[Any] | AsyncIterable[Any])
 Spec: TypeAlias = Mapping[str, Any]
 
@@ -86,7 +83,7 @@ PRECONDITION_FAILED = 412
 
 
 class method(Generic[P, T]):
-    """Decorator of a method that both clients have: its type on each of them.
+    """Decorator of a method of both clients, which states its type on each of them.
 
     `clients.py` replaces it by a function on `Client` and by a coroutine function on `AsyncClient`.
     """
@@ -97,10 +94,10 @@ class method(Generic[P, T]):
     if TYPE_CHECKING:
 
         @overload
-        def __get__(self, client: Client, owner: type) -> Callable[P, T]: ...
+        def __get__(self, client: "BlockingMethods", owner: type) -> Callable[P, T]: ...
         @overload
         def __get__(
-            self, client: AsyncClient, owner: type
+            self, client: "AwaitedMethods", owner: type
         ) -> Callable[P, Coroutine[Any, Any, T]]: ...
         @overload
         def __get__(self, client: None, owner: type) -> Callable[..., Any]: ...
@@ -120,7 +117,7 @@ class Methods(Generic[Samples]):
     ) -> Steps[Model]:
         """Create a model, or return the existing one if it has the same spec.
 
-        With `replace`, a model that has another spec is deleted first, with all it has learned.
+        With `replace`, a model with another spec is deleted first, with all it has learned.
         """
         path, body = model_path(model), encoded(spec or {})
         if replace:
@@ -133,7 +130,7 @@ class Methods(Generic[Samples]):
 
     @method
     def get(self, model: str, *, digest: bool = False) -> Call[Model]:
-        """The spec of a model, its seq and its counts; with `digest` also that of its state."""
+        """The spec, seq and counts of a model; with `digest` also the digest of its state."""
         return Call("GET", model_path(model), Model, asked(digest=digest))
 
     @method
@@ -152,7 +149,7 @@ class Methods(Generic[Samples]):
     def audit(self, model: str | None = None, *, after: str | None = None) -> Steps[list[Change]]:
         """The audit log, oldest change first: of all models, or of one.
 
-        `after` is the `place` of the last change that is known already.
+        `after` is the `place` of the last change already seen.
         """
         found: list[Change] = []
         place: str | None = after or ""
@@ -221,9 +218,9 @@ class Methods(Generic[Samples]):
     ) -> Steps[Learned]:
         """Learn one sample or many, in their order; rows.py lists the types that `x` may have.
 
-        One sample is a row and its label; its score is in the answer. Many are sent in requests of
-        `rows_per_request`; the answer is their sum, a LearnedStream. To repeat a learn that was
-        interrupted, give both the same `key`; by default each learn has a new one.
+        One sample is a row and its label; its score is in the response. Many rows are sent in
+        requests of `rows_per_request`; the result is their sum, a LearnedStream. To repeat an
+        interrupted learn, use the same `key` again; by default each learn has a new key.
         """
         if is_single(x):
             body = sample_line(sample(row_of(x, names), y, weight, ids))
@@ -278,21 +275,21 @@ class Methods(Generic[Samples]):
                 continue
             try:
                 call = _learn_call(model, file.kind, piece.content, piece.key)
-                told = yield from self._do(call)
+                learned = yield from self._do(call)
             except Refused as refused:
                 if refused.kind == "idempotency-key-reused":
                     raise _file_changed(file, piece, refused) from None
                 if refused.kind != "invalid-rows" or not totals.seq:
                     raise
-                told = _all_rejected(model, refused, totals.seq)
-            totals.add_at(told, told.sent(), piece.line)
+                learned = _all_rejected(model, refused, totals.seq)
+            totals.add_at(learned, learned.sent(), piece.line)
             if on_progress is not None:
-                on_progress(Progress(totals.rows, told, piece))
+                on_progress(Progress(totals.rows, learned, piece))
         if not found:
-            raise BadInput(f"{file.name}: there is no row")
+            raise BadInput(f"{file.name}: the file has no rows")
         if found < skip:
-            raise BadInput(f"{file.name}: {skip} chunks cannot be left out, it has {found}")
-        return totals.told(model)
+            raise BadInput(f"{file.name}: cannot skip {skip} chunks; the file has {found}")
+        return totals.result(model)
 
     @method
     def learn_labels(
@@ -310,9 +307,9 @@ class Methods(Generic[Samples]):
         scores: bool,
         on_progress: OnProgress | None = None,
     ) -> Steps[LearnedStream]:
-        """Learn bodies under the keys KEY:0, KEY:1, ...; the sum of their answers.
+        """Learn bodies under the keys KEY:0, KEY:1, ...; returns the sum of the responses.
 
-        Raises Refused if no row of all bodies is valid, BadInput if there is none.
+        Raises Refused if no row is valid, BadInput if there are no rows.
         """
         key, totals, all_scores = key or new_key(), Totals(), list[float | None]()
         first: Refused | None = None
@@ -320,23 +317,23 @@ class Methods(Generic[Samples]):
         while (body := (yield bodies)) is not None:
             try:
                 call = _learn_call(model, NDJSON, body.content, f"{key}:{number}", scores)
-                told = yield from self._do(call)
+                learned = yield from self._do(call)
             except Refused as refused:
                 if refused.kind != "invalid-rows":
                     raise
                 first = first or refused
-                told = _all_rejected(model, refused, totals.seq)
+                learned = _all_rejected(model, refused, totals.seq)
             number += 1
             sent = totals.rows + body.rows
-            totals.add_at(told, body.rows)
-            all_scores += told.scores or [None] * body.rows
+            totals.add_at(learned, body.rows)
+            all_scores += learned.scores or [None] * body.rows
             if on_progress is not None:
-                on_progress(Progress(sent, told))
+                on_progress(Progress(sent, learned))
         if not totals.rows:
-            raise BadInput("there is no row")
+            raise BadInput("there are no rows to send")
         if not totals.seq and first is not None:
             raise first
-        summed = totals.told(model)
+        summed = totals.result(model)
         summed.scores = all_scores if scores else UNSET
         return summed
 
@@ -366,7 +363,7 @@ class Methods(Generic[Samples]):
         for many in bodies_of(samples_of(x, names=names), rows_per_request):
             answers.append((yield from self._predict_body(model, NDJSON, many.content, query)))
         if not answers:
-            raise BadInput("there is no row")
+            raise BadInput("there are no rows to send")
         return _joined(answers)
 
     @method
@@ -404,18 +401,18 @@ class Methods(Generic[Samples]):
         """Score a chunk of a file."""
         if file.kind != JSON:
             return (yield from self._predict_body(model, file.kind, piece.content, query))
-        # A JSON document is one row or many; so is its answer.
+        # A JSON document has one row or many; so has its response.
         call = _predict_call(model, JSON, piece.content, query, dict[str, Any])
-        told = yield from self._do(call)
-        if "scores" in told:
-            return msgspec.convert(told, PredictedMany)
-        one = msgspec.convert(told, Predicted)
+        answer = yield from self._do(call)
+        if "scores" in answer:
+            return msgspec.convert(answer, PredictedMany)
+        one = msgspec.convert(answer, Predicted)
         return PredictedMany(model, one.seq, [one.score], [one.label], [one.probability])
 
     def _predict_body(
         self, model: str, kind: str, body: bytes, query: Mapping[str, str]
     ) -> Steps[PredictedMany]:
-        """Score a body; if none of its rows is valid, every score is None."""
+        """Score a body. If no row is valid, every score is None."""
         try:
             return (yield from self._do(_predict_call(model, kind, body, query, PredictedMany)))
         except Refused as refused:
@@ -461,13 +458,13 @@ class Methods(Generic[Samples]):
 
     @method
     def take_version(self, model: str, name: str | None = None, *, note: str = "") -> Call[Version]:
-        """Keep a full copy of the state under a name."""
+        """Save a full copy of the state under a name."""
         body = encoded({"name": name, "note": note})
         return Call("POST", model_path(model, "versions"), Version, {}, _JSON_BODY, body)
 
     @method
     def versions(self, model: str) -> Call[Versions]:
-        """All versions, and the first seq that the journal has."""
+        """All versions, and the first seq in the journal."""
         return Call("GET", model_path(model, "versions"), Versions)
 
     @method
@@ -486,18 +483,16 @@ class Methods(Generic[Samples]):
     ) -> Call[RolledBack]:
         """Restore an earlier state, by the name of a version or by a seq."""
         if (version is None) == (seq is None):
-            raise BadInput("name a version or a seq, one of them")
+            raise BadInput("give either a version or a seq")
         body = encoded({"version": version} if seq is None else {"seq": seq})
         headers = {**_JSON_BODY, **with_key(key or new_key())}
         return Call("POST", model_path(model, "rollback"), RolledBack, {}, headers, body)
 
     @method
     def resume(self, model: str, *, rows: str, key: str | None = None) -> Call[Resumed]:
-        """End a pause of learning; `rows` in quarantine: `learn` them now, or `drop` them."""
+        """End a pause of learning; `learn` or `drop` the rows in quarantine."""
         if rows not in ("learn", "drop"):
-            raise BadInput(
-                f"the rows in quarantine are learned (learn) or dropped (drop), got {rows!r}"
-            )
+            raise BadInput(f"rows must be 'learn' or 'drop', got {rows!r}")
         headers = with_key(key or new_key())
         return Call("POST", model_path(model, "resume"), Resumed, {"rows": rows}, headers)
 
@@ -508,6 +503,14 @@ class Methods(Generic[Samples]):
 
     def _do(self, call: Call[T]) -> Steps[T]:
         return send(call, self._patience_s)
+
+
+class BlockingMethods(Methods[Iterable[Any]]):
+    """Base class of `Client`: its methods return results."""
+
+
+class AwaitedMethods(Methods[Iterable[Any] | AsyncIterable[Any]]):
+    """Base class of `AsyncClient`: its methods are coroutine functions."""
 
 
 _JSON_BODY = {"content-type": JSON}
@@ -530,7 +533,7 @@ def _predict_call(
 
 
 def _all_rejected(model: str, refused: Refused, seq: int) -> Learned:
-    """A refusal of all rows of a request, as the answer that it is among others."""
+    """Convert the refusal of all rows of a request to a response."""
     rejected = int(refused.problem.get("rejected") or 0)
     errors = [dict(error) for error in refused.errors]
     return Learned(model, seq, 0, 0, 0, None, rejected, False, errors=errors)
@@ -538,14 +541,14 @@ def _all_rejected(model: str, refused: Refused, seq: int) -> Learned:
 
 def _file_changed(file: RowFile, piece: Piece, refused: Refused) -> Refused:
     detail = (
-        f"{file.name}: its chunk {piece.number} was learned with another content under the key"
-        f" {piece.key!r}: the file has changed, or the key is another one's"
+        f"{file.name}: chunk {piece.number} was learned with other content under the key"
+        f" {piece.key!r}; use a new key for a changed file"
     )
     return Refused(refused.problem | {"detail": detail}, refused.status)
 
 
 def _joined(answers: list[PredictedMany]) -> PredictedMany:
-    """Answers to consecutive bodies as one; `seq` is the oldest."""
+    """Concatenate responses to consecutive bodies; `seq` is the oldest."""
     whole = answers[0]
     for more in answers[1:]:
         for error in more.errors or ():

@@ -1,4 +1,4 @@
-"""Progress of a learn: what a listener gets after each request, and a bar in the terminal."""
+"""Progress of a learn: argument of progress listeners, and a progress bar."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ class Progress:
     """State of a learn after a request."""
 
     rows: int
-    """Sent so far, good and bad."""
-    told: Learned
-    """The answer to this request alone; indices of rows count over all requests."""
+    """Rows sent so far, valid and invalid."""
+    response: Learned
+    """Response to this request; row indices count over all requests."""
     piece: Piece | None = None
     """The chunk of a file that this request sent."""
 
@@ -39,7 +39,7 @@ class ProgressBar:
     """A listener that draws a bar on standard error."""
 
     def __init__(self, name: str, size: int | None = None, *, is_file: bool = False) -> None:
-        # Here, because the client imports rich only if it shows a bar.
+        # Lazy import: only a bar needs rich.
         from rich import progress as bars
         from rich.console import Console
 

@@ -1,6 +1,7 @@
-"""Answers as the API gives them; fields that it leaves out are None, or UNSET on the hot routes.
+"""Response types. Absent fields are None; in responses of learn and predict they are UNSET.
 
-The types of learn and predict are the server's own; docs of each field: /docs of a server.
+The types of learn and predict are shared with the server (wire/). /docs of a server documents every
+field.
 """
 
 from datetime import datetime
@@ -40,14 +41,14 @@ __all__ = [
 
 
 class MaybeStale(Struct, kw_only=True):
-    """Answered from memory; `stale` while the store is away."""
+    """A response from memory; `stale` while the store is unavailable."""
 
     stale: bool | None = None
     age_seconds: float | None = None
 
 
 class Model(MaybeStale, kw_only=True):
-    """A model; in a list `samples` and `rejected` are None where it is not in memory."""
+    """A model. In a list `samples` and `rejected` are None for a model that is not in memory."""
 
     id: str
     spec: dict[str, Any]
@@ -60,7 +61,7 @@ class Model(MaybeStale, kw_only=True):
 
 
 class Change(Struct):
-    """Somebody changed a model: an entry of the audit log."""
+    """Entry of the audit log: one change of a model."""
 
     place: str
     time: datetime
@@ -75,21 +76,21 @@ class Change(Struct):
 
 
 class ChangePage(Struct):
-    """Changes, the oldest first; `next` asks for the next page."""
+    """A page of changes, oldest first; `next` is the `after` of the next page."""
 
     changes: list[Change]
     next: str | None
 
 
 class ModelPage(Struct):
-    """Models in the order of their ids; `next` asks for the next page."""
+    """A page of models, by id; `next` is the `after` of the next page."""
 
     models: list[Model]
     next: str | None
 
 
 class Certificate(MaybeStale, kw_only=True):
-    """Primal, dual and their gap; it certifies optimisation, not generalisation."""
+    """Primal, dual and duality gap. Certifies optimisation, not generalisation."""
 
     model: str
     member: str | None = None
@@ -104,7 +105,7 @@ class Certificate(MaybeStale, kw_only=True):
 
 
 class Weight(Struct, kw_only=True):
-    """The weight of a feature, of one class where there are several."""
+    """Weight of a feature; of one class in a multiclass model."""
 
     index: int
     weight: float
@@ -125,7 +126,7 @@ class Weights(MaybeStale, kw_only=True):
 
 
 class Support(MaybeStale, kw_only=True):
-    """The features that a sparse model uses, and how settled they are."""
+    """Features that a sparse model uses, and how stable they are."""
 
     model: str
     seq: int
@@ -135,7 +136,7 @@ class Support(MaybeStale, kw_only=True):
 
 
 class Counted(Struct):
-    """What some rows have shown."""
+    """Metrics of some rows."""
 
     rows: int
     loss: float | None
@@ -143,7 +144,7 @@ class Counted(Struct):
 
 
 class Member(Struct, kw_only=True):
-    """A member of a portfolio as it stands; `model` and `seq` where it was asked for alone."""
+    """Member of a portfolio; `model` and `seq` in a response for one member only."""
 
     name: str
     weight: float
@@ -159,7 +160,7 @@ class Member(Struct, kw_only=True):
 
 
 class Members(MaybeStale, kw_only=True):
-    """All members of a model, in the order in which they came."""
+    """All members of a model, in the order of their creation."""
 
     model: str
     seq: int
@@ -182,7 +183,7 @@ class Comparison(MaybeStale, kw_only=True):
 
 
 class Version(Struct, kw_only=True):
-    """A full copy of a state, by its name."""
+    """Named full copy of a state."""
 
     model: str
     name: str
@@ -194,7 +195,7 @@ class Version(Struct, kw_only=True):
 
 
 class Versions(Struct, kw_only=True):
-    """The versions of a model, and the first seq that its journal still holds."""
+    """Versions of a model, and the first seq in its journal."""
 
     model: str
     seq: int
@@ -203,7 +204,7 @@ class Versions(Struct, kw_only=True):
 
 
 class RolledBack(Struct, kw_only=True):
-    """The state is again what it was at `to_seq`."""
+    """Result of a rollback to the state at `to_seq`."""
 
     model: str
     seq: int
@@ -214,7 +215,7 @@ class RolledBack(Struct, kw_only=True):
 
 
 class Resumed(Struct, kw_only=True):
-    """Learning goes on; `learned` rows of the quarantine were learned first."""
+    """Result of a resume; `learned` rows of the quarantine were learned."""
 
     model: str
     seq: int
@@ -225,7 +226,7 @@ class Resumed(Struct, kw_only=True):
 
 
 class Unlearned(Struct, kw_only=True):
-    """A sample that was unlearned; `cleaning` until the store holds nothing older."""
+    """Result of an unlearn; `cleaning` while the store still has older data."""
 
     model: str
     sample: str
@@ -234,7 +235,7 @@ class Unlearned(Struct, kw_only=True):
 
 
 class Timeline(MaybeStale, kw_only=True):
-    """Metrics at some counts of learned rows, where the loss has drifted and the guard tripped."""
+    """Metrics over learned rows, with drifts of the loss and pauses by the guard."""
 
     model: str
     seq: int
@@ -244,8 +245,8 @@ class Timeline(MaybeStale, kw_only=True):
 
 
 class Event(Struct, kw_only=True):
-    """What is told of a model while it learns; `deleted` is the last one."""
+    """Server-sent event of a model; `deleted` is the last one."""
 
     kind: str
     id: str
-    told: dict[str, Any]
+    data: dict[str, Any]

@@ -1,9 +1,9 @@
-"""Rows of any kind -> samples of the API -> values of JSON -> NDJSON bodies.
+"""Conversion of rows (lists, dicts, NumPy, pandas, SciPy) to samples and NDJSON bodies.
 
-A sample is {"x": ..., "y": ..., "weight": ..., "id": ...}. Rows are lists of numbers, objects of
-features by name, or what libraries hold: a NumPy array, a pandas DataFrame, a matrix of
-scipy.sparse. None of these libraries is imported here; whoever passes such a value has done so.
-Missing values (NaN, None, NA) are sent as null, and the server refuses their rows.
+A sample is {"x": ..., "y": ..., "weight": ..., "id": ...}. Rows are lists of numbers, dicts of
+features by name, a NumPy array, a pandas DataFrame or a scipy.sparse matrix. None of these
+libraries is imported here. Missing values (NaN, None, NA) are sent as null; the server refuses such
+rows.
 """
 
 import sys
@@ -45,11 +45,11 @@ def samples_of(
     from 1. With a DataFrame, `y`, `weight` and `ids` may name columns, which are then not features.
     Raises BadInput if the lengths differ.
     """
-    beside = {"y": y, "weight": weight, "id": ids}
+    others = {"y": y, "weight": weight, "id": ids}
     frame = _loaded("pandas", "DataFrame")
     if frame and isinstance(x, frame):
-        x, beside = _without_columns(x, beside)
-    columns = {name: listed(values) for name, values in beside.items() if values is not None}
+        x, others = _without_columns(x, others)
+    columns = {name: listed(values) for name, values in others.items() if values is not None}
     rows = rows_of(x, names)
     iterators = [iter(column) for column in columns.values()]
     for number, row in enumerate(rows):
@@ -57,13 +57,13 @@ def samples_of(
         for name, values in zip(columns, iterators, strict=True):
             value = next(values, _END)
             if value is _END:
-                raise BadInput(f"there are more rows than values of {name!r}, which has {number}")
+                raise BadInput(f"{name!r} has {number} values, but there are more rows")
             if value is not None or name == "y":
                 sample[name] = value
         yield sample
     for name, values in zip(columns, iterators, strict=True):
         if next(values, _END) is not _END:
-            raise BadInput(f"there are more values of {name!r} than rows")
+            raise BadInput(f"{name!r} has more values than there are rows")
 
 
 def is_single(x: Any) -> bool:
@@ -91,15 +91,17 @@ def rows_of(x: Any, names: Sequence[str] | None = None) -> Iterator[Any]:
     if (sparse := sys.modules.get("scipy.sparse")) is not None and sparse.issparse(x):
         return _of_sparse(x, names)
     if isinstance(x, str | bytes) or not isinstance(x, Iterable):
-        raise BadInput(f"rows are lists, objects, an array, a DataFrame or a matrix, got {x!r:.60}")
+        raise BadInput(
+            f"rows must be lists, dicts, an array, a DataFrame or a matrix, got {x!r:.60}"
+        )
     return (row_of(row, names) for row in x)
 
 
 def sample(row: Any, y: Any, weight: Any, sample_id: Any) -> dict[str, Any]:
     """One sample of the API."""
-    told = {"x": row, "y": y}
-    beside = {"weight": weight, "id": sample_id}
-    return told | {name: value for name, value in beside.items() if value is not None}
+    fields = {"x": row, "y": y}
+    others = {"weight": weight, "id": sample_id}
+    return fields | {name: value for name, value in others.items() if value is not None}
 
 
 def sample_of(given: Any) -> Sample:
@@ -108,7 +110,7 @@ def sample_of(given: Any) -> Sample:
         return given
     if isinstance(given, tuple) and len(given) == 2:
         return {"x": row_of(given[0]), "y": given[1]}
-    raise BadInput(f'a sample is {{"x": ..., "y": ...}} or a pair (x, y), got {given!r:.60}')
+    raise BadInput(f'a sample must be {{"x": ..., "y": ...}} or a pair (x, y), got {given!r:.60}')
 
 
 def _is_mapping(x: Any) -> TypeGuard[Mapping[Any, Any]]:
@@ -117,7 +119,7 @@ def _is_mapping(x: Any) -> TypeGuard[Mapping[Any, Any]]:
 
 
 def _of_frame(frame: Any, names: Sequence[str] | None) -> Iterator[Any]:
-    """Columns with text labels are features of these names; others are numbered."""
+    """Rows of a DataFrame: text column labels are feature names; otherwise numbered."""
     labels = list(frame.columns)
     if names is None and all(isinstance(label, str) for label in labels):
         names = labels
@@ -132,7 +134,7 @@ def _of_sparse(matrix: Any, names: Sequence[str] | None) -> Iterator[dict[str, A
     rows = matrix.tocsr()
     called = names if names is not None else range(1, rows.shape[1] + 1)
     if len(called) != rows.shape[1]:
-        raise BadInput(f"the matrix has {rows.shape[1]} columns, and there are {len(called)} names")
+        raise BadInput(f"the matrix has {rows.shape[1]} columns, but there are {len(called)} names")
     for row in range(rows.shape[0]):
         here = slice(rows.indptr[row], rows.indptr[row + 1])
         places, values = rows.indices[here].tolist(), rows.data[here].tolist()
@@ -143,18 +145,18 @@ def _named(values: list[Any], names: Sequence[str] | None) -> Any:
     if names is None:
         return values
     if len(names) != len(values):
-        raise BadInput(f"a row has {len(values)} values, and there are {len(names)} names")
+        raise BadInput(f"a row has {len(values)} values, but there are {len(names)} names")
     return dict(zip(names, values, strict=True))
 
 
-def _without_columns(frame: Any, beside: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+def _without_columns(frame: Any, others: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """The feature columns, and the columns that `y`, `weight` and `ids` name."""
-    called = {name: column for name, column in beside.items() if isinstance(column, str)}
+    called = {name: column for name, column in others.items() if isinstance(column, str)}
     for name, column in called.items():
         if column not in frame.columns:
-            raise BadInput(f"the table has no column {column!r}, of which {name!r} should be")
+            raise BadInput(f"the table has no column {column!r} (argument {name!r})")
     found = {name: frame[column] for name, column in called.items()}
-    return frame.drop(columns=list(called.values())), beside | found
+    return frame.drop(columns=list(called.values())), others | found
 
 
 def _loaded(module: str, name: str) -> Any:
@@ -168,11 +170,11 @@ def _loaded(module: str, name: str) -> Any:
 def sample_line(sample: Mapping[str, Any], row: int = 0) -> bytes:
     """A sample as JSON. Raises BadInput, which names the row, for an invalid sample."""
     try:
-        told = sample if _is_plain(sample) else _plain_sample(sample)
+        fields = sample if _is_plain(sample) else _plain_sample(sample)
     except TypeError as wrong:
         raise BadInput(f"row {row}: {wrong}") from None
     try:
-        return _encoder.encode(told)
+        return _encoder.encode(fields)
     except _CANNOT_BE_WRITTEN as wrong:
         raise BadInput(f"row {row} cannot be sent: {wrong}: {sample!r:.200}") from None
 
@@ -180,11 +182,11 @@ def sample_line(sample: Mapping[str, Any], row: int = 0) -> bytes:
 def labels_body(labels: Mapping[str | int, Any]) -> bytes:
     """Labels by the ids of their rows, as JSON. Raises BadInput."""
     try:
-        told = [
+        fields = [
             {"id": _id(sample), "y": _plain_as("the label of {!r}", sample, y)}
             for sample, y in labels.items()
         ]
-        return _encoder.encode({"labels": told})
+        return _encoder.encode({"labels": fields})
     except _CANNOT_BE_WRITTEN as wrong:
         raise BadInput(str(wrong)) from None
 
@@ -212,7 +214,7 @@ def plain(value: Any) -> Any:
         found = value.tolist()
         if type(found) in _PLAIN and not (type(found) is int and _holds_times(value)):
             return found
-    raise TypeError(f"{type(value).__name__} is no number, bool or text: {value!r:.60}")
+    raise TypeError(f"{type(value).__name__} is not a number, bool or text: {value!r:.60}")
 
 
 def listed(values: Any) -> Any:
@@ -242,13 +244,13 @@ def _is_plain(sample: Mapping[str, Any]) -> bool:
 
 
 def _plain_sample(sample: Mapping[str, Any]) -> dict[str, Any]:
-    told = dict(sample) | {"x": _plain_row(sample["x"])}
+    fields = dict(sample) | {"x": _plain_row(sample["x"])}
     for name in ("y", "weight"):
-        if name in told:
-            told[name] = _plain_as("the {}", "label" if name == "y" else name, told[name])
-    if "id" in told:
-        told["id"] = _id(told["id"])
-    return told
+        if name in fields:
+            fields[name] = _plain_as("the {}", "label" if name == "y" else name, fields[name])
+    if "id" in fields:
+        fields["id"] = _id(fields["id"])
+    return fields
 
 
 def _plain_row(x: Any) -> Any:
@@ -259,7 +261,7 @@ def _plain_row(x: Any) -> Any:
         return [_plain_as("feature {!r}", index, value) for index, value in enumerate(x, 1)]
     if x is None:
         return None
-    raise TypeError(f"a row is a list, an object or an array, got {type(x).__name__}: {x!r:.60}")
+    raise TypeError(f"a row must be a list, a dict or an array, got {type(x).__name__}: {x!r:.60}")
 
 
 def _plain_as(what: str, name: Any, value: Any) -> Any:

@@ -1,12 +1,12 @@
 #!/bin/sh
-# What the process writes beside its store: a copy of the image's kernel cache, which may be
-# read-only and owned by root, and what several workers tell each other.
+# Chooses writable folders for files outside the store: a copy of the image's kernel cache, which is
+# owned by root and may be read-only, and the files that workers share.
 set -eu
-# Where the root is read-only, the volume may be all that can be written.
+# With a read-only root the volume may be the only writable place.
 if [ -z "${TMPDIR:-}" ] && ! [ -w /tmp ]; then
   export TMPDIR=/data/.tmp
   mkdir -p "$TMPDIR"
-  # Of workers that were killed; those that live write there each second.
+  # Remove folders of killed workers; running workers write there every second.
   find "$TMPDIR" -mindepth 1 -maxdepth 1 -name 'dualstream-workers-*' -mmin +60 -exec rm -rf {} +
 fi
 if [ -z "${DUALSTREAM_CACHE_DIR:-}" ]; then

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Whether the server beside it is ready: exit code 0, else 1 and the reason.
+"""Health check: exits with 0 if the server is ready, else with 1 and the reason.
 
-It asks where the environment says that the server is, by TLS where it serves that. The answer is
-about this machine alone, so nobody's certificate is checked and no proxy is asked.
+Asks /readyz at the address that the environment sets, by TLS if the server uses TLS. The request
+stays on this machine, so certificates are not verified and proxies are not used.
 """
 
 import os

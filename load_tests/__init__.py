@@ -1,1 +1,1 @@
-"""What Dualstream costs, always as a ratio to a peer measured in the same run."""
+"""Benchmarks. Each figure is a ratio to a peer measured in the same run."""

@@ -1,4 +1,4 @@
-"""`make bench`: run the benchmarks named, or all, and write RESULTS.md, or their sections of it."""
+"""`make bench`: run the named benchmarks, or all, and write their sections of RESULTS.md."""
 
 import argparse
 import platform
@@ -34,7 +34,7 @@ RESULTS = Path(__file__).parent / "RESULTS.md"
 
 
 def main(names: list[str], only: list[str]) -> None:
-    """Run the benchmarks; with `only` so many groups of rows of a single one, and write nothing."""
+    """Run the benchmarks. With `only`, run these groups of one benchmark and write nothing."""
     rows: list[Row] = []
     sections: dict[str, list[str]] = {}
     for name in names or BENCHMARKS:
@@ -66,10 +66,10 @@ def main(names: list[str], only: list[str]) -> None:
 
 
 def alone(names: list[str]) -> list[str]:
-    """What a section says that others were not written with."""
+    """Heading of a section: how and when it was measured."""
     return [
         f"`python -m load_tests {' '.join(names)}` on {datetime.now(UTC):%Y-%m-%d}; {machine()}.",
-        f"Sides take turns, {ROUNDS} rounds ({FEW_ROUNDS} where it says so); the ratio is the "
+        f"The sides alternate for {ROUNDS} rounds ({FEW_ROUNDS} where noted). The ratio is the "
         "median of the rounds' ratios.",
     ]
 
@@ -79,8 +79,8 @@ def document(rows: list[Row]) -> str:
         "# Benchmarks",
         "",
         f"`make bench` on {datetime.now(UTC):%Y-%m-%d}; {machine()}.",
-        f"Sides take turns, {ROUNDS} rounds ({FEW_ROUNDS} for single learners); the ratio is the "
-        "median of the rounds' ratios.",
+        f"The sides alternate for {ROUNDS} rounds ({FEW_ROUNDS} for single learners). The ratio is "
+        "the median of the rounds' ratios.",
         "",
         *table(rows),
         "",
@@ -89,7 +89,7 @@ def document(rows: list[Row]) -> str:
 
 
 def table(rows: list[Row]) -> list[str]:
-    """The rows, and below them what is to be said of single ones."""
+    """The rows as a table, followed by the notes on single rows."""
     if not rows:
         return []
     notes = [f"- {row.what} against {row.peer}: {note}" for row in rows for note in row.notes]

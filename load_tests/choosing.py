@@ -1,4 +1,4 @@
-"""The plot of docs/guides/choosing.md: every algorithm as it is by default, on two real streams.
+"""Plot for docs/guides/choosing.md: each algorithm with its defaults, on two real streams.
 
 DUALSTREAM_DATA=... python -m load_tests.choosing
 """
@@ -17,8 +17,8 @@ from load_tests.streams.data import stream
 
 PLACE = Path(__file__).parent.parent / "docs" / "images" / "choosing.png"
 STREAMS = {
-    "a9a": "a9a, 32,561 rows: it stands still",
-    "elec2": "elec2, 45,312 rows: it drifts",
+    "a9a": "a9a, 32,561 rows: no drift",
+    "elec2": "elec2, 45,312 rows: drift",
 }
 START = {"algorithm": "dual_ascent", "loss": "logistic", "strength": 30, "scaling": "balanced"}
 ALGORITHMS = (
@@ -45,7 +45,7 @@ SPECS = {
 
 
 def errors(rows: Batch, spec: dict[str, object]) -> float:
-    """The share of rows whose score, before they were learned, had the wrong sign."""
+    """Share of rows whose score, before the row was learned, had the wrong sign."""
     features = {"kind": "indexed", "dim": rows.dim}
     outcome = make_learner({**spec, "features": features}).learn(rows)
     return float(np.mean((outcome.scores >= 0.0) != (rows.labels > 0.0)))

@@ -1,6 +1,6 @@
-"""What a server takes beside time: memory of its processes, bytes of the journal in the store.
+"""Memory of the server's processes, and bytes of a row in the store.
 
-Nothing here depends on how fast the machine is, or on what else runs there.
+Neither depends on the speed of the machine or on its load.
 """
 
 import re
@@ -23,13 +23,13 @@ from tests.redis_server import running_redis
 TITLE = "Memory and bytes"
 ROWS = 2000
 MB = 1e6
-# No snapshot is written: the journal has all rows, and nothing else is in the store.
+# No snapshot is written, so the store has the journal of all rows and nothing else.
 FLAGS = ["--snapshot-every", "1000000"]
 _told: list[str] = []
 
 
 def rows() -> list[Row]:
-    """None: nothing is compared; `about` has what was found."""
+    """No rows, because no peer is compared. `about` has the figures."""
     _told.clear()
     with stores() as urls:
         _told.extend(memory(urls["SQLite"]))
@@ -43,7 +43,7 @@ def about() -> list[str]:
 
 @contextmanager
 def stores() -> Iterator[dict[str, str]]:
-    """The stores by name, empty."""
+    """Empty stores by name."""
     with tempfile.TemporaryDirectory(prefix="dualstream-bench-") as folder, ExitStack() as stack:
         yield {
             "SQLite": f"sqlite:///{Path(folder) / 'bench.db'}",
@@ -52,8 +52,8 @@ def stores() -> Iterator[dict[str, str]]:
 
 
 def memory(store: str) -> Iterator[str]:
-    """Of processes that are ready and have no model; PSS, as processes share what they import."""
-    yield "Memory of a server that is ready, without models, all its processes (PSS):"
+    """Memory of ready processes without models, as PSS: processes share what they import."""
+    yield "Memory of a ready server without models, over all its processes (PSS):"
     yield ""
     yield "| workers | MB |"
     yield "|---|---|"
@@ -64,7 +64,7 @@ def memory(store: str) -> Iterator[str]:
 
 
 def proportional_set(process: int) -> int:
-    """Bytes of memory of a process and of all below it, what they share counted once."""
+    """Bytes of memory of a process and its descendants; shared pages count once (PSS)."""
     own = re.search(r"^Pss: +(\d+) kB", Path(f"/proc/{process}/smaps_rollup").read_text(), re.M)
     assert own is not None
     children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
@@ -72,7 +72,7 @@ def proportional_set(process: int) -> int:
 
 
 def bytes_of_rows(urls: dict[str, str]) -> Iterator[str]:
-    """What rows take in the store until snapshots let them go."""
+    """Bytes of a row in the store before the journal is trimmed."""
     yield f"Bytes of the store a row, {ROWS:,} rows of Adult, no snapshot yet:"
     yield ""
     yield "| rows | SQLite, its file | Redis, its memory |"
@@ -92,13 +92,13 @@ def bytes_of_rows(urls: dict[str, str]) -> Iterator[str]:
         yield f"| {what} | " + " | ".join(f"{each:.0f}" for each in taken) + " |"
     yield ""
     yield (
-        "Of an `id` or an `Idempotency-Key` the store keeps a digest and its place, for "
-        "`KEY_TTL_S` and a million of them, whatever becomes of the row."
+        "The store keeps a digest of each `id` and `Idempotency-Key` with its log position, for "
+        "`KEY_TTL_S` and up to a million of them, also after the row is trimmed."
     )
 
 
 def taken_by(url: str, bodies: list[dict[str, Any]]) -> float:
-    """Bytes by which the store grows as these are learned."""
+    """Bytes by which the store grows when it learns these requests."""
     with (
         ServerProcess(url, FLAGS) as server,
         httpx.Client(base_url=server.url, timeout=120) as client,
@@ -113,7 +113,7 @@ def taken_by(url: str, bodies: list[dict[str, Any]]) -> float:
 
 
 def taken(url: str) -> int:
-    """Bytes of the store now: of a file once all that is in its log has come into it."""
+    """Bytes of the store. Checkpoints SQLite first, so that the WAL is part of the file."""
     if url.startswith("redis"):
         with redis.Redis.from_url(url) as client:
             return int(client.info("memory")["used_memory_dataset"])

@@ -1,4 +1,4 @@
-"""MCPA beside LIBLINEAR: seconds to one objective, on all of Adult."""
+"""MCPA against LIBLINEAR: seconds to one objective on all of Adult."""
 
 import time
 import warnings
@@ -56,7 +56,7 @@ def against_liblinear() -> Row:
 
 
 def solved(batch: Batch, tol: float = TOL):  # type: ignore[no-untyped-def]
-    """LinearSVC penalises its intercept, and so do we here."""
+    """LinearSVC penalises its intercept, so this run does, too."""
     return solve(batch, "mcpa", rho=1 / (C * len(batch)), tol=tol, intercept="penalized")
 
 
@@ -74,6 +74,6 @@ def seconds(work) -> float:  # type: ignore[no-untyped-def]
 
 def about() -> list[str]:
     return [
-        "LIBLINEAR proves nothing about how far its answer is from the best one; its tolerance",
-        "here is looked up so that its objective is just as good: no user can do that beforehand.",
+        "LIBLINEAR gives no bound on the distance to the optimum. Its tolerance here is searched",
+        "so that its objective is equally good, which a user cannot do in advance.",
     ]

@@ -1,7 +1,8 @@
-"""The open loop in a process of its own, which nothing else on its core holds up.
+"""Open-loop load generator in a process of its own.
 
-It runs before all others there where that is allowed (SCHED_FIFO, else the highest niceness), and
-sleeps until something is due or answered: one that spins is stopped by the kernel now and then.
+It runs with SCHED_FIFO, or else with the highest niceness that is allowed, so that other processes
+of its core do not delay it. It sleeps until a request is due or answered: the kernel throttles a
+real-time process that spins.
 """
 
 import os
@@ -18,9 +19,9 @@ ROOT = Path(__file__).parent.parent
 
 
 class Order(msgspec.Struct):
-    """What is to be sent: a line of the file in each request; and what is asked beside them.
+    """Requests to send: one line of the file in each, and a probe sent at the same time.
 
-    targets  a file with the target of each request, in place of the one for all
+    targets a file with the target of each request, in place of one target for all
     """
 
     url: str
@@ -36,14 +37,14 @@ class Order(msgspec.Struct):
 
 
 class Done(msgspec.Struct):
-    """What the run came to, and how urgent the generator was."""
+    """Results of a run, and the priority of the generator."""
 
     urgency: str
     drive: Drive
 
 
 def drive_apart(order: Order) -> Done:
-    """Drive from a new process. Raises RuntimeError with what it complains of."""
+    """Drive from a new process. Raises RuntimeError with the process's error output."""
     ran = subprocess.run(
         [sys.executable, "-m", "load_tests.generator"],
         input=msgspec.json.encode(order, enc_hook=str),
@@ -57,7 +58,7 @@ def drive_apart(order: Order) -> Done:
 
 
 def be_urgent() -> str:
-    """Run before all others, as far as that is allowed; what it came to."""
+    """Take the highest allowed priority; returns its name."""
     try:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     except OSError:

@@ -1,8 +1,8 @@
-"""Durable learning over HTTP, one sample a request, against what a user would have written.
+"""Durable learning over HTTP, one sample a request, compared with hand-written services.
 
-The server runs on core 0; the generator (wrk), and Redis where it is used, on core 1. After each
-run of ours the journal is read: what was answered stands in it once and is in the state, or the
-row is void.
+The server runs on core 0; the generator (wrk) and Redis, if used, run on core 1. After each run of
+Dualstream the journal is read: each answered row must be in the journal once, and in the state.
+Otherwise the row is void.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ SERVER_CORE, GENERATOR_CORE = "0", "1"
 
 @dataclass
 class Side:
-    """One server under load: where to send, and how to check afterwards."""
+    """One server under load: its address, and how to check it after the run."""
 
     url: str
     server: int
@@ -55,7 +55,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Load:
-    """What is sent: so many lines of a file in each request."""
+    """Requests to send: `lines` lines of a file in each."""
 
     bodies: Path
     lines: int = 1
@@ -112,7 +112,7 @@ def pinned(core: str) -> list[str]:
 
 @contextmanager
 def ours(store: str, durability: str) -> Iterator[Side]:
-    """Dualstream on a store, with a model `bench`."""
+    """Dualstream on a store, with a model named `bench`."""
     with serving(store, durability, {"bench": SPEC}) as sides:
         yield sides["bench"]
 
@@ -124,8 +124,8 @@ def serving(
     specs: Mapping[str, Mapping[str, Any]],
     core: str | None = SERVER_CORE,
 ) -> Iterator[dict[str, Side]]:
-    """Dualstream on a store, with a model of each name; on one core, or on all."""
-    # The whole journal is held against the state afterwards.
+    """Dualstream on a store, with a model of each name, on one core or on all."""
+    # The checker compares the whole journal with the state afterwards.
     flags = ["--durability", durability, "--keep-records", "1000000000"]
     with ServerProcess(store, flags, prefix=pinned(core) if core else []) as server:
         for model, spec in specs.items():
@@ -142,7 +142,7 @@ def serving(
 
 
 def create(url: str, model: str, spec: Mapping[str, Any]) -> None:
-    """The first model of a family on a machine waits for its kernels."""
+    """Create a model. The first of a family on a machine waits for its kernels."""
     httpx.put(f"{url}/models/{model}", json=spec, timeout=240).raise_for_status()
 
 
@@ -179,7 +179,7 @@ def peer(target: str) -> Iterator[Side]:
 
 
 def send(what: Load, side: Side) -> float:
-    """Requests per second of one run; a failed check makes the side void."""
+    """Requests per second of one run. A failed check voids the side."""
     with tempfile.NamedTemporaryFile("r", prefix="dualstream-acks-") as acks:
         before, server = _cpu_seconds(), cpu_seconds(side.server)
         began = time.perf_counter()
@@ -228,33 +228,33 @@ def wrk() -> str:
 
 
 def _cpu_seconds() -> float:
-    """CPU seconds of this process's finished children: the generator's, between two calls."""
+    """CPU seconds of finished child processes: the generator's, between two calls."""
     times = os.times()
     return times.children_user + times.children_system
 
 
 def checked(store: str, model: str, acks: list[int], rows_each: int = 1) -> str:
-    """What is wrong with a model after acknowledgements of so many rows each."""
+    """Errors of a model, given the seqs that were acknowledged for `count` rows each."""
     return asyncio.run(check(store, model, acks, rows_each))
 
 
 async def check(store: str, model: str, acks: list[int], rows_each: int) -> str:
-    """Empty when each answered row stands in the journal once and in the state."""
+    """Empty if each answered row is in the journal once and in the state."""
     return await check_spans(store, model, [(seq, rows_each) for seq in acks])
 
 
 async def check_spans(store: str, model: str, answers: Iterable[tuple[int, int]]) -> str:
-    """The same of answers that each tell the last seq of their rows and how many they are."""
+    """The same check for answers that give their last seq and their number of rows."""
     journal = await open_journal(store)
     try:
         replica = Replica(await _settled(journal, model))
         await replica.load(journal)
         report = await check_history(journal, model, [], samples=replica.learner.samples)
-        # Rows carry no key here: each answer tells where its rows stand.
+        # Rows have no key here. Each answer gives the seqs of its rows.
         end = 0
         for seq, count in sorted(answers):
             if seq - count < end:
-                return "history: an answered row is lost or doubled"
+                return "history: an answered row is lost or duplicated"
             end = seq
         if end > report.rows:
             return "history: an answered row is lost"
@@ -266,7 +266,7 @@ async def check_spans(store: str, model: str, answers: Iterable[tuple[int, int]]
 
 
 async def _settled(journal: Journal, model: str) -> ModelRecord:
-    """The model, once what its clients no longer wait for has been journalled, too."""
+    """The model, after requests whose clients stopped waiting have been journalled, too."""
     record = await journal.get(model)
     while True:
         await asyncio.sleep(0.5)

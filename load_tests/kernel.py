@@ -1,4 +1,4 @@
-"""The learn kernel: rows per second beside scikit-learn's SGDClassifier."""
+"""Learn kernel: rows per second against scikit-learn's SGDClassifier."""
 
 import time
 import warnings
@@ -16,13 +16,13 @@ def rows() -> list[Row]:
 
 
 def adult(copies: int = 1) -> Batch:
-    """Adult, so many times over."""
+    """Adult, repeated `times` times."""
     once = Batch.from_libsvm(b"\n".join(adult_lines()), 123).batch
     return Batch.concat([once] * copies)
 
 
 def seconds_to_learn(batch: Batch, dim: int) -> float:
-    """From an empty learner over all rows, in slices as the service takes them."""
+    """Seconds for all rows from an empty learner, in slices as the service takes them."""
     spec = {
         "algorithm": "dual_ascent",
         "loss": "hinge",

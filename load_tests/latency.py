@@ -1,7 +1,7 @@
 """Latency of durable learning at shares of the highest rate, by an open-loop generator.
 
-The highest rate is that of wrk over the same connections, right before. Server and store are on
-core 0, the generator runs before all others on core 1.
+The highest rate is measured by wrk over the same connections immediately before. The server and the
+store are on core 0, the generator runs with real-time priority on core 1.
 """
 
 import os
@@ -30,7 +30,7 @@ from tests.redis_server import running_redis
 
 TITLE = "Latency"
 SHARES = (0.2, 0.5, 0.8)
-"""Of the highest rate."""
+"""Shares of the highest rate."""
 SECONDS, WARM_SECONDS, BODIES = 3.0, 1.0, 5000
 MAX_SLIP_MS = 1.0
 """At the 99th percentile: above it a run says more of the generator than of the server."""
@@ -41,7 +41,7 @@ _urgencies: set[str] = set()
 
 
 def rows() -> list[Row]:
-    """None: there is no peer. What is measured stands in `about`."""
+    """No rows, because there is no peer. `about` has the figures."""
     _table.clear()
     _curves.clear()
     _urgencies.clear()
@@ -70,7 +70,7 @@ def store(name: str, folder: Path) -> Iterator[Side]:
 
 
 def measured(name: str, side: Side, load: Load) -> list[str]:
-    """A line for each share."""
+    """A line of the table for each share."""
     highest = statistics.median(send(load, side) for _ in range(3))
     runs: dict[float, list[Drive]] = {share: [] for share in SHARES}
     warm = _driven(side, load, SHARES[0] * highest, WARM_SECONDS)
@@ -96,21 +96,21 @@ def _driven(side: Side, load: Load, rate: float, seconds: float) -> Drive:
 
 
 def _standing(runs: Sequence[Drive]) -> list[Drive]:
-    """Those that are not void."""
+    """Runs that are not void."""
     return [run for run in runs if run.slip_ms(0.99) <= MAX_SLIP_MS]
 
 
 def line_of(name: str, share: float, highest: float, runs: Sequence[Drive], wrong: str) -> str:
     kept = _standing(runs)
-    verdict = wrong or f"{len(kept)} of {len(runs)} runs stand"
+    outcome = wrong or f"{len(kept)} of {len(runs)} runs stand"
     quantiles = [_spread([run.latency_ms(at) for run in kept]) for at in (0.5, 0.99, 0.999)]
     slip = _spread([run.slip_ms(0.99) for run in runs])
-    cells = [f"{name}, {share:.0%} of {highest:,.0f} requests/s", *quantiles, slip, verdict]
+    cells = [f"{name}, {share:.0%} of {highest:,.0f} requests/s", *quantiles, slip, outcome]
     return "| " + " | ".join(cells) + " |"
 
 
 def _spread(figures: Sequence[float]) -> str:
-    """Median, least and most."""
+    """Median, minimum and maximum."""
     if not figures:
         return "void"
     return f"{statistics.median(figures):.2f} ({min(figures):.2f} to {max(figures):.2f})"
@@ -119,12 +119,11 @@ def _spread(figures: Sequence[float]) -> str:
 def about() -> list[str]:
     return [
         "`python -m load_tests latency` runs these alone: durable single-sample JSON learn, "
-        f"{CONNECTIONS} connections, one worker; requests are sent when they are due, and latency "
-        f"counts from then. {ROUNDS} runs of {SECONDS:.0f} s in turns; ms, median of the runs "
-        "(spread). A run in which the generator itself was late by more than "
-        f"{MAX_SLIP_MS:g} ms at the 99th percentile is void; it is a process of its own on core "
-        f"{GENERATOR_CORE}, with {' or '.join(sorted(_urgencies))}. The history is checked "
-        "afterwards.",
+        f"{CONNECTIONS} connections, one worker. Requests are sent when due, and latency counts "
+        f"from the due time. {ROUNDS} alternating runs of {SECONDS:.0f} s; ms, median of the runs "
+        f"(spread). A run whose generator has a p99 slip above {MAX_SLIP_MS:g} ms is void. The "
+        f"generator is a process of its own on core {GENERATOR_CORE}, with "
+        f"{' or '.join(sorted(_urgencies))}. The history is checked afterwards.",
         "",
         "| what | p50 | p99 | p99.9 | the generator's p99 slip | |",
         "|---|---|---|---|---|---|",
@@ -133,5 +132,5 @@ def about() -> list[str]:
 
 
 def draw(_: Sequence[Row]) -> str:
-    """The quantiles of all runs that stand."""
+    """Plot the quantiles of all valid runs."""
     return quantiles(_curves, "latency", "Durable single-sample JSON learn, sent when due")

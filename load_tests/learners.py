@@ -1,7 +1,7 @@
-"""Every learner's kernel beside SGDClassifier and beside River, and its cost against the width.
+"""Each learner's kernel against SGDClassifier and River, and its cost against the width.
 
-The peer is the one of the same kind: SGDClassifier with the learner's penalty, River's nearest
-model on the first rows, as dictionaries made before the clock starts.
+The peer is of the same kind: SGDClassifier with the learner's penalty, and River's nearest model on
+the first rows, as dictionaries made before the clock starts.
 """
 
 import time
@@ -20,7 +20,7 @@ from load_tests.measure import FEW_ROUNDS, Row, interleaved
 RIVER_ROWS = 4000
 WIDE, NARROW, NONZEROS, WIDE_ROWS = 1_000_000, 1_000, 50, 50_000
 
-# What the gates are for: l2 and one-step learners. Their cost does not depend on the width.
+# Learners with a gate: l2 and one-step. Their cost does not depend on the width.
 FAST: Mapping[str, Mapping[str, Any]] = {
     "dual_ascent logistic": {"algorithm": "dual_ascent", "loss": "logistic"},
     "dual_ascent hinge, averaged": {"algorithm": "dual_ascent", "loss": "hinge"},
@@ -38,7 +38,7 @@ FAST: Mapping[str, Mapping[str, Any]] = {
     "romma": {"algorithm": "romma"},
     "alma": {"algorithm": "alma"},
 }
-# Stated, and held to no gate: O(dim) or more a row, or a stage beside the learner.
+# Reported without a gate: O(dim) or more a row, or a stage in front of the learner.
 SLOW: Mapping[str, Mapping[str, Any]] = {
     "dual_ascent behind balanced scaling": {
         "algorithm": "dual_ascent",
@@ -77,7 +77,7 @@ def rows() -> list[Row]:
 
 
 def rate(spec: Mapping[str, Any], batch: Batch, dim: int) -> float:
-    """Rows per second from an empty learner over all rows."""
+    """Rows per second over all rows from an empty learner."""
     learner = make_learner(resolve_spec({**spec, "features": {"kind": "indexed", "dim": dim}}))
     began = time.perf_counter()
     for first in range(0, len(batch), SLICE_ROWS):
@@ -114,7 +114,7 @@ def against_peers(
 
 
 def sgd_classifier(spec: Mapping[str, Any], batch: Batch) -> float:
-    """One pass of the peer with the loss and the kind of penalty of the learner."""
+    """One pass of the peer with the learner's loss and kind of penalty."""
     from sklearn.linear_model import SGDClassifier
 
     is_sparse = spec["algorithm"] in ("rda", "rda_plus", "fobos", "truncated_gradient")
@@ -171,7 +171,7 @@ def against_width(name: str, spec: Mapping[str, Any]) -> Row:
 
 
 def uniform(dim: int, n: int = WIDE_ROWS) -> Batch:
-    """Rows of NONZEROS columns, one from each of as many equal strips."""
+    """Rows of NONZEROS columns, one from each of NONZEROS equal strips."""
     rng = np.random.default_rng(0)
     strip = dim // NONZEROS
     indices = rng.integers(0, strip, (n, NONZEROS)) + np.arange(NONZEROS) * strip

@@ -1,16 +1,17 @@
-"""Ten thousand models with memory for 500 of them, chosen by a Zipf law, against one model.
+"""10,000 models with memory for 500 of them, chosen by a Zipf law, against one model.
 
-Each has learned 2,000 rows before, appended to the journal directly. Samples come one a request
-over 64 connections: as fast as they are answered, which measures how many are answered a second
-more than how long one takes, as 64 are always under way; and when they are due, as many a second
-to both sides, a fifth and half of what many models sustain. Latency counts from the due time then,
-and waiting behind others is part of it. Before the first measured round the server is run in, until
-what is asked for often is in memory; what is asked for seldom is loaded from its journal, or from
-the snapshot that it left with. Afterwards the journals of a sample of models are held against what
-was answered.
+Each model has learned 2,000 rows before the run; these are appended to the journal directly.
+Requests have one sample and come over 64 connections, in two ways. In a closed loop each connection
+sends again once it is answered: that measures throughput. In an open loop requests are sent when
+due, at the same rate for both sides, 20 % and 50 % of the throughput of the many models. Latency
+counts from the due time and includes waiting for a free connection.
 
-A third side has as many models of one row each, which have next to nothing to replay: what they
-cost more than one model is the rest of a miss, and that every request is a group of its own.
+Before the first measured round the server runs in, until the models requested often are in memory.
+Other models are loaded from their journal, or from the snapshot of their last eviction. Afterwards
+the journals of a sample of models are compared with the answers.
+
+A third side has 10,000 models of one row each, with next to nothing to replay. Their extra cost
+over one model is the fixed part of a cache miss, and a group of its own for each request.
 """
 
 import asyncio
@@ -58,9 +59,9 @@ HELD = 500
 """Models in memory at most."""
 EXPONENT = 1.1
 SHARES = (0.2, 0.5)
-"""Of the requests that many models are answered a second, that come a second when due."""
+"""Open-loop rates, as shares of the closed-loop throughput of the many models."""
 MAX_SLIP_MS = 1.0
-"""Of the generator at the 99th percentile: above it a run says more of it than of the server."""
+"""Limit of the generator's own p99 delay; above it a run measures the generator."""
 SECONDS, RUN_IN_S = 5, 60
 CLOSED = "as fast as they are answered"
 SPEC = {
@@ -70,14 +71,14 @@ SPEC = {
     "retain": 1000,
 }
 CHECKED, REPLAYED = 200, 20
-"""So many models' journals are held against the answers, and so many replayed without snapshots."""
+"""Models whose journals are compared with the answers; models replayed without snapshots."""
 
 _about: list[str] = []
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run of the generator: what it saw, and what the server did for it."""
+    """One run of the generator: its results, and the server's counters."""
 
     requests: int
     seconds: float
@@ -95,7 +96,7 @@ class Run:
 
 @dataclass
 class Side:
-    """A server and the models that it is asked for."""
+    """A server and the models that requests name."""
 
     name: str
     store: str
@@ -104,14 +105,14 @@ class Side:
     """Its process id."""
     models: int
     length: int
-    """Rows that each has learned before."""
+    """Rows that each model learned before the run."""
     runs: dict[str, list[Run]] = field(default_factory=lambda: defaultdict(list))
     acks: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     void: str = ""
     seed: int = 0
 
     def counted(self) -> str:
-        """The models, in words."""
+        """The number of models, in words."""
         of = f" of {self.length:,} row" if self.length < ROWS else ""
         return f"{self.models:,} model{'s' * (self.models > 1)}{of}"
 
@@ -129,10 +130,10 @@ def rows() -> Iterator[Row]:
         ):
             store = f"sqlite:///{folder}/{name}.db"
             asyncio.run(prepare(store, models, length))
-            # The whole journals are held against the answers afterwards.
+            # The checker compares whole journals with the answers afterwards.
             flags = ["--keep-records", "1000000000", "--models-held", str(HELD)]
             with ServerProcess(store, flags):
-                pass  # what was written just before is on the disk now, and kernels are compiled
+                pass  # Prepared stores are on disk by now, and kernels are compiled.
             began = time.perf_counter()
             server = stack.enter_context(ServerProcess(store, flags, prefix=pinned(SERVER_CORE)))
             where = (server.url, server.process.pid)
@@ -187,7 +188,7 @@ def compare(
 
 
 def told(side: Side, runs: list[Run]) -> str:
-    """What the runs of a side came to."""
+    """Summary of a side's runs."""
     requests = sum(run.requests for run in runs)
     loads, load_s = sum(run.loads for run in runs), sum(run.load_s for run in runs)
     text = (
@@ -210,15 +211,15 @@ def about() -> list[str]:
     lines = [f"- {line}" for line in _about]
     note = (
         f"`python -m load_tests many_models` runs these alone: {RUN_IN_S} s of running in, then "
-        f"runs of {SECONDS} s in turns. {CONNECTIONS} connections that each send again once they "
-        "are answered measure throughput: of one model what is under way shares appends, of many "
-        "each is an append of its own, and a fifth find their model missing. What a client of a "
-        f"stream waits is in the rows of requests sent when due, {SHARES[0]:.0%} and "
-        f"{SHARES[1]:.0%} of what many models sustain, the same to both sides. Misses are part of "
-        "every figure: a model that is not in memory is loaded. Models of one row each have next "
-        "to nothing to replay: what they cost beyond one model is the rest of a miss, as reading, "
-        "making and dropping a model, and a group for every request. "
-        f"The history of {CHECKED} models is checked after each load, and {REPLAYED} of them are "
+        f"alternating runs of {SECONDS} s. {CONNECTIONS} connections in a closed loop measure "
+        "throughput: concurrent requests to one model share appends, requests to many models do "
+        "not, and a fifth of them miss the model cache. The rows with requests sent when due have "
+        f"the latency that a client sees, at {SHARES[0]:.0%} and {SHARES[1]:.0%} of the throughput "
+        "of the many models, at the same rate for both sides. All figures include cache misses: a "
+        "model that is not in memory is loaded. Models of one row each have next to nothing to "
+        "replay; their extra cost over one model is the fixed part of a miss (reading, creating "
+        "and evicting a model) and a group for every request. "
+        f"The history of {CHECKED} models is checked after each load. {REPLAYED} of them are "
         "replayed without snapshots and compared bit for bit."
     )
     return [note, "", *lines]
@@ -228,7 +229,7 @@ def about() -> list[str]:
 
 
 async def prepare(store: str, models: int, length: int) -> None:
-    """Models with so many rows in their journals, and nothing else."""
+    """Create models with `rows` rows in their journals, and nothing else."""
     text = b"\n".join(adult_lines()[:length]) + b"\n"
     batch = Batch.from_libsvm(text, 123).batch
     parts = [
@@ -255,7 +256,7 @@ async def fill(journal: Journal, model: str, made: tuple[bytes, bytes], parts: l
 
 
 def send(bodies: Path, side: Side, load: str, seconds: int) -> float:
-    """The 99th percentile of the latencies of a run of wrk, in ms."""
+    """p99 latency of a wrk run, in ms."""
     side.seed += 1
     with counting(side, load) as found, tempfile.NamedTemporaryFile("r") as acks:
         command = [*pinned(GENERATOR_CORE), path_of_wrk(), "-t1", f"-c{CONNECTIONS}"]
@@ -282,7 +283,7 @@ def send(bodies: Path, side: Side, load: str, seconds: int) -> float:
 
 
 def send_due(bodies: Path, side: Side, load: str, rate: float, seconds: int) -> float:
-    """The same of requests that are sent when due, of latencies that count from then."""
+    """p99 latency of an open-loop run, in ms, counted from the due time."""
     side.seed += 1
     with counting(side, load) as found, tempfile.NamedTemporaryFile("w+") as targets:
         chosen = zipf(side.models, int(rate * seconds), side.seed)
@@ -302,7 +303,7 @@ def send_due(bodies: Path, side: Side, load: str, rate: float, seconds: int) -> 
 
 
 def zipf(models: int, count: int, seed: int) -> list[int]:
-    """Numbers of models as zipf.lua chooses them: those asked for often stand anywhere."""
+    """Model numbers drawn as zipf.lua draws them; popular models are spread over all numbers."""
     up_to = np.cumsum(np.arange(1, models + 1) ** -EXPONENT)
     luck = np.random.default_rng(seed).random(count) * up_to[-1]
     chosen: list[int] = (np.searchsorted(up_to, luck) * 7919 % models).tolist()
@@ -311,7 +312,7 @@ def zipf(models: int, count: int, seed: int) -> list[int]:
 
 @dataclass
 class Found:
-    """What a generator saw."""
+    """Results of a generator."""
 
     acks: list[tuple[str, int]] = field(default_factory=list)
     requests: int = 0
@@ -323,7 +324,7 @@ class Found:
 
 @contextmanager
 def counting(side: Side, load: str) -> Iterator[Found]:
-    """Keeps what is found of a run, with what the server did for it; a failed request voids it."""
+    """Record a run with the server's counters. A failed request voids the run."""
     found, before = Found(), scrape(side.url)
     began_s = cpu_seconds(side.server)
     yield found
@@ -358,7 +359,7 @@ def scrape(url: str) -> dict[str, float]:
 
 
 def checked(side: Side) -> str:
-    """What is wrong with a sample of the models that were asked for; empty for nothing."""
+    """Errors in a sample of the requested models; empty if there are none."""
     by_use = sorted(side.acks, key=lambda model: (-len(side.acks[model]), model))
     often = by_use[: CHECKED // 2]
     seldom = by_use[CHECKED // 2 :]

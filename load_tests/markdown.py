@@ -8,7 +8,7 @@ DOCS = ROOT / "docs"
 
 
 def table(heads: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    """A table in markdown."""
+    """A Markdown table."""
     heads = list(heads)
     lines = [heads, ["---"] * len(heads), *([str(cell) for cell in row] for row in rows)]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"

@@ -1,4 +1,4 @@
-"""Paired measurements: A B A B ..., medians, and the spread beside them."""
+"""Paired measurements (A B A B ...), their medians and their spread."""
 
 import os
 import statistics
@@ -13,7 +13,7 @@ FEW_ROUNDS = 3
 
 @dataclass(frozen=True)
 class Row:
-    """One line of RESULTS.md: a figure, the peer's figure, and their ratio round by round."""
+    """One line of RESULTS.md: our figures, the peer's, and their ratio in each round."""
 
     what: str
     unit: str
@@ -26,11 +26,11 @@ class Row:
     notes: list[str] = field(default_factory=list)
     void: str = ""
     floor: float | None = None
-    """The gate, or its other half: the least that our own figure may be."""
+    """The gate, or its second condition: the minimum of our own figure."""
 
     @property
     def ratios(self) -> list[float]:
-        """Ours to theirs, one for each round."""
+        """Ours divided by theirs, one ratio for each round."""
         return [a / b for a, b in zip(self.ours, self.theirs, strict=True)]
 
     @property
@@ -38,7 +38,7 @@ class Row:
         return statistics.median(self.ratios)
 
     @property
-    def verdict(self) -> str:
+    def outcome(self) -> str:
         if self.void:
             return f"void: {self.void}"
         if self.gate is None and self.floor is None:
@@ -64,13 +64,13 @@ class Row:
             f"{self.peer}: {_shown(statistics.median(self.theirs))}",
             f"**{self.ratio:.2f}x** ({min(ratios):.2f} to {max(ratios):.2f})",
             gate,
-            self.verdict,
+            self.outcome,
         ]
         return "| " + " | ".join(cells) + " |"
 
 
 HEADING = (
-    "| what | ours, median | peer, median | ratio, median (spread) | gate / goal | verdict |\n"
+    "| what | ours, median | peer, median | ratio, median (spread) | gate / goal | outcome |\n"
     "|---|---|---|---|---|---|"
 )
 
@@ -78,7 +78,7 @@ HEADING = (
 def interleaved(
     sides: Mapping[str, Callable[[], float]], rounds: int = ROUNDS
 ) -> dict[str, list[float]]:
-    """Each side's figures; the sides take turns, so that a drifting machine is fair to all."""
+    """Each side's figures. Sides alternate, so that drift of the machine affects both."""
     figures: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(rounds):
         for name, measure in sides.items():
@@ -88,7 +88,7 @@ def interleaved(
 
 @contextmanager
 def on_core(core: str) -> Iterator[None]:
-    """Of this process nothing runs elsewhere meanwhile."""
+    """Pin this process to one core for the time of the block."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {int(core)})
     try:
@@ -102,6 +102,6 @@ def _shown(figure: float) -> str:
 
 
 def cpu_seconds(pid: int) -> float:
-    """What a process has used so far, in ticks of 10 ms."""
+    """CPU seconds that a process has used, in ticks of 10 ms."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,9 +1,9 @@
-"""The Milan example of the thesis, end to end: a server, its refits, coefficients by their names.
+"""The Milan example of the thesis: a server, its refits, and coefficients by name.
 
-DUALSTREAM_DATA=... python -m load_tests.milan
+    DUALSTREAM_DATA=... python -m load_tests.milan
 
-writes a section of docs/guides/semiparametric.md. It uploads a year of days at a time and waits for
-the refit, so results repeat to all but the last digit.
+writes a section of docs/guides/semiparametric.md. It uploads one year of days at a time and waits
+for the refit, so results repeat except for the last digit.
 """
 
 import tempfile
@@ -48,7 +48,7 @@ def spec(days: int) -> dict[str, object]:
 
 
 def days() -> tuple[Floats, Floats]:
-    """(n, 7), each column in [0, 1] by the whole table, and deaths (n,)."""
+    """Columns (n, 7), each scaled to [0, 1] over the whole table, and deaths (n,)."""
     read = milan_table()
     values = np.array([[float(row[name]) for name in COLUMNS] for row in read])
     low, high = values.min(axis=0), values.max(axis=0)
@@ -56,7 +56,7 @@ def days() -> tuple[Floats, Floats]:
 
 
 def learned(client: httpx.Client, model: str, x: Sequence[Any], y: Floats) -> Floats:
-    """(n,): of each day what was served before it was learned."""
+    """Predictions (n,), each made before its day is learned."""
     scores: list[float] = []
     for first in range(0, len(y), EVERY):
         part = {"x": x[first : first + EVERY], "y": y[first : first + EVERY].tolist()}
@@ -66,7 +66,7 @@ def learned(client: httpx.Client, model: str, x: Sequence[Any], y: Floats) -> Fl
 
 
 def refitted(client: httpx.Client, model: str, x: Sequence[Any], y: Floats) -> Floats:
-    """As `learned`; before each further year the refit of the days so far has entered."""
+    """Like `learned`; before each further year the refit of the days so far is applied."""
     found = []
     for first in range(0, len(y), EVERY):
         if first:
@@ -76,14 +76,14 @@ def refitted(client: httpx.Client, model: str, x: Sequence[Any], y: Floats) -> F
 
 
 def await_refit(client: httpx.Client, model: str, due: int) -> None:
-    """Raises RuntimeError where it does not enter."""
+    """Wait until the refit is applied. Raises RuntimeError if it is not."""
     end = time.monotonic() + WAIT_S
     while time.monotonic() < end:
         jobs = client.get(f"/models/{model}/refits").raise_for_status().json()["refits"]
         if any(job["due"] == due and job["status"] == "done" for job in jobs):
             return
         time.sleep(0.02)
-    raise RuntimeError(f"the refit due at {due} days has not entered: {jobs[:1]}")
+    raise RuntimeError(f"the refit due at {due} days was not applied: {jobs[:1]}")
 
 
 def section() -> list[str]:

@@ -1,7 +1,7 @@
-"""A newcomer's first minutes: from `git clone` to a plot that moves, in a real browser.
+"""A newcomer's first minutes: from `git clone` to a moving plot in a real browser.
 
-The commands are those of the README, in a terminal, a folder and with a kernel cache that are new;
-pip's own cache is not used. The plot is looked at until its pixels have changed three times.
+The commands are those of the README. Terminal, folder and kernel cache are new, and pip's cache is
+not used. The run ends when the pixels of the plot have changed three times.
 """
 
 import os
@@ -30,7 +30,7 @@ _MOMENTS: list[tuple[str, float]] = []
 
 
 def rows() -> list[Row]:
-    """None: there is nobody to compare with. What happened when is told by `about`."""
+    """No rows, because there is no peer. `about` has the times."""
     assert len(COMMANDS) <= 3
     _MOMENTS.clear()
     with tempfile.TemporaryDirectory(prefix="dualstream-newcomer-") as folder:
@@ -45,8 +45,8 @@ def rows() -> list[Row]:
 def about() -> list[str]:
     return [
         f"{len(COMMANDS)} commands: `{'`, `'.join(('git clone ...', *COMMANDS[1:]))}`. The "
-        "environment, the kernels' cache and the browser's profile are new, pip's cache is not "
-        "used; packages come from the index that pip is set to, and the time has their download.",
+        "environment, the kernel cache and the browser's profile are new, and pip's cache is not "
+        "used. The time includes the download of packages from pip's configured index.",
         "",
         "| until | seconds from `git clone` on |",
         "|---|---|",
@@ -56,9 +56,9 @@ def about() -> list[str]:
 
 @contextmanager
 def _shell(folder: Path) -> Iterator[Queue[str | None]]:
-    """The commands in one shell of a terminal; the lines they say, and None after the last one.
+    """Lines that the commands print in one shell of a terminal, then None.
 
-    It is ended with all that it has started.
+    Ends the shell and all its descendants.
     """
     fresh = {"DUALSTREAM_CACHE_DIR": str(folder / "kernels"), "PIP_NO_CACHE_DIR": "1"}
     environment = {**os.environ, **fresh, "PYTHONUNBUFFERED": "1"}
@@ -76,13 +76,13 @@ def _shell(folder: Path) -> Iterator[Queue[str | None]]:
     )
     os.close(theirs)
     said: Queue[str | None] = Queue()
-    # To the end, also where nobody listens any more: a terminal that is full holds up who writes.
+    # Read to the end even without a consumer: a full terminal blocks the writers.
     reader = threading.Thread(target=_read, args=(ours, said))
     reader.start()
     try:
         yield said
     finally:
-        # Its session has no process that anybody else started.
+        # The session has only processes that this shell started.
         subprocess.run(["kill", "--", f"-{process.pid}"], check=False, capture_output=True)
         process.wait(timeout=60)
         reader.join(timeout=60)
@@ -91,7 +91,7 @@ def _shell(folder: Path) -> Iterator[Queue[str | None]]:
 
 def _read(terminal: int, said: Queue[str | None]) -> None:
     rest = ""
-    with suppress(OSError):  # how a terminal ends that nobody holds any more
+    with suppress(OSError):  # reading a closed terminal raises EIO
         while part := os.read(terminal, 1 << 16):
             *lines, rest = (rest + part.decode(errors="replace")).split("\n")
             for line in lines:
@@ -100,7 +100,7 @@ def _read(terminal: int, said: Queue[str | None]) -> None:
 
 
 def _watch(said: Queue[str | None]) -> Iterator[str]:
-    """The moments of the run, each as it happens."""
+    """Events of the run, each when it happens."""
     lines: list[str] = []
     for line in iter(said.get, None):
         lines.append(line)
@@ -128,7 +128,7 @@ def _watch(said: Queue[str | None]) -> Iterator[str]:
 
 
 def _await_another_picture(page: Page, pause_s: float = 0.1) -> None:
-    """Until the pixels of the first plot are others than when this was called."""
+    """Wait until the pixels of the first plot change."""
     plot = page.locator("canvas").first
     picture = plot.evaluate("c => c.toDataURL()") if plot.count() else None
     deadline = time.monotonic() + PATIENCE_S

@@ -1,8 +1,8 @@
-"""Offline methods: dual coordinate descent beside LIBLINEAR, the others beside the paper.
+"""Offline methods: dual coordinate descent against LIBLINEAR, other methods against the paper.
 
-Rows stand in memory on both sides, and `LinearSVC.fit` is timed whole, as a user calls it, with
-its default tolerance. Ours stops at a gap with which its objective is not above that of LIBLINEAR;
-which one that is, is looked for beforehand.
+Rows are in memory on both sides. `LinearSVC.fit` is timed whole, with its default tolerance. Our
+run stops at the duality gap at which its objective is not above LIBLINEAR's; that gap is searched
+before the clock starts.
 """
 
 import os
@@ -22,7 +22,7 @@ from load_tests.measure import Row, interleaved
 TITLE = "Offline"
 MAX_EPOCHS = 20_000
 
-# What the loss is called there, and whether its dual is solved.
+# Name of the loss in scikit-learn, and whether LIBLINEAR solves the dual.
 PEERS = {
     "hinge, dual": ("hinge", {"loss": "hinge", "dual": True}),
     "squared hinge, dual": ("squared_hinge", {"loss": "squared_hinge", "dual": True}),
@@ -40,12 +40,12 @@ TABLE_5_ROUNDS = 5
 
 
 def about() -> list[str]:
-    """What the rows of the section are."""
+    """Explanation of the rows of this section."""
     lines = [
-        "C = 1 in LIBLINEAR, that is rho = 1 / n, with a penalised intercept. Its hinge stops at "
-        "1,000 passes before its tolerance is met, as it warns. Rows of the paper's Table 5 are no "
-        "race: the seconds beside ours were printed for another machine. Rows are [x, 1] scaled to "
-        "norm 1 there, smooth hinge, gap 1e-4 (absolute) at lambda 1e-6.",
+        "C = 1 in LIBLINEAR, that is rho = 1 / n, with a penalised intercept. With the hinge "
+        "it stops after 1,000 passes with a warning, before it meets its tolerance. The seconds of "
+        "the paper's Table 5 were measured on another machine, so these rows are no race. They "
+        "have rows [x, 1] scaled to norm 1, smooth hinge, gap 1e-4 (absolute) at lambda 1e-6.",
     ]
     if os.environ.get("DUALSTREAM_DATA"):
         from load_tests.offline_optima import report
@@ -65,7 +65,7 @@ def rows() -> list[Row]:
 
 
 def data_sets() -> dict[str, Batch]:
-    """Those at hand: a9a comes with the demonstration, ijcnn1 is a file of DUALSTREAM_DATA."""
+    """Available data sets: a9a comes with the demo, ijcnn1 is a file of DUALSTREAM_DATA."""
     from load_tests.kernel import adult
 
     found = {"a9a": adult()}
@@ -85,7 +85,7 @@ def seconds(work: Callable[[], Any]) -> float:
 
 
 def objective(batch: Batch, w: np.ndarray, loss: str, rho: float) -> float:
-    """The objective of weights with the intercept behind them."""
+    """Objective of weights, with the intercept in the last place."""
     problem = Problem(batch, batch.labels, make_loss(loss), rho, "penalized")
     return problem.bounds(w, problem.duals_at(w)).primal
 
@@ -134,7 +134,7 @@ def against_liblinear(name: str, batch: Batch, peer: str) -> list[Row]:
 
 
 def tolerance(batch: Batch, method: str, least: float, asked: dict[str, Any]) -> float:
-    """A relative gap that ends a run with an objective of `least` or below."""
+    """A relative gap at which a run ends with an objective of `least` or below."""
     tol = 1e-2
     while tol > 1e-10 and solve(batch, method, tol=tol, **asked).primal > least:
         tol *= 0.6

@@ -1,4 +1,4 @@
-"""Optimal objectives of offline methods beside those of LIBLINEAR and LIBSVM, on data at hand."""
+"""Optimal objectives of offline methods compared with those of LIBLINEAR and LIBSVM."""
 
 import warnings
 from typing import Any
@@ -23,7 +23,7 @@ CASES = (("dcd", "hinge"), ("dcd", "squared_hinge"), ("sdca", "logistic"))
 
 
 def sets() -> dict[str, Batch]:
-    """Those of DUALSTREAM_DATA; spambase with columns brought to norm sqrt(n)."""
+    """Data sets of DUALSTREAM_DATA; spambase with columns scaled to norm sqrt(n)."""
     spam = data.dense(data.libsvm("spambase", 57))
     return {
         "a9a": data.adult(),
@@ -37,7 +37,7 @@ def sets() -> dict[str, Batch]:
 
 
 def report() -> str:
-    """A table: each side's objective and gap, and how far they are apart."""
+    """A table: each side's objective and gap, and their difference."""
     lines = []
     for name, batch in sets().items():
         for method, loss in CASES:
@@ -56,7 +56,7 @@ def report() -> str:
 
 
 def of_liblinear(batch: Batch, loss: str) -> Bounds:
-    """The objective of scikit-learn's LIBLINEAR run as far as it goes."""
+    """Objective of scikit-learn's LIBLINEAR run to its last digits."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.svm import LinearSVC
 
@@ -74,7 +74,7 @@ def of_liblinear(batch: Batch, loss: str) -> Bounds:
 
 
 def l1_report() -> str:
-    """The same of l1-penalised logistic loss, without an intercept: columns within [-1, 1]."""
+    """The same for l1-penalised logistic loss without intercept; columns within [-1, 1]."""
     from sklearn.linear_model import LogisticRegression
 
     lines = []
@@ -97,9 +97,9 @@ def l1_report() -> str:
 
 
 def libsvm_report() -> str:
-    """The same of support vector machines with an unpenalised intercept, as LIBSVM has them.
+    """The same for support vector machines with an unpenalised intercept, as in LIBSVM.
 
-    A Gaussian kernel among n rows is a linear one among the rows of a root of its matrix.
+    A Gaussian kernel on n rows equals a linear kernel on the rows of a root of its matrix.
     """
     from sklearn.metrics.pairwise import rbf_kernel
     from sklearn.svm import SVC, SVR
@@ -135,7 +135,7 @@ def libsvm_report() -> str:
 
 
 def regressions() -> dict[str, tuple[Any, Any, float, float, float]]:
-    """Rows, targets, gamma, epsilon and C of the regressions of the thesis' chapter 4."""
+    """Rows, targets, gamma, epsilon and C of the regressions of the thesis, chapter 4."""
     x, y = thesis_table_4_2.milan()
     chosen = np.random.default_rng(1).permutation(len(y))[:FEW]
     hat_x, hat_y = thesis_fig_4_1.mexican_hat(FEW, 0)
@@ -146,7 +146,7 @@ def regressions() -> dict[str, tuple[Any, Any, float, float, float]]:
 
 
 def line(name: str, what: str, ours: Any, theirs: float) -> tuple[str, ...]:
-    """Their weights come without dual variables: below which value nothing is, we know."""
+    """LIBLINEAR has no dual variables, so our lower bound serves for both sides."""
     apart = abs(ours.primal - theirs) / theirs
     gap = (theirs - ours.dual) / theirs
     return (

@@ -1,9 +1,9 @@
-"""Requests that are sent when they are due, whatever the answers take.
+"""Open-loop load: requests are sent when due, however long answers take.
 
 A generator that waits for an answer before it sends again leaves out the requests that a slow
-answer would have met (coordinated omission). Here each has its time: latency counts from it,
-time in which no connection was free included. How late the generator itself was, its slip, is
-recorded, too: it is no latency of the server.
+answer delays (coordinated omission). Here each request has a due time, and latency counts from it,
+including the time in which no connection was free. The generator's own delay, its slip, is recorded
+separately: it is not latency of the server.
 """
 
 import gc
@@ -28,11 +28,11 @@ _ACK = re.compile(rb'"model":"([^"]+)","seq":(\d+),"count":')
 
 @dataclass
 class Drive:
-    """What a run came to: latencies and slips in seconds, in no order, and the seqs of learns.
+    """Results of a run: latencies and slips in seconds, unordered, and the seqs of learns.
 
-    Where requests may be refused, `refusals` are the latencies of those that were, and `unsent`
-    says of how many the time came when every connection was still waiting for an answer. `probes`
-    are the latencies of what was asked beside the load.
+    If requests may be refused, `refusals` has the latencies of refused requests, and `unsent`
+    counts requests that were due while every connection was waiting. `probes` has the latencies of
+    the probe.
     """
 
     latencies: list[float] = field(default_factory=list)
@@ -65,13 +65,13 @@ class _Connection:
 
 
 def post(target: str, body: bytes, content_type: str = "application/json") -> bytes:
-    """The bytes of a request."""
+    """The bytes of a POST request."""
     head = f"POST {target} HTTP/1.1\r\nHost: bench\r\nContent-Type: {content_type}\r\n"
     return head.encode() + b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
 
 
 def get(target: str) -> bytes:
-    """The bytes of a request."""
+    """The bytes of a GET request."""
     return f"GET {target} HTTP/1.1\r\nHost: bench\r\n\r\n".encode()
 
 
@@ -84,11 +84,12 @@ def drive(
     may_refuse: bool = False,
     probe: bytes | None = None,
 ) -> Drive:
-    """Send requests in turn, so many a second.
+    """Send requests in turn, at `rate` per second.
 
-    Where the server `may_refuse`, one that finds no free connection is not sent; else it waits.
-    With `probe`, this request is sent every PROBE_S beside them, on a connection of its own.
-    Raises RuntimeError where one is refused that may not be, or nothing is answered for long.
+    If the server `may_refuse`, a request that finds no free connection is not sent; else it waits.
+    With `probe`, this request is sent every PROBE_S on a connection of its own.
+
+    Raises RuntimeError for an unexpected refusal, or if no answer comes for GIVE_UP_S.
     """
     with _connected(url, connections + (probe is not None)) as (held, epoll), _no_collections():
         probing = _Probing(held, probe) if probe is not None else None
@@ -97,7 +98,7 @@ def drive(
 
 
 class _Probing:
-    """The same request every PROBE_S, on the last of the connections; late ones are left out."""
+    """Sends one request every PROBE_S on the last connection; late ones are left out."""
 
     def __init__(self, held: dict[int, _Connection], request: bytes) -> None:
         self.descriptor = next(reversed(held))
@@ -122,7 +123,7 @@ class _Probing:
 
 
 class _Driving:
-    """A run under way: what is due is sent before anything else is done."""
+    """A run: requests that are due are sent before anything else is done."""
 
     def __init__(
         self,
@@ -166,14 +167,14 @@ class _Driving:
                     kept = done.latencies if status == 200 else done.refusals
                     kept.append(heard - connection.due)
                     self._idle.append(connection)
-                # Many answers may be there at once: who is due does not wait for them.
+                # Many answers may arrive at once: a request that is due does not wait for them.
                 self._send_due()
             if now - heard > SILENCE_S:
                 raise RuntimeError(f"no answer for {SILENCE_S:.0f} s")
         return done
 
     def _send_due(self) -> float:
-        """Send what is due, as far as connections are free; the time afterwards."""
+        """Send due requests while connections are free; returns the time afterwards."""
         now = time.perf_counter()
         while self._due <= now and self._idle and self._sent < self._total:
             connection = self._idle.popleft()
@@ -211,7 +212,7 @@ def _connected(url: str, count: int) -> Iterator[tuple[dict[int, _Connection], s
 
 @contextmanager
 def _no_collections() -> Iterator[None]:
-    """A collection would be a slip."""
+    """Garbage collection off: a collection would delay a request."""
     gc.collect()
     gc.disable()
     try:
@@ -221,19 +222,19 @@ def _no_collections() -> Iterator[None]:
 
 
 def _receive(connection: _Connection, run: Drive, may_refuse: bool) -> int:
-    """The status of the answer, 0 before it is whole. Raises RuntimeError where it refuses."""
+    """Status of the answer, 0 while incomplete. Raises RuntimeError for a refusal."""
     received = connection.socket.recv(1 << 16)
     if not received:
         raise RuntimeError("the server closed a connection")
     if may_refuse and received[:12] == _REFUSED and len(received) == connection.refusal_size:
-        return 503  # as the last one: all are as long
+        return 503  # as the last one: all have the same length
     connection.received += received
     head, end, body = connection.received.partition(b"\r\n\r\n")
     if not end:
         return 0
     size = _SIZE.search(head)
     if size is None:
-        raise RuntimeError(f"an answer does not tell its length: {head!r}")
+        raise RuntimeError(f"an answer has no content-length: {head!r}")
     if len(body) < int(size[1]):
         return 0
     if may_refuse and head.startswith(_REFUSED):

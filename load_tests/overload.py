@@ -1,8 +1,8 @@
-"""Five times as many requests as can be learned: what becomes of those that are, and of all else.
+"""Overload: five times as many requests as the server can learn.
 
-Open loop, as for latency, over so many connections that what is refused soon leaves one free. A
-request whose time comes when none is free is counted, and not sent. Beside the load the generator
-asks /livez on a connection of its own, and the server's memory is read.
+Open loop, as for latency, over enough connections that fast refusals leave one free. A request that
+is due while no connection is free is counted and not sent. The generator asks /livez on a
+connection of its own, and the server's memory is sampled.
 """
 
 import statistics
@@ -29,14 +29,14 @@ CONNECTIONS = 1000
 LOOK_S = 0.05
 MAX_REFUSAL_MS, MAX_LIVEZ_MS, MAX_TIMES, MAX_GROWTH = 250.0, 250.0, 5.0, 0.05
 WARM_SHARE = 0.2
-"""Of the time, after which memory has to be flat."""
+"""Share of the time after which memory has to be flat."""
 
 _about: list[str] = []
 
 
 @dataclass
 class Memory:
-    """The server's resident bytes, while it is measured."""
+    """Resident bytes of the server, sampled in a thread."""
 
     pid: int
     resident: list[int] = field(default_factory=list)
@@ -57,13 +57,13 @@ class Memory:
 
     @property
     def growth(self) -> float:
-        """From after the warm-up to the most."""
+        """Growth from the end of the warm-up to the maximum."""
         settled = self.resident[int(WARM_SHARE * len(self.resident)) :]
         return max(settled) / settled[0] - 1.0
 
 
 def rows(length: str = "") -> list[Row]:
-    """None: there is no peer. With `short` a few seconds. What is measured stands in `about`."""
+    """No rows, because there is no peer. `about` has the figures; `short` runs a few seconds."""
     _about.clear()
     seconds = SHORT_SECONDS if length == "short" else SECONDS
     with tempfile.TemporaryDirectory(prefix="dualstream-bench-") as folder:
@@ -110,18 +110,18 @@ def line_of(name: str, capacity: float, half: Drive, run: Drive, memory: Memory,
         )
         if not is_met
     ]
-    verdict = f"void: {wrong}" if wrong else f"gate MISSED: {', '.join(missed)}"
+    outcome = f"void: {wrong}" if wrong else f"gate MISSED: {', '.join(missed)}"
     cells = [
         name,
         f"{capacity:,.0f}",
         f"{len(run.latencies):,} / {len(run.refusals):,} / {run.unsent:,}",
         f"{before:.1f}",
         f"{after:.1f} ({after / before:.1f}x)",
-        f"{refusal:.1f} ({_most_ms(run.refusals):.0f})",
-        f"{livez:.1f} ({_most_ms(run.probes):.0f})",
+        f"{refusal:.1f} ({_max_ms(run.refusals):.0f})",
+        f"{livez:.1f} ({_max_ms(run.probes):.0f})",
         f"{max(memory.resident) / 1e6:.1f} MB, {memory.growth:+.1%}",
         f"{run.slip_ms(0.99):.2f}",
-        verdict if wrong or missed else "gate met",
+        outcome if wrong or missed else "gate met",
     ]
     return "| " + " | ".join(cells) + " |"
 
@@ -130,7 +130,7 @@ def _p99_ms(seconds: Sequence[float]) -> float:
     return float(1000.0 * np.quantile(seconds, 0.99)) if seconds else 0.0
 
 
-def _most_ms(seconds: Sequence[float]) -> float:
+def _max_ms(seconds: Sequence[float]) -> float:
     return 1000.0 * max(seconds, default=0.0)
 
 
@@ -138,16 +138,16 @@ def told(lines: Sequence[str], seconds: float) -> list[str]:
     return [
         f"`python -m load_tests overload`: {TIMES:g} times the highest rate of wrk, {seconds:g} s, "
         f"open loop over {CONNECTIONS:,} connections; durable single-sample JSON learn, one "
-        "worker. A request whose time comes when every connection waits is not sent. Of learns "
-        f"that are answered p99 from when they were due, against p99 at {HALF:.0%} of the rate: at "
-        f"most {MAX_TIMES:g}x; of refusals at most {MAX_REFUSAL_MS:g} ms, of /livez "
-        f"{MAX_LIVEZ_MS:g} ms; memory after a fifth of the time grows by {MAX_GROWTH:.0%} at "
-        f"most, the generator's p99 slip is {MAX_SLIP_MS:g} ms at most. The history is checked "
+        "worker. A request that is due while every connection waits is not sent. Limits: the p99 "
+        f"of learns, from their due time, is at most {MAX_TIMES:g}x the p99 at {HALF:.0%} of the "
+        f"rate; the p99 of refusals is at most {MAX_REFUSAL_MS:g} ms, that of /livez "
+        f"{MAX_LIVEZ_MS:g} ms; memory grows by at most {MAX_GROWTH:.0%} after a fifth of the time; "
+        f"the generator's p99 slip is at most {MAX_SLIP_MS:g} ms. The history is checked "
         "afterwards.",
         "",
         "| store | highest rate, requests/s | learned / refused / not sent | p99 at 50%, ms "
-        "| p99 of learns, ms | p99 of refusals (most), ms | p99 of /livez (most), ms | memory "
-        "| slip, ms | |",
+        "| p99 of learns, ms | p99 of refusals (maximum), ms | p99 of /livez (maximum), ms "
+        "| memory | slip, ms | |",
         "|---|---|---|---|---|---|---|---|---|---|",
         *lines,
     ]

@@ -1,4 +1,4 @@
-"""What RESULTS.md shows as plots, written beside it by the benchmarks themselves."""
+"""Plots of RESULTS.md, written by the benchmarks."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,15 +19,15 @@ _COLOURS = {"gate MISSED": "tab:red", "gate met": "tab:blue", "goal met": "tab:g
 
 
 def ratios(rows: Sequence[Row], name: str, title: str) -> str:
-    """A bar for each row: our figure to the peer's, with spread, gate and goal; its markdown.
+    """A bar for each row: our figure divided by the peer's, with spread, gate and goal.
 
-    Rows of which less is better are left out.
+    Returns Markdown. Leaves out rows in which a smaller figure is better.
     """
     rows = [row for row in rows if not row.smaller_is_better]
     figure, axes = plt.subplots(figsize=(10.0, 1.0 + 0.45 * len(rows)))
     for place, row in enumerate(rows):
         low, high = row.ratio - min(row.ratios), max(row.ratios) - row.ratio
-        axes.barh(place, row.ratio, height=0.6, color=_COLOURS.get(row.verdict, "lightgrey"))
+        axes.barh(place, row.ratio, height=0.6, color=_COLOURS.get(row.outcome, "lightgrey"))
         axes.errorbar(row.ratio, place, xerr=[[low], [high]], color="black", lw=1.0, capsize=2)
         for mark, style in ((row.gate, "-"), (row.goal, ":")):
             if mark is not None:
@@ -43,7 +43,7 @@ def ratios(rows: Sequence[Row], name: str, title: str) -> str:
 
 
 def quantiles(curves: Mapping[str, Sequence[float]], name: str, title: str) -> str:
-    """Latency (ms) along its quantiles, a curve for each name; its markdown."""
+    """Latency (ms) against quantiles, a curve for each name; returns Markdown."""
     figure, axes = plt.subplots(figsize=(9.0, 4.5))
     for number, (label, latencies) in enumerate(curves.items()):
         beyond = np.geomspace(1.0, max(1e-4, 10.0 / len(latencies)), 200)

@@ -1,8 +1,8 @@
-"""Portfolios: the kernels beside Vowpal Wabbit's single learner, and durable learning with `eight`.
+"""Portfolios: kernels against Vowpal Wabbit's single learner, and durable learning with `eight`.
 
-Vowpal Wabbit runs its own driver over a file in its own format, which is in memory: reading the
-text is part of its time. Our kernel's rows stand in memory as a batch, as after the door of the
-service; a row of its own has the parse of LIBSVM text with it.
+Vowpal Wabbit runs its own driver over a file in its own format, in memory, so reading text is part
+of its time. Rows for our kernel are in memory as a batch, as they leave the service's codecs. A
+separate row adds the parsing of LIBSVM text.
 """
 
 import json
@@ -107,7 +107,7 @@ def rate(spec: Mapping[str, Any], batch: Batch) -> float:
 
 
 def seconds_to_learn(spec: Mapping[str, Any], batch: Batch, step: int = SLICE_ROWS) -> float:
-    """From an empty learner over all rows, in slices as the service takes them."""
+    """Seconds for all rows from an empty learner, in slices as the service takes them."""
     learner = make_learner(resolve_spec({**spec, "features": INDEXED}))
     slices = [batch[first : first + step] for first in range(0, len(batch), step)]
     began = time.perf_counter()
@@ -125,12 +125,12 @@ def seconds_to_learn_text(spec: Mapping[str, Any], text: Sequence[bytes]) -> flo
 
 
 def in_memory() -> str | None:
-    """A folder of files in memory, where there is one."""
+    """A folder in /dev/shm where available."""
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 def vw_file(folder: Path, lines: Sequence[bytes]) -> Path:
-    """The rows in Vowpal Wabbit's format, in which a value of 1, as all of Adult's, goes unsaid."""
+    """Rows in Vowpal Wabbit's format. It omits values of 1, and Adult has no others."""
     assert all(pair.endswith(b":1") for line in lines for pair in line.split()[1:])
     file = folder / "adult.vw"
     plain = [line.replace(b" ", b" | ", 1).replace(b":1", b"") for line in lines]
@@ -139,7 +139,7 @@ def vw_file(folder: Path, lines: Sequence[bytes]) -> Path:
 
 
 def vowpal_wabbit(file: Path, n: int) -> float:
-    """Rows per second of its own driver, which runs over the file as the workspace is made."""
+    """Rows per second of its own driver, which runs while the workspace is made."""
     began = time.perf_counter()
     workspace = Workspace(f"{VW_OPTIONS} -d {file}")
     seconds = time.perf_counter() - began
@@ -161,7 +161,7 @@ BULK = {**SPECS["eight"], "features": INDEXED}
 
 
 def named_json(line: bytes) -> str:
-    """A row as a user would write it: 14 named features."""
+    """A row as a user writes it: 14 named features."""
     return json.dumps(sample_of(line), separators=(",", ":"))
 
 
@@ -230,12 +230,12 @@ def share(side: Side) -> float:
 
 
 def least_cpu(side: Side) -> float:
-    """It says more than requests per second where others use the machine, too."""
+    """Minimum CPU. On a shared machine it is more reliable than requests per second."""
     return min(side.server_cpu)
 
 
 def bulk_row(url: str, server: int, store: str, folder: Path) -> Row:
-    """Each round learns into a new model, so that the store does not grow with the rounds."""
+    """Bulk learning. Each round has a new model, so that the model's journal does not grow."""
     lines = adult_lines()
     n = COPIES * len(lines)
     (folder / "libsvm").write_bytes(b"\n".join(lines) + b"\n")
@@ -272,16 +272,16 @@ def bulk_row(url: str, server: int, store: str, folder: Path) -> Row:
 
 
 def about() -> list[str]:
-    """What the rows were measured on, and where their time goes: measured now, not typed."""
+    """Specifications of the rows, and a profile measured in this run."""
     return [
         "`python -m load_tests portfolio` runs these alone. Specifications: "
         + "; ".join(f"{name} `{spec_text(spec)}`" for name, spec in SPECS.items())
-        + f", with `features` `{spec_text(INDEXED)}`; over HTTP `features` "
-        '`{"kind":"hashed"}` where they are named, and the single learner is '
+        + f", with `features` `{spec_text(INDEXED)}`. Over HTTP named features have "
+        '`{"kind":"hashed"}`, and the single learner is '
         f"`{spec_text(SPEC)}`.",
         "",
-        f"Vowpal Wabbit: `Workspace('{VW_OPTIONS} -d FILE')`, the file in memory, pinned to one "
-        "core as ours is (over HTTP: to the server's); making the workspace is what is timed.",
+        f"Vowpal Wabbit: `Workspace('{VW_OPTIONS} -d FILE')`, the file in memory, pinned to the "
+        "same core as ours (over HTTP: the server's). The time is that of creating the workspace.",
         "",
         *profile(),
     ]
@@ -296,15 +296,15 @@ def profile() -> list[str]:
     with on_core(GENERATOR_CORE):
         members, one_row = interleaved(kernels(batch)), one_by_one(batch)
     return [
-        f"Where the kernel's time goes, ns a row (Adult x {PROFILE_COPIES}, one core, the least of "
-        f"{ROUNDS} rounds). Lines of *one more* are a quarter of what four more members of a kind "
-        "add to one of them, with their part of the rule:",
+        f"Profile of the kernel, ns a row (Adult x {PROFILE_COPIES}, one core, minimum of {ROUNDS} "
+        "rounds). *One more* is a quarter of the time that four more members of a kind add to one "
+        "of them, including their part of the rule:",
         "",
         "| what | ns/row |",
         "|---|---|",
         *(f"| {name} | {figure:,.0f} |" for name, figure in with_differences(members)),
         "",
-        "Where the time of a single row goes, us a row (in the same way):",
+        "Profile of a single row, us a row (measured in the same way):",
         "",
         "| what | us/row |",
         "|---|---|",
@@ -321,7 +321,7 @@ KINDS = {
 
 
 def portfolio_of(*members: Member) -> dict[str, Any]:
-    """With names of their own, so that a member can be in it more than once."""
+    """A portfolio of the members, renamed so that a member can occur more than once."""
     named = [{**member, "name": f"m{place}"} for place, member in enumerate(members)]
     return {"algorithm": "portfolio", "members": named}
 
@@ -359,7 +359,7 @@ def ns_a_row(seconds: float, batch: Batch) -> float:
 
 
 def with_differences(figures: Mapping[str, Sequence[float]]) -> list[tuple[str, float]]:
-    """The least figures, with what a member of a kind adds in place of five of them."""
+    """The minima, with the cost of one more member of each kind."""
     least = {name: min(found) for name, found in figures.items()}
     table = [(name, figure) for name, figure in least.items() if not name.startswith("five ")]
     more = {kind: (least[f"five {kind}"] - least[f"one {kind} alone"]) / 4.0 for kind in KINDS}
@@ -371,7 +371,7 @@ def with_differences(figures: Mapping[str, Sequence[float]]) -> list[tuple[str, 
 def one_by_one(batch: Batch) -> list[tuple[str, float]]:
     """Microseconds a row of a portfolio and its parts, called with one row at a time.
 
-    What requests of many connections bring to the server together is learned in one call.
+    The server learns concurrent requests in one call.
     """
     warm, n = batch[:SLICE_ROWS], len(batch) // 8
     singles = [batch[i : i + 1] for i in range(SLICE_ROWS, SLICE_ROWS + n)]
@@ -398,15 +398,15 @@ def one_by_one(batch: Batch) -> list[tuple[str, float]]:
         return lambda: 1e6 * seconds_to_learn(SPECS["eight"], batch, rows) / len(batch)
 
     def parsing(model: str, body_of: Callable[[bytes], str]) -> Callable[[], float]:
-        door = RowSchema(resolve_spec(MODELS[model]))
+        schema = RowSchema(resolve_spec(MODELS[model]))
         bodies = [body_of(line).encode() for line in adult_lines()[:BODIES]]
         for body in bodies:
-            door.told(parse_json(door, body, True).names)
+            schema.mark_journalled(parse_json(schema, body, True).names)
 
         def timed() -> float:
             began = time.perf_counter()
             for body in bodies:
-                parse_json(door, body, True)
+                parse_json(schema, body, True)
             return 1e6 * (time.perf_counter() - began) / len(bodies)
 
         return timed

@@ -1,8 +1,7 @@
-"""Recovery: how fast a replica comes up from a journal without a snapshot, and what takes the time.
+"""Recovery: speed of a replica that loads a journal without a snapshot, and a profile.
 
-The journal is written through the journal's own contract, its parts encoded as the committer does:
-entries of 64 requests of one row each, as 64 connections that wait for their answers make them, and
-entries of one.
+The journal is written through the journal protocol, with parts encoded as the committer encodes
+them: entries of 64 requests of one row each, as from 64 waiting connections, and entries of one.
 """
 
 import asyncio
@@ -82,7 +81,7 @@ def rows() -> list[Row]:
 
 @contextmanager
 def stores() -> Iterator[dict[str, str]]:
-    """The stores by name, empty."""
+    """Empty stores by name."""
     with tempfile.TemporaryDirectory(prefix="dualstream-bench-") as folder, ExitStack() as stack:
         redis = stack.enter_context(running_redis(appendfsync="everysec"))
         os.sched_setaffinity(redis.pid, {int(GENERATOR_CORE)})
@@ -94,7 +93,7 @@ def stores() -> Iterator[dict[str, str]]:
 
 
 async def write(url: str, model: str, count: int, together: int) -> None:
-    """A journal of `count` rows of Adult, so many requests of one row in each entry."""
+    """A journal of `count` rows of Adult, with `group` requests of one row in each entry."""
     parts = [part_of(row) for row in each_row(adult())]
     journal = await open_journal(url)
     try:
@@ -115,13 +114,13 @@ def each_row(batch: Batch) -> Iterator[Batch]:
 
 
 def part_of(row: Batch) -> Part:
-    """As the committer encodes a sample that came as JSON."""
+    """A part as the committer encodes a sample from JSON."""
     columns = (row.indptr, row.indices, row.values, row.labels, row.weights)
     return Request.of(ListedRows(*(column.tolist() for column in columns), DIM), None, None).part
 
 
 def replayed(url: str, model: str) -> float:
-    """Rows a second of a replica that comes up."""
+    """Rows a second of a replica that loads its journal."""
 
     async def load() -> float:
         journal = await open_journal(url)
@@ -146,7 +145,7 @@ def kernel_rate() -> float:
 
 
 async def stages(url: str, model: str) -> list[float]:
-    """CPU time of each of STAGES, us a row, the least of some rounds."""
+    """CPU time of each of STAGES in us a row, the minimum of several rounds."""
     journal = await open_journal(url)
     try:
         record = await journal.get(model)
@@ -189,7 +188,7 @@ def check_chain(entries: list[Entry]) -> None:
 
 
 class Stopwatch:
-    """Adds CPU seconds to the stages they were spent in."""
+    """Adds CPU seconds to the stages in which they are spent."""
 
     def __init__(self, spent: list[float]) -> None:
         self._spent = spent
@@ -202,21 +201,21 @@ class Stopwatch:
 
     @contextmanager
     def of_process(self, number: int, pid: int | None) -> Iterator[None]:
-        """The same for another process; nothing without one."""
+        """The same for another process; does nothing without one."""
         began = cpu_seconds(pid) if pid else 0.0
         yield
         self._spent[number] += (cpu_seconds(pid) - began) if pid else 0.0
 
 
 def about() -> list[str]:
-    """What was measured, and where the time goes."""
+    """Set-up of the benchmark, and a profile."""
     names = list(_profiles)
     return [
         "`python -m load_tests recovery` runs these alone: a new replica, no snapshot, the whole "
         f"journal. Model `{canonical(SPEC).decode()}`, Adult (14 non-zeros a row); ours on one "
         "core, Redis on the other.",
         "",
-        f"Where the time goes, us of CPU a row, the least of {FEW_ROUNDS} rounds:",
+        f"Profile, us of CPU a row, minimum of {FEW_ROUNDS} rounds:",
         "",
         "| what | " + " | ".join(names) + " |",
         "|---|" + "---|" * len(names),

@@ -1,7 +1,7 @@
-"""Single-sample learning while 10,000 retained rows are refitted, by an open-loop generator.
+"""Latency of single-sample learning during a refit of 10,000 rows, by an open-loop generator.
 
-Server, store and the refit's thread share core 0, the generator has core 1 for itself: the worst
-that a refit can do. With a second core the thread runs there.
+The server, the store and the refit's thread share core 0, which is the worst case. The generator
+has core 1. With a spare core the refit's thread runs there.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ TITLE = "Refits"
 RETAIN, SHARE, SECONDS, EVERY = 10_000, 0.5, 3.0, 1000
 WINDOW = {"retain": RETAIN, "window": {"kind": "sliding", "length": RETAIN}, "rho": 1e-4}
 MODELS = {
-    "bench": SPEC | WINDOW | {"rho": 1e-9},  # of which no machine comes to the end
+    "bench": SPEC | WINDOW | {"rho": 1e-9},  # more epochs than any machine finishes
     "every": SPEC | WINDOW | {"refit": {"every": EVERY, "tol": 1e-2}},
 }
 NEVER_ENDS = {"tol": 1e-12, "max_epochs": 1_000_000}
@@ -64,7 +64,7 @@ def rows() -> list[Row]:
 def measured(
     name: str, store: str, sides: dict[str, Side], load: Load, lines: list[bytes]
 ) -> list[Row]:
-    """A row for a refit that does not end, and one for refits that follow one another."""
+    """A row for a refit that does not end, and one for repeated refits."""
     url = sides["bench"].url
     text = b"\n".join((lines * (1 + RETAIN // len(lines)))[: RETAIN + 1000])
     with httpx.Client(base_url=url, timeout=120) as client:
@@ -118,7 +118,7 @@ def measured(
 
 
 def begin(client: httpx.Client) -> str:
-    """A refit of the model `bench` that is under way."""
+    """A running refit of the model `bench`."""
     answer = client.post("/models/bench/refit", json=NEVER_ENDS)
     answer.raise_for_status()
     job: str = answer.json()["job"]
@@ -133,7 +133,7 @@ def end(client: httpx.Client, job: str) -> None:
 
 
 async def lost(store: str, model: str) -> str:
-    """Empty where the state that a new process comes to has every row of the journal."""
+    """Empty if the state that a new process loads has every row of the journal."""
     journal = await open_journal(store)
     try:
         record = await journal.get(model)
@@ -142,7 +142,7 @@ async def lost(store: str, model: str) -> str:
         controls = 0
         entries = await journal.read(model, record.incarnation, 0)
         while entries:
-            # The server is still there, and may enter a refit after the state was computed.
+            # The server still runs, and may apply a refit after the state was computed.
             known = [entry for entry in entries if entry.seq <= replica.seq]
             controls += sum(entry.body[1] & 1 for entry in known)
             entries = await journal.read(model, record.incarnation, entries[-1].seq)
@@ -157,7 +157,7 @@ def about() -> list[str]:
     return [
         "`python -m load_tests refit` runs these alone: durable single-sample JSON learn of a9a, "
         f"{CONNECTIONS} connections, one worker on one core, hinge on a sliding window of "
-        f"{RETAIN:,} rows; requests are sent when they are due, and latency counts from then. "
-        f"{ROUNDS} runs of {SECONDS:.0f} s in turns: without a refit, while one is computed that "
-        "does not end, and with refits that are computed and entered one after the other.",
+        f"{RETAIN:,} rows. Requests are sent when due, and latency counts from the due time. "
+        f"{ROUNDS} alternating runs of {SECONDS:.0f} s: without a refit, during a refit that does "
+        "not end, and with refits that are computed and applied one after the other.",
     ]

@@ -1,8 +1,8 @@
-"""What a second worker costs: CPU of all processes per request, at a rate that does not change.
+"""Cost of a second worker: CPU of all processes per request, at a fixed rate.
 
-64 connections send single samples in turn, each at its time, whatever the answers take. Workers and
-store are counted, who sends is not. Afterwards the journal is read: what was answered stands in it
-once and is in the state, or the row is void.
+64 connections send single samples in turn, each when due. CPU of workers and store counts, CPU of
+the generator does not. Afterwards the journal is read: each answered row must be in it once and in
+the state, or the row is void.
 """
 
 import os
@@ -48,7 +48,7 @@ def against_one(store: str) -> Row:
 
 
 def cost(store: str, workers: int, void: list[str]) -> float:
-    """Microseconds of CPU per request, the store's included."""
+    """Microseconds of CPU per request, including the store's."""
     with new_store(store) as (url, of_store):
         flags = ["--workers", str(workers), "--durability", store.split()[1]]
         with ServerProcess(url, flags) as server:
@@ -66,7 +66,7 @@ def cost(store: str, workers: int, void: list[str]) -> float:
 
 @contextmanager
 def new_store(name: str) -> Iterator[tuple[str, list[int]]]:
-    """The URL of an empty store, and the processes that are part of it."""
+    """URL of an empty store, and its processes."""
     with ExitStack() as stack:
         if name.startswith("Redis"):
             redis = stack.enter_context(running_redis(appendfsync=name.split()[1]))
@@ -77,7 +77,7 @@ def new_store(name: str) -> Iterator[tuple[str, list[int]]]:
 
 
 def family(pid: int) -> list[int]:
-    """A process and all that come from it."""
+    """A process and all its descendants."""
     children = [
         int(child)
         for thread in Path(f"/proc/{pid}/task").iterdir()
@@ -87,7 +87,7 @@ def family(pid: int) -> list[int]:
 
 
 def send(url: str, seconds: float) -> list[int]:
-    """Requests at RATE; the seq of each answer. Raises RuntimeError where one is refused."""
+    """Send requests at RATE; returns the seq of each answer. Raises RuntimeError on refusal."""
     bodies = [as_json(line).encode() for line in adult_lines()[:2000]]
     requests = [post("/models/bench/learn", body) for body in bodies]
     return drive(url, requests, RATE, seconds, CONNECTIONS).acks
@@ -96,7 +96,7 @@ def send(url: str, seconds: float) -> list[int]:
 def about() -> list[str]:
     return [
         "`python -m load_tests replicas` runs these alone: "
-        f"{os.cpu_count()} cores, no process pinned; {SECONDS} s each after {WARM_SECONDS} s to "
-        "warm up, on a new store. At the same rate each of two workers has smaller groups to "
-        "append, and applies those of the other too.",
+        f"{os.cpu_count()} cores, no process pinned; {SECONDS} s each after {WARM_SECONDS} s of "
+        "warm-up, on a new store. At the same rate two workers append smaller groups, and each "
+        "applies the other's groups, too.",
     ]

@@ -1,10 +1,10 @@
-"""RESULTS.md by sections, so that a benchmark that runs alone can write its own."""
+"""Sections of RESULTS.md: a benchmark that runs alone replaces its own."""
 
 from collections.abc import Sequence
 
 
 def with_section(document: str, title: str, lines: Sequence[str]) -> str:
-    """The document with a section of that title: in the place of the old one, else at the end."""
+    """The document with this section in place of the old one, or else at the end."""
     before, found, rest = document.partition(f"\n## {title}\n")
     _, heading, after = rest.partition("\n## ") if found else ("", "", "")
     text = "\n".join(["", f"## {title}", "", *lines, ""])

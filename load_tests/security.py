@@ -1,4 +1,4 @@
-"""load_tests/SECURITY.md, by sections that runs write: `make security`, `make fuzz`."""
+"""load_tests/SECURITY.md, in sections written by `make security` and `make fuzz`."""
 
 import os
 import platform
@@ -17,7 +17,7 @@ analysis) and `make fuzz`. [Security](../SECURITY.md) says what is trusted.
 
 
 def record(title: str, lines: Sequence[str]) -> None:
-    """Put a section in place of its last one, with the day and the machine."""
+    """Replace a section, with the date and the machine."""
     before = PLACE.read_text() if PLACE.exists() else HEADING
     cores, python = os.cpu_count(), platform.python_version()
     where = f"{datetime.now(UTC):%Y-%m-%d}, {cores} cores, Python {python}."

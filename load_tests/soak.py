@@ -1,7 +1,7 @@
-"""`make soak`: memory under load that does not change, which has to stay flat.
+"""`make soak`: memory under constant load, which has to stay flat.
 
-Single samples are learned and predicted at a rate that does not change, and now and then a long
-body is learned chunk by chunk. Afterwards the journal is read: what was answered stands in it once.
+Single samples are learned and predicted at a fixed rate, and a long body is learned in chunks in
+each period. Afterwards the journal is read: each answered row must be in it once.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from load_tests.sections import with_section
 TITLE = "Soak"
 RATE, PERIOD_S = 500, 5.0
 PREDICT_EVERY = 4
-"""One request of so many."""
+"""One request in this many predicts."""
 BODY_COPIES = 1
 """Of a9a, in the long body of each period."""
 WARM_SHARE = 0.2
@@ -47,7 +47,7 @@ class Soak:
 
     @property
     def spread(self) -> float:
-        """Between the least and the most."""
+        """Maximum minus minimum."""
         return max(self.settled) / min(self.settled) - 1.0
 
 
@@ -83,21 +83,21 @@ def told(found: Soak, minutes: float, wrong: str) -> list[str]:
     is_flat = found.spread <= MAX_GROWTH
     shown = [found.resident[0], found.settled[0], max(found.settled), found.resident[-1]]
     after, settled, most, last = (f"{size / 1e6:.1f}" for size in shown)
-    verdict = wrong and f"void: {wrong}" or ("gate met" if is_flat else "gate MISSED")
+    outcome = wrong and f"void: {wrong}" or ("gate met" if is_flat else "gate MISSED")
     rows = sum(count for _, count in found.spans)
     return [
         f"`make soak SOAK_MINUTES={minutes:g}` on {datetime.now(UTC):%Y-%m-%d}; {machine()}.",
         "",
         f"{minutes:g} minutes on SQLite `normal`, one worker: {RATE:,} single samples of JSON a "
-        f"second over {CONNECTIONS} connections, one in {PREDICT_EVERY} to predict, and after each "
-        f"{PERIOD_S:g} s Adult as one body of LIBSVM text; {found.requests:,} requests, {rows:,} "
+        f"second over {CONNECTIONS} connections, one in {PREDICT_EVERY} a predict, and every "
+        f"{PERIOD_S:g} s Adult as one body of LIBSVM text: {found.requests:,} requests, {rows:,} "
         "rows learned. The history is checked afterwards.",
         "",
-        "| after the first period | after a fifth of the time | the most from then on | at the end "
-        "| least to most from then on | gate | verdict |",
+        "| after the first period | after a fifth of the time | maximum from then on | at the end "
+        "| minimum to maximum from then on | gate | outcome |",
         "|---|---|---|---|---|---|---|",
         f"| {after} MB | {settled} MB | {most} MB | {last} MB | {found.spread:.1%} | "
-        f"{MAX_GROWTH:.0%} | {verdict} |",
+        f"{MAX_GROWTH:.0%} | {outcome} |",
     ]
 
 

@@ -1,4 +1,4 @@
-"""From the start of a process to its first learned sample, with a warm kernel cache."""
+"""Time from process start to the first learned sample, with a warm kernel cache."""
 
 import subprocess
 import sys

@@ -1,8 +1,8 @@
-"""What bandit finds beside ruff's rules `S`: python -m load_tests.static_analysis
+"""bandit's findings in addition to ruff's rules `S`: python -m load_tests.static_analysis
 
-ruff's are bandit's own, and part of `make lint`; each exception stands where it is made, with its
-reason. bandit goes over the same files once more and knows nothing of these: what it finds must
-stand in a statement that has such a word, or be of KNOWN.
+ruff's security rules come from bandit and are part of `make lint`; each exception is marked in its
+line, with its reason. bandit checks the same files and does not read these marks. Each finding of
+bandit must be in a statement with such a mark, or of a kind listed in KNOWN.
 """
 
 import json
@@ -17,12 +17,12 @@ from load_tests.security import record
 TITLE = "Static analysis"
 FOLDERS = ("service", "solvers", "client", "wire", "deploy/supply")
 KNOWN = {
-    "B101": "an assert tells the type checker what the code above it has made sure of",
-    "B404": "subprocess is imported; every call of it is looked at by B603",
+    "B101": "an assert states for the type checker what the code above it ensures",
+    "B404": "subprocess is imported; B603 checks each of its calls",
     "B105": "a word that is a name, and no password",
     "B107": "as B105",
 }
-"""Kinds that are no finding by themselves, and why."""
+"""Kinds of finding that are not a defect by themselves, with the reason."""
 _NAMED = re.compile(r"# (?:ruff: )?noqa: [A-Z0-9, ]*S\d{3}")
 
 
@@ -46,10 +46,10 @@ def main() -> bool:
     record(
         TITLE,
         [
-            f"ruff's security rules (`S`, which are bandit's) over {', '.join(FOLDERS)}:"
-            f" {'clean' if ruff.returncode == 0 else '**NOT CLEAN**'}; they are on in `make lint`.",
-            f"bandit itself: {len(told['results'])} places, of which {lines['named']} are named"
-            f" where they stand, with a reason; {len(found)} are left.",
+            f"ruff's security rules (`S`, taken from bandit) over {', '.join(FOLDERS)}:"
+            f" {'clean' if ruff.returncode == 0 else '**NOT CLEAN**'}; they are part of `make lint`.",
+            f"bandit itself: {len(told['results'])} places, of which {lines['named']} are marked"
+            f" in their line with a reason; {len(found)} are left.",
             "",
             *(f"- {name}, {lines[name]}: {why}." for name, why in KNOWN.items() if lines[name]),
             *(f"- {one}" for one in found),

@@ -1,7 +1,4 @@
-"""What a process takes from outside that is not the journal: time and chance.
-
-A test gives others, so that whatever happens can be made to happen again.
-"""
+"""Clock and nonce source of a process, injectable for deterministic tests."""
 
 import time
 from collections.abc import Callable
@@ -11,15 +8,15 @@ from dualstream.service.journal.nonces import OURS
 
 
 @dataclass(frozen=True, slots=True)
-class Outside:
-    """Where time and chance come from; no state of a model depends on either."""
+class Clock:
+    """Sources of time and of nonces. The state of a model depends on neither."""
 
-    clock: Callable[[], float] = time.perf_counter
-    """Seconds that never go back."""
-    nonce: Callable[[], bytes] = OURS.make
-    """16 bytes that no other append carries."""
-    effort: Callable[[], float] = time.thread_time
-    """Seconds of a core that this thread has had; what others took meanwhile is not in it."""
+    now: Callable[[], float] = time.perf_counter
+    """Monotonic time in seconds."""
+    new_nonce: Callable[[], bytes] = OURS.make
+    """16 bytes, unique per append."""
+    cpu_seconds: Callable[[], float] = time.thread_time
+    """CPU time of the calling thread in seconds. Time of other threads is not counted."""
 
 
-REAL = Outside()
+SYSTEM_CLOCK = Clock()

@@ -53,7 +53,7 @@ def lower_priority(niceness: int) -> None:
 
 
 def background_task(work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
-    """Start a task that nobody has to keep or to await: its error is not logged then."""
+    """Start a task that the caller need not keep or await. Its error is not logged."""
     task = asyncio.create_task(work)
     _tasks.add(task)
     task.add_done_callback(_forget)
@@ -68,14 +68,14 @@ async def run_to_completion(work: Coroutine[Any, Any, T]) -> T:
 def _forget(task: "asyncio.Task[Any]") -> None:
     _tasks.discard(task)
     if not task.cancelled():
-        task.exception()  # or asyncio logs it where no caller awaits the task
+        task.exception()  # else asyncio logs an error that no caller awaits
 
 
 def drop_traceback(error: BaseException | None) -> None:
-    """Forget where an error came by, once it is told.
+    """Clear the traceback of an error that was reported, to free its frames.
 
-    Its traceback holds the frames, these all that was read of the request, and some of them the
-    error or its task: a ring that only the collector of rings takes apart, which comes seldom.
+    The frames refer to the request's data, and some of them to the error or its task. Only the
+    garbage collector frees such a reference cycle, and it runs rarely.
     """
     while error is not None and error.__traceback__ is not None:
         error.__traceback__ = None

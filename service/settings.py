@@ -47,7 +47,7 @@ OTHER_VARIABLES = frozenset(
     + ("data", "adult_splits", "chaos_faults", "chaos_rounds", "chaos_seed", "crash_mark")
     + ("full_mark", "fuzz_scale", "reliability", "screenshots")
 )
-"""Variables with the prefix that are read elsewhere."""
+"""Variables with the prefix that other programs read."""
 
 
 def _group(name: str) -> partial[Any]:
@@ -255,17 +255,17 @@ def unknown_warnings(environment: Mapping[str, str] = os.environ) -> list[str]: 
 
 
 class UnsafeBinding(ValueError):
-    """Refused at start: the server would be open to others without any key."""
+    """The server is reachable by other machines without an API key, and refuses to start."""
 
 
 def check_binding(settings: Settings) -> None:
-    """Raise UnsafeBinding when others could reach a server that asks nobody for a key."""
+    """Raise UnsafeBinding if other machines can reach a server without API keys."""
     if settings.asks_for_keys or settings.allow_anonymous or _is_loopback(settings.host):
         return
     raise UnsafeBinding(
         f"refusing to bind {settings.host} without API keys: "
         "set DUALSTREAM_KEYS_FILE (`dualstream new-key` makes a key), bind 127.0.0.1, "
-        "or set DUALSTREAM_ALLOW_ANONYMOUS=1 if the network is yours alone"
+        "or set DUALSTREAM_ALLOW_ANONYMOUS=1 in a private network"
     )
 
 

@@ -11,7 +11,7 @@ from dualstream.solvers import FixedSpec, WorkedOut
 
 
 def changeable(*roots: Any) -> dict[int, Any]:
-    """What can be changed of all that objects refer to, by id; specifications never are."""
+    """Mutable state that objects refer to, by id. Specifications never change."""
     found: dict[int, Any] = {}
     left = list(roots)
     while left:

@@ -17,12 +17,12 @@ from tests.redis_server import RedisServer, redis_or_skip
 
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[RedisServer]:
-    """One redis-server per test process; whoever uses it may flush it."""
+    """One redis-server per test process; a test may flush it."""
     with redis_or_skip() as server:
         yield server
 
 
-# Where the suite is started in the background, interrupts are ignored, by its children too.
+# A suite started in the background ignores interrupts, and so do its child processes.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 fork_servers()
@@ -34,7 +34,7 @@ def _trusting_the_machine(_certificates: str | None) -> ssl.SSLContext:
 
 
 def _ssl_context(verify: Any = True, cert: Any = None, trust_env: bool = True) -> ssl.SSLContext:
-    """httpx's; but not read anew from the machine's certificates by each `httpx.get`."""
+    """httpx's context, cached: httpx reads the machine's certificates at each `httpx.get`."""
     if verify is True and cert is None and trust_env:
         return _trusting_the_machine(os.environ.get("SSL_CERT_FILE"))
     return httpx.create_ssl_context(verify, cert, trust_env)
@@ -42,6 +42,6 @@ def _ssl_context(verify: Any = True, cert: Any = None, trust_env: bool = True) -
 
 httpx._transports.default.create_ssl_context = _ssl_context
 
-# A machine that is busy is no failure.
+# A busy machine is no failure.
 settings.register_profile("dualstream", deadline=None)
 settings.load_profile("dualstream")

@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
 # Usage: fetch_tool.sh buildah | chromium | prometheus | redis | strace | wrk
-# Puts a program under .cache/NAME when the machine has none: Debian's own packages, downloaded and
-# unpacked without root and without a system service. Where that cannot be, says what to install.
-# Chromium and buildah, of many packages, are installed where root asks, and have to be there for
-# others.
+# Puts a program under .cache/NAME if the machine has none: downloads Debian's packages and unpacks
+# them, without root and without a system service. If that fails, prints what to install.
+# Chromium and buildah consist of many packages: root installs them, other users need them installed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 name="$1"
@@ -54,7 +53,7 @@ if ! command -v apt-get >/dev/null || ! command -v dpkg >/dev/null; then
   exit 0
 fi
 
-# Private package lists: the system's may be missing, and only root may refresh them.
+# Private package lists: the system's may be missing, and only root can refresh them.
 state="$PWD/.cache/apt-$name"
 mkdir -p "$state/lists/partial" "$state/archives/partial"
 apt=(apt-get -qq -o "Dir::State::lists=$state/lists" -o "Dir::Cache=$state" -o "APT::Sandbox::User=$(id -un)")

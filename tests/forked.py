@@ -1,9 +1,8 @@
-"""Servers for tests, forked from a process that has imported what a server imports.
+"""Servers for tests, forked from a process that has imported the server's modules.
 
-Such a server is a process of its own, with a number that can be killed, as the command's is; but it
-is there in a fraction of the time that its imports take, which was a third of the suite's, and so
-are its workers. What a command does before, `tests/service/cli/test_cli.py` and whoever names a
-`prefix` start as users do.
+Such a server is a process of its own, with a pid that can be killed, like that of `dualstream
+serve`. It skips the imports, which took a third of the suite's time, and so do its workers.
+`tests/service/cli/test_cli.py` and tests that pass a `prefix` start servers as users do.
 """
 
 import os
@@ -23,19 +22,19 @@ from dualstream.service.server.workers import forks
 
 COMMAND = [sys.executable, "-m", "dualstream.service", "serve"]
 PLANTED = "tests.chaos.server"
-"""What serves with faults planted, in its workers too."""
+"""Module that serves with planted faults, also in its workers."""
 PRELOADED = [
     "dualstream.service.server.workers",
     "dualstream.service.cli",
     "dualstream.solvers.online.dual_ascent.learner",
     "dualstream.solvers.portfolio.learner",
 ]
-# What is read while modules are imported comes too late for a process that has imported them.
+# Variables that are read during imports have no effect on a forked server.
 READ_EARLY = ("NUMBA_", "PYTHON", "DUALSTREAM_CPU", "DUALSTREAM_CACHE_DIR")
 
 
 class ForkedProcess:
-    """What the tests use of `subprocess.Popen`, of a server that was forked."""
+    """The part of `subprocess.Popen` that tests use, for a forked server."""
 
     def __init__(
         self, args: Sequence[str], stderr: IO[str] | int | None, env: Mapping[str, str]
@@ -46,7 +45,7 @@ class ForkedProcess:
             out = closing.enter_context(Connection(writes, readable=False))
             err = closing.enter_context(Connection(_written_to(stderr), readable=False))
             given = (args[2], list(args[len(COMMAND) :]), dict(env), os.getcwd(), out, err)
-            # Ended with this process, should a test leave it running.
+            # Ends with this process if a test leaves it running.
             self._process = forks.Process(target=_serve, args=given, daemon=True)
             self._process.start()
         self.stdout = open(reads, encoding="utf-8")
@@ -77,7 +76,7 @@ class ForkedProcess:
 
 
 def fork_servers() -> None:
-    """Let `ServerProcess` fork, from here on, what it would start by the plain command."""
+    """Let `ServerProcess` fork servers from now on, where a plain command would start them."""
     forks.set_forkserver_preload(PRELOADED)
     started_by_command = server_process.start
 
@@ -95,14 +94,14 @@ def fork_servers() -> None:
 
 
 def _changed(env: Mapping[str, str] | None) -> list[str]:
-    """The names of what differs from this process's environment."""
+    """Names of the variables that differ from this process's environment."""
     if env is None:
         return []
     return [name for name in {*env, *os.environ} if env.get(name) != os.environ.get(name)]
 
 
 def _written_to(stderr: IO[str] | int | None) -> int:
-    """A descriptor of its own for what Popen would be given."""
+    """A duplicate of the descriptor that Popen would use."""
     if stderr is subprocess.DEVNULL:
         return os.open(os.devnull, os.O_WRONLY)
     return os.dup(2 if stderr is None else stderr if isinstance(stderr, int) else stderr.fileno())
@@ -116,7 +115,7 @@ def _serve(
     out: Connection,
     err: Connection,
 ) -> None:
-    """The forked server's life: what `dualstream serve` does once it is imported."""
+    """The forked server: runs `dualstream serve` after its imports."""
     from dualstream.service.cli import app
 
     for descriptor, connection in ((1, out), (2, err)):
@@ -138,7 +137,7 @@ def _serve(
 def _forked_too(
     spawned: Callable[..., int], program: str, command: Sequence[str], descriptors: list[int]
 ) -> int:
-    """The process that workers come from: it has been there before it would have imported all."""
+    """Fork the fork server of workers too, in place of spawning it."""
     if "forkserver" not in command[-1]:
         return spawned(program, command, descriptors)
     forked = os.fork()
@@ -146,7 +145,7 @@ def _forked_too(
         try:
             for descriptor in map(int, os.listdir("/proc/self/fd")):
                 if descriptor > 2 and descriptor not in descriptors:
-                    with suppress(OSError):  # the one that listed them
+                    with suppress(OSError):  # the descriptor of the listing itself
                         os.close(descriptor)
             forkserver.main(*descriptors, [])
         finally:
@@ -155,7 +154,7 @@ def _forked_too(
 
 
 def _planted(process: Callable[..., Any], target: Callable[..., None], args: Any) -> Any:
-    """A worker into which is planted what is in its server."""
+    """A worker with the planted faults of its server."""
     return process(target=_work, args=(target, args))
 
 

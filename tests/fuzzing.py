@@ -8,7 +8,7 @@ SCALE = int(os.environ.get("DUALSTREAM_FUZZ_SCALE", "1"))
 
 
 def examples(count: int) -> settings:
-    """Settings for so many examples, times what `make fuzz` asks for."""
+    """Settings for `count` examples, scaled by `make fuzz`."""
     return settings(
         max_examples=count * SCALE, deadline=None, suppress_health_check=list(HealthCheck)
     )

@@ -1,9 +1,8 @@
-"""The history checker: what was acknowledged is journalled once, and the journal is whole.
+"""History checker: what clients were answered, against the journal and the state.
 
-A test or benchmark collects what the client was answered 200 for, and afterwards lets
-`check_history` read the model's whole journal. Rows and acknowledgements are matched by tags:
-the key of a request, else the id of a sample, or whatever `tags_of` finds in the rows themselves
-(an index or a weight that the client chose to tell them apart).
+A test or benchmark collects the answers with status 200. Afterwards `check_history` reads the
+model's whole journal. Tags match rows with acknowledgements: the key of a request, else the id of a
+sample, or what `tags_of` finds in the rows (an index or a weight chosen by the client).
 """
 
 from collections import Counter
@@ -18,7 +17,7 @@ Tags = Callable[[Rows], Sequence[Hashable]]
 
 
 class HistoryBroken(AssertionError):
-    """Something acknowledged is lost or doubled, or the journal is not whole."""
+    """Acknowledged rows are lost or duplicated, or the journal is damaged."""
 
     def __init__(self, report: "Report") -> None:
         shown = "\n".join(report.problems[:20])
@@ -28,7 +27,7 @@ class HistoryBroken(AssertionError):
 
 @dataclass(frozen=True)
 class Acknowledged:
-    """An answer: the last seq and the number of the rows journalled for `tag`."""
+    """An answer: the last seq and the number of rows journalled for `tag`."""
 
     tag: Hashable
     seq: int
@@ -37,7 +36,7 @@ class Acknowledged:
 
 @dataclass
 class Report:
-    """What was found; `unacknowledged` rows had an answer that the client never saw."""
+    """Result of a check. Clients never saw the answers to `unacknowledged` rows."""
 
     entries: int = 0
     rows: int = 0
@@ -68,10 +67,10 @@ async def check_history(
     samples: int | None = None,
     rejected: int = 0,
 ) -> Report:
-    """Check a model's whole journal against what its clients and its state say.
+    """Check a model's whole journal against its clients' answers and its state.
 
-    sent      how many rows were sent under each tag: others, or more, are a fault
-    samples   the rows that a state has learned, `rejected` those it journalled and did not learn
+        sent      number of rows sent under each tag; other tags, or more rows, are an error
+        samples   rows that the state has learned; `rejected` were journalled and not learned
 
     Raises HistoryBroken.
     """
@@ -87,7 +86,7 @@ async def check_history(
         rejected=rejected,
     )
     if (report.seq, report.chain) != (record.seq, record.chain):
-        report.problems.append(f"the head stands at {record.seq} {record.chain}, not at the end")
+        report.problems.append(f"the head is {record.seq} {record.chain}, which is not the end")
         raise HistoryBroken(report)
     return report
 
@@ -102,7 +101,7 @@ def check_entries(
     samples: int | None = None,
     rejected: int = 0,
 ) -> Report:
-    """`check_history` for entries that were read already."""
+    """`check_history` for entries that are already read."""
     report = Report(entries=len(entries), chain=first_chain(incarnation))
     tags: list[Hashable] = []
     for entry in entries:
@@ -173,7 +172,7 @@ def _tags_by_row(blocks: Sequence[Rows | Control], tags_of: Tags) -> list[Hashab
 def _check_answers(
     report: Report, acknowledged: Iterable[Acknowledged], tags: Sequence[Hashable]
 ) -> dict[Hashable, Acknowledged]:
-    """Each answer's rows stand where it said, and nowhere else; the answers by tag."""
+    """Each answer's rows are at its seqs and nowhere else; returns the answers by tag."""
     counts = Counter(tags)
     answers: dict[Hashable, Acknowledged] = {}
     for answer in acknowledged:
@@ -187,7 +186,7 @@ def _check_answers(
             report.problems.append(f"lost: {answer} is not there")
         if counts[answer.tag] > answer.count:
             report.problems.append(
-                f"doubled: {answer.tag!r} is journalled {counts[answer.tag]} times,"
+                f"duplicated: {answer.tag!r} is journalled {counts[answer.tag]} times,"
                 f" acknowledged {answer.count} times"
             )
     return answers

@@ -18,7 +18,7 @@ UNPACKED = Path(__file__).parent.parent / ".cache" / "prometheus" / "usr" / "bin
 
 
 def tool(name: str) -> str:
-    """`prometheus` or `promtool`: the test is skipped where it is missing, and fails in CI."""
+    """Path of `prometheus` or `promtool`. Skips the test without it, fails in CI."""
     found = shutil.which(name)
     if found is None and (UNPACKED / name).exists():
         found = str(UNPACKED / name)
@@ -31,7 +31,7 @@ def tool(name: str) -> str:
 
 
 def promtool(*arguments: str, given: str = "") -> str:
-    """Run it, which has to succeed; all that it said."""
+    """Run promtool, which has to succeed; returns its output."""
     done = subprocess.run(
         [tool("promtool"), *arguments],
         input=given,
@@ -45,7 +45,7 @@ def promtool(*arguments: str, given: str = "") -> str:
 
 
 class Prometheus:
-    """A running one, asked by its API."""
+    """A running Prometheus, queried by its API."""
 
     def __init__(self, url: str) -> None:
         self._client = httpx.Client(base_url=f"{url}/api/v1", timeout=30)
@@ -57,12 +57,12 @@ class Prometheus:
         return answer["data"]
 
     def query(self, expression: str) -> list[dict[str, Any]]:
-        """What the expression gives now."""
+        """Present values of the expression."""
         found: list[dict[str, Any]] = self.ask("/query", query=expression)["result"]
         return found
 
     def firing(self) -> set[tuple[str, str]]:
-        """The alerts that fire, each with its model."""
+        """Firing alerts, each with its model."""
         return {
             (alert["labels"]["alertname"], alert["labels"].get("model", ""))
             for alert in self.ask("/alerts")["alerts"]
@@ -75,7 +75,7 @@ class Prometheus:
 
 @contextmanager
 def running_prometheus(config: Path, directory: Path) -> Iterator[Prometheus]:
-    """One with this configuration, for the time of a with block."""
+    """Prometheus with this configuration for the duration of a with block."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     url = f"http://127.0.0.1:{port}"

@@ -1,4 +1,4 @@
-"""A redis-server of one's own: on a free port, with a temporary directory, gone afterwards."""
+"""redis-server for tests: on a free port, in a temporary directory, removed afterwards."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ UNPACKED = Path(__file__).parent.parent / ".cache" / "redis"
 
 
 class NoRedis(Exception):
-    """There is no redis-server to start."""
+    """No redis-server is installed."""
 
 
 class RedisServer:
@@ -40,9 +40,9 @@ class RedisServer:
         return self._process.pid
 
     def start(self) -> None:
-        """Start it, on the port it had before where there is one; return when it answers.
+        """Start it, on its former port if there is one; return when it answers.
 
-        As a service manager does, again where it ends.
+        Retries like a service manager if the process ends.
 
         Raises NoRedis.
         """
@@ -58,7 +58,7 @@ class RedisServer:
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """Stop it as a service manager would."""
+        """SIGTERM, as a service manager stops it."""
         self._end(signal.SIGTERM)
 
     def pause(self) -> None:
@@ -68,7 +68,7 @@ class RedisServer:
         os.kill(self.pid, signal.SIGCONT)
 
     def end_child(self) -> None:
-        """End the child that saves, or rewrites the log, as the server itself does."""
+        """End the child process that saves or rewrites the log, as the server itself does."""
         (child,) = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
         os.kill(int(child), signal.SIGUSR1)
 
@@ -82,7 +82,7 @@ class RedisServer:
         arguments += ["--dir", self.directory, "--logfile", f"{self.directory}/log"]
         for name, value in self.options.items():
             arguments += [f"--{name}", *(value.split() or [value])]
-        # A group of its own, so that a child of it that rewrites its log is killed with it.
+        # A process group of its own, so that a child that rewrites the log is killed with it.
         self._process = subprocess.Popen(arguments, env=environment, process_group=0)
         while self._process.poll() is None:
             if _pings(self.port):
@@ -99,7 +99,7 @@ class RedisServer:
 
 @contextmanager
 def running_redis(**options: str) -> Iterator[RedisServer]:
-    """A redis-server for the time of a with block.
+    """A redis-server for the duration of a with block.
 
     Raises NoRedis.
     """
@@ -114,7 +114,7 @@ def running_redis(**options: str) -> Iterator[RedisServer]:
 
 @contextmanager
 def redis_or_skip(**options: str) -> Iterator[RedisServer]:
-    """`running_redis` in a test: skipped where there is none, but a failure in CI."""
+    """`running_redis` for a test: skips without redis-server, fails in CI."""
     try:
         _program()
     except NoRedis as error:
@@ -137,7 +137,7 @@ def _program() -> tuple[str, dict[str, str]]:
 
 
 def _free_port() -> int:
-    """A free port that has another one 10,000 above it, for the bus of a cluster."""
+    """A free port; port + 10,000, the cluster bus, is free, too."""
     while True:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -147,7 +147,7 @@ def _free_port() -> int:
 
 
 def _pings(port: int) -> bool:
-    """Whether the server answers and has loaded its data."""
+    """Does the server answer, with its data loaded?"""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
             connection.sendall(b"PING\r\n")

@@ -1,7 +1,7 @@
-"""Several Redis servers that stand in for each other: watched by Sentinels, or a Cluster.
+"""Redis Sentinel and Redis Cluster for tests: primaries, replicas and failover.
 
-All on loopback and free ports, gone afterwards. Their timeouts are short, so that a failover takes
-about three seconds.
+All servers are on loopback and free ports, and removed afterwards. Timeouts are short, so that a
+failover takes about three seconds.
 """
 
 import os
@@ -47,7 +47,7 @@ class SentinelServer(RedisServer):
 
 
 class RedisSet:
-    """Servers by their ports."""
+    """Servers by port."""
 
     def __init__(self, servers: list[RedisServer]) -> None:
         self.servers = servers
@@ -61,7 +61,7 @@ class RedisSet:
             return client.execute_command(*command)
 
     def info(self, server: RedisServer) -> dict[str, Any]:
-        """What a server says of its replication; nothing while it does not answer."""
+        """A server's replication info; empty while it does not answer."""
         try:
             found: dict[str, Any] = self.ask(server, "INFO", "replication")
         except redis.RedisError:
@@ -69,11 +69,11 @@ class RedisSet:
         return found
 
     def stand(self) -> str:
-        """What each server says of its replication, a line each."""
+        """Replication state of each server, a line each."""
         return "\n".join(["", *(f"{one.port}: {self.info(one)}" for one in self.servers)])
 
     def is_followed(self, server: RedisServer, replicas: int) -> bool:
-        """Whether it is a primary that so many replicas keep up with."""
+        """Is it a primary with `replicas` replicas in sync?"""
         info = self.info(server)
         followed = [
             told
@@ -97,26 +97,26 @@ class SentinelSet(RedisSet):
         return f"redis+sentinel://{hosts}/{SERVICE}"
 
     def primary(self) -> RedisServer:
-        """As most Sentinels see it: one whose failover was overtaken waits for a dead one."""
+        """The primary according to most Sentinels: one may be stuck waiting for a dead server."""
         ((port, _),) = Counter(self._named()).most_common(1)
         return self.by_port(port)
 
     def _named(self) -> list[int]:
-        """The port of the primary that each Sentinel names."""
+        """The primary's port according to each Sentinel."""
         asked = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)
         return [int(self.ask(sentinel, *asked)[1]) for sentinel in self.sentinels]
 
     def stand(self) -> str:
-        """What each server and each Sentinel says, a line each."""
+        """State of each server and each Sentinel, a line each."""
         lines = [super().stand()]
         for sentinel in self.sentinels:
             lines.append(f"{sentinel.port}: {self.ask(sentinel, 'INFO', 'sentinel')['master0']}")
         return "\n".join(lines)
 
     def agree(self) -> bool:
-        """Whether every Sentinel knows of the others and of all replicas, and all of one primary.
+        """Do all Sentinels know each other, all replicas, and the same primary?
 
-        One that is late begins a failover of its own where the primary is killed meanwhile.
+        A Sentinel that lags starts a failover of its own if the primary is killed at that time.
         """
         named = set(self._named())
         for sentinel in self.sentinels:
@@ -136,19 +136,19 @@ class ClusterSet(RedisSet):
         return f"redis+cluster://{hosts}"
 
     def owner(self, key: str) -> RedisServer:
-        """The primary of the key's slot, as a server that answers says."""
+        """The primary of the key's slot, according to a server that answers."""
         slot = key_slot(key.encode())
         for first, last, *nodes in self._slots():
             if first <= slot <= last:
                 return self.by_port(int(nodes[0][1]))
-        raise AssertionError(f"nobody owns slot {slot}")
+        raise AssertionError(f"no server owns slot {slot}")
 
     def id_of(self, server: RedisServer) -> str:
         found = self.ask(server, "CLUSTER", "MYID")
         return found.decode() if isinstance(found, bytes) else str(found)
 
     def is_whole(self) -> bool:
-        """Whether all that answer see every slot served, and each primary has a replica."""
+        """Do all that answer see every slot served, and a replica of each primary?"""
         for server in self.servers:
             try:
                 info = self.ask(server, "CLUSTER INFO")
@@ -188,7 +188,7 @@ class ClusterSet(RedisSet):
 
 
 def until(reached: Callable[[], bool], what: str, stand: Callable[[], object] = lambda: "") -> None:
-    """Wait for it; `stand` says how things stand where it does not come."""
+    """Wait for a condition; on timeout the error has the output of `stand`."""
     deadline = time.monotonic() + PATIENCE_S
     while not reached():
         assert time.monotonic() < deadline, f"waited {PATIENCE_S} s for {what}: {stand()}"
@@ -214,8 +214,8 @@ def sentinels_or_skip(**options: str) -> Iterator[SentinelSet]:
 
 @contextmanager
 def cluster_or_skip(replicas: bool = True, **options: str) -> Iterator[ClusterSet]:
-    """Three primaries that serve all slots, each with a replica where these are wanted."""
-    # Nodes are given the time of a busy machine to find each other.
+    """Three primaries that serve all slots, with a replica each if wanted."""
+    # On a busy machine nodes take time to find each other.
     options |= {"cluster-enabled": "yes", "cluster-node-timeout": str(FORMING_MS)}
     options |= {"repl-diskless-sync-delay": "0"}
     with ExitStack() as running:

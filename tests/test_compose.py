@@ -90,7 +90,7 @@ def test_prometheus_scrapes_the_server_where_it_is(services):
     mounts = services["prometheus"]["volumes"]
     source, target, mode = next(m for m in mounts if m.startswith("./")).split(":")
     assert mode == "ro" and f"--config.file={target}" in services["prometheus"]["command"]
-    # The rules lie beside the configuration, where it looks for them.
+    # Prometheus looks for the rules next to its configuration.
     config = yaml.safe_load((ROOT / source).read_text())
     for rules in config["rule_files"]:
         beside = f"{Path(source).parent}/{rules}:{Path(target).parent}/{rules}:ro"
@@ -160,7 +160,7 @@ def test_entry_point_is_the_copied_script_and_finds_the_built_kernels():
     source, target = shlex.split(instructions("COPY")[-1])
     assert Path(target).name == json.loads(instructions("ENTRYPOINT")[0])[0]
     script = (ROOT / source).read_text()
-    # Without -P they would be those of the folder of sources, which no server imports.
+    # Without -P Python compiles kernels of the source folder, which no server imports.
     cache = re.search(
         r"DUALSTREAM_CACHE_DIR=(\S+) python -P -m dualstream.service.server.compile_kernels\n",
         DOCKERFILE,

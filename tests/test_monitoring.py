@@ -24,7 +24,7 @@ ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"
 METRICS = (ROOT / "docs/reference/metrics.md").read_text()
 SPARSE = {"kind": "indexed", "dim": 8}
-# Of Grafana's, those that the dashboard uses.
+# Grafana's variables that the dashboard uses.
 UNITS = {"rowsps", "reqps", "percentunit", "short", "s", "bytes"}
 MEMBERS = [
     {"name": "dual", "algorithm": "dual_ascent", "loss": "hinge"},
@@ -34,7 +34,7 @@ MEMBERS = [
 
 @pytest.fixture(scope="module")
 def exposed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """What /metrics says of a server that has a model of every kind."""
+    """Text of /metrics of a server with a model of every kind."""
     store = f"sqlite:///{tmp_path_factory.mktemp('exposed') / 'test.db'}"
     with TestClient(create_app(Settings(store=store))) as client:
         until(lambda: client.get("/readyz").status_code == 200, 60)
@@ -54,8 +54,8 @@ def exposition(client: TestClient) -> str:
         client.post(f"/models/{model}/learn", json=body)
         client.get(f"/models/{model}/predict?x=1:1")
         client.get(f"/models/{model}/certificate?reference=true")
-    assert client.get("/metrics").status_code == 200  # what is shown is measured in the background
-    client.portal.call(client.app._catalog.telemetry.stored.measure)
+    assert client.get("/metrics").status_code == 200  # some metrics are measured in the background
+    client.portal.call(client.app._catalog.counters.store.measure)
     return client.get("/metrics").text
 
 
@@ -71,7 +71,7 @@ def kinds_of(exposition: str) -> dict[str, str]:
 
 
 def documented() -> dict[str, str]:
-    """Family -> kind, from the tables."""
+    """Family -> kind, from the tables of the docs."""
     return dict(re.findall(r"^\| `(dualstream_\w+)`[^|]*\| (\w+) \|", METRICS, re.M))
 
 
@@ -118,7 +118,7 @@ BOARD = json.loads((DEPLOY / "grafana" / "dualstream.json").read_text())
 
 
 def expressions() -> list[str]:
-    """Of the dashboard, for all models over a few seconds."""
+    """Expressions of the dashboard, for all models over a few seconds."""
     found = [target["expr"] for panel in BOARD["panels"] for target in panel["targets"]]
     return [e.replace("$model", ".*").replace("$__rate_interval", "10s") for e in found]
 
@@ -145,7 +145,7 @@ def test_panels_of_the_dashboard_are_whole_and_do_not_overlap():
         for target in panel["targets"]:
             assert set(target) == {"refId", "expr", "legendFormat", "datasource"}
             assert target["datasource"] == panel["datasource"] == source
-            # A name in the legend is a label that the expression leaves in its result.
+            # A name in the legend must be a label of the expression's result.
             for label in re.findall(r"{{(\w+)}}", target["legendFormat"]):
                 kept = re.search(r"\b(?:sum|max|min) by \(([^)]*)\)", target["expr"])
                 assert kept is None or label in kept[1].split(", "), target["expr"]
@@ -159,7 +159,7 @@ def test_dashboard_and_alerts_read_families_that_exist():
 
 
 def hurried(directory: Path, target: str) -> Path:
-    """The configuration and the rules as they are, but that seconds stand for minutes."""
+    """Configuration and rules with seconds in place of minutes."""
     rules = (DEPLOY / "alerts.yml").read_text()
     rules = re.sub(r"for: \w+", "for: 1s", rules)
     for longer, shorter in (("15m", "3s"), ("1d", "5m"), ("1h", "5m")):
@@ -174,7 +174,7 @@ def hurried(directory: Path, target: str) -> Path:
 
 
 def as_composed(service: str) -> dict[str, str]:
-    """The options of the compose file's Redis."""
+    """Redis options of the compose file."""
     composed = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
     command = composed[service]["command"][1:]
     return {name[2:]: value for name, value in zip(command[::2], command[1::2], strict=True)}

@@ -24,9 +24,10 @@ def server(
     beside: bytes | None = None,
     heard: list[bytes] | None = None,
 ) -> Iterator[str]:
-    """Answers each request on one connection, so long after it has come.
+    """Answers each request on one connection after `delay_s`.
 
-    With `beside` those on a second one with this, at once. What comes is `heard`.
+    With `beside`, answers requests on a second connection at once with this text. Requests are
+    appended to `heard`.
     """
     listener = socket.create_server(("127.0.0.1", 0))
 
@@ -66,7 +67,7 @@ def test_latency_counts_from_when_a_request_was_due():
     delay_s, rate, count = 0.02, 1000.0, 5
     with server(response(b"200 OK", LEARNED), delay_s) as url:
         run = drive(url, [post("/learn", b"{}")], rate, count / rate, connections=1)
-    # They wait for the one connection: a generator that waits with them would tell delay_s of each.
+    # Requests wait for the one connection; a closed loop would report delay_s for each.
     least = [(place + 1) * delay_s - place / rate for place in range(count)]
     assert all(found >= bound for found, bound in zip(run.latencies, least, strict=True))
     assert len(run.slips) == count

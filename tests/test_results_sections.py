@@ -1,4 +1,4 @@
-"""RESULTS.md keeps what a benchmark that runs alone does not write."""
+"""Sections of RESULTS.md: a benchmark that runs alone keeps the other sections."""
 
 from load_tests.sections import with_section
 

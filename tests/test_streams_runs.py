@@ -8,7 +8,7 @@ from load_tests.streams.runs import Run
 
 
 class Diary(Peer):
-    """Writes down what it is asked."""
+    """Records its calls."""
 
     def __init__(self) -> None:
         self.entries: list[str] = []

@@ -1,4 +1,4 @@
-"""What the project is made of is pinned, told with its licences, and audited to the last one."""
+"""Supply chain: pinned versions, licences and audits of all dependencies."""
 
 from importlib import metadata
 
@@ -15,7 +15,7 @@ from deploy.supply.vendored import FOLDER, vendored
 def test_all_that_is_installed_is_pinned_and_is_that_version(extra):
     versions = pins()
     for name, distribution in reached(requirements(extra)).items():
-        if name == "pip":  # which pip-audit asks for, and every environment brings
+        if name == "pip":  # required by pip-audit and part of every environment
             continue
         assert name in versions, f"{name}, of {extra or 'the core'}, is not in constraints.txt"
         if distribution is not None:
@@ -23,7 +23,7 @@ def test_all_that_is_installed_is_pinned_and_is_that_version(extra):
 
 
 def test_what_is_reached_is_what_pip_installed():
-    # Some of it, by hand, behind an extra of uvicorn's and behind two others.
+    # A hand-picked sample: behind an extra of uvicorn's, and behind two other packages.
     found = reached(requirements("server"))
     assert {"uvloop", "websockets", "mdurl", "llvmlite"} <= found.keys()
     assert not {"colorama", "pytest"} & found.keys()
@@ -49,14 +49,14 @@ def test_each_vendored_library_has_its_licence_and_its_version_beside_it():
 
 
 def test_an_audit_that_leaves_one_out_is_not_clean():
-    told = {
+    report = {
         "dependencies": [
             {"name": "good", "version": "1", "vulns": []},
             {"name": "bad", "version": "2", "vulns": [{"id": "X-1", "fix_versions": ["3"]}]},
             {"name": "unknown", "skip_reason": "not found"},
         ]
     }
-    wrong, audited = audit.verdict(told)
+    wrong, audited = audit.outcome(report)
     assert audited == 2
     assert wrong == ["bad 2: X-1, fixed in 3", "unknown: not audited: not found"]
 

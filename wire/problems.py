@@ -1,10 +1,10 @@
-"""A refusal as clients see it: one shape for all, problem+json (RFC 9457).
+"""Error responses: problem documents (application/problem+json, RFC 9457).
 
-{"type", "title", "status", "detail", "instance", "errors", "error"}; service/api/errors.py maps
-exceptions to problems.
+Fields: type, title, status, detail, instance, errors, error. service/api/errors.py maps exceptions
+to problems.
 
-A refusal stays short, whatever it refuses: what a client gave is `quoted`, and whatever else comes
-into a detail, a reason or a pointer is `shortened` where these are made.
+A problem stays short, however long the request is: input is `quoted`, and details, reasons and
+pointers are `shortened`.
 """
 
 from collections.abc import Sequence
@@ -14,37 +14,36 @@ from typing import Any
 import msgspec
 
 MEDIA_TYPE = "application/problem+json"
-# Bad rows named in one answer; the count of all is always told.
+# Maximum number of invalid rows listed in a response; `rejected` counts all.
 MAX_ERRORS = 100
 MAX_QUOTED = 128
-"""Characters of what a client gave: no model's id is longer."""
-MAX_TOLD = 1000
-"""Characters of a detail, a reason, a pointer; none is as long that quotes nothing."""
+"""Maximum characters of quoted input; a model's id is never longer."""
+MAX_TEXT = 1000
+"""Maximum characters of a detail, a reason or a pointer."""
 _END = 200
-# In between, where something was left out.
-_CUT = "..."
+_ELLIPSIS = "..."
 
 
 def beginning(text: str) -> str:
-    """The text, or of a long one as much as is quoted."""
-    return text if len(text) <= MAX_QUOTED else text[:MAX_QUOTED] + _CUT
+    """The first MAX_QUOTED characters of a text."""
+    return text if len(text) <= MAX_QUOTED else text[:MAX_QUOTED] + _ELLIPSIS
 
 
 def quoted(given: object) -> str:
-    """What a client gave, as Python writes it; of something long the beginning."""
+    """Python representation of a client's input, shortened to MAX_QUOTED characters."""
     if isinstance(given, str) and len(given) > MAX_QUOTED:
-        return repr(given[:MAX_QUOTED]) + _CUT
+        return repr(given[:MAX_QUOTED]) + _ELLIPSIS
     return repr(given) if isinstance(given, str) else beginning(repr(given))
 
 
 def shortened(text: str) -> str:
-    """The text, or both its ends: what was refused stands in the middle, or at either."""
-    return text if len(text) <= MAX_TOLD else text[:_END] + _CUT + text[-_END:]
+    """Cut the middle out of a text of more than MAX_TEXT characters."""
+    return text if len(text) <= MAX_TEXT else text[:_END] + _ELLIPSIS + text[-_END:]
 
 
 @dataclass(frozen=True, slots=True)
 class RowError:
-    """Why one row was refused: its place in the request, a JSON pointer, and the reason."""
+    """Error of one row: index in the request, JSON pointer, reason; line in line formats."""
 
     index: int
     pointer: str
@@ -52,24 +51,24 @@ class RowError:
     line: int | None = None
 
     def __post_init__(self) -> None:
-        # A million rows may be refused: what is short is left as it is.
-        if len(self.pointer) > MAX_TOLD or len(self.reason) > MAX_TOLD:
+        # Fast path: a request may have a million errors.
+        if len(self.pointer) > MAX_TEXT or len(self.reason) > MAX_TEXT:
             object.__setattr__(self, "pointer", shortened(self.pointer))
             object.__setattr__(self, "reason", shortened(self.reason))
 
     def as_dict(self) -> dict[str, Any]:
-        told: dict[str, Any] = {
+        document: dict[str, Any] = {
             "index": self.index,
             "pointer": self.pointer,
             "reason": self.reason,
         }
         if self.line is not None:
-            told["line"] = self.line
-        return told
+            document["line"] = self.line
+        return document
 
 
 class Problem(Exception):
-    """A refusal: `slug` names the kind, `detail` says what to do about this one."""
+    """Error response: `slug` names the kind, `detail` says what is wrong and what to do."""
 
     def __init__(
         self,
@@ -89,7 +88,7 @@ class Problem(Exception):
         self.retry_after_s = retry_after_s
         self.extra = extra
         self.is_replayed = False
-        """Whether it is the first answer of its request once more."""
+        """Is this the repeated first response of an idempotent request?"""
 
     def headers(self) -> dict[str, str]:
         headers = {}
@@ -104,7 +103,7 @@ class Problem(Exception):
         return headers
 
     def body(self, instance: str) -> bytes:
-        """The problem document for a request to the path `instance`."""
+        """Problem document for a request to the path `instance`."""
         return msgspec.json.encode(
             {
                 "type": f"/problems/{self.slug}",
@@ -120,11 +119,12 @@ class Problem(Exception):
 
 
 def unknown_model(model: str) -> Problem:
+    """404 `unknown-model`."""
     return Problem(404, "unknown-model", f"no model {quoted(model)}")
 
 
 def unreadable(reason: str, is_journalled: bool = False) -> Problem:
-    """For one model whose journal this version cannot read; others are served."""
+    """503 for one model whose journal this version cannot read; other models are served."""
     problem = Problem(503, "unreadable-journal", reason, retry_after_s=60)
     if is_journalled:
         problem.extra["outcome"] = "journalled"
@@ -132,10 +132,11 @@ def unreadable(reason: str, is_journalled: bool = False) -> Problem:
 
 
 def unavailable(reason: str) -> Problem:
+    """503 `store-unavailable`."""
     return Problem(503, "store-unavailable", reason, retry_after_s=1)
 
 
 def key_reused() -> Problem:
-    """Of an Idempotency-Key under which something else was asked for."""
-    detail = "the Idempotency-Key was used for another request"
+    """422 for an Idempotency-Key that was used for a different request."""
+    detail = "the Idempotency-Key was used for another request; send a new key"
     return Problem(422, "idempotency-key-reused", detail)

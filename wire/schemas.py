@@ -1,4 +1,4 @@
-"""Answers of the hot routes; their OpenAPI entries are generated from these types."""
+"""Response types of learn and predict; their OpenAPI schemas are generated from them."""
 
 from typing import Annotated, Any
 
@@ -6,38 +6,38 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 
 class Duplicate(Struct):
-    """A row that is known by its id: its place in the request, and in the journal."""
+    """A row whose id was learned before: its index in the request, its seq in the journal."""
 
     index: int
-    seq: Annotated[int | None, Meta(description="Null where its id is no longer kept.")]
+    seq: Annotated[int | None, Meta(description="Null if its id is no longer kept.")]
 
 
 class Learned(Struct):
-    """What became of a learn request. Loss, mistakes and scores are from before each update."""
+    """Result of a learn request. Loss, mistakes and scores are from before each update."""
 
     model: str
-    seq: Annotated[int, Meta(description="Place in the journal of the last row journalled.")]
+    seq: Annotated[int, Meta(description="Log position of the last row journalled.")]
     count: Annotated[int, Meta(description="Rows journalled.")]
     learned: Annotated[int | None, Meta(description="Rows journalled and learned.")]
     mistakes: Annotated[int | None, Meta(description="Learned rows scored on the wrong side.")]
     loss: Annotated[float | None, Meta(description="Mean loss over the learned rows.")]
-    rejected: Annotated[int | None, Meta(description="Rows refused, at the door or when applied.")]
+    rejected: Annotated[int | None, Meta(description="Rows refused, when parsed or when applied.")]
     duplicate: Annotated[
         bool,
         Meta(
-            description="Nothing is new: the Idempotency-Key was learned before, and what is told"
-            " is the first answer as far as it is kept; or the id of each row was."
+            description="True if nothing is new. The Idempotency-Key was learned before, and this"
+            " is the first response as far as it is kept. Or all ids were learned before."
         ),
     ]
     duplicates: Annotated[
         list[Duplicate] | UnsetType,
-        Meta(description="Rows left out as their ids were learned before."),
+        Meta(description="Rows that were skipped because their ids were learned before."),
     ] = UNSET
     scores: Annotated[
         list[float | None] | UnsetType | None,
         Meta(
-            description="One for each row sent; null where refused or left out. Always for one"
-            " sample. Null in all where those of the first answer are no longer kept."
+            description="One score per row sent; null for refused or skipped rows. Always present"
+            " for one sample. All null if the scores of the first response are no longer kept."
         ),
     ] = UNSET
     errors: Annotated[
@@ -45,67 +45,69 @@ class Learned(Struct):
     ] = UNSET
 
     def left_out(self) -> int:
-        """Rows left out as their ids were known."""
+        """Number of rows skipped because their ids were known."""
         return 0 if self.duplicates is UNSET else len(self.duplicates)
 
     def sent(self) -> int:
-        """Rows of the request, as far as is told: of a first answer not kept those journalled."""
+        """Rows of the request; only the journalled rows if the first response is not kept."""
         if self.learned is None or self.rejected is None:
             return self.count + self.left_out()
         return self.learned + self.rejected + self.left_out()
 
 
 class LearnedChunk(Learned, kw_only=True):
-    """A line of progress: what became of one chunk of a body that is learned as it arrives."""
+    """Progress line of a streamed upload: the result of one chunk."""
 
-    chunk: Annotated[int, Meta(description="Its number, from 0.")]
-    bytes: Annotated[int, Meta(description="Bytes of the body, inflated, up to its end.")]
+    chunk: Annotated[int, Meta(description="Number of the chunk, from 0.")]
+    bytes: Annotated[
+        int, Meta(description="Bytes of the decompressed body up to the end of the chunk.")
+    ]
 
 
 class LearnedStream(Learned, kw_only=True):
-    """What became of a body that was learned as it arrived: sums over its chunks.
+    """Result of a streamed upload: sums over its chunks.
 
-    Null where a repeated chunk's first answer is no longer kept.
+    Fields are null if the first response to a repeated chunk is no longer kept.
     """
 
-    chunks: Annotated[int, Meta(description="Of the body, each an atomic append of its own.")]
+    chunks: Annotated[int, Meta(description="Number of chunks. Each is an atomic append.")]
     duplicate_chunks: Annotated[
-        int, Meta(description="Chunks that were learned before under the Idempotency-Key.")
+        int, Meta(description="Chunks learned before under the Idempotency-Key.")
     ]
-    duplicate_rows: Annotated[int, Meta(description="Rows left out as their ids were known.")]
+    duplicate_rows: Annotated[int, Meta(description="Rows skipped because their ids were known.")]
 
     def left_out(self) -> int:
-        """See Learned; which rows these are no sum tells."""
+        """See Learned. A sum does not list these rows."""
         return self.duplicate_rows
 
 
 Stale = Annotated[
     bool | UnsetType,
     Meta(
-        description="True where the state was last known to be the newest more than 5 s ago, as"
-        " while the store is away. There is no ETag then."
+        description="True if the state was last confirmed as the newest more than 5 s ago, for"
+        " example while the store is unavailable. The response has no ETag then."
     ),
 ]
 AgeSeconds = Annotated[
     float | UnsetType,
-    Meta(description="Time since the state that scored was last known to be the newest."),
+    Meta(description="Seconds since the state that scored was last confirmed as the newest."),
 ]
 
 
 Remembered = Annotated[
     int | UnsetType,
     Meta(
-        description="With `remember=true`: rows that wait for their labels now. One whose label is"
-        " known does not wait again."
+        description="With `remember=true`: number of rows that wait for their labels now. A row"
+        " whose label is known does not wait again."
     ),
 ]
 
 
 class Predicted(Struct):
-    """The score of one row."""
+    """Score of one row."""
 
     model: str
-    seq: Annotated[int, Meta(description="The state that scored: all rows up to this seq.")]
+    seq: Annotated[int, Meta(description="State that scored: all rows up to this seq are learned.")]
     score: float
     label: int | float | bool | str | None
     probability: float | None
@@ -115,7 +117,7 @@ class Predicted(Struct):
 
 
 class PredictedMany(Struct):
-    """The scores of many rows, in their order; null where a row was refused."""
+    """Scores of many rows, in their order; null for refused rows."""
 
     model: str
     seq: int

@@ -1,4 +1,4 @@
-"""What became of rows that were learned in several requests, or in several chunks of one."""
+"""Sums of learn responses over chunks or requests."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,11 +11,11 @@ from dualstream.wire.schemas import Duplicate, Learned, LearnedStream
 
 @dataclass(slots=True)
 class Totals:
-    """What has become of the chunks so far."""
+    """Sums over the chunks so far. A field is None if a chunk does not report it."""
 
     seq: int = 0
     rows: int = 0
-    """Good and bad ones that were sent."""
+    """Rows sent, valid and invalid."""
     count: int = 0
     learned: int | None = 0
     mistakes: int | None = 0
@@ -27,40 +27,40 @@ class Totals:
     is_new: bool = False
     errors: list[dict[str, Any]] = field(default_factory=list)
 
-    def add(self, told: Learned, rows: int) -> None:
-        """A chunk of so many rows that was acknowledged. What one does not tell, no sum does."""
-        if told.learned is None or self.learned is None:
+    def add(self, answer: Learned, rows: int) -> None:
+        """Add the response to a chunk of `rows` rows."""
+        if answer.learned is None or self.learned is None:
             self.learned = self.mistakes = self.rejected = None
         else:
-            self.learned += told.learned
-            self.loss_sum += told.loss * told.learned if told.loss is not None else 0.0
-            self.mistakes = _sum(self.mistakes, told.mistakes)
-            self.rejected = _sum(self.rejected, told.rejected)
-        self.seq = max(self.seq, told.seq)
+            self.learned += answer.learned
+            self.loss_sum += answer.loss * answer.learned if answer.loss is not None else 0.0
+            self.mistakes = _sum(self.mistakes, answer.mistakes)
+            self.rejected = _sum(self.rejected, answer.rejected)
+        self.seq = max(self.seq, answer.seq)
         self.rows += rows
-        self.count += told.count
+        self.count += answer.count
         self.chunks += 1
-        self.duplicate_chunks += told.duplicate
-        self.is_new |= told.count > 0 and not told.duplicate
-        self.duplicate_rows += told.left_out()
-        if told.errors is not UNSET:
-            self.errors += told.errors[: MAX_ERRORS - len(self.errors)]
+        self.duplicate_chunks += answer.duplicate
+        self.is_new |= answer.count > 0 and not answer.duplicate
+        self.duplicate_rows += answer.left_out()
+        if answer.errors is not UNSET:
+            self.errors += answer.errors[: MAX_ERRORS - len(self.errors)]
 
-    def add_at(self, told: Learned, rows: int, line: int = 0) -> None:
-        """As `add`; the places that are told count over all from now on, lines from `line`."""
-        if told.errors is not UNSET:
-            for error in told.errors:
+    def add_at(self, answer: Learned, rows: int, line: int = 0) -> None:
+        """As `add`; row indices in the response count over all chunks, lines from `line`."""
+        if answer.errors is not UNSET:
+            for error in answer.errors:
                 error["index"] += self.rows
                 if "line" in error:
                     error["line"] += line
-        if told.duplicates is not UNSET:
-            told.duplicates = [
-                Duplicate(found.index + self.rows, found.seq) for found in told.duplicates
+        if answer.duplicates is not UNSET:
+            answer.duplicates = [
+                Duplicate(found.index + self.rows, found.seq) for found in answer.duplicates
             ]
-        self.add(told, rows)
+        self.add(answer, rows)
 
-    def told(self, model_id: str) -> LearnedStream:
-        """The sums."""
+    def result(self, model_id: str) -> LearnedStream:
+        """The sums as a response."""
         learned = self.learned
         return LearnedStream(
             model=model_id,

@@ -1,1 +1,1 @@
-"""What this project is made of: its distributions, their licences, their known vulnerabilities."""
+"""Supply chain: distributions of the project, licences, known vulnerabilities."""

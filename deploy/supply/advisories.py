@@ -1,14 +1,14 @@
-"""Which index of advisories can be asked from here: python -m deploy.supply.advisories
+"""Find a reachable index of advisories: python -m deploy.supply.advisories
 
-Prints its name, as pip-audit calls it; else says on standard error that nothing was audited, and
-why, and ends with 1.
+Prints its name, as pip-audit calls it. If there is none, prints the reasons on standard error and
+exits with 1.
 """
 
 import sys
 
 import httpx
 
-# An old version with advisories: an index that knows none of it knows nothing.
+# A version with known advisories: an index that has none of them is of no use.
 PROBES = {
     "osv": ("POST", "https://api.osv.dev/v1/query"),
     "pypi": ("GET", "https://pypi.org/pypi/jinja2/2.4.1/json"),
@@ -18,16 +18,16 @@ WITHIN_S = 5.0
 
 
 def why_not(index: str, client: httpx.Client) -> str | None:
-    """Why this index cannot be asked; None when it tells of vulnerabilities."""
+    """Reason why this index is of no use; None if it returns vulnerabilities."""
     method, address = PROBES[index]
     try:
         answer = client.request(method, address, json=ASKED if method == "POST" else None)
         if answer.status_code != httpx.codes.OK:
             return f"answers {answer.status_code}"
-        told = answer.json()
+        found = answer.json()
     except (httpx.HTTPError, ValueError) as error:
         return str(error)
-    known = told.get("vulns" if index == "osv" else "vulnerabilities")
+    known = found.get("vulns" if index == "osv" else "vulnerabilities")
     return None if known else "knows of no advisories"
 
 
@@ -41,7 +41,7 @@ def main() -> int:
                 return 0
             reasons.append(f"{index}: {reason}")
     sys.stderr.write(
-        f"AUDIT SKIPPED: no index of advisories is reached from here ({'; '.join(reasons)}); "
+        f"AUDIT SKIPPED: no index of advisories can be reached ({'; '.join(reasons)}); "
         "no version in constraints.txt was audited\n"
     )
     return 1

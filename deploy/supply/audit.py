@@ -1,6 +1,6 @@
-"""Ask an index of advisories about all pinned versions: python -m deploy.supply.audit osv | pypi
+"""Audit all pinned versions with pip-audit: python -m deploy.supply.audit osv | pypi
 
-Ends with 1 when one of them has a known vulnerability, or when the index left one out.
+Exits with 1 if a version has a known vulnerability, or if the index left a version out.
 """
 
 import json
@@ -11,13 +11,13 @@ from typing import Any
 from deploy.supply.distributions import ROOT
 
 
-def verdict(told: dict[str, Any]) -> tuple[list[str], int]:
-    """What is wrong, of pip-audit's JSON, and how many versions were audited.
+def outcome(report: dict[str, Any]) -> tuple[list[str], int]:
+    """Findings in pip-audit's JSON, and the number of audited versions.
 
-    One that pip-audit skips is wrong too: it counts those as fine.
+    A skipped version is a finding, too: pip-audit counts it as clean.
     """
     wrong, audited = [], 0
-    for one in told["dependencies"]:
+    for one in report["dependencies"]:
         if "skip_reason" in one:
             wrong.append(f"{one['name']}: not audited: {one['skip_reason']}")
             continue
@@ -37,7 +37,7 @@ def main(index: str) -> int:
     done = subprocess.run(asked, stdout=subprocess.PIPE, text=True)  # noqa: S603 - no shell
     if not done.stdout:
         return done.returncode or 1
-    wrong, audited = verdict(json.loads(done.stdout))
+    wrong, audited = outcome(json.loads(done.stdout))
     for line in wrong:
         sys.stderr.write(f"{line}\n")
     sys.stdout.write(f"audited {audited} versions with {index}: {len(wrong)} findings\n")

@@ -1,4 +1,4 @@
-"""The distributions that a set of requirements leads to, as installed here."""
+"""Distributions that a set of requirements leads to, as installed here."""
 
 import re
 import tomllib
@@ -10,12 +10,12 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
-# Markers are read for where the image runs, so that the answer is the same elsewhere.
+# Markers are evaluated for the image, so that the result is the same on every machine.
 IMAGE = {"python_version": "3.11", "python_full_version": "3.11.14", "sys_platform": "linux"}
 
 
 def requirements(extra: str | None = None) -> list[Requirement]:
-    """What pyproject.toml requires: its dependencies, and those of an extra."""
+    """Requirements of pyproject.toml: its dependencies, and those of an extra."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     found = list(project["dependencies"])
     if extra is not None:
@@ -29,13 +29,13 @@ def extras() -> list[str]:
 
 
 def pins() -> dict[str, str]:
-    """The version that constraints.txt gives each distribution."""
+    """Pinned version of each distribution in constraints.txt."""
     lines = (ROOT / "constraints.txt").read_text().split()
     return {canonicalize_name(name): version for name, version in (x.split("==") for x in lines)}
 
 
 def reached(wanted: Iterable[Requirement]) -> dict[str, metadata.Distribution | None]:
-    """All that they lead to, by canonical name; None for one that is not installed here."""
+    """Transitive dependencies by canonical name; None for one that is not installed here."""
     found: dict[str, metadata.Distribution | None] = {}
     seen: set[tuple[str, str]] = set()
     waiting = [(one, "") for one in wanted]
@@ -59,7 +59,7 @@ def reached(wanted: Iterable[Requirement]) -> dict[str, metadata.Distribution | 
 
 
 def licence(distribution: metadata.Distribution) -> str:
-    """As its metadata says: an SPDX expression, else classifiers, else a short text."""
+    """Licence in the metadata: an SPDX expression, else classifiers, else a short text."""
     told = distribution.metadata
     if told["License-Expression"]:
         return str(told["License-Expression"])
@@ -70,5 +70,5 @@ def licence(distribution: metadata.Distribution) -> str:
     ]
     if classifiers:
         return ", ".join(classifiers)
-    # Some put the whole text there: its first line names it.
+    # Some packages put the whole licence text there; its first line is the name.
     return re.sub(r"\s+", " ", (told["License"] or "not said").strip().splitlines()[0])

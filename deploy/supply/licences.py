@@ -26,7 +26,7 @@ Under `service/static/vendor`, each with its licence.
 
 
 def page() -> str:
-    """The page's text; raises LookupError for a distribution that is not installed."""
+    """Text of the page. Raises LookupError for a distribution that is not installed."""
     versions = pins()
     lines = []
     for name, distribution in sorted(reached(requirements("server")).items()):

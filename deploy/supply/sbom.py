@@ -1,7 +1,8 @@
-"""Write a bill of materials of the server as installed: python -m deploy.supply.sbom PYTHON FILE
+"""Write the server's software bill of materials: python -m deploy.supply.sbom PYTHON FILE
 
-PYTHON is that of an environment with the server and nothing else. CycloneDX 1.6 JSON, with the
-libraries that are vendored, held to the format's schema, and the same bytes for the same input.
+PYTHON is the interpreter of an environment with the server and nothing else. The format is
+CycloneDX 1.6 JSON, validated against its schema, and includes vendored libraries. The same input
+gives the same bytes.
 """
 
 import json
@@ -17,15 +18,15 @@ from deploy.supply.vendored import vendored
 
 
 def bill(python: str) -> str:
-    """Its text; raises ValueError where it breaks the schema."""
+    """Text of the bill. Raises ValueError if it violates the schema."""
     asked = [sys.executable, "-m", "cyclonedx_py", "environment", python]
     asked += ["--pyproject", str(ROOT / "pyproject.toml"), "--mc-type", "application"]
     asked += ["--output-reproducible", "--spec-version", "1.6"]
     done = subprocess.run(asked, stdout=subprocess.PIPE, check=True)  # noqa: S603
-    told = json.loads(done.stdout)
+    document = json.loads(done.stdout)
     for one in vendored():
         reference = f"pkg:npm/{one.name}@{one.version}"
-        told["components"].append(
+        document["components"].append(
             {
                 "type": "library",
                 "bom-ref": reference,
@@ -36,8 +37,8 @@ def bill(python: str) -> str:
                 "externalReferences": [{"type": "vcs", "url": one.address}],
             }
         )
-        told["dependencies"].append({"ref": reference})
-    text = json.dumps(told, indent=2) + "\n"
+        document["dependencies"].append({"ref": reference})
+    text = json.dumps(document, indent=2) + "\n"
     wrong = JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)
     if wrong is not None:
         raise ValueError(f"not CycloneDX 1.6: {wrong}")

@@ -1,4 +1,4 @@
-"""Libraries whose files are kept in this project."""
+"""Vendored libraries: their files are part of this repository."""
 
 import re
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ FOLDER = ROOT / "service" / "static" / "vendor"
 
 @dataclass(frozen=True)
 class Vendored:
-    """One of them, as the first line of its file VERSION says."""
+    """One library, as the first line of its file VERSION describes it."""
 
     name: str
     version: str
@@ -21,7 +21,7 @@ class Vendored:
 
 
 def vendored() -> list[Vendored]:
-    """All of them, by the names of their folders; raises ValueError for one without a VERSION."""
+    """All libraries by folder name. Raises ValueError for one without a VERSION."""
     return [_read(folder) for folder in sorted(FOLDER.iterdir())]
 
 

@@ -1,4 +1,4 @@
-"""Ingest against what users would take instead, each row with its peer in one run."""
+"""Ingest benchmarks: each row has the peer that users would take instead, in the same run."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -22,13 +22,13 @@ GROUPS: Mapping[str, Callable[[], list[Row]]] = {
 
 
 def rows(*only: str) -> Iterator[Row]:
-    """Of the groups named, or of all."""
+    """Rows of the named groups, or of all."""
     for name in only or GROUPS:
         yield from GROUPS[name]()
 
 
 def draw(found: Sequence[Row]) -> str:
-    """The ratios of all rows."""
+    """Plot the ratios of all rows."""
     return ratios(found, "ingest", "Ours to what users would take instead")
 
 
@@ -38,37 +38,34 @@ def about() -> list[str]:
     )
     spec = canonical(dict(HINGE)).decode()
     return [
-        f"`python -m load_tests ingest` runs these alone, `--rows {' '.join(GROUPS)}` some of "
-        f"them. Model `{spec}`, features of {features}; JSON as LIBSVM. Rows against Vowpal Wabbit "
-        "pin nothing: both sides have the whole machine, which holds the file in memory, and the "
-        "time of its command line over an empty file is taken off. Of uploads Redis does not "
-        "rewrite its file meanwhile, as it would dump the journal that is kept whole for the "
-        "checker. Of the others the servers are "
-        "on core 0, sender and Redis on core 1. After each run of ours the journal is read: what "
-        "was answered stands in it once and is in the state; of uploads the mean loss is below "
-        "that of a constant; or the row is void.",
+        f"`python -m load_tests ingest` runs these alone; `--rows {' '.join(GROUPS)}` selects "
+        f"groups. Model `{spec}`, features of {features}; JSON uses those of LIBSVM. In rows "
+        "against Vowpal Wabbit no process is pinned: both sides have the whole machine, and the "
+        "file is in memory. The time of its command line over an empty file is subtracted. Redis "
+        "does not rewrite its append-only file during uploads, because the checker needs the whole "
+        "journal. In the other rows servers are on core 0, sender and Redis on core 1. After each "
+        "run of ours the journal is read: each answered row is in it once and in the state, and "
+        "the mean loss of an upload is below that of a constant. Otherwise the row is void.",
         "",
-        "Where the server's time goes, by its own functions called one after the other, us of CPU "
-        f"a row, the least of {FEW_ROUNDS} rounds. What is received and cut, and what is answered, "
-        "is the event loop's; the chunks of a long body are read and encoded in a thread while "
-        "the chunk before them is appended and learned. The rest of the CPU above is handing over "
-        "from one to the other, and snapshots; requests that come together share an append, and a "
-        "call of the learner:",
+        "Profile of the server, by its own functions called one after the other, us of CPU a row, "
+        f"the minimum of {FEW_ROUNDS} rounds. The event loop receives, splits bodies into chunks "
+        "and answers; a thread reads and encodes a chunk of a long body while the chunk before it "
+        "is appended and learned. The rest of the CPU above is hand-over between threads, and "
+        "snapshots. Concurrent requests share an append and a call of the learner:",
         "",
         *stage_table(),
         "",
-        "A row of Arrow beside the peer, whose loss is the hinge, too, and who sees each row once. "
-        "Longer bodies than those that it is sent here would make it little faster, if at all, and "
-        "shorter ones slower. Both sides receive, read and turn the columns into rows; what "
-        "durability adds is the record and its way into the store, about 800 bytes a row. To "
-        "Redis they are copied "
-        "by the kernel alone, on the server's core; SQLite copies them into pages, sums those up "
-        "and writes them twice, into its log and out of it, all on the server's core. Steps run "
-        "one after the other find their bytes and their code in the cache; those of chunks that "
-        "overlap do not, on both sides. By `perf` a sixth of the server's CPU into SQLite is "
-        "Python's own, between the steps. Each round learns into pages that the model before it "
-        "has left: for each one that it takes SQLite looks for the nearest of up to a thousand "
-        "free ones, which costs 0.4 us a row more than a file that grows:",
+        "A row of Arrow against a row of the peer. The peer's loss is the hinge, too, and it "
+        "sees each row once. Longer bodies would speed it up little, shorter ones would slow it "
+        "down. Both sides receive, parse and turn columns into rows. Durability adds the record "
+        "and its way into the store, about 800 bytes a row. For Redis only the kernel copies "
+        "them, on the server's core. SQLite copies them into pages, computes checksums and "
+        "writes them twice, into the WAL and out of it, all on the server's core. Steps that "
+        "run one after the other find their data and code in the CPU cache; overlapping chunks "
+        "do not, on both sides. According to `perf`, Python itself takes a sixth of the "
+        "server's CPU with SQLite, between the steps. Each round reuses the pages of the model "
+        "before it: for each page SQLite searches the nearest of up to a thousand free ones, "
+        "which costs 0.4 us a row more than a growing file:",
         "",
         *peer_table(),
     ]

@@ -1,6 +1,6 @@
 """Arrow streams of 100 float columns, durable, against scikit-learn behind FastAPI, not durable.
 
-The servers are on core 0, the sender and Redis on core 1, for both sides alike.
+For both sides the server is on core 0, the sender and Redis on core 1.
 """
 
 from collections.abc import Sequence
@@ -18,9 +18,9 @@ from load_tests.measure import Row, interleaved, on_core
 COLUMNS = int(SPECS["arrow"]["features"]["dim"])
 ROWS, BATCH_ROWS = 50_000, 1000
 PEER_ROWS = 5000
-"""In a body for the peer, which reads bodies whole."""
+"""Rows in a body for the peer, which reads whole bodies."""
 ALWAYS_ZERO_LOSS = 1.0
-"""The mean hinge loss of whoever always answers 0."""
+"""Mean hinge loss of the constant score 0."""
 
 
 def arrow_rows() -> list[Row]:
@@ -68,7 +68,7 @@ def _peer_learns(side: Side, bodies: Sequence[bytes]) -> float:
 
 
 def record_batches(rows: int = ROWS) -> list[pa.RecordBatch]:
-    """Standard normal columns, and labels that a hyperplane gives nine times in ten."""
+    """Standard normal columns, and labels that agree with a hyperplane in nine of ten rows."""
     rng = np.random.default_rng(0)
     plane = rng.standard_normal(COLUMNS)
     found = []

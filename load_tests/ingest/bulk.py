@@ -1,7 +1,7 @@
-"""Text of many rows, durable, against Vowpal Wabbit's command line on the same rows.
+"""Bulk text, durable, against Vowpal Wabbit's command line on the same rows.
 
-Nothing is pinned: both sides have the whole machine. Each round learns into a new model, so that
-the store does not grow with the rounds, and is followed by the history checker.
+No process is pinned: both sides have the whole machine. Each round learns into a new model, so that
+the model's journal does not grow, and ends with the history check.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from tests.redis_server import running_redis
 COPIES, NAMED_COPIES = 20, 5
 WARM_ROWS = 50_000
 MAJORITY_LOSS = 0.4816
-"""The mean hinge loss on Adult of whoever always answers -1: twice the share of the others."""
+"""Mean hinge loss of the constant -1 on Adult: twice the share of positive labels."""
 MAX_JOURNAL_BYTES = 60.0
 """Of a row of a9a."""
 HINGE: Mapping[str, Any] = {"algorithm": "dual_ascent", "loss": "hinge"}
@@ -47,7 +47,7 @@ TYPES = {
 
 @dataclass
 class Target:
-    """A server of ours, and what uploads to it have cost."""
+    """A server of ours, and the costs of uploads to it."""
 
     url: str
     store: str
@@ -106,10 +106,10 @@ async def _journal_bytes(store: str) -> int:
 
 @contextmanager
 def targets(kind: str, most_loss: float, core: str | None = None) -> Iterator[dict[str, Target]]:
-    """A server of ours on each store, by the store's name.
+    """A server on each store, by the store's name.
 
-    Redis does not rewrite its file meanwhile: that would dump the journal, which is kept whole for
-    the checker and of which a model's snapshots leave next to nothing otherwise.
+    Redis does not rewrite its append-only file: a rewrite would dump the journal, which is kept
+    whole for the checker and which snapshots would otherwise trim.
     """
     with tempfile.TemporaryDirectory(prefix="dualstream-bench-") as folder, ExitStack() as stack:
         options = {"appendfsync": "everysec", "auto-aof-rewrite-percentage": "0"}
@@ -120,7 +120,7 @@ def targets(kind: str, most_loss: float, core: str | None = None) -> Iterator[di
         }
         found = {}
         for name, (url, durability, pid) in stores.items():
-            # The family's kernels are loaded before the first round.
+            # Load the family's kernels before the first round.
             sides = stack.enter_context(serving(url, durability, {"warm": SPECS[kind]}, core))
             side = sides["warm"]
             found[name] = Target(side.url, url, side.server, pid, most_loss, kind)
@@ -128,12 +128,12 @@ def targets(kind: str, most_loss: float, core: str | None = None) -> Iterator[di
 
 
 def in_memory() -> str | None:
-    """A folder of files in memory, where there is one."""
+    """A folder in /dev/shm where available."""
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 def libsvm_rows() -> list[Row]:
-    """a9a as LIBSVM text, and what its rows take in the journal."""
+    """a9a as LIBSVM text, and the bytes of its rows in the journal."""
     lines = adult_lines() * COPIES
     theirs = [line.replace(b" ", b" | ", 1).replace(b":1", b"") for line in lines]
     gates = {"Redis everysec": (1.5, 2.0), "SQLite normal": (1.2, 1.5)}
@@ -163,12 +163,12 @@ def ndjson_rows() -> list[Row]:
 
 
 def ndjson_line(line: bytes) -> bytes:
-    """A row by name, as a user would write it."""
+    """A row by names, as a user writes it."""
     return json.dumps(sample_of(line), separators=(",", ":")).encode()
 
 
 def vw_line(sample: Mapping[str, Any]) -> bytes:
-    """A row by name in Vowpal Wabbit's format, whose names hold no space, colon or bar."""
+    """The row in Vowpal Wabbit's format, whose names have no space, colon or bar."""
     names = " ".join(f"{name}={text.replace(' ', '_')}" for name, text in sample["x"].items())
     return f"{sample['y']} | {names}".encode()
 

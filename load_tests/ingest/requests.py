@@ -1,6 +1,6 @@
-"""Learning and predicting by requests of JSON, by wrk, against River and scikit-learn in FastAPI.
+"""Learn and predict requests of JSON, sent by wrk, against River and scikit-learn in FastAPI.
 
-The servers are on core 0, wrk and Redis on core 1, for both sides alike.
+For both sides the server is on core 0, wrk and Redis on core 1.
 """
 
 import json
@@ -122,7 +122,7 @@ def _row(
 
 @contextmanager
 def stores() -> Iterator[dict[str, str]]:
-    """The URLs of empty stores by their names."""
+    """URLs of empty stores by name."""
     with tempfile.TemporaryDirectory(prefix="dualstream-bench-") as folder, ExitStack() as stack:
         redis = stack.enter_context(running_redis(appendfsync="everysec"))
         os.sched_setaffinity(redis.pid, {int(GENERATOR_CORE)})
@@ -130,7 +130,7 @@ def stores() -> Iterator[dict[str, str]]:
 
 
 def predict_rows() -> list[Row]:
-    """One row a request, of a model that has learned the same rows as the peer."""
+    """One row a request; our model and the peer have learned the same rows."""
     lines = adult_lines()
     with tempfile.TemporaryDirectory(prefix="dualstream-bench-") as folder, ExitStack() as stack:
         bodies = Path(folder) / "bodies"
@@ -163,7 +163,7 @@ def unlabelled(line: bytes) -> str:
 
 
 def _unchanged(url: str, answered: list[int]) -> str:
-    """Empty when predictions came from the rows that were learned, and added none."""
+    """Empty if all predictions came from the learned rows and added none."""
     if set(answered) != {SINGLES}:
         return f"predictions at seqs {sorted(set(answered))[:5]}"
     return checked(url, "bench", [SINGLES], rows_each=SINGLES)

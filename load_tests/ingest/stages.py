@@ -1,7 +1,7 @@
-"""Where the time of a row goes, by the service's own functions, called one after the other.
+"""Profile of ingest: the service's own functions, called one after the other.
 
-Rows of one chunk at a time, as the server takes them; what is not in these lines (the event loop,
-threads, snapshots) is the rest of the server's CPU.
+Rows come one chunk at a time, as the server takes them. The event loop, threads and snapshots are
+not in these lines; they are the rest of the server's CPU.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from dualstream.service.replica.requests import Request
 from dualstream.service.transport.body_protocol import protocol_of
 from dualstream.service.transport.connections import Connections, Limits
 from dualstream.solvers import Outcome, Progressive, make_learner, resolve_spec
-from dualstream.wire.chunking import CHUNK_BYTES, CUTTERS, Chunking
+from dualstream.wire.chunking import CHUNK_BYTES, CHUNKERS, Chunking
 from load_tests.http import SERVER_CORE, as_json
 from load_tests.ingest.arrow import BATCH_ROWS as ARROW_ROWS, PEER_ROWS, record_batches, stream
 from load_tests.ingest.bulk import SPECS, TYPES, ndjson_line
@@ -58,7 +58,7 @@ STAGES = (
 PEER_STAGES = ("joining its pieces", "reading the stream", "stacking columns", "learning")
 PEER_BODIES = (1000, PEER_ROWS, 25_000)
 PIECE, FEW_COPIES = 256 * 1024, 8
-"""Bytes that are received at once; so many bodies make a long one."""
+"""Bytes received at once; number of bodies in a long one."""
 PROTOCOL: Any = protocol_of(
     Connections(100, Limits(64 * 1024, 60.0, 60.0, 60.0), lambda reason: None, time.monotonic)
 )
@@ -69,7 +69,7 @@ CHUNK_ROWS = 10_000
 
 
 def stage_table() -> list[str]:
-    """Microseconds of CPU a row of each stage, the least of some rounds."""
+    """Microseconds of CPU a row of each stage, the minimum of several rounds."""
     with stores() as urls, on_core(SERVER_CORE):
         sqlite, redis = urls["SQLite normal"], urls["Redis everysec"]
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # as uvicorn has it
@@ -102,12 +102,14 @@ async def _stages(
 ) -> list[float]:
     spec = resolve_spec(SPECS[kind])
     received, cut = await _receiving(body, content_type, n), _cutting(body, content_type, n)
-    door, learner, progress = RowSchema(spec), make_learner(spec), Progressive.of(spec)
+    schema, learner, progress = RowSchema(spec), make_learner(spec), Progressive.of(spec)
     repeats = max(1, CHUNK_ROWS // n)
     rounds = []
     for _ in range(FEW_ROUNDS + 1):  # the first one meets names that are new
-        spent, intake = _timed(repeats, lambda: parse_body(door, content_type, body, labelled=True))
-        rows, names = intake.rows, intake.names_beside
+        spent, parsed = _timed(
+            repeats, lambda: parse_body(schema, content_type, body, labelled=True)
+        )
+        rows, names = parsed.rows, parsed.batch_names
         times = [spent]
         spent, request = _timed(repeats, partial(Request.of, rows, None, None, names))
         checksum, _ = _timed(repeats, partial(crc32c, request.part.body))
@@ -119,14 +121,14 @@ async def _stages(
         batch = as_batch([rows])
         spent, outcome = _timed(repeats, partial(learner.learn, batch))
         times += [spent, _timed(repeats, partial(progress.count, batch, outcome))[0]]
-        times.append(_timed(repeats, partial(_answer, spec, door, intake, request, outcome))[0])
-        door.told(intake.names, 1)
+        times.append(_timed(repeats, partial(_answer, spec, schema, parsed, request, outcome))[0])
+        schema.mark_journalled(parsed.names, 1)
         rounds.append([1e6 * seconds / n for seconds in times])
     return [received, cut, *[min(times) for times in zip(*rounds[1:], strict=True)]]
 
 
 def peer_table() -> list[str]:
-    """The same of what the peer does with a row of Arrow, by how many rows its bodies hold."""
+    """The same for the peer's steps with a row of Arrow, by rows in a body."""
     with on_core(SERVER_CORE), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         columns = {rows: runner.run(_peer_stages(rows)) for rows in PEER_BODIES}
     names = ("receiving by HTTP", *PEER_STAGES, "all of it")
@@ -156,7 +158,7 @@ async def _peer_stages(rows: int) -> list[float]:
 
 
 def _peer_reads(body: bytes) -> tuple[list[float], tuple[np.ndarray, np.ndarray]]:
-    """What the peer reads of a body, and the CPU seconds of each step."""
+    """The peer's reading of a body, and the CPU seconds of each step."""
     pieces = [body[at : at + PIECE] for at in range(0, len(body), PIECE)]
     joining, whole = _timed(1, partial(b"".join, pieces))
     reading, table = _timed(1, lambda: pa.ipc.open_stream(whole).read_all())
@@ -165,25 +167,25 @@ def _peer_reads(body: bytes) -> tuple[list[float], tuple[np.ndarray, np.ndarray]
 
 
 def _answer(
-    spec: dict[str, Any], door: RowSchema, intake: ParsedRows, request: Request, outcome: Outcome
+    spec: dict[str, Any], schema: RowSchema, parsed: ParsedRows, request: Request, outcome: Outcome
 ) -> bytes:
-    """What a request is answered once it is learned, by what of a model this asks for."""
-    model: Any = SimpleNamespace(record=SimpleNamespace(id="stages"), door=door)
+    """The answer to a learned request, and the model attributes that it needs."""
+    model: Any = SimpleNamespace(record=SimpleNamespace(id="stages"), row_schema=schema)
     placed = [Placed(1, len(outcome.scores), len(outcome.scores))]
     (receipt,) = receipts_of([request], [placed], outcome, FirstResponses(spec["task"]))
-    return msgspec.json.encode(answer_new(model, intake, receipt, False))
+    return msgspec.json.encode(answer_new(model, parsed, receipt, False))
 
 
 def _cutting(body: bytes, content_type: str, n: int) -> float:
-    """Of a body of many chunks, in pieces as they are received; 0 where it is not cut."""
-    if content_type not in CUTTERS:
+    """Splitting a body of many chunks, received in pieces; 0 where it is not split."""
+    if content_type not in CHUNKERS:
         return 0.0
     is_table = content_type == TYPES["arrow"]  # which has one head
     whole = stream(record_batches(FEW_COPIES * ARROW_ROWS)) if is_table else FEW_COPIES * body
     pieces = [whole[at : at + PIECE] for at in range(0, len(whole), PIECE)]
 
     def cut() -> None:
-        chunking = Chunking(CUTTERS[content_type](), 2 * CHUNK_BYTES)
+        chunking = Chunking(CHUNKERS[content_type](), 2 * CHUNK_BYTES)
         for piece in pieces:
             for _ in chunking.of(piece):
                 pass
@@ -195,9 +197,9 @@ def _cutting(body: bytes, content_type: str, n: int) -> float:
 
 
 async def _receiving(body: bytes, content_type: str, n: int, protocol: Any = PROTOCOL) -> float:
-    """Of uploads by the server's protocol into an application that drops them.
+    """Uploads through the server's protocol class into an application that drops them.
 
-    A body that can be cut is sent again and again as one, others one by one; so is all to others.
+    A body that can be split is repeated as one long body; other bodies are sent one by one.
     """
 
     async def drop(scope: Any, receive: Any, send: Any) -> None:
@@ -212,8 +214,8 @@ async def _receiving(body: bytes, content_type: str, n: int, protocol: Any = PRO
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     port = listening.getsockname()[1]
-    is_long = content_type in CUTTERS and protocol is PROTOCOL
-    copies = max(1, MIN_SENT // len(body)) if content_type in CUTTERS else 2000 // n
+    is_long = content_type in CHUNKERS and protocol is PROTOCOL
+    copies = max(1, MIN_SENT // len(body)) if content_type in CHUNKERS else 2000 // n
     try:
         times = []
         for _ in range(FEW_ROUNDS + 1):
@@ -237,7 +239,7 @@ def _send(port: int, body: bytes, copies: int, is_long: bool) -> None:
 
 
 async def _append(url: str, spec: dict[str, Any], parts: list[Part], repeats: int) -> float:
-    """CPU seconds of this process, all its threads, for one of so many appends to a new model."""
+    """CPU seconds of this process, all threads, for one of `count` appends to a new model."""
     journal = await open_journal(url)
     try:
         record, _ = await journal.create("stages", canonical(spec), canonical(spec))
@@ -255,7 +257,7 @@ async def _append(url: str, spec: dict[str, Any], parts: list[Part], repeats: in
 
 
 def _timed(repeats: int, call: Callable[[], Any]) -> tuple[float, Any]:
-    """CPU seconds of one of so many calls, and what the last one returned."""
+    """CPU seconds of one of `count` calls, and the last call's result."""
     began = time.process_time()
     for _ in range(repeats):
         result = call()

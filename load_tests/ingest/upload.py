@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Upload:
-    """What an upload came to: wall seconds, CPU seconds of the sender, the answers."""
+    """Result of an upload: wall seconds, CPU seconds of the sender, the answers."""
 
     seconds: float
     cpu_s: float
@@ -18,7 +18,7 @@ class Upload:
 
     @property
     def spans(self) -> list[tuple[int, int]]:
-        """The last seq and the count of each answer's rows."""
+        """Last seq and row count of each answer."""
         return [(answer["seq"], answer["count"]) for answer in self.answers]
 
     @property
@@ -27,14 +27,14 @@ class Upload:
 
     @property
     def loss(self) -> float:
-        """The mean loss of the rows, each scored before its own update."""
+        """Mean loss of the rows, each scored before its own update."""
         total: float = sum(answer["loss"] * answer["learned"] for answer in self.answers)
         learned: int = sum(answer["learned"] for answer in self.answers)
         return total / learned
 
 
 def upload(url: str, target: str, content_type: str, bodies: Sequence[bytes]) -> Upload:
-    """Post all bodies in turn. Raises RuntimeError where one is refused."""
+    """Post all bodies in turn. Raises RuntimeError for a refusal."""
     connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=120)
     answers: list[dict[str, Any]] = []
     began, cpu = time.perf_counter(), time.process_time()

@@ -10,9 +10,9 @@ OPTIONS = ("--loss_function", "hinge")
 
 
 def rows_per_s(file: Path, n: int) -> float:
-    """Rows a second, less the time that it takes over no rows: the interpreter, the import.
+    """Rows a second, not counting start-up: the time over an empty file is subtracted.
 
-    Raises RuntimeError where it did not learn: it takes lines that it cannot read as unlabelled.
+    Raises RuntimeError if it did not learn: Vowpal Wabbit takes unreadable lines as unlabelled.
     """
     nothing, _ = _run(Path("/dev/null"))
     seconds, said = _run(file)
@@ -37,5 +37,5 @@ def _run(file: Path) -> tuple[float, str]:
 def _figure(name: str, said: str) -> str:
     found = re.search(rf"^{name} = (\S+)$", said, re.MULTILINE)
     if found is None:
-        raise RuntimeError(f"Vowpal Wabbit does not tell its {name}: {said}")
+        raise RuntimeError(f"Vowpal Wabbit does not print its {name}: {said}")
     return found[1]

@@ -1,1 +1,1 @@
-"""Tables and figures of the papers, run again: what they print beside what these learners do."""
+"""Tables and figures of the papers, reproduced: printed figures and ours."""

@@ -1,4 +1,4 @@
-"""ASPDC, Figures 1 to 3: gaps against epochs and seconds, and which of the claims hold."""
+"""ASPDC, Figures 1 to 3: gaps against epochs and seconds, and the paper's claims."""
 
 import math
 import time
@@ -128,7 +128,7 @@ def pass_of(curve: Curve) -> float:
 
 
 def check(curves: Curves, sets: list[str]) -> list[Claim]:
-    """Each claim of the paper, what was found, and whether it holds."""
+    """Each claim of the paper, our result, and whether the claim holds."""
     found = []
     for name in sets:
         found += of_large_lambda(curves, name)

@@ -13,7 +13,7 @@ from dualstream.solvers.jit import Floats
 
 
 def folder() -> Path:
-    """Where the files are. Ends the program with a word of help where nothing says so."""
+    """The folder of the data sets. Exits with a hint if DUALSTREAM_DATA is not set."""
     place = os.environ.get("DUALSTREAM_DATA")
     if not place:
         raise SystemExit("set DUALSTREAM_DATA to the folder that holds the data sets")
@@ -21,7 +21,7 @@ def folder() -> Path:
 
 
 def libsvm(name: str, dim: int) -> Batch:
-    """A file of LIBSVM text, or its .xz; labels as they stand."""
+    """A file of LIBSVM text, or its .xz, with its own labels."""
     path = folder() / name
     packed = path.with_name(name + ".xz")
     text = lzma.decompress(packed.read_bytes()) if packed.exists() else path.read_bytes()
@@ -51,7 +51,7 @@ def adult_test() -> Batch:
 
 
 def diabetes() -> Batch:
-    """Each column brought to [-1, 1]."""
+    """diabetes, each column scaled to [-1, 1]."""
     raw = libsvm("diabetes", 8)
     x = dense(raw)
     low, high = x.min(axis=0), x.max(axis=0)
@@ -64,7 +64,7 @@ def svmguide1() -> Batch:
 
 
 def arrhythmia() -> tuple[Floats, Floats]:
-    """x with means for what is missing, and 1 for class 1, -1 for all others."""
+    """arrhythmia: missing values are column means; 1 for class 1, -1 for all others."""
     with (folder() / "arrhythmia.csv").open() as file:
         rows = [[np.nan if v == "?" else float(v) for v in row] for row in csv.reader(file)]
     table = np.array(rows)

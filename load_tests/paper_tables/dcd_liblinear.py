@@ -1,4 +1,4 @@
-"""Dual coordinate descent beside LIBLINEAR: how soon the objective is near its optimum."""
+"""Dual coordinate descent against LIBLINEAR: seconds until the objective is near its optimum."""
 
 import statistics
 import time
@@ -90,7 +90,7 @@ def measured(batch: Batch, loss: str) -> dict[str, Curve]:
 
 
 def reached(curve: Curve, level: float) -> float | None:
-    """Seconds of the shortest run that comes so near."""
+    """Seconds of the shortest run that comes this near."""
     return min((seconds for seconds, above in curve if above <= level), default=None)
 
 

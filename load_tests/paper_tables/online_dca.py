@@ -1,8 +1,8 @@
-"""What Tables 2 and 4 of the online-DCA paper share: data sets, grids, and the protocol.
+"""Tables 2 and 4 of the online-DCA paper: data sets, grids and the protocol.
 
-Le Thi, Ho (2020), section 4: each learner runs over one random permutation with all values of its
-parameters; those of the least mistake rate (the last, where several have it) run over N fresh
-permutations. A mistake is an answer that is not the label; a score of 0 answers +1.
+Le Thi, Ho (2020), section 4: each learner runs over one random permutation with all parameter
+values. The values with the lowest mistake rate (the last of several) run over N fresh permutations.
+A mistake is an answer that differs from the label; a score of 0 answers +1.
 """
 
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ D4 covtype, D7 magic04, D10 w7a, D11 gisette, D12 duke, D13 and D14 susy.
 
 
 def pil1(n: int, inner: str = "one_step") -> Iterator[Spec]:
-    """Constant step: the reading of the paper that its PiL1 columns agree with."""
+    """Constant step: the reading that agrees with the paper's PiL1 columns."""
     step = {"kind": "sqrt_T", "horizon": n}
     for c, tau1 in product(POWERS, POWERS):
         yield _dc({"kind": "pil1", "tau1": tau1}, c, inner) | {"step": step}
@@ -106,7 +106,7 @@ def best_alma(rows: Batch) -> Spec:
 
 
 def shuffled(rows: Batch, run: int) -> Batch:
-    """Run 0 is for the choice of parameters."""
+    """A permutation; run 0 is for the choice of parameters."""
     return rows.take(np.random.default_rng([SEED, run]).permutation(len(rows)))
 
 
@@ -120,7 +120,7 @@ def spread(found: Floats) -> str:
 
 
 def outcome(printed: Printed, found: Floats) -> str:
-    """yes or no, and by how much."""
+    """yes or no, and the difference."""
     mean = float(found.mean())
     if printed.is_met(mean):
         said = "yes"

@@ -1,4 +1,4 @@
-"""The duality gap against replay steps, in the setting of the O-DCA paper's Fig. 1."""
+"""Duality gap against replay steps, in the setting of the O-DCA paper's Fig. 1."""
 
 from typing import Any
 

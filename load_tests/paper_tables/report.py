@@ -1,4 +1,4 @@
-"""What a table reports: text in markdown, a plot, and a verdict for each figure of the paper."""
+"""Report of a paper table: Markdown text, a plot, and an outcome for each printed figure."""
 
 from dataclasses import dataclass
 
@@ -36,11 +36,11 @@ class Printed:
         return f"{self.mean:.{self.mean_digits}f} ± {self.sd:.{self.sd_digits}f}"
 
     def is_met(self, ours: float) -> bool:
-        """Within three printed standard deviations of the printed mean."""
+        """Is our mean within three printed standard deviations of the printed mean?"""
         return abs(ours - self.mean) <= 3.0 * self.sd + 1e-12
 
     def is_met_unrounded(self, ours: float) -> bool:
-        """The same, were mean and deviation anything that rounds to what is printed."""
+        """The same for any mean and deviation that round to the printed ones."""
         half_mean, half_sd = (0.5 * 10.0**-d for d in (self.mean_digits, self.sd_digits))
         return abs(ours - self.mean) <= 3.0 * (self.sd + half_sd) + half_mean
 

@@ -132,7 +132,7 @@ def learners(lam: float, n: int) -> dict[str, dict[str, Any]]:
 
 
 def passes(rows: Batch, which: int, *, fresh: bool = False) -> Batch:
-    """In one random order, or in a fresh one each."""
+    """Row indices of all passes: one random order, or a new one for each pass."""
     rng = np.random.default_rng([SEED, which])
     orders = [rng.permutation(len(rows)) for _ in range(PASSES)]
     taken = np.concatenate(orders if fresh else PASSES * orders[:1])
@@ -141,7 +141,7 @@ def passes(rows: Batch, which: int, *, fresh: bool = False) -> Batch:
 
 @dataclass(frozen=True)
 class Curve:
-    """What a learner did: rows learned, optimality and non-zeros, at places or at the end."""
+    """Results of a learner: rows learned, optimality and non-zeros, along the run or at its end."""
 
     points: list[tuple[int, float, int]]
     switch: int
@@ -183,7 +183,7 @@ def follow(
 
 
 def has_solved(learner: Learner, n: int) -> bool:
-    """A local phase, and nothing else, puts the next one off to twice as many steps."""
+    """A finished local phase doubles the number of steps until the next one; nothing else does."""
     return int(learner.state()["next_try"]) >= 2 * n
 
 

@@ -109,7 +109,7 @@ def run() -> Section:
 
 
 def plot_times(found: dict[str, list[float]], by_c: dict[str, list[float]]) -> str:
-    """Seconds against m and against c; runs that were given up are left out."""
+    """Seconds against m and against c; runs that were stopped are left out."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
     for name, times in found.items():
         left.plot(SIZES, times, "o-", label=name)
@@ -142,7 +142,7 @@ def solve(
 
 
 def seconds(m: int, seed: int, c: float, basis: list[Function], way: dict[str, Any]) -> float:
-    """Infinite for a run that was given up."""
+    """Seconds; infinite for a run that was stopped."""
     began = time.perf_counter()
     found = solve(m, seed, c, basis, way)
     return time.perf_counter() - began if found.converged else np.inf

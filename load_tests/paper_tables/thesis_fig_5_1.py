@@ -1,4 +1,4 @@
-"""Table 5.2 and Figures 5.1 and 5.2 of Lee's thesis: safeguards, and cuts by parts of the rows."""
+"""Table 5.2 and Figures 5.1 and 5.2 of Lee's thesis: safeguards, and cutting planes by parts."""
 
 import gzip
 from dataclasses import dataclass

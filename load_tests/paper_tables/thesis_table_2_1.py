@@ -1,4 +1,4 @@
-"""Table 2.1 of Lee's thesis: how many steps RDA takes until it knows which weights are not 0."""
+"""Table 2.1 of Lee's thesis: steps of RDA until it identifies the non-zero weights."""
 
 from dataclasses import dataclass
 

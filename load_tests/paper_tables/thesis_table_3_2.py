@@ -18,7 +18,7 @@ ROWS_AT_HAND = 49_990
 
 @dataclass(frozen=True)
 class Case:
-    """A data set of the table, its split, and what is printed for it."""
+    """A data set of the table, its split, and the printed figures."""
 
     name: str
     rows: Batch

@@ -1,1 +1,1 @@
-"""What a user would have written instead."""
+"""Peers: services that a user would write instead."""

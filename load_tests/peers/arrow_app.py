@@ -18,6 +18,6 @@ async def learn(request: Request) -> dict[str, int]:
 
 
 def rows_of(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
-    """The features of each row, and its label."""
+    """Features of each row, and its label."""
     columns = table.drop_columns(["y"]).columns
     return np.column_stack([column.to_numpy() for column in columns]), table.column("y").to_numpy()

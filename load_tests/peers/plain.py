@@ -1,4 +1,4 @@
-"""The least FastAPI can do with a sample: check it by pydantic; learn nothing, keep nothing."""
+"""Minimal FastAPI service: validates a sample by pydantic, learns and stores nothing."""
 
 from fastapi import FastAPI
 from pydantic import BaseModel

@@ -1,1 +1,1 @@
-"""Untuned learners of numbers on real and made streams, beside those of other libraries."""
+"""Regression benchmark: untuned learners on real and generated streams, and other libraries."""

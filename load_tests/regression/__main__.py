@@ -1,7 +1,7 @@
 """python -m load_tests.regression [--peers] writes docs/internals/regression.md and its plot.
 
-Streams that need DUALSTREAM_DATA are left out where it is not set. The peers' figures come from
-peers.json; --peers runs them again and writes it.
+Without DUALSTREAM_DATA the streams that need it are left out. The peers' figures come from
+peers.json; --peers measures them again and writes it.
 """
 
 import platform
@@ -66,7 +66,7 @@ def of_some(standings: Sequence[Standing]) -> str:
             tables.overview(standings),
             "Against each of the others:\n",
             tables.duels(standings),
-            "MAE of all, the least in bold:\n",
+            "MAE of all, the smallest in bold:\n",
             tables.everything(standings),
         )
     )

@@ -1,9 +1,9 @@
-"""Regression streams of real and made data: rows of names -> values, and targets, in order.
+"""Regression streams, real and generated: rows of names -> values, and targets, in order.
 
-They come from the installed River and scikit-learn, and from the folder of data sets that the
-environment variable DUALSTREAM_DATA names (those of IN_FOLDER; without it they are left out). A
-number is a feature, a text is a category. Nothing is shuffled or scaled unless its name says so,
-and nothing that is known only after the target is among the features.
+They come from the installed River and scikit-learn, and from the folder that the environment
+variable DUALSTREAM_DATA names (those of IN_FOLDER; without it they are left out). A number is a
+feature, a text is a category. Streams are not shuffled or scaled unless their name says so.
+Features that are known only after the target are left out.
 """
 
 import csv
@@ -39,7 +39,7 @@ def folder() -> Path | None:
 
 
 def names() -> list[str]:
-    """The streams that can be loaded here."""
+    """Streams that can be loaded here."""
     return [name for name in LOADERS if name not in IN_FOLDER or folder() is not None]
 
 
@@ -58,7 +58,7 @@ def columns_of(rows: Iterable[Mapping[str, Value]]) -> dict[str, int]:
 
 
 def as_batch(stream: Stream) -> Batch:
-    """The rows in the columns of `columns_of`, one-hot where they are texts."""
+    """Rows in the columns of `columns_of`; texts are one-hot."""
     rows, y = stream
     columns = columns_of(rows)
     indptr, indices, values = np.zeros(len(rows) + 1, np.int64), [], []
@@ -93,23 +93,23 @@ def dense_stream(x: npt.ArrayLike, y: npt.ArrayLike) -> Stream:
 
 
 def permuted(stream: Stream) -> Stream:
-    """The rows in the one random order that all permuted streams have."""
+    """Rows in the one random order that all permuted streams share."""
     order = np.random.default_rng(0).permutation(len(stream[0]))
     return [stream[0][i] for i in order], stream[1][order]
 
 
 def path(name: str) -> Path:
-    """A file of the folder; raises FileNotFoundError where there is no folder."""
+    """A file of the folder. Raises FileNotFoundError without a folder."""
     found = folder()
     if found is None:
-        raise FileNotFoundError("DUALSTREAM_DATA names no folder with the data sets")
+        raise FileNotFoundError("set DUALSTREAM_DATA to the folder of the data sets")
     return found / name
 
 
 def milan() -> Stream:
     """Deaths of a day from the weather, the pollution and the calendar of that day.
 
-    The day of the week is a category; the respiratory deaths, a part of the target, are left out.
+    The day of the week is a category. Respiratory deaths, a part of the target, are left out.
     """
     kept = ("day.num", "holiday", "mean.temp", "rel.humid", "SO2", "TSP")
     return named_stream(
@@ -122,14 +122,14 @@ def milan() -> Stream:
 
 
 def milan_table() -> list[dict[str, str]]:
-    """The days of milan.mort.txt, in their order."""
+    """The days of milan.mort.txt, in file order."""
     with path("milan.mort.txt").open() as lines:
         head = next(lines).split()
         return [dict(zip(head, line.split(), strict=True)) for line in lines]
 
 
 def diabetes() -> Stream:
-    """scikit-learn's diabetes in its order, unscaled; the sex is a number as it is there."""
+    """scikit-learn's diabetes in file order, unscaled; the sex is a number, as in the file."""
     from sklearn.datasets import load_diabetes
 
     return dense_stream(*load_diabetes(return_X_y=True, scaled=False))
@@ -173,7 +173,7 @@ def airline() -> Stream:
 
 
 def stocks() -> Stream:
-    """River's SP500Stocks: the next day's return from those of ten stocks; nearly all noise."""
+    """River's SP500Stocks: the next day's return from those of ten stocks; almost all noise."""
     from river.datasets import SP500Stocks
 
     return named_stream(SP500Stocks())
@@ -278,13 +278,13 @@ def elec2_price() -> Stream:
 
 
 def spambase_run() -> Stream:
-    """The longest run of capitals of a mail from its word shares, permuted; a heavy tail."""
+    """Longest run of capitals in a mail from its word shares, permuted; heavy-tailed."""
     x = to_dense(Batch.from_libsvm(path("spambase").read_bytes(), 57).batch)
     return permuted(dense_stream(x[:, :54], x[:, 55]))
 
 
 def arrhythmia_age() -> Stream:
-    """The age from 278 features of an electrocardiogram; what is missing is left out."""
+    """The age from 278 features of an electrocardiogram; missing values are left out."""
     with path("arrhythmia.csv").open() as lines:
         table = list(csv.reader(lines))
     return named_stream(

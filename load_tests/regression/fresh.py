@@ -1,7 +1,7 @@
-"""Streams that were loaded only after the members and the constants of the portfolio were fixed.
+"""Regression streams loaded after the portfolio's members and constants were fixed.
 
-See data.py; none of them was looked at before, and one constant was changed after them: how far
-beyond the targets seen a prediction may lie.
+None was looked at before. One constant was changed after them: how far a prediction may lie outside
+the range of the targets seen. See data.py for the others.
 """
 
 import lzma
@@ -32,18 +32,18 @@ def _libsvm(name: str, dim: int) -> Batch:
 
 
 def _rest(x: Floats, target: int, features: Sequence[int] | None = None) -> Stream:
-    """One column from the others, or from some of them."""
+    """One column from all other columns, or from some of them."""
     kept = [j for j in range(x.shape[1]) if j != target] if features is None else list(features)
     return dense_stream(x[:, kept], x[:, target])
 
 
 def glass_ri() -> Stream:
-    """The refractive index of a glass from what it is made of, permuted."""
+    """Refractive index of a glass from its components, permuted."""
     return permuted(_rest(to_dense(_libsvm("glass", 9)), 0))
 
 
 def wine_alcohol() -> Stream:
-    """scikit-learn's wine: the alcohol from the rest, permuted."""
+    """scikit-learn's wine: the alcohol from the other columns, permuted."""
     from sklearn.datasets import load_wine
 
     return permuted(_rest(load_wine().data, 0))
@@ -57,7 +57,7 @@ def cancer_area() -> Stream:
 
 
 def digits_number() -> Stream:
-    """scikit-learn's digits: the digit, taken for a number, from its pixels."""
+    """scikit-learn's digits: the digit as a number, from its pixels."""
     from sklearn.datasets import load_digits
 
     return dense_stream(*load_digits(return_X_y=True))
@@ -76,7 +76,7 @@ def milan_so2() -> Stream:
 
 
 def heart_chol() -> Stream:
-    """Cholesterol from the rest of Cleveland's heart data."""
+    """Cholesterol from the other columns of Cleveland's heart data."""
     return _rest(to_dense(_libsvm("heart_cleveland", 13)), 4)
 
 
@@ -93,7 +93,7 @@ def friedman_1() -> Stream:
 
 
 def low_rank() -> Stream:
-    """A linear target far from 0, all but drowned in noise."""
+    """A linear target far from 0 with much more noise than signal."""
     from sklearn.datasets import make_regression
 
     x, y = make_regression(
@@ -108,7 +108,7 @@ def ijcnn_last() -> Stream:
 
 
 def rcv1() -> Stream:
-    """News as words; the class, -1 or 1, taken for a number."""
+    """News as words; the class, -1 or 1, as a number."""
     batch = _libsvm("rcv1_small.xz", 47_236)
     columns, values = batch.indices.tolist(), batch.values.tolist()
     ends = batch.indptr.tolist()
@@ -120,7 +120,7 @@ def rcv1() -> Stream:
 
 
 def lognormal() -> Stream:
-    """The sign is linear, the size is log-normal noise."""
+    """The sign is linear; the size is log-normal noise."""
     rng = np.random.default_rng(11)
     x = rng.normal(size=(8000, 8))
     return dense_stream(x, np.sign(x @ rng.normal(size=8)) * np.exp(rng.normal(size=8000)))

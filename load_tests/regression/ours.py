@@ -1,4 +1,4 @@
-"""Our learners: the portfolio, each of its members alone, and lists that were not chosen.
+"""Our learners: the portfolio, each member alone, and rejected lists of members.
 
 None is tuned: one specification for all streams.
 """
@@ -89,11 +89,11 @@ OTHERS: Mapping[str, Spec] = {
 
 
 def learned(spec: Spec, batch: Batch) -> tuple[Errors, Learner]:
-    """Its errors on the rows, and the learner behind them; a batch is learned row by row."""
+    """The learner's errors on the rows, and the learner. A batch is learned row by row."""
     learner = make_learner({**spec, "features": {"kind": "indexed", "dim": batch.dim}})
     return Errors.of(learner.learn(batch).scores, batch.labels), learner
 
 
 def shares(learner: Any) -> dict[str, float]:
-    """Member -> its weight in what is predicted next."""
+    """Member -> its weight in the next prediction."""
     return {view.name: view.weight for view in learner.members()}

@@ -1,11 +1,11 @@
-"""The peers with their defaults, row by row, and what they did: peers.json.
+"""Regression peers with their defaults, row by row; their results are in peers.json.
 
-River gets numbers behind its StandardScaler and texts behind its OneHotEncoder (its trees get the
-numbers as they are); scikit-learn gets one-hot columns behind its StandardScaler, both by
-`partial_fit` on each row; Vowpal Wabbit gets names and values as they are.
+River gets numbers after StandardScaler and texts after OneHotEncoder; its trees get raw numbers.
+scikit-learn gets one-hot columns after StandardScaler, both by `partial_fit` on each row. Vowpal
+Wabbit gets names and raw values.
 
-Two are left out where they take too long: AMFRegressor beyond 5,000 rows or 200,000 cells,
-BayesianLinearRegression, whose state is a square, beyond 1,000 columns.
+Two slow peers are left out on large streams: AMFRegressor above 5,000 rows or 200,000 cells, and
+BayesianLinearRegression, whose state is a square matrix, above 1,000 columns.
 """
 
 import json
@@ -117,7 +117,7 @@ def river(model: Any, rows: Rows, y: Floats) -> Floats:
     """Predictions (n,) of a River model."""
     found = np.zeros(len(rows))
     for i, (row, target) in enumerate(zip(rows, y.tolist(), strict=True)):
-        # Some cannot predict before they have learned; row 1 is not counted.
+        # Some models cannot predict before they learn; row 1 is not counted.
         found[i] = (model.predict_one(row) or 0.0) if i else 0.0
         model.learn_one(row, target)
     return found

@@ -1,4 +1,4 @@
-"""The standings as a plot."""
+"""Plot of the regression results."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,7 +24,7 @@ def family(name: str) -> str:
 
 
 def ratios(seen: Sequence[Standing], unseen: Sequence[Standing], name: str) -> str:
-    """MAE of each over the least of the others, a row for each stream."""
+    """MAE of each learner divided by the best MAE of the others, a row for each stream."""
     shown = [*seen, *unseen]
     figure, axes = plt.subplots(figsize=(9.0, 1.4 + 0.27 * len(shown)))
     labelled: set[str] = set()

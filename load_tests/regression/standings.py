@@ -1,4 +1,4 @@
-"""How ours and the others stand on each stream, and over several."""
+"""Comparison of our learners with the others, on each stream and over several."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -36,11 +36,11 @@ class Standing:
         return least(self.others, rmse)
 
     def best_alone(self, rmse: bool = False) -> str:
-        """The best of our members alone, picked with hindsight."""
+        """Our best member alone, picked with hindsight."""
         return least(self.alone, rmse)
 
     def ratios(self) -> tuple[float, float]:
-        """The errors of ten over the best of the others, each error with its own best."""
+        """Errors of `ten` divided by the best of the others; each error has its own best."""
         return (
             self.ten.mae / self.others[self.best()].mae,
             self.ten.rmse / self.others[self.best(rmse=True)].rmse,
@@ -48,12 +48,12 @@ class Standing:
 
 
 def least(errors: dict[str, Errors], rmse: bool) -> str:
-    """Who has the least mean absolute or root mean square error."""
+    """The learner with the smallest mean absolute or root mean square error."""
     return min(errors, key=lambda name: errors[name].rmse if rmse else errors[name].mae)
 
 
 def standing(name: str, peers: Kept) -> Standing:
-    """Run ours on a stream, beside what the peers did."""
+    """Run our learners on a stream, and add the peers' results."""
     batch = as_batch(load(name))
     ten, learner = ours.learned(ours.CHOSEN, batch)
     runs = {
@@ -77,7 +77,7 @@ def standing(name: str, peers: Kept) -> Standing:
 
 
 def baselines(y: Floats) -> dict[str, Errors]:
-    """The mean of the targets so far, and the last one."""
+    """The mean of the targets so far, and the last target."""
     before = np.concatenate([[0.0], np.cumsum(y)[:-1] / np.arange(1, len(y))])
     last = np.concatenate([[0.0], y[:-1]])
     return dict(zip(BASELINES, (Errors.of(before, y), Errors.of(last, y)), strict=True))
@@ -86,6 +86,6 @@ def baselines(y: Floats) -> dict[str, Errors]:
 def mean_ratio(
     standings: Sequence[Standing], pair: Callable[[Standing], tuple[float, float]]
 ) -> tuple[float, float]:
-    """Geometric means over the streams of two ratios."""
+    """Geometric means of two ratios over the streams."""
     logs = np.log([pair(one) for one in standings]).mean(axis=0)
     return math.exp(logs[0]), math.exp(logs[1])

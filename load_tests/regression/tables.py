@@ -1,4 +1,4 @@
-"""The standings as Markdown tables."""
+"""Regression results as Markdown tables."""
 
 import re
 import textwrap
@@ -78,7 +78,7 @@ def pair(errors: Errors) -> str:
 
 
 def members(seen: Sequence[Standing], unseen: Sequence[Standing]) -> str:
-    """What each is, and what the list without it errs."""
+    """Each member's role, and the error of the list without it."""
     lines = []
     for name, (base, norm, what, purpose) in PURPOSES.items():
         costs = [
@@ -95,7 +95,7 @@ def _product(ratios: tuple[float, float]) -> str:
 
 
 def tried(seen: Sequence[Standing], unseen: Sequence[Standing]) -> str:
-    """Errors of what was not chosen, over those of ten."""
+    """Errors of rejected alternatives, divided by those of `ten`."""
     lines = []
     for name in ours.OTHERS:
         cells = []
@@ -108,7 +108,7 @@ def tried(seen: Sequence[Standing], unseen: Sequence[Standing]) -> str:
 
 
 def duels(standings: Sequence[Standing]) -> str:
-    """Ten against each of the others."""
+    """`ten` against each of the others."""
     lines = []
     for name in OTHERS:
         met = [s for s in standings if name in s.others]
@@ -169,7 +169,7 @@ def overview(standings: Sequence[Standing]) -> str:
 
 
 def everything(standings: Sequence[Standing]) -> str:
-    """MAE of all, the least in bold."""
+    """MAE of all, the smallest in bold."""
     lines = []
     for s in standings:
         others = [s.others[n].mae if n in s.others else None for n in OTHERS]
@@ -185,7 +185,7 @@ def everything(standings: Sequence[Standing]) -> str:
 
 
 def alone(standings: Sequence[Standing]) -> str:
-    """The MAE of each member alone over that of ten."""
+    """MAE of each member alone, divided by that of `ten`."""
     lines = [
         (s.name, *(f"{s.alone[name].mae / s.ten.mae:.2f}" for name in ours.NAMES))
         for s in standings

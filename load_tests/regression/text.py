@@ -1,4 +1,4 @@
-"""What the document says around its tables."""
+"""Prose of docs/internals/regression.md."""
 
 HEAD = """\
 # Regression streams

@@ -1,1 +1,1 @@
-"""Untuned learners on real streams, beside Vowpal Wabbit, River and scikit-learn."""
+"""Classification benchmark: untuned learners and other libraries on real streams."""

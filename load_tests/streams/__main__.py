@@ -1,7 +1,7 @@
 """python -m load_tests.streams [--peers] writes docs/internals/streams.md and its plots.
 
-The peers' figures come from peers.json; --peers runs them again where .cache has not their runs,
-and writes peers.json.
+The peers' figures come from peers.json. --peers measures those that .cache does not have, and
+writes peers.json.
 """
 
 import platform

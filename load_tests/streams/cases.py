@@ -1,4 +1,4 @@
-"""What is run: streams as they are, with labels that turn half-way, with labels that come late."""
+"""Cases: streams as they are, with labels inverted half-way, and with late labels."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from load_tests.streams import held_out
 from load_tests.streams.data import FILES, libsvm as file, shuffled, stream
 
 FEW = ("vw", "vw_coin", "river_lr", "river_pa")
-"""The peers that are run where not all are."""
+"""Peers for the cases that do not run all of them."""
 DELAYS = (0, 100, 1000)
 LATEST = max(DELAYS)
 TURN_BLOCK = 10
@@ -24,13 +24,13 @@ class Case:
     delay: int = 0
     """Rows between a row's score and its label."""
     block: int = 0
-    """Mistakes are kept for each so many rows; 0: for each fiftieth of the stream."""
+    """Rows of a block of mistakes; 0: a fiftieth of the stream."""
     peers: tuple[str, ...] = ()
-    """Those that are run; none named: all."""
+    """Peers to run; empty: all."""
 
 
 def turned(rows: Batch) -> Batch:
-    """The labels inverted from the middle on."""
+    """The rows with labels inverted from the middle on."""
     labels = rows.labels.copy()
     labels[turn(len(rows)) :] *= -1.0
     return rows.with_labels(labels)
@@ -61,7 +61,7 @@ LATE: Mapping[tuple[str, int], Case] = {
 
 
 def all_cases() -> list[Case]:
-    """The quick ones first."""
+    """All cases, the quick ones first."""
     parts = (TURNED, LATE, PROTOCOL, HELD_OUT)
     return [case for part in parts for case in part.values()]
 
@@ -71,5 +71,5 @@ def block_of(case: Case, rows: int) -> int:
 
 
 def last_label(rows: Batch) -> float:
-    """Percent of mistakes, from the second row on, of whoever says the label before."""
+    """Percent of mistakes, from row 2 on, of the predictor that repeats the last label."""
     return 100.0 * float((rows.labels[1:] != rows.labels[:-1]).mean())

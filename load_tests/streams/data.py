@@ -32,7 +32,7 @@ DIGITS = 20_000
 
 
 def stream(name: str) -> Batch:
-    """One of the 13, its labels -1 and 1. Ends the program where DUALSTREAM_DATA is not set."""
+    """One of the 13, with labels -1 and 1. Exits where DUALSTREAM_DATA is not set."""
     if name == "mnist":
         return digits()
     rows = libsvm(FILES[name], {1.0} if name == "pageblocks" else None)
@@ -50,7 +50,7 @@ def libsvm(name: str, positive: set[float] | None = None) -> Batch:
 
 
 def shuffled(rows: Batch) -> Batch:
-    """The rows in the one random order that all shuffled streams have."""
+    """Rows in the one random order that all shuffled streams share."""
     return rows.take(np.random.default_rng(0).permutation(len(rows)))
 
 

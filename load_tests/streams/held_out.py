@@ -1,4 +1,4 @@
-"""Streams that tests/golden/streams.json does not have: other sets, other orders, generators."""
+"""Streams outside tests/golden/streams.json: other sets, other orders, generators."""
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain, islice
@@ -21,7 +21,7 @@ Samples = Iterator[tuple[dict[str, Any], Any]]
 
 
 def grouped(name: str, positive: set[float] | None = None) -> Batch:
-    """A file whose order says more than its columns, shuffled."""
+    """A file sorted by class, shuffled."""
     return shuffled(libsvm(name, positive))
 
 
@@ -40,24 +40,24 @@ def arrhythmia() -> Batch:
 
 
 def svmguide1(is_shuffled: bool) -> Batch:
-    """Both files; as they stand, each is grouped by class."""
+    """Both files; each is grouped by class."""
     return shuffled(data.svmguide1()) if is_shuffled else data.svmguide1()
 
 
 def digits_in_order() -> Batch:
-    """Even against odd, 0 first and 9 last: the concept changes with every digit."""
+    """Even against odd digits, from 0 to 9: the concept changes with every digit."""
     found = datasets.load_digits()
     order = np.argsort(found.target, kind="stable")
     return Batch.from_dense(found.data, sign(found.target, {0, 2, 4, 6, 8})).take(order)
 
 
 def sorted_by_length(rows: Batch) -> Batch:
-    """The shortest rows first: those with the fewest non-zeros."""
+    """Rows with the fewest non-zeros first."""
     return rows.take(np.argsort(np.diff(rows.indptr), kind="stable"))
 
 
 def sorted_by(rows: Batch, column: int) -> Batch:
-    """By the value of one column, 0 where a row does not have it."""
+    """Sorted by the value of one column, 0 where a row does not have it."""
     return rows.take(np.argsort(data.dense(rows)[:, column], kind="stable"))
 
 
@@ -71,14 +71,14 @@ def sampled(samples: Samples, n: int, positive: set[Any]) -> Batch:
 
 
 def sea() -> Batch:
-    """Four thresholds, one after the other, a tenth of the labels wrong."""
+    """Four thresholds in sequence, with a tenth of the labels wrong."""
     part = GENERATED // 4
     parts = (synth.SEA(variant=v, seed=v, noise=0.1).take(part) for v in range(4))
     return sampled(chain.from_iterable(parts), GENERATED, {True})
 
 
 def agrawal() -> Batch:
-    """Four of the ten rules for a loan, one after the other; columns of their natural size."""
+    """Four of the ten loan rules in sequence; columns are not scaled."""
     part = GENERATED // 4
     rules = (
         (rule, synth.Agrawal(classification_function=rule, seed=rule)) for rule in (0, 3, 6, 8)

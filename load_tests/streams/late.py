@@ -1,4 +1,4 @@
-"""Labels that come late: what it costs."""
+"""Late labels: the cost of a delay."""
 
 from collections.abc import Callable
 

@@ -1,7 +1,7 @@
 """Run the peers and write peers.json.
 
-What has been run before, with these rows and packages, is taken from .cache/streams: empty it where
-the options of a peer change.
+Runs with the same rows and packages come from .cache/streams. Empty this folder after a change of a
+peer's options.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ CACHE = ROOT / ".cache" / "streams"
 
 
 def measure() -> None:
-    """Run all peers on all cases, but for what the cache has, and write peers.json."""
+    """Run all peers on all cases, except those in the cache, and write peers.json."""
     with sklearn.config_context(assume_finite=True, skip_parameter_validation=True):
         runs = {case.name: of_case(case) for case in all_cases()}
     lines = [f"{json.dumps(name)}: {{\n{body(peers)}\n}}" for name, peers in runs.items()]
@@ -44,7 +44,7 @@ def of_case(case: Case) -> dict[str, dict[str, Any]]:
 
 
 def of_peer(case: Case, peer: str, batch: Batch) -> dict[str, Any]:
-    """A peer's run, from the cache where it is there."""
+    """A peer's run, from the cache if possible."""
     place = CACHE / f"{peer}-{fingerprint(case, batch)}.json"
     if not place.exists():
         print(f"{case.name}: {peer}", flush=True)
@@ -56,7 +56,7 @@ def of_peer(case: Case, peer: str, batch: Batch) -> dict[str, Any]:
 
 
 def fingerprint(case: Case, batch: Batch) -> str:
-    """Of the rows, of the protocol and of the peers' packages."""
+    """Digest of the rows, the protocol and the peers' packages."""
     protocol = (case.delay, block_of(case, len(batch)), versions())
     digest = hashlib.sha256(repr(protocol).encode())
     for column in (batch.indptr, batch.indices, batch.values, batch.labels):

@@ -15,7 +15,7 @@ Runs = Mapping[str, Mapping[str, Run]]
 
 
 def kept() -> tuple[dict[str, str], Runs]:
-    """The versions of the peers' packages, and their runs by the name of the case."""
+    """Versions of the peers' packages, and their runs by case name."""
     found = json.loads(KEPT.read_text())
     runs = {
         case: {peer: as_run(run) for peer, run in peers.items()}
@@ -29,5 +29,5 @@ def as_run(found: dict[str, Any]) -> Run:
 
 
 def reference() -> dict[str, Any]:
-    """What the reference has of each of its streams."""
+    """The reference's figures for each of its streams."""
     return json.loads(GOLDEN.read_text())["streams"]

@@ -1,7 +1,7 @@
 """python -m load_tests.streams.members [shares] [late] [cost] prints tables of portfolio.md.
 
-shares: which members of `eight` win on which stream. late: what members do alone, and O-DCA with
-smaller steps, where labels come late. cost: the CPU time of a row. All three, if none is named.
+shares: which members of `eight` have the largest weight, by stream. late: each member alone, and
+O-DCA with smaller steps, with late labels. cost: CPU time of a row. Without an argument: all three.
 """
 
 import sys
@@ -63,7 +63,7 @@ def seconds(spec: Mapping[str, Any], batch: Batch) -> float:
 
 
 def winners(name: str) -> tuple[str, str]:
-    """The largest shares: the mean of those after each fiftieth of the stream, and the last."""
+    """The largest shares: the mean over fifty points of the stream, and the last one."""
     batch = data.stream(name)
     model = learner({"algorithm": "portfolio", "members": "eight"}, batch)
     along = np.zeros(len(EIGHT))
@@ -75,7 +75,7 @@ def winners(name: str) -> tuple[str, str]:
 
 
 def ends(rows: int) -> tuple[list[int], list[int]]:
-    """Where each part begins, and where it ends."""
+    """Begin and end of each part."""
     cuts = np.linspace(0, rows, PARTS + 1).astype(int).tolist()
     return cuts[:-1], cuts[1:]
 
@@ -86,7 +86,7 @@ def largest(shares: np.ndarray) -> str:
 
 
 def late(name: str) -> dict[str, tuple[str, str]]:
-    """Percent of mistakes by specification, with labels at once and late."""
+    """Percent of mistakes by specification, with immediate and with late labels."""
     batch = data.stream(name)
     found = {}
     for title, spec in specs().items():
@@ -100,7 +100,7 @@ def late(name: str) -> dict[str, tuple[str, str]]:
 
 
 def specs() -> Mapping[str, Mapping[str, Any]]:
-    """Ours, each member alone, and O-DCA with ever smaller steps."""
+    """Ours, each member alone, and O-DCA with smaller and smaller steps."""
     alone = {
         f"`{member['name']}` alone": {"algorithm": "portfolio", "members": [member]}
         for member in EIGHT

@@ -1,4 +1,4 @@
-"""Our learners, none of them tuned: one specification each for all streams."""
+"""Our learners, untuned: one specification each for all streams."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -27,7 +27,7 @@ OURS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 
 
 class Ours(Peer):
-    """A learner of `solvers`, a row at a time."""
+    """A learner of `solvers`, one row at a time."""
 
     def __init__(self, spec: Mapping[str, Any], batch: Batch) -> None:
         self._learner = learner(spec, batch)
@@ -45,7 +45,7 @@ def learner(spec: Mapping[str, Any], batch: Batch) -> Any:
 
 
 def our_run(case: Case, batch: Batch, spec: Mapping[str, Any]) -> Run:
-    """In one call where no label is late: a batch is learned row by row."""
+    """Run in one call if no label is late: a batch is learned row by row."""
     if case.delay:
         found = scores(Ours(spec, batch), len(batch), case.delay)
     else:

@@ -1,8 +1,8 @@
-"""The peers with their defaults, row by row.
+"""Classification peers with their defaults, row by row.
 
 A set of more than WIDE columns is fed as its non-zeros: to River without a scaler, to scikit-learn
-behind MaxAbsScaler, as neither can centre 47,000 columns for each row. Others are fed to River as
-whole rows behind StandardScaler, and so to scikit-learn where the peer scales.
+after MaxAbsScaler, because neither can centre 47,000 columns for each row. Other sets are fed as
+whole rows after StandardScaler: to River, and to scikit-learn where the peer scales.
 """
 
 import math
@@ -81,14 +81,14 @@ class River(Peer):
 
 
 def log_odds(probability: float) -> float:
-    """Not beyond where scores are clipped."""
+    """Log odds, clipped like scores."""
     if not 0.0 < probability < 1.0:
         return math.copysign(LIMIT, probability - 0.5)
     return math.log(probability / (1.0 - probability))
 
 
 class ScikitLearn(Peer):
-    """Its scaler learns a row before the row is scored: it sees no label."""
+    """The scaler learns a row before the row is scored; it sees no label."""
 
     def __init__(self, loss: str, is_scaled: bool, batch: Batch) -> None:
         self._model = SGDClassifier(loss=loss, random_state=0)
@@ -116,14 +116,14 @@ class ScikitLearn(Peer):
         return found
 
     def _seen(self, row: int) -> Any:
-        """The row, scaled once the scaler has seen it."""
+        """The row, scaled after the scaler has learned it."""
         sample = self._rows[row : row + 1]
         if self._scaler is None:
             return sample
         return self._scaler.partial_fit(sample).transform(sample)
 
     def _margin(self, sample: Any) -> float:
-        """What decision_function gives, in less time; 0 before the first row."""
+        """decision_function in less time; 0 before the first row."""
         if not self._has_begun:
             return 0.0
         return float((sample @ self._model.coef_[0])[0] + self._model.intercept_[0])

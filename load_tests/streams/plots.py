@@ -1,4 +1,4 @@
-"""The standings as plots."""
+"""Plots of the classification results."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,7 +24,7 @@ STYLES = ("-", "--", ":")
 
 
 def style(name: str) -> dict[str, Any]:
-    """Ours wide, each with its colour; a peer with the colour of its family."""
+    """Our curves are wide, each with its colour; a peer has the colour of its library."""
     if name in OURS:
         return {"color": OWN[name], "lw": 1.8}
     dashed = name not in ("vw", "river_lr")
@@ -33,7 +33,7 @@ def style(name: str) -> dict[str, Any]:
 
 
 def curves(standings: Sequence[Standing], name: str) -> str:
-    """Mistakes along each stream, a panel each: ours and the best peers."""
+    """Mistakes along each stream, one panel each: ours and the best peers."""
     rows = -(-len(standings) // COLUMNS)
     figure, panels = plt.subplots(rows, COLUMNS, figsize=(15.0, 3.0 * rows), squeeze=False)
     for axes, standing in zip(panels.flat, standings, strict=False):
@@ -60,7 +60,7 @@ def panel(axes: Axes, standing: Standing) -> None:
 
 
 def extent(axes: Axes, rows: int) -> tuple[float, float]:
-    """Bottom and top of the curves, but for the first twentieth, where all is chance."""
+    """Range of the curves, without the first twentieth, which is chance."""
     lines = [np.asarray(line.get_xydata()) for line in axes.get_lines()]
     values = np.concatenate([line[line[:, 0] > rows / 20, 1] for line in lines])
     return float(values.min()), float(values.max())

@@ -1,4 +1,4 @@
-"""Predict, then learn, row by row."""
+"""Prequential evaluation: predict, then learn, row by row."""
 
 from abc import ABC, abstractmethod
 
@@ -8,7 +8,7 @@ from dualstream.solvers.jit import Floats
 
 
 class Peer(ABC):
-    """A learner in front of the rows of one stream."""
+    """A learner on the rows of one stream."""
 
     @abstractmethod
     def score(self, row: int) -> float:
@@ -25,7 +25,7 @@ class Peer(ABC):
 
 
 def scores(peer: Peer, rows: int, delay: int = 0) -> Floats:
-    """The score of each row as it came; it is learned once the row `delay` later is scored."""
+    """The score of each row on arrival. A row is learned after the row `delay` later is scored."""
     if delay == 0:
         return np.array([peer.take(row) for row in range(rows)])
     found = np.empty(rows)

@@ -1,4 +1,4 @@
-"""What one learner did on one stream."""
+"""Result of one learner on one stream."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -14,7 +14,7 @@ LIMIT = 30.0
 @dataclass(frozen=True)
 class Run:
     mistakes: float
-    """Percent; a score of 0 says 1."""
+    """Percent; a score of 0 counts as 1."""
     log_loss: float
     """Mean, in nats, of the clipped scores."""
     rows: int
@@ -24,7 +24,7 @@ class Run:
 
     @classmethod
     def of(cls, scores: Floats, labels: Floats, block: int) -> Self:
-        """Of the score of each row from before it was learned."""
+        """The run with these scores, each from before its row was learned."""
         scores = np.where(np.isnan(scores), 0.0, scores)
         wrong = (scores >= 0.0) != (labels > 0.0)
         margins = np.clip(scores, -LIMIT, LIMIT) * labels
@@ -38,7 +38,7 @@ class Run:
         )
 
     def rolling(self, blocks: int) -> tuple[Floats, Floats]:
-        """Rows seen, and percent of mistakes over the last `blocks` blocks, block by block."""
+        """Rows seen, and percent of mistakes over the last `blocks` blocks, for each block."""
         ends = np.minimum(np.arange(1, len(self.counts) + 1) * self.block, self.rows)
         wrong = np.insert(np.cumsum(self.counts), 0, 0)
         seen = np.insert(ends, 0, 0)

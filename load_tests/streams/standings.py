@@ -36,7 +36,7 @@ class Standing:
         return {**self.ours, **self.peers}
 
     def ranked(self) -> list[str]:
-        """The peers, the best first."""
+        """The peers, best first."""
         figures = self.figures()
         return sorted((name for name in figures if name not in OURS), key=lambda p: figures[p])
 
@@ -47,18 +47,18 @@ class Standing:
 
     @property
     def best_error(self) -> float:
-        """The standard error of the best peer's percentage, were its rows independent."""
+        """Standard error of the best peer's percentage, assuming independent rows."""
         share = self.figures()[self.best][0] / 100.0
         return 100.0 * float(np.sqrt(share * (1.0 - share) / self.rows))
 
     def behind(self, name: str) -> float:
-        """Points of mistakes more than the best peer; NaN where there is no figure."""
+        """Points of mistakes more than the best peer; NaN without a figure."""
         figures = self.figures()
         return figures.get(name, (np.nan, np.nan))[0] - figures[self.best][0]
 
 
 def standing(case: Case, peers: Runs, reference: Mapping[str, Any]) -> Standing:
-    """Run ours, beside the peers' runs and what the reference alone has."""
+    """Run our learners; add the peers' runs and the figures of the reference."""
     batch = case.read()
     theirs = reference.get(case.name, {}).get("peers_default", {})
     return Standing(
@@ -86,7 +86,7 @@ class Score:
 
 
 def score(standings: Iterable[Standing], name: str) -> Score:
-    """Over the streams on which this learner has a figure."""
+    """Summary over the streams on which this learner has a figure."""
     found = [s for s in standings if name in s.figures()]
     behind = np.array([s.behind(name) for s in found])
     return Score(
@@ -100,5 +100,5 @@ def score(standings: Iterable[Standing], name: str) -> Score:
 
 
 def best_log_loss(standings: Iterable[Standing]) -> float:
-    """The mean of the least log-loss that any peer has on each stream."""
+    """Mean over the streams of the smallest log-loss of any peer."""
     return float(np.mean([min(s.figures()[p][1] for p in s.ranked()) for s in standings]))

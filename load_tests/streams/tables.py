@@ -1,4 +1,4 @@
-"""The standings as Markdown tables."""
+"""Classification results as Markdown tables."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,12 +9,12 @@ from load_tests.streams.standings import NEAR, Standing, best_log_loss, score
 
 
 def learners(standings: Sequence[Standing]) -> list[str]:
-    """Ours, then the peers that have run on every one of the streams."""
+    """Ours, then the peers that ran on every stream."""
     return [*OURS, *(p for p in standings[0].peers if all(p in s.peers for s in standings))]
 
 
 def scores(standings: Sequence[Standing]) -> str:
-    """How each learner does over all the streams."""
+    """Summary of each learner over all streams."""
     lines = []
     for name in learners(standings):
         s = score(standings, name)
@@ -36,7 +36,7 @@ def bold(name: str) -> str:
 
 
 def overview(standings: Sequence[Standing], reference: Mapping[str, Any]) -> str:
-    """Mistakes of ours beside the best peer's."""
+    """Mistakes of ours and of the best peer."""
     lines = []
     for s in standings:
         figures = s.figures()
@@ -61,7 +61,7 @@ def marked(s: Standing, name: str) -> str:
 
 
 def mistakes(standings: Sequence[Standing]) -> str:
-    """Percentage of errors of every learner on every stream, the least in bold."""
+    """Percentage of errors of every learner on every stream, the smallest in bold."""
     names = learners(standings)
     lines = []
     for s in standings:
@@ -85,7 +85,7 @@ def losses_of_ours(standings: Sequence[Standing]) -> str:
 
 
 def reference_only(standings: Sequence[Standing]) -> str:
-    """The figures that are taken over."""
+    """Figures taken over from the reference."""
     lines = [
         (s.name, peer, f"{pair[0]:.2f}", f"{pair[1]:.3f}")
         for s in standings

@@ -1,4 +1,4 @@
-"""What the document says around its tables."""
+"""Prose of docs/internals/streams.md."""
 
 HEAD = """\
 # Classification streams

@@ -1,4 +1,4 @@
-"""The labels turn half-way: how soon each learner is back."""
+"""Inverted labels: how soon each learner recovers after labels invert half-way."""
 
 from collections.abc import Mapping
 

@@ -19,7 +19,7 @@ from dualstream.service.api.api_keys import Key, KeyRing, KeyScope
 from dualstream.service.api.http import send_problem
 from dualstream.service.api.rate_limits import KeyLimits, RateLimits
 from dualstream.service.api.remember_rows import REMEMBER_PARAMETERS
-from dualstream.service.journal.author import NOBODY, Author
+from dualstream.service.journal.audit import ANONYMOUS, Author
 from dualstream.service.metrics import Telemetry
 from dualstream.wire.problems import Problem, unknown_model
 
@@ -255,7 +255,7 @@ def limits_of(scope: Scope) -> KeyLimits | None:
 def author_of(request: Request) -> Author:
     """The author of a change, for the audit log."""
     key = key_of(request)
-    return NOBODY if key is None else Author("request", key.name, key.digest.hex()[:ID_DIGITS])
+    return ANONYMOUS if key is None else Author("request", key.name, key.digest.hex()[:ID_DIGITS])
 
 
 def may_see(request: Request, model_id: str) -> bool:

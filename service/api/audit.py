@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from dualstream.service.api.access import key_of
 from dualstream.service.api.models import registry_of
-from dualstream.service.journal.audit import PLACE
+from dualstream.service.journal.audit import POSITION
 from dualstream.service.journal.protocol import Audited, Journal, UnknownModel
 from dualstream.service.models.registry import MODEL_ID
 from dualstream.wire.problems import unknown_model
@@ -58,7 +58,7 @@ async def list_changes(
         str,
         Query(
             description="A `place`: return changes after this position.",
-            pattern=f"^({PLACE.pattern})?$",
+            pattern=f"^({POSITION.pattern})?$",
             max_length=160,
         ),
     ] = "",

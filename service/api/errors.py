@@ -9,7 +9,7 @@ Problem                     any refusal that a client sees
   journal Conflict          409 conflict
   journal TooManyVersions   409 too-many-versions
   journal ModelChanged      409 model-changed
-  journal TooManyRemembered 429 too-many-remembered
+  journal TooManyPendingRows 429 too-many-remembered
   journal OutcomeUnknown    503 outcome-unknown
   journal NotReplicated     503 not-replicated
   journal JournalUnavailable 503 store-unavailable
@@ -23,7 +23,7 @@ from dualstream.service.journal.protocol import (
     ModelChanged,
     NotReplicated,
     OutcomeUnknown,
-    TooManyRemembered,
+    TooManyPendingRows,
     TooManyVersions,
     UnknownModel,
 )
@@ -57,7 +57,7 @@ def as_problem(error: Exception) -> Problem | None:
             return Problem(409, "model-changed", str(error))
         case Conflict():
             return Problem(409, "conflict", str(error))
-        case TooManyRemembered():
+        case TooManyPendingRows():
             return Problem(429, "too-many-remembered", str(error), retry_after_s=60)
         case OutcomeUnknown():
             detail = f"{error}; repeat the request with the same Idempotency-Key"

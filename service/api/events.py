@@ -22,7 +22,7 @@ from dualstream.service.models.model import Model
 from dualstream.service.models.readiness import Readiness
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.replica.replica import Replica
-from dualstream.service.transport.connections import LISTENS
+from dualstream.service.transport.connections import EVENT_STREAM
 from dualstream.solvers import Certificate, Learner
 from dualstream.wire.problems import Problem
 
@@ -79,7 +79,7 @@ class Events:
         self._telemetry.saw_request("events", 200, time.perf_counter() - began)
         source = _EventSource(self._registry, model.record, _last_event_id(scope), self._telemetry)
         del model  # a listener holds no reference, so that the model can be evicted
-        scope[LISTENS] = True
+        scope[EVENT_STREAM] = True
         try:
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
             await _send_all(source, interval_s, ending, receive, send)

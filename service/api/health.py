@@ -45,20 +45,20 @@ async def readyz(request: Request, response: Response) -> dict[str, Any]:
         response.status_code = 503
         response.headers["retry-after"] = "1"
         report["reason"] = startup.reason
-    elif (trouble := request.app.state.catalog.contact.trouble) is not None:
+    elif (trouble := request.app.state.registry.store_status.trouble) is not None:
         report |= {"degraded": ["store"], "reason": trouble}
     if "verbose" in request.query_params:
-        registry: ModelRegistry = request.app.state.catalog
+        registry: ModelRegistry = request.app.state.registry
         report |= {
             "store": without_password(registry.settings.store),
             "durability": startup.durability.decode(),
             "identity": numeric_identity(),
             "process": os.getpid(),
             "models": len(registry),
-            "models_bytes": registry.held_bytes,
+            "models_bytes": registry.cached_bytes,
             "unreadable": {
                 model_id: reason
-                for model_id, reason in registry.loads.unreadable().items()
+                for model_id, reason in registry.loader.unreadable().items()
                 if may_see(request, model_id)
             },
             "lag": _lag(registry, request),
@@ -93,7 +93,7 @@ async def metrics(request: Request) -> Response:
     """
     telemetry: Telemetry = request.app.state.telemetry
     startup: Readiness = request.app.state.startup
-    text = await telemetry.exposition(request.app.state.catalog, may_load=startup.is_ready)
+    text = await telemetry.exposition(request.app.state.registry, may_load=startup.is_ready)
     key = key_of(request)
     if key is not None and not key.sees_all:
         text = b"".join(line for line in text.splitlines(True) if _is_shown(line, key))

@@ -174,7 +174,7 @@ async def send_in_pieces(send: Send, message: Message, scope: Scope) -> None:
     one piece. The rest counts as memory of bodies (`body_memory.py`).
     """
     memory = body_of(scope)
-    memory.hold_answer(len(message["body"]))
+    memory.reserve_response(len(message["body"]))
     body, size = memoryview(message["body"]), len(message["body"])
     for start in range(0, size, PIECE_BYTES):
         more = start + PIECE_BYTES < size or message.get("more_body", False)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from fastapi import Response
 
 from dualstream.service.models.model import Model
-from dualstream.service.replica.control_outcomes import Told
+from dualstream.service.replica.control_outcomes import KeptOutcome
 from dualstream.wire.problems import Problem, key_reused
 
 REPLAYED = "idempotency-replayed"
@@ -16,7 +16,7 @@ class Repeated(NamedTuple):
     """A control record in the journal that an earlier request made."""
 
     seq: int
-    outcome: Told | None
+    outcome: KeptOutcome | None
     """Its outcome; None if that is no longer kept."""
 
     def check_done(self, refusal: Problem) -> None:

@@ -145,10 +145,10 @@ async def infer(model_id: str, request: Request, response: Response) -> dict[str
 
 def _kind_of_labels(model: Model) -> str | None:
     """Datatype of labels: INT64, otherwise BYTES; None for a model without labels."""
-    if model.door.task == "regression":
+    if model.row_schema.task == "regression":
         return None
-    if model.door.task == "binary":
-        return "BYTES" if model.door.class_names else "INT64"
+    if model.row_schema.task == "binary":
+        return "BYTES" if model.row_schema.class_names else "INT64"
     classes = [class_label(text) for text in classes_of(model.replica.learner)]
     if not classes:
         return None

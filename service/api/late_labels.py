@@ -23,8 +23,8 @@ from dualstream.service.replica.row_sums import (
     Column,
     are_wrong,
     count,
+    indices_where,
     mean,
-    places_where,
     where_not,
 )
 from dualstream.wire.problems import Problem, RowError
@@ -105,7 +105,7 @@ async def learn_late_labels(model_id: str, request: Request) -> Response:
     mark = fingerprint_of(head, {}, body) if key else None
     labelled = await learn_labels(registry.journal, model, asked.labels, key, mark)
     for delay_s in labelled.delays_s:
-        registry.telemetry.saw_label(model.record.id, delay_s)
+        registry.counters.saw_label(model.record.id, delay_s)
     headers = {"dualstream-durability": request.app.state.startup.durability.decode()}
     if labelled.answer is not None:
         headers["idempotency-replayed"] = "true"
@@ -123,7 +123,7 @@ class _LabelRequest:
         self._bad: list[RowError] = []
         given, self._is_single = _parsed(body)
         self.count = len(given)
-        check_rows(len(given), model.door.limits.rows)
+        check_rows(len(given), model.row_schema.limits.rows)
         for place, raw in enumerate(given):
             try:
                 self.labels.append(_label(model, place, raw))
@@ -258,10 +258,10 @@ def _label(model: Model, place: int, raw: bytes) -> Label:
         given = _one.decode(raw)
     except msgspec.ValidationError as wrong:
         raise BadRow("", str(wrong)) from None
-    y = model.door.label(given.y)
+    y = model.row_schema.label(given.y)
     if isinstance(y, str):
         raise BadRow("/y", "late labels are not supported for multiclass models")
-    return Label(place, model.door.id(given.id), y)
+    return Label(place, model.row_schema.id(given.id), y)
 
 
 def _learned(receipt: Receipt, column: Column | None) -> Column:
@@ -272,7 +272,7 @@ def _learned(receipt: Receipt, column: Column | None) -> Column:
 def _rejected(receipt: Receipt, found: Sequence[Label]) -> list[tuple[int, str]]:
     """Index in the request and reason of labels that were journalled and not learned."""
     rows = range(len(found)) if receipt.rows is None else receipt.rows
-    places = places_where(receipt.rejected)
+    places = indices_where(receipt.rejected)
     why = rejection_reasons(len(rows), places, receipt.set_aside)
     return [(found[rows[at]].place, reason) for at, reason in zip(places, why, strict=True)]
 

@@ -54,7 +54,7 @@ from dualstream.service.api.responses import (
 from dualstream.service.api.streaming_upload import Upload, check_streamable
 from dualstream.service.codecs import (
     CHUNK_BYTES,
-    CUTTERS,
+    CHUNKERS,
     ParsedRows,
     as_batch,
     chunks_of,
@@ -70,7 +70,7 @@ from dualstream.service.models.readiness import Readiness
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.models.versions import LoadedVersions
 from dualstream.service.settings import Settings
-from dualstream.service.transport.body_memory import Bodies, Body, body_of, over
+from dualstream.service.transport.body_memory import BodyMemory, InFlightBody, body_of, release_body
 from dualstream.solvers import Batch
 from dualstream.solvers.text import count_lines
 from dualstream.wire.problems import Problem
@@ -95,7 +95,7 @@ class HotPath:
         events: Events,
         registry: ModelRegistry,
         startup: Readiness,
-        bodies: Bodies,
+        bodies: BodyMemory,
         telemetry: Telemetry,
         max_body_bytes: int,
     ) -> None:
@@ -111,7 +111,7 @@ class HotPath:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        self._bodies.may_be_held_for(scope)
+        self._bodies.track(scope)
         path: str = scope["path"]
         if path.startswith("/models/"):
             model_id, _, action = path[8:].partition("/")
@@ -158,7 +158,7 @@ class HotPath:
             if isinstance(body, bytes):
                 await send_json(send, body, headers, scope)
         finally:
-            over(scope)
+            release_body(scope)
         self._telemetry.saw_request(route, status, time.perf_counter() - began)
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -175,7 +175,7 @@ class HotPath:
         try:
             await self._app(scope, limit_body(receive, self._max_body_bytes, scope), watch)
         finally:
-            over(scope)
+            release_body(scope)
             route = getattr(scope.get("route"), "path", "unknown")
             self._telemetry.saw_request(route, status, time.perf_counter() - began)
 
@@ -201,7 +201,7 @@ class LearnRoute:
         query = read_query(scope, ("scores", "atomic"))
         wants_scores, atomic = read_flag(query, "scores"), read_flag(query, "atomic")
         model = await self._registry.get(model_id)
-        headers = [(b"dualstream-durability", self._registry.contact.durability)]
+        headers = [(b"dualstream-durability", self._registry.store_status.durability)]
         if self._may_stream(head):
             pieces = body_pieces(receive, head, self._max_upload_bytes, scope)
             body, is_long = await read_up_to(CHUNK_BYTES, pieces)
@@ -220,7 +220,7 @@ class LearnRoute:
                 return await _results_or_totals(head, upload, results, headers)
         else:
             body = await read_body(receive, head, self._max_body_bytes, scope)
-        self._registry.pressure.check(LEARN)
+        self._registry.admission.check(LEARN)
         key = stored_key(head.idempotency_key)
         fingerprint = fingerprint_of(head, query, body) if key else None
         receipt, limits = None, limits_of(scope)
@@ -248,20 +248,20 @@ class LearnRoute:
         is_short = head.content_length is not None and head.content_length <= CHUNK_BYTES
         if (is_short and head.content_encoding is None) or self._max_body_bytes < CHUNK_BYTES:
             return False
-        return media_type(head.content_type)[0] in CUTTERS
+        return media_type(head.content_type)[0] in CHUNKERS
 
     async def _learn_chunks(
-        self, upload: Upload, head: Head, pieces: AsyncIterator[bytes], held: Body
+        self, upload: Upload, head: Head, pieces: AsyncIterator[bytes], held: InFlightBody
     ) -> AsyncIterator[Learned]:
         """The result of each chunk, then the totals."""
-        cutter, so_far = CUTTERS[media_type(head.content_type)[0]](), 0
+        chunker, so_far = CHUNKERS[media_type(head.content_type)[0]](), 0
         self._uploads.add(upload)
         try:
-            cut = chunks_of(pieces, cutter, self._max_body_bytes, count_lines)
+            cut = chunks_of(pieces, chunker, self._max_body_bytes, count_lines)
             async with aclosing(cut) as chunks:
                 async with aclosing(upload.learn(chunks)) as learned:
                     async for result in learned:
-                        held.let_go(result.bytes - so_far)
+                        held.release(result.bytes - so_far)
                         so_far = result.bytes
                         yield result
             yield upload.result()
@@ -273,7 +273,7 @@ class LearnRoute:
             self._telemetry.saw_refused(model.record.id, len(parsed.errors))
         if parsed.count == 0:
             raise Problem(422, "invalid-rows", NO_ROWS)
-        if parsed.errors and (atomic or not parsed.places):
+        if parsed.errors and (atomic or not parsed.row_indices):
             raise refusal(parsed, parsed.errors)
 
 
@@ -310,7 +310,7 @@ class PredictRoute:
             parsed = await parse_rows_to_remember(model, head, body)
         if parsed.count == 0:
             raise Problem(422, "invalid-rows", NO_ROWS)
-        if not parsed.places:
+        if not parsed.row_indices:
             raise refusal(parsed, parsed.errors)
         await _admit_rows(scope, parsed.count)
         answered, headers = await self._score(model, parsed, query)
@@ -394,5 +394,5 @@ def _queried_row(model: Model, query: dict[str, str]) -> ParsedRows:
             "send a row as x=INDEX:VALUE,INDEX:VALUE or x.NAME=VALUE&x.NAME=VALUE",
         )
     if named:
-        return parse_named_row(model.door, named)
-    return parse_query_row(model.door, query["x"])
+        return parse_named_row(model.row_schema, named)
+    return parse_query_row(model.row_schema, query["x"])

@@ -21,7 +21,7 @@ INLINE_PARTS = 100
 
 async def parse(model: Model, head: Head, body: bytes, labelled: bool) -> ParsedRows:
     """Parse the rows of a body. Raises Problem 400, 413, 415, 422."""
-    asked = (model.door, head.content_type, body)
+    asked = (model.row_schema, head.content_type, body)
     if len(body) <= INLINE_BYTES:
         return parse_body(*asked, labelled=labelled)
     return await asyncio.to_thread(parse_body, *asked, labelled=labelled)
@@ -31,7 +31,7 @@ async def request_of(
     parsed: ParsedRows, key: bytes | None, fingerprint: bytes | None, is_whole: bool = False
 ) -> Request:
     """The journal request of these rows, with the stored `key` if there is one."""
-    asked = (parsed.rows, key, fingerprint, parsed.names_beside, is_whole)
+    asked = (parsed.rows, key, fingerprint, parsed.batch_names, is_whole)
     if isinstance(parsed.rows, ListedRows) and len(parsed.rows.ids) > INLINE_PARTS:
         return await asyncio.to_thread(Request.of, *asked)
     return Request.of(*asked)

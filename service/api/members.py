@@ -17,7 +17,7 @@ from dualstream.service.api.http import stored_key_of
 from dualstream.service.api.idempotency import Repeated, repeated, repeated_at
 from dualstream.service.api.models import registry_of, spec_of
 from dualstream.service.api.views import MaybeStale, Members, OneMember, finite, staleness
-from dualstream.service.journal.author import Author
+from dualstream.service.journal.audit import Author
 from dualstream.service.models.model import Model
 from dualstream.service.models.registry import canonical
 from dualstream.service.replica.controls import (

@@ -149,7 +149,7 @@ def registry_of(request: Request) -> ModelRegistry:
     """The model registry. Raises Problem 503 until the process is ready."""
     startup: Readiness = request.app.state.startup
     startup.check_ready()
-    registry: ModelRegistry = request.app.state.catalog
+    registry: ModelRegistry = request.app.state.registry
     return registry
 
 
@@ -410,7 +410,7 @@ async def _listed(
         "seq": record.seq,
         "created": _created(record),
     }
-    reason = registry.loads.why_unreadable(record.id)
+    reason = registry.loader.why_unreadable(record.id)
     return StoredView(**known) if reason is None else UnreadableView(**known, unreadable=reason)
 
 

@@ -15,7 +15,7 @@ from typing import Literal
 from dualstream.service.api.api_keys import ANY, Key
 from dualstream.service.concurrency import background_task
 from dualstream.service.journal.protocol import JournalError
-from dualstream.service.journal.rate_buckets import Bucket, Lease, Leasing, take
+from dualstream.service.journal.rate_buckets import Bucket, Lease, RateBuckets, take
 from dualstream.wire.problems import Problem
 
 log = logging.getLogger("dualstream.rates")
@@ -35,7 +35,7 @@ LOCAL_S = 1.0
 class TokenStore:
     """Leases tokens from the store, or from local buckets while the store does not answer."""
 
-    def __init__(self, store: Leasing, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, store: RateBuckets, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
         self.clock = clock
         self._is_local = False

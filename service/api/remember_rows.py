@@ -31,10 +31,10 @@ async def parse_rows_to_remember(model: Model, head: Head, body: bytes) -> Parse
         detail = f"{kind} is not supported with remember=true; send application/json"
         raise Problem(415, "unsupported-media-type", detail)
     if len(body) <= INLINE_BYTES:
-        parsed = parse_json(model.door, body, False, True)
+        parsed = parse_json(model.row_schema, body, False, True)
     else:
-        parsed = await asyncio.to_thread(parse_json, model.door, body, False, True)
-    check_rows(parsed.count, model.door.limits.rows)
+        parsed = await asyncio.to_thread(parse_json, model.row_schema, body, False, True)
+    check_rows(parsed.count, model.row_schema.limits.rows)
     return parsed
 
 
@@ -47,11 +47,11 @@ async def remember_rows(
 ) -> None:
     """Store the scored rows for their labels, before the answer is sent.
 
-    Raises ModelChanged, TooManyRemembered, JournalError.
+    Raises ModelChanged, TooManyPendingRows, JournalError.
     """
     assert isinstance(parsed.rows, ListedRows)
     of_all = [answered.score] if isinstance(answered, Predicted) else answered.scores
-    scores = [of_all[place] for place in parsed.places]
+    scores = [of_all[place] for place in parsed.row_indices]
     served = [math.nan if score is None else score for score in scores]
     answered.remembered = await remember(journal, model, parsed.rows, served, answered.seq, wait)
 
@@ -73,7 +73,7 @@ def read_wait(query: dict[str, str], model: Model, longest_s: float) -> Wait | N
             raise Problem(422, "invalid-query", "default_after_s requires default_label")
         return Wait()
     try:
-        label = model.door.label(_value(query["default_label"]))
+        label = model.row_schema.label(_value(query["default_label"]))
         assert isinstance(label, float)
     except BadRow as bad:
         raise Problem(422, "invalid-query", f"default_label: {bad.reason}") from None

@@ -9,7 +9,7 @@ from starlette.types import Message, Receive, Scope
 from dualstream.service.api.http import Head
 from dualstream.service.codecs.decompress import Inflating
 from dualstream.service.concurrency import SingleThread
-from dualstream.service.transport.body_memory import body_of, is_held
+from dualstream.service.transport.body_memory import body_of, is_tracked
 from dualstream.wire.problems import Problem
 
 # Bytes and pieces of one decompression step. Bodies longer than _INFLATED_INLINE are decompressed
@@ -55,9 +55,9 @@ def limit_body(receive: Receive, limit: int, scope: Scope) -> Receive:
     async def receive_bounded() -> Message:
         nonlocal size, held
         try:
-            if size and held is None and not is_held(scope):
+            if size and held is None and not is_tracked(scope):
                 held = body_of(scope)
-                held.hold(size)
+                held.reserve(size)
             message = await (receive() if held is None else held.receive(receive))
         except Problem as full:
             raise BodyRefused(full) from None
@@ -112,13 +112,13 @@ async def body_pieces(
         pieces, is_over = inflating.pieces(piece), False
         if len(piece) <= _INLINE_BYTES:
             some, is_over = _step(pieces)
-            held.hold(len(some))
+            held.reserve(len(some))
             yield some
         while not is_over:
             some, is_over = await _DECOMPRESSOR.run(_step, pieces)
-            held.hold(len(some))
+            held.reserve(len(some))
             yield some
-        held.let_go(len(piece))
+        held.release(len(piece))
     if inflating is not None:
         inflating.finish()
 

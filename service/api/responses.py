@@ -23,11 +23,11 @@ from dualstream.service.replica.row_sums import (
     Column,
     are_wrong,
     count,
+    indices_where,
     mean,
-    places_where,
     where_not,
 )
-from dualstream.service.transport.body_memory import body_of, is_held
+from dualstream.service.transport.body_memory import body_of, is_tracked
 from dualstream.solvers import Batch, Learner, class_label
 from dualstream.wire.problems import MAX_ERRORS, Problem, RowError
 from dualstream.wire.schemas import Duplicate, Learned, Predicted, PredictedMany
@@ -51,11 +51,11 @@ def answer_new(model: Model, parsed: ParsedRows, receipt: Receipt, with_scores: 
     ):
         score, loss = float(receipt.scores[0]), float(receipt.losses[0])
         return _answer_one(model, parsed, receipt, score, loss, with_scores)
-    rejected = places_where(receipt.rejected)
+    rejected = indices_where(receipt.rejected)
     losses = where_not(receipt.rejected if rejected else None, receipt.losses)
     placed, mistakes = receipt.placed, _mistakes(model, parsed, receipt, rejected)
     answer = Answer(placed.seq, placed.count, len(losses), mistakes, mean(losses), None)
-    rows = range(len(parsed.places)) if receipt.rows is None else receipt.rows
+    rows = range(len(parsed.row_indices)) if receipt.rows is None else receipt.rows
     errors = [*parsed.errors, *_conflicts(parsed, receipt.conflicts)]
     if not rows and not receipt.duplicates:
         raise refusal(parsed, errors)
@@ -74,7 +74,7 @@ def _answer_one(
     mistakes = None
     if receipt.predicted is not None:
         mistakes = int(receipt.predicted[0] != label)
-    elif model.door.task != "regression":
+    elif model.row_schema.task != "regression":
         mistakes = int((score >= 0) != (label == 1.0))
     placed = receipt.placed
     answered = Learned(model.record.id, placed.seq, 1, 1, mistakes, 0.0 + loss, 0, False)
@@ -108,7 +108,7 @@ def first_answer(model: Model, receipt: Receipt) -> Answer | None:
     """The first answer as it is kept; None if not. Without new rows it is computed, not kept."""
     if receipt.answer is not None or receipt.placed.count or not receipt.placed.duplicate:
         return receipt.answer
-    return answer_without_rows(receipt.placed.seq, model.door.task)
+    return answer_without_rows(receipt.placed.seq, model.row_schema.task)
 
 
 class SkippedRows:
@@ -169,7 +169,7 @@ def scores_by_row(parsed: ParsedRows, scores: Sequence[float]) -> list[float | N
 def values_by_row(parsed: ParsedRows, of_good_rows: Sequence[Any]) -> list[Any]:
     """One value for each row of the request; null for refused rows."""
     values: list[Any] = [None] * parsed.count
-    for index, value in zip(parsed.places, of_good_rows, strict=True):
+    for index, value in zip(parsed.row_indices, of_good_rows, strict=True):
         values[index] = value
     return values
 
@@ -202,9 +202,9 @@ def _add_rows(
     if scores is not UNSET:
         answered.scores = [None] * parsed.count
         for row, score in zip(rows, _finite(scores), strict=True):
-            answered.scores[parsed.places[row]] = score
+            answered.scores[parsed.row_indices[row]] = score
     if duplicates:
-        answered.duplicates = [Duplicate(parsed.places[row], seq) for row, seq in duplicates]
+        answered.duplicates = [Duplicate(parsed.row_indices[row], seq) for row, seq in duplicates]
 
 
 def _finite(scores: Column) -> list[float | None]:
@@ -221,7 +221,7 @@ def _not_learned(
     parsed: ParsedRows, rows: Sequence[int], rejected: Sequence[int], set_aside: int
 ) -> list[RowError]:
     return [
-        RowError(parsed.places[rows[place]], "", reason)
+        RowError(parsed.row_indices[rows[place]], "", reason)
         for place, reason in zip(
             rejected, rejection_reasons(len(rows), rejected, set_aside), strict=True
         )
@@ -231,14 +231,14 @@ def _not_learned(
 def _conflicts(parsed: ParsedRows, rows: Sequence[int]) -> list[RowError]:
     if not rows:
         return []
-    places = [parsed.places[row] for row in rows]
+    places = [parsed.row_indices[row] for row in rows]
     return [RowError(place, parsed.id_pointer.format(place), _ID_REUSED) for place in places]
 
 
 def _mistakes(
     model: Model, parsed: ParsedRows, receipt: Receipt, rejected: Sequence[int]
 ) -> int | None:
-    if model.door.task == "regression":
+    if model.row_schema.task == "regression":
         return None
     wrong: Column
     scores = () if receipt.scores is None else receipt.scores
@@ -259,26 +259,26 @@ def scored(
     model: Model, learner: Learner, parsed: ParsedRows, batch: Batch, seq: int
 ) -> Predicted | PredictedMany:
     """Predictions of the learner, a state of this model, for one or several rows."""
-    answer_of = _of_classes if model.door.task == "multiclass" else _of_scores
+    answer_of = _of_classes if model.row_schema.task == "multiclass" else _of_scores
     return answer_of(model, learner, parsed, batch, seq)
 
 
 def _of_scores(
     model: Model, learner: Learner, parsed: ParsedRows, batch: Batch, seq: int
 ) -> Predicted | PredictedMany:
-    door = model.door
+    schema = model.row_schema
     scores = learner.predict(batch)
     found = learner.probabilities(scores)
     if parsed.single:
         score = float(scores[0])
         probability = None if found is None else float(found[0])
-        return Predicted(model.record.id, seq, score, door.class_name(score), probability)
+        return Predicted(model.record.id, seq, score, schema.class_name(score), probability)
     answered = scores_by_row(parsed, scores.tolist())
     return PredictedMany(
         model=model.record.id,
         seq=seq,
         scores=answered,
-        labels=[None if score is None else door.class_name(score) for score in answered],
+        labels=[None if score is None else schema.class_name(score) for score in answered],
         probabilities=None if found is None else scores_by_row(parsed, found.tolist()),
         rejected=len(parsed.errors) if parsed.errors else UNSET,
         errors=first_errors(parsed.errors),
@@ -349,7 +349,7 @@ async def answer_lines(
 
 async def _add(send: Send, line: bytes, scope: Scope) -> None:
     message = {"type": "http.response.body", "body": line + b"\n", "more_body": True}
-    await (body_of(scope).send(send, message) if is_held(scope) else send(message))
+    await (body_of(scope).send(send, message) if is_tracked(scope) else send(message))
 
 
 def problem_of(error: Exception, scope: Scope) -> Problem:

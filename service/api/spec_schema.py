@@ -55,5 +55,8 @@ SPEC_EXAMPLES: dict[str, Any] = {
     "default portfolio": {},
     "numbered features": EXAMPLE_SPEC,
     "named features": {"algorithm": "dual_ascent", "features": {"kind": "hashed", "bits": 10}},
-    "numbered portfolio": {"members": "eight", "features": {"kind": "indexed", "dim": 3}},
+    "portfolio on numbered features": {
+        "members": "eight",
+        "features": {"kind": "indexed", "dim": 3},
+    },
 }

@@ -106,7 +106,7 @@ class Upload:
         """The totals of all chunks. Raises RowsRefused if no row was accepted."""
         totals = self.totals
         if totals.seq:
-            return totals.told(self._model_id)
+            return totals.result(self._model_id)
         if not totals.rows:
             raise Problem(422, "invalid-rows", NO_ROWS)
         errors = [RowError(**error) for error in totals.errors]
@@ -240,14 +240,14 @@ class Upload:
         parsed_chunk.rows, parsed_chunk.request = again.rows, again.request
 
     def _parse_for(self, model: Model, chunk: Chunk, key: bytes | None) -> _ParsedChunk:
-        parsed = parse_chunk(model.door, self._head.content_type, chunk.body, labelled=True)
-        if not parsed.places:
+        parsed = parse_chunk(model.row_schema, self._head.content_type, chunk.body, labelled=True)
+        if not parsed.row_indices:
             return _ParsedChunk(chunk, model, key, parsed, None)
         fingerprint = None
         if key is not None:
             what = f"chunk {chunk.number}\0"
             fingerprint = fingerprint_of(self._head, self._query, chunk.body, what)
-        request = Request.of(parsed.rows, key, fingerprint, parsed.names_beside)
+        request = Request.of(parsed.rows, key, fingerprint, parsed.batch_names)
         return _ParsedChunk(chunk, model, key, parsed, request)
 
     async def _result(self, pending: _PendingChunk) -> LearnedChunk:
@@ -262,7 +262,7 @@ class Upload:
             self._replayed += is_replayed
         rows = parsed_chunk.rows.count
         if parsed_chunk.rows.errors:
-            self._registry.telemetry.saw_refused(self._model_id, len(parsed_chunk.rows.errors))
+            self._registry.counters.saw_refused(self._model_id, len(parsed_chunk.rows.errors))
         self.totals.add_at(result, rows, parsed_chunk.chunk.line)
         return LearnedChunk(
             **structs.asdict(result), chunk=parsed_chunk.chunk.number, bytes=parsed_chunk.chunk.ends
@@ -270,7 +270,7 @@ class Upload:
 
     def _refused_chunk(self, parsed_chunk: _ParsedChunk, refused: RowsRefused) -> Learned:
         """The answer of a chunk without an accepted row."""
-        mistakes = None if parsed_chunk.model.door.task == "regression" else 0
+        mistakes = None if parsed_chunk.model.row_schema.task == "regression" else 0
         return Learned(
             model=self._model_id,
             seq=self.totals.seq,

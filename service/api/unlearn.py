@@ -9,7 +9,7 @@ from dualstream.service.api.access import author_of
 from dualstream.service.api.models import check_not_paused, registry_of
 from dualstream.service.codecs import LONGEST_KEY, is_key
 from dualstream.service.jobs.unlearn_cleanup import UnlearnCleanup
-from dualstream.service.journal.author import Author
+from dualstream.service.journal.audit import Author
 from dualstream.service.journal.record import KeyKind, make_key
 from dualstream.service.models.model import Model
 from dualstream.service.replica.controls import Unlearn

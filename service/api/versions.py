@@ -13,9 +13,9 @@ from dualstream.service.api.idempotency import Repeated, repeated, repeated_at
 from dualstream.service.api.models import registry_of
 from dualstream.service.journal.protocol import Version
 from dualstream.service.models.versions import (
-    go_back_to_seq,
-    go_back_to_version,
     known_version,
+    roll_back_to_seq,
+    roll_back_to_version,
     take_version,
     unknown_version,
 )
@@ -164,10 +164,10 @@ async def roll_back(
         return _again(model_id, asked, before, response)
     how = (key, mark, author_of(request))
     if asked.version is not None:
-        done = await go_back_to_version(model, registry.journal, asked.version, *how)
+        done = await roll_back_to_version(model, registry.journal, asked.version, *how)
     else:
         assert asked.seq is not None
-        done = await go_back_to_seq(model, registry.journal, asked.seq, *how)
+        done = await roll_back_to_seq(model, registry.journal, asked.seq, *how)
     order, receipt = done
     if receipt.placed.conflict:
         raise key_reused()

@@ -1,7 +1,7 @@
-"""Dump models into an archive, while servers may write to the store.
+"""Dump models into an archive (`dualstream dump`), while servers may write to the store.
 
-An archive has a model as of one position. What the store adds later is left out, and if the store
-removes something that belongs to the position, the model is dumped again.
+A model is dumped as of one log position. Later data is omitted. If the store deletes data of that
+position during the dump, the model is dumped again.
 """
 
 import hashlib
@@ -15,11 +15,11 @@ import msgspec
 
 from dualstream.service.archive import format as f
 from dualstream.service.journal import make_journal, sqlite_path
-from dualstream.service.journal.audit import Where
+from dualstream.service.journal.audit import AuditPosition
 from dualstream.service.journal.protocol import (
     DEFAULT_LIMITS,
     ModelChanged,
-    Remembered,
+    PendingRow,
     Snapshot,
     Trimmed,
     UnknownModel,
@@ -30,27 +30,27 @@ PAGE = 100
 CHANGES_AT_ONCE = 1000
 ROWS_AT_ONCE = 500
 ROUNDS = 5
-"""How often a model is begun again."""
+"""Attempts to dump a model before giving up."""
 
 Say = Callable[[str], None]
 
 
 class Refused(Exception):
-    """The command cannot be done; the message says what to do."""
+    """The command cannot be executed; the message says what to do."""
 
 
 class _Moved(Exception):
-    """The store has removed something of the position that is being dumped."""
+    """The store deleted data of the position being dumped."""
 
 
 async def run_dump(url: str, model: str | None, file: BinaryIO, say: Say) -> None:
-    """Dump this model of the store at `url`, or all of it.
+    """Dump one model of the store at `url`, or all models if `model` is None.
 
-    Raises Refused, ValueError for a URL, and what the journal raises.
+    Raises Refused, ValueError for an invalid URL, and the journal's exceptions.
     """
     path = sqlite_path(url)
     if path is not None and not Path(path).is_file():
-        raise Refused(f"there is no file {path}; name the store with --store")
+        raise Refused(f"no file {path}; name the store with --store")
     journal = make_journal(url, None, DEFAULT_LIMITS)
     try:
         await journal.open()
@@ -60,7 +60,7 @@ async def run_dump(url: str, model: str | None, file: BinaryIO, say: Say) -> Non
 
 
 async def dump(journal: TransferJournal, model: str | None, file: BinaryIO, say: Say) -> None:
-    """As `run_dump`, of a journal that is open."""
+    """Dump from an open journal; see `run_dump`."""
     if model is not None:
         await journal.get(model)  # before anything is written
     opening = f.Opening(model is None, time.time_ns() // 1_000_000)
@@ -70,7 +70,7 @@ async def dump(journal: TransferJournal, model: str | None, file: BinaryIO, say:
         say(await _dump_model(journal, archive, identity, model))
     else:
         async for found in _models(journal):
-            with suppress(UnknownModel):  # it was deleted since it was listed
+            with suppress(UnknownModel):  # deleted since it was listed
                 say(await _dump_model(journal, archive, identity, found))
         await _dump_changes(journal, archive)
     archive.end()
@@ -95,17 +95,17 @@ async def _dump_model(
         if archive.count > count:
             archive.add(f.VOID)
     raise Refused(
-        f"model {model!r} was changed {ROUNDS} times while it was read; run the command again"
+        f"model {model!r} changed {ROUNDS} times while it was read; run the command again"
     )
 
 
 async def _dump_position(
     journal: TransferJournal, archive: f.ArchiveWriter, identity: str | None, model: str
 ) -> Position:
-    """Write the sections of the model. Raises Trimmed, ModelChanged, _Moved, UnknownModel."""
+    """Write the sections of a model. Raises Trimmed, ModelChanged, _Moved, UnknownModel."""
     before = await journal.get(model)
     own = model, before.incarnation
-    # Before the position: a label that comes later removes its row from the store.
+    # Read before the position: a later label deletes its row from the store.
     rows = await journal.kept_rows(*own)
     position = await journal.position(model)
     record, trimmed, cursors = position
@@ -135,9 +135,9 @@ async def _dump_position(
 
 
 async def _without_label(
-    journal: TransferJournal, rows: Sequence[Remembered], before: int, position: Position
-) -> list[Remembered]:
-    """The rows without those whose label came after the seq `before`, up to the position."""
+    journal: TransferJournal, rows: Sequence[PendingRow], before: int, position: Position
+) -> list[PendingRow]:
+    """Rows whose label was not journalled between the seq `before` and the position."""
     record = position.record
     if before == record.seq:
         return list(rows)
@@ -165,7 +165,7 @@ async def _dump_entries(
 
 
 async def _snapshots(journal: TransferJournal, position: Position) -> list[Snapshot]:
-    """The snapshots that the entries of the position lead on from, the older one first."""
+    """Snapshots from which the position's entries continue, oldest first."""
     record, trimmed, _ = position
     kept = []
     is_any_later = False
@@ -180,15 +180,15 @@ async def _snapshots(journal: TransferJournal, position: Position) -> list[Snaps
 
 
 async def _dump_changes(journal: TransferJournal, archive: f.ArchiveWriter) -> None:
-    """The audit log, also of models that are gone."""
+    """Dump the audit log, including changes of deleted models."""
     newest: dict[str, int] = {}
     after: str | None = None
     while page := await journal.audit(None, after, CHANGES_AT_ONCE):
         after = page[-1].place
         changes = []
         for one in page:
-            where = Where.read(one.place)
-            # If the clock was set back, a later change of a model gets the time of the one before.
+            where = AuditPosition.read(one.place)
+            # If the clock was set back, a later change gets the time of the one before it.
             time_ms = newest[one.model] = max(where.time_ms, newest.get(one.model, 0))
             place = str(where._replace(time_ms=time_ms))
             changes.append(msgspec.structs.replace(one, place=place, time_ms=time_ms))

@@ -1,4 +1,4 @@
-"""The archive format: checksummed sections. docs/operate/archive.md has every byte."""
+"""Archive format: checksummed sections, documented byte by byte in docs/operate/archive.md."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -25,18 +25,18 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class DamagedArchive(Exception):
-    """The archive is truncated, changed, or no archive; the message says where."""
+    """The archive is truncated or damaged, or the file is no archive; the message says where."""
 
 
 class Opening(msgspec.Struct, frozen=True):
-    """What an archive holds, a whole store or one model, and when it was begun."""
+    """Content of the first section: a whole store or one model, and when the dump began."""
 
     is_store: bool
     created_ms: int
 
 
 class StoredModel(msgspec.Struct, frozen=True):
-    """What a model's other sections belong to. `trimmed` is the last seq that is not kept."""
+    """First section of a model. `trimmed` is the last seq that is not kept."""
 
     record: ModelRecord
     trimmed: int
@@ -50,7 +50,7 @@ def _decoder(of: type[T]) -> msgspec.msgpack.Decoder[list[T]]:
 
 
 class Section(NamedTuple):
-    """A section of an archive that was read and checked."""
+    """A section that was read and whose checksum was verified."""
 
     kind: bytes
     payload: bytes
@@ -61,22 +61,22 @@ class Section(NamedTuple):
         return f"section {self.number} ({self.kind.decode()}) at byte {self.at}"
 
     def rows(self, of: type[T]) -> list[T]:
-        """The rows that are its payload. Raises DamagedArchive."""
+        """Decode the payload as rows. Raises DamagedArchive."""
         try:
             return _decoder(of).decode(self.payload)
         except msgspec.MsgspecError as error:
             raise DamagedArchive(f"{self}: {error}") from error
 
     def row(self, of: type[T]) -> T:
-        """The only row of its payload. Raises DamagedArchive."""
+        """Decode the payload as exactly one row. Raises DamagedArchive."""
         rows = self.rows(of)
         if len(rows) != 1:
-            raise DamagedArchive(f"{self}: it has {len(rows)} rows in place of one")
+            raise DamagedArchive(f"{self}: expected one row, found {len(rows)}")
         return rows[0]
 
 
 class ArchiveWriter:
-    """Writes an archive to a file object that need not be able to seek."""
+    """Writes an archive to a file object; does not seek."""
 
     def __init__(self, file: BinaryIO, opening: Opening) -> None:
         self._file = file
@@ -86,11 +86,11 @@ class ArchiveWriter:
         self.add(ARCHIVE, opening)
 
     def add(self, kind: bytes, *rows: msgspec.Struct) -> None:
-        """Write a section of these rows."""
+        """Write a section with these rows."""
         self.add_bytes(kind, msgspec.msgpack.encode(rows))
 
     def add_bytes(self, kind: bytes, payload: bytes) -> None:
-        """Write a section of these bytes."""
+        """Write a section with these bytes."""
         self._put(HEAD.pack(kind, len(payload)))
         self._put_checksum()
         self._put(payload)
@@ -107,7 +107,7 @@ class ArchiveWriter:
         self._write(data)
 
     def _put_checksum(self) -> None:
-        # Not summed itself: after its own checksum a CRC is the same whatever came before.
+        # Excluded from the CRC: a CRC over its own value would no longer depend on earlier bytes.
         self._write(CHECKSUM.pack(self._crc))
 
     def _write(self, data: bytes) -> None:
@@ -116,16 +116,16 @@ class ArchiveWriter:
 
 
 class ArchiveReader:
-    """Reads an archive from a file object that need not be able to seek."""
+    """Reads an archive from a file object; does not seek."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._at, self._crc, self._digest = 0, 0, hashlib.sha256()
 
     def __iter__(self) -> Iterator[Section]:
-        """Every section but the last one, which is checked. Raises DamagedArchive."""
+        """Yield every section but the last one, which is only verified. Raises DamagedArchive."""
         if self._take(len(MAGIC), "the first line") != MAGIC:
-            raise DamagedArchive(f"byte 0: no archive of this version: it begins with {MAGIC!r}")
+            raise DamagedArchive(f"byte 0: not an archive of version 1 (expected {MAGIC!r})")
         number = 0
         while True:
             at, digest = self._at, self._digest.digest()
@@ -142,7 +142,7 @@ class ArchiveReader:
             yield section._replace(payload=payload)
             number += 1
         if payload != END.pack(number, digest):
-            raise DamagedArchive(f"{section}: it is the end of another archive")
+            raise DamagedArchive(f"{section}: it does not match the sections before it")
         if self._file.read(1):
             raise DamagedArchive(f"byte {self._at}: data after the last section")
 

@@ -1,7 +1,7 @@
-"""Restore the models of an archive into a store, while servers may use the store.
+"""Restore models of an archive into a store (`dualstream restore`) that servers may use.
 
-A model is written where no reader finds it. It becomes visible in one step, once the section after
-its last one was read: then every byte of it was checked.
+A model is first staged, invisible to readers. It becomes visible in one step once the section after
+its last one was read: then all of its bytes were verified.
 """
 
 import re
@@ -18,7 +18,7 @@ from dualstream.service.journal.protocol import (
     JournalError,
     Limits,
     ModelChanged,
-    Remembered,
+    PendingRow,
     Snapshot,
     UnknownModel,
     Version,
@@ -28,27 +28,27 @@ from dualstream.service.journal.transfer import KeptKey, Staged, TransferJournal
 from dualstream.service.settings import MAX_AUDIT_DAYS
 
 LIMITS = Limits(max_versions=1 << 31, key_ttl_s=400 * 86400, audit_s=MAX_AUDIT_DAYS * 86400)
-"""No fewer versions, and keys and changes for no shorter, than the store's servers can allow."""
+"""Highest limits that a server of the store can have, so that a restore drops nothing."""
 
 
 async def run_restore(url: str, is_store: bool, file: BinaryIO, say: Say) -> None:
-    """Restore the archive in `file`, of one model or of a store, into the store at `url`.
+    """Restore the archive in `file`, of one model or a whole store, into the store at `url`.
 
-    Raises Refused, DamagedArchive, ValueError for a URL, and what the journal raises.
+    Raises Refused, DamagedArchive, ValueError for an invalid URL, and the journal's exceptions.
     """
-    # A server that takes another's place by a failover can lack what was written to that one.
-    journal = make_journal(url, None, LIMITS, stays=True)
+    # Pinned to one server: after a failover, the new primary may lack what was written.
+    journal = make_journal(url, None, LIMITS, is_pinned=True)
     try:
         await journal.open()
         await restore(journal, is_store, file, say)
         await journal.settle()
-        await journal.ping()  # by the server that all of it was written to
+        await journal.ping()  # raises if another server has taken over
     finally:
         await journal.close()
 
 
 async def restore(journal: TransferJournal, is_store: bool, file: BinaryIO, say: Say) -> None:
-    """As `run_restore`, into a journal that is open."""
+    """Restore into an open journal; see `run_restore`."""
     restoring: _Model | None = None
     try:
         for section in f.ArchiveReader(file):
@@ -66,7 +66,7 @@ async def restore(journal: TransferJournal, is_store: bool, file: BinaryIO, say:
             elif section.kind == f.CHANGES:
                 await journal.put_changes(section.rows(Audited))
             elif restoring is None:
-                raise f.DamagedArchive(f"{section}: it belongs to no model")
+                raise f.DamagedArchive(f"{section}: it does not belong to a model")
             else:
                 await restoring.put(section)
         if restoring is not None:
@@ -76,25 +76,25 @@ async def restore(journal: TransferJournal, is_store: bool, file: BinaryIO, say:
             with suppress(JournalError):
                 await restoring.discard()
         if isinstance(error, ModelChanged):
-            raise Refused(f"{error} meanwhile by another process") from error
+            raise Refused(f"{error}, by another process during the restore") from error
         raise
 
 
 def _check_opening(section: f.Section, is_store: bool) -> None:
-    """Raises DamagedArchive; Refused for an archive of a store that was not asked for."""
+    """Raise DamagedArchive; Refused for an archive of a store without --all."""
     if section.kind != f.ARCHIVE:
-        raise f.DamagedArchive(f"{section}: it is not the first section of an archive")
+        raise f.DamagedArchive(f"{section}: not the first section of an archive")
     opening = section.row(f.Opening)
     if opening.is_store and not is_store:
         raise Refused("the archive holds a whole store; restore it with --all")
 
 
 async def _begin(journal: TransferJournal, section: f.Section, is_store: bool) -> "_Model":
-    """Raises DamagedArchive, Refused."""
+    """Stage the model of a section. Raises DamagedArchive, Refused."""
     model = section.row(f.StoredModel)
     record = model.record
     if not re.fullmatch(MODEL_ID, record.id):
-        raise f.DamagedArchive(f"{section}: {record.id!r} is no model id")
+        raise f.DamagedArchive(f"{section}: {record.id!r} is not a model id")
     try:
         there = await journal.get(record.id)
     except UnknownModel:
@@ -107,17 +107,17 @@ async def _begin(journal: TransferJournal, section: f.Section, is_store: bool) -
 
 
 async def _check_identity(journal: TransferJournal, identity: str | None) -> None:
-    """Raises Refused if the store's states are those of another kind of machine."""
+    """Raise Refused if the store's states were computed with another numeric identity."""
     found = await journal.identity()
     if identity and found not in (None, identity) and await journal.count():
         raise Refused(
-            f"the archive's states were computed as {identity!r}, this store's as {found!r}: "
+            f"the archive's states were computed as {identity!r}, this store's as {found!r}; "
             "adopt one of the stores first (dualstream serve --adopt)"
         )
 
 
 class _Model:
-    """A model that is being restored; `staged` is None if the store has it already."""
+    """A model being restored; `staged` is None if the store already has the model."""
 
     def __init__(
         self, journal: TransferJournal, model: f.StoredModel, staged: Staged | None
@@ -126,7 +126,7 @@ class _Model:
         self._uses: dict[int, CopyUse] = {}
 
     async def put(self, section: f.Section) -> None:
-        """Write a section. Raises DamagedArchive, and what the journal raises."""
+        """Write a section. Raises DamagedArchive, and the journal's exceptions."""
         if self._staged is None:
             return
         journal, staged = self._journal, self._staged
@@ -143,18 +143,18 @@ class _Model:
                 await journal.version_put(*staged, version)
         elif section.kind == f.SNAPSHOTS:
             for one in section.rows(Snapshot):
-                with suppress(Conflict):  # the log does not lead on from it: it is of no use
+                with suppress(Conflict):  # the log does not continue from it, so it is of no use
                     await journal.snapshot_put(*staged, one.seq, one.chain, one.data)
         elif section.kind == f.KEYS:
             await journal.stage_keys(staged, section.rows(KeptKey))
         elif section.kind == f.ROWS:
-            await journal.stage_rows(staged, section.rows(Remembered))
+            await journal.stage_rows(staged, section.rows(PendingRow))
 
     async def show(self, say: Say) -> None:
-        """Make the model visible, with the store's identity. Raises Refused."""
+        """Make the model visible, and set the store's identity. Raises Refused."""
         record = self._model.record
         if self._staged is None:
-            say(f"{record.id}: the store has this model already, it stays as it is")
+            say(f"{record.id}: already in this store, left unchanged")
             return
         await self._adopt(self._model.identity)
         await self._journal.show(self._staged, record)

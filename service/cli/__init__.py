@@ -1,16 +1,18 @@
-"""The `dualstream` command; common.py holds what its groups share.
+"""The `dualstream` command line.
 
-audit.py           audit
+common.py          options, output, errors and exit codes of all commands
 models.py          models, create, delete, certificate
-rows.py            learn, predict; row_files.py: the files that are meant
-exporting.py       export
-watching.py        watch
+rows.py            learn, predict
+row_files.py       file names and patterns of learn and predict
+export.py          export
+watch.py           watch
+audit.py           audit
 bench.py           bench
-keys.py            new-key
-connecting.py      how commands reach a server, and how they end
+new_key.py         new-key
 serving.py         serve, demo
 archives.py        dump, restore
 stores.py          replay
+replay.py          computation of replay
 settings_flags.py  settings as flags
 
 `archives`, `serving` and `stores` need the server's dependencies. The other commands work without
@@ -45,7 +47,7 @@ def is_installed(package: str) -> bool:
 
 
 def server_is_missing() -> None:
-    """A command of the server, which is not installed."""
+    """Replacement of a command that needs the server's dependencies."""
     fail("the server is not installed: pip install 'dualstream[server]'", 1)
 
 
@@ -58,7 +60,7 @@ else:
         app.command(
             command,
             help="Not installed: needs `pip install 'dualstream[server]'`.",
-            # Every argument, also --help, is answered with that message.
+            # Accept every argument, also --help, and print the message.
             context_settings={
                 "allow_extra_args": True,
                 "ignore_unknown_options": True,

@@ -17,20 +17,20 @@ STORE = flag("store")
 
 @app.command()
 def dump(
-    model: Annotated[str | None, typer.Argument(help="The model's id.")] = None,
+    model: Annotated[str | None, typer.Argument(help="Id of the model.")] = None,
     is_store: Annotated[
-        bool, typer.Option("--all", help="All models of the store, and its audit log.")
+        bool, typer.Option("--all", help="Dump all models of the store and its audit log.")
     ] = False,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="The file to write; standard output if unset."),
+        typer.Option("--output", "-o", help="File to write; default: standard output."),
     ] = None,
     store: Annotated[str | None, STORE] = None,
 ) -> None:
     """Write a model, or a whole store, to one file: an archive.
 
     The archive has the spec, journal, snapshots, versions, pending rows and idempotency keys.
-    Servers can go on meanwhile: what they acknowledged before the dump began is in the archive.
+    Servers may keep running: everything acknowledged before the dump began is in the archive.
 
     Example:
 
@@ -40,12 +40,12 @@ def dump(
     from dualstream.service.journal.record import RecordError
 
     if (model is None) != is_store:
-        fail("name a model, or give --all for all models of the store")
+        fail("give a model id, or --all for all models of the store")
     where = _store(store)
     try:
         if output is None:
             if sys.stdout.isatty():
-                fail("standard output is a terminal: redirect it, or name a file with --output")
+                fail("standard output is a terminal; redirect it, or give a file with --output")
             asyncio.run(run_dump(where, model, sys.stdout.buffer, _note))
         else:
             part = output.with_name(f"{output.name}.part")
@@ -63,17 +63,17 @@ def dump(
 @app.command()
 def restore(
     archive: Annotated[
-        Path | None, typer.Argument(help="The file to read; standard input if unset.")
+        Path | None, typer.Argument(help="File to read; default: standard input.")
     ] = None,
     is_store: Annotated[
-        bool, typer.Option("--all", help="Of a whole store; models that are there stay.")
+        bool, typer.Option("--all", help="Restore a whole store. Existing models are kept.")
     ] = False,
     store: Annotated[str | None, STORE] = None,
 ) -> None:
-    """Read an archive that `dualstream dump` wrote into a store.
+    """Restore an archive of `dualstream dump` into a store.
 
-    A model becomes visible once all of it was read and checked. If the archive is damaged or
-    truncated, the command changes nothing of that model and exits with 1.
+    A model becomes visible after all of it is read and checked. If the archive is damaged or
+    truncated, the command does not change that model and exits with 1.
 
     Example:
 
@@ -93,7 +93,7 @@ def restore(
             with archive.open("rb") as file:
                 run(file)
         elif sys.stdin.isatty():
-            fail("standard input is a terminal: name the archive, or redirect it")
+            fail("standard input is a terminal; give the archive file, or redirect it")
         else:
             run(sys.stdin.buffer)
     except DamagedArchive as damaged:
@@ -107,9 +107,9 @@ def restore(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )
 def migrate() -> None:
-    """Replaced by `dump` and `restore`."""
+    """Removed: use `dump` and `restore`."""
     fail(
-        "migrate is gone: use dualstream dump --all --store OLD |"
+        "migrate was removed; use dualstream dump --all --store OLD |"
         " dualstream restore --all --store NEW"
     )
 
@@ -119,5 +119,5 @@ def _store(given: str | None) -> str:
 
 
 def _note(line: str) -> None:
-    """A line on standard error: standard output can be the archive."""
+    """Print to standard error, because standard output may be the archive."""
     errors.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""The command that tells who changed models: audit."""
+"""Command `audit`: the audit log of models."""
 
 from typing import Annotated
 
@@ -25,17 +25,17 @@ PATIENCE_S = 5.0
 @app.command("audit")
 def list_changes(
     model: Annotated[
-        str | None, typer.Argument(help="Of this model alone.", autocompletion=known_models)
+        str | None, typer.Argument(help="Only changes of this model.", autocompletion=known_models)
     ] = None,
     after: Annotated[
-        str | None, typer.Option(help="Only what stands behind this `place` of the log.")
+        str | None, typer.Option(help="Only changes after this `place` in the log.")
     ] = None,
     url: Url = URL,
     api_key: ApiKey = None,
     patience: Patience = PATIENCE_S,
     as_json: JSON = False,
 ) -> None:
-    """Tell who changed models, the oldest change first; also of models that are gone.
+    """Show who changed models, oldest change first, including deleted models.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""The command that loads a server for a few seconds: bench."""
+"""Command `bench`: load test of a running server."""
 
 import asyncio
 import math
@@ -35,7 +35,7 @@ BUSY = 0.9
 
 @dataclass(frozen=True)
 class Measured:
-    """What one kind of request came to; times in ms."""
+    """Results of one kind of request."""
 
     what: str
     requests: int
@@ -51,11 +51,13 @@ class Measured:
 
 @app.command()
 def bench(
-    seconds: Annotated[float, typer.Option(min=0.1, help="How long, of each kind.")] = 5.0,
-    connections: Annotated[int, typer.Option(min=1, max=1000, help="Requests at a time.")] = 8,
-    rows: Annotated[int, typer.Option(min=1, max=10_000, help="Rows of a request.")] = 100,
-    features: Annotated[int, typer.Option(min=1, help="Features that a model has.")] = 100,
-    nonzeros: Annotated[int, typer.Option(min=1, help="Features that a row has.")] = 10,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Duration per kind of request.")] = 5.0,
+    connections: Annotated[
+        int, typer.Option(min=1, max=1000, help="Number of concurrent requests.")
+    ] = 8,
+    rows: Annotated[int, typer.Option(min=1, max=10_000, help="Rows per request.")] = 100,
+    features: Annotated[int, typer.Option(min=1, help="Features of the model.")] = 100,
+    nonzeros: Annotated[int, typer.Option(min=1, help="Non-zero features per row.")] = 10,
     url: Url = URL,
     api_key: ApiKey = None,
     patience: Patience = PATIENCE_S,
@@ -63,10 +65,10 @@ def bench(
 ) -> None:
     """Measure durable learning and predictions on a running server, from this machine.
 
-    A model of its own is made, and deleted afterwards. Each connection sends its next request when
-    it has the answer to the last one: a closed loop, which does not see what waits in queues.
-    Where this client is busy itself, that is told: then it is the client that was measured. At the
-    end the model must have learned as many rows as were acknowledged.
+    The command creates a model and deletes it afterwards. Each connection sends its next request
+    after the response to the last one: a closed loop, which does not measure time in queues. A note
+    says when the client itself used more than 90% of a core. At the end the model must have learned
+    as many rows as were acknowledged.
 
     Example:
 
@@ -96,7 +98,7 @@ async def _bench(
     features: int,
     nonzeros: int,
 ) -> tuple[list[Measured], int, int]:
-    """What was measured; the rows learned, and those acknowledged."""
+    """Results; number of rows learned, and of rows acknowledged."""
     model = f"bench-{uuid4().hex[:12]}"
     bodies = _bodies(rows, features, nonzeros)
     async with AsyncClient(url, api_key=api_key, patience_s=patience_s) as client:
@@ -159,13 +161,13 @@ async def _measure(
 
 
 def _quantile_ms(took: list[float], share: float) -> float:
-    """Of sorted times: the least that so large a share of them does not exceed."""
-    place = max(0, math.ceil(share * len(took)) - 1)
-    return round(1000 * took[place], 3)
+    """Quantile of sorted times, by nearest rank."""
+    rank = max(0, math.ceil(share * len(took)) - 1)
+    return round(1000 * took[rank], 3)
 
 
 def _bodies(rows: int, features: int, nonzeros: int) -> list[tuple[list[Any], list[int]]]:
-    """Rows that a linear model can learn, the same ones on each run."""
+    """Linearly separable rows, equal on every run."""
     chance = random.Random(SEED)  # noqa: S311 - the same rows each time; nothing is secret
     truth = [chance.gauss(0, 1) for _ in range(features)]
     bodies = []
@@ -191,6 +193,6 @@ def _show(found: list[Measured]) -> None:
     for one in found:
         if one.client_cpu_share > BUSY:
             say(
-                f"{one.what}: this client used {one.client_cpu_share:.0%} of a core; the server can"
-                " do more"
+                f"{one.what}: this client used {one.client_cpu_share:.0%} of a core and limits the"
+                " result; the server can do more"
             )

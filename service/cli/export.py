@@ -1,4 +1,4 @@
-"""The command export: a model as a file for another program."""
+"""Command `export`: a model as a file for another program."""
 
 import sys
 from pathlib import Path
@@ -30,15 +30,17 @@ def export(
     format: Annotated[str, typer.Option(help=f"{', '.join(SUFFIXES)}.")] = "json",
     output: Annotated[
         str | None,
-        typer.Option("--output", "-o", help="A file, or - for standard output; else MODEL.SUFFIX."),
+        typer.Option(
+            "--output", "-o", help="File, or - for standard output; default: MODEL.SUFFIX."
+        ),
     ] = None,
-    member: Annotated[str | None, typer.Option(help="Of this member alone.")] = None,
+    member: Annotated[str | None, typer.Option(help="Export only this member.")] = None,
     url: Url = URL,
     api_key: ApiKey = None,
     patience: Patience = PATIENCE_S,
     as_json: JSON = False,
 ) -> None:
-    """Write a model as a file with which another program scores rows as the server does.
+    """Export a model to a file, with which another program scores rows as the server does.
 
     Examples:
 
@@ -47,9 +49,9 @@ def export(
     """
     with connected(url, api_key, patience, as_json) as client:
         if format not in SUFFIXES:
-            raise BadInput(f"--format is one of {', '.join(SUFFIXES)}, got {format!r}")
+            raise BadInput(f"--format must be one of {', '.join(SUFFIXES)}, got {format!r}")
         if as_json and output == "-":
-            raise BadInput("--json answers on standard output: name another file than -")
+            raise BadInput("--json and --output - both write to standard output; give another file")
         written = client.export(model, format, member=member)
         if output == "-":
             sys.stdout.buffer.write(written)

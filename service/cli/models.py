@@ -1,4 +1,4 @@
-"""Commands about models as a whole: models, create, delete, certificate."""
+"""Commands of models: models, create, delete, certificate."""
 
 import json
 import sys
@@ -55,21 +55,21 @@ def list_models(
 def create(
     model: Model,
     spec: Annotated[
-        str | None, typer.Option(help="A file of JSON, or - for standard input; {} if unset.")
+        str | None, typer.Option(help="JSON file, or - for standard input; default: {}.")
     ] = None,
     changes: Annotated[
         list[str] | None,
-        typer.Option("--set", help="PATH=VALUE: a field of it, as in rho=0.01, window.beta=0.999."),
+        typer.Option("--set", help="PATH=VALUE: set a field, e.g. rho=0.01 or window.beta=0.999."),
     ] = None,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Delete a model that is there with another spec.")
+        bool, typer.Option("--replace", help="Delete an existing model that has another spec.")
     ] = False,
     url: Url = URL,
     api_key: ApiKey = None,
     patience: Patience = PATIENCE_S,
     as_json: JSON = False,
 ) -> None:
-    """Make a model from its spec, or find it there with the same one.
+    """Create a model from a spec. An existing model with the same spec is kept.
 
     Examples:
 
@@ -87,7 +87,7 @@ def create(
 @app.command()
 def delete(
     model: Model,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     url: Url = URL,
     api_key: ApiKey = None,
     patience: Patience = PATIENCE_S,
@@ -112,13 +112,13 @@ def delete(
 @app.command()
 def certificate(
     model: Model,
-    member: Annotated[str | None, typer.Option(help="Of this member alone.")] = None,
+    member: Annotated[str | None, typer.Option(help="Certificate of this member.")] = None,
     url: Url = URL,
     api_key: ApiKey = None,
     patience: Patience = PATIENCE_S,
     as_json: JSON = False,
 ) -> None:
-    """Tell how far the served weights are from the best ones on their window.
+    """Show the duality gap: how far the weights are from the optimum on their window.
 
     Example:
 
@@ -145,9 +145,9 @@ def _spec(name: str | None, changes: list[str]) -> dict[str, Any]:
     except OSError as wrong:
         raise BadInput(f"{name}: {wrong.strerror}") from None
     except ValueError as wrong:
-        raise BadInput(f"{name}: it is no JSON: {wrong}") from None
+        raise BadInput(f"{name}: invalid JSON: {wrong}") from None
     if not isinstance(spec, dict):
-        raise BadInput(f"{name}: a spec is a JSON object")
+        raise BadInput(f"{name}: the spec must be a JSON object")
     for change in changes:
         _set(spec, change)
     return spec
@@ -157,13 +157,13 @@ def _set(spec: dict[str, Any], change: str) -> None:
     path, equals, text = change.partition("=")
     *folders, field = path.split(".")
     if not equals or not all((*folders, field)):
-        raise BadInput(f"--set takes PATH=VALUE, as in window.beta=0.999, got {change!r}")
+        raise BadInput(f"--set needs PATH=VALUE, e.g. window.beta=0.999, got {change!r}")
     for folder in folders:
         inner = spec.setdefault(folder, {})
-        if isinstance(inner, str):  # short for an object with that kind
+        if isinstance(inner, str):  # short form of {"kind": ...}
             inner = spec[folder] = {"kind": inner}
         if not isinstance(inner, dict):
-            raise BadInput(f"--set {change}: {folder} is no object")
+            raise BadInput(f"--set {change}: {folder} is not an object")
         spec = inner
     try:
         spec[field] = json.loads(text)

@@ -1,4 +1,4 @@
-"""The command that makes API keys: new-key."""
+"""Command `new-key`: create an API key."""
 
 from typing import Annotated
 
@@ -9,25 +9,25 @@ from dualstream.service.cli.common import JSON, app, fail, print_json, say
 
 @app.command("new-key")
 def make_key(
-    name: Annotated[str, typer.Argument(help="Who it is for, as logs and listings call it.")],
+    name: Annotated[str, typer.Argument(help="Name of the key, for logs and listings.")],
     scope: Annotated[
-        str, typer.Option(help="predict, learn or admin; each may do what those before it may.")
+        str, typer.Option(help="predict, learn or admin; each includes the ones before it.")
     ],
     models: Annotated[
         str | None,
-        typer.Option(help="Patterns of the models it may see, with commas; all if unset."),
+        typer.Option(help="Comma-separated patterns of model ids; default: all."),
     ] = None,
     requests_per_s: Annotated[
-        int | None, typer.Option(min=1, max=999_999_999, help="Most requests a second.")
+        int | None, typer.Option(min=1, max=999_999_999, help="Rate limit in requests per second.")
     ] = None,
     rows_per_s: Annotated[
-        int | None, typer.Option(min=1, max=999_999_999, help="Most rows a second.")
+        int | None, typer.Option(min=1, max=999_999_999, help="Rate limit in rows per second.")
     ] = None,
     as_json: JSON = False,
 ) -> None:
-    """Make an API key: it is shown once, and kept nowhere.
+    """Create an API key. It is shown once and stored nowhere.
 
-    The line with its digest goes into the file of keys (KEYS_FILE) or into KEYS.
+    Put the line with its digest into the key file (KEYS_FILE) or into KEYS.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""`dualstream replay`: a state of the past, or of another spec, computed only by reading."""
+"""Replay of a journal: an earlier state, or the state under another spec. Read-only."""
 
 import asyncio
 import json
@@ -15,29 +15,28 @@ from dualstream.service.journal.protocol import Entry, Journal, ModelRecord
 from dualstream.service.journal.record import Control, decode_merged, holds_control
 from dualstream.service.models.registry import canonical
 from dualstream.service.replica.controls import copy_named_by
-from dualstream.service.replica.entries import parted_at
+from dualstream.service.replica.entries import split_at
 from dualstream.service.replica.point_in_time import NotKept, kept_from, state_at
 from dualstream.service.replica.recovery import Forked
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.spec import check_spec, read_spec
 from dualstream.solvers import InvalidSpec, resolve_spec
 
-# What the rows of a journal were encoded by.
+# Fields of the spec that determine how rows are encoded.
 ENCODING = ("features", "task", "labels")
 
 
 class Refused(Exception):
-    """It cannot be computed; the message says why."""
+    """The state cannot be computed."""
 
 
 class Replayed(msgspec.Struct, frozen=True):
-    """What a replay came to.
+    """Result of a replay.
 
-    from_seq            the first record that it went through, beyond `seq` where there was none;
-                        0 where the state was kept as it is
-    left_out_rollbacks  of another spec, for which the copies that they name are no states
-    left_out_refits     of another spec, whose problem they do not solve
-    left_out_pauses     of another spec, which learns what its own guard set aside
+    from_seq            first record applied; greater than `seq` if none was, 0 for a stored state
+    left_out_rollbacks  rollbacks skipped under another spec: they name states of the model's spec
+    left_out_refits     refits skipped under another spec: they solve another problem
+    left_out_pauses     pauses and resumes skipped under another spec: all rows are learned
     """
 
     model: str
@@ -55,13 +54,13 @@ class Replayed(msgspec.Struct, frozen=True):
 
 
 async def replay(store: str, model: str, until: int | None, changes: dict[str, Any]) -> Replayed:
-    """The state of the model at `until` (its journal's end), under its spec with some `changes`.
+    """State of the model at `until` (default: end of the journal), with `changes` of its spec.
 
-    Raises Refused, and what opening the store and reading it raises.
+    Raises Refused, and the errors of the store.
     """
     path = sqlite_path(store)
     if path is not None and not Path(path).exists():
-        raise Refused(f"there is no store at {path}")
+        raise Refused(f"no store at {path}; give its URL with --store")
     journal = await open_journal(store)
     try:
         record = await journal.get(model)
@@ -70,7 +69,7 @@ async def replay(store: str, model: str, until: int | None, changes: dict[str, A
             return await _under_another_spec(journal, record, seq, changes)
         replica = await state_at(journal, record, seq)
         first = replica.restored_seq + 1 if seq > replica.restored_seq else 0
-        return _told(replica, first, Counter())
+        return _result(replica, first, Counter())
     except NotKept as error:
         raise Refused(str(error)) from error
     finally:
@@ -78,12 +77,12 @@ async def replay(store: str, model: str, until: int | None, changes: dict[str, A
 
 
 def parse_changes(given: Sequence[str]) -> dict[str, Any]:
-    """`window.beta=0.999` as path and value; what is no JSON is a text. Raises Refused."""
+    """Parse `window.beta=0.999`; a value that is not JSON is a text. Raises Refused."""
     changes: dict[str, Any] = {}
     for one in given:
         path, equals, value = one.partition("=")
         if not equals or not all(path.split(".")):
-            raise Refused(f"--set takes PATH=VALUE, as in window.beta=0.999, got {one!r}")
+            raise Refused(f"--set needs PATH=VALUE, e.g. window.beta=0.999, got {one!r}")
         try:
             changes[path] = json.loads(value)
         except ValueError:
@@ -92,7 +91,7 @@ def parse_changes(given: Sequence[str]) -> dict[str, Any]:
 
 
 def changed_spec(record: ModelRecord, changes: dict[str, Any]) -> dict[str, Any]:
-    """The model's spec, as it was given, with these fields set, resolved. Raises Refused."""
+    """The model's spec with these fields set, resolved. Raises Refused."""
     spec: dict[str, Any] = read_spec(record.given)
     before = read_spec(record.spec)
     for path, value in changes.items():
@@ -110,12 +109,12 @@ def changed_spec(record: ModelRecord, changes: dict[str, Any]) -> dict[str, Any]
         raise Refused(str(error)) from error
     for field in ENCODING:
         if resolved.get(field) != before.get(field):
-            raise Refused(f"{field} cannot be another one: the journal's rows were encoded by it")
+            raise Refused(f"{field} cannot change, because the journal's rows are encoded with it")
     return resolved
 
 
 def _opened(value: Any) -> dict[str, Any]:
-    """A field with parameters as an object: a bare text is short for one of that kind."""
+    """A field as an object; a text is the short form of {"kind": text}."""
     if isinstance(value, str):
         return {"kind": value}
     return value if isinstance(value, dict) else {}
@@ -135,45 +134,47 @@ async def _under_another_spec(
         replica.guarding.only_warn()
     replica.seq = first - 1
     left_out = Counter[str]()
-    # What came before the first entry that is kept nobody can tell.
+    # The chain before a trimmed journal is unknown.
     chain = replica.chain if first == 1 else None
     while replica.seq < until:
         entries = await journal.read(replica.id, replica.incarnation, replica.seq)
         if not entries:
-            raise Forked(f"model {replica.id!r}: the journal ends at seq {replica.seq} already")
+            raise Forked(f"model {replica.id!r}: the journal ends at seq {replica.seq}")
         _check_chain(replica, chain, entries)
         chain = entries[-1].chain
-        for run in parted_at(entries, _is_of_its_spec):
+        for run in split_at(entries, _is_of_its_spec):
             if replica.seq >= until:
                 break
             kind = _kind_of_its_spec(run[0])
             if kind is not None:
                 left_out[kind] += 1
-                replica.pass_by(run[0])
+                replica.skip(run[0])
                 continue
             whole = [entry for entry in run if entry.seq <= until]
             if whole:
                 await replica.apply_run(whole, journal)
             if replica.seq < until and len(whole) < len(run):
                 await replica.learn_part(run[len(whole)], until)
-    return _told(replica, first, left_out)
+    return _result(replica, first, left_out)
 
 
 def _check_chain(replica: Replica, chain: str | None, entries: Sequence[Entry]) -> None:
-    """Raise Forked where the entries do not follow from each other, and from `chain`."""
+    """Raise Forked if the entries do not continue `chain`."""
     for entry in entries:
         if chain is not None and next_chain(chain, entry.nonce) != entry.chain:
-            raise Forked(f"model {replica.id!r}: no entry follows seq {entry.first_seq - 1}")
+            raise Forked(
+                f"model {replica.id!r}: the hash chain breaks after seq {entry.first_seq - 1}"
+            )
         chain = entry.chain
 
 
 def _is_of_its_spec(control: Control) -> bool:
-    """Whether it holds or names what the model's own spec made of the rows."""
+    """Does the control depend on the model's own spec?"""
     return control.kind in ("refit", "pause", "resume") or copy_named_by(control) is not None
 
 
 def _kind_of_its_spec(entry: Entry) -> str | None:
-    """The kind of the control that is the entry, if it is such a one."""
+    """Kind of a control that depends on the model's spec; None for other entries."""
     if not holds_control(entry.body):
         return None
     _, blocks = decode_merged(entry.body)
@@ -181,7 +182,7 @@ def _kind_of_its_spec(entry: Entry) -> str | None:
     return next((control.kind for control in found), None)
 
 
-def _told(replica: Replica, from_seq: int, left_out: Counter[str]) -> Replayed:
+def _result(replica: Replica, from_seq: int, left_out: Counter[str]) -> Replayed:
     return Replayed(
         model=replica.id,
         seq=replica.seq,

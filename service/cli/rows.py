@@ -33,11 +33,11 @@ from dualstream.service.cli.row_files import row_files
 
 Files = Annotated[
     list[str] | None,
-    typer.Argument(help="Files of rows, also .gz .xz .zst; patterns; - is standard input."),
+    typer.Argument(help="Files of rows (also .gz, .xz, .zst) or patterns; - is standard input."),
 ]
 Format = Annotated[
     str | None,
-    typer.Option("--format", help="json, ndjson, csv, arrow, vw or libsvm, if names do not tell."),
+    typer.Option("--format", help="json, ndjson, csv, arrow, vw or libsvm; default: by file name."),
 ]
 
 
@@ -48,24 +48,26 @@ def learn(
     form: Format = None,
     key: Annotated[
         str | None,
-        typer.Option(help="Know chunks by this key, the file's name and their number."),
+        typer.Option(
+            help="Make the keys of chunks from this key, the file name and the chunk number."
+        ),
     ] = None,
     skip: Annotated[
-        int, typer.Option(min=0, help="Chunks at the beginning of the one file to leave out.")
+        int, typer.Option(min=0, help="Skip this many chunks at the beginning of a single file.")
     ] = 0,
     progress: Annotated[
-        bool | None, typer.Option(help="Show a bar; only in a terminal if unset.")
+        bool | None, typer.Option(help="Show a progress bar; default: only in a terminal.")
     ] = None,
     url: Url = URL,
     api_key: ApiKey = None,
     patience: Patience = PATIENCE_S,
     as_json: JSON = False,
 ) -> None:
-    """Learn the rows of files, each once, in their order and in bounded memory.
+    """Learn the rows of files, once each, in order and in bounded memory.
 
-    A run that was killed is gone on with by running the same again: each chunk of a file (about 1
-    MiB) has a key made of where the file is and what it holds up to there, and the server knows
-    what it has learned, as long as it keeps keys (KEY_TTL_S, an hour).
+    If the run is interrupted, run the same command again; chunks already learned are skipped. Each
+    chunk (about 1 MiB) has an idempotency key, made of the file's path and its content up to there.
+    The server keeps keys for KEY_TTL_S (1 hour).
 
     Examples:
 
@@ -73,18 +75,18 @@ def learn(
         zcat rows.gz | dualstream learn clicks - --format libsvm
     """
     with connected(url, api_key, patience, as_json) as client:
-        meant = row_files(files or ["-"], form, key)
-        if skip and len(meant) != 1:
-            raise BadInput("--skip is of one file; name that alone")
+        named = row_files(files or ["-"], form, key)
+        if skip and len(named) != 1:
+            raise BadInput("--skip needs exactly one file")
         shows = sys.stderr.isatty() if progress is None else progress
-        learned = [(file, _learn_file(client, model, file, skip, shows)) for file in meant]
+        learned = [(file, _learn_file(client, model, file, skip, shows)) for file in named]
         if as_json:
-            print_json({"files": [_document(file, told) for file, told in learned]})
-        rejected = sum(told.rejected or 0 for _, told in learned)
-        for file, told in learned:
+            print_json({"files": [_document(file, result) for file, result in learned]})
+        rejected = sum(result.rejected or 0 for _, result in learned)
+        for file, result in learned:
             if not as_json:
-                say(_line(file, told))
-            show_errors(told.errors, f"{file.name}: ")
+                say(_line(file, result))
+            show_errors(result.errors, f"{file.name}: ")
     if rejected:
         raise typer.Exit(SOME_REFUSED)
 
@@ -103,33 +105,33 @@ def _learn_file(client: Client, model: str, file: RowFile, skip: int, shows: boo
             return client.learn_file(model, file, skip=skip, on_progress=listener)
         except (ClientError, KeyboardInterrupt):
             if sent > skip:
-                say_error(f"{file.name}: {sent} chunks are learned; {_how_to_go_on(file, sent)}")
+                say_error(f"{file.name}: {sent} chunks are learned; {_how_to_resume(file, sent)}")
             raise
 
 
-def _how_to_go_on(file: RowFile, sent: int) -> str:
+def _how_to_resume(file: RowFile, sent: int) -> str:
     if file.stream is not None and (file.key or "").count(":") == 0:
-        return f"to go on send the same input with --skip {sent}"
-    return f"to go on run the same again, or --skip {sent} once the server has forgotten its keys"
+        return f"to resume, send the same input with --skip {sent}"
+    return f"to resume, run the same command again (after KEY_TTL_S, with --skip {sent})"
 
 
-def _document(file: RowFile, told: LearnedStream) -> dict[str, Any]:
-    return {"file": file.name, **msgspec.to_builtins(told)}
+def _document(file: RowFile, result: LearnedStream) -> dict[str, Any]:
+    return {"file": file.name, **msgspec.to_builtins(result)}
 
 
-def _line(file: RowFile, told: LearnedStream) -> str:
-    if not told.chunks:
-        return f"{file.name}: nothing was sent, all its chunks are left out"
-    if told.duplicate:
-        return f"{file.name}: nothing new, all {told.chunks} chunks were learned before"
-    learned = f"{told.count if told.learned is None else told.learned:,} rows learned"
-    before = f", {told.duplicate_chunks} of {told.chunks} chunks before" * bool(
-        told.duplicate_chunks
+def _line(file: RowFile, result: LearnedStream) -> str:
+    if not result.chunks:
+        return f"{file.name}: nothing sent; all chunks were skipped"
+    if result.duplicate:
+        return f"{file.name}: nothing new, all {result.chunks} chunks were learned before"
+    learned = f"{result.count if result.learned is None else result.learned:,} rows learned"
+    before = f", {result.duplicate_chunks} of {result.chunks} chunks before" * bool(
+        result.duplicate_chunks
     )
-    known = f", {told.duplicate_rows:,} known by their ids" * bool(told.duplicate_rows)
-    refused = f", {told.rejected:,} refused" * bool(told.rejected)
-    loss = "" if told.loss is None else f", loss {told.loss:.4f}"
-    return f"{file.name}: {learned}{before}{known}{refused}{loss}, seq {told.seq}"
+    known = f", {result.duplicate_rows:,} known by their ids" * bool(result.duplicate_rows)
+    refused = f", {result.rejected:,} refused" * bool(result.rejected)
+    loss = "" if result.loss is None else f", loss {result.loss:.4f}"
+    return f"{file.name}: {learned}{before}{known}{refused}{loss}, seq {result.seq}"
 
 
 @app.command()
@@ -137,22 +139,23 @@ def predict(
     model: Model,
     files: Files = None,
     features: Annotated[
-        list[str] | None, typer.Option("-x", help="NAME=VALUE: a feature of one row; repeat it.")
+        list[str] | None,
+        typer.Option("-x", help="NAME=VALUE: a feature of a single row; repeatable."),
     ] = None,
     form: Format = None,
-    version: Annotated[str | None, typer.Option(help="Score by the version of this name.")] = None,
+    version: Annotated[str | None, typer.Option(help="Score with this version.")] = None,
     min_seq: Annotated[
-        int | None, typer.Option(min=0, help="Wait until the state holds this seq, up to 2 s.")
+        int | None, typer.Option(min=0, help="Wait up to 2 s until the state has this seq.")
     ] = None,
     url: Url = URL,
     api_key: ApiKey = None,
     patience: Patience = PATIENCE_S,
     as_json: JSON = False,
 ) -> None:
-    """Score the rows of files, or one row; labels are passed over.
+    """Score the rows of files, or one row. Labels in the files are ignored.
 
-    Writes CSV: score, label, probability, a line for each row, and empty fields for a refused one;
-    with --json an object for each.
+    Prints CSV, one line per row: score, label, probability; empty fields for a refused row. With
+    --json one object per row.
 
     Examples:
 
@@ -164,10 +167,10 @@ def predict(
         write = _objects() if as_json else _records()
         if features:
             if files:
-                raise BadInput("a row by -x, or files: one of them")
+                raise BadInput("give either -x or files")
             row = _row(features)
-            told = client.predict(model, row, version=version, min_seq=min_seq)
-            write([(told.score, told.label, told.probability)])
+            result = client.predict(model, row, version=version, min_seq=min_seq)
+            write([(result.score, result.label, result.probability)])
             return
         for file in row_files(files or ["-"], form, None):
             before = 0
@@ -189,12 +192,12 @@ def _show_refused(file: RowFile, answer: PredictedMany, before: int) -> None:
 
 
 def _row(features: Sequence[str]) -> dict[str, Any]:
-    """Texts that are JSON numbers are numbers, true and false are bools, others are texts."""
+    """Parse NAME=VALUE. JSON numbers, true and false are decoded; other values are texts."""
     row: dict[str, Any] = {}
     for feature in features:
         name, equals, text = feature.partition("=")
         if not equals:
-            raise BadInput(f"-x takes NAME=VALUE, got {feature!r}")
+            raise BadInput(f"-x needs NAME=VALUE, got {feature!r}")
         try:
             value = msgspec.json.decode(text)
         except msgspec.DecodeError:

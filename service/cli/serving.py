@@ -20,7 +20,7 @@ from dualstream.service.settings import (
 
 
 def _flags() -> list[inspect.Parameter]:
-    """One flag for each setting, and hidden ones for removed settings, which cause a warning."""
+    """A flag per setting, and hidden flags for removed settings, which only warn."""
     flags = [
         (name, field.annotation, field.default, flag(name))
         for name, field in Settings.model_fields.items()
@@ -37,7 +37,7 @@ def _flags() -> list[inspect.Parameter]:
 
 
 def serve(**given: Any) -> None:
-    """Run the server. Flags win over the environment.
+    """Run the server. Flags override environment variables.
 
     Example:
 
@@ -52,7 +52,9 @@ def serve(**given: Any) -> None:
 
     if settings.workers > 1:
         forks.begin()
-    with kernels.telling(lambda line: errors.print(line, style="dim", highlight=False)):
+    with kernels.notice_of_compilation(
+        lambda line: errors.print(line, style="dim", highlight=False)
+    ):
         from dualstream.service.server.serve import serve as run_alone
         from dualstream.service.server.workers import serve_by_workers
 
@@ -73,12 +75,12 @@ def demo(
         bool,
         typer.Option(
             "--stay",
-            help="To look at its page: rows come more slowly, and it is there until Ctrl-C.",
+            help="Slow down and keep the server running until Ctrl-C, to watch the dashboard.",
         ),
     ] = False,
     as_json: JSON = False,
 ) -> None:
-    """Stream the Adult data through a server of its own and compare with two baselines.
+    """Stream the Adult data set through a temporary server and compare with two baselines.
 
     Example:
 

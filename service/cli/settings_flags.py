@@ -1,4 +1,4 @@
-"""Settings of the server as flags of its commands."""
+"""Settings as command-line flags."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def flag(name: str) -> Any:
 
 
 def read_settings(given: dict[str, Any]) -> Settings:
-    """The settings, of which `given` are flags. Ends the command where one is not valid."""
+    """Read the settings from flags and environment. Invalid settings end the command."""
     try:
         return Settings(**given)
     except ValidationError as wrong:

@@ -1,4 +1,4 @@
-"""The command that replays a store's journal: replay."""
+"""Command `replay`: recompute a state from a store's journal."""
 
 import asyncio
 from typing import Annotated
@@ -13,21 +13,23 @@ from dualstream.service.journal.protocol import JournalError
 
 @app.command("replay")
 def replay_model(
-    model: Annotated[str, typer.Argument(help="The model's id.")],
+    model: Annotated[str, typer.Argument(help="Id of the model.")],
     until: Annotated[
         int | None,
-        typer.Option(min=0, help="The seq whose state to compute; the journal's end if unset."),
+        typer.Option(min=0, help="Compute the state at this seq; default: end of the journal."),
     ] = None,
     changes: Annotated[
         list[str] | None,
-        typer.Option("--set", help="PATH=VALUE: another spec, as in rho=0.01, window.beta=0.999."),
+        typer.Option(
+            "--set", help="PATH=VALUE: change the spec, e.g. rho=0.01 or window.beta=0.999."
+        ),
     ] = None,
     store: Annotated[str | None, flag("store")] = None,
     as_json: JSON = False,
 ) -> None:
-    """Compute a state of the past, or what another spec would have made of the same journal.
+    """Compute an earlier state, or the state under another spec, from the journal.
 
-    Reads alone: neither the model nor its server is touched.
+    Read-only: does not change the model or its server.
 
     Example:
 
@@ -39,27 +41,27 @@ def replay_model(
 
     where = read_settings({} if store is None else {"store": store}).store
     try:
-        told = asyncio.run(replay(where, model, until, parse_changes(changes or [])))
+        result = asyncio.run(replay(where, model, until, parse_changes(changes or [])))
     except (Refused, JournalError, RecordError, Forked, ValueError) as refused:
         fail(str(refused))
     if as_json:
-        print_json(told)
+        print_json(result)
         return
-    if told.seq == 0 or told.from_seq > told.seq:
-        came = "without a record to learn"
-    elif told.from_seq == 0:
-        came = "from a kept state"
+    if result.seq == 0 or result.from_seq > result.seq:
+        came = "without records"
+    elif result.from_seq == 0:
+        came = "from a stored state"
     else:
-        came = f"from records {told.from_seq} to {told.seq}"
-    say(f"{told.model} at seq {told.seq}, {came}")
-    if changes and told.from_seq > 1:
-        say(f"the journal is kept from seq {told.from_seq} on: what came before is not learned")
-    if told.left_out_rollbacks:
-        say(f"{told.left_out_rollbacks} rollbacks are left out: they name states of another spec")
-    if told.left_out_refits:
-        say(f"{told.left_out_refits} refits are left out: they solve the problem of another spec")
-    if told.left_out_pauses:
-        say(f"{told.left_out_pauses} controls of pauses are left out: all rows were learned")
-    say(f"samples {told.samples}, rejected {told.rejected}, state {told.state_digest}")
+        came = f"from records {result.from_seq} to {result.seq}"
+    say(f"{result.model} at seq {result.seq}, {came}")
+    if changes and result.from_seq > 1:
+        say(f"the journal starts at seq {result.from_seq}; earlier rows are not learned")
+    if result.left_out_rollbacks:
+        say(f"{result.left_out_rollbacks} rollbacks are skipped: they name states of another spec")
+    if result.left_out_refits:
+        say(f"{result.left_out_refits} refits are skipped: they solve the problem of another spec")
+    if result.left_out_pauses:
+        say(f"{result.left_out_pauses} controls of pauses are skipped; all rows are learned")
+    say(f"samples {result.samples}, rejected {result.rejected}, state {result.state_digest}")
     for view in ("since_start", "rolling", "fading"):
-        say(f"{view}: {msgspec.json.encode(told.metrics[view]).decode()}")
+        say(f"{view}: {msgspec.json.encode(result.metrics[view]).decode()}")

@@ -1,4 +1,4 @@
-"""The command that looks on while models learn: watch."""
+"""Command `watch`: live table of models."""
 
 import asyncio
 import sys
@@ -30,51 +30,52 @@ PAUSE_S = 0.5
 
 @dataclass
 class _Watched:
-    """What was told last of each model, and of how many events in all."""
+    """Last event of each model, and the number of events."""
 
     models: list[str]
-    most: int | None
+    limit: int | None
     is_json: bool
     live: Live | None
-    told: dict[str, dict[str, Any]] = field(default_factory=dict)
+    last: dict[str, dict[str, Any]] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
     events: int = 0
 
-    def heard(self, model: str, event: Event) -> None:
+    def on_event(self, model: str, event: Event) -> None:
         self.events += 1
         if event.kind == "deleted":
             self.gone.add(model)
         else:
-            self.told[model] = event.told
+            self.last[model] = event.data
         if self.is_json:
-            print_json({"event": event.kind, **event.told})
+            print_json({"event": event.kind, **event.data})
             sys.stdout.flush()
         elif self.live is not None:
-            self.live.update(table_of(self.models, self.told, self.gone), refresh=True)
+            self.live.update(table_of(self.models, self.last, self.gone), refresh=True)
 
     @property
     def is_over(self) -> bool:
-        return self.most is not None and self.events >= self.most
+        return self.limit is not None and self.events >= self.limit
 
 
 @app.command()
 def watch(
     models: Annotated[
         list[str] | None,
-        typer.Argument(help="Ids of models; all if none.", autocompletion=known_models),
+        typer.Argument(help="Ids of models; default: all.", autocompletion=known_models),
     ] = None,
     every_ms: Annotated[
-        int, typer.Option(min=100, max=60_000, help="Least time between two events of a model.")
+        int,
+        typer.Option(min=100, max=60_000, help="Minimum time in ms between two events of a model."),
     ] = 500,
-    count: Annotated[int | None, typer.Option(min=1, help="End after so many events.")] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="Exit after this many events.")] = None,
     url: Url = URL,
     api_key: ApiKey = None,
     patience: Patience = PATIENCE_S,
     as_json: JSON = False,
 ) -> None:
-    """Watch models learn, in a table that changes with them, until Ctrl-C.
+    """Show a live table of models while they learn, until Ctrl-C.
 
-    With --json each event is an object on a line of its own. Goes on when the server comes back.
+    With --json, print one JSON object per event and line. Reconnects when the server restarts.
 
     Examples:
 
@@ -97,7 +98,7 @@ async def _watch(
     async with AsyncClient(url, api_key=api_key, patience_s=patience_s) as client:
         models = models or [model.id for model in await client.models()]
         if not models:
-            raise BadInput("there is no model to watch")
+            raise BadInput("the server has no models to watch")
         with Live(console=console, auto_refresh=False) as live:
             watched = _Watched(models, count, is_json, None if is_json else live)
             listening = [
@@ -113,7 +114,7 @@ async def _watch(
 
 
 async def _first_end(listening: list["asyncio.Task[None]"], watched: _Watched) -> None:
-    """Until all are gone, enough was heard, or one fails."""
+    """Wait until all models are deleted, `limit` events arrived, or a task fails."""
     pending = set(listening)
     while pending and not watched.is_over:
         done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
@@ -124,13 +125,13 @@ async def _first_end(listening: list["asyncio.Task[None]"], watched: _Watched) -
 async def _listen(
     client: AsyncClient, model: str, every_ms: int, patience_s: float, watched: _Watched
 ) -> None:
-    """Hear of one model until it is deleted; listen again when a stream breaks off."""
+    """Receive events of one model until it is deleted; reconnect when the stream breaks."""
     silent_since = time.monotonic()
     while True:
         try:
             async for event in client.events(model, every_ms=every_ms):
                 silent_since = time.monotonic()
-                watched.heard(model, event)
+                watched.on_event(model, event)
                 if event.kind == "deleted" or watched.is_over:
                     return
         except Unreachable:
@@ -139,8 +140,8 @@ async def _listen(
         await asyncio.sleep(PAUSE_S)
 
 
-def table_of(models: list[str], told: dict[str, dict[str, Any]], gone: set[str]) -> Table:
-    """A line for each model, by what was told of it last."""
+def table_of(models: list[str], last: dict[str, dict[str, Any]], gone: set[str]) -> Table:
+    """Table with one line per model, from its last event."""
     table = Table(
         "model", "seq", "samples", "rows/s", "error", "baseline", "loss", "refused", box=None
     )
@@ -150,7 +151,7 @@ def table_of(models: list[str], told: dict[str, dict[str, Any]], gone: set[str])
         if model in gone:
             table.add_row(model, "deleted")
             continue
-        event = told.get(model, {})
+        event = last.get(model, {})
         rolling = event.get("rolling") or {}
         name = "error_rate" if "error_rate" in rolling else "mae"
         baselines = [found.get(name) for found in (rolling.get("baselines") or {}).values()]

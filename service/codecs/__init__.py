@@ -1,17 +1,21 @@
-"""Bytes of any accepted format -> Intake (good rows as a Batch, bad rows with their reasons).
+"""Codecs: request bodies of any supported media type -> ParsedRows.
 
-door.py        what a model takes: width, labels; one row's checks
-intake.py      what a body holds; rows on their way to a Batch
-limiting.py    how many rows, and how many non-zeros a row, are taken
-json_rows.py   application/json: one sample, a list of samples, columns; row by row
-json_lists.py  the same of many rows, by kernels
-ndjson.py      application/x-ndjson: one sample a line
-csv_rows.py    text/csv with a header
-arrow_rows.py  application/vnd.apache.arrow.stream, where pyarrow is installed
-vw.py          text/x-vw: lines of Vowpal Wabbit's format
-libsvm.py      text/x-libsvm
-query.py       the x=3:1,11:0.5 of GET predict
-messages.py    what producers write into the input of a store
+row_schema.py      validation of one row against a model's spec
+parsed_rows.py     ParsedRows, RowsBuilder, conversion to a Batch
+limits.py          maximum rows per request and non-zeros per row
+decompress.py      gzip and zstd bodies
+json_exact.py      application/json, row by row, with errors
+json_bulk.py       application/json of many rows, with compiled kernels
+record_reader.py   kernel and exact reader of line and record formats
+row_buffer.py      arrays that the kernels fill
+ndjson.py          application/x-ndjson
+csv.py             text/csv
+table_columns.py   roles of the columns of CSV and Arrow
+arrow.py           application/vnd.apache.arrow.stream
+vw.py              text/x-vw
+libsvm.py          text/x-libsvm
+query.py           parameters of GET predict
+redis_messages.py  messages of a Redis stream
 """
 
 from collections.abc import Callable
@@ -42,12 +46,12 @@ from dualstream.service.codecs.row_schema import (
     is_key,
 )
 from dualstream.service.codecs.vw import parse_vw
-from dualstream.wire.chunking import CHUNK_BYTES, CUTTERS, MARK, Chunk, check_is_plain, chunks_of
-from dualstream.wire.problems import Problem
+from dualstream.wire.chunking import CHUNK_BYTES, CHUNKERS, MARK, Chunk, check_is_plain, chunks_of
+from dualstream.wire.problems import Problem, quoted
 
 __all__ = [
     "CHUNK_BYTES",
-    "CUTTERS",
+    "CHUNKERS",
     "Chunk",
     "RowSchema",
     "ParsedRows",
@@ -74,59 +78,60 @@ __all__ = [
 ]
 
 PARSERS: dict[str, Callable[[RowSchema, bytes, bool, dict[str, str]], ParsedRows]] = {
-    "application/json": lambda door, body, labelled, _: parse_json(door, body, labelled),
-    "application/x-ndjson": lambda door, body, labelled, _: parse_ndjson(door, body, labelled),
+    "application/json": lambda schema, body, labelled, _: parse_json(schema, body, labelled),
+    "application/x-ndjson": lambda schema, body, labelled, _: parse_ndjson(schema, body, labelled),
     "text/csv": parse_csv,
     "text/x-vw": parse_vw,
-    "application/vnd.apache.arrow.stream": lambda door, body, labelled, _: parse_arrow(
-        door, body, labelled
+    "application/vnd.apache.arrow.stream": lambda schema, body, labelled, _: parse_arrow(
+        schema, body, labelled
     ),
-    "text/x-libsvm": lambda door, body, labelled, _: parse_libsvm(door, body, labelled),
+    "text/x-libsvm": lambda schema, body, labelled, _: parse_libsvm(schema, body, labelled),
 }
 
 
 @lru_cache(64)
 def media_type(content_type: str | None) -> tuple[str, dict[str, str]]:
-    """The type and its parameters; a body without a type is taken as JSON.
-
-    Raises Problem 415 for a charset other than UTF-8.
-    """
+    """Media type and its parameters; JSON by default. Raises Problem 415 for other charsets."""
     if not content_type:
         return "application/json", {}
-    kind, *given = content_type.lower().split(";")
-    pairs = (parameter.strip().partition("=") for parameter in given)
+    kind, *rest = content_type.lower().split(";")
+    pairs = (parameter.strip().partition("=") for parameter in rest)
     parameters = {name: value.strip('"') for name, _, value in pairs}
     charset = parameters.get("charset", "utf-8")
     if charset not in ("utf-8", "us-ascii"):
-        reason = f"charset={charset} is not accepted, send UTF-8"
+        reason = f"charset={charset} is not supported; send UTF-8"
         raise Problem(415, "unsupported-media-type", reason)
     return kind.strip(), parameters
 
 
 def parse_body(
-    door: RowSchema, content_type: str | None, body: bytes, *, labelled: bool
+    schema: RowSchema, content_type: str | None, body: bytes, *, labelled: bool
 ) -> ParsedRows:
-    """Read `body` for the model behind `door`; with `labelled` every row needs a label.
+    """Parse a whole body; with `labelled` every row needs a label.
 
-    Raises Problem: 415 for an unknown content type, 400 for a body that is not of its type, 413 for
-    too many rows.
+    Raises Problem 415 for an unsupported media type, 400 for a malformed body, 413 for too many
+    rows.
     """
     kind, _ = media_type(content_type)
     check_is_plain(body)
     if kind.startswith("text/") or kind == "application/x-ndjson":
         body = body.removeprefix(MARK)
-    intake = parse_chunk(door, content_type, body, labelled=labelled)
-    check_rows(intake.count, door.limits.rows)
-    return intake
+    parsed = parse_chunk(schema, content_type, body, labelled=labelled)
+    check_rows(parsed.count, schema.limits.rows)
+    return parsed
 
 
 def parse_chunk(
-    door: RowSchema, content_type: str | None, body: bytes, *, labelled: bool
+    schema: RowSchema, content_type: str | None, body: bytes, *, labelled: bool
 ) -> ParsedRows:
-    """As `parse_body`, of any number of rows; no byte order mark is passed over."""
+    """As `parse_body`, for a chunk of an upload: no limit of rows, no byte order mark."""
     kind, parameters = media_type(content_type)
     parser = PARSERS.get(kind)
     if parser is None:
         accepted = ", ".join(PARSERS)
-        raise Problem(415, "unsupported-media-type", f"{kind} is not accepted, send {accepted}")
-    return without_long_rows(door, parser(door, body, labelled, parameters))
+        raise Problem(
+            415,
+            "unsupported-media-type",
+            f"content type {quoted(kind)} is not supported; send {accepted}",
+        )
+    return without_long_rows(schema, parser(schema, body, labelled, parameters))

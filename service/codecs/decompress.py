@@ -1,7 +1,7 @@
-"""Content encodings: compressed bodies to what they hold, piece by piece, up to a limit.
+"""Decompression of request bodies (gzip, zstd), streaming, up to a size limit.
 
-What comes out is counted as it comes, so that a small body of a huge one is refused before it is
-unpacked, and no more than one piece is held beyond the limit.
+Output is counted as it is produced, so a decompression bomb is refused after one piece beyond the
+limit.
 """
 
 import zlib
@@ -12,20 +12,20 @@ import zstandard
 
 from dualstream.wire.problems import Problem
 
-# zstd hands out whatever its input holds at once, and its densest block makes 128 KiB of 4 bytes:
-# so few bytes are given to it at a time, and more of them as long as little comes out.
-_ZSTD_SLICE, _ZSTD_MOST = 16, 128
+# zstd returns all output of its input at once, and 4 bytes can expand to 128 KiB. So the input is
+# fed in small slices, which grow while the output stays small.
+_ZSTD_MIN_SLICE, _ZSTD_MAX_SLICE = 16, 128
 _ZSTD_HEAD = 18
-"""Bytes of the longest head of a frame."""
+"""Maximum bytes of a frame header."""
 _GZIP_SLICE = 64 * 1024
 _PIECE = 256 * 1024
-"""What is much to come out at once: others are not to wait for more."""
-# Senders over HTTP use no larger window (RFC 9659).
+"""Output per step above which slices stay small, so that other requests do not wait."""
+# Maximum window of zstd over HTTP (RFC 9659).
 _WINDOW = 8 * 1024 * 1024
 
 
 class _Stream(Protocol):
-    """One member of gzip, or one frame of zstd."""
+    """Decompressor of one gzip member or one zstd frame."""
 
     @property
     def eof(self) -> bool: ...
@@ -34,25 +34,25 @@ class _Stream(Protocol):
 
 
 class Inflating:
-    """A compressed body on its way in: `feed` it, or take its `pieces`, then `finish`.
+    """Streaming decompressor of one body: call `feed` or `pieces` per chunk, then `finish`.
 
-    Raises Problem 400, and 413 where more than `limit` bytes come out.
+    Raises Problem 400 for damaged data, 413 for more than `limit` bytes of output.
     """
 
     def __init__(self, encoding: str, limit: int) -> None:
         self._encoding = encoding
         self._limit = limit
         self._size = 0
-        self._pieces_of, self._least, self._most = _ENCODINGS[encoding]
-        self._slice = self._least
+        self._pieces_of, self._min_slice, self._max_slice = _ENCODINGS[encoding]
+        self._slice = self._min_slice
         self._open: list[_Stream] = []
 
     def feed(self, chunk: bytes) -> bytes:
-        """What the next bytes of the body hold."""
+        """Decompress the next bytes of the body."""
         return b"".join(self.pieces(chunk))
 
     def pieces(self, chunk: bytes) -> Iterator[bytes]:
-        """What the next bytes of the body hold, little by little; to be gone through to its end."""
+        """Decompress the next bytes piece by piece; the caller must exhaust the iterator."""
         start = 0
         try:
             while start < len(chunk):
@@ -60,26 +60,26 @@ class Inflating:
                 for piece in self._pieces_of(chunk[start:stop], self._open):
                     self._size += len(piece)
                     if self._size > self._limit:
-                        detail = f"the body inflates to more than {self._limit} bytes"
+                        detail = f"the body has more than {self._limit} bytes when decompressed"
                         raise Problem(413, "body-too-large", detail)
                     yield piece
                 is_dense = self._size - so_far >= _PIECE
-                self._slice = self._least if is_dense else min(2 * self._slice, self._most)
+                self._slice = self._min_slice if is_dense else min(2 * self._slice, self._max_slice)
                 start = stop
         except (zlib.error, zstandard.ZstdError) as error:
             raise self._malformed(f"is damaged: {error}") from None
 
     def finish(self) -> None:
-        """The body has ended. Raises Problem 400 where it is cut short."""
+        """End of the body. Raises Problem 400 if it is truncated."""
         if not self._open or not self._open[0].eof:
-            raise self._malformed("ends too early")
+            raise self._malformed("is truncated")
 
     def _malformed(self, reason: str) -> Problem:
         return Problem(400, "malformed-body", f"the {self._encoding} body {reason}")
 
 
 def _gzip_pieces(chunk: bytes, opened: list[_Stream]) -> Iterator[bytes]:
-    """Of members one behind the other; the last one met is left in `opened`."""
+    """Decompress concatenated members; `opened` holds the current one."""
     while True:
         if not opened or opened[0].eof:
             opened[:] = [zlib.decompressobj(wbits=31)]
@@ -92,9 +92,9 @@ def _gzip_pieces(chunk: bytes, opened: list[_Stream]) -> Iterator[bytes]:
 
 
 class _Frame:
-    """One frame of zstd; whether it holds as much as it says the library does not always look at.
+    """One zstd frame. Checks the content size in its header.
 
-    It does when a frame comes in one piece, and how one comes must not matter.
+    The library checks it only if the frame arrives in one piece.
     """
 
     def __init__(self) -> None:
@@ -116,12 +116,14 @@ class _Frame:
         piece = self._stream.decompress(chunk)
         self._size += len(piece)
         if self.eof and zstandard.frame_content_size(self._head) not in (-1, self._size):
-            raise zstandard.ZstdError(f"a frame holds {self._size} bytes, and says otherwise")
+            raise zstandard.ZstdError(
+                f"a frame has {self._size} bytes, but its header states another size"
+            )
         return piece
 
 
 def _zstd_pieces(chunk: bytes, opened: list[_Stream]) -> Iterator[bytes]:
-    """Of frames one behind the other; the last one met is left in `opened`."""
+    """Decompress concatenated frames; `opened` holds the current one."""
     while chunk:
         if not opened or opened[0].eof:
             opened[:] = [_Frame()]
@@ -133,13 +135,13 @@ def _zstd_pieces(chunk: bytes, opened: list[_Stream]) -> Iterator[bytes]:
 _Pieces = Callable[[bytes, list[_Stream]], Iterator[bytes]]
 _ENCODINGS: dict[str, tuple[_Pieces, int, int]] = {
     "gzip": (_gzip_pieces, _GZIP_SLICE, _GZIP_SLICE),
-    "zstd": (_zstd_pieces, _ZSTD_SLICE, _ZSTD_MOST),
+    "zstd": (_zstd_pieces, _ZSTD_MIN_SLICE, _ZSTD_MAX_SLICE),
 }
-"""How each is taken apart, and how many bytes of it at a time: at least, and at most."""
+"""Encoding -> decompressor, and the minimum and maximum bytes of input per step."""
 
 
 def content_encoding(header: str) -> str | None:
-    """The encoding that a Content-Encoding header names, None for none. Raises Problem 415."""
+    """Encoding of a Content-Encoding header; None without one. Raises Problem 415."""
     name = header.strip().lower()
     name = "gzip" if name == "x-gzip" else name
     if name in ("", "identity"):

@@ -1,7 +1,7 @@
-"""application/json: one sample, {"samples": [...]}, or columns {"x": [...], "y": [...]}.
+"""Exact JSON parser: one sample, {"samples": [...]}, or columns {"x": [...], "y": [...]}.
 
-A body is first decoded as a whole by a typed decoder. Only when that fails, or when an object may
-hold a name twice, is it decoded again row by row, so that the bad rows alone are refused.
+A typed decoder decodes the body as a whole. If that fails, or if an object may have a duplicate
+name, the body is decoded again row by row, so that only invalid rows are refused.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from dualstream.service.codecs.parsed_rows import IntakeBuilder, ParsedRows
+from dualstream.service.codecs.parsed_rows import ParsedRows, RowsBuilder
 from dualstream.service.codecs.row_schema import BadRow, Features, Label, RowSchema, pointer_step
 from dualstream.wire.problems import Problem, quoted
 
@@ -21,7 +21,7 @@ _Y = float | int | bool | str | None
 
 
 class Sample(Struct, forbid_unknown_fields=True):
-    """One row: features, label, weight, and an id under which it is learned once."""
+    """One row: features, label, weight, and an id. Each id is learned once."""
 
     x: _X
     y: _Y | UnsetType = UNSET
@@ -30,13 +30,13 @@ class Sample(Struct, forbid_unknown_fields=True):
 
 
 class Samples(Struct, forbid_unknown_fields=True):
-    """Many rows, each whole."""
+    """Many rows, as objects."""
 
     samples: list[Sample]
 
 
 class Columns(Struct, forbid_unknown_fields=True):
-    """Many rows, field by field; a null in `ids` is a row without one."""
+    """Many rows, as columns; a null in `ids` is a row without an id."""
 
     x: list[_X]
     y: list[_Y] | UnsetType = UNSET
@@ -61,52 +61,52 @@ _columns = msgspec.json.Decoder(Columns)
 _raw_samples = msgspec.json.Decoder(_RawSamples)
 _raw_columns = msgspec.json.Decoder(_RawColumns)
 _y: msgspec.json.Decoder[Label | None] = msgspec.json.Decoder(_Y)
-# A number too large for a float is no fault of the body; the row that holds it is refused.
+# A number that is too large for a float makes its row invalid, not the body.
 _any = msgspec.json.Decoder(float_hook=float)
 
 _COLUMNS = {"y": "y", "weight": "weight", "ids": "id"}
-"""Columns beside x, and what a sample calls them."""
+"""Columns other than x -> field of a sample."""
 _ID_OF_SAMPLES, _ID_OF_COLUMNS = "/samples/{}/id", "/ids/{}"
 
 
 def parse_exactly(
-    door: RowSchema, body: bytes, labelled: bool, waiting: bool = False
+    schema: RowSchema, body: bytes, labelled: bool, waiting: bool = False
 ) -> ParsedRows:
-    """Rows of a JSON body; with `waiting` each needs an id of its own, and no label.
+    """Parse a JSON body; with `waiting` each row needs a unique id, and no label.
 
-    Raises Problem 400 where it is not JSON, 422 where it has no rows.
+    Raises Problem 400 for invalid JSON, 422 for JSON of another shape.
     """
-    reader = _Reader(door, labelled, waiting)
+    reader = _Reader(schema, labelled, waiting)
     try:
         if b'"samples"' in body[:64]:
             return reader.samples(body)
         return reader.sample_or_columns(body)
     except msgspec.ValidationError as wrong:
-        return _parse_by_rows(reader.anew(), body, wrong)
+        return _parse_by_rows(reader.empty_copy(), body, wrong)
     except msgspec.DecodeError as broken:
         raise _broken(body, str(broken)) from None
     except UnicodeDecodeError:
         raise Problem(400, "malformed-body", "the body is not UTF-8") from None
-    except _NamesTwice:
-        return _parse_by_rows(reader.anew(), body, None)
+    except _DuplicateNames:
+        return _parse_by_rows(reader.empty_copy(), body, None)
 
 
-class _NamesTwice(Exception):
-    """An object of the body may hold a name twice; the typed decoder would keep the last."""
+class _DuplicateNames(Exception):
+    """An object may have duplicate names. The typed decoder keeps only the last value."""
 
 
 class _Reader:
-    """Turns typed rows into an Intake."""
+    """Adds decoded rows to a RowsBuilder."""
 
-    def __init__(self, door: RowSchema, labelled: bool, waiting: bool) -> None:
-        self._given = door, labelled, waiting
+    def __init__(self, schema: RowSchema, labelled: bool, waiting: bool) -> None:
+        self._arguments = schema, labelled, waiting
         self._labelled = labelled
-        self._is_hashed = door.is_hashed
-        self._build = IntakeBuilder(door, labelled, waiting)
+        self._is_hashed = schema.is_hashed
+        self._builder = RowsBuilder(schema, labelled, waiting)
 
-    def anew(self) -> "_Reader":
-        """One of the same kind that holds no row yet."""
-        return _Reader(*self._given)
+    def empty_copy(self) -> "_Reader":
+        """A reader with the same arguments and no rows."""
+        return _Reader(*self._arguments)
 
     def sample_or_columns(self, body: bytes) -> ParsedRows:
         try:
@@ -114,17 +114,17 @@ class _Reader:
         except msgspec.ValidationError:
             return self.columns(body)
         if body.count(b":") != _colons(sample, body):
-            raise _NamesTwice
-        self._take(0, "", sample.x, sample.y, sample.weight, sample.id)
-        return self._build.intake(single=True)
+            raise _DuplicateNames
+        self._add(0, "", sample.x, sample.y, sample.weight, sample.id)
+        return self._builder.build(single=True)
 
     def samples(self, body: bytes) -> ParsedRows:
         samples = _samples.decode(body).samples
         if body.count(b":") != 1 + sum(_colons(sample, body) for sample in samples):
-            raise _NamesTwice
-        for place, row in enumerate(samples):
-            self._take(place, f"/samples/{place}", row.x, row.y, row.weight, row.id)
-        return self._build.intake(id_pointer=_ID_OF_SAMPLES)
+            raise _DuplicateNames
+        for index, row in enumerate(samples):
+            self._add(index, f"/samples/{index}", row.x, row.y, row.weight, row.id)
+        return self._builder.build(id_pointer=_ID_OF_SAMPLES)
 
     def columns(self, body: bytes) -> ParsedRows:
         columns = _columns.decode(body)
@@ -134,24 +134,24 @@ class _Reader:
         expected += sum(len(x) for x in columns.x if isinstance(x, dict))
         expected += sum(_colons_in(id_, body) for id_ in ids)
         if body.count(b":") != expected:
-            raise _NamesTwice
-        for place, x in enumerate(columns.x):
-            self._take(place, "", x, ys[place], weights[place], ids[place], column=True)
-        return self._build.intake(id_pointer=_ID_OF_COLUMNS)
+            raise _DuplicateNames
+        for index, x in enumerate(columns.x):
+            self._add(index, "", x, ys[index], weights[index], ids[index], column=True)
+        return self._builder.build(id_pointer=_ID_OF_COLUMNS)
 
-    def raw_sample(self, place: int, prefix: str, raw: bytes, column: bool = False) -> None:
-        """Take one row from its own bytes, or refuse it alone."""
+    def raw_sample(self, index: int, prefix: str, raw: bytes, column: bool = False) -> None:
+        """Add one row from its JSON, or its error."""
         try:
             sample = _checked_sample(raw, self._is_hashed)
         except (msgspec.ValidationError, BadRow) as wrong:
-            pointer, reason = _told(wrong, raw)
-            self._refuse(place, prefix, pointer, reason, column)
+            pointer, reason = _explain(wrong, raw)
+            self._refuse(index, prefix, pointer, reason, column)
             return
-        self._take(place, prefix, sample.x, sample.y, sample.weight, sample.id, column)
+        self._add(index, prefix, sample.x, sample.y, sample.weight, sample.id, column)
 
-    def _take(
+    def _add(
         self,
-        place: int,
+        index: int,
         prefix: str,
         x: Features,
         y: Label | None | UnsetType,
@@ -162,30 +162,33 @@ class _Reader:
         try:
             if y is UNSET:
                 if self._labelled:
-                    raise BadRow("/y", "the label is missing")
+                    raise BadRow("/y", "the label `y` is missing")
                 y = None
             c = 1.0 if weight is UNSET else weight
-            self._build.take(place, x, y, c, None if id_ is UNSET else id_)
+            self._builder.add(index, x, y, c, None if id_ is UNSET else id_)
         except BadRow as bad:
-            self._refuse(place, prefix, bad.pointer, bad.reason, column)
+            self._refuse(index, prefix, bad.pointer, bad.reason, column)
 
-    def _refuse(self, place: int, prefix: str, pointer: str, reason: str, column: bool) -> None:
-        where = _into_column(pointer, place) if column else prefix + pointer
-        self._build.refuse(place, where, reason)
+    def _refuse(self, index: int, prefix: str, pointer: str, reason: str, column: bool) -> None:
+        where = _column_pointer(pointer, index) if column else prefix + pointer
+        self._builder.refuse(index, where, reason)
 
-    def intake(self, single: bool = False, id_pointer: str = "/id") -> ParsedRows:
-        return self._build.intake(single, id_pointer)
+    def build(self, single: bool = False, id_pointer: str = "/id") -> ParsedRows:
+        return self._builder.build(single, id_pointer)
 
 
 def _colons(sample: Sample, body: bytes) -> int:
-    """How many colons its JSON has when no string but the id holds one and no name comes twice."""
+    """Colons in the sample's JSON if only its id contains any and no name is duplicated.
+
+    A different count means that the body needs the exact check for duplicate names.
+    """
     named = len(sample.x) if isinstance(sample.x, dict) else 0
     given = (sample.y is not UNSET) + (sample.weight is not UNSET) + (sample.id is not UNSET)
     return 1 + named + given + _colons_in(sample.id, body)
 
 
 def _colons_in(id_: str | int | None | UnsetType, body: bytes) -> int:
-    """How many colons an id has in a body; ones that are written in another way are not counted."""
+    """Colons of an id in the body; 0 if the body has escapes, which force the exact check."""
     if not isinstance(id_, str) or ":" not in id_ or b"\\" in body:
         return 0
     return id_.count(":")
@@ -196,7 +199,7 @@ def _column(columns: Columns | _RawColumns, name: str, rows: int, default: list[
     if column is UNSET:
         return default
     if len(column) != rows:
-        reason = f"x has {rows} rows and {name} has {len(column)}"
+        reason = f"x has {rows} rows but {name} has {len(column)}; send one value per row"
         raise Problem(422, "invalid-body", reason)
     return list(column)
 
@@ -204,7 +207,7 @@ def _column(columns: Columns | _RawColumns, name: str, rows: int, default: list[
 def _parse_by_rows(
     reader: "_Reader", body: bytes, wrong: msgspec.ValidationError | None
 ) -> ParsedRows:
-    """The rows of a body that the typed decoder refused: each is decoded on its own."""
+    """Parse a body row by row, after the typed decoder has refused it as a whole."""
     try:
         content = _any.decode(body)
     except RecursionError:
@@ -215,24 +218,24 @@ def _parse_by_rows(
         raise Problem(400, "malformed-body", "the body is not UTF-8") from None
     try:
         if isinstance(content, dict) and "samples" in content:
-            for place, raw in enumerate(_raw_samples.decode(body).samples):
-                reader.raw_sample(place, f"/samples/{place}", bytes(raw))
-            return reader.intake(id_pointer=_ID_OF_SAMPLES)
+            for index, raw in enumerate(_raw_samples.decode(body).samples):
+                reader.raw_sample(index, f"/samples/{index}", bytes(raw))
+            return reader.build(id_pointer=_ID_OF_SAMPLES)
         if _holds_columns(content):
             _take_raw_columns(reader, _raw_columns.decode(body))
-            return reader.intake(id_pointer=_ID_OF_COLUMNS)
+            return reader.build(id_pointer=_ID_OF_COLUMNS)
     except msgspec.ValidationError as error:
-        pointer, reason = _told(error)
+        pointer, reason = _explain(error)
         raise Problem(422, "invalid-body", f"{reason} at {pointer or '/'}") from None
     if not isinstance(content, dict):
-        reason = str(wrong) if wrong else "expected an object"
+        reason = str(wrong) if wrong else "the body must be a JSON object"
         raise Problem(422, "invalid-body", reason)
     reader.raw_sample(0, "", body)
-    return reader.intake(single=True)
+    return reader.build(single=True)
 
 
 def _holds_columns(content: Any) -> bool:
-    """Columns are told from a single sample by lists: of rows in x, or of labels beside x."""
+    """Is this columns, not one sample: a list of rows in x, or a list of labels in y?"""
     x = content.get("x") if isinstance(content, dict) else None
     if not isinstance(x, list):
         return False
@@ -246,36 +249,36 @@ def _take_raw_columns(reader: _Reader, columns: _RawColumns) -> None:
         for name in _COLUMNS
         if getattr(columns, name) is not UNSET
     }
-    for place, x in enumerate(columns.x):
+    for index, x in enumerate(columns.x):
         fields = [b'"x":' + bytes(x)]
         fields += [
-            f'"{_COLUMNS[name]}":'.encode() + bytes(part[place])
+            f'"{_COLUMNS[name]}":'.encode() + bytes(part[index])
             for name, part in parts.items()
-            if name != "ids" or bytes(part[place]) != b"null"
+            if name != "ids" or bytes(part[index]) != b"null"
         ]
-        reader.raw_sample(place, "", b"{" + b",".join(fields) + b"}", column=True)
+        reader.raw_sample(index, "", b"{" + b",".join(fields) + b"}", column=True)
 
 
-def _into_column(pointer: str, place: int) -> str:
-    """/x/3 of row 5 is /x/5/3 of the columns."""
+def _column_pointer(pointer: str, index: int) -> str:
+    """Pointer within columns: /x/3 of row 5 is /x/5/3."""
     head, _, tail = pointer[1:].partition("/")
     head = "ids" if head == "id" else head
-    return f"/{head}/{place}" + (f"/{tail}" if tail else "")
+    return f"/{head}/{index}" + (f"/{tail}" if tail else "")
 
 
-_PLACE = re.compile(r" - at `\$(.*)`$")
+_DECODER_PATH = re.compile(r" - at `\$(.*)`$")
 
 
-def _told(wrong: Exception, raw: bytes = b"") -> tuple[str, str]:
-    """Pointer and reason of what the decoder, or the door, said of the sample `raw`."""
+def _explain(wrong: Exception, raw: bytes = b"") -> tuple[str, str]:
+    """JSON pointer and reason of an error in the sample `raw`."""
     if isinstance(wrong, BadRow):
         return wrong.pointer, wrong.reason
     text = str(wrong)
-    found = _PLACE.search(text)
+    found = _DECODER_PATH.search(text)
     if not found:
         return "", text
     reason = text[: found.start()].replace("`", "")
-    if found.group(1) == ".x[...]":  # the decoder does not say which value of an object it was
+    if found.group(1) == ".x[...]":  # msgspec does not name the key
         name = _first_bad_name(raw)
         return f"/x/{pointer_step(name)}" if name else "/x", reason
     steps = found.group(1).replace("]", "").replace("[", ".")
@@ -283,11 +286,11 @@ def _told(wrong: Exception, raw: bytes = b"") -> tuple[str, str]:
 
 
 def _first_bad_name(raw: bytes) -> str:
-    """The first name in x whose value is no number, bool or string."""
-    # Python reads no integer of more than 4,300 digits, but any float.
+    """The first name in x whose value is not a number, bool or string."""
+    # parse_int=float, because Python refuses integers of more than 4,300 digits.
     try:
         pairs: _Pairs = json.loads(raw, object_pairs_hook=_Pairs, parse_int=float)
-    except (RecursionError, ValueError):  # msgspec stops at what is no JSON only if it gets there
+    except (RecursionError, ValueError):  # invalid JSON after the value that msgspec refused
         return ""
     for name, x in reversed(pairs):
         if name == "x" and isinstance(x, _Pairs):
@@ -301,7 +304,7 @@ _INF = float("inf")
 
 
 class RepeatedNames(dict[str, float | bool | str]):
-    """An object in which names stand twice: `items()` gives every pair, in order of arrival."""
+    """Object with duplicate names: `items()` returns every pair, in order."""
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(pairs)
@@ -317,40 +320,40 @@ class RepeatedNames(dict[str, float | bool | str]):
 
 
 def _checked_sample(raw: bytes, is_hashed: bool) -> Sample:
-    """The sample in `raw`, with every pair of its features where names may stand twice.
+    """Decode a sample, keeping duplicate names of hashed features, whose values are summed.
 
-    Only features by name are summed; any other name that stands twice raises BadRow.
+    Any other duplicate name raises BadRow.
     """
     sample = _sample.decode(raw)
     if raw.count(b":") == _colons(sample, raw):
         return sample
 
     pairs: _Pairs = json.loads(raw, object_pairs_hook=_Pairs)
-    _refuse_name_twice(pairs)
+    _refuse_duplicates(pairs)
     x = next(value for name, value in pairs if name == "x")
     if isinstance(x, _Pairs):
         if is_hashed:
             sample.x = RepeatedNames(x)
         else:
-            _refuse_name_twice(x)
+            _refuse_duplicates(x)
     return sample
 
 
 class _Pairs(list[tuple[str, Any]]):
-    """What an object of JSON holds, in order of arrival."""
+    """(name, value) pairs of a JSON object, in order."""
 
 
-def _refuse_name_twice(pairs: _Pairs) -> None:
-    """Raise BadRow where an object holds a name twice."""
+def _refuse_duplicates(pairs: _Pairs) -> None:
+    """Raise BadRow for a duplicate name."""
     seen: set[str] = set()
     for name, _ in pairs:
         if name in seen:
-            raise BadRow("", f"{quoted(name)} is there twice")
+            raise BadRow("", f"{quoted(name)} is used twice in the object")
         seen.add(name)
 
 
 def plain_sample(raw: bytes) -> Sample | None:
-    """The sample whose JSON is `raw`; None where it is none, or may hold a name twice."""
+    """Decode a sample; None if it is invalid or may have a duplicate name."""
     try:
         sample = _sample.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -359,7 +362,7 @@ def plain_sample(raw: bytes) -> Sample | None:
 
 
 def plain_label(raw: bytes) -> Label | None:
-    """The label whose JSON is `raw`, None where it is none."""
+    """Decode a label; None if it is invalid."""
     try:
         return _y.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -367,15 +370,15 @@ def plain_label(raw: bytes) -> Label | None:
 
 
 def read_sample(raw: bytes, is_hashed: bool) -> Sample:
-    """The sample whose JSON is `raw`; raises BadRow for what is none."""
+    """Decode a sample; raises BadRow."""
     try:
         try:
             return _checked_sample(raw, is_hashed)
         except msgspec.ValidationError as wrong:
-            # Where it is no JSON either, this is what to say.
+            # Invalid JSON is the more useful error: raise DecodeError for it.
             with suppress(msgspec.ValidationError, RecursionError):
                 _any.decode(raw)
-            raise BadRow(*_told(wrong, raw)) from None
+            raise BadRow(*_explain(wrong, raw)) from None
     except msgspec.DecodeError as broken:
         raise BadRow("", str(broken)) from None
     except UnicodeDecodeError:
@@ -386,7 +389,7 @@ _BYTE = re.compile(r"\(byte (\d+)\)")
 
 
 def _broken(body: bytes, text: str) -> Problem:
-    """400 that names the byte at which the body stops being JSON."""
+    """Problem 400 with the byte offset of the JSON error."""
     found = _BYTE.search(text)
     byte = int(found.group(1)) if found else len(body)
     detail = text if found else f"{text} (byte {byte})"

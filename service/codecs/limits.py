@@ -1,7 +1,7 @@
-"""How many rows a request may hold, and how many non-zeros a row: checked of what was read.
+"""Limits of rows per request and non-zeros per row, checked after parsing.
 
-Whatever the format, before anything is journalled: what stands in the journal is applied by
-everybody, whatever limits are set there.
+The checks run before rows are journalled. Journalled rows are applied without limits, so that
+processes with other settings reach the same state.
 """
 
 from collections.abc import Sequence
@@ -15,39 +15,39 @@ from dualstream.solvers import Batch
 from dualstream.wire.problems import Problem, RowError
 
 
-def check_rows(count: int, most: int | None) -> None:
-    """Raise Problem 413 for more rows, bad ones counted, than a request may hold."""
-    if most is not None and count > most:
-        detail = f"the request holds more than {most} rows; send them in several requests"
+def check_rows(count: int, limit: int | None) -> None:
+    """Raise Problem 413 if a request has more rows, valid or not, than `limit`."""
+    if limit is not None and count > limit:
+        detail = f"the request has more than {limit} rows; split it into smaller requests"
         raise Problem(413, "too-many-rows", detail)
 
 
-def without_long_rows(door: RowSchema, intake: ParsedRows) -> ParsedRows:
-    """The rows that are not too long; those that are stand among the errors."""
-    rows, most = intake.rows, door.limits.nonzeros
-    # Listed rows were checked one by one.
-    if not isinstance(rows, Batch) or len(rows.indices) <= most:
-        return intake
+def without_long_rows(schema: RowSchema, parsed: ParsedRows) -> ParsedRows:
+    """Move rows with too many non-zeros to the errors."""
+    rows, limit = parsed.rows, schema.limits.nonzeros
+    # RowsBuilder has checked listed rows.
+    if not isinstance(rows, Batch) or len(rows.indices) <= limit:
+        return parsed
     sizes = np.diff(rows.indptr)
-    if int(sizes.max()) <= most:
-        return intake
-    places = np.asarray(intake.places)
+    if int(sizes.max()) <= limit:
+        return parsed
+    row_indices = np.asarray(parsed.row_indices)
     too_long = [
-        RowError(int(places[row]), "/x", too_many_nonzeros(int(sizes[row]), most))
-        for row in np.flatnonzero(sizes > most).tolist()
+        RowError(int(row_indices[row]), "/x", too_many_nonzeros(int(sizes[row]), limit))
+        for row in np.flatnonzero(sizes > limit).tolist()
     ]
-    good = np.flatnonzero(sizes <= most)
+    good = np.flatnonzero(sizes <= limit)
     kept = rows.take(good)
     return replace(
-        intake,
+        parsed,
         rows=kept,
-        places=places[good].tolist(),
-        errors=sorted([*intake.errors, *too_long], key=lambda error: error.index),
-        names_beside=_names_of(kept, intake.names_beside),
+        row_indices=row_indices[good].tolist(),
+        errors=sorted([*parsed.errors, *too_long], key=lambda error: error.index),
+        batch_names=_names_of(kept, parsed.batch_names),
     )
 
 
 def _names_of(rows: Batch, names: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
-    """Names of features that these rows have: those of others would stay in the journal."""
-    places = set(rows.indices.tolist()) if names else set()
-    return [pair for pair in names if pair[0] in places]
+    """Names of features in these rows; the names of refused rows are not journalled."""
+    indices = set(rows.indices.tolist()) if names else set()
+    return [pair for pair in names if pair[0] in indices]

@@ -1,4 +1,4 @@
-"""What a request's body holds: the good rows, and the bad ones with their reasons."""
+"""Parsed rows of a request body: valid rows in CSR layout, invalid rows as errors."""
 
 from collections.abc import Sequence
 from itertools import accumulate, chain
@@ -18,33 +18,34 @@ from dualstream.wire.problems import RowError
 
 
 class ListedRows(msgspec.Struct):
-    """A few rows as Python lists: a group of requests becomes arrays once, not one by one.
+    """Rows as Python lists in CSR layout, for small requests.
 
-    Laid out as a Batch: indptr from 0, indices from 0 and sorted within a row, no zeros. The
-    door has checked each row, and nothing is looked at again.
+    A group of requests is converted to arrays once, because one conversion per request costs more.
+    `indptr` and `indices` count from 0, indices are sorted within a row, values are non-zero. The
+    row schema has checked every row.
     """
 
     indptr: list[int]
     indices: list[int]
     values: list[float]
     labels: list[float] | list[str]
-    """Class texts where the task is multiclass."""
+    """Class texts if the task is multiclass."""
     weights: list[float]
     dim: int
     names: list[tuple[int, str]] = []
-    """Places and names of features that the journal may not know yet."""
+    """(index, name) pairs of features that the journal may not hold yet."""
     name_ends: list[int] = []
-    """Where the names of each row end; without names it is empty."""
+    """End of each row's names in `names`; empty without names."""
     ids: dict[int, str] = {}
-    """The ids of those rows that have one."""
+    """Row -> id, of the rows that have one."""
     served_scores: list[float] = []
-    """Where the labels came late: what the rows were served with; else it is empty."""
+    """Scores that late-labelled rows were served with; empty for other rows."""
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def names_of(self, first: int, stop: int) -> list[tuple[int, str]]:
-        """The names that came with the rows from `first` to before `stop`."""
+        """New names in rows `first` to `stop` - 1."""
         if not self.names:
             return []
         return self.names[self.name_ends[first - 1] if first else 0 : self.name_ends[stop - 1]]
@@ -54,7 +55,7 @@ Rows = ListedRows | Batch
 
 
 def as_batch(pieces: Sequence[Rows]) -> Batch:
-    """All rows of some pieces of one width, in order."""
+    """Concatenate rows of equal width to one Batch."""
     if len(pieces) == 1:
         return _as_arrays(pieces[0])
     listed = [piece for piece in pieces if isinstance(piece, ListedRows)]
@@ -95,7 +96,7 @@ def _as_arrays(rows: Rows) -> Batch:
         labels,
         np.array(rows.weights, np.float64),
     )
-    if rows.served_scores:  # they have waited in the store, which may be damaged
+    if rows.served_scores:  # read from the store, whose data may be damaged: check again
         return Batch(*columns, rows.dim, classes, np.array(rows.served_scores, np.float64))
     return Batch.of_checked(*columns, rows.dim, classes)
 
@@ -103,86 +104,91 @@ def _as_arrays(rows: Rows) -> Batch:
 def labels_and_classes(
     labels: Sequence[float | str] | np.ndarray,
 ) -> tuple[np.ndarray, tuple[str, ...]]:
-    """The labels of a Batch and its classes, from numbers or from class texts."""
+    """Labels and classes of a Batch, from numbers or class texts."""
     if len(labels) and isinstance(labels[0], str):
         return class_places([str(text) for text in labels])
     return np.asarray(labels, np.float64), ()
 
 
 def class_texts(rows: Rows) -> list[float] | list[str] | np.ndarray:
-    """The labels as the journal holds them: numbers, or class texts."""
+    """Labels in the journal's form: numbers, or class texts."""
     if isinstance(rows, Batch) and rows.classes:
         return [rows.classes[int(place)] for place in rows.labels.tolist()]
     return rows.labels
 
 
 class ParsedRows(msgspec.Struct):
-    """What a request's body holds: the good rows, their places in it, and the bad ones."""
+    """Result of parsing a request body: valid rows, their indices in the body, errors."""
 
     rows: Rows
-    places: Sequence[int]
+    row_indices: Sequence[int]
+    """Index in the body of each valid row."""
     errors: list[RowError] = []
     single: bool = False
+    """Is the body one sample, not a list?"""
     id_pointer: str = "/id"
-    """Where the id of a row stands in the body, with {} for the row's place."""
-    names_beside: Sequence[tuple[int, str]] = ()
-    """Names that come with rows that are a Batch, which holds none."""
+    """JSON pointer of a row's id, with {} for the row's index."""
+    batch_names: Sequence[tuple[int, str]] = ()
+    """New names of rows that are a Batch; a Batch has no names."""
 
     @property
     def count(self) -> int:
-        """Rows in the body, good and bad together."""
-        return len(self.places) + len(self.errors)
+        """Number of rows in the body, valid and invalid."""
+        return len(self.row_indices) + len(self.errors)
 
     @property
     def labels(self) -> list[float] | list[str]:
-        """Of the good rows, as the learner sees them: numbers, or class texts."""
+        """Labels of the valid rows: numbers, or class texts."""
         labels = class_texts(self.rows)
         return list(labels.tolist()) if isinstance(labels, np.ndarray) else labels
 
     @property
     def names(self) -> Sequence[tuple[int, str]]:
-        """Places and names of features that the journal may not know yet."""
-        return self.rows.names if isinstance(self.rows, ListedRows) else self.names_beside
+        """(index, name) pairs of features that the journal may not hold yet."""
+        return self.rows.names if isinstance(self.rows, ListedRows) else self.batch_names
 
 
-class IntakeBuilder:
-    """Collects a request's rows, good and bad, in their order."""
+class RowsBuilder:
+    """Builds ParsedRows row by row.
 
-    def __init__(self, door: RowSchema, labelled: bool, waiting: bool = False) -> None:
-        self._door = door
+    With `waiting`, rows wait for their labels and need unique ids, by which labels find them.
+    """
+
+    def __init__(self, schema: RowSchema, labelled: bool, waiting: bool = False) -> None:
+        self._schema = schema
         self._labelled = labelled
-        self._most_nonzeros = door.limits.nonzeros
-        # Rows that wait for their labels need ids, by which these find them.
+        self._max_nonzeros = schema.limits.nonzeros
         self._waiting = waiting
         self._ids: set[str] = set()
-        self._rows = ListedRows([0], [], [], [], [], door.dim)
-        self._places: list[int] = []
+        self._rows = ListedRows([0], [], [], [], [], schema.dim)
+        self._row_indices: list[int] = []
         self._errors: list[RowError] = []
 
-    def refuse(self, place: int, pointer: str, reason: str, line: int | None = None) -> None:
-        self._errors.append(RowError(place, pointer, reason, line))
+    def refuse(self, index: int, pointer: str, reason: str, line: int | None = None) -> None:
+        """Add an error for row `index` of the body."""
+        self._errors.append(RowError(index, pointer, reason, line))
 
-    def take(
+    def add(
         self,
-        place: int,
+        index: int,
         x: Features,
         y: Label | None,
         weight: float,
         id_: str | int | None = None,
     ) -> None:
-        """Add the row at `place` of the request; raises BadRow and adds nothing."""
-        door, rows = self._door, self._rows
-        indices, values, names = door.features(x)
-        if len(indices) > self._most_nonzeros:
-            raise BadRow("/x", too_many_nonzeros(len(indices), self._most_nonzeros))
-        label = door.label(y) if self._labelled else 0.0
+        """Validate and add row `index` of the body. Raises BadRow, and adds nothing then."""
+        schema, rows = self._schema, self._rows
+        indices, values, names = schema.features(x)
+        if len(indices) > self._max_nonzeros:
+            raise BadRow("/x", too_many_nonzeros(len(indices), self._max_nonzeros))
+        label = schema.label(y) if self._labelled else 0.0
         if weight != 1.0:
-            door.check_weight(weight)
+            schema.check_weight(weight)
         if self._waiting:
             rows.ids[len(rows)] = self._new_id(id_)
         elif id_ is not None and self._labelled:
-            rows.ids[len(rows)] = door.id(id_)
-        if (self._labelled or self._waiting) and door.is_hashed:
+            rows.ids[len(rows)] = schema.id(id_)
+        if (self._labelled or self._waiting) and schema.is_hashed:
             rows.names += names
             rows.name_ends.append(len(rows.names))
         rows.weights.append(weight)
@@ -190,21 +196,23 @@ class IntakeBuilder:
         rows.indices += indices
         rows.values += values
         rows.indptr.append(len(rows.indices))
-        self._places.append(place)
+        self._row_indices.append(index)
 
     def _new_id(self, given: str | int | None) -> str:
         if given is None:
-            raise BadRow("/id", "the id is missing, by which its label is to find the row")
-        id_ = self._door.id(given)
+            raise BadRow(
+                "/id", "the id is missing; `remember=true` needs one to match the label later"
+            )
+        id_ = self._schema.id(given)
         if id_ in self._ids:
-            raise BadRow("/id", f"the id {id_!r} stands in the request twice")
+            raise BadRow("/id", f"the id {id_!r} is used twice in the request")
         self._ids.add(id_)
         return id_
 
     @property
     def listed(self) -> ListedRows:
-        """The good rows so far."""
+        """Valid rows so far."""
         return self._rows
 
-    def intake(self, single: bool = False, id_pointer: str = "/id") -> ParsedRows:
-        return ParsedRows(self._rows, self._places, self._errors, single, id_pointer)
+    def build(self, single: bool = False, id_pointer: str = "/id") -> ParsedRows:
+        return ParsedRows(self._rows, self._row_indices, self._errors, single, id_pointer)

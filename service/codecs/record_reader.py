@@ -1,7 +1,7 @@
-"""How formats of records are read: quickly by a kernel, and exactly where that does not go on.
+"""Parser of line and record formats: a compiled kernel, and an exact reader for unusual records.
 
-A record is a line, or in CSV what its quotes hold together. One that is no row is refused alone,
-with its line; blank ones are none.
+A record is a line; a CSV record may span lines inside quotes. An invalid record is refused on its
+own, with its line number. Blank records are skipped.
 """
 
 from collections.abc import Callable
@@ -10,135 +10,136 @@ from typing import Protocol
 import numpy as np
 
 from dualstream.service.codecs.json_exact import RepeatedNames
-from dualstream.service.codecs.parsed_rows import IntakeBuilder, ParsedRows
+from dualstream.service.codecs.parsed_rows import ParsedRows, RowsBuilder
 from dualstream.service.codecs.row_buffer import RowArrays
 from dualstream.service.codecs.row_schema import BadRow, RowSchema
 from dualstream.solvers.text import count_lines
 from dualstream.wire.problems import RowError, quoted
 
 FEW_BYTES = 4096
-"""Below this, arrays cost more than lists."""
-# Where names are told that stand once in a table, and may be told with many texts.
+"""Shorter bodies are parsed to lists, which are faster than arrays there."""
+# Extra bytes for names: a CSV column is named once, and may have many texts (NAME=TEXT).
 _MORE_NAMES = 1 << 20
 _SPACE = b" \t\r"
 
 Kernel = Callable[[RowArrays, np.ndarray, bool], bool]
-"""Reads on into the arrays; whether it stopped at a record that is not of the usual form.
+"""Parses records into the arrays; returns True if it stopped at a record that it cannot parse.
 
-Takes the arrays, the text as bytes, and whether only ASCII is known to be good UTF-8.
+Arguments: the arrays, the text as bytes, and `ascii_only`: stop at other bytes, because the text is
+not valid UTF-8 as a whole (or has none).
 """
 
 
 class Reader(Protocol):
-    """Reads the records of one body of one format, exactly."""
+    """Exact reader of one body: accepts every valid record, explains every invalid one."""
 
     body: bytes
-    """Ends in a line feed."""
+    """The body, with a line feed at the end."""
     start: int
-    """The byte where the records begin."""
+    """Byte offset of the first record."""
 
     def end_of(self, start: int) -> int:
-        """The place of the line feed at the end of the record that begins there."""
+        """Byte offset of the line feed that ends the record at `start`."""
 
-    def take(self, build: IntakeBuilder, place: int, start: int, end: int) -> None:
-        """Add the row of that record; raises BadRow and adds nothing."""
+    def add_row(self, builder: RowsBuilder, index: int, start: int, end: int) -> None:
+        """Parse the record and add row `index`. Raises BadRow, and adds nothing then."""
 
 
 class LineReader:
-    """A reader of records that are lines."""
+    """Base of readers whose records are lines."""
 
     start = 0
 
     def __init__(self, body: bytes) -> None:
-        self.body = with_last_end(body)
+        self.body = ensure_line_feed(body)
 
     def end_of(self, start: int) -> int:
         return self.body.index(b"\n", start)
 
 
-def with_last_end(body: bytes) -> bytes:
-    """The body with a line feed at its end."""
+def ensure_line_feed(body: bytes) -> bytes:
+    """Append a line feed if the body does not end with one."""
     return body if body.endswith(b"\n") else body + b"\n"
 
 
 def parse_records(
-    door: RowSchema, labelled: bool, reader: Reader, kernel: Kernel, entries: Callable[[], int]
+    schema: RowSchema, labelled: bool, reader: Reader, kernel: Kernel, entries: Callable[[], int]
 ) -> ParsedRows:
-    """The rows of a body; `entries` says how many it may hold at most."""
+    """Parse a body; `entries` returns an upper bound of its features."""
     if len(reader.body) >= FEW_BYTES:
-        intake = parse_quickly(door, labelled, reader, kernel, entries())
-        if intake is not None:
-            return intake
-    return parse_slowly(door, labelled, reader)
+        parsed = parse_quickly(schema, labelled, reader, kernel, entries())
+        if parsed is not None:
+            return parsed
+    return parse_slowly(schema, labelled, reader)
 
 
 def parse_quickly(
-    door: RowSchema, labelled: bool, reader: Reader, kernel: Kernel, entries: int
+    schema: RowSchema, labelled: bool, reader: Reader, kernel: Kernel, entries: int
 ) -> ParsedRows | None:
-    """As `parse_slowly`, by a kernel as far as it goes; None where rows have ids.
+    """As `parse_slowly`, with the kernel where possible; None if rows have ids.
 
-    A row with an id is a part of a request of its own, which no array is any help for.
+    Each row with an id becomes its own part of the request, so arrays do not help.
     """
     body = reader.body
-    arrays = RowArrays(door, labelled, count_lines(body), entries, len(body) + _MORE_NAMES)
+    arrays = RowArrays(schema, labelled, count_lines(body), entries, len(body) + _MORE_NAMES)
     arrays.at[:2] = reader.start, body.count(b"\n", 0, reader.start)
     text = np.frombuffer(body, np.uint8)
     ascii_only = body.isascii() or not is_utf8(body)
     errors: list[RowError] = []
     while kernel(arrays, text, ascii_only):
-        start, line, place, _ = arrays.at.tolist()
+        start, line, index, _ = arrays.at.tolist()
         end = reader.end_of(start)
         is_row = bool(body[start:end].strip(_SPACE))
-        build = IntakeBuilder(door, labelled)
+        builder = RowsBuilder(schema, labelled)
         try:
             if is_row:
-                reader.take(build, place, start, end)
+                reader.add_row(builder, index, start, end)
         except BadRow as bad:
-            errors.append(RowError(place, bad.pointer, bad.reason, line + 1))
+            errors.append(RowError(index, bad.pointer, bad.reason, line + 1))
         else:
-            if build.listed.ids:
+            if builder.listed.ids:
                 return None
             if is_row:
-                arrays.take(text, build.listed, place)
-        arrays.at[:3] = end + 1, line + body.count(b"\n", start, end + 1), place + is_row
-    return arrays.intake(errors)
+                arrays.add(text, builder.listed, index)
+        arrays.at[:3] = end + 1, line + body.count(b"\n", start, end + 1), index + is_row
+    return arrays.parsed_rows(errors)
 
 
-def parse_slowly(door: RowSchema, labelled: bool, reader: Reader) -> ParsedRows:
-    """Record by record, with the reason of each bad one."""
+def parse_slowly(schema: RowSchema, labelled: bool, reader: Reader) -> ParsedRows:
+    """Parse record by record with the exact reader."""
     body = reader.body
-    build = IntakeBuilder(door, labelled)
-    place, start = 0, reader.start
+    builder = RowsBuilder(schema, labelled)
+    index, start = 0, reader.start
     line = body.count(b"\n", 0, start)
     while start < len(body):
         end = reader.end_of(start)
         if body[start:end].strip(_SPACE):
             try:
-                reader.take(build, place, start, end)
+                reader.add_row(builder, index, start, end)
             except BadRow as bad:
-                build.refuse(place, bad.pointer, bad.reason, line + 1)
-            place += 1
+                builder.refuse(index, bad.pointer, bad.reason, line + 1)
+            index += 1
         line += body.count(b"\n", start, end + 1)
         start = end + 1
-    return build.intake()
+    return builder.build()
 
 
 def features_of(
-    door: RowSchema, pairs: list[tuple[str, float | bool | str]]
+    schema: RowSchema, pairs: list[tuple[str, float | bool | str]]
 ) -> dict[str, float | bool | str]:
-    """The features of a row; raises BadRow for a name that stands twice, unless it is summed."""
+    """Features by name. Raises BadRow for a duplicate index; duplicate hashed names are summed."""
     x = dict(pairs)
     if len(x) == len(pairs):
         return x
-    if door.is_hashed:
+    if schema.is_hashed:
         return RepeatedNames(pairs)
     names = [name for name, _ in pairs]
     twice = next(name for name in names if names.count(name) > 1)
-    raise BadRow("", f"{quoted(twice)} is there twice")
+    raise BadRow("", f"{quoted(twice)} is used twice in the row")
 
 
 def is_utf8(body: bytes) -> bool:
-    """Whether the body is valid UTF-8."""
+    """Is the body valid UTF-8?"""
     try:
         body.decode()
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Rows on their way from text to a Batch: arrays that kernels fill, and slow readers add to."""
+"""Preallocated arrays of rows that the parsing kernels fill; exact readers add single rows."""
 
 from collections.abc import Sequence
 
@@ -19,125 +19,132 @@ from dualstream.solvers.text import (
 )
 from dualstream.wire.problems import RowError
 
-# Longer labels are read again each time.
+# Labels of more bytes are not cached.
 _LONGEST_LABEL = 256
 
 
 class RowArrays:
-    """Up to so many rows of so many entries for the model behind `door`.
+    """Arrays for up to `rows` rows, `entries` non-zeros and `text` bytes of feature names.
 
-    The attributes are the arguments of the kernels in solvers/text/, which say what they hold.
+    The public attributes are arguments of the kernels in solvers/text/, which document them.
     """
 
-    def __init__(self, door: RowSchema, labelled: bool, rows: int, entries: int, text: int) -> None:
-        self._door = door
+    def __init__(
+        self, schema: RowSchema, labelled: bool, rows: int, entries: int, text: int
+    ) -> None:
+        self._schema = schema
         self.labelled = labelled
-        self.dim = -door.dim if door.is_hashed else door.dim
+        self.dim = -schema.dim if schema.is_hashed else schema.dim
         self.label_kind = NO_LABELS
         if labelled:
-            self.label_kind = NUMBERS if door.task == "regression" else PLACES
+            self.label_kind = NUMBERS if schema.task == "regression" else PLACES
         self.indptr = np.zeros(rows + 1, np.int64)
         self.indices, self.values = np.empty(entries, np.int32), np.empty(entries)
         self.labels, self.weights = np.empty(rows), np.empty(rows)
-        self.places = np.empty(rows, np.int64)
+        self.row_indices = np.empty(rows, np.int64)
         self.spare, self.held = np.empty(entries, np.int32), np.empty(entries)
         self.buffer = np.empty(3 * LONGEST_NAME + 2, np.uint8)
         self.counts = np.zeros(4, np.int64)
         self.at = np.zeros(4, np.int64)
         self.memo = np.zeros(MEMO_NUMBERS, np.int64)
-        self._ready_names(min(entries, MAX_NAMES), text)
-        self._ready_labels(min(rows, LABELS))
+        self._init_names(min(entries, MAX_NAMES), text)
+        self._init_labels(min(rows, LABELS))
 
-    def _ready_names(self, most: int, text: int) -> None:
-        self.told = self._door.told_places
-        self.is_telling = self.labelled and self._door.is_hashed and self._door.tells_names
-        if not self.is_telling:
-            most = text = 0
-        slots = 1 << max(1, (2 * most).bit_length())
+    def _init_names(self, limit: int, text: int) -> None:
+        self.journalled = self._schema.journalled_indices
+        self.collects_names = (
+            self.labelled and self._schema.is_hashed and self._schema.collects_names
+        )
+        if not self.collects_names:
+            limit = text = 0
+        slots = 1 << max(1, (2 * limit).bit_length())
         self.seen = np.zeros(slots, np.int32)
-        self.name_places, self.name_ends = np.empty(most, np.int32), np.zeros(most + 1, np.int64)
+        self.name_indices = np.empty(limit, np.int32)
+        self.name_ends = np.zeros(limit + 1, np.int64)
         self.names = np.empty(text, np.uint8)
-        self._told: list[tuple[int, str]] = []
+        self._new_names: list[tuple[int, str]] = []
         self._drained = 0
 
-    def _ready_labels(self, most: int) -> None:
-        # What labels mean: kinds in their order of arrival, and the kind of each label as written.
+    def _init_labels(self, limit: int) -> None:
+        # Distinct labels in order of arrival; and the number of the label for each written form.
         self._kinds: dict[float | str, int] = {}
         self._kind_of_written: list[int] = []
         if self.label_kind != PLACES:
-            most = 0
-        self.label_slots = np.full(1 << max(1, (2 * most).bit_length()), -1, np.int32)
-        self.label_ends = np.zeros(most + 1, np.int64)
-        self.label_text = np.empty(most * 16 + _LONGEST_LABEL, np.uint8)
+            limit = 0
+        self.label_slots = np.full(1 << max(1, (2 * limit).bit_length()), -1, np.int32)
+        self.label_ends = np.zeros(limit + 1, np.int64)
+        self.label_text = np.empty(limit * 16 + _LONGEST_LABEL, np.uint8)
 
     @property
     def count(self) -> int:
-        """Rows that are there."""
+        """Number of rows so far."""
         return int(self.at[3])
 
-    def take(self, text: np.ndarray, one: ListedRows, place: int) -> None:
-        """Add the one row that a slow reader made of what stands at `place` of the body.
+    def add(self, text: np.ndarray, one: ListedRows, index: int) -> None:
+        """Add the one row that an exact reader made of row `index` of the body.
 
-        Its label is known from here on, where the kernel said where it stands in `text`.
+        The kernel recognizes the row's label from now on, if it found the label in `text`.
         """
         row = self.count
-        self.weights[row], self.places[row] = one.weights[0], place
+        self.weights[row], self.row_indices[row] = one.weights[0], index
         label = one.labels[0]
         if self.label_kind == PLACES:
             self.labels[row] = self.kind_of(label)
-            self._know_label(text, self._kinds[label])
+            self._cache_label(text, self._kinds[label])
         else:
             self.labels[row] = label
-        self.take_x(one.indices, one.values, one.names)
+        self.add_features(one.indices, one.values, one.names)
 
-    def take_x(self, indices: list[int], values: list[float], names: list[tuple[int, str]]) -> None:
-        """Add a row of these features, of which a slow reader says that they are new names."""
+    def add_features(
+        self, indices: list[int], values: list[float], names: list[tuple[int, str]]
+    ) -> None:
+        """Add a row's features and their new names, which an exact reader found."""
         row = self.count
         start = int(self.indptr[row])
         end = start + len(indices)
         self.indices[start:end], self.values[start:end] = indices, values
         self.indptr[row + 1] = end
         self.drain_names()
-        self._tell(names)
+        self._add_names(names)
         self.at[3] = row + 1
 
     def learn_label(self, text: np.ndarray, label: float | str) -> bool:
-        """Know what the label means at which a kernel stopped; False where there is no room."""
+        """Cache the label at which a kernel stopped; False if the cache is full."""
         known = len(self._kind_of_written)
         self.kind_of(label)
-        self._know_label(text, self._kinds[label])
+        self._cache_label(text, self._kinds[label])
         return len(self._kind_of_written) > known
 
     def kind_of(self, label: float | str) -> float:
-        """How this label of the learner stands in `labels`, where labels are places."""
+        """Code of a label in `labels` for models with classes: -1 - its number."""
         return -1.0 - self._kinds.setdefault(label, len(self._kinds))
 
-    def _tell(self, names: list[tuple[int, str]]) -> None:
-        for place, name in names:
-            slot = slot_of(self.seen, place)
-            if not self.seen[slot] and len(self._told) < len(self.name_places):
-                self.seen[slot] = ~place
-                self._told.append((place, name))
+    def _add_names(self, names: list[tuple[int, str]]) -> None:
+        for index, name in names:
+            slot = slot_of(self.seen, index)
+            if not self.seen[slot] and len(self._new_names) < len(self.name_indices):
+                self.seen[slot] = ~index
+                self._new_names.append((index, name))
 
     def drain_names(self) -> None:
-        """Take over the names that a kernel met."""
+        """Decode the new names that a kernel found."""
         first, last = self._drained, int(self.counts[0])
         if first == last:
             return
         ends = self.name_ends[first : last + 1].tolist()
         text = self.names[ends[0] : ends[-1]].tobytes()
         offset = ends[0]
-        for k, place in enumerate(self.name_places[first:last].tolist()):
+        for k, index in enumerate(self.name_indices[first:last].tolist()):
             name = text[ends[k] - offset : ends[k + 1] - offset].decode()
-            self._told.append((place, name))
+            self._new_names.append((index, name))
         self._drained = last
-        if last >= MAX_NAMES:  # no replica keeps more
-            self.is_telling = False
+        if last >= MAX_NAMES:  # replicas keep no more names
+            self.collects_names = False
 
-    def intake(
+    def parsed_rows(
         self, errors: list[RowError], names: Sequence[tuple[int, str]] | None = None
     ) -> ParsedRows:
-        """All rows, beside the bad ones; with those names, or those that were met."""
+        """All rows with these errors; with `names`, or the new names found."""
         self.drain_names()
         n = self.count
         nnz = int(self.indptr[n])
@@ -151,23 +158,23 @@ class RowArrays:
             self.values[:nnz],
             labels,
             self.weights[:n],
-            self._door.dim,
+            self._schema.dim,
             classes,
         )
         return ParsedRows(
             batch,
-            self.places[:n].tolist() if errors else range(n),
+            self.row_indices[:n].tolist() if errors else range(n),
             errors,
-            names_beside=self._told if names is None else names,
+            batch_names=self._new_names if names is None else names,
         )
 
-    def _resolved(self, places: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
-        """The labels of a Batch, and its classes, of what kernels and `take` left."""
+    def _resolved(self, codes: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
+        """Labels and classes of a Batch, from the codes of kernels (>= 0) and of `add` (< 0)."""
         written = np.array([*self._kind_of_written, 0])
-        kinds = np.where(places >= 0, written[np.maximum(places, -1)], -1 - places)
-        if self._door.task != "multiclass":
+        kinds = np.where(codes >= 0, written[np.maximum(codes, -1)], -1 - codes)
+        if self._schema.task != "multiclass":
             return np.array(list(self._kinds), np.float64)[kinds], ()
-        # The classes of these rows, in their order of arrival.
+        # Number the classes in order of their first row.
         used, first, of_used = np.unique(kinds, return_index=True, return_inverse=True)
         arrival = np.argsort(first)
         rank = np.empty(len(used))
@@ -175,8 +182,8 @@ class RowArrays:
         names = list(map(str, self._kinds))
         return rank[of_used], tuple(names[kind] for kind in used[arrival].tolist())
 
-    def _know_label(self, text: np.ndarray, kind: int) -> None:
-        """Put the label that a kernel did not know into its table."""
+    def _cache_label(self, text: np.ndarray, kind: int) -> None:
+        """Add the label at which a kernel stopped to its table."""
         start, end = self.counts[2:4].tolist()
         known, first = len(self._kind_of_written), int(self.label_ends[len(self._kind_of_written)])
         last = first + end - start

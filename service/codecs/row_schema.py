@@ -1,4 +1,4 @@
-"""What a model takes at its door: the width of its rows, its labels, the range of its numbers."""
+"""Row schema of a model: validates features, label, weight and id of a row against the spec."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -14,16 +14,16 @@ from dualstream.solvers.jit import Indices
 from dualstream.solvers.text import PlaceTable
 from dualstream.wire.problems import beginning, quoted
 
-# Larger numbers would overflow when squared and summed; nobody means them.
+# Larger numbers overflow when they are squared and summed.
 LARGEST = 1e100
 LONGEST_NAME = 1024
-"""Characters of a feature's name, of a text value, of a class: no limit may be set above."""
+"""Maximum characters of a feature name, of a text value and of a class."""
 MAX_NAMES = 65_536
-"""Names that a replica keeps, the first ones, to answer by name."""
+"""Maximum number of feature names of a model; a replica keeps the first ones."""
 LONGEST_KEY = 255
-"""Bytes of an Idempotency-Key, of a sample's id."""
+"""Maximum UTF-8 bytes of an Idempotency-Key and of a sample's id."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-# Index texts up to this width are looked up, not parsed.
+# Indices up to this width are looked up as texts instead of parsed.
 _INDEXED_TEXTS = 65_536
 _NO_NAMES: list[tuple[int, str]] = []
 
@@ -44,35 +44,35 @@ _BINARY: Mapping[Label, float] = {
 
 
 @lru_cache(16)
-def _places_of_indices(width: int) -> dict[str, int]:
-    """Index texts -> places from 0: one dict for all models of a width."""
+def _index_texts(width: int) -> dict[str, int]:
+    """Text of an index (from 1) -> index (from 0). All models of a width share the dict."""
     return {str(index): index - 1 for index in range(1, width + 1)}
 
 
 MAX_NONZEROS = 100_000
-"""Non-zero features of a row. A longer row is refused."""
+"""Maximum number of non-zero features of a row."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowLimits:
-    """What a server takes of a request, whatever the model."""
+    """Limits of a request, equal for all models."""
 
     rows: int = 1_000_000
-    """In a request that is taken as a whole."""
+    """Maximum number of rows of a request that is not streamed."""
     nonzeros: int = MAX_NONZEROS
-    """In a row."""
+    """Maximum number of non-zero features of a row."""
 
 
 DEFAULT_LIMITS = RowLimits()
 
 
-def too_many_nonzeros(found: int, most: int) -> str:
-    """Why a row of so many is not taken."""
-    return f"the row has {found} features that are not 0, at most {most} are taken"
+def too_many_nonzeros(found: int, limit: int) -> str:
+    """Reason for refusing a row with `found` non-zero features."""
+    return f"the row has {found} non-zero features; the limit is {limit}"
 
 
 class BadRow(Exception):
-    """One row cannot be taken: `pointer` within the sample, and the reason."""
+    """One row is invalid: JSON pointer within the sample, and the reason."""
 
     def __init__(self, pointer: str, reason: str) -> None:
         super().__init__(reason)
@@ -81,16 +81,16 @@ class BadRow(Exception):
 
 
 _MAX_DIGITS = 19
-"""Of an index that may be in a model."""
+"""Maximum digits of an index. Python refuses to parse more than 4,300."""
 
 
 def pointer_step(name: str) -> str:
-    """A name as a step of a JSON pointer (RFC 6901)."""
+    """Escape a name as a step of a JSON pointer (RFC 6901)."""
     return name.replace("~", "~0").replace("/", "~1")
 
 
 def is_key(text: str) -> bool:
-    """Whether a request's key or a sample's id may read so: no control characters, not too long."""
+    """Is this a valid idempotency key or sample id: 1 to 255 bytes, no control characters?"""
     try:
         size = len(text.encode())
     except UnicodeEncodeError:
@@ -99,7 +99,11 @@ def is_key(text: str) -> bool:
 
 
 class RowSchema:
-    """The checks that a model's spec asks of every row, made once per row."""
+    """Validates and encodes rows for one model; every method raises BadRow for invalid input.
+
+    For hashed features the schema also tracks which feature names the journal holds, because a
+    record contains a name only the first time.
+    """
 
     def __init__(self, spec: dict[str, Any], limits: RowLimits = DEFAULT_LIMITS) -> None:
         self.limits = limits
@@ -108,25 +112,24 @@ class RowSchema:
         self.task: str = spec["task"]
         self.class_names: Sequence[str] | None = spec.get("labels")
         self.is_hashed: bool = features["kind"] == "hashed"
-        self._places = NamePlaces(features["bits"]) if self.is_hashed else None
-        # Index texts; or those names that were told, of which nothing is left to check.
-        self._place_of = {} if self.is_hashed else _places_of_indices(min(self.dim, _INDEXED_TEXTS))
-        # Names that stand in the journal.
-        self._told: set[str] = set()
-        self._told_since = 0
-        self._told_places = PlaceTable()
+        self._name_places = NamePlaces(features["bits"]) if self.is_hashed else None
+        # Fast path: texts of indices, or journalled names, which are already validated.
+        self._index_of = {} if self.is_hashed else _index_texts(min(self.dim, _INDEXED_TEXTS))
+        self._journalled: set[str] = set()
+        self._names_may_be_lost_up_to = 0
+        self._journalled_indices = PlaceTable()
         self._labels: Mapping[Label, float] = _BINARY
         if self.class_names:
             negative, positive = self.class_names
             self._labels = {negative: -1.0, positive: 1.0}
 
     def label(self, y: Label | None) -> float | str:
-        """What the learner sees for label `y`: a number, or a class's text; raises BadRow."""
+        """Label for the learner: a number, or the class text of a multiclass model."""
         if y is None:
             raise BadRow("/y", "the label is null")
         if self.task == "multiclass":
             if isinstance(y, str) and len(y) > LONGEST_NAME:
-                raise BadRow("/y", f"a class has at most {LONGEST_NAME} characters")
+                raise BadRow("/y", f"the class name must have at most {LONGEST_NAME} characters")
             return class_text(self._number("/y", y) if isinstance(y, float) else y)
         if self.task == "regression":
             if isinstance(y, (bool, str)):
@@ -134,11 +137,13 @@ class RowSchema:
             return float(self._number("/y", y))
         number = self._labels.get(y)
         if number is None:
-            raise BadRow("/y", f"{quoted(y)} is not a label of this model: {self._label_names()}")
+            raise BadRow(
+                "/y", f"{quoted(y)} is not a label of this model; send {self._label_names()}"
+            )
         return number
 
     def class_name(self, score: float) -> int | str | None:
-        """How answers name the class of a score of a binary model; None for regression."""
+        """Class of a binary model's score, as responses name it; None for regression."""
         if self.task == "regression":
             return None
         positive = score >= 0
@@ -147,83 +152,86 @@ class RowSchema:
         return int(positive)
 
     def check_weight(self, weight: float) -> None:
-        """Raises BadRow for what no sample may weigh."""
+        """Check that 0 <= weight <= 1e100."""
         if not 0 <= weight <= LARGEST:
             raise BadRow("/weight", f"the weight must be in [0, 1e100], got {weight!r}")
 
     def id(self, given: str | int) -> str:
-        """A sample's id as text; raises BadRow."""
+        """Sample id as text."""
         try:
             text = str(given)
-        except ValueError:  # more digits than Python writes
+        except ValueError:  # Python converts no integer of more than 4,300 digits
             text = ""
         if not is_key(text):
-            reason = f"an id has 1 to {LONGEST_KEY} bytes of UTF-8 without control characters"
+            reason = f"an id has 1 to {LONGEST_KEY} bytes of UTF-8, without control characters"
             raise BadRow("/id", reason)
         return text
 
     def features(self, x: Features) -> tuple[list[int], list[float], list[tuple[int, str]]]:
-        """Indices from 0, increasing, and their values, without zeros; raises BadRow.
+        """Encode features: sorted indices (from 0), their non-zero values, new names.
 
-        Last, places and names of those features that this process has not journalled yet.
+        New names are (index, name) pairs that the journal may not hold yet.
         """
-        if self._places is not None:
-            return self._hashed(x, self._places)
+        if self._name_places is not None:
+            return self._hashed(x, self._name_places)
         pairs = self._indexed(x) if isinstance(x, dict) else self._dense(x)
         indices = [index for index, _ in pairs]
         values = [value for _, value in pairs]
-        # No comparison sees a NaN that is not the first; a sum does.
+        # min and max miss a NaN that is not first; the sum is NaN then.
         is_good = max(values, default=0) <= LARGEST and min(values, default=0) >= -LARGEST
         if not is_good or isnan(sum(values)):
             for index, value in pairs:
-                # The pointer names the index as the client wrote it: a list counts from 0.
+                # The pointer holds the index as the client wrote it: a JSON list counts from 0.
                 self._number(f"/x/{index + 1 if isinstance(x, dict) else index}", value)
         return indices, values, _NO_NAMES
 
-    def held(self) -> tuple[object, ...]:
-        """What takes memory here that no other model shares."""
+    def owned_objects(self) -> tuple[object, ...]:
+        """Objects that no other model shares, for memory accounting."""
         if not self.is_hashed:
             return ()
-        return self._places, self._told, self._told_places.slots, self._place_of
+        return (
+            self._name_places,
+            self._journalled,
+            self._journalled_indices.slots,
+            self._index_of,
+        )
 
     @property
+    def collects_names(self) -> bool:
+        """Are new feature names recorded? Not for indexed features, nor above MAX_NAMES."""
+        return self.is_hashed and len(self._journalled) < MAX_NAMES
+
+    def unjournalled(self, names: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
+        """The (index, name) pairs that the journal may not hold yet."""
+        return [pair for pair in names if pair[1] not in self._journalled]
+
     @property
-    def tells_names(self) -> bool:
-        """Whether there is room for names that were not told yet."""
-        return self.is_hashed and len(self._told) < MAX_NAMES
+    def journalled_indices(self) -> Indices:
+        """Hash table of the indices whose names are journalled, as the kernels read it."""
+        return self._journalled_indices.slots
 
-    def untold(self, names: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
-        """Those of these places and names that do not stand in the journal yet, as far as known."""
-        return [pair for pair in names if pair[1] not in self._told]
+    def mark_journalled(self, names: Sequence[tuple[int, str]], seq: int | None = None) -> None:
+        """Record that the journal holds these names, in records up to `seq`."""
+        if names and (seq is None or seq > self._names_may_be_lost_up_to):
+            self._journalled.update(name for _, name in names)
+            # A longer entry may be a valid `name=text` or a name that is too long: check it again.
+            self._index_of |= {name: index for index, name in names if len(name) <= LONGEST_NAME}
+            self._journalled_indices.add({index for index, _ in names})
 
-    @property
-    def told_places(self) -> Indices:
-        """The places whose names stand in the journal, as solvers/text/ looks them up."""
-        return self._told_places.slots
-
-    def told(self, names: Sequence[tuple[int, str]], seq: int | None = None) -> None:
-        """Remember that these names stand in the journal now, in records up to `seq`."""
-        if names and (seq is None or seq > self._told_since):
-            self._told.update(name for _, name in names)
-            # A longer one can be `name=text` of which both are short enough, or a name too long.
-            self._place_of |= {name: place for place, name in names if len(name) <= LONGEST_NAME}
-            self._told_places.add({place for place, _ in names})
-
-    def tell_names_again(self, since: int = 0) -> None:
-        """Let every name ride along once more: those told up to `since` may be lost."""
-        self._told_since = since
+    def resend_names(self, since: int = 0) -> None:
+        """Journal every name again: records up to `since`, and the names in them, may be lost."""
+        self._names_may_be_lost_up_to = since
         if self.is_hashed:
-            self._told.clear()
-            self._place_of.clear()
-            self._told_places = PlaceTable()
+            self._journalled.clear()
+            self._index_of.clear()
+            self._journalled_indices = PlaceTable()
 
-    def place(self, text: str) -> int:
-        """The place (from 0) of the feature with index `text` (from 1); raises BadRow."""
-        place = self._place_of.get(text)
-        if place is not None:
-            return place
+    def index(self, text: str) -> int:
+        """Index (from 0) of the feature whose index (from 1) is written as `text`."""
+        index = self._index_of.get(text)
+        if index is not None:
+            return index
         if text.isascii() and text.isdigit() and text[0] != "0":
-            # Python reads no number of more than 4,300 digits.
             if len(text) <= _MAX_DIGITS and int(text) <= self.dim:
                 return int(text) - 1
             raise BadRow(f"/x/{text}", f"index {beginning(text)} is above dim {self.dim}")
@@ -231,16 +239,16 @@ class RowSchema:
         raise BadRow(f"/x/{pointer_step(text)}", reason)
 
     def _indexed(self, x: dict[str, float | bool | str]) -> list[tuple[int, float]]:
-        place_of = self._place_of
+        index_of = self._index_of
         try:
-            pairs = [(place_of[name], float(value)) for name, value in x.items() if value]
+            pairs = [(index_of[name], float(value)) for name, value in x.items() if value]
         except (KeyError, ValueError):
-            pairs = [(self.place(name), self._value(name, value)) for name, value in x.items()]
+            pairs = [(self.index(name), self._value(name, value)) for name, value in x.items()]
             pairs = [pair for pair in pairs if pair[1]]
         else:
             if str in map(type, x.values()) or len(pairs) != len(x):
                 for name, value in x.items():
-                    self.place(name)
+                    self.index(name)
                     self._value(name, value)
         pairs.sort()
         return pairs
@@ -248,10 +256,10 @@ class RowSchema:
     def _hashed(
         self, x: Features, places: NamePlaces
     ) -> tuple[list[int], list[float], list[tuple[int, str]]]:
-        """See features; what hash_row does, with every check, in one pass over the row."""
+        """As `hash_row`, with all checks, in one pass over the row."""
         if not isinstance(x, dict):
-            raise BadRow("/x", "the model takes features by name: an object, not a list")
-        place_of = self._place_of
+            raise BadRow("/x", "the model has features by name; send an object, not a list")
+        index_of = self._index_of
         row: dict[int, float] = {}
         new: list[tuple[int, str]] = []
         for name, value in x.items():
@@ -260,21 +268,23 @@ class RowSchema:
             elif -LARGEST <= value <= LARGEST:
                 shown, number = name, float(value)
             else:
-                # The pointer is made for a bad number alone: it costs more than the check.
+                # The pointer is built for a bad number only: it costs more than the check.
                 shown, number = name, self._number(f"/x/{pointer_step(name)}", value)
-            place = place_of.get(shown)
-            if place is None:
+            index = index_of.get(shown)
+            if index is None:
                 if len(name) > LONGEST_NAME or len(shown) - len(name) > LONGEST_NAME + 1:
                     pointer = f"/x/{pointer_step(name[:50])}"
-                    raise BadRow(pointer, f"names and texts have at most {LONGEST_NAME} characters")
-                place = places[shown]
-                if shown not in self._told:
-                    new.append((place, shown))
-            row[place] = row[place] + number if place in row else number
+                    raise BadRow(
+                        pointer, f"names and texts must have at most {LONGEST_NAME} characters"
+                    )
+                index = places[shown]
+                if shown not in self._journalled:
+                    new.append((index, shown))
+            row[index] = row[index] + number if index in row else number
         if len(row) < len(x) and not all(-LARGEST <= number <= LARGEST for number in row.values()):
-            raise BadRow("/x", "features that share a place add up to more than 1e100")
+            raise BadRow("/x", "features with the same hash add up to more than 1e100")
         indices, values = sorted_row(row)
-        return indices, values, new if len(self._told) < MAX_NAMES else _NO_NAMES
+        return indices, values, new if len(self._journalled) < MAX_NAMES else _NO_NAMES
 
     def _value(self, name: str, value: float | bool | str) -> float:
         if isinstance(value, str):
@@ -284,8 +294,8 @@ class RowSchema:
 
     def _dense(self, x: Sequence[float]) -> list[tuple[int, float]]:
         if len(x) != self.dim:
-            raise BadRow("/x", f"the row has {len(x)} numbers, the model takes {self.dim}")
-        return [(place, value) for place, value in enumerate(x) if value]
+            raise BadRow("/x", f"the row has {len(x)} numbers; the model needs {self.dim}")
+        return [(index, value) for index, value in enumerate(x) if value]
 
     def _number(self, pointer: str, value: float) -> float:
         if not -LARGEST <= value <= LARGEST:
@@ -304,9 +314,9 @@ _value = msgspec.json.Decoder(float | int | bool)
 
 
 def value_of(text: str) -> float | bool | str:
-    """A text that is a JSON number is that number, true and false are bools, else it is itself.
+    """Parse a JSON number, true or false; any other text is a string.
 
-    A number that no float holds comes out infinite.
+    A number that is too large for a float becomes infinite.
     """
     try:
         value: float | int | bool = _value.decode(text)
@@ -318,23 +328,23 @@ def value_of(text: str) -> float | bool | str:
 
 
 def feature_of(text: str) -> float | bool | str:
-    """As `value_of`; numbers come as floats."""
+    """As `value_of`, with numbers as floats."""
     value = value_of(text)
     return float(value) if type(value) is int else value
 
 
 def decimal_of(text: str) -> float | None:
-    """The number that a text is, as LIBSVM lines hold them: 1, +1, .5, 1e-3; None for others."""
+    """Parse a decimal as in LIBSVM lines: 1, +1, .5, 1e-3; None for other texts."""
     return float(text) if _DECIMAL.fullmatch(text) else None
 
 
 def label_of(text: str, is_named: bool) -> Label:
-    """The label that a text means; where a model names its labels, it is the text itself."""
+    """Parse a label; with `is_named` labels (spec field `labels`) the text is the label."""
     return text if is_named else value_of(text)
 
 
 def weight_of(text: str) -> float:
-    """The weight that a text means; raises BadRow for what is no number."""
+    """Parse a weight; raises BadRow if it is not a number."""
     value = decimal_of(text.strip(" \t"))
     if value is None:
         raise BadRow("/weight", f"the weight must be a number, got {text[:50]!r}")

@@ -1,10 +1,10 @@
-"""What the columns of a table are: reserved names, and features by the names of all others."""
+"""Columns of CSV and Arrow tables: y or label, weight, id; every other column is a feature."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dualstream.service.codecs.row_schema import LONGEST_NAME, BadRow, RowSchema
-from dualstream.wire.problems import Problem
+from dualstream.wire.problems import Problem, quoted
 
 MAX_COLUMNS = 65_536
 RESERVED = {"y": "y", "label": "y", "weight": "weight", "id": "id"}
@@ -12,7 +12,7 @@ RESERVED = {"y": "y", "label": "y", "weight": "weight", "id": "id"}
 
 @dataclass(frozen=True, slots=True)
 class TableColumns:
-    """Places of columns in the table, from 0; labels and ids only where they are asked for."""
+    """Positions of columns in the table, from 0; `y` and `id` only in labelled tables."""
 
     names: Sequence[str]
     features: list[int]
@@ -21,48 +21,52 @@ class TableColumns:
     id: int | None = None
 
 
-def columns_of(door: RowSchema, names: Sequence[str], labelled: bool) -> TableColumns:
-    """Which column is what. Raises Problem 422 for names that the model cannot take.
+def columns_of(schema: RowSchema, names: Sequence[str], labelled: bool) -> TableColumns:
+    """Assign roles to columns. Raises Problem 422 for invalid or duplicate names.
 
-    Where features are indexed, a column's name is an index from 1, as in an object of JSON.
+    For indexed features a column's name is an index from 1, as in a JSON object.
     """
     if len(names) > MAX_COLUMNS:
-        raise _refused(f"{len(names)} columns are more than {MAX_COLUMNS}")
+        raise _refused(f"the table has {len(names)} columns; the limit is {MAX_COLUMNS}")
     reserved: dict[str, int] = {}
     features: list[int] = []
-    for place, name in enumerate(names):
+    for column, name in enumerate(names):
         role = RESERVED.get(name)
         if role is None:
-            features.append(place)
-            _check_name(door, name)
+            features.append(column)
+            _check_name(schema, name)
         elif role in reserved:
-            raise _refused(f"the columns {names[reserved[role]]!r} and {name!r} mean the same")
+            raise _refused(
+                f"the columns {names[reserved[role]]!r} and {name!r} have the same role; keep one"
+            )
         else:
-            reserved[role] = place
-    if not door.is_hashed:
-        _check_once(names[place] for place in features)
+            reserved[role] = column
+    if not schema.is_hashed:
+        _check_unique(names[column] for column in features)
     if labelled and "y" not in reserved:
-        raise _refused("no column is called y or label")
-    if not labelled:  # whatever these columns hold
-        reserved = {role: place for role, place in reserved.items() if role == "weight"}
+        raise _refused("the label column is missing; name it y or label")
+    if not labelled:  # labels and ids are ignored
+        reserved = {role: column for role, column in reserved.items() if role == "weight"}
     return TableColumns(names, features, **reserved)
 
 
-def _check_name(door: RowSchema, name: str) -> None:
+def _check_name(schema: RowSchema, name: str) -> None:
     if len(name) > LONGEST_NAME:
-        raise _refused(f"the name of a column has at most {LONGEST_NAME} characters")
-    if not door.is_hashed:
+        raise _refused(
+            f"column names must have at most {LONGEST_NAME} characters, got {quoted(name)}"
+        )
+    if not schema.is_hashed:
         try:
-            door.place(name)
+            schema.index(name)
         except BadRow as bad:
             raise _refused(f"column {name[:50]!r}: {bad.reason}") from None
 
 
-def _check_once(indices: Iterable[str]) -> None:
+def _check_unique(indices: Iterable[str]) -> None:
     seen: set[str] = set()
     for index in indices:
         if index in seen:
-            raise _refused(f"index {index} is the name of two columns")
+            raise _refused(f"two columns have the index {index}")
         seen.add(index)
 
 

@@ -1,13 +1,13 @@
-"""text/x-vw: lines of Vowpal Wabbit's format, `LABEL [IMPORTANCE] ['TAG]|NAMESPACE NAME:VALUE ...`.
+"""Vowpal Wabbit codec (text/x-vw): `LABEL [IMPORTANCE] ['TAG]|NAMESPACE NAME:VALUE ...`.
 
-The name of a feature is NAMESPACE^NAME, or NAME alone in the namespace without a name. A feature
-without a value counts 1, so that `city=Oslo` is the string "Oslo" of the feature "city". A tag is
-not read, unless the media type has the parameter tag=id: then it is the sample's id.
+A feature is named NAMESPACE^NAME, or NAME in the unnamed namespace. Without a value it counts 1, so
+`city=Oslo` is the string "Oslo" of the feature "city". Tags are ignored, unless the media type has
+the parameter tag=id: then the tag is the sample's id.
 """
 
 import numpy as np
 
-from dualstream.service.codecs.parsed_rows import IntakeBuilder, ParsedRows
+from dualstream.service.codecs.parsed_rows import ParsedRows, RowsBuilder
 from dualstream.service.codecs.record_reader import (
     LineReader,
     features_of,
@@ -30,87 +30,87 @@ _BLANKS = str.maketrans("\t\r", "  ")
 
 
 def parse_vw(
-    door: RowSchema, body: bytes, labelled: bool, parameters: dict[str, str]
+    schema: RowSchema, body: bytes, labelled: bool, parameters: dict[str, str]
 ) -> ParsedRows:
-    """Rows of such lines. A line that does not parse is a bad row; blank lines are none."""
+    """Parse VW lines. A line that is not valid is a row error; blank lines are skipped."""
     tag_is_id = parameters.get("tag") == "id"
-    reader = ExampleReader(door, body, labelled, tag_is_id)
-    if tag_is_id and labelled:  # which the kernel would pass over
-        return parse_slowly(door, labelled, reader)
-    return parse_records(door, labelled, reader, read_usual, reader.most_entries)
+    reader = ExampleReader(schema, body, labelled, tag_is_id)
+    if tag_is_id and labelled:  # the kernel ignores tags
+        return parse_slowly(schema, labelled, reader)
+    return parse_records(schema, labelled, reader, run_kernel, reader.max_entries)
 
 
 class ExampleReader(LineReader):
-    """Any line of the format."""
+    """Exact reader of VW lines."""
 
-    def __init__(self, door: RowSchema, body: bytes, labelled: bool, tag_is_id: bool) -> None:
+    def __init__(self, schema: RowSchema, body: bytes, labelled: bool, tag_is_id: bool) -> None:
         super().__init__(body)
-        self._door = door
+        self._schema = schema
         self._labelled = labelled
         self._tag_is_id = tag_is_id
 
-    def most_entries(self) -> int:
-        """A feature has a byte at least, and one before it."""
+    def max_entries(self) -> int:
+        """Upper bound of features: a byte and a separator each."""
         return len(self.body) // 2 + 1
 
-    def take(self, build: IntakeBuilder, place: int, start: int, end: int) -> None:
+    def add_row(self, builder: RowsBuilder, index: int, start: int, end: int) -> None:
         try:
             line = self.body[start:end].decode().translate(_BLANKS)
         except UnicodeDecodeError:
             raise BadRow("", "the line is not UTF-8") from None
         if any(byte < " " for byte in line):
-            raise BadRow("", "the line holds a control character")
+            raise BadRow("", "the line contains a control character")
         head, bar, rest = line.partition("|")
         if not bar:
-            raise BadRow("", "no | before the features")
+            raise BadRow("", "the line has no | before its features")
         y, weight, tag = self._head(head)
-        x = features_of(self._door, _pairs(rest, LONGEST_NAME))
-        build.take(place, x, y, weight, tag if self._tag_is_id else None)
+        x = features_of(self._schema, _pairs(rest, LONGEST_NAME))
+        builder.add(index, x, y, weight, tag if self._tag_is_id else None)
 
     def _head(self, head: str) -> tuple[Label | None, float, str | None]:
-        """Label, importance and tag; what touches the bar is a tag, too."""
+        """Label, importance and tag. A token that touches the bar is a tag, too."""
         tokens = head.split(" ")
         tag = tokens.pop() or None
         tokens = [token for token in tokens if token]
         if tag is None and tokens and tokens[-1].startswith("'"):
             tag = tokens.pop()
         if any(token.startswith("'") for token in tokens):
-            raise BadRow("", "a tag stands last before the |")
+            raise BadRow("", "a tag must be the last token before the |")
         if len(tokens) > 2:
-            raise BadRow("", f"no initial prediction is taken, got {tokens[2][:50]!r}")
+            raise BadRow("", f"initial predictions are not supported, got {tokens[2][:50]!r}")
         if self._labelled and not tokens:
-            raise BadRow("/y", "the label is missing")
+            raise BadRow("/y", "the label is missing at the start of the line")
         weight = weight_of(tokens[1]) if len(tokens) > 1 else 1.0
         y = self._label(tokens[0]) if tokens else None
         return y, weight, None if tag is None else tag.removeprefix("'")
 
     def _label(self, text: str) -> Label:
-        if self._door.class_names is not None:
+        if self._schema.class_names is not None:
             return text
         number = decimal_of(text)
         return text if number is None else number
 
 
 def _pairs(rest: str, longest: int) -> list[tuple[str, float | bool | str]]:
-    """The features behind the first bar, by their names."""
+    """(name, value) pairs of the features after the first bar."""
     pairs: list[tuple[str, float | bool | str]] = []
     for space in rest.split("|"):
         head, *tokens = space.split(" ")
         name, colon, text = head.partition(":")
         scale = _number("", name, text) if colon else 1.0
         if colon and not name:
-            raise BadRow("", "a namespace without a name has no scale")
+            raise BadRow("", "a namespace with a scale needs a name")
         prefix = f"{name}^" if name else ""
         for token in tokens:
             if not token:
                 continue
             feature, colon, text = token.partition(":")
             if not feature:
-                raise BadRow("/x", f"a feature has no name: {token[:50]!r}")
+                raise BadRow("/x", f"the feature {token[:50]!r} has no name")
             feature = prefix + feature
             pointer = f"/x/{pointer_step(feature[:50])}"
             if len(feature) > longest:
-                raise BadRow(pointer, f"names have at most {longest} characters")
+                raise BadRow(pointer, f"feature names must have at most {longest} characters")
             value = _number(pointer, feature, text) if colon else 1.0
             pairs.append((feature, value * scale))
     return pairs
@@ -123,13 +123,13 @@ def _number(pointer: str, name: str, text: str) -> float:
     return value
 
 
-def read_usual(a: RowArrays, text: np.ndarray, ascii_only: bool) -> bool:
-    """The kernel of this format; see records.Kernel."""
+def run_kernel(a: RowArrays, text: np.ndarray, ascii_only: bool) -> bool:
+    """Kernel of this format; see record_reader.Kernel."""
     return bool(
         read_examples(
-            text, ascii_only, a.dim, a.label_kind, a.is_telling, POWERS_OF_TEN,
-            a.indptr, a.indices, a.values, a.labels, a.weights, a.places, a.spare, a.held,
-            a.told, a.seen, a.name_places, a.name_ends, a.names, a.counts,
+            text, ascii_only, a.dim, a.label_kind, a.collects_names, POWERS_OF_TEN,
+            a.indptr, a.indices, a.values, a.labels, a.weights, a.row_indices, a.spare, a.held,
+            a.journalled, a.seen, a.name_indices, a.name_ends, a.names, a.counts,
             a.label_slots, a.label_ends, a.label_text, a.buffer, a.at,
         )
     )  # fmt: skip

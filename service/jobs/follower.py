@@ -1,9 +1,8 @@
-"""Keeps the models of this process up with what other processes append, delete and make anew.
+"""Follower: applies what other processes append, and drops models that they delete or replace.
 
-One subscription to the store's announcements for all models, and each second a look at the heads
-of those held, for what was not announced. Where the store tells that nobody has committed anything
-since a model was found at its head, it still stands there. With it goes a look at the store's
-numeric identity.
+One subscription to the store's announcements serves all models. Every second the follower also
+compares the heads of all models in memory with the store's. It skips models that were at their
+head when the store's revision was the same. The same poll verifies the store's numeric identity.
 """
 
 import asyncio
@@ -31,20 +30,20 @@ log = logging.getLogger("dualstream.follower")
 
 SWEEP_S = 1.0
 RETRY_S = 0.5
-# An own append is announced about when it is answered: in so long it is applied. What others have
-# appended meanwhile is read and learned at once, by one kernel call.
+# Delay of a pull. Own appends are applied within it, and several appends of other processes are
+# applied by one kernel call.
 PAUSE_S = 0.02
-LOOKED_AT = 50
-"""So many heads are asked for at once: requests wait for so many to be looked at."""
-# Of the time, no more than this share goes into looking at heads.
-LOOKING_SHARE = 0.1
+HEADS_PER_QUERY = 50
+"""Heads per query to the store. Requests wait while a query is checked."""
+# Largest share of the time that polling takes.
+POLL_SHARE = 0.1
 
 
 class Follower:
-    """Pulls what is behind, and lets go of models that are another one's now."""
+    """Keeps the models in memory up to date with the store."""
 
-    def __init__(self, catalog: "ModelRegistry", journal: Journal) -> None:
-        self._catalog = catalog
+    def __init__(self, registry: "ModelRegistry", journal: Journal) -> None:
+        self._registry = registry
         self._journal = journal
         self._pulls: dict[Model, asyncio.Task[None]] = {}
         self._trouble: str | None = None
@@ -60,16 +59,16 @@ class Follower:
     async def _listen(self) -> None:
         while True:
             try:
-                async with aclosing(self._journal.announcements()) as told:
-                    async for announced in told:
+                async with aclosing(self._journal.announcements()) as announcements:
+                    async for announced in announcements:
                         if announced.model is not None:
-                            self._hear(announced.model, announced.seq)
+                            self._on_announcement(announced.model, announced.seq)
                             continue
                         began = time.monotonic()
-                        await self._look()
-                        await asyncio.sleep((time.monotonic() - began) / LOOKING_SHARE)
+                        await self._check_heads()
+                        await asyncio.sleep((time.monotonic() - began) / POLL_SHARE)
             except Exception as error:
-                self._say(error)
+                self._log_once(error)
             await asyncio.sleep(RETRY_S)
 
     async def _sweep(self) -> None:
@@ -77,50 +76,55 @@ class Follower:
             await asyncio.sleep(SWEEP_S)
             began = time.monotonic()
             try:
-                await self._look()
-                await self._catalog.identity.look()
+                await self._check_heads()
+                await self._registry.store_identity.verify()
                 await self._journal.ping()
-                self._catalog.contact.reached(began)
+                self._registry.store_status.reached(began)
                 self._trouble = None
             except Exception as error:
-                self._catalog.contact.failed(error)
-                self._say(error)
+                self._registry.store_status.failed(error)
+                self._log_once(error)
 
-    def _say(self, error: Exception) -> None:
-        """Once, as long as it goes on: learning says for itself that the store is away."""
+    def _log_once(self, error: Exception) -> None:
+        """Log an error once until it changes."""
         if str(error) != self._trouble:
             trace = None if isinstance(error, JournalError) else error
             log.warning("cannot follow the store: %s", error, exc_info=trace)
         self._trouble = str(error)
 
-    def _hear(self, model_id: str, seq: int) -> None:
-        model = self._catalog.find(model_id)
+    def _on_announcement(self, model_id: str, seq: int) -> None:
+        model = self._registry.find(model_id)
         if model is not None and seq > model.replica.seq:
-            model.lag.hear(seq)
+            model.lag.observe(seq)
             self._pull(model, seq)
 
-    async def _look(self) -> None:
-        """Hold each model against its head, some at a time. Raises JournalUnavailable."""
+    async def _check_heads(self) -> None:
+        """Compare each model with its head in the store. Raises JournalUnavailable."""
         asked_at = time.monotonic()
         revision = await self._journal.revision()
         models: list[Model] = []
-        for model in self._catalog:
-            stands = revision is not None and model.lag.stood == (revision, model.replica.seq)
-            if stands and not model.replica.is_forked:
+        for model in self._registry:
+            found = revision, model.replica.seq
+            if model.lag.confirmed == found and not model.replica.is_forked:
                 model.lag.fresh_at = max(model.lag.fresh_at, asked_at)
             else:
                 models.append(model)
         trouble: JournalUnavailable | None = None
-        for at in range(0, len(models), LOOKED_AT):
-            trouble = await self._look_at(models[at : at + LOOKED_AT], revision) or trouble
+        for at in range(0, len(models), HEADS_PER_QUERY):
+            trouble = (
+                await self._check_batch(models[at : at + HEADS_PER_QUERY], revision) or trouble
+            )
         if trouble is not None:
             raise trouble
 
-    async def _look_at(
+    async def _check_batch(
         self, some: "list[Model]", revision: Revision | None
     ) -> JournalUnavailable | None:
-        """What kept some of their heads from being told. Raises JournalUnavailable."""
-        models = [(model, model.replica.seq) for model in some if self._is_held(model)]
+        """Compare some models with their heads. Returns why some heads could not be read.
+
+        Raises JournalUnavailable.
+        """
+        models = [(model, model.replica.seq) for model in some if self._is_current(model)]
         asked_at = time.monotonic()
         heads = await self._journal.heads([model.record.id for model, _ in models])
         trouble: JournalUnavailable | None = None
@@ -129,40 +133,40 @@ class Follower:
                 trouble = head
                 continue
             if head is None or head.incarnation != model.replica.incarnation:
-                log.info("model %r was deleted or made again elsewhere", model.record.id)
-                self._catalog.forget(model)
+                log.info("model %r was deleted or replaced by another process", model.record.id)
+                self._registry.forget(model)
                 if head is None:
-                    self._catalog.forget_gone(model.record.id)
+                    self._registry.forget_gone(model.record.id)
                 continue
             model.lag.correct(head.seq, asked_at)
             if head.seq > model.replica.seq:
-                self._hear(model.record.id, head.seq)
+                self._on_announcement(model.record.id, head.seq)
             elif model.replica.is_forked or _may_be_forked(model, seq_before, head):
                 model.committer.suspect()
                 self._pull(model, None)
             else:
                 model.lag.fresh_at = max(model.lag.fresh_at, asked_at)
                 if revision is not None and head.chain == model.replica.chain:
-                    model.lag.stood = revision, head.seq
+                    model.lag.confirmed = revision, head.seq
         return trouble
 
-    def _is_held(self, model: "Model") -> bool:
-        return self._catalog.find(model.record.id) is model
+    def _is_current(self, model: "Model") -> bool:
+        return self._registry.find(model.record.id) is model
 
     def _pull(self, model: "Model", seq: int | None) -> None:
-        """Bring the model to `seq`, or without one hold it against the journal, in a task."""
+        """Start a task that applies records up to `seq`. None: check for a fork."""
         if model not in self._pulls:
-            task = self._pulls[model] = asyncio.create_task(self._bring(model, seq))
+            task = self._pulls[model] = asyncio.create_task(self._catch_up(model, seq))
             task.add_done_callback(lambda _: self._pulls.pop(model, None))
 
-    async def _bring(self, model: "Model", seq: int | None) -> None:
+    async def _catch_up(self, model: "Model", seq: int | None) -> None:
         try:
             await asyncio.sleep(PAUSE_S)
             if seq is not None:
                 seq = max(seq, model.lag.head())
             await model.refresh(seq)
             while (
-                self._is_held(model)
+                self._is_current(model)
                 and model.lag.at(model.replica.seq).records
                 and model.lag.head() != seq
             ):
@@ -170,15 +174,18 @@ class Follower:
                 seq = model.lag.head()
                 await model.refresh(seq)
         except (ModelChanged, UnknownModel, JournalUnavailable):
-            pass  # it is let go of; or the next look tries again, and says so
+            pass  # the model is dropped, or the next poll tries again and logs the error
         except RecordError:
-            pass  # it is set aside, which has said so
+            pass  # the model is set aside, which is logged
         except Exception:
-            log.exception("model %r cannot be brought up with its journal", model.record.id)
+            log.exception("model %r: cannot apply new records of its journal", model.record.id)
 
 
 def _may_be_forked(model: "Model", seq_before: int, head: Head) -> bool:
-    """Whether the head says less or else than the replica did before the head was read."""
+    """Is the head behind the replica, or different at the same seq?
+
+    `seq_before` is the seq of the replica before the head was read.
+    """
     if head.seq < seq_before:
         return True
     return head.seq == seq_before == model.replica.seq and head.chain != model.replica.chain

@@ -1,8 +1,8 @@
-"""What follows a trip of a model's guard: the state goes back to when nothing was wrong yet.
+"""Guard rollback: after a guard pauses a model, its state goes back to the last good one.
 
-Learning pauses by itself, everywhere at the same record. The rollback is a control that any worker
-may append, under a key that lets in one: so whoever holds the model tries, and whoever loads it
-when all who did have died.
+The pause itself is part of the state: every replica pauses at the same record. The rollback is a
+control that any worker may append, under a key that is accepted once. So each worker that has the
+model in memory tries, and so does each worker that loads it later, in case the others have died.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from dualstream.service.journal.protocol import (
 from dualstream.service.journal.record import KeyKind, make_key
 from dualstream.service.models.job import Job
 from dualstream.service.models.model import Model
-from dualstream.service.models.versions import put_away
+from dualstream.service.models.versions import staged_copy
 from dualstream.service.replica.controls import Pause
 from dualstream.service.replica.guard import Pauses
 from dualstream.service.replica.point_in_time import NotKept, state_at
@@ -31,61 +31,61 @@ from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import ControlRequest
 from dualstream.wire.problems import Problem
 
-log = logging.getLogger("dualstream.pausing")
+log = logging.getLogger("dualstream.guard_rollback")
 
 RETRY_S = 1.0
 SETTLED_S = 5.0
-"""How long whoever resumes a model waits for its rollback."""
+"""How long a resume waits for the rollback."""
 
 
 class GuardRollback(Job):
-    """The rollbacks that the guard of one model asks for, in this process."""
+    """Rollbacks of one model after its guard has paused learning."""
 
     def __init__(self, model: Model) -> None:
-        self._whose = weakref.ref(model)
+        self._model_ref = weakref.ref(model)
         self._replica = model.replica
         self._journal = model.deps.journal
         self._task: asyncio.Task[None] | None = None
 
     @classmethod
     def is_due(cls, replica: Replica, since: int) -> bool:
-        """A model with a guard looks at once whether it has tripped."""
+        """A loaded model with a guard checks at once whether it is paused."""
         return since == 0 and replica.guarding is not None
 
     @property
     def pauses(self) -> Pauses | None:
-        """Of the model as it stands; None without a guard."""
+        """The pauses in the present state. None without a guard."""
         guarding = self._replica.guarding
         return None if guarding is None else guarding.pauses
 
     @property
     def is_busy(self) -> bool:
-        """Whether a rollback is under way."""
+        """Is a rollback under way?"""
         return self._task is not None
 
     def on_advance(self) -> None:
-        """Called between two groups: begin what is due."""
+        """Called between two groups: start a rollback if one is due."""
         pauses = self.pauses
         if pauses is not None and pauses.needs_rollback and self._task is None:
             self._task = asyncio.create_task(self._run())
 
     async def settled(self) -> None:
-        """Wait until no rollback is due. Raises Problem 503 where that takes too long."""
+        """Wait until no rollback is due. Raises Problem 503 after SETTLED_S."""
         self.on_advance()
         if self._task is not None:
             await asyncio.wait([self._task], timeout=SETTLED_S)
         pauses = self.pauses
         if pauses is not None and pauses.needs_rollback:
-            detail = "the state is still going back to a good one: ask again"
+            detail = "the rollback to a good state is not done yet; retry"
             raise Problem(503, "still-going-back", detail, retry_after_s=1)
 
     def stop(self) -> None:
-        """Leave what is not done to whoever holds the model next."""
+        """Leave the rollback to the process that loads the model next."""
         if self._task is not None:
             self._task.cancel()
 
     async def close(self) -> None:
-        """As `stop`, and wait for it."""
+        """Stop and wait."""
         if self._task is not None:
             self.stop()
             await asyncio.wait([self._task])
@@ -101,13 +101,13 @@ class GuardRollback(Job):
             self._task = None
 
     def _due(self) -> Pauses | None:
-        """The pauses of the model as it stands, if a rollback is due."""
+        """The pauses if a rollback is due, else None."""
         pauses = self.pauses
         return pauses if pauses is not None and pauses.needs_rollback else None
 
     async def _try(self) -> bool:
-        """Let the state go back; False where there is nobody to do it for any more."""
-        model = self._whose()
+        """Try to append a rollback. False if the model is gone."""
+        model = self._model_ref()
         if model is None:
             return False
         try:
@@ -115,16 +115,17 @@ class GuardRollback(Job):
         except (ModelChanged, UnknownModel):
             return False
         except (JournalError, Problem, UnknownCopy, Forked, Trimmed) as error:
-            log.warning("model %r: its rollback is put off: %s", model.record.id, error)
+            log.warning("model %r: the rollback is retried: %s", model.record.id, error)
         except Exception:
-            log.exception("model %r: its rollback failed", model.record.id)
+            log.exception("model %r: the guard's rollback failed", model.record.id)
         return True
 
     async def _go_back(self, model: Model) -> None:
-        """Append the rollback, unless none is due by now.
+        """Append the rollback if it is still due.
 
-        It is made of the journal up to where the model stands: where that is lost meanwhile, and
-        with it perhaps the pause, it does not enter, and does not use up the key of the next one.
+        It is computed from the journal up to the present position. If the journal loses
+        that position, and perhaps the pause, the append is refused and does not use up the
+        key of the next rollback.
         """
         await model.refresh()
         held = await model.place()
@@ -140,21 +141,21 @@ class GuardRollback(Job):
             await self._submit(model, Pause(since), held)
             return
         copy = await asyncio.to_thread(good.capture().as_copy)
-        async with put_away(model, self._journal, copy) as away:
-            away.is_named = await self._submit(model, Pause(since, copy.seq, away.digest), held)
+        async with staged_copy(model, self._journal, copy) as staged:
+            staged.is_named = await self._submit(model, Pause(since, copy.seq, staged.digest), held)
 
     async def _submit(self, model: Model, order: Pause, held: Place) -> bool:
-        """Append this rollback; False where there is one already."""
+        """Append this rollback. False if there is one already."""
         if self._due() is None:
             return False
-        # The first one wins, whatever it names.
+        # The first control with this key wins.
         key = make_key(KeyKind.PAUSE, str(order.since))
         receipt = await model.submit(ControlRequest.of(order, key, b"pause", held=held))
         is_new = not receipt.placed.duplicate
         if is_new:
-            where_to = "where it stands" if order.seq is None else f"at seq {order.seq}"
+            where_to = "unchanged" if order.seq is None else f"the one at seq {order.seq}"
             log.warning(
-                "model %r: learning is paused since seq %d, the state is the one %s",
+                "model %r: learning is paused since seq %d, the state is %s",
                 model.record.id,
                 order.since,
                 where_to,
@@ -165,9 +166,9 @@ class GuardRollback(Job):
 async def _last_good(
     journal: Journal, record: ModelRecord, calm_seq: int, since: int
 ) -> Replica | None:
-    """The state at the last record where nothing was wrong, or the first kept after it.
+    """The state at the last good record, or at the first kept record after it.
 
-    None where none before the pause is kept. Raises Forked, Trimmed.
+    None if no state before the pause is kept. Raises Forked, Trimmed.
     """
     try:
         return await state_at(journal, record, calm_seq)

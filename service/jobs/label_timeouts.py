@@ -1,7 +1,7 @@
-"""The timer that gives rows their default labels once their wait is over.
+"""Label timeouts: rows whose label does not come in time are learned with their default label.
 
-Every worker has one; which of them appends a label first does not matter, as its key lets in one.
-Rows without a default label are let go of here.
+Every worker has a timer. It does not matter which worker appends a label first, because its key is
+accepted once. Rows without a default label are deleted.
 """
 
 import asyncio
@@ -22,68 +22,68 @@ from dualstream.wire.problems import Problem
 log = logging.getLogger("dualstream.default_labels")
 
 SWEEP_S = 1.0
-AT_ONCE = 1000
-# Of the time, no more than this share goes into looking.
-LOOKING_SHARE = 0.1
+BATCH_ROWS = 1000
+# Largest share of the time that sweeps take.
+SWEEP_SHARE = 0.1
 
 
 class DefaultLabels:
-    """Looks at the rows that wait, of all models of the store."""
+    """Sweeps the waiting rows of all models of the store."""
 
-    def __init__(self, catalog: ModelRegistry, journal: Journal) -> None:
-        self._catalog = catalog
+    def __init__(self, registry: ModelRegistry, journal: Journal) -> None:
+        self._registry = registry
         self._journal = journal
         self._trouble: str | None = None
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Sweep until cancelled."""
         while True:
             began = time.monotonic()
             try:
                 await self.sweep()
                 self._trouble = None
             except Exception as error:
-                self._say(error)
+                self._log_once(error)
             spent_s = time.monotonic() - began
-            await asyncio.sleep(max(SWEEP_S, spent_s / LOOKING_SHARE))
+            await asyncio.sleep(max(SWEEP_S, spent_s / SWEEP_SHARE))
 
     async def sweep(self) -> None:
-        """Look once. Raises what the store raises; a model that cannot be served is left alone."""
+        """Sweep once. Skips models that cannot be served. Raises what the store raises."""
         models = await self._journal.awaiting_labels()
-        self._catalog.telemetry.saw_waiting({told.model: told.rows for told in models})
-        for told in models:
-            if told.is_due:
+        self._registry.counters.saw_waiting({waiting.model: waiting.rows for waiting in models})
+        for waiting in models:
+            if waiting.is_due:
                 with suppress(ModelChanged):
-                    await self._look_after(told)
+                    await self._learn_overdue(waiting)
 
-    async def _look_after(self, told: AwaitingLabels) -> None:
+    async def _learn_overdue(self, waiting: AwaitingLabels) -> None:
         seen: bytes | None = None
         while True:
-            due = await self._journal.overdue(told.model, told.incarnation, AT_ONCE)
-            self._catalog.telemetry.saw_expired(due.expired)
+            due = await self._journal.overdue(waiting.model, waiting.incarnation, BATCH_ROWS)
+            self._registry.counters.saw_expired(due.expired)
             if not due.rows or due.rows[0].key == seen:
                 if due.expired == 0 or due.rows:
                     return
                 continue
             seen = due.rows[0].key
-            with self._catalog.pinned(told.model):
+            with self._registry.pinned(waiting.model):
                 try:
-                    model = await self._catalog.get(told.model)
-                except Problem as problem:  # it cannot be read, which was said
-                    log.debug("model %r: %s", told.model, problem.detail)
+                    model = await self._registry.get(waiting.model)
+                except Problem as problem:  # unreadable, and logged
+                    log.debug("model %r: %s", waiting.model, problem.detail)
                     return
-                if model.record.incarnation != told.incarnation:
+                if model.record.incarnation != waiting.incarnation:
                     return
                 try:
                     receipt = await learn_defaults(model, due.rows)
-                except Problem as problem:  # it takes no rows now; these go on waiting
-                    log.debug("model %r: %s", told.model, problem.detail)
+                except Problem as problem:  # it accepts no rows now: retry at the next sweep
+                    log.debug("model %r: %s", waiting.model, problem.detail)
                     return
-                self._catalog.telemetry.saw_default_labels(receipt.placed.count)
+                self._registry.counters.saw_default_labels(receipt.placed.count)
 
-    def _say(self, error: Exception) -> None:
-        """Once, as long as it goes on."""
+    def _log_once(self, error: Exception) -> None:
+        """Log an error once until it changes."""
         if str(error) != self._trouble:
             trace = None if isinstance(error, JournalError) else error
-            log.warning("rows that wait are not looked after: %s", error, exc_info=trace)
+            log.warning("cannot learn default labels: %s", error, exc_info=trace)
         self._trouble = str(error)

@@ -1,8 +1,8 @@
-"""Rows that wait for their labels, and the labels that find them.
+"""Late labels: predicted rows that wait in the store, and labels that come later.
 
-A prediction may remember its rows beside the journal, with the scores that were served. A label
-that comes later is journalled together with its row, under a key made of the sample's id: it is
-learned once, whoever brings it and however often. No state knows of rows that wait.
+A prediction may store its rows next to the journal, with the served scores. A later label is
+journalled together with its row, under a key made of the sample's id. So it is learned once,
+whichever client sends it and however often. Waiting rows are not part of any state.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from struct import Struct
 
 from dualstream.service.codecs import ListedRows
-from dualstream.service.journal.protocol import Journal, Known, Part, Remembered, ToRemember
+from dualstream.service.journal.protocol import Journal, Known, NewPendingRow, Part, PendingRow
 from dualstream.service.journal.record import (
     KeyKind,
     Rows,
@@ -32,7 +32,7 @@ _LABEL = Struct("<d")
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """How rows of one request wait: `default` is the label that they have after `wait_s`."""
+    """How the rows of a request wait: their label after `wait_s` is `default` (empty: none)."""
 
     default: bytes = b""
     wait_s: float = 0.0
@@ -40,7 +40,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A label as it was sent: its place in the request, the sample's id, what the learner sees."""
+    """A label of a request: its index, the sample's id, and the value that the learner sees."""
 
     place: int
     id: str
@@ -57,44 +57,44 @@ class Label:
 
 @dataclass(slots=True)
 class Labelled:
-    """What became of a request's labels."""
+    """The outcome of each label of a request."""
 
     receipt: Receipt | None = None
-    """Of those that found rows that waited; None where nothing was submitted."""
+    """Of the labels whose rows waited. None if there was nothing to submit."""
     found: list[Label] = field(default_factory=list)
     delays_s: list[float] = field(default_factory=list)
-    """How long their rows had waited."""
+    """How long these rows had waited."""
     duplicates: list[tuple[int, int]] = field(default_factory=list)
-    """Places of labels that were learned before, and where these stand."""
+    """Indices of labels that were learned before, with the seq of each."""
     conflicts: list[tuple[int, int]] = field(default_factory=list)
-    """Those of samples that were labelled otherwise before."""
+    """Indices of labels of samples that have another label, with its seq."""
     unknown: list[int] = field(default_factory=list)
     expired: list[int] = field(default_factory=list)
     answer: Answer | None = None
-    """The first answer to a request with a key that is repeated, if it is kept ..."""
+    """The first response to a repeated request with a key, if it is kept."""
     repeats: tuple[int, int] | None = None
-    """... and where that request ends, and how many rows of it were journalled."""
+    """The last seq of that request, and its number of journalled rows."""
     journalled: dict[int, Label] = field(default_factory=dict)
-    """Those labels, by the numbers of their rows among these."""
+    """Labels of that request that were journalled, by row index."""
 
-    def leave(self, label: Label, kept: Known) -> None:
-        """Of what was labelled before, alike or otherwise."""
+    def add_known(self, label: Label, kept: Known) -> None:
+        """A sample that has a label already: the same (duplicate) or another (conflict)."""
         is_same = kept.fingerprint == label.fingerprint
         (self.duplicates if is_same else self.conflicts).append((label.place, kept.seq))
 
-    def miss(self, label: Label, row: Remembered | None) -> None:
-        """Of what nothing is known, or that it has waited too long."""
+    def add_missing(self, label: Label, row: PendingRow | None) -> None:
+        """A sample that is unknown, or whose row has expired."""
         has_expired = row is not None and not row.body
         (self.expired if has_expired else self.unknown).append(label.place)
 
 
 def packed_label(y: float) -> bytes:
-    """A label as the learner sees it; 0 and -0 are one."""
+    """Bytes of a label as the learner sees it. 0 and -0 are equal."""
     return _LABEL.pack(y + 0.0)
 
 
 def check_may_wait(model: Model) -> None:
-    """Raises Problem 409 where rows of the model cannot be scored as they were served."""
+    """Raise Problem 409 if the learner cannot score rows as they were served."""
     why_not = why_not_as_served(model.replica.spec)
     if why_not is not None:
         detail = f"rows of model {model.record.id!r} cannot wait for their labels: {why_not}"
@@ -109,14 +109,14 @@ async def remember(
     seq: int,
     wait: Wait,
 ) -> int:
-    """Remember rows, each of which has an id, as they were scored by the state at `seq`.
+    """Store rows with ids and the scores that the state at `seq` served.
 
-    Returns how many wait now: of the others the labels are known.
+    Returns the number of rows that wait now. The others have labels already.
 
-    Raises ModelChanged, TooManyRemembered, and what the store raises.
+    Raises ModelChanged, TooManyPendingRows, and what the store raises.
     """
-    told = [
-        ToRemember(
+    waiting = [
+        NewPendingRow(
             make_key(KeyKind.LABEL, rows.ids[row]),
             encode_rows(
                 rows.indptr[row : row + 2],
@@ -132,7 +132,7 @@ async def remember(
         )
         for row in range(len(rows))
     ]
-    return await journal.remember(model.record.id, model.record.incarnation, told)
+    return await journal.remember(model.record.id, model.record.incarnation, waiting)
 
 
 async def learn_labels(
@@ -142,31 +142,31 @@ async def learn_labels(
     key: bytes | None = None,
     fingerprint: bytes | None = None,
 ) -> Labelled:
-    """Learn what these labels find; a request with a stored `key` once.
+    """Learn the labels whose rows wait. A request with a stored `key` is learned once.
 
-    Raises Problem 422 where the key was used for another request, ModelChanged, RecordError, and
+    Raises Problem 422 if the key was used for another request, ModelChanged, RecordError, and
     what an append raises.
     """
     record = model.record
     keys = [label.key for label in labels]
-    # In this order: a row that is gone went in one step with a key becoming known.
+    # In this order: a waiting row is deleted in the same step in which its key becomes known.
     waiting = await journal.remembered(record.id, record.incarnation, keys)
     known = await model.known([*keys, *([] if key is None else [key])])
     first = None if key is None else known[-1]
     if first is None:
-        told, rows = _look_up(labels, waiting, known)
-        if not rows and (key is None or not told.duplicates):
-            return told
-        # Where all are known, the key alone: so that it is not used for another request.
-        request = request_of(model.door.dim, told.found, rows, key, fingerprint)
-        told.receipt = await model.submit(request)
-        place = told.receipt.placed
+        labelled, rows = _look_up(labels, waiting, known)
+        if not rows and (key is None or not labelled.duplicates):
+            return labelled
+        # If all labels are known, journal the key alone: another request must not use it.
+        request = request_of(model.row_schema.dim, labelled.found, rows, key, fingerprint)
+        labelled.receipt = await model.submit(request)
+        place = labelled.receipt.placed
         if place.conflict:
             raise key_reused()
         if not place.duplicate:
-            return told
-        # The same request came by another way, meanwhile.
-        seq, count, answer = place.seq, place.count, told.receipt.answer
+            return labelled
+        # Another worker has just learned the same request.
+        seq, count, answer = place.seq, place.count, labelled.receipt.answer
         known = await model.known(keys)
     else:
         if first.fingerprint != fingerprint:
@@ -176,57 +176,57 @@ async def learn_labels(
         assert key is not None
         answer = model.replica.answers.find(key, seq)
     if not count:
-        answer = answer_without_rows(seq, model.door.task)
+        answer = answer_without_rows(seq, model.row_schema.task)
     return _explained(labels, waiting, known, (seq, count), answer)
 
 
 def _look_up(
-    labels: Sequence[Label], waiting: Sequence[Remembered | None], known: Sequence[Known | None]
+    labels: Sequence[Label], waiting: Sequence[PendingRow | None], known: Sequence[Known | None]
 ) -> tuple[Labelled, list[Rows]]:
-    """What is known of these labels, and the rows of those that are not, where they wait."""
-    told, rows = Labelled(), []
+    """The outcome of known and missing labels, and the waiting rows of the others."""
+    labelled, rows = Labelled(), []
     for label, row, kept in zip(labels, waiting, known, strict=False):
         if kept is not None:
-            told.leave(label, kept)
+            labelled.add_known(label, kept)
         elif row is None or not row.body:
-            told.miss(label, row)
+            labelled.add_missing(label, row)
         else:
-            told.found.append(label)
-            told.delays_s.append(row.age_s)
+            labelled.found.append(label)
+            labelled.delays_s.append(row.age_s)
             rows.append(_row_of(row))
-    return told, rows
+    return labelled, rows
 
 
 def _explained(
     labels: Sequence[Label],
-    waiting: Sequence[Remembered | None],
+    waiting: Sequence[PendingRow | None],
     known: Sequence[Known | None],
     repeats: tuple[int, int],
     answer: Answer | None,
 ) -> Labelled:
-    """What became of the labels of a request that is repeated, as far as it is kept.
+    """The outcome of the labels of a repeated request, as far as it is known.
 
-    Its rows stand together and end with it. What stands there is its own, the first time that it
-    asks for it, and what stands before was known to it. What came behind it, or waits now, it did
-    not find.
+    The rows of the request are consecutive and end at the position in `repeats`. A label
+    within this span belongs to the request, at its first occurrence. A label before the span
+    was known to the request. A label after the span, or a row that waits now, was missing.
     """
-    told = Labelled(answer=answer, repeats=repeats)
+    labelled = Labelled(answer=answer, repeats=repeats)
     seq, count = repeats
     for label, row, kept in zip(labels, waiting, known, strict=False):
         if kept is None or kept.seq > seq:
-            told.miss(label, row)
+            labelled.add_missing(label, row)
             continue
         number = kept.seq - (seq - count + 1)
-        is_own = number >= 0 and number not in told.journalled
+        is_own = number >= 0 and number not in labelled.journalled
         if is_own and kept.fingerprint == label.fingerprint:
-            told.journalled[number] = label
+            labelled.journalled[number] = label
         else:
-            told.leave(label, kept)
-    return told
+            labelled.add_known(label, kept)
+    return labelled
 
 
-async def learn_defaults(model: Model, due: Sequence[Remembered]) -> Receipt:
-    """Learn the default labels of rows whose wait is over; those that have labels are let go of.
+async def learn_defaults(model: Model, due: Sequence[PendingRow]) -> Receipt:
+    """Learn the default labels of overdue rows. Rows that have labels are deleted.
 
     Raises RecordError, and what an append raises.
     """
@@ -234,7 +234,9 @@ async def learn_defaults(model: Model, due: Sequence[Remembered]) -> Receipt:
         Label(place, row.key[1:].decode(), _LABEL.unpack(row.default)[0])
         for place, row in enumerate(due)
     ]
-    return await model.submit(request_of(model.door.dim, labels, [_row_of(row) for row in due]))
+    return await model.submit(
+        request_of(model.row_schema.dim, labels, [_row_of(row) for row in due])
+    )
 
 
 def request_of(
@@ -244,9 +246,9 @@ def request_of(
     key: bytes | None = None,
     fingerprint: bytes | None = None,
 ) -> Request:
-    """The request that journals labels with the rows that waited for them, each under its key.
+    """A request that journals each label with its waiting row, under the key of its sample.
 
-    dim  the width of the rows
+    dim  width of the rows
     """
     rows = ListedRows([0], [], [], [], [], dim)
     parts = []
@@ -283,7 +285,7 @@ def _add(rows: ListedRows, label: Label, row: Rows) -> None:
     rows.name_ends.append(len(rows.names))
 
 
-def _row_of(row: Remembered) -> Rows:
+def _row_of(row: PendingRow) -> Rows:
     ((_, found),) = decode(row.body)
     assert isinstance(found, Rows)
     return found

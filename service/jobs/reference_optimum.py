@@ -1,8 +1,8 @@
-"""The optimum of a model's window, as a reference for what it serves; computed when asked for.
+"""Reference optimum: the optimum of a model's window, computed on request.
 
-The problem is the model's own on its retained rows alone, with the rho that it has at present. The
-dual value found is a certified lower bound, so that the gap to it is never negative; the regret is
-measured against the weights that were found.
+The problem is the model's own, on its retained rows alone and with its present rho. The dual value
+is a certified lower bound, so the gap to it is never negative. The regret is measured against the
+weights that were found.
 """
 
 import asyncio
@@ -23,12 +23,12 @@ from dualstream.solvers import RefitError, problems_of
 TOL = 1e-4
 MAX_EPOCHS, MIN_EPOCHS = 300, 3
 MAX_VISITS = 20_000_000
-"""About so many seconds' work as it has millions of visits; the bound is one all the same."""
+"""Limit of row visits: a solve takes about a second per million."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A reference, of the window at `place`."""
+class Reference:
+    """The optimum of the window at `place`, and the served weights compared with it."""
 
     place: Place
     lower: float
@@ -40,56 +40,57 @@ class Found:
     epochs: int
     converged: bool
     at: float
-    """When it was found, by the monotonic clock."""
+    """Monotonic time at which it was found."""
 
     @property
     def gap(self) -> float:
-        """How far the served weights are from the least possible objective, at most."""
+        """Upper bound of the distance of the served objective from the optimum."""
         return self.served - self.lower
 
 
 class References(Job):
-    """The references of one model."""
+    """Reference optima of one model."""
 
     def __init__(self, model: Model) -> None:
-        self._whose = weakref.ref(model)
+        self._model_ref = weakref.ref(model)
         self._thread = model.deps.reference_thread
-        self.found: Found | None = None
+        self.found: Reference | None = None
         """The newest reference."""
-        self._finding: asyncio.Task[Found] | None = None
+        self._solving: asyncio.Task[Reference] | None = None
         self._is_ending = False
 
     @property
     def is_busy(self) -> bool:
-        """Whether one is being computed."""
-        return self._finding is not None
+        """Is a reference being computed?"""
+        return self._solving is not None
 
     async def close(self) -> None:
-        """Leave what is under way: whoever waits gets what there is by then."""
+        """End the solve under way early: waiting requests get the result so far."""
         self._is_ending = True
 
     def _ends(self) -> bool:
         return self._is_ending
 
-    async def find(self) -> Found:
-        """The reference of the window as it is now, or was when somebody else asked for it.
+    async def find(self) -> Reference:
+        """The reference of the present window, or of the solve under way.
 
-        Raises RefitError where no rows are retained; JournalUnavailable while it is forked.
+        Raises RefitError if no rows are retained; JournalUnavailable if the replica is
+        forked.
         """
-        model = self._whose()
-        assert model is not None  # held by whoever calls
+        model = self._model_ref()
+        assert model is not None  # the caller holds it
         replica, found = model.replica, self.found
         if found is not None and found.place == replica.place and not replica.is_forked:
             return found
-        if self._finding is None:
-            self._finding = background_task(self._find(model))
-            self._finding.add_done_callback(self._end)
-        return await asyncio.shield(self._finding)
+        if self._solving is None:
+            self._solving = background_task(self._find(model))
+            self._solving.add_done_callback(self._end)
+        return await asyncio.shield(self._solving)
 
-    def _end(self, _: "asyncio.Task[Found]") -> None:
-        self._finding = None
+    def _end(self, _: "asyncio.Task[Reference]") -> None:
+        self._solving = None
 
-    async def _find(self, model: Model) -> Found:
+    async def _find(self, model: Model) -> Reference:
         replica = model.replica
         async with self._thread.turn:
             while True:
@@ -99,21 +100,21 @@ class References(Job):
                     served = replica.losses.last(len(replica.losses))
                 work = (place, problems, served, self._ends)
                 try:
-                    found: Found = await self._thread.run(_solve, *work)
+                    found: Reference = await self._thread.run(_solve, *work)
                     if replica.leads_on_from(place):
                         break
                 except RefitError:
                     if replica.leads_on_from(place):
                         raise
-                # The store has lost that window meanwhile: whoever waits is told of the one that
-                # there is, once the replica is of the journal again.
+                # The store has lost this window: solve the window of the rebuilt replica.
         self.found = found
+        """The newest reference."""
         return found
 
 
-def _solve(place: Place, problems: Any, served: np.ndarray, ends: Callable[[], bool]) -> Found:
-    """In the thread. Raises RefitError."""
-    # Its kernels are those of the learner, which are loaded.
+def _solve(place: Place, problems: Any, served: np.ndarray, ends: Callable[[], bool]) -> Reference:
+    """Runs in the solver thread. Raises RefitError."""
+    # Compiles nothing: the learner has loaded these kernels.
     from dualstream.solvers.refit.window_problem import Refitting
 
     refitting = Refitting(problems, TOL, MAX_EPOCHS, alone=True)
@@ -121,10 +122,11 @@ def _solve(place: Place, problems: Any, served: np.ndarray, ends: Callable[[], b
     refitting.max_epochs = min(MAX_EPOCHS, max(MIN_EPOCHS, epochs))
     refitting.run(ends)
     found = refitting.reference()
+    """The newest reference."""
     count = min(len(served), refitting.rows)
     optimal = found.losses[len(found.losses) - count :]
     regret = float(served[len(served) - count :].sum() - optimal.sum())
-    return Found(
+    return Reference(
         place,
         found.lower,
         found.found,

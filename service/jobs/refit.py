@@ -1,10 +1,9 @@
-"""Refits of one model in this process: computed in a thread, entered as a control of numbers.
+"""Refit: solves a model's window offline in a thread and enters the result as a control.
 
-One worker computes; the others apply what it found, in its place in the journal, as any control.
-Which worker that is the board decides (`refit_board.py`), and should two compute the same, the
-key `refit` of the control lets the first result win. A refit that falls due by itself is tried by
-every worker that comes by, at each half of `every` samples: so one that was lost with its process
-is taken over by whoever comes by next.
+One worker computes; the others apply its result at its position in the journal, as any control.
+The refit table (`refit_status.py`) decides which worker computes. If two workers compute the same
+refit, the key of the control lets the first result win. A scheduled refit is tried by every worker
+at each half of `every` samples, so another worker takes over a refit whose process died.
 """
 
 import asyncio
@@ -17,7 +16,7 @@ from typing import Any
 
 from dualstream.service.jobs.refit_status import UNDER_WAY, RefitJob, RefitTable, UnderWay, now_ms
 from dualstream.service.jobs.refit_window import last_rows
-from dualstream.service.journal.author import Author
+from dualstream.service.journal.audit import Author
 from dualstream.service.journal.protocol import (
     JournalError,
     JournalUnavailable,
@@ -48,51 +47,51 @@ from dualstream.solvers import (
 
 log = logging.getLogger("dualstream.refits")
 
-BEAT_S = 1.0
-"""How often the board is told how far a refit is, and asked whether it shall end."""
-TRIES = 10
-"""Appends of one result, a beat apart, while the store is away."""
+HEARTBEAT_S = 1.0
+"""Interval of progress reports to the refit table, and of checks for a cancellation."""
+ATTEMPTS = 10
+"""Appends of one result, HEARTBEAT_S apart, while the store is away."""
 MAX_BYTES = 64 * 1024 * 1024
-"""What enters a model is one record, which the journal has to hold."""
+"""Size limit of a result, which is one record of the journal."""
 MAX_EPOCHS = 1000
 
 
 class RecordsLost(Exception):
-    """The journal no longer has what a refit was computed of."""
+    """The journal has lost records that a refit was computed from."""
 
 
 class Refits(Job):
     """The refits of one model."""
 
     def __init__(self, model: Model) -> None:
-        self._whose = weakref.ref(model)
+        self._model_ref = weakref.ref(model)
         self._thread = model.deps.refit_thread
         self._journal = model.deps.journal
-        self._board = RefitTable(model.replica, self._journal, model.outside)
-        self._here: dict[str, tuple[RefitJob, threading.Event, asyncio.Task[None]]] = {}
-        self._others: set[asyncio.Task[None]] = set()
+        self._table = RefitTable(model.replica, self._journal, model.clock)
+        self._local: dict[str, tuple[RefitJob, threading.Event, asyncio.Task[None]]] = {}
+        self._begin_tasks: set[asyncio.Task[None]] = set()
         spec = model.replica.spec
         self.why_not = why_not_refit(spec)
-        """Why the model cannot be refitted; None where it can."""
+        """Why the model cannot be refitted. None if it can."""
         self.is_of_journal = takes_weights(spec)
-        """Whether the window is read from the journal, as the model retains no rows."""
-        self._own = spec.get("refit")
+        """Is the window read from the journal, because the model retains no rows?"""
+        self._schedule = spec.get("refit")
         self.methods = () if self.why_not is not None else refit_methods(spec)
-        """How its window can be solved; the first, if nothing else is asked for."""
-        self._halves = self._count_halves()
+        """Methods that can solve the window. The first is the default."""
+        self._half_periods = self._count_half_periods()
 
     @classmethod
     def is_due(cls, replica: Replica, since: int) -> bool:
-        """A model whose specification has `refit` looks at once whether one is due."""
+        """A loaded model with `refit` in its specification checks at once whether one is due."""
         return since == 0 and replica.spec.get("refit") is not None
 
     @property
     def _model(self) -> Model:
-        model = self._whose()
-        assert model is not None  # held by whoever calls
+        model = self._model_ref()
+        assert model is not None  # the caller holds it
         return model
 
-    # -- asked for -------------------------------------------------------------------------------
+    # -- requests --------------------------------------------------------------------------------
 
     async def begin(
         self,
@@ -103,16 +102,16 @@ class Refits(Job):
         rows: int | None = None,
         by: Author | None = None,
     ) -> RefitJob:
-        """Compute a refit from now on, for whoever asked, or because the spec says so.
+        """Start a refit, for a request or by schedule.
 
-        rows  of how many of the last records, for a model that retains no rows
+        rows  number of journal records to solve, for a model that retains no rows
 
         Raises UnderWay, and what the store raises.
         """
         if rows is None and self.is_of_journal:
-            rows = (self._own or {}).get("rows", WINDOW_ROWS)
+            rows = (self._schedule or {}).get("rows", WINDOW_ROWS)
         job = RefitJob(
-            job=sha256(self._model.outside.nonce()).hexdigest()[:12],
+            job=sha256(self._model.clock.new_nonce()).hexdigest()[:12],
             method=method,
             tol=tol,
             max_epochs=max_epochs,
@@ -121,101 +120,101 @@ class Refits(Job):
             created_ms=now_ms(),
             updated_ms=now_ms(),
         )
-        # What has ended here is not told by the board yet.
-        ended = [task for other, _, task in self._here.values() if other.status not in UNDER_WAY]
+        # A refit that has just ended may not be in the table yet.
+        ended = [task for other, _, task in self._local.values() if other.status not in UNDER_WAY]
         if ended:
             await asyncio.wait(ended)
-        told = None
+        change = None
         if by is not None:
             how = {"method": method, "tol": tol, "max_epochs": max_epochs}
             how |= {} if rows is None else {"rows": rows}
-            told = by.change("refit_begin", job=job.job, **how)
-        await self._board.begin(job, told)
+            change = by.change("refit_begin", job=job.job, **how)
+        await self._table.begin(job, change)
         ending = threading.Event()
         task = asyncio.create_task(self._run(job, ending, by))
-        self._here[job.job] = job, ending, task
-        task.add_done_callback(lambda _: self._here.pop(job.job, None))
+        self._local[job.job] = job, ending, task
+        task.add_done_callback(lambda _: self._local.pop(job.job, None))
         return job
 
     async def all(self) -> list[RefitJob]:
-        """The jobs that are known, the newest first. Raises ModelChanged, JournalUnavailable."""
-        return [self._as_here(job) for job in await self._board.read()]
+        """All known refits, newest first. Raises ModelChanged, JournalUnavailable."""
+        return [self._live(job) for job in await self._table.read()]
 
     async def find(self, name: str) -> RefitJob | None:
-        """The job of this name."""
+        """The refit with this name."""
         return next((job for job in await self.all() if job.job == name), None)
 
     async def end(self, name: str, by: Author) -> None:
-        """Let whoever computes the job leave it, if it is not entering the model by then."""
-        here = self._here.get(name)
-        await self._board.ask_to_end(name, by.change("refit_cancel", job=name))
+        """Cancel a refit in any process, unless its result is being entered."""
+        here = self._local.get(name)
+        await self._table.request_cancel(name, by.change("refit_cancel", job=name))
         if here is not None:
             _, ending, task = here
             ending.set()
-            await asyncio.wait([task], timeout=BEAT_S)
+            await asyncio.wait([task], timeout=HEARTBEAT_S)
 
-    def _as_here(self, job: RefitJob) -> RefitJob:
-        return self._here[job.job][0] if job.job in self._here else job
+    def _live(self, job: RefitJob) -> RefitJob:
+        return self._local[job.job][0] if job.job in self._local else job
 
-    # -- falling due -----------------------------------------------------------------------------
+    # -- schedule --------------------------------------------------------------------------------
 
-    def _count_halves(self) -> int:
-        if self._own is None:
+    def _count_half_periods(self) -> int:
+        if self._schedule is None:
             return 0
-        return int(self._model.replica.learner.samples // max(1, self._own["every"] // 2))
+        return int(self._model.replica.learner.samples // max(1, self._schedule["every"] // 2))
 
     def on_advance(self) -> None:
-        """Called between two groups: begin what has fallen due, unless somebody has."""
-        if self._own is None:
+        """Called between two groups: start a scheduled refit that is due."""
+        if self._schedule is None:
             return
-        halves = self._count_halves()
-        if halves == self._halves:
+        halves = self._count_half_periods()
+        if halves == self._half_periods:
             return
-        self._halves = halves
-        every = self._own["every"]
+        self._half_periods = halves
+        every = self._schedule["every"]
         due = self._model.replica.learner.samples // every * every
         if due:
             task = asyncio.create_task(self._begin_due(due))
-            self._others.add(task)
-            task.add_done_callback(self._others.discard)
+            self._begin_tasks.add(task)
+            task.add_done_callback(self._begin_tasks.discard)
 
     async def _begin_due(self, due: int) -> None:
-        assert self._own is not None
+        assert self._schedule is not None
         model = self._model
         try:
-            for job in await self._board.read():
+            for job in await self._table.read():
                 if job.due == due and job.status not in ("lost", "failed"):
                     return
-            await self.begin(self._own["method"], self._own["tol"], due=due)
+            await self.begin(self._schedule["method"], self._schedule["tol"], due=due)
         except UnderWay:
             pass
         except JournalError as error:
-            log.warning("model %r: a refit is put off: %s", model.record.id, error)
+            log.warning("model %r: a scheduled refit was not started: %s", model.record.id, error)
 
     # -- computing -------------------------------------------------------------------------------
 
     @property
     def is_busy(self) -> bool:
-        """Whether one is under way here."""
-        return bool(self._here or self._others)
+        """Is a refit under way in this process?"""
+        return bool(self._local or self._begin_tasks)
 
     def stop(self) -> None:
-        """Leave what is under way."""
-        for _, ending, task in self._here.values():
+        """Abandon the refits under way."""
+        for _, ending, task in self._local.values():
             ending.set()
             task.cancel()
-        for other in self._others:
+        for other in self._begin_tasks:
             other.cancel()
 
     async def close(self) -> None:
-        """As `stop`, and wait for it."""
-        tasks = [task for _, _, task in self._here.values()] + list(self._others)
+        """Stop and wait."""
+        tasks = [task for _, _, task in self._local.values()] + list(self._begin_tasks)
         self.stop()
         if tasks:
             await asyncio.wait(tasks)
 
     async def _run(self, job: RefitJob, ending: threading.Event, by: Author | None) -> None:
-        beating = asyncio.create_task(self._beat(job, ending))
+        heartbeat = asyncio.create_task(self._heartbeat(job, ending))
         model = self._model
         name = model.record.id
         try:
@@ -224,23 +223,23 @@ class Refits(Job):
                 await self._compute(job, ending, by)
         except asyncio.CancelledError:
             ending.set()
-            job.status, job.reason = "lost", "its process has left it"
+            job.status, job.reason = "lost", "its process was stopped"
             raise
         except RecordsLost as error:
             job.status, job.reason = "lost", str(error)
         except RefitError as error:
             job.status, job.reason = "refused", str(error)
         except (ModelChanged, UnknownModel):
-            job.status, job.reason = "lost", "the model is gone, or another one"
+            job.status, job.reason = "lost", "the model was deleted or replaced"
         except JournalError as error:
             job.status, job.reason = "failed", str(error)
         except Exception as error:
             log.exception("model %r: the refit %s failed", name, job.job)
             job.status, job.reason = "failed", f"{type(error).__name__}: {error}"
         finally:
-            beating.cancel()
+            heartbeat.cancel()
             with contextlib.suppress(JournalError, asyncio.CancelledError):
-                await self._board.write(job)
+                await self._table.write(job)
         model.saw_refit(job.status == "done")
         log.info("model %r: the refit %s of seq %s is %s", name, job.job, job.seq, job.status)
 
@@ -249,8 +248,8 @@ class Refits(Job):
         if not ending.is_set():
             await model.refresh()
             async with model.committer.between_groups():
-                stood = Place(model.replica.seq, model.replica.chain)
-                job.seq = stood.seq
+                origin = Place(model.replica.seq, model.replica.chain)
+                job.seq = origin.seq
                 records = records_of(model.replica)
                 problems = problems_of(model.replica.learner)
             rows = None
@@ -260,7 +259,7 @@ class Refits(Job):
                     self._journal, model.replica, *asked, self._thread.run, ending.is_set
                 )
                 if rows is None and not ending.is_set():
-                    raise RefitError("no row that it has learned is in the kept journal")
+                    raise RefitError("the kept journal has no row that the model has learned")
             found: Any = None
             if not ending.is_set():
                 found = await self._thread.run(_solve, problems, rows, job, ending)
@@ -269,22 +268,22 @@ class Refits(Job):
             return
         arrays = found.arrays
         if sum(array.nbytes for array in arrays.values()) > MAX_BYTES:
-            raise RefitError(f"it has more than {MAX_BYTES} bytes of numbers")
+            raise RefitError(f"the result has more than {MAX_BYTES} bytes")
         assert job.seq is not None
         job.status = "entering"
         counted = None if job.window_rows is None else records
         order = Refit(job.job, job.seq, job.method, counted)
         key = f"seq-{job.seq}" if job.due is None else f"every-{job.due}"
-        # Two results are never equal, and stand for the same all the same.
+        # One fingerprint for all results: two results of the same refit are never equal.
         request = ControlRequest.of(order, make_key(KeyKind.REFIT, key), b"refit", arrays, by)
-        receipt = await self._submit(request, stood)
+        receipt = await self._submit(request, origin)
         job.entered_seq = receipt.placed.seq
         verdict = receipt.verdict
         if receipt.placed.duplicate and await self._is_own(job, receipt.placed.seq):
-            # Sent again, as its first append went unseen.
+            # The first append had succeeded, and its answer was lost.
             verdict = model.replica.verdicts.of(receipt.placed.seq, request.control)
         elif receipt.placed.duplicate:
-            job.status, job.reason = "superseded", f"another result for {key} came first"
+            job.status, job.reason = "superseded", f"another result for {key} was entered first"
             return
         if verdict is None:
             raise OutcomeForgotten(request.control.kind, receipt.placed.seq)
@@ -294,43 +293,45 @@ class Refits(Job):
             job.status, job.retained = "done", verdict.rows
 
     async def _is_own(self, job: RefitJob, seq: int) -> bool:
-        """Whether the record at `seq` is the result of this job. Raises what a read raises."""
+        """Is the record at `seq` the result of this job? Raises what a read raises."""
         replica = self._model.replica
-        if (told := replica.verdicts.at(seq)) is not None:
-            return bool(told.fields.get("job") == job.job)
+        if (change := replica.verdicts.at(seq)) is not None:
+            return bool(change.fields.get("job") == job.job)
         entries = await self._journal.read(replica.id, replica.incarnation, seq - 1, 1)
         blocks = [block for entry in entries[:1] for _, block in decode(entry.body)]
         return any(isinstance(one, Control) and one.fields["job"] == job.job for one in blocks)
 
-    async def _submit(self, request: ControlRequest, stood: Place) -> Any:
-        """Let it enter, unless the journal has lost the state at `stood`, which it was computed of.
+    async def _submit(self, request: ControlRequest, origin: Place) -> Any:
+        """Append the result, unless the journal has lost the state at `origin` that it was
+        computed from.
 
-        Raises RecordsLost, RefitError where a sample was unlearned since, what the store raises.
+        Raises RecordsLost; RefitError if a sample was unlearned since; what the store
+        raises.
         """
-        for tried in range(TRIES):
+        for tried in range(ATTEMPTS):
             try:
-                request.held = await self._model.place_beyond(stood)
+                request.held = await self._model.place_beyond(origin)
                 since = self._model.replica.retained.unlearned_seq
-                if since > stood.seq:
+                if since > origin.seq:
                     raise RefitError(
-                        f"a sample was unlearned at seq {since}, after the window at {stood.seq}"
+                        f"a sample was unlearned at seq {since}, after the window at {origin.seq}"
                     )
                 if request.held is None:
-                    raise RecordsLost(f"the journal has lost records up to seq {stood.seq} since")
+                    raise RecordsLost(f"the journal has since lost records up to seq {origin.seq}")
                 return await self._model.submit(request)
             except (JournalUnavailable, OutcomeUnknown, NotHeld):
-                # Its key makes it harmless to try again, and whoever tries looks again.
-                if tried == TRIES - 1:
+                # The key makes a retry harmless, and each attempt checks again.
+                if tried == ATTEMPTS - 1:
                     raise
-            await asyncio.sleep(BEAT_S)
+            await asyncio.sleep(HEARTBEAT_S)
         raise AssertionError("not reached")
 
-    async def _beat(self, job: RefitJob, ending: threading.Event) -> None:
-        """Tell the board how far the job is, and hear from it whether it shall end."""
+    async def _heartbeat(self, job: RefitJob, ending: threading.Event) -> None:
+        """Write the progress into the refit table, and read whether to cancel."""
         while True:
-            await asyncio.sleep(BEAT_S)
+            await asyncio.sleep(HEARTBEAT_S)
             try:
-                if (await self._board.write(job)).is_asked_to_end:
+                if (await self._table.write(job)).is_asked_to_end:
                     ending.set()
             except (ModelChanged, UnknownModel):
                 ending.set()
@@ -340,7 +341,7 @@ class Refits(Job):
 
 
 def _solve(problems: Any, rows: Batch | None, job: RefitJob, ending: threading.Event) -> Any:
-    """In the thread. Raises RefitError."""
+    """Runs in the solver thread. Raises RefitError."""
 
     def look(run: RefitRun) -> None:
         job.epochs, job.converged = run.epochs, run.converged

@@ -1,8 +1,9 @@
-"""The refits of one model, as all processes see them: a list that the store keeps beside the log.
+"""Refit table: the refits of one model, as all processes see them.
 
-It is a cursor, so that it is changed by compare and set, goes with its model and moves with it. It
-tells who computes what and how far that is; nothing of a state depends on it. Whoever computes
-writes every few seconds: a job that nobody has written of for `LOST_MS` was lost with its process.
+The table is a cursor in the store: it is changed by compare-and-set, and it is deleted and copied
+with its model. It says which refits are computed and how far they are. No state depends on it. The
+computing process writes a heartbeat every second; a refit without a heartbeat for LOST_MS was lost
+with its process.
 """
 
 import time
@@ -10,7 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from dualstream.service.clock import REAL, Outside
+from dualstream.service.clock import SYSTEM_CLOCK, Clock
 from dualstream.service.journal.protocol import (
     AppendRequest,
     Change,
@@ -22,13 +23,13 @@ from dualstream.service.replica.replica import Replica
 
 CURSOR = "refits"
 KEPT = 20
-"""So many jobs of a model are known, the newest ones."""
+"""Refits that are kept per model, the newest ones."""
 LOST_MS = 10_000
 UNDER_WAY = ("waiting", "running", "entering")
 
 
 class RefitJob(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One refit. Times are wall-clock milliseconds, and told only."""
+    """One refit. Times are wall-clock milliseconds, for display only."""
 
     job: str
     status: str = "waiting"
@@ -37,11 +38,11 @@ class RefitJob(msgspec.Struct, kw_only=True, omit_defaults=True):
     tol: float
     max_epochs: int
     window_rows: int | None = None
-    """Of how many of the journal's last records; None where rows are retained."""
+    """Number of journal records to solve. None if the model retains rows."""
     due: int | None = None
-    """The count of samples that it fell due at; None where somebody asked for it."""
+    """Sample count at which it was scheduled. None if it was requested."""
     seq: int | None = None
-    """Of the last record before the window that it is of."""
+    """Position of the model when its window was read."""
     rows: int | None = None
     epochs: int = 0
     relative_gap_before: float | None = None
@@ -50,11 +51,11 @@ class RefitJob(msgspec.Struct, kw_only=True, omit_defaults=True):
     dual: float | None = None
     converged: bool | None = None
     entered_seq: int | None = None
-    """Of the control by which it entered the model, or was refused."""
+    """Position of the control with the result, even if it was refused."""
     retained: int | None = None
-    """How many of its rows were still in the window there."""
+    """Rows of the refit that were still in the window when the result was entered."""
     dropped: list[str] | None = None
-    """Named functions that the window cannot tell from those before; None without any."""
+    """Named functions that depend linearly on earlier ones in this window."""
     coefficients_are_unique: bool | None = None
     reason: str | None = None
     is_asked_to_end: bool = False
@@ -63,7 +64,7 @@ class RefitJob(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     @property
     def is_under_way(self) -> bool:
-        """Whether somebody computes it, as far as is known."""
+        """Is a process computing it, as far as known?"""
         return self.status in UNDER_WAY and now_ms() - self.updated_ms < LOST_MS
 
 
@@ -71,7 +72,7 @@ class UnderWay(Exception):
     """Another refit of the model is under way."""
 
     def __init__(self, job: str) -> None:
-        super().__init__(f"the refit {job!r} of this model is under way")
+        super().__init__(f"refit {job!r} of this model is under way; wait for it or cancel it")
         self.job = job
 
 
@@ -80,19 +81,19 @@ def now_ms() -> int:
 
 
 class RefitTable:
-    """The jobs of one model, the newest first."""
+    """The refits of one model, newest first."""
 
-    def __init__(self, replica: Replica, journal: Journal, outside: Outside = REAL) -> None:
+    def __init__(self, replica: Replica, journal: Journal, clock: Clock = SYSTEM_CLOCK) -> None:
         self._replica = replica
         self._journal = journal
-        self._outside = outside
+        self._clock = clock
 
     async def read(self) -> list[RefitJob]:
-        """All that are known. Raises ModelChanged, JournalUnavailable."""
+        """All known refits. Raises ModelChanged, JournalUnavailable."""
         return _jobs(await self._stored())
 
-    async def begin(self, job: RefitJob, told: Change | None = None) -> None:
-        """Put a new job on the board, and in the log of changes. Raises UnderWay where one is."""
+    async def begin(self, job: RefitJob, entry: Change | None = None) -> None:
+        """Add a refit to the table and to the log of changes. Raises UnderWay."""
 
         def add(jobs: list[RefitJob]) -> list[RefitJob]:
             for other in jobs:
@@ -100,10 +101,10 @@ class RefitTable:
                     raise UnderWay(other.job)
             return [job, *jobs][:KEPT]
 
-        await self._change(add, told)
+        await self._change(add, entry)
 
     async def write(self, job: RefitJob) -> RefitJob:
-        """Let the board say this of a job; what it said before."""
+        """Write the progress of a refit. Returns its entry before that."""
         before, job.updated_ms = job, now_ms()
 
         def put(jobs: list[RefitJob]) -> list[RefitJob]:
@@ -116,25 +117,26 @@ class RefitTable:
         await self._change(put)
         return before
 
-    async def ask_to_end(self, name: str, told: Change | None = None) -> None:
-        """Tell whoever computes the job to leave it, once; and the log of changes."""
+    async def request_cancel(self, name: str, entry: Change | None = None) -> None:
+        """Ask the computing process to cancel the refit. Logged as a change."""
 
-        def ask(jobs: list[RefitJob]) -> list[RefitJob] | None:
+        def mark(jobs: list[RefitJob]) -> list[RefitJob] | None:
             asked = [
                 msgspec.structs.replace(job, is_asked_to_end=True) if job.job == name else job
                 for job in jobs
             ]
             return None if asked == jobs else asked
 
-        await self._change(ask, told)
+        await self._change(mark, entry)
 
     async def _stored(self) -> str | None:
         return await self._journal.cursor(self._replica.id, self._replica.incarnation, CURSOR)
 
     async def _change(
-        self, change: Callable[[list[RefitJob]], list[RefitJob] | None], told: Change | None = None
+        self, change: Callable[[list[RefitJob]], list[RefitJob] | None], entry: Change | None = None
     ) -> None:
-        """Compare and set until nobody came in between; None leaves all as it is.
+        """Compare-and-set until no other process came first. `change` returns None to
+        change nothing.
 
         Raises what an append raises.
         """
@@ -146,10 +148,10 @@ class RefitTable:
             if jobs is None:
                 return
             move = CursorMove(CURSOR, before, msgspec.json.encode(jobs).decode())
-            nonce = self._outside.nonce()
+            nonce = self._clock.new_nonce()
             try:
                 await self._journal.append(
-                    AppendRequest(*where, nonce, replica.seq, (), move, change=told)
+                    AppendRequest(*where, nonce, replica.seq, (), move, change=entry)
                 )
                 return
             except CursorMoved:
@@ -157,9 +159,9 @@ class RefitTable:
 
 
 def _jobs(stored: str | None) -> list[RefitJob]:
-    """As they are: one that its process has not written of for long is lost."""
+    """The stored refits. One without a heartbeat is lost."""
     jobs = [] if stored is None else msgspec.json.decode(stored, type=list[RefitJob])
     for job in jobs:
         if job.status in UNDER_WAY and not job.is_under_way:
-            job.status, job.reason = "lost", "nobody has told of it: its process has died"
+            job.status, job.reason = "lost", "no heartbeat from its process"
     return jobs

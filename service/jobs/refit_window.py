@@ -1,7 +1,6 @@
-"""The last rows that a model has learned, read from its journal by whoever refits it.
+"""Refit window of a model that retains no rows: the last learned rows, read from the journal.
 
-For a model that retains no rows. Nothing of a state depends on what is read here: what enters the
-model are numbers.
+No state depends on this read: a refit enters the model as numbers.
 """
 
 from collections import deque
@@ -15,7 +14,7 @@ from dualstream.service.replica.replica import Replica
 from dualstream.solvers import Batch
 
 MAX_BYTES = 256 * 1024 * 1024
-"""Of the journal; what came before is left out."""
+"""Bytes of rows that are kept. Older rows are dropped."""
 
 
 async def last_rows(
@@ -26,10 +25,10 @@ async def last_rows(
     run: Callable[..., Awaitable[Any]],
     is_cancelled: Callable[[], bool],
 ) -> Batch | None:
-    """Those of the last `rows` records up to seq `until` that are rows which the model learned.
+    """The learned rows among the last `rows` records up to seq `until`.
 
-    `run` does the decoding, in a thread. None where there are none, or it was cancelled. Raises
-    what the journal's read raises, but for Trimmed: what is not kept is left out.
+    `run` decodes in a thread. None if there are no rows, or if cancelled. Raises what the read
+    raises, except Trimmed: trimmed records are left out.
     """
     window = Window(replica.dim, until)
     after = max(0, until - rows)
@@ -38,7 +37,7 @@ async def last_rows(
             entries = await journal.read(replica.id, replica.incarnation, after)
         except Trimmed as trimmed:
             after = max(after, trimmed.kept_from - 1)
-            window = Window(replica.dim, until)  # or it would have a gap
+            window = Window(replica.dim, until)  # avoids a gap
             continue
         if not entries:
             break
@@ -58,13 +57,13 @@ class Window:
         self._rollbacks: list[tuple[int, int]] = []
 
     def add(self, entries: Sequence[Entry], after: int) -> None:
-        """The records beyond seq `after` of the next entries."""
+        """Add the records after seq `after` of the next entries."""
         body = b"".join(entry.body for entry in entries)
         seq = entries[0].first_seq
         for block in decode_merged(body)[1]:
             if isinstance(block, Control):
                 if after < seq <= self._until:
-                    self._pass(seq, block)
+                    self._add_control(seq, block)
                 seq += 1
                 continue
             skipped = max(0, after + 1 - seq)
@@ -77,16 +76,16 @@ class Window:
         while self._bytes > MAX_BYTES and len(self._runs) > 1:
             self._bytes -= self._runs.popleft()[2]
 
-    def _pass(self, seq: int, control: Control) -> None:
+    def _add_control(self, seq: int, control: Control) -> None:
         if control.kind == "rollback":
             self._rollbacks.append((seq, control.fields["seq"]))
         elif control.kind != "refit":
-            # Which rows around it were learned is not told by the rows.
+            # The rows do not show which of them were learned around this control.
             self._runs.clear()
             self._bytes = 0
 
     def batch(self) -> Batch | None:
-        """All that are part of the state at `until`, in their order; None where there is none."""
+        """The rows that are part of the state at `until`, in order. None if there are none."""
         found = []
         for first, last in self._spans():
             for seq, batch, _ in self._runs:
@@ -96,9 +95,9 @@ class Window:
         return Batch.concat(found) if found else None
 
     def _spans(self) -> list[tuple[int, int]]:
-        """From which seq to which the records are that led to the state, the oldest first.
+        """Seq ranges of the records that led to the state, oldest first.
 
-        A rollback left out what stood between the place that it names and itself.
+        A rollback excludes the records between its target and itself.
         """
         spans, end = [], self._until
         for seq, named in reversed(self._rollbacks):

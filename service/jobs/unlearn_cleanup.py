@@ -1,16 +1,16 @@
-"""What follows once a sample was unlearned: nothing older than that stays in the store.
+"""Unlearn clean-up: deletes everything older than an unlearned sample from the store.
 
-The control takes the row out of the state; the journal, snapshots and copies still hold it. A clean
-snapshot is written and read back, then all that is older goes. Every step may be done again, so
-whoever comes after a crash begins anew: a clean-up is due as long as the cursor `unlearned` stands
-before the last control that unlearned something.
+The control removes the row from the state, but the journal, snapshots and copies still have it.
+The clean-up writes a clean snapshot, reads it back, and deletes everything older. Each step can be
+repeated, so a process that finds an interrupted clean-up starts again. A clean-up is due while the
+cursor `unlearned` is before the last control that unlearned a sample.
 """
 
 import asyncio
 import contextlib
 import logging
 
-from dualstream.service.journal.author import SERVER
+from dualstream.service.journal.audit import SERVER
 from dualstream.service.journal.protocol import (
     AppendRequest,
     Conflict,
@@ -31,63 +31,63 @@ from dualstream.service.models.store_status import OtherIdentity
 from dualstream.service.replica.replica import Replica
 from dualstream.solvers import CorruptState, load
 
-log = logging.getLogger("dualstream.clean_up")
+log = logging.getLogger("dualstream.unlearn_cleanup")
 
 CURSOR = "unlearned"
 """Up to which control the store was cleaned."""
 LEFT_TO_OTHERS_S = 1.0
-"""How long a replica that only reads of a control leaves the clean-up to whoever was asked."""
+"""Delay of the clean-up in a process that was not asked to unlearn."""
 RETRY_S = 2.0
 
 
 class UnlearnCleanup(Job):
-    """The clean-ups of one model in this process: one at a time, until none is due."""
+    """Clean-ups of one model: one at a time, until none is due."""
 
     def __init__(self, model: Model) -> None:
         self._replica = model.replica
         self._committer = model.committer
         self._journal = model.deps.journal
-        self._identity = model.deps.identity
-        self._outside = model.outside
+        self._identity = model.deps.store_identity
+        self._clock = model.clock
         self._task: asyncio.Task[None] | None = None
-        self._hurry = asyncio.Event()
-        self._is_asked = False
+        self._skip_delay = asyncio.Event()
+        self._is_requested = False
 
     @classmethod
     def is_due(cls, replica: Replica, since: int) -> bool:
-        """A control after `since` unlearned a sample."""
+        """Did a control after `since` unlearn a sample?"""
         return replica.retained.unlearned_seq > since
 
     def begin_due(self) -> None:
-        """Start later: the process that was asked to unlearn may do it first, or may have died."""
+        """Start after a delay: the process that was asked to unlearn goes first."""
         self.begin(LEFT_TO_OTHERS_S)
 
     def begin(self, delay_s: float = 0.0) -> None:
-        """See to it that nothing is due, after a while; unless it is begun again without one."""
-        self._is_asked = True
+        """Start a clean-up after a delay. A second call without delay starts it at once."""
+        self._is_requested = True
         if delay_s == 0.0:
-            self._hurry.set()
+            self._skip_delay.set()
         if self._task is None:
             self._task = asyncio.create_task(self._run(delay_s))
 
     @property
     def is_busy(self) -> bool:
-        """Whether one is under way, or about to be."""
+        """Is a clean-up under way or scheduled?"""
         return self._task is not None
 
     def stop(self) -> None:
-        """Leave what is not done to whoever holds the model next."""
+        """Leave the clean-up to the process that loads the model next."""
         if self._task is not None:
             self._task.cancel()
 
     async def close(self) -> None:
-        """As `stop`, and wait for it."""
+        """Stop and wait."""
         if self._task is not None:
             self.stop()
             await asyncio.wait([self._task])
 
     async def is_done(self, seq: int) -> bool:
-        """Whether the store holds nothing older than the control at `seq`.
+        """Is everything older than the control at `seq` deleted?
 
         Raises ModelChanged.
         """
@@ -101,18 +101,18 @@ class UnlearnCleanup(Job):
     async def _run(self, delay_s: float) -> None:
         try:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._hurry.wait(), delay_s)
-            while self._is_asked:
-                self._is_asked = False
+                await asyncio.wait_for(self._skip_delay.wait(), delay_s)
+            while self._is_requested:
+                self._is_requested = False
                 if not await self._try():
-                    self._is_asked = True
+                    self._is_requested = True
                     await asyncio.sleep(RETRY_S)
         finally:
-            self._hurry.clear()
+            self._skip_delay.clear()
             self._task = None
 
     async def _try(self) -> bool:
-        """Clean up if that is due; whether there is nothing left to do."""
+        """Clean up if that is due. Is nothing left to do?"""
         replica = self._replica
         try:
             while not await self.is_done(replica.retained.unlearned_seq):
@@ -121,26 +121,27 @@ class UnlearnCleanup(Job):
                     seq = replica.retained.unlearned_seq
                 snapshot = await captured.encoded()
                 through = self._may_go(snapshot.seq)
-                await self._identity.look()
+                await self._identity.verify()
                 if not await clean_up(self._journal, *self._where, snapshot, seq, through):
                     return False
                 await self._set_done(seq)
         except (ModelChanged, UnknownModel, OtherIdentity):
             return True
         except JournalError as error:
-            log.warning("model %r: the clean-up is put off: %s", replica.id, error)
+            log.warning("model %r: the clean-up after unlearning is retried: %s", replica.id, error)
             if isinstance(error, NotHeld):
-                await self._committer.see_what_is_lost(Place(captured.seq, captured.chain))
+                await self._committer.check_place(Place(captured.seq, captured.chain))
             return False
         except Exception:
-            log.exception("model %r: the clean-up failed", replica.id)
+            log.exception("model %r: the clean-up after unlearning failed", replica.id)
             return False
         return True
 
     def _may_go(self, seq: int) -> int:
-        """The last record that may go, once a snapshot at `seq` is the oldest.
+        """The last record that may be trimmed if a snapshot at `seq` is the oldest.
 
-        Of a model that pauses, rows in quarantine stay, all of which came after what it unlearned.
+        A paused model keeps the rows in quarantine, which all came after its unlearned
+        sample.
         """
         guarding = self._replica.guarding
         held = None if guarding is None else guarding.kept_after(seq)
@@ -149,8 +150,8 @@ class UnlearnCleanup(Job):
     async def _set_done(self, seq: int) -> None:
         before = await self._journal.cursor(*self._where, CURSOR)
         move = CursorMove(CURSOR, before, str(max(seq, int(before or 0))))
-        with contextlib.suppress(CursorMoved):  # by another worker: it is looked at again
-            nonce = self._outside.nonce()
+        with contextlib.suppress(CursorMoved):  # `_try` reads it again
+            nonce = self._clock.new_nonce()
             await self._journal.append(
                 AppendRequest(*self._where, nonce, self._replica.seq, (), move)
             )
@@ -164,22 +165,21 @@ async def clean_up(
     seq: int,
     through: int | None = None,
 ) -> bool:
-    """Leave nothing in the store that is older than the control at `seq`; False if that failed.
+    """Delete everything older than the control at `seq` from the store. False if that failed.
 
-    Of the journal goes what stands up to `through`, or else up to the snapshot.
-
-    The snapshot is of a state after it. Nothing goes before it can be read back from the store, nor
-    once the store has lost what it is a snapshot of.
+    The journal is trimmed through `through`, or by default through the snapshot. The snapshot
+    is of a state after the control. Nothing is deleted before the snapshot can be read back,
+    nor once the store has lost its records.
 
     Raises ModelChanged, Conflict, JournalUnavailable, OutcomeUnknown.
     """
     where = (model, incarnation)
-    if not await _keep(journal, where, snapshot):
+    if not await _put_verified(journal, where, snapshot):
         return False
     await journal.snapshots_drop(*where, snapshot.seq)
-    # Before the versions go: of a place that the log has let go of none can be taken any more.
+    # Before the versions are deleted: a trimmed position cannot get a new version.
     await journal.trim(*where, snapshot.seq if through is None else through, behind=0)
-    if not await _begins_behind(journal, where, seq):
+    if not await _is_trimmed_past(journal, where, seq):
         return False
     for version in await journal.versions(*where):
         if version.seq < seq:
@@ -188,11 +188,10 @@ async def clean_up(
     return await _drop_copies(journal, where, seq) and await journal.scrub(*where)
 
 
-async def _keep(journal: Journal, where: tuple[str, str], snapshot: Snapshot) -> bool:
-    """Put the snapshot into the store; whether it is there and good. The store may have newer ones.
+async def _put_verified(journal: Journal, where: tuple[str, str], snapshot: Snapshot) -> bool:
+    """Store the snapshot and read it back as after a crash. Is it there and intact?
 
-    It is read as it would be after a crash, as it will be all that there is. One of the same seq
-    that is damaged gives way.
+    The store may have newer snapshots. A damaged snapshot of the same seq is replaced.
     """
     for replaces in (False, True):
         await journal.snapshot_put(*where, snapshot.seq, snapshot.chain, snapshot.data, replaces)
@@ -203,14 +202,14 @@ async def _keep(journal: Journal, where: tuple[str, str], snapshot: Snapshot) ->
                     await asyncio.to_thread(load, found.data)
                     return True
                 except CorruptState as error:
-                    log.error("model %r: the snapshot at seq %d: %s", where[0], found.seq, error)
+                    log.error("model %r: damaged snapshot at %d: %s", where[0], found.seq, error)
     return False
 
 
-async def _begins_behind(journal: Journal, where: tuple[str, str], seq: int) -> bool:
-    """Whether the journal is kept from after `seq` on.
+async def _is_trimmed_past(journal: Journal, where: tuple[str, str], seq: int) -> bool:
+    """Does the kept journal begin after `seq`?
 
-    It is not where the store has lost what the snapshot is of: nothing was let go then.
+    Not if the store has lost the records of the snapshot: then nothing was trimmed.
     """
     try:
         await journal.read(*where, 0, 1)
@@ -220,10 +219,10 @@ async def _begins_behind(journal: Journal, where: tuple[str, str], seq: int) -> 
 
 
 async def _drop_copies(journal: Journal, where: tuple[str, str], seq: int) -> bool:
-    """Delete copies of states before `seq`; False where a record that is kept names one.
+    """Delete copies of states before `seq`. False if a kept record names one.
 
-    Those too that are not whole: of which states they are nobody can tell, and their writers begin
-    anew, if they are alive.
+    Partial copies are deleted, too: their state is unknown. A writer that is alive stores its
+    copy again.
     """
     are_gone = True
     for copy in await journal.copies(*where, with_partial=True):
@@ -238,7 +237,7 @@ async def _drop_copies(journal: Journal, where: tuple[str, str], seq: int) -> bo
 
 
 def _is_since(data: bytes, seq: int) -> bool:
-    """Whether a copy is of a state that holds the control at `seq`."""
+    """Is the copy of a state that includes the control at `seq`?"""
     try:
         return int(load(data)[1]["seq"]) >= seq
     except (CorruptState, KeyError, ValueError):

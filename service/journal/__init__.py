@@ -1,4 +1,7 @@
-"""The journal: what was acknowledged, in order, durable; the stores behind one contract."""
+"""The journal: durable, ordered log of each model, in SQLite or Redis.
+
+DESIGN.md has the design, protocol.py the contract.
+"""
 
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -16,11 +19,11 @@ async def open_journal(
     durability: str | None = None,
     limits: Limits = DEFAULT_LIMITS,
 ) -> "TransferJournal":
-    """Open the store at `url` and return it, ready.
+    """Open the store at `url` and return it, ready for use.
 
-    sqlite:///file.db (relative), sqlite:////path/file.db (absolute); redis://, redis+sentinel://
-    and redis+cluster:// as `redis/address.py` says.
-    `durability` is the least that is asked for; None asks for nothing.
+    URLs: sqlite:///file.db (relative), sqlite:////path/file.db (absolute); redis://,
+    redis+sentinel:// and redis+cluster:// as described in redis/address.py. `durability` is the
+    lowest acceptable level; None accepts any.
 
     Raises ValueError for another URL, and what `Journal.open` raises.
     """
@@ -34,12 +37,12 @@ async def open_journal(
 
 
 def make_journal(
-    url: str, durability: str | None, limits: Limits, stays: bool = False
+    url: str, durability: str | None, limits: Limits, is_pinned: bool = False
 ) -> "TransferJournal":
-    """The store at `url`, not opened yet. Raises ValueError for another URL.
+    """Return the store at `url`, not opened yet. Raises ValueError for an unknown URL.
 
-    With `stays`, a server that takes another's place meanwhile is not gone on with: what was
-    written and acknowledged may be lost with the other, and it is JournalUnavailable.
+    With `is_pinned`, the store raises JournalUnavailable after a failover instead of continuing
+    on the new primary, which may lack acknowledged writes.
     """
     scheme = url.partition("://")[0]
     if scheme == "sqlite":
@@ -48,20 +51,20 @@ def make_journal(
         path = sqlite_path(url)
         if not path:
             raise ValueError(
-                f"{url} names no file: write sqlite:///file.db, or sqlite:////path/file.db"
+                f"{url} has no file name; write sqlite:///file.db or sqlite:////path/file.db"
             )
         return SqliteJournal(path, durability, limits)
     if scheme.startswith("redis"):
         from dualstream.service.journal.redis import RedisJournal
 
-        return RedisJournal(url, durability, limits, stays=stays)
+        return RedisJournal(url, durability, limits, is_pinned=is_pinned)
     raise ValueError(
-        f"no store for {scheme or url}: known are sqlite:///file.db, redis://host:port/db,"
-        " redis+sentinel:// and redis+cluster://"
+        f"unknown store scheme {scheme or url!r}; use sqlite:///file.db, redis://host:port/db,"
+        " redis+sentinel:// or redis+cluster://"
     )
 
 
 def sqlite_path(url: str) -> str | None:
-    """The file of a SQLite store; None where the URL names none."""
+    """The file of a SQLite store; None if the URL has none."""
     path = unquote(urlsplit(url).path.removeprefix("/"))
     return path if path and url.startswith("sqlite:///") else None

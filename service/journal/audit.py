@@ -1,27 +1,28 @@
-"""The part of the journal's contract that is about who changed which model, and how.
+"""Audit log of models: who changed which model, how and when.
 
-What a write changes it tells in the same step: it is in the log if it was done, once, and not if it
-was not. What belongs to a model in a store goes with it; its changes do not.
+A write stores its change in the same atomic step: the log has the change exactly once if the write
+was done, and not at all otherwise. Deleting a model keeps its changes.
 """
 
+import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
 MODEL_ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
-PLACE = re.compile(rf"(\d{{1,15}})-(\d{{1,15}})\.({MODEL_ID})")
+POSITION = re.compile(rf"(\d{{1,15}})-(\d{{1,15}})\.({MODEL_ID})")
 
 
 class Change(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """What is done to a model, and by whom.
+    """A change to a model and its author.
 
-    action   a word: `create`, `replace`, `delete`, `version`, ..., or the kind of a control
-    by       `server` where nobody asked for it: what a rule or a clean-up does
-    key      the name of the API key that was shown; None where none was asked for
-    key_id   the first digits of its digest: several keys may have one name
-    detail   what else there is to say, in JSON's types; no row, no label, no secret
+    action   `create`, `replace`, `delete`, `version`, ..., or the kind of a control
+    by       `server` for changes without a request, such as those of a rule or a clean-up
+    key      name of the API key of the request; None if the server has no keys
+    key_id   first digits of the key's digest, as several keys may share a name
+    detail   further JSON values; never a row, a label or a secret
     """
 
     action: str
@@ -31,8 +32,46 @@ class Change(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     detail: dict[str, Any] = {}
 
 
-class Where(NamedTuple):
-    """A place in the log, as it is ordered: when, a number that tells apart, which model."""
+class Author(msgspec.Struct, frozen=True):
+    """Author of a change: a request with its API key, or the server itself."""
+
+    by: Literal["request", "server"]
+    key: str | None = None
+    key_id: str | None = None
+
+    def change(self, action: str, **detail: Any) -> Change:
+        """A change by this author."""
+        return Change(action, self.by, self.key, self.key_id, detail)
+
+
+ANONYMOUS = Author("request")
+"""Author of requests to a server without API keys."""
+SERVER = Author("server")
+"""Author of changes that the server makes by itself."""
+
+
+def describe_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a control for the audit log; a spec is replaced by its algorithm and digest."""
+    described: dict[str, Any] = {}
+    for name, value in fields.items():
+        if name == "spec":
+            described |= describe_spec(value)
+        elif value is not None:
+            described[name] = value
+    return described
+
+
+def describe_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """A spec's algorithm and the SHA-256 of its canonical JSON."""
+    text = msgspec.json.encode(spec, order="sorted")
+    return {"algorithm": spec.get("algorithm"), "spec_sha256": hashlib.sha256(text).hexdigest()}
+
+
+class AuditPosition(NamedTuple):
+    """Position in the audit log, in the order of its fields.
+
+    `number` distinguishes changes of the same millisecond.
+    """
 
     time_ms: int
     number: int
@@ -42,20 +81,20 @@ class Where(NamedTuple):
         return f"{self.time_ms}-{self.number}.{self.model}"
 
     @classmethod
-    def read(cls, told: str | None) -> "Where":
-        """A place as it was told; None is before all. Raises ValueError."""
-        of = PLACE.fullmatch(told or "0-0.0")
-        if of is None:
-            raise ValueError(f"{told} is no place of the log")
-        return cls(int(of[1]), int(of[2]), of[3])
+    def read(cls, text: str | None) -> "AuditPosition":
+        """Parse a position; None is the start of the log. Raises ValueError."""
+        found = POSITION.fullmatch(text or "0-0.0")
+        if found is None:
+            raise ValueError(f"{text!r} is not a position of the audit log")
+        return cls(int(found[1]), int(found[2]), found[3])
 
 
 class Audited(msgspec.Struct, frozen=True, gc=False):
-    """A change as the log keeps it.
+    """A stored change.
 
-    place    where it stands in the log, to be read on from; of no other one
+    place    its position in this store's log, for `after`
     time_ms  the store's clock
-    seq      where the model stood then: of a control its own place, else the last one there was
+    seq      the model's last seq at that time; for a control, the control's own seq
     """
 
     place: str
@@ -66,26 +105,26 @@ class Audited(msgspec.Struct, frozen=True, gc=False):
     change: Change
 
 
-class Auditing(Protocol):
-    """What a store promises of the log of changes: it only grows, and the oldest expire.
+class AuditLog(Protocol):
+    """Audit log of a store. Changes are only appended; the oldest expire.
 
-    A write that is given a `change` (`create`, `replace`, `delete`, `version_put`,
-    `version_delete`, `append`) keeps it in the step in which it does what it is asked for. One that
-    finds nothing to do keeps none; nor does the repetition of an append. An append keeps it if it
-    makes an entry or, without parts, if it moves its cursor.
+    A write with a `change` (`create`, `replace`, `delete`, `version_put`, `version_delete`,
+    `append`) stores it in the same step. A write without effect and a repeated append store none.
+    An append stores its change if it makes an entry or, when it has no parts, if it moves its
+    cursor.
     """
 
     async def audit(
         self, model: str | None = None, after: str | None = None, limit: int = 100
     ) -> Sequence[Audited]:
-        """Return up to `limit` changes behind the place `after`, the oldest first.
+        """Return up to `limit` changes after the position `after`, oldest first.
 
-        Of one model, by all who had its id, gone or there; or of all. They are kept for
-        `Limits.audit_s` at least. Of one model nothing is left out that was acknowledged. In a
-        store of several servers those of different models are in the order of these servers'
-        clocks, so what comes within a moment of the newest may come before it.
+        With `model`, the changes of every model that has had this id; otherwise of all models.
+        Changes are kept for at least `Limits.audit_s`. For one model no acknowledged change is
+        missing. In a Cluster, changes of different models are ordered by the clocks of their
+        servers, so a change may appear shortly before the newest one read.
 
-        Raises ValueError for an `after` that is no place.
+        Raises ValueError if `after` is not a position.
         """
 
 

@@ -1,28 +1,28 @@
-"""The chain value: 40 lower-case hex characters that stand for an entry and all before it.
+"""Hash chain over a model's entries: identifies an entry and everything before it.
 
-What comes first is the model's incarnation, and that stands for the model's spec: so a chain value
-stands for all that a state is made of.
+A chain value is 40 lower-case hex characters. The first one is derived from the incarnation, which
+contains a digest of the spec, so a chain value identifies the complete input of a state.
 """
 
 import secrets
 from hashlib import sha1, sha256
 
 RANDOM = 32
-"""Characters of an incarnation that are random; what comes behind them is of the spec."""
+"""Length of the random prefix of an incarnation; the digest of the spec follows."""
 
 
 def new_incarnation(spec: bytes) -> str:
-    """What tells a model from all others that were made under its id, and its spec from others."""
+    """A new incarnation: random characters, then the digest of the spec."""
     return secrets.token_hex(RANDOM // 2) + digest_of(spec)
 
 
 def is_of_spec(incarnation: str, spec: bytes) -> bool:
-    """Whether a model was made with this spec; one that is random alone does not tell."""
+    """Is the incarnation compatible with this spec? Random-only incarnations match every spec."""
     return incarnation[RANDOM:] in ("", digest_of(spec))
 
 
 def digest_of(spec: bytes) -> str:
-    """16 hex characters."""
+    """First 16 hex characters of the SHA-256."""
     return sha256(spec).hexdigest()[:16]
 
 
@@ -32,5 +32,5 @@ def first_chain(incarnation: str) -> str:
 
 
 def next_chain(previous: str, nonce: bytes) -> str:
-    """The chain after an entry with `nonce` that follows `previous`."""
+    """The chain after the entry with this nonce."""
     return sha1(previous.encode() + nonce, usedforsecurity=False).hexdigest()

@@ -1,7 +1,7 @@
-"""What an append does with its parts, the same on every store.
+"""Deduplication of the parts of an append, used by every store.
 
-A store answers with the seq before its entry and with the exceptions (parts left out, and what
-they duplicate); `placed` makes the places from these, at once or for a repeated nonce.
+A store returns the seq before the new entry and the skipped parts. `placed` computes each part's
+seqs from these, for a first append and for a repeated nonce alike.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,8 +13,8 @@ from dualstream.service.journal.record.format import OPENING_KINDS, KeyKind
 NONCE_BYTES = 16
 
 
-class Left(NamedTuple):
-    """A part that was left out: its number in the group and what stands under its key."""
+class SkippedPart(NamedTuple):
+    """A part that is not journalled: its number in the group, and the stored value of its key."""
 
     part: int
     seq: int
@@ -23,43 +23,43 @@ class Left(NamedTuple):
 
 
 def opens_request(part: Part) -> bool:
-    """Whether the part carries the key of a whole request."""
+    """Does the part carry the key of a whole request?"""
     return part.key is not None and part.key[0] in OPENING_KINDS
 
 
 def check_parts(nonce: bytes, parts: Sequence[Part]) -> bool:
-    """Check what the contract asks of a group; return whether any of it may have to be left out.
+    """Validate the parts of a group; return whether deduplication can skip any of them.
 
-    That is where a part has a key, or a request is taken whole or not at all. Raises ValueError.
+    That is the case if a part has a key or opens an all-or-nothing request. Raises ValueError.
     """
     if len(nonce) != NONCE_BYTES:
         raise ValueError(f"a nonce has {NONCE_BYTES} bytes, got {len(nonce)}")
-    if len(parts) == 1:  # as most do, and mostly without a key
+    if len(parts) == 1:  # the common case
         part = parts[0]
         if _stands_alone(part):
             return False
-    may_be_left = is_open = False
+    may_skip = is_open = False
     for number, part in enumerate(parts):
         if _stands_alone(part):
             is_open = False
             continue
-        may_be_left = may_be_left or part.key is not None or part.whole
+        may_skip = may_skip or part.key is not None or part.whole
         if not part.continues:
             is_open = part.whole or opens_request(part)
         elif not is_open or part.whole or opens_request(part):
-            raise ValueError(f"part {number} continues no request that a part before it opened")
+            raise ValueError(f"part {number} continues a request that no earlier part opens")
         if part.count < (0 if opens_request(part) else 1):
-            raise ValueError(f"part {number} is empty and opens no request with a key")
-    return may_be_left
+            raise ValueError(f"part {number} is empty; only a part with a request's key may be")
+    return may_skip
 
 
 def _stands_alone(part: Part) -> bool:
-    """Whether the part is of rows without a key that are journalled whatever else is."""
+    """Is the part made of rows without a key that are always journalled?"""
     return part.key is None and part.count > 0 and not part.continues and not part.whole
 
 
 def requests(parts: Sequence[Part]) -> Iterator[tuple[int, int]]:
-    """The requests of a group as (first part, part after the last one)."""
+    """Index ranges (first part, one past the last) of the requests of a group."""
     start = 0
     for number in range(1, len(parts) + 1):
         if number == len(parts) or not parts[number].continues:
@@ -68,32 +68,32 @@ def requests(parts: Sequence[Part]) -> Iterator[tuple[int, int]]:
 
 
 class _Mark(NamedTuple):
-    """How far a sorting had come: the seq, and how much there was of everything else."""
+    """Lengths of a Deduplication's lists at one point, to return to."""
 
     seq: int
     kept: int
-    left: int
+    skipped: int
     keys: int
     labels: int
 
 
-class Sorting:
-    """Which parts of a group are new; filled by `sort`.
+class Deduplication:
+    """Splits the parts of a group into new and skipped ones.
 
-    kept   the bodies that make the entry     left  the parts left out
-    keys   what to keep under which key       seq   the last one given
-    labels the keys of its labels, whether new or known: no row waits for them any more
+    kept    bodies of the new entry           skipped  parts that are not journalled
+    keys    values to store under new keys    seq      last seq assigned
+    labels  keys of labels, new or known; pending rows with these keys are deleted
     """
 
     def __init__(self, seq: int) -> None:
         self.seq = seq
         self.kept: list[bytes] = []
-        self.left: list[Left] = []
+        self.skipped: list[SkippedPart] = []
         self.keys: dict[bytes, Known] = {}
         self.labels: list[bytes] = []
 
-    def sort(self, parts: Sequence[Part], known: Callable[[bytes], Known | None]) -> None:
-        """Go through the group; `known` looks up what the store keeps under a key."""
+    def process(self, parts: Sequence[Part], known: Callable[[bytes], Known | None]) -> None:
+        """Process the group; `known` looks up the stored value of a key."""
         for start, stop in requests(parts):
             opening = parts[start]
             found = None
@@ -107,7 +107,7 @@ class Sorting:
                 self._take_request(start, parts[start:stop], known)
             else:
                 for number in range(start, stop):
-                    self._leave(number, opening, found)
+                    self._skip(number, opening, found)
 
     def _take_request(
         self, start: int, parts: Sequence[Part], known: Callable[[bytes], Known | None]
@@ -121,7 +121,7 @@ class Sorting:
             start, parts = start + 1, parts[1:]
         for number, part in enumerate(parts, start):
             is_accepted |= self._take(number, part, known)
-        if opening.whole and any([left.is_conflict for left in self.left[before.left :]]):
+        if opening.whole and any([one.is_conflict for one in self.skipped[before.skipped :]]):
             self._undo(before)
             return
         if self.seq == before.seq:
@@ -131,17 +131,18 @@ class Sorting:
             self.keys[opening.key] = Known(self.seq, self.seq - before.seq, opening.fingerprint)
 
     def _mark(self) -> "_Mark":
-        return _Mark(self.seq, len(self.kept), len(self.left), len(self.keys), len(self.labels))
+        return _Mark(self.seq, len(self.kept), len(self.skipped), len(self.keys), len(self.labels))
 
     def _undo(self, before: "_Mark") -> None:
-        """Take nothing of a request; which parts of it are in conflict stays known.
+        """Journal nothing of a request, but keep its conflicts for the answer.
 
-        With what stands elsewhere, or with a row of the same request, which stands nowhere then.
+        A conflict with another row of the same request gets an empty position, as that row is not
+        journalled either.
         """
-        in_conflict = [left for left in self.left[before.left :] if left.is_conflict]
-        self.left[before.left :] = [
-            left if left.seq <= before.seq else Left(left.part, before.seq, 0, True)
-            for left in in_conflict
+        in_conflict = [one for one in self.skipped[before.skipped :] if one.is_conflict]
+        self.skipped[before.skipped :] = [
+            one if one.seq <= before.seq else SkippedPart(one.part, before.seq, 0, True)
+            for one in in_conflict
         ]
         self.seq = before.seq
         del self.kept[before.kept :]
@@ -150,34 +151,36 @@ class Sorting:
             self.keys.popitem()
 
     def _take(self, number: int, part: Part, known: Callable[[bytes], Known | None]) -> bool:
-        """Take a part unless its own key is known; return False when it is in conflict."""
+        """Keep a part unless its own key is known; return False if it is in conflict."""
         if part.key is not None:
             if part.key[0] == KeyKind.LABEL:
                 self.labels.append(part.key)
             found = self.keys.get(part.key) or known(part.key)
             if found is not None:
-                return self._leave(number, part, found)
+                return self._skip(number, part, found)
             self.keys[part.key] = Known(self.seq + part.count, part.count, part.fingerprint)
         self.seq += part.count
         self.kept.append(part.body)
         return True
 
-    def _leave(self, number: int, part: Part, found: Known) -> bool:
+    def _skip(self, number: int, part: Part, found: Known) -> bool:
         is_conflict = part.fingerprint != found.fingerprint
-        self.left.append(Left(number, found.seq, found.records, is_conflict))
+        self.skipped.append(SkippedPart(number, found.seq, found.records, is_conflict))
         return not is_conflict
 
 
-def placed(parts: Sequence[Part], before: int, left: Sequence[Left]) -> tuple[Placed, ...]:
-    """Where each part stands, given the seq before the entry and the parts left out."""
+def placed(
+    parts: Sequence[Part], before: int, skipped: Sequence[SkippedPart]
+) -> tuple[Placed, ...]:
+    """Position of each part, given the seq before the entry and the skipped parts."""
     places: list[Placed] = []
     seq = before
-    if not left:
+    if not skipped:
         for part in parts:
             places.append(Placed(seq + 1, seq + part.count, part.count))
             seq += part.count
         return tuple(places)
-    exceptions = {one.part: one for one in left}
+    exceptions = {one.part: one for one in skipped}
     for start, stop in requests(parts):
         is_refused = _is_refused(parts, start, stop, exceptions)
         for number in range(start, stop):
@@ -196,11 +199,11 @@ def placed(parts: Sequence[Part], before: int, left: Sequence[Left]) -> tuple[Pl
 
 
 def _is_refused(
-    parts: Sequence[Part], start: int, stop: int, exceptions: Mapping[int, Left]
+    parts: Sequence[Part], start: int, stop: int, exceptions: Mapping[int, SkippedPart]
 ) -> bool:
-    """Whether a request is not taken as a part of it, and not its own key, is in conflict."""
+    """Does an all-or-nothing request have a part, other than its own key, in conflict?"""
     opening = parts[start]
     if not opening.whole or (opens_request(opening) and start in exceptions):
         return False
     found = [exceptions[number] for number in range(start, stop) if number in exceptions]
-    return any([left.is_conflict for left in found])
+    return any([one.is_conflict for one in found])

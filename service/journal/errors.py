@@ -1,26 +1,26 @@
-"""What the journal refuses or cannot do.
+"""Exceptions of the journal.
 
 JournalError
 |- JournalUnavailable     the store cannot be used now; nothing was done
-|  `- DurabilityTooLow    the store keeps less than was asked for, or evicts
-|- OutcomeUnknown         the store may or may not have done it: repeat with the same nonce
-|  `- NonceForgotten      nobody can tell any more whether it has
-|- NotReplicated          the store did it, and fewer replicas than asked for have it
-|- UnknownModel           no model of that id
-|- ModelChanged           the model is gone or was made again: another incarnation
-|- Conflict               what the caller saw is not what the store holds
-|  `- NotHeld             the log holds no such place: it was lost, or trimmed
-|- CursorMoved            the cursor does not stand where the caller expected it
-|- Trimmed                the rows asked for are no longer in the journal
-|- UnknownCopy            the copy that was named is not there
-|- TooManyVersions        the model has as many versions as it may have
-|- TooManyRemembered      the model has as many rows waiting for labels as it may have
-`- StoreTooNew            the store was written by a newer version
+|  `- DurabilityTooLow    durability is below the requested level, or the store evicts keys
+|- OutcomeUnknown         the write may or may not have happened: repeat it with the same nonce
+|  `- NonceForgotten      the store can no longer determine whether it happened
+|- NotReplicated          the write happened, on fewer replicas than requested
+|- UnknownModel           there is no model of that id
+|- ModelChanged           the model was deleted or created again: its incarnation differs
+|- Conflict               the store's state differs from what the caller expected
+|  `- NotHeld             the log does not contain this position: it was lost or trimmed
+|- CursorMoved            the cursor has another value than the caller expected
+|- Trimmed                the requested rows are no longer in the journal
+|- UnknownCopy            there is no copy with that digest
+|- TooManyVersions        the model has the maximum number of versions
+|- TooManyPendingRows     the model has the maximum number of rows waiting for labels
+`- StoreTooNew            a newer version of the program wrote the store
 """
 
 
 class JournalError(Exception):
-    """Anything the journal refuses or cannot do."""
+    """Base class of the journal's exceptions."""
 
 
 class JournalUnavailable(JournalError):
@@ -28,32 +28,32 @@ class JournalUnavailable(JournalError):
 
 
 class DurabilityTooLow(JournalUnavailable):
-    """The store keeps less than was asked for, or may evict what it acknowledged."""
+    """The store's durability is below the requested one, or it may evict acknowledged writes."""
 
 
 class OutcomeUnknown(JournalError):
-    """The store may or may not have done it; an append is repeated with the same nonce."""
+    """The write may or may not have happened; repeat an append with the same nonce."""
 
 
 class NonceForgotten(OutcomeUnknown):
-    """An append was repeated too late to tell whether it was done: it was not done now."""
+    """A repeated append came too late to know whether the first one happened. It did nothing."""
 
     def __init__(self, model: str):
         super().__init__(
-            f"an append to {model!r} was repeated after so many others that nobody can tell "
-            "whether it was done"
+            f"the outcome of an append to {model!r} is unknown: too many others came before the "
+            "repetition"
         )
 
 
 class NotReplicated(JournalError):
-    """The store did it, and fewer replicas than were asked for said in time that they have it.
+    """The write happened, and fewer replicas than requested confirmed it in time.
 
-    It is lost if the server that did it is lost before they have it.
+    It is lost if this server fails before the replicas receive it.
     """
 
 
 class UnknownModel(JournalError):
-    """No model of that id."""
+    """There is no model of that id."""
 
     def __init__(self, model: str):
         super().__init__(f"no model {model!r}")
@@ -61,35 +61,35 @@ class UnknownModel(JournalError):
 
 
 class ModelChanged(JournalError):
-    """The model is gone, or was deleted and made again: its incarnation is another one."""
+    """The model was deleted, or deleted and created again: its incarnation differs."""
 
     def __init__(self, model: str):
-        super().__init__(f"model {model!r} was deleted or made again")
+        super().__init__(f"model {model!r} was deleted or created again")
         self.model = model
 
 
 class Conflict(JournalError):
-    """What the caller saw is not what the store holds."""
+    """The store's state differs from what the caller expected."""
 
 
 class NotHeld(Conflict):
-    """The log neither leads on from this seq with this chain nor ends there."""
+    """The log neither continues from this seq and chain nor ends there."""
 
     def __init__(self, model: str, seq: int, chain: str):
-        super().__init__(f"the log of {model!r} does not hold chain {chain[:8]} at seq {seq}")
+        super().__init__(f"the log of {model!r} does not contain chain {chain[:8]} at seq {seq}")
 
 
 class CursorMoved(JournalError):
-    """The cursor does not stand where the caller expected it; `value` is where it stands."""
+    """The cursor has another value than the caller expected; `value` is the current one."""
 
     def __init__(self, name: str, value: str | None):
-        super().__init__(f"cursor {name!r} stands at {value!r}")
+        super().__init__(f"cursor {name!r} has the value {value!r}")
         self.name = name
         self.value = value
 
 
 class Trimmed(JournalError):
-    """Rows that were asked for are gone; the first one still kept has seq `kept_from`."""
+    """The requested rows were trimmed; `kept_from` is the first seq still kept."""
 
     def __init__(self, kept_from: int):
         super().__init__(f"the journal is kept from seq {kept_from} on")
@@ -97,7 +97,7 @@ class Trimmed(JournalError):
 
 
 class UnknownCopy(JournalError):
-    """No copy of that digest is there; nothing was done."""
+    """There is no copy with that digest; nothing was done."""
 
     def __init__(self, model: str, digest: str):
         super().__init__(f"model {model!r} has no copy {digest}")
@@ -106,23 +106,23 @@ class UnknownCopy(JournalError):
 
 
 class TooManyVersions(JournalError):
-    """The model has as many versions as it may have; nothing was done."""
+    """The model has the maximum number of versions; nothing was done."""
 
     def __init__(self, model: str, most: int):
-        super().__init__(f"model {model!r} has {most} versions already, and may have no more")
+        super().__init__(f"model {model!r} has {most} versions, the maximum; delete one first")
         self.most = most
 
 
-class TooManyRemembered(JournalError):
-    """As many rows of the model wait for their labels as may; nothing was done."""
+class TooManyPendingRows(JournalError):
+    """The model has the maximum number of rows waiting for labels; nothing was done."""
 
     def __init__(self, model: str, rows: int, most: int, most_bytes: int):
         super().__init__(
-            f"{rows} rows of model {model!r} wait for their labels, and no more fit into the "
-            f"{most} rows and {most_bytes} bytes that may wait"
+            f"{rows} rows of model {model!r} wait for their labels; no more fit into the limit of "
+            f"{most} rows and {most_bytes} bytes"
         )
         self.model = model
 
 
 class StoreTooNew(JournalError):
-    """The store was written by a newer version of this program."""
+    """A newer version of this program wrote the store."""

@@ -1,9 +1,9 @@
-"""Inputs: what producers write straight into a store, for its models to learn.
+"""Input streams: queues in the store into which producers write messages for a model to learn.
 
-A store that has inputs keeps one for each model, a queue of messages. An append takes messages out
-of it in the same atomic step in which it journals their rows and moves a cursor, so that each
-message is taken once, whoever tries: of two that read the same ones the second finds the cursor
-moved. All that an input holds therefore waits still.
+A store with inputs has one queue per model. An append removes messages from the queue in the same
+atomic step in which it journals their rows and moves a cursor. So each message is learned once: if
+two readers take the same messages, the second one finds the cursor moved. Every message still in an
+input has not been learned.
 """
 
 from collections.abc import Mapping
@@ -14,31 +14,31 @@ import msgspec
 from dualstream.service.journal.protocol import CursorMove
 
 CURSOR = "in"
-"""The name of the cursor: the id of the message taken last."""
+"""Name of the cursor: id of the last message taken."""
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """What a producer wrote: its id in the input, its fields in their order."""
+    """A producer's message: its id in the stream, and its fields in order."""
 
     id: str
     fields: tuple[tuple[bytes, bytes], ...]
 
 
 class Waiting(msgspec.Struct, frozen=True, gc=False):
-    """The first messages of an input, and where the cursor stood when they were read."""
+    """The first messages of an input, and the cursor at the time of reading."""
 
     cursor: str | None
     messages: tuple[Message, ...]
 
 
 class InputMove(CursorMove, frozen=True, gc=False):
-    """A cursor's move that takes messages out of the input.
+    """A cursor move that removes messages from the input.
 
-    messages   the ids of all of them, in their order
-    refused    places in `messages` and reasons of those that no part holds: the step puts them, as
-               they are, among the dead ones
-    parts      numbers of the parts that have a key of their own and places of their messages. One
-               whose key is known with another fingerprint is put among the dead ones, too, for
+    messages   ids of all messages taken, in order
+    refused    (index in `messages`, reason) of messages that no part contains; the append moves
+               them, unchanged, to the dead-letter queue
+    parts      (part number, index in `messages`) of the parts that have a key of their own. If the
+               key is known with another fingerprint, the message goes to the dead-letter queue with
                the reason `reused`
     """
 
@@ -50,10 +50,10 @@ class InputMove(CursorMove, frozen=True, gc=False):
 
 @runtime_checkable
 class HasInputs(Protocol):
-    """A journal whose models have inputs; its `append` takes an `InputMove`."""
+    """A journal with input streams; its `append` accepts an `InputMove`."""
 
     async def pending(self) -> Mapping[str, int]:
-        """How many messages wait for which models; those for which none waits are left out.
+        """Number of waiting messages per model; models without messages are omitted.
 
         Raises JournalUnavailable.
         """
@@ -61,5 +61,5 @@ class HasInputs(Protocol):
     async def waiting(self, model: str, incarnation: str) -> Waiting:
         """The first messages of the model's input, at least one if there is any.
 
-        Raises ModelChanged; JournalUnavailable, also where something else has the input's key.
+        Raises ModelChanged; JournalUnavailable, also if the input's key has another type.
         """

@@ -1,7 +1,7 @@
-"""The nonces of appends, and whether one can have been used before.
+"""Nonces of appends, and whether a nonce is used for the first time.
 
-What a process made itself, and no journal of it was given yet, no append has carried. So a store
-that keeps the nonce with its entry need not look for it there, which each append would pay for.
+A nonce that this process made and has not used yet cannot be in any store. For such a nonce, SQLite
+skips the look-up of an earlier answer.
 """
 
 import os
@@ -9,34 +9,34 @@ import threading
 from itertools import count
 
 OWN_BYTES, NUMBER_BYTES = 10, 6
-REMEMBERED = 1 << 14
-"""Of the numbers that were used; of older ones nobody knows whether they were."""
+RECENT_NUMBERS = 1 << 14
+"""Used numbers that are remembered exactly; lower numbers count as used."""
 
 
 class Nonces:
-    """Makes nonces, and knows which of them it is shown for the first time; of one process alone.
+    """Makes nonces and detects their first use, within one process.
 
-    Each begins with bytes that begin no other process's, and goes on with a number.
+    A nonce is a random prefix, unique to the process, and a counter.
     """
 
     def __init__(self) -> None:
         self.begin()
 
     def begin(self) -> None:
-        """Forget all, as in a process of its own."""
+        """Start again with a new prefix, as a new process does."""
         self._own = os.urandom(OWN_BYTES)
         self._numbers = count(1)
         self._used = set[int]()
-        # Of numbers up to this one nobody knows any more.
+        # Numbers up to this one count as used.
         self._known_after = 0
         self._lock = threading.Lock()
 
     def make(self) -> bytes:
-        """16 bytes that no other append carries."""
+        """Return 16 bytes that no other append carries."""
         return self._own + next(self._numbers).to_bytes(NUMBER_BYTES, "big")
 
     def is_first(self, nonce: bytes) -> bool:
-        """Whether it was made here and is certainly used for the first time; it is used then."""
+        """Was the nonce made here and is this its first use? Marks it as used."""
         if nonce[:OWN_BYTES] != self._own:
             return False
         number = int.from_bytes(nonce[OWN_BYTES:], "big")
@@ -44,12 +44,12 @@ class Nonces:
             if number <= self._known_after or number in self._used:
                 return False
             self._used.add(number)
-            if len(self._used) > REMEMBERED:
-                self._known_after = sorted(self._used)[REMEMBERED // 2]
+            if len(self._used) > RECENT_NUMBERS:
+                self._known_after = sorted(self._used)[RECENT_NUMBERS // 2]
                 self._used = {number for number in self._used if number > self._known_after}
         return True
 
 
 OURS = Nonces()
-# What is forked from this process would make the same ones.
+# A forked child would make the same nonces.
 os.register_at_fork(after_in_child=OURS.begin)

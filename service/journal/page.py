@@ -1,4 +1,4 @@
-"""Entries as a store has answered them: where they end is known before they are parsed."""
+"""Page of entries from one read, parsed lazily: its last seq and size are known before parsing."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import overload
@@ -7,11 +7,11 @@ from dualstream.service.journal.protocol import ENTRY_OVERHEAD, Entry
 
 
 class Page(Sequence[Entry]):
-    """Entries of one answer, at least one, parsed when somebody looks at them.
+    """At least one entry, parsed on first access.
 
-    end    the last seq among them
-    size   what they count for, as `Journal.read` counts
-    parse  makes them; raises CorruptRecord, to whoever looks
+    end    last seq of the page
+    size   bytes, counted as in `Journal.read`
+    parse  makes the entries; raises CorruptRecord on first access
     """
 
     __slots__ = ("_parse", "_parsed", "end", "size")
@@ -24,7 +24,7 @@ class Page(Sequence[Entry]):
     def _entries(self) -> list[Entry]:
         if self._parsed is None:
             self._parsed = self._parse()
-            del self._parse  # and with it the answer
+            del self._parse  # frees the raw answer
         return self._parsed
 
     def __bool__(self) -> bool:
@@ -45,12 +45,12 @@ class Page(Sequence[Entry]):
 
 
 def end_of(entries: Sequence[Entry]) -> int:
-    """The last seq among entries that were read, without a look at those of a `Page`."""
+    """The last seq of entries that were read; does not parse a `Page`."""
     return entries.end if isinstance(entries, Page) else entries[-1].seq
 
 
 def size_of(entries: Sequence[Entry]) -> int:
-    """What entries that were read count for, without a look at those of a `Page`."""
+    """Bytes of entries that were read; does not parse a `Page`."""
     if isinstance(entries, Page):
         return entries.size
     return sum([len(entry.body) + ENTRY_OVERHEAD for entry in entries])

@@ -1,10 +1,9 @@
-"""The part of the journal's contract that is about rows that wait for their labels.
+"""Pending rows: predicted rows that wait for their labels, stored outside the log.
 
-They stand beside the log: no state holds them, and no replica reads them. A row is remembered under
-the key of its label (`KeyKind.LABEL` and the sample's id). The append that journals its label, or
-finds that it was journalled before, lets go of the row in the same step, and a row whose label is
-known is not remembered again: so a row that is there is one of which no label was learned, as far
-back as keys are kept.
+No state contains these rows and no replica reads them. A row is stored under the key of its label
+(`KeyKind.LABEL` and the sample's id). An append that journals the label, or finds it already
+journalled, deletes the row in the same step; a row whose label is known is not stored again. So the
+label of a stored row has not been learned, as far back as keys are kept.
 """
 
 from collections.abc import Sequence
@@ -13,13 +12,13 @@ from typing import Protocol
 import msgspec
 
 
-class ToRemember(msgspec.Struct, frozen=True, gc=False):
-    """A row as it was served.
+class NewPendingRow(msgspec.Struct, frozen=True, gc=False):
+    """A row to store, as it was served.
 
-    key      the key that its label will have
-    body     the row without its label, as bytes that only the caller reads; not empty
-    default  the label that it has once the wait is over, likewise; empty for none
-    wait_s   how long it waits for its label before it has the default one
+    key      key of its future label
+    body     the row without its label; not empty, opaque to the store
+    default  label to use when the wait is over, opaque to the store; empty for none
+    wait_s   how long the row waits before it gets the default label
     """
 
     key: bytes
@@ -28,10 +27,10 @@ class ToRemember(msgspec.Struct, frozen=True, gc=False):
     wait_s: float = 0.0
 
 
-class Remembered(msgspec.Struct, frozen=True, gc=False):
-    """A row that waits; without a body one that has waited too long, and has no default label.
+class PendingRow(msgspec.Struct, frozen=True, gc=False):
+    """A stored row. An empty body means that it expired without a default label.
 
-    time_ms  when it was remembered, by the store's clock     age_s  how long ago that is
+    time_ms  when it was stored, by the store's clock     age_s  how long ago that is
     due_ms   when its wait is over
     """
 
@@ -44,7 +43,7 @@ class Remembered(msgspec.Struct, frozen=True, gc=False):
 
 
 class AwaitingLabels(msgspec.Struct, frozen=True, gc=False):
-    """A model that remembers rows: how many wait, and whether the wait of any is over."""
+    """A model with pending rows: how many, and whether any of them is due."""
 
     model: str
     incarnation: str
@@ -53,46 +52,44 @@ class AwaitingLabels(msgspec.Struct, frozen=True, gc=False):
 
 
 class Overdue(msgspec.Struct, frozen=True, gc=False):
-    """The rows whose default label is due, the oldest first, and how many others have expired."""
+    """Rows whose default label is due, oldest first, and how many other rows expired."""
 
-    rows: Sequence[Remembered]
+    rows: Sequence[PendingRow]
     expired: int
 
 
-class Remembering(Protocol):
-    """What a store promises of rows that wait; all of it belongs to one model."""
+class PendingRows(Protocol):
+    """Pending rows of a store; each belongs to one model."""
 
-    async def remember(self, model: str, incarnation: str, rows: Sequence[ToRemember]) -> int:
-        """Remember these rows, all or none but for those whose label is known. Atomic.
+    async def remember(self, model: str, incarnation: str, rows: Sequence[NewPendingRow]) -> int:
+        """Store these rows, all or none, except rows whose label is already known. Atomic.
 
-        Returns how many of them wait now. Under a key that the log knows, and has not forgotten by
-        its age, nothing waits: that label was journalled, and the row would be learned once more.
-        A row that is there under the same key gives way, whether it waits or has waited too long:
-        it was served again. A row without a default label waits as long as the limits say, one with
-        a default label until it has it.
+        Returns how many of the rows wait now. A label that is known by its key (and not expired)
+        was journalled, so its row is not stored: it would be learned twice. A row already stored
+        under the same key is replaced, as it was served again. Rows without a default label wait
+        for `Limits.remember_s`, rows with one until they get it.
 
-        Raises ModelChanged; TooManyRemembered when there would be more rows, or more bytes, than
-        may wait.
+        Raises ModelChanged; TooManyPendingRows if the rows or bytes exceed the limits.
         """
 
     async def remembered(
         self, model: str, incarnation: str, keys: Sequence[bytes]
-    ) -> list[Remembered | None]:
-        """Return what waits under each of these keys, None where nothing is known.
+    ) -> list[PendingRow | None]:
+        """Return the row under each key, or None.
 
-        That a row has expired is known for as long again as it waited.
+        An expired row is returned, without its body, for as long again as it waited.
 
         Raises ModelChanged.
         """
 
     async def awaiting_labels(self) -> list[AwaitingLabels]:
-        """Return the models that remember rows. Not atomic; one made just now may be missing."""
+        """Return the models with pending rows. Not atomic; the newest may be missing."""
 
     async def overdue(self, model: str, incarnation: str, limit: int = 100) -> Overdue:
-        """Return up to `limit` rows whose default label is due, and let go of what has expired.
+        """Return up to `limit` rows whose default label is due, and delete expired rows.
 
-        What goes at once is bounded: ask again until nothing has. Each row counts as expired once,
-        whoever asks.
+        One call does bounded work: call again until it returns nothing. Each row is counted as
+        expired once, across all callers.
 
         Raises ModelChanged.
         """

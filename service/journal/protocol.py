@@ -1,16 +1,15 @@
-"""The journal's contract: what every store promises, method by method.
+"""Contract of the journal: what every store promises, method by method.
 
-A journal holds models. A model has a spec, a log of entries, the idempotency keys of what it
+A journal contains models. A model has a spec, a log of entries, the idempotency keys of what it
 learned, a few snapshots and cursors. An entry is one append: the records (samples and controls)
-of one group of requests, in order. Each record takes one `seq`, counted from 1 without gaps.
+of one group of requests, in order. Each record has one `seq`, counted from 1 without gaps.
 
-Errors are those of `errors.py`. `ValueError` means that the caller broke the contract; nothing was
-done then either. What the contract says of full copies of states stands in `copies.py`, of rows
-that wait for their labels in `remembering.py`, of sizes in `usage.py`, of the log of who changed
-what in `audit.py`, of rates that processes share in `leasing.py`.
+Errors are those of errors.py. ValueError means that the caller broke the contract; nothing was done
+then either. Further parts of the contract: state_copies.py (copies, versions), pending_rows.py
+(rows without labels), usage.py (sizes), audit.py (audit log), rate_buckets.py (token buckets).
 
-The values are msgspec structs (frozen and slotted, as a dataclass would be): one is made for each
-part of each append, and a frozen dataclass takes five times as long.
+The values are msgspec structs: appends make many of them, and a frozen dataclass takes five times
+as long to make.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Sequence
@@ -18,7 +17,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from dualstream.service.journal.audit import Audited as Audited, Auditing, Change as Change
+from dualstream.service.journal.audit import Audited as Audited, AuditLog, Change as Change
 from dualstream.service.journal.errors import (
     Conflict as Conflict,
     CursorMoved as CursorMoved,
@@ -31,7 +30,7 @@ from dualstream.service.journal.errors import (
     NotReplicated as NotReplicated,
     OutcomeUnknown as OutcomeUnknown,
     StoreTooNew as StoreTooNew,
-    TooManyRemembered as TooManyRemembered,
+    TooManyPendingRows as TooManyPendingRows,
     TooManyVersions as TooManyVersions,
     Trimmed as Trimmed,
     UnknownCopy as UnknownCopy,
@@ -39,32 +38,31 @@ from dualstream.service.journal.errors import (
 )
 from dualstream.service.journal.pending_rows import (
     AwaitingLabels as AwaitingLabels,
+    NewPendingRow as NewPendingRow,
     Overdue as Overdue,
-    Remembered as Remembered,
-    Remembering,
-    ToRemember as ToRemember,
+    PendingRow as PendingRow,
+    PendingRows,
 )
-from dualstream.service.journal.rate_buckets import Lease as Lease, Leasing
+from dualstream.service.journal.rate_buckets import Lease as Lease, RateBuckets
 from dualstream.service.journal.state_copies import (
-    Copies,
     CopyUse as CopyUse,
+    StateCopies,
     StoredCopy as StoredCopy,
     Version as Version,
 )
-from dualstream.service.journal.usage import Measured, Usage as Usage
+from dualstream.service.journal.usage import Usage as Usage, UsageReports
 
 ENTRY_BYTES = 1 << 20
-"""How many bytes of entries one answer brings, at most (but one entry at least)."""
+"""Maximum bytes of entries in one answer, which contains at least one entry."""
 
 ENTRY_OVERHEAD = 80
-"""What an entry counts for besides its body."""
+"""Bytes that an entry counts besides its body."""
 
 
 class Limits(msgspec.Struct, frozen=True, gc=False):
-    """How long and how many keys, nonces, versions, unnamed copies, rows that wait for labels, dead
-    messages and audited changes are kept.
+    """Limits per model: how long and how many keys, nonces, versions, copies, rows are kept.
 
-    Per model; of dead messages about the last so many.
+    The limit of dead messages is approximate.
     """
 
     key_ttl_s: float = 3600
@@ -83,27 +81,26 @@ DEFAULT_LIMITS = Limits()
 
 
 class Part(msgspec.Struct, frozen=True, gc=False):
-    """Consecutive records of one request: what is journalled, or left out, together.
+    """Consecutive records of one request that are journalled, or skipped, together.
 
     body         the encoded part (`record.encode_rows`, `record.encode_control`)
-    count        the records in it
+    count        number of records in it
     key          kind byte and key (`record.make_key`), or None
-    fingerprint  16 bytes that tell one payload under `key` from another, or None
+    fingerprint  16 bytes that identify the payload under `key`, or None
     continues    the part belongs to the request that an earlier part of the group opened
-    whole        the part opens a request that is journalled whole or not at all; told to the store
-                 alone, the body says nothing of it
+    whole        the part opens a request that is journalled completely or not at all; only the
+                 store sees this flag, the body does not contain it
 
-    A request with a key (request or chunk) is opened by a part that carries this key; its other
-    parts follow, carry `continues`, and may have a key of their own (sample id, label, refit).
-    When its first row has a key of its own, an empty part (count 0) with the request's key opens
-    it. An empty part never makes an entry by itself; where no other part follows, nothing but its
-    key is new: that is known from then on, as of a request whose rows were all known. Parts of a
-    request without a key do not carry `continues`: each of them stands alone, unless the first one
-    is `whole`.
+    A request with a key (request or chunk) is opened by a part that carries this key. Its other
+    parts follow with `continues`, and may have keys of their own (sample id, label, refit). If the
+    first row has a key of its own, an empty part (count 0) with the request's key opens the
+    request. An empty part alone never makes an entry. If no other part follows, only its key is
+    stored, as for a request whose rows were all known. Parts of a request without a key do not
+    carry `continues`: each is independent, unless the first one is `whole`.
 
-    Of a `whole` request nothing is journalled, and no key of it kept, when a part of it is in
-    conflict, be it with another part of the same request. What is known with the same payload is
-    no conflict: it is left out as ever.
+    If a part of a `whole` request is in conflict, also with another part of the same request,
+    nothing of the request is journalled and none of its keys is stored. A known key with the same
+    fingerprint is no conflict; the part is skipped as usual.
     """
 
     body: bytes
@@ -115,15 +112,17 @@ class Part(msgspec.Struct, frozen=True, gc=False):
 
 
 class Placed(msgspec.Struct, frozen=True, gc=False):
-    """Where one part stands: its records have the seqs first_seq .. seq.
+    """Position of one part: its records have the seqs first_seq .. seq.
 
-    A duplicate has the original's place, and a part of a duplicate request that whole request's
-    (count: the records journalled for it). `conflict`: the key is known with another fingerprint,
-    nothing of this part, or for a request's key of this request, was journalled; the place is the
-    known one's. `refused`: the part is of a `whole` request some parts of which are in conflict,
-    and nothing of it was journalled; these alone have `conflict`, too. Where nothing stands (an
-    empty part; a request of which every record was a duplicate; what was refused, or is in conflict
-    with what was), count is 0 and first_seq is seq + 1.
+    duplicate  the part was journalled before; the position is the original's, or for a part of a
+               duplicate request that of the whole request, with its number of records as count
+    conflict   the key is known with another fingerprint, so nothing of the part (for a request's
+               key: of the request) was journalled; the position is the known one's
+    refused    the part belongs to a `whole` request with a conflict, so it was not journalled;
+               only the parts in conflict have `conflict`, too
+
+    If there are no records (an empty part, a request with only duplicates, a refused part), count
+    is 0 and first_seq is seq + 1.
     """
 
     first_seq: int
@@ -135,10 +134,10 @@ class Placed(msgspec.Struct, frozen=True, gc=False):
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
-    """One append as the journal keeps it: records first_seq .. seq, one after the other in body.
+    """One stored append: the records first_seq .. seq, concatenated in body.
 
-    chain = sha1hex(the chain before, 40 characters + nonce), see `chain.py`. time_ms is the
-    store's clock.
+    chain = sha1hex(previous chain, 40 characters + nonce), see chain.py. time_ms is the store's
+    clock.
     """
 
     first_seq: int
@@ -150,17 +149,17 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
 
 class Appended(msgspec.Struct, frozen=True, gc=False):
-    """What an append did.
+    """Result of an append.
 
-    placed           one per part
-    first_seq, seq   of the own entry; None when nothing was new
-    previous, chain  the chain before and after; equal when nothing was new
-    entries          those after `known_seq` and before the own entry, the first ones up to 1 MiB,
-                     at least one if there is any and nothing else is told by `more`
-    more             there are further entries between the last of `entries` and the own one, or
-                     rows after `known_seq` are no longer kept (then `read` raises Trimmed); or
-                     nothing was known, and there is a snapshot to begin from
-    shortfall        why it is less durable than was asked for: fewer replicas have it; else None
+    placed           position of each part
+    first_seq, seq   of the new entry; None if nothing was new
+    previous, chain  chain before and after; equal if nothing was new
+    entries          entries after `known_seq` and before the new one, up to 1 MiB but at least one,
+                     unless `more` has another reason
+    more             entries are missing between the last of `entries` and the new one; or rows
+                     after `known_seq` are no longer kept (`read` raises Trimmed); or `known_seq` is
+                     0 and there is a snapshot to start from
+    shortfall        why durability is lower than requested (too few replicas), else None
     """
 
     placed: tuple[Placed, ...]
@@ -174,7 +173,7 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
 
 
 class Known(NamedTuple):
-    """What is kept under a key: the last seq, the number of records, the fingerprint."""
+    """Stored value of a key: last seq, number of records, fingerprint."""
 
     seq: int
     records: int
@@ -182,7 +181,7 @@ class Known(NamedTuple):
 
 
 class CursorMove(msgspec.Struct, frozen=True, gc=False):
-    """Compare and set of one cursor: `expected` is None where it was never set."""
+    """Compare-and-set of one cursor; `expected` is None if it was never set."""
 
     name: str
     expected: str | None
@@ -190,10 +189,10 @@ class CursorMove(msgspec.Struct, frozen=True, gc=False):
 
 
 class ModelRecord(msgspec.Struct, frozen=True, gc=False):
-    """A model as the store knows it: its spec in full and as given, and its log's head.
+    """A stored model: its spec, complete and as given, and the head of its log.
 
-    `incarnation` is random per creation, and of the spec that the model was made with (chain.py).
-    Before the first entry, seq is 0 and chain is sha1hex(incarnation).
+    `incarnation` is unique per creation and contains a digest of the spec (chain.py). Before the
+    first entry, seq is 0 and chain is sha1hex(incarnation).
     """
 
     id: str
@@ -206,7 +205,7 @@ class ModelRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class Head(msgspec.Struct, frozen=True, gc=False):
-    """Where the log of a model ends, and of which of the models that had the id."""
+    """End of a model's log, with the incarnation of the model."""
 
     incarnation: str
     seq: int
@@ -214,20 +213,20 @@ class Head(msgspec.Struct, frozen=True, gc=False):
 
 
 Revision = tuple[int, int]
-"""To be compared with others that the same journal told: only whether they are equal counts."""
+"""Opaque; comparable for equality with other revisions of the same journal object."""
 
 
 class Announced(msgspec.Struct, frozen=True, gc=False):
-    """An append to `model` that ends at `seq`; without a model, that any of them may have moved."""
+    """An append to `model` that ends at `seq`. Without a model: any log may have changed."""
 
     model: str | None = None
     seq: int = 0
 
 
 class Snapshot(msgspec.Struct, frozen=True, gc=False):
-    """A state's bytes after the record `seq`, with the chain there.
+    """Serialized state after the record `seq`, with the chain there.
 
-    `where` names the key or the file that holds it, for whoever has to look there.
+    `where` names the key or row that contains it, for error messages.
     """
 
     seq: int
@@ -237,10 +236,10 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
 
 
 class Base(msgspec.Struct, frozen=True, gc=False):
-    """What a replica begins from: the model, its newest snapshot, and the first entries after it.
+    """What a replica starts from: the model, its newest snapshot, and the first entries after it.
 
-    All as of one moment. Nothing here says that the snapshot is good, or that the entries follow
-    from it. Where `entries` is None, the model alone is told.
+    All of one moment, and unchecked: the snapshot may be damaged, the entries may not follow it.
+    `entries` is None if the store returns only the model.
     """
 
     record: ModelRecord
@@ -249,14 +248,14 @@ class Base(msgspec.Struct, frozen=True, gc=False):
 
 
 class Place(msgspec.Struct, frozen=True, gc=False):
-    """A place in a log: the record `seq`, and the chain there."""
+    """A log position: the record `seq`, and the chain there."""
 
     seq: int
     chain: str
 
 
 class AppendRequest(msgspec.Struct, frozen=True, gc=False):
-    """One append to the log of `model`; `Journal.append` tells what each of these does."""
+    """One append to the log of `model`; see `Journal.append` for the fields."""
 
     model: str
     incarnation: str
@@ -270,57 +269,57 @@ class AppendRequest(msgspec.Struct, frozen=True, gc=False):
     repeats: Place | None = None
 
 
-class Journal(Copies, Remembering, Measured, Auditing, Leasing, Protocol):
+class Journal(StateCopies, PendingRows, UsageReports, AuditLog, RateBuckets, Protocol):
     """A store of models and their logs.
 
-    One object serves one process and one event loop; any number of processes may use the same
-    store. Every method but `open`, `close` and `durability` raises JournalUnavailable when the
-    store cannot be used, and every method that writes raises OutcomeUnknown when the answer was
-    lost; those other than `append` raise NotReplicated where fewer replicas than were asked for
-    have what was written. Only `append` can be repeated blindly; the others are safe to repeat
-    because they compare first.
+    One object serves one process and one event loop; any number of processes may share a store.
+    Every method but `open`, `close` and `durability` raises JournalUnavailable if the store cannot
+    be used. Every method that writes raises OutcomeUnknown if the answer was lost; those other than
+    `append` raise NotReplicated if fewer replicas than requested have the write. `append` can be
+    repeated blindly with its nonce; the other methods are safe to repeat because they compare
+    first.
     """
 
     async def open(self) -> None:
-        """Connect, and make the store ready where it is new; may be called again after a failure.
+        """Connect, and create the tables of a new store. Can be called again after a failure.
 
         Raises JournalUnavailable, DurabilityTooLow, StoreTooNew.
         """
 
     async def close(self) -> None:
-        """Let go of connections and threads. What was acknowledged stays."""
+        """Close connections and threads."""
 
     async def ping(self) -> None:
-        """Return when the store answers, and is as durable as was asked for.
+        """Return if the store answers and has the requested durability.
 
         Raises JournalUnavailable, DurabilityTooLow.
         """
 
     def durability(self) -> str:
-        """What the store really keeps, as it was read at the last connect.
+        """The store's actual durability, read at the last connect.
 
-        SQLite: `normal` (a power cut may take the last appends, a killed process takes none) or
-        `full`. Redis: `memory`, `everysec` or `always`, of several servers the least; or
-        `replicated:N`, if it was asked for.
+        SQLite: `normal` (a power cut may lose the last appends, a killed process loses none) or
+        `full`. Redis: `memory`, `everysec` or `always`, the lowest of all servers; or
+        `replicated:N` if requested.
         """
 
     def log_name(self, model: str) -> str:
-        """What the model's log is called in the store, for whoever has to look at it there.
+        """Name of the model's log in the store, for error messages.
 
         Redis: its key. SQLite: the file and the table.
         """
 
     def spec_name(self, model: str) -> str:
-        """As `log_name`, of its spec."""
+        """Name of the model's spec in the store, as in `log_name`."""
 
     async def claim_identity(self, mine: str) -> str:
-        """Return the numeric identity in force, `mine` where the store had none. Atomic."""
+        """Return the numeric identity in force; sets it to `mine` if there was none. Atomic."""
 
     async def identity(self) -> str | None:
-        """Return the numeric identity in force, None where the store has none. Writes nothing."""
+        """Return the numeric identity in force, or None. Writes nothing."""
 
     async def adopt_identity(self, mine: str) -> None:
-        """Put `mine` in force. Atomic."""
+        """Set the numeric identity. Atomic."""
 
     async def create(
         self, model: str, spec: bytes, given: bytes, change: Change | None = None
@@ -328,52 +327,51 @@ class Journal(Copies, Remembering, Measured, Auditing, Leasing, Protocol):
         """Create the model and return (it, True), or return the existing one and False. Atomic."""
 
     async def get(self, model: str) -> ModelRecord:
-        """Return the model with its log's head.
+        """Return the model with the head of its log.
 
         Raises UnknownModel.
         """
 
     async def base(self, model: str, limit_bytes: int = ENTRY_BYTES) -> Base:
-        """Return what a replica begins from, as far as the store tells it in one step.
+        """Return what a replica starts from, as far as the store reads it in one step.
 
-        SQLite: all; the entries are those of a `read`, None where that would raise Trimmed. Redis:
-        the model.
+        SQLite: everything; `entries` are those of a `read`, None if that raises Trimmed. Redis:
+        only the model.
 
         Raises UnknownModel.
         """
 
     async def heads(self, models: Sequence[str]) -> Sequence[Head | JournalUnavailable | None]:
-        """Return where the logs of these models end, None for each that is unknown.
+        """Return the heads of these models' logs, None for unknown models.
 
-        Where a store has several servers and some of them cannot be used, the error stands in
-        place of each head that they would have told. Not atomic: each stands as it stood when it
-        was read.
+        If some of several servers cannot be used, their models have the error instead. Not atomic:
+        each head is of its own moment.
         """
 
     async def revision(self) -> Revision | None:
-        """Return what is another one once anybody, this journal too, has committed anything.
+        """Return a value that changes when any process, this one included, commits.
 
-        While it stays the same, so does everything that the store tells. None where a store does
-        not count its commits: Redis.
+        While it is equal, everything in the store is unchanged. None if the store does not count
+        its commits (Redis).
 
         Raises JournalUnavailable.
         """
 
     def announcements(self) -> AsyncGenerator[Announced, None]:
-        """Tell of appends by others while the caller iterates.
+        """Yield appends of other processes while the caller iterates.
 
-        The first one names no model and comes as soon as it listens: each append by another journal
-        that is acknowledged after it is followed, within a fraction of a second, by an announcement
-        of its model at its seq or later, or by one that names no model. Appends of this journal may
-        be announced, too. Redis: it has a connection of its own.
-        Announcements may come twice, late, and for models that this store does not hold; where
-        whoever appended died in between they may be missing, so ask for `heads` now and then.
+        The first announcement has no model and comes once the connection listens. From then on,
+        each acknowledged append of another journal is followed, within a fraction of a second, by
+        an announcement of its model at this seq or later, or by one without a model. Appends of
+        this journal may be announced, too. Announcements may be duplicated, late, or name unknown
+        models, and are lost if the appending process dies first, so poll `heads` now and then.
+        Redis uses a connection of its own.
 
-        Raises JournalUnavailable when the connection breaks; iterate anew then.
+        Raises JournalUnavailable if the connection breaks; iterate again then.
         """
 
     async def count(self) -> int:
-        """Return the number of models (Redis: one that is just being deleted may count)."""
+        """Return the number of models (Redis: may include one that is being deleted)."""
 
     async def replace(
         self,
@@ -387,7 +385,7 @@ class Journal(Copies, Remembering, Measured, Auditing, Leasing, Protocol):
     ) -> ModelRecord:
         """Delete the model and create it with another spec, in one atomic step. Nothing is kept.
 
-        Raises UnknownModel; Conflict when it does not stand at incarnation, seq and chain.
+        Raises UnknownModel; Conflict if the model is not at incarnation, seq and chain.
         """
 
     async def delete(
@@ -397,52 +395,54 @@ class Journal(Copies, Remembering, Measured, Auditing, Leasing, Protocol):
         change: Change | None = None,
         at: Place | None = None,
     ) -> None:
-        """Delete the model and all that belongs to it; what is large goes in bounded steps after.
-        What was changed of it stays in the log of changes.
+        """Delete the model and everything that belongs to it, except its audited changes.
 
-        Atomic: from one moment on the model is unknown, and an appender that still holds its
-        incarnation gets ModelChanged.
+        Atomic: from one moment on the model is unknown, and an append with its incarnation raises
+        ModelChanged. Large data is deleted afterwards in bounded steps.
 
-        Raises UnknownModel; ModelChanged when `incarnation` is given and is another one; Conflict
-        when the log does not end `at` the place that is given.
+        Raises UnknownModel; ModelChanged if `incarnation` is given and differs; Conflict if the log
+        does not end at the given position `at`.
         """
 
     def append(self, request: AppendRequest) -> Awaitable[Appended]:
-        """Make the new ones of `request.parts` durable as one entry, all or none.
+        """Append the new parts as one durable entry; return the position of each part.
 
-        Say where each stands.
+        One atomic step, all or nothing:
 
-        One atomic step that checks the incarnation; answers a repeated nonce (the last 1,000 are
-        kept; a repeat carries the same parts) as the first time, looking for one that is no longer
-        kept in the log behind `repeats`, the place behind which it was asked for first; compares
-        and sets `cursor`;
-        leaves out what is known by its key, within the group too, a request's key being checked
-        first and once for the whole request, and with it the rest of a `whole` request of which a
-        part is in conflict; joins what is left to one entry; gives it seqs, chain
-        and the store's time; keeps the keys (for an hour by the store's clock, and the last
-        million; a request's key once at least one of its records was journalled or known); lets go
-        of the rows that waited under the keys of its labels, new or known. With
-        `copy`, the digest of one that has to be there, the entry keeps this copy as long as it is
-        kept itself. With `held` nothing new enters unless the log leads on from this place, or ends
-        there: what was made of a state does not come behind another one.
+        1. Check the incarnation.
+        2. If the nonce is known, return the first result. The last 1,000 nonces are kept; a
+           repeated append has the same parts. With `repeats`, the log position after which the
+           append was first sent, the log is searched for a nonce that is no longer kept.
+        3. Compare and set `cursor`.
+        4. Skip parts whose key is known, also from the same group. A request's key is checked
+           first, once for the whole request. A `whole` request with a conflict is skipped
+           completely.
+        5. Join the remaining parts to one entry, with its seqs, chain and the store's time.
+        6. Store the keys, for an hour by the store's clock and up to a million. A request's key is
+           stored once at least one of its records was journalled or known.
+        7. Delete pending rows under the keys of the labels, new or known.
 
-        When nothing is new there is no entry, but cursor, nonce and request key are kept.
-        The append is announced to other processes: "<model> <seq>" is published on Redis's channel
-        `ds:appends`, of many appends that follow one another the last; with SQLite
-        `PRAGMA data_version` changes.
+        `copy` is the digest of an existing copy, which is kept as long as the entry. With `held`, a
+        new entry requires that the log continues from this position or ends there: a control made
+        from a state must not follow another state.
+
+        If nothing is new, there is no entry, but cursor, nonce and request key are stored.
+        Appends are announced to other processes: Redis publishes "<model> <seq>" on the channel
+        `ds:appends`, of appends in quick succession only the last; in SQLite `PRAGMA data_version`
+        changes.
 
         Raises JournalUnavailable (nothing was done), OutcomeUnknown (repeat with the same nonce),
-        ModelChanged, CursorMoved, UnknownCopy, NotHeld; NonceForgotten, with `repeats`, where the
-        log does not tell whether it was done; ValueError for parts that break the rules of `Part`,
-        and for an `InputMove` (`inputs.py`) where the store has no inputs.
+        ModelChanged, CursorMoved, UnknownCopy, NotHeld; NonceForgotten, with `repeats`, if the log
+        cannot show whether the append was done; ValueError for parts that break the rules of
+        `Part`, and for an `InputMove` (input_streams.py) if the store has no inputs.
         """
 
     async def known(
         self, model: str, incarnation: str, keys: Sequence[bytes]
     ) -> list[Known | None]:
-        """Return what is kept under each of these keys, None for one that is not known.
+        """Return the stored value of each key, None for unknown ones.
 
-        It is what an append would find now; nothing is kept for it.
+        This is what an append finds at this moment. Writes nothing.
 
         Raises ModelChanged.
         """
@@ -452,25 +452,25 @@ class Journal(Copies, Remembering, Measured, Auditing, Leasing, Protocol):
     ) -> Sequence[Entry]:
         """Return the entries whose last seq is > `after`, in order, up to `limit_bytes`.
 
-        Each counts for its body and 80 bytes; at least one is returned if there is any. One
-        with `after` in its middle is returned whole.
+        Each entry counts its body and 80 bytes; at least one is returned if there is any. An entry
+        with `after` in its middle is returned completely.
 
-        It is a list, or where parsing takes long a `Page` (`pages.py`), which is parsed when it is
-        looked at and raises CorruptRecord then; `end_of` and `size_of` tell of both how far they
-        reach without a look, so that the next read can be on its way before.
+        Returns a list, or a `Page` (page.py), which is parsed on first access and raises
+        CorruptRecord then. `end_of` and `size_of` work on both without parsing, so that the next
+        read can be sent before.
 
-        Raises ModelChanged; Trimmed when rows after `after` are gone.
+        Raises ModelChanged; Trimmed if rows after `after` are gone.
         """
 
     async def trim(
         self, model: str, incarnation: str, through: int, behind: int | None = None
     ) -> None:
-        """Let go of whole entries whose last seq is <= `through`, in bounded steps.
+        """Delete whole entries whose last seq is <= `through`, in bounded steps.
 
-        With `behind`, no further than the newest snapshot (0) or the one before it (1), of those
-        that the log holds; nothing goes where there is none. With the entries go the copies that
-        only they have named, and those that nothing has named for ten minutes: whoever wrote
-        these has died before the next step.
+        With `behind`, nothing after the newest snapshot (0) or the one before it (1) is deleted, of
+        the snapshots that the log contains; without such a snapshot nothing is. Copies that only
+        deleted entries referred to are deleted, and copies without a name for ten minutes, whose
+        writers died.
 
         Raises ModelChanged.
         """
@@ -484,53 +484,54 @@ class Journal(Copies, Remembering, Measured, Auditing, Leasing, Protocol):
         data: bytes,
         replaces: bool = False,
     ) -> bool:
-        """Keep a snapshot; False when one of this seq or a newer one is there already.
+        """Store a snapshot; return False if there is one of this seq or a newer one.
 
-        With `replaces`, it takes the place of one of this seq.
-        Written in parts of up to 1 MiB, between which other work goes on; readers see it from
-        one moment on. The two newest are kept, of those that the log still leads on from. What
-        writers that died have left of snapshots up to this seq is removed.
+        With `replaces`, it replaces one of this seq. The snapshot is written in chunks of up to 1
+        MiB, between which other work proceeds; readers see it once it is complete. The two newest
+        are kept, of those from which the log still continues. Incomplete snapshots up to this seq,
+        left by dead writers, are deleted.
 
-        Raises ModelChanged; Conflict when the log does not hold `chain` at `seq`.
+        Raises ModelChanged; Conflict if the log does not contain `chain` at `seq`.
         """
 
     async def snapshot_get(self, model: str, incarnation: str, n: int = 0) -> Snapshot | None:
-        """Return the newest snapshot (n = 0) or the one before it (n = 1), None where none is.
+        """Return the newest snapshot (n = 0) or the one before it (n = 1), or None.
 
         Raises ModelChanged.
         """
 
     async def snapshots(self, model: str, incarnation: str) -> Sequence[Place]:
-        """Return where the kept snapshots stand, the newest first.
+        """Return the positions of the kept snapshots, newest first.
 
         Raises ModelChanged.
         """
 
     async def snapshots_drop(self, model: str, incarnation: str, before: int) -> None:
-        """Let go of the snapshots of a seq < `before`, those being written included.
+        """Delete the snapshots of a seq < `before`, including incomplete ones.
 
-        Raises ModelChanged; Conflict, and nothing goes, where no snapshot from there on is held.
+        Raises ModelChanged; Conflict, and deletes nothing, if there is no snapshot at or after
+        `before` that the log contains.
         """
 
     async def scrub(self, model: str, incarnation: str) -> bool:
-        """Leave nothing in keys and files of what was trimmed, dropped and deleted of the model.
+        """Remove all traces of trimmed and deleted data of the model from keys and files.
 
-        False where that is not possible now: readers hold on to what is to go, or more entries are
-        kept than can be written anew in one step. What the store's server has written elsewhere
-        (Redis's append-only file until its next rewrite, replicas, backups) is not its business.
+        Returns False if that is not possible now: readers still use the data, or there are more
+        entries than one step can rewrite. Not covered: what the Redis server keeps elsewhere (its
+        append-only file until the next rewrite, replicas, backups).
 
         Raises ModelChanged.
         """
 
     async def cursor(self, model: str, incarnation: str, name: str) -> str | None:
-        """Return where the cursor stands, None where it was never set.
+        """Return the value of the cursor, None if it was never set.
 
         Raises ModelChanged.
         """
 
-    # Last, because below its name means this method.
+    # Last, because it shadows the type `list` in what follows.
     async def list(self, after: str = "", limit: int = 100) -> list[ModelRecord]:
-        """Return up to `limit` models with an id > `after`, in order of id (by code points).
+        """Return up to `limit` models with an id > `after`, ordered by id (code points).
 
-        Not atomic with creation and deletion: each model is as it stood when it was read.
+        Not atomic with creation and deletion: each model is of the moment when it was read.
         """

@@ -1,42 +1,42 @@
-"""The part of the journal's contract by which processes share what somebody may take a second.
+"""Token buckets in the store: rate limits that several processes share.
 
-A bucket fills at its rate, up to a second's worth. Whoever takes from it takes a block, so that few
-ask the store. It is no part of a journal: what is lost of it was only not taken.
+A bucket fills at its rate, up to the tokens of one second. Processes take blocks of tokens, so that
+few requests ask the store. Buckets are not part of the journal: a lost bucket only counts as full.
 """
 
 from typing import NamedTuple, Protocol
 
 SET_BACK_MS = 1000
-"""By less, processes that have read one clock may come to a bucket in another order."""
+"""Smaller backward steps of the clock are normal between processes."""
 
 
 class Lease(NamedTuple):
-    """So much was taken; where that is nothing, when there will be something."""
+    """Tokens taken; if none, when there will be some."""
 
     taken: int
     wait_ms: int
 
 
 class Bucket(NamedTuple):
-    """What is in a bucket: thousandths, and when that was (ms). Below 0 it is owed."""
+    """Content of a bucket in thousandths of a token (negative: owed), and its time in ms."""
 
-    held: int
+    level: int
     at_ms: int
 
 
-class Leasing(Protocol):
-    """What a store promises of buckets."""
+class RateBuckets(Protocol):
+    """Token buckets of a store."""
 
     async def lease(
         self, bucket: str, rate: int, needed: int, most: int, at_ms: int | None = None
     ) -> Lease:
-        """Take `needed` at least, and up to `most`, from a bucket that fills by `rate` a second.
+        """Take `needed` to `most` tokens from a bucket that gets `rate` tokens per second.
 
-        Where there is anything in it that is given: what it lacks then is owed, and nobody is given
-        any until that has come. So over t seconds all together take rate * (t + 1) + needed - 1
-        at most. A bucket that nobody knows is full. `at_ms` takes the place of the store's clock.
-        Where that goes back by up to SET_BACK_MS it stands still; by more, it was set back, and
-        nobody knows the bucket any more. Atomic.
+        Succeeds if the bucket has a whole token. Missing tokens are owed: nothing is given until
+        they have come in. Over t seconds, all processes together take at most rate * (t + 1) +
+        needed - 1. A new bucket is full. `at_ms` replaces the store's clock. If the clock goes back
+        by up to SET_BACK_MS, the bucket's time does not move; if it goes back further, the bucket
+        starts full. Atomic.
 
         Raises JournalUnavailable.
         """
@@ -45,13 +45,13 @@ class Leasing(Protocol):
 def take(
     bucket: Bucket | None, rate: int, needed: int, most: int, now_ms: int
 ) -> tuple[Bucket, Lease]:
-    """What is in the bucket afterwards, and what was taken. lease.lua does the same."""
+    """Return the bucket after taking tokens, and the lease. rate_bucket.lua does the same."""
     full = 1000 * rate
     if bucket is None or bucket.at_ms - now_ms > SET_BACK_MS:
         bucket = Bucket(full, now_ms)
     now_ms = max(now_ms, bucket.at_ms)
-    held = min(full, bucket.held + rate * (now_ms - bucket.at_ms))
-    if held < 1000:
-        return bucket, Lease(0, -(-(1000 - held) // rate))
-    taken = max(needed, min(most, held // 1000))
-    return Bucket(held - 1000 * taken, now_ms), Lease(taken, 0)
+    level = min(full, bucket.level + rate * (now_ms - bucket.at_ms))
+    if level < 1000:
+        return bucket, Lease(0, -(-(1000 - level) // rate))
+    taken = max(needed, min(most, level // 1000))
+    return Bucket(level - 1000 * taken, now_ms), Lease(taken, 0)

@@ -1,7 +1,6 @@
-"""The part of the journal's contract that is about full copies of states, and their names.
+"""Full copies of states by their SHA-256, and versions (names of copies).
 
-A copy is known by the SHA-256 of its bytes. Versions name copies, and so do kept records (a
-rollback): a copy is kept as long as any of them does.
+Versions and kept control records (rollbacks) refer to copies. A copy is kept as long as one does.
 """
 
 from collections.abc import Sequence
@@ -13,16 +12,16 @@ from dualstream.service.journal.audit import Change
 
 
 class StoredCopy(msgspec.Struct, frozen=True, gc=False):
-    """A full copy of a state, by the SHA-256 of its bytes."""
+    """A full copy of a state."""
 
     digest: str
     bytes: int
 
 
 class Version(msgspec.Struct, frozen=True, gc=False):
-    """A name for a copy, and the place in the log that its state had.
+    """A name for a copy, with the log position of its state.
 
-    created_ms  by the store's clock, which gives it where it is 0
+    created_ms  by the store's clock; 0 in a request for the current time
     """
 
     name: str
@@ -35,27 +34,28 @@ class Version(msgspec.Struct, frozen=True, gc=False):
 
 
 class CopyUse(msgspec.Struct, frozen=True, gc=False):
-    """The record `seq` of the kept log names the copy of this digest."""
+    """The kept record `seq` refers to the copy with this digest."""
 
     seq: int
     digest: str
 
 
-class Copies(Protocol):
-    """What a store promises of copies and versions; all of it belongs to one model."""
+class StateCopies(Protocol):
+    """Copies and versions of a store; each belongs to one model."""
 
     async def copy_put(self, model: str, incarnation: str, data: bytes) -> str:
-        """Keep a full copy of a state and return its digest, the SHA-256 of the bytes in hex.
+        """Store a full copy of a state and return its digest, the SHA-256 of the bytes in hex.
 
-        Written in parts of up to 1 MiB, between which other work goes on; readers see it from
-        one moment on. One that is there already stays, and any number may write it at once. For
-        ten minutes it stays without a name; what keeps it then is a version, or a kept entry.
+        The copy is written in chunks of up to 1 MiB, between which other work proceeds; readers see
+        it once it is complete. Concurrent writers of the same copy are safe, and an existing copy
+        is kept. A copy without a name is kept for ten minutes, a named one as long as its version
+        or entry is.
 
         Raises ModelChanged.
         """
 
     async def copy_get(self, model: str, incarnation: str, digest: str) -> bytes | None:
-        """Return the bytes of a copy as they are found, None where none is.
+        """Return the stored bytes of a copy, unchecked; None if there is no such copy.
 
         Raises ModelChanged.
         """
@@ -63,45 +63,46 @@ class Copies(Protocol):
     async def copies(
         self, model: str, incarnation: str, with_partial: bool = False
     ) -> Sequence[StoredCopy]:
-        """Return the copies that are kept, in order of their digests.
+        """Return the copies, ordered by digest.
 
-        Those that are whole, or `with_partial` also those being written, or left so by a writer
-        who died; `bytes` are those of the whole copy.
+        Complete ones; `with_partial` adds those still being written or abandoned. `bytes` is the
+        size of the complete copy.
 
         Raises ModelChanged.
         """
 
     async def copy_uses(self, model: str, incarnation: str) -> Sequence[CopyUse]:
-        """Return which kept records name a copy, in order of seq.
+        """Return which kept records refer to a copy, ordered by seq.
 
         Raises ModelChanged.
         """
 
     async def copy_delete(self, model: str, incarnation: str, digest: str) -> None:
-        """Let go of a copy, whole or not; nothing happens where none is.
+        """Delete a copy, complete or not. Does nothing if it does not exist.
 
-        Raises ModelChanged; Conflict while a version or a kept record names it.
+        Raises ModelChanged; Conflict while a version or a kept record refers to it.
         """
 
     async def version_put(
         self, model: str, incarnation: str, version: Version, change: Change | None = None
     ) -> tuple[Version, bool]:
-        """Name a copy and return (the version, True), or (what the name stands for, False). Atomic.
+        """Name a copy. Return (the version, True), or (the existing version, False). Atomic.
 
-        A new one, without a time, has to stand where the log still leads on from, or ends.
+        The log must continue from a new version's position, or end there, unless `created_ms` is
+        set.
 
-        Raises ModelChanged; UnknownCopy when the copy is not there; TooManyVersions; Conflict when
-        the name stands for another copy, or when the log does not hold its seq with its chain.
+        Raises ModelChanged; UnknownCopy if there is no such copy; TooManyVersions; Conflict if the
+        name refers to another copy, or if the log does not contain the version's position.
         """
 
     async def versions(self, model: str, incarnation: str) -> Sequence[Version]:
-        """Return the versions of the model, in order of seq and name.
+        """Return the versions of the model, ordered by seq and name.
 
         Raises ModelChanged.
         """
 
     async def version_get(self, model: str, incarnation: str, name: str) -> Version | None:
-        """Return the version of this name, None where none is.
+        """Return the version of this name, or None.
 
         Raises ModelChanged.
         """
@@ -109,7 +110,7 @@ class Copies(Protocol):
     async def version_delete(
         self, model: str, incarnation: str, name: str, change: Change | None = None
     ) -> bool:
-        """Take the name away, and the copy with it unless something else names it. Atomic.
+        """Delete the name, and its copy unless something else refers to it. Atomic.
 
-        False where there is no such version. Raises ModelChanged.
+        Returns False if there is no such version. Raises ModelChanged.
         """

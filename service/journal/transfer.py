@@ -1,6 +1,6 @@
-"""The part of the journal's contract that dumps models into archives and restores them.
+"""Reading and writing whole models, for archives (`dualstream dump`, `dualstream restore`).
 
-Reading needs no quiet store: `position` is one moment, and a caller leaves out what is later.
+Reading works while servers write: `position` is one moment, and the caller omits what is later.
 A restored model is *staged*: it has an incarnation of its own, no reader finds it, and `show` makes
 it visible in one atomic step. Copies, versions and snapshots of a staged model are written by the
 usual methods, under its staged name and incarnation.
@@ -14,12 +14,12 @@ import msgspec
 
 from dualstream.service.journal.audit import Audited
 from dualstream.service.journal.chain import first_chain
-from dualstream.service.journal.protocol import Entry, Journal, ModelRecord, Remembered
+from dualstream.service.journal.protocol import Entry, Journal, ModelRecord, PendingRow
 from dualstream.service.journal.state_copies import CopyUse
 
 
 class KeptKey(msgspec.Struct, frozen=True, gc=False):
-    """An idempotency key, what it stands for, and when it came by the store's clock."""
+    """An idempotency key, its stored value, and when it was stored by the store's clock."""
 
     key: bytes
     seq: int
@@ -44,42 +44,42 @@ class Staged(NamedTuple):
 
 
 def staged_incarnation() -> str:
-    """An incarnation that no model has, another one for each restore."""
+    """A new incarnation for a staged model; no visible model has such a one."""
     return f"staged:{token_hex(8)}"
 
 
 def chain_at_start(record: ModelRecord, trimmed: int) -> str:
-    """The chain before the first entry after `trimmed`, empty if it is unknown."""
+    """The chain before the first entry after `trimmed`; empty if unknown."""
     if trimmed == record.seq:
         return record.chain
     return "" if trimmed else first_chain(record.incarnation)
 
 
 class TransferJournal(Journal, Protocol):
-    """A journal whose models can be read whole, and written whole."""
+    """A journal that can read and write whole models."""
 
     async def position(self, model: str) -> Position:
-        """Return record, first kept entry and cursors of the model, as of one moment.
+        """Return record, first kept entry and cursors of the model at one moment.
 
         Raises UnknownModel.
         """
 
     def kept_keys(self, model: str, incarnation: str) -> AsyncIterator[Sequence[KeptKey]]:
-        """Yield pages of the keys, oldest first. Expired keys can be among them.
+        """Yield pages of keys, oldest first. Expired keys may be included.
 
-        A key that is kept from the first page to the last is in one of them.
+        Every key that is kept throughout the iteration is in one of the pages.
 
         Raises ModelChanged.
         """
 
-    async def kept_rows(self, model: str, incarnation: str) -> Sequence[Remembered]:
-        """Return all pending rows, expired ones included, in the order of their keys.
+    async def kept_rows(self, model: str, incarnation: str) -> Sequence[PendingRow]:
+        """Return all pending rows, expired ones included, ordered by key.
 
         Raises ModelChanged.
         """
 
     async def stage(self, record: ModelRecord, trimmed: int, cursors: Mapping[str, str]) -> Staged:
-        """Stage a model whose log begins after `trimmed`, in place of a staged one of its id.
+        """Stage a model whose log begins after `trimmed`; replaces a staged model of the same id.
 
         Raises Conflict if a visible model has this id.
         """
@@ -87,9 +87,9 @@ class TransferJournal(Journal, Protocol):
     async def stage_entries(
         self, staged: Staged, entries: Sequence[Entry], uses: Sequence[CopyUse]
     ) -> None:
-        """Add entries to the log, all or none; `uses` names the copies that they need.
+        """Append entries, all or none; `uses` lists the copies to which they refer.
 
-        Raises ModelChanged; Conflict if they do not follow the log's end.
+        Raises ModelChanged; Conflict if they do not follow the end of the log.
         """
 
     async def stage_keys(self, staged: Staged, keys: Sequence[KeptKey]) -> None:
@@ -98,14 +98,14 @@ class TransferJournal(Journal, Protocol):
         Raises ModelChanged.
         """
 
-    async def stage_rows(self, staged: Staged, rows: Sequence[Remembered]) -> None:
+    async def stage_rows(self, staged: Staged, rows: Sequence[PendingRow]) -> None:
         """Add pending rows.
 
         Raises ModelChanged.
         """
 
     async def show(self, staged: Staged, record: ModelRecord) -> None:
-        """Make a staged model visible, as this record says. Atomic.
+        """Make a staged model visible, with this record. Atomic.
 
         Raises ModelChanged; Conflict if its log does not end as the record says, or if a visible
         model has this id.
@@ -115,15 +115,14 @@ class TransferJournal(Journal, Protocol):
         """Delete a staged model. Does nothing if it is gone."""
 
     async def put_changes(self, changes: Sequence[Audited]) -> None:
-        """Add to the audit log the changes that it lacks, with their times.
+        """Merge changes into the audit log, with their times; skip those that it already has.
 
-        They are given in the order in which they were made, and are merged with those that are
-        there in the order of their times. Later changes can get other places then.
+        The given changes are in the order in which they were made. Later changes in the store may
+        get new positions.
         """
 
     async def settle(self) -> None:
-        """Return once all writes are where the store keeps them: on the disk of a file; on every
-        replica of a server.
+        """Return once all writes are on disk (SQLite) or on every replica (Redis).
 
         Raises JournalUnavailable; NotReplicated if a replica does not confirm in time.
         """

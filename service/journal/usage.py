@@ -1,4 +1,4 @@
-"""What the journal's contract says of what a model takes in the store."""
+"""Storage usage of a model: bytes of its log and snapshots, age of its entries."""
 
 from typing import Protocol
 
@@ -6,12 +6,13 @@ import msgspec
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
-    """What a model's log and its snapshots take, and how old what is in the log is.
+    """Storage that a model's log and snapshots take, and the age of its entries.
 
-    log_bytes        of its entries (SQLite: their bodies; Redis: memory of the stream, about)
-    snapshots_bytes  of the complete snapshots
-    oldest_ms        when the first kept entry was appended, by the store's clock; None without any
-    unsaved_ms       the same of the first entry that the newest snapshot lacks; None without any
+    log_bytes        entries (SQLite: their bodies; Redis: memory of the stream, estimated)
+    snapshots_bytes  complete snapshots
+    oldest_ms        append time of the first kept entry, by the store's clock; None if there is
+                     none
+    unsaved_ms       append time of the first entry after the newest snapshot; None if absent
     """
 
     log_bytes: int
@@ -20,11 +21,11 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     unsaved_ms: int | None
 
 
-class Measured(Protocol):
-    """The part of the journal's contract that tells sizes."""
+class UsageReports(Protocol):
+    """Storage usage of a store's models."""
 
     async def usage(self, model: str, incarnation: str) -> Usage:
-        """Return what the model takes; on SQLite the time grows with the entries kept.
+        """Return the model's storage usage. On SQLite the time grows with the number of entries.
 
         Raises ModelChanged.
         """

@@ -1,3 +1,3 @@
-"""Every Prometheus family. What is told of a model comes from its replicated state."""
+"""Prometheus metrics. Series of a model are read from its replicated state."""
 
 from dualstream.service.metrics.registry import Telemetry as Telemetry

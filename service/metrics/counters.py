@@ -1,4 +1,4 @@
-"""What a process counts of its own doing; that of several workers on one port is summed."""
+"""Prometheus counters and histograms of a process. Several workers on one port are summed."""
 
 from collections.abc import Callable
 
@@ -13,27 +13,26 @@ _APPEND_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 0.5
 _GROUP_ROWS = (1, 2, 5, 10, 20, 50, 100, 500, 1000, 4096, 100_000)
 
 BY_MODEL = {
-    "predictions": "Rows that were scored for a request.",
-    "refused_rows": "Rows refused by shape, before the journal.",
-    "forks": "Replicas thrown away because the journal did not go on from them.",
-    "lost_records": "Records that were applied here and that the store has lost since.",
-    "refits": "Refits that were computed here and entered their model.",
-    "refits_unused": "Refits that were begun here and did not enter their model.",
-    "input_taken": "Messages of the store's input that were journalled or found learned.",
-    "input_dead": "Messages of the store's input that were put among the dead ones.",
+    "predictions": "Rows scored for prediction requests.",
+    "refused_rows": "Rows refused before the journal, because they are malformed.",
+    "forks": "Replicas discarded because the journal does not lead on from them.",
+    "lost_records": "Records applied in this process that the store has lost since.",
+    "refits": "Refits computed in this process whose result was applied.",
+    "refits_unused": "Refits started in this process whose result was not applied.",
+    "input_taken": "Messages of the store's input that were journalled or already learned.",
+    "input_dead": "Messages of the store's input moved to the dead-letter queue.",
 }
-"""What is counted by model."""
+"""Counters by model."""
 
-COUNTED_PER_SHOWN = 4
-"""Models come and go: for each one shown so many are counted on their own, the rest together."""
+MAX_COUNTED_RATIO = 4
+"""Models with own counters, as a multiple of the models shown. The others are summed."""
 
 
 class ProcessCounts:
-    """Counters and histograms, each told of what happens by a `saw_...`.
+    """Counters and histograms of what this process does, one method `saw_...` per event.
 
-    Of all models since the process started: what is shown again goes on where it was. With
-    `outlives`, values are kept in files that outlive the process (see `sharing.py`), and no series
-    can be taken back.
+    Counters of a model continue when its series are shown again. With `outlives`, values live
+    in files that outlive the process (`multiprocess.py`), and no series can be removed.
     """
 
     def __init__(self, shown: ModelFilter, outlives: bool) -> None:
@@ -48,13 +47,13 @@ class ProcessCounts:
         )
         self._appends = Histogram(
             "dualstream_append_seconds",
-            "Time of one append to the journal, repetitions included.",
+            "Time of one append to the journal, including retries.",
             buckets=_APPEND_S,
             registry=registry,
         )
         self._groups = Histogram(
             "dualstream_group_rows",
-            "Rows that one append carried.",
+            "Rows per append.",
             buckets=_GROUP_ROWS,
             registry=registry,
         )
@@ -66,34 +65,34 @@ class ProcessCounts:
         )
         self._evictions = Counter(
             "dualstream_model_evictions",
-            "Models that left memory to make room.",
+            "Models evicted from memory.",
             registry=registry,
         )
         self._label_delays = Histogram(
             "dualstream_label_delay_seconds",
-            "Time from a prediction that remembered its row to the label, of labels learned here.",
+            "Time from a remembered prediction to its label, for labels learned in this process.",
             buckets=_DELAY_S,
             registry=registry,
         )
         self._expired = Counter(
             "dualstream_remembered_expired",
-            "Rows that were found to have waited for their labels too long.",
+            "Rows that expired while they waited for their labels.",
             registry=registry,
         )
         self._default_labels = Counter(
             "dualstream_default_labels",
-            "Default labels that were journalled.",
+            "Default labels journalled.",
             registry=registry,
         )
         self._shed = Counter(
             "dualstream_shed",
-            "Requests refused for want of time, by what they asked: learn or predict.",
+            "Requests refused under overload, by kind: learn or predict.",
             ["kind"],
             registry=registry,
         )
         self._rate_exceeded = Counter(
             "dualstream_rate_exceeded",
-            "Requests refused because their key had sent too much, by what: requests or rows.",
+            "Requests refused by the rate limit of their key, by unit: requests or rows.",
             ["unit"],
             registry=registry,
         )
@@ -101,7 +100,7 @@ class ProcessCounts:
             self._rate_exceeded.labels(unit)
         self._closed = Counter(
             "dualstream_connections_closed",
-            "Connections that were closed for what their client did, or to make room, by reason.",
+            "Connections closed by the server, by reason.",
             ["reason"],
             registry=registry,
         )
@@ -147,7 +146,7 @@ class ProcessCounts:
         self._delays_of[model] = labels + 1, seconds + delay_s
 
     def label_delays(self, model: str) -> tuple[int, float]:
-        """Labels that this process learned for rows that waited, and how long these did in all."""
+        """Labels that this process learned for waiting rows, and the sum of their delays."""
         return self._delays_of.get(model, (0, 0.0))
 
     def saw_expired(self, rows: int) -> None:
@@ -176,9 +175,9 @@ class ProcessCounts:
         self._count("input_dead", model, dead)
 
     def saw_delete(self, model: str) -> None:
-        """Its counts begin anew with the next model of this id, where they can."""
+        """Remove the model's series, if possible. A new model of this id then starts at 0."""
         self._delays_of.pop(model, None)
-        # What is told among the others' must not fall.
+        # A sum over other models must not fall.
         may_fall = self._shown.is_named(model) and not self._outlives
         for name in BY_MODEL:
             if may_fall and (name, model) in self._of_model:
@@ -188,7 +187,7 @@ class ProcessCounts:
     def _count(self, name: str, model: str, by: int) -> None:
         child = self._of_model.get((name, model))
         if child is None:
-            most = COUNTED_PER_SHOWN * self._shown.most * len(BY_MODEL)
+            most = MAX_COUNTED_RATIO * self._shown.most * len(BY_MODEL)
             if not self._shown.is_named(model) or len(self._of_model) >= most:
                 self._by_model[name].labels(OTHER).inc(by)
                 return

@@ -1,7 +1,6 @@
-"""The text of an exposition, written in turns of the event loop.
+"""Prometheus text format, written in slices so that the event loop is not blocked.
 
-Of 500 models it has 12,000 lines, which take a tenth of a second: as a whole they would keep all
-who learn or predict waiting so long at every scrape.
+A scrape of 500 models has 12,000 lines and takes a tenth of a second.
 """
 
 import asyncio
@@ -12,22 +11,22 @@ from prometheus_client import generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-TURN_S = 0.002
+SLICE_S = 0.002
 SAMPLES = 128
-"""So many lines are written at once: a millisecond's work."""
+"""Lines written at once: a millisecond of work."""
 
 
-class Turns:
-    """Of a long piece of work in the event loop, which others may interrupt."""
+class EventLoopSlices:
+    """Lets other tasks run during long work in the event loop."""
 
     def __init__(self) -> None:
-        self._ends_at = time.perf_counter() + TURN_S
+        self._ends_at = time.perf_counter() + SLICE_S
 
     async def end(self) -> None:
-        """Let others have theirs, where this one has been long enough."""
+        """Yield to other tasks if the present slice has been long enough."""
         if time.perf_counter() >= self._ends_at:
             await asyncio.sleep(0)
-            self._ends_at = time.perf_counter() + TURN_S
+            self._ends_at = time.perf_counter() + SLICE_S
 
 
 class _One(Collector):
@@ -38,20 +37,20 @@ class _One(Collector):
         yield self._family
 
 
-async def text_of(families: Iterable[Metric], turns: Turns) -> bytes:
-    """The families in Prometheus' text format; each is collected as a whole, between two turns."""
+async def text_of(families: Iterable[Metric], slices: EventLoopSlices) -> bytes:
+    """The families in the Prometheus text format. Each is collected between two slices."""
     text: list[bytes] = []
     for family in families:
-        await turns.end()
+        await slices.end()
         samples = family.samples
         for first in range(0, max(1, len(samples)), SAMPLES):
             family.samples = samples[first : first + SAMPLES]
             piece = generate_latest(_One(family))
             text.append(_without_head(piece) if first else piece)
-            await turns.end()
+            await slices.end()
     return b"".join(text)
 
 
 def _without_head(piece: bytes) -> bytes:
-    """What follows the lines of help and type, which stand before a family's first sample."""
+    """The samples without the help and type lines."""
     return piece.split(b"\n", 2)[2]

@@ -1,4 +1,4 @@
-"""What is told of the members of models that have any."""
+"""Prometheus series of portfolio members."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -13,26 +13,26 @@ MEMBERS_PER_MODEL = 65
 MEMBERS_IN_ALL = 1000
 
 _GAUGES = (
-    ("weight_ratio", "weight", "Share of a member in what is served."),
+    ("weight_ratio", "weight", "Share of a member in the served prediction."),
     ("loss", "loss", "Mean progressive loss of a calibrated member since start."),
-    ("error_ratio", "error_rate", "Mistakes of a member per row since start."),
+    ("error_ratio", "error_rate", "Mistakes per row of a member since start."),
 )
 
 
-class Members(Collector):
-    """Shows the members that it was given last: reading them takes the turn of their replica."""
+class MemberSeries(Collector):
+    """Shows the members read last: reading them needs the lock of their replica."""
 
     def __init__(self) -> None:
         self.forget()
 
     def forget(self) -> None:
-        """Show none, until some are read again."""
+        """Show none until the next `read`."""
         self._views: list[tuple[str, MemberView]] = []
         self._gaps: list[tuple[str, str, float]] = []
         self._left_out = 0
 
     def read(self, model: Model) -> None:
-        """Show a model's members, too; to be called while its replica is still."""
+        """Add a model's members. The caller holds the replica's lock."""
         learner = member_learner(model.replica.learner)
         views: Sequence[MemberView] = [] if learner is None else learner.members()
         room = min(MEMBERS_PER_MODEL, MEMBERS_IN_ALL - len(self._views))
@@ -50,7 +50,7 @@ class Members(Collector):
     def collect(self) -> Iterator[Metric]:
         for name, field, text in _GAUGES:
             yield self._fill(GaugeMetricFamily, name, field, text)
-        text = "Times that a member went non-finite and began anew."
+        text = "Resets of a member that was not finite."
         yield self._fill(CounterMetricFamily, "resets", "resets", text)
         gaps = GaugeMetricFamily(
             "dualstream_member_gap_ratio",
@@ -62,8 +62,8 @@ class Members(Collector):
         yield gaps
         yield GaugeMetricFamily(
             "dualstream_members_left_out",
-            f"Members that the families of members leave out: they show {MEMBERS_PER_MODEL} "
-            f"of a model and {MEMBERS_IN_ALL} in all.",
+            f"Members without series, beyond {MEMBERS_PER_MODEL} of a model and {MEMBERS_IN_ALL} "
+            "in total.",
             self._left_out,
         )
 

@@ -1,4 +1,4 @@
-"""What the workers hold, how far they are behind, and what waits in the store."""
+"""Prometheus series of memory, replica lag, references, and rows that wait in the store."""
 
 import asyncio
 import time
@@ -9,67 +9,79 @@ from prometheus_client.registry import Collector
 
 from dualstream.service.jobs.reference_optimum import References
 from dualstream.service.metrics.model_filter import OTHER, ModelFilter
-from dualstream.service.metrics.multiprocess import Sharing, Told
+from dualstream.service.metrics.multiprocess import MetricsDirectory, WorkerReport
 from dualstream.service.models.registry import ModelRegistry
 
-TELL_S = 1.0
+PUBLISH_S = 1.0
 
 _REFERRED = {
     "reference_lower_bound": "No weights have a smaller objective on the window's rows.",
-    "reference_gap": "Objective of the served weights there, less the lower bound.",
-    "regret": "Losses of the window's rows as served, less those at its optimum.",
+    "reference_gap": "Objective of the served weights on these rows, minus the lower bound.",
+    "regret": "Losses of the window's rows as served, minus their losses at its optimum.",
     "regret_rows": "Rows that the regret is summed over.",
     "reference_age_seconds": "Time since the reference shown was computed.",
 }
-"""Of the reference that was asked for last, in the order of `Told.references`."""
+"""Families of the newest reference, in the order of `WorkerReport.references`."""
 
 
 class MemorySeries(Collector):
-    """Of all workers of the port: sums, and of what can go wrong the worst."""
+    """Of all workers on the port: sums of memory, worst lag and store status."""
 
-    def __init__(self, catalog: ModelRegistry, shown: ModelFilter, sharing: Sharing | None) -> None:
-        self._catalog, self._shown, self._sharing = catalog, shown, sharing
+    def __init__(
+        self,
+        model_registry: ModelRegistry,
+        shown: ModelFilter,
+        metrics_dir: MetricsDirectory | None,
+    ) -> None:
+        self._model_registry, self._shown, self._metrics_dir = (
+            model_registry,
+            shown,
+            metrics_dir,
+        )
 
     async def run(self) -> None:
-        """Tell the other workers of this one, each second, until cancelled."""
-        while self._sharing is not None:
-            self._sharing.tell(self._own())
-            await asyncio.sleep(TELL_S)
+        """Publish the report of this worker to the others every second, until cancelled."""
+        while self._metrics_dir is not None:
+            self._metrics_dir.publish(self._own())
+            await asyncio.sleep(PUBLISH_S)
 
     def describe(self) -> Iterable[Metric]:
         return []
 
     def collect(self) -> Iterator[Metric]:
-        told = [self._own(), *(self._sharing.others() if self._sharing else ())]
+        reports = [
+            self._own(),
+            *(self._metrics_dir.others() if self._metrics_dir else ()),
+        ]
         models = GaugeMetricFamily(
             "dualstream_models",
-            "Models: those of the store, those held in memory by this worker, and those that have "
-            "series of their own.",
+            "Models in the store (stored), in memory of this worker (held), and with their own "
+            "series (shown).",
             labels=["state"],
         )
         models.add_metric(["stored"], self._shown.stored)
-        models.add_metric(["held"], len(self._catalog))
+        models.add_metric(["held"], len(self._model_registry))
         models.add_metric(["shown"], len(self._shown.ids))
         yield models
-        yield GaugeMetricFamily("dualstream_workers", "Workers that serve the port.", len(told))
+        yield GaugeMetricFamily("dualstream_workers", "Workers on the port.", len(reports))
         yield GaugeMetricFamily(
             "dualstream_store_available",
-            "1 while the store answers every worker and takes appends, else 0.",
-            int(all(one.is_store_available for one in told)),
+            "1 while the store answers every worker and accepts appends, else 0.",
+            int(all(one.is_store_available for one in reports)),
         )
-        text = "Memory that models take, as measured, in all workers."
-        taken = sum(one.held_bytes for one in told)
+        text = "Memory of models in all workers, as last measured."
+        taken = sum(one.cached_bytes for one in reports)
         yield GaugeMetricFamily("dualstream_models_bytes", text, taken)
-        text = "What they may take: DUALSTREAM_MODELS_BYTES of each worker."
-        budget = sum(one.budget_bytes for one in told)
+        text = "Memory budget of models: the sum of DUALSTREAM_MODELS_BYTES over workers."
+        budget = sum(one.budget_bytes for one in reports)
         yield GaugeMetricFamily("dualstream_models_budget_bytes", text, budget)
-        yield from self._lag(told)
-        yield from self._references(told)
+        yield from self._lag(reports)
+        yield from self._references(reports)
 
-    def _own(self) -> Told:
+    def _own(self) -> WorkerReport:
         lag, references = {}, {}
         now = time.monotonic()
-        for model in self._catalog:
+        for model in self._model_registry:
             behind = model.lag.at(model.replica.seq)
             if behind.records:
                 lag[model.record.id] = (behind.seconds, behind.records)
@@ -77,34 +89,34 @@ class MemorySeries(Collector):
             found = None if job is None else job.found
             is_shown = model.record.id in self._shown.ids
             if found is not None and is_shown and model.replica.leads_on_from(found.place):
-                told = (found.lower, found.gap, found.regret, found.regret_rows, now - found.at)
-                references[model.record.id] = told
-        return Told(
-            len(self._catalog),
-            self._catalog.held_bytes,
-            self._catalog.settings.models_bytes,
-            self._catalog.contact.trouble is None,
+                reports = (found.lower, found.gap, found.regret, found.regret_rows, now - found.at)
+                references[model.record.id] = reports
+        return WorkerReport(
+            len(self._model_registry),
+            self._model_registry.cached_bytes,
+            self._model_registry.settings.models_bytes,
+            self._model_registry.store_status.trouble is None,
             lag,
             references,
         )
 
-    def _lag(self, told: "list[Told]") -> Iterator[Metric]:
-        """Of the worker that is furthest behind, by model."""
-        held = [model.record.id for model in self._catalog if not model.replica.is_forked]
+    def _lag(self, reports: "list[WorkerReport]") -> Iterator[Metric]:
+        """Lag by model, of the worker that is furthest behind."""
+        held = [model.record.id for model in self._model_registry if not model.replica.is_forked]
         worst = {self._name(id_): (0.0, 0) for id_ in held}
-        for one in told:
+        for one in reports:
             for id_, (seconds, records) in one.lag.items():
                 before = worst.get(self._name(id_), (0.0, 0))
                 worst[self._name(id_)] = max(before[0], seconds), max(before[1], records)
         seconds_of = GaugeMetricFamily(
             "dualstream_replica_lag_seconds",
-            "Time since the oldest head that is known and not applied yet was heard of, in the "
-            "worker that is furthest behind.",
+            "Time since the oldest known record that is not applied yet, in the worker that is "
+            "furthest behind.",
             labels=["model"],
         )
         records_of = GaugeMetricFamily(
             "dualstream_replica_lag_records",
-            "Journalled records that are known and not applied yet, in that worker.",
+            "Known records that are not applied yet, in that worker.",
             labels=["model"],
         )
         for name, (seconds, records) in worst.items():
@@ -113,10 +125,10 @@ class MemorySeries(Collector):
         yield seconds_of
         yield records_of
 
-    def _references(self, told: "list[Told]") -> Iterator[Metric]:
-        """The newest that was asked for of any worker."""
+    def _references(self, reports: "list[WorkerReport]") -> Iterator[Metric]:
+        """The newest reference of each model, of any worker."""
         newest: dict[str, tuple[float, ...]] = {}
-        for one in told:
+        for one in reports:
             for id_, found in one.references.items():
                 if id_ not in newest or found[-1] < newest[id_][-1]:
                     newest[id_] = found
@@ -131,7 +143,7 @@ class MemorySeries(Collector):
 
 
 class Waiting(Collector):
-    """Rows or messages that wait in the store, by model, as they were counted last."""
+    """Rows or messages that wait in the store, by model, as last counted."""
 
     def __init__(
         self, name: str, text: str, shown: ModelFilter, read: Callable[[], Mapping[str, int]]

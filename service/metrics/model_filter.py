@@ -1,4 +1,4 @@
-"""Which models have series of their own: a scrape stays small however many models there are."""
+"""Selects the models with their own Prometheus series, so that a scrape stays small."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -10,51 +10,53 @@ from prometheus_client.registry import Collector
 from dualstream.service.journal.protocol import Journal
 
 OTHER = "_other"
-"""Whose series are those of all the other models; no model can have this id."""
+"""Label of the sum over all other models. No model can have this id."""
 
 LISTED_S = 15.0
-"""So often the store is asked anew which models there are."""
+"""Interval at which the models of the store are listed again."""
 
 
 class ModelFilter:
-    """The first models of the store, in the order of their ids.
+    """The first models of the store by id.
 
-    That rule is the same in every process, whatever it holds in memory, and a series does not come
-    and go with the use of its model.
+    The rule is the same in every process, whatever is in memory. A series does not appear and
+    disappear with the use of its model.
     """
 
     def __init__(self, most: int) -> None:
         self.most = most
         self.stored = 0
-        """Models of the store, as they were counted last."""
+        """Models in the store, as last counted."""
         self.ids: dict[str, None] = {}
         self._listed_at = float("-inf")
 
     async def look(self, journal: Journal, held: Iterable[str]) -> None:
-        """Ask the store, where what was known may not do; `held` are ids that are in memory.
+        """List the models of the store again if the list may be outdated. `held` are ids
+        in memory.
 
-        Raises what the journal raises; what was known stays then.
+        Raises what the journal raises; the old list stays then.
         """
         stored = await journal.count()
+        """Models in the store, as last counted."""
         is_new = stored != self.stored or time.monotonic() - self._listed_at > LISTED_S
         if is_new or any(self.is_named(id_) and id_ not in self.ids for id_ in held):
             self.ids = {record.id: None for record in await journal.list("", self.most)}
             self.stored, self._listed_at = stored, time.monotonic()
 
     def is_named(self, model: str) -> bool:
-        """Whether this id is or will be among them, as far as is known."""
+        """Is or will this id be in the list, as far as known?"""
         return len(self.ids) < self.most or model <= next(reversed(self.ids))
 
 
 class Collects(Protocol):
-    """What there is to collect of a registry, or of files."""
+    """A source of metric families: a registry or files."""
 
     def collect(self) -> Iterable[Metric]:
-        """The families as they stand."""
+        """The families with their present values."""
 
 
 class Folded(Collector):
-    """What is collected elsewhere, those models together that have no series of their own."""
+    """Families of another source, with models without their own series summed as OTHER."""
 
     def __init__(self, of: Collects, shown: ModelFilter) -> None:
         self._of, self._shown = of, shown
@@ -67,7 +69,7 @@ class Folded(Collector):
             folded = Metric(family.name, family.documentation, family.type)
             rest: dict[str, float] = {}
             for sample in family.samples:
-                if sample.name.endswith("_created"):  # a gauge of no use, one for each series
+                if sample.name.endswith("_created"):  # one useless gauge per series
                     continue
                 model = sample.labels.get("model")
                 if model is None or model in self._shown.ids:

@@ -1,4 +1,4 @@
-"""What is told of a model's state, the same by every worker that stands at the same record."""
+"""Prometheus series of a model's state, equal in every worker at the same record."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -12,34 +12,24 @@ from dualstream.service.replica.replica import Replica
 
 
 class Family(NamedTuple):
-    """A family of series by model; what is counted is a counter."""
+    """A metric family with the label model."""
 
     kind: type[GaugeMetricFamily] | type[CounterMetricFamily]
     text: str
     labels: tuple[str, ...] = ()
-    """Besides the model."""
+    """Labels besides the model."""
 
 
 _GAUGE, _COUNTER = GaugeMetricFamily, CounterMetricFamily
 
 FAMILIES = {
-    "samples": Family(_COUNTER, "Journalled rows, by what became of them.", ("outcome",)),
-    "refused_controls": Family(
-        _COUNTER, "Journalled controls that could not be done where they stood."
-    ),
-    "seq": Family(_GAUGE, "Place in the journal."),
-    "model_paused": Family(
-        _GAUGE, "1 while learning of a model with a guard pauses, and 0 while it goes on."
-    ),
-    "quarantined_records": Family(
-        _GAUGE, "Records that the journal keeps of a model whose learning pauses."
-    ),
-    "quarantined_bytes": Family(
-        _GAUGE, "Bytes of the rows that were set aside since the learning of a model paused."
-    ),
-    "guard_trips": Family(
-        _COUNTER, "Times that a quantity had left its own history.", ("quantity",)
-    ),
+    "samples": Family(_COUNTER, "Journalled rows, by outcome: learned or rejected.", ("outcome",)),
+    "refused_controls": Family(_COUNTER, "Journalled controls that could not be applied."),
+    "seq": Family(_GAUGE, "Last applied record of the journal."),
+    "model_paused": Family(_GAUGE, "1 while the guard has paused learning, else 0."),
+    "quarantined_records": Family(_GAUGE, "Records in quarantine."),
+    "quarantined_bytes": Family(_GAUGE, "Bytes of the rows in quarantine."),
+    "guard_trips": Family(_COUNTER, "Trips of the guard, by quantity.", ("quantity",)),
     "nonzeros": Family(_GAUGE, "Non-zero weights served."),
     "progressive_loss": Family(_GAUGE, "Mean progressive loss since start."),
     "progressive_error_ratio": Family(_GAUGE, "Mistakes per learned row since start."),
@@ -61,7 +51,7 @@ FAMILIES = {
     ),
     "drift": Family(
         _COUNTER,
-        "Changes of the progressive loss that a detector saw, by whether it rose or fell.",
+        "Changes of the progressive loss found by a drift detector, by direction.",
         ("detector", "direction"),
     ),
     "primal": Family(_GAUGE, "Regularised loss of the served weights on the window."),
@@ -72,20 +62,20 @@ FAMILIES = {
 }
 
 
-class Models(Collector):
-    """Shows the models that it was given last, each read in one go."""
+class ModelSeries(Collector):
+    """Shows the models read last, each at one record."""
 
     def __init__(self) -> None:
         self.forget()
 
     def forget(self) -> None:
-        """Show none, until some are read again."""
+        """Show none until the next `read`."""
         self._series: dict[str, list[tuple[tuple[str, ...], float]]] = {
             name: [] for name in FAMILIES
         }
 
     def read(self, model: Model) -> None:
-        """Show a model, too; to be called while its replica is still."""
+        """Add a model. The caller holds the replica's lock."""
         replica = model.replica
         self._model = model.record.id
         self._put("samples", replica.learner.samples, "learned")
@@ -114,20 +104,20 @@ class Models(Collector):
         for quantity, count in pauses.counts.items():
             self._put("guard_trips", count, quantity)
 
-    def _progress(self, told: dict[str, Any]) -> None:
-        since_start = told["since_start"]
+    def _progress(self, summary: dict[str, Any]) -> None:
+        since_start = summary["since_start"]
         self._put("progressive_loss", since_start.get("loss"))
         self._put("progressive_error_ratio", since_start.get("error_rate"))
         for baseline, values in since_start["baselines"].items():
             self._put("baseline_error_ratio", values.get("error_rate"), baseline)
-        rolling = told["rolling"]
+        rolling = summary["rolling"]
         self._put("rolling_loss", rolling.get("loss"))
         self._put("rolling_error_ratio", rolling.get("error_rate"))
         self._put("rolling_absolute_error", rolling.get("mae"))
         for baseline, values in rolling["baselines"].items():
             self._put("rolling_baseline_error_ratio", values.get("error_rate"), baseline)
             self._put("rolling_baseline_absolute_error", values.get("mae"), baseline)
-        for detector, counts in told["drift"].items():
+        for detector, counts in summary["drift"].items():
             for direction, count in counts.items():
                 self._put("drift", count, detector, direction)
 

@@ -1,8 +1,8 @@
-"""How the workers of one port tell the same: a directory of theirs, made by their parent.
+"""Metrics of several workers on one port, shared through a directory that their parent makes.
 
-Counters and histograms are kept in files, one set for each worker's number. The worker that takes
-a dead one's place goes on in its files, so that no sum falls and no file is left over. What a
-worker tells of itself now (memory, lag) it writes to a small file each second.
+Counters and histograms live in memory-mapped files, one set per worker number. A worker that
+replaces a dead one continues its files, so no sum falls and no file is left over. Each worker also
+writes its present memory and lag to a small file every second.
 """
 
 import contextlib
@@ -15,15 +15,15 @@ from prometheus_client import values
 from prometheus_client.multiprocess import MultiProcessCollector
 
 
-class Told(msgspec.Struct, frozen=True, array_like=True):
-    """What a worker tells of itself now.
+class WorkerReport(msgspec.Struct, frozen=True, array_like=True):
+    """Present memory, lag and references of a worker.
 
-    lag          model -> seconds, records; of those models alone that are behind
+    lag          model -> seconds, records; only of models that lag
     references   model -> lower bound, gap, regret, its rows, seconds since it was found
     """
 
-    held: int
-    held_bytes: int
+    cached: int
+    cached_bytes: int
     budget_bytes: int
     is_store_available: bool
     lag: dict[str, tuple[float, int]]
@@ -31,40 +31,40 @@ class Told(msgspec.Struct, frozen=True, array_like=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Told).decode
+_decode = msgspec.msgpack.Decoder(WorkerReport).decode
 
 
-class Sharing(NamedTuple):
-    """A worker's place among the others: its number is that of whoever it takes the place of."""
+class MetricsDirectory(NamedTuple):
+    """The shared directory and this worker's number, which its replacement inherits."""
 
     directory: str
     number: int
 
     def keep_counts(self) -> None:
-        """Let every counter and histogram made from now on in this process live in its files."""
-        # The library reads it when a value is made, and nothing else.
+        """Keep all counters and histograms that are created after this call in files."""
+        # prometheus_client reads only the variable, when a value is created.
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = self.directory  # noqa: TID251
         values.ValueClass = values.MultiProcessValue(  # type: ignore[no-untyped-call]
             lambda: self.number
         )
 
     def counts(self) -> MultiProcessCollector:
-        """The sums over all workers, those that are no more included."""
+        """Sums over all workers, including dead ones."""
         return MultiProcessCollector(None, self.directory)  # type: ignore[no-untyped-call]
 
-    def tell(self, told: Told) -> None:
-        """In one step: who reads meanwhile finds this or what was told before.
+    def publish(self, report: WorkerReport) -> None:
+        """Replace the report of this worker atomically.
 
-        Where it cannot be written, the server goes on: its parent may just have removed it.
+        Write errors are ignored: the parent may just have removed the directory.
         """
         partial = Path(self.directory, f"worker_{self.number}.partial")
         with contextlib.suppress(OSError):
-            partial.write_bytes(_encode(told))
-            partial.replace(_told_by(self.directory, self.number))
+            partial.write_bytes(_encode(report))
+            partial.replace(_report_path(self.directory, self.number))
 
-    def others(self) -> list[Told]:
-        """What the other workers have told last."""
-        own = _told_by(self.directory, self.number)
+    def others(self) -> list[WorkerReport]:
+        """The last reports of the other workers."""
+        own = _report_path(self.directory, self.number)
         found = []
         for path in sorted(Path(self.directory).glob("worker_*.now")):
             if path != own:
@@ -74,9 +74,9 @@ class Sharing(NamedTuple):
 
 
 def forget_worker(directory: str, number: int) -> None:
-    """A worker has ended: what it said of itself does not hold any more, what it counted does."""
-    _told_by(directory, number).unlink(missing_ok=True)
+    """Delete the report of a dead worker. Its counters stay."""
+    _report_path(directory, number).unlink(missing_ok=True)
 
 
-def _told_by(directory: str, number: int) -> Path:
+def _report_path(directory: str, number: int) -> Path:
     return Path(directory, f"worker_{number}.now")

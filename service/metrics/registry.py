@@ -1,4 +1,4 @@
-"""All families of a process, and the text of one scrape."""
+"""Metric families of a process, and the scrape of `/metrics`."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -9,59 +9,59 @@ from prometheus_client import CollectorRegistry
 from dualstream.service.concurrency import background_task
 from dualstream.service.journal.protocol import Head, JournalError, JournalUnavailable
 from dualstream.service.metrics.counters import ProcessCounts
-from dualstream.service.metrics.exposition import Turns, text_of
-from dualstream.service.metrics.member_series import Members
+from dualstream.service.metrics.exposition import EventLoopSlices, text_of
+from dualstream.service.metrics.member_series import MemberSeries
 from dualstream.service.metrics.memory_series import MemorySeries, Waiting
 from dualstream.service.metrics.model_filter import Folded, ModelFilter
-from dualstream.service.metrics.model_series import Models
-from dualstream.service.metrics.multiprocess import Sharing
+from dualstream.service.metrics.model_series import ModelSeries
+from dualstream.service.metrics.multiprocess import MetricsDirectory
 from dualstream.service.metrics.store_series import StoreSeries
 from dualstream.service.models.model import Model
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.wire.problems import Problem
 
-# The certificate shown is computed anew when the one at hand is older.
+# Age at which a certificate is computed again.
 CERTIFICATE_AGE_S = 15.0
 LOADS_PER_SCRAPE = 16
-"""So many models at most are loaded for one scrape, and those after it show the others."""
+"""Models loaded per scrape. Later scrapes load the others."""
 CATCH_UP_S = 1.0
-"""How long a scrape waits for replicas that are behind."""
+"""How long a scrape waits for lagging replicas."""
 
 
 class Telemetry(ProcessCounts):
-    """The families of one process, in a registry of their own.
+    """The metric families of one process, in their own CollectorRegistry.
 
-    max_models   models with series of their own
-    sharing      where this process is one of several workers of a port
+    max_models   models with their own series
+    metrics_dir  set if this process is one of several workers on a port
     """
 
-    def __init__(self, max_models: int = 500, sharing: Sharing | None = None) -> None:
-        if sharing is not None:
-            sharing.keep_counts()
+    def __init__(self, max_models: int = 500, metrics_dir: MetricsDirectory | None = None) -> None:
+        if metrics_dir is not None:
+            metrics_dir.keep_counts()
         self._shown = ModelFilter(max_models)
-        super().__init__(self._shown, outlives=sharing is not None)
-        self._sharing = sharing
+        super().__init__(self._shown, outlives=metrics_dir is not None)
+        self._metrics_dir = metrics_dir
         self.pending: Mapping[str, int] = {}
-        """Messages that wait in the store's inputs, by model, as they were counted last."""
+        """Messages that wait in the input streams, by model, as last counted."""
         self._waiting: Mapping[str, int] = {}
-        self._models, self._members = Models(), Members()
+        self._models, self._members = ModelSeries(), MemberSeries()
         self._scraping = asyncio.Lock()
         self.registry = CollectorRegistry()
-        counts = self._registry if sharing is None else sharing.counts()
+        counts = self._registry if metrics_dir is None else metrics_dir.counts()
         self.registry.register(Folded(counts, self._shown))
         self.registry.register(self._models)
         self.registry.register(self._members)
-        text = "Rows that wait for their labels, as last looked at."
+        text = "Rows that wait for their labels, as last counted."
         waiting = Waiting("dualstream_remembered_rows", text, self._shown, lambda: self._waiting)
         self.registry.register(waiting)
 
-    def watch(self, catalog: ModelRegistry) -> None:
-        """Tell of the catalog's models from now on."""
-        self.holdings = MemorySeries(catalog, self._shown, self._sharing)
-        self.registry.register(self.holdings)
-        self.stored = StoreSeries(catalog, self._shown)
-        self.registry.register(self.stored)
-        if catalog.settings.redis_input:
+    def watch(self, model_registry: ModelRegistry) -> None:
+        """Export the models of this registry."""
+        self.memory = MemorySeries(model_registry, self._shown, self._metrics_dir)
+        self.registry.register(self.memory)
+        self.store = StoreSeries(model_registry, self._shown)
+        self.registry.register(self.store)
+        if model_registry.settings.redis_input:
             text = "Messages that wait in a model's input."
             waiting = Waiting("dualstream_input_pending", text, self._shown, lambda: self.pending)
             self.registry.register(waiting)
@@ -69,53 +69,56 @@ class Telemetry(ProcessCounts):
     def saw_pending(self, messages: Mapping[str, int]) -> None:
         """Messages that wait in the inputs of models."""
         self.pending = messages
+        """Messages that wait in the input streams, by model, as last counted."""
 
     def saw_waiting(self, rows: Mapping[str, int]) -> None:
-        """How many rows wait, of each model that remembers any."""
+        """Rows that wait for labels, by model."""
         self._waiting = rows
 
-    async def exposition(self, catalog: ModelRegistry, may_load: bool = False) -> bytes:
+    async def exposition(self, model_registry: ModelRegistry, may_load: bool = False) -> bytes:
         """The text of /metrics, with certificates at most CERTIFICATE_AGE_S old.
 
-        Models of the store that are shown and are not in memory are loaded as far as there is room,
-        where the process `may_load` any; those without room have no series of their state.
+        If `may_load`, shown models that are not in memory are loaded as far as they fit.
+        Models that do not fit have no series of their state.
         """
         async with self._scraping:
-            with suppress(JournalError):  # what was known stays
-                await self._shown.look(catalog.journal, [model.record.id for model in catalog])
+            with suppress(JournalError):  # the old list stays
+                await self._shown.look(
+                    model_registry.journal, [model.record.id for model in model_registry]
+                )
                 if may_load:
-                    await self._load_missing(catalog)
+                    await self._load_missing(model_registry)
             self._models.forget()
             self._members.forget()
-            turns = Turns()
-            for model in await self._caught_up(catalog):
-                await turns.end()
+            slices = EventLoopSlices()
+            for model in await self._caught_up(model_registry):
+                await slices.end()
                 with suppress(JournalUnavailable):  # a fork
                     await model.replica.certify(CERTIFICATE_AGE_S)
                     async with model.replica.serving():
                         self._models.read(model)
                         self._members.read(model)
-            return await text_of(self.registry.collect(), turns)
+            return await text_of(self.registry.collect(), slices)
 
-    async def _load_missing(self, catalog: ModelRegistry) -> None:
-        missing = [id_ for id_ in self._shown.ids if catalog.find(id_) is None]
+    async def _load_missing(self, model_registry: ModelRegistry) -> None:
+        missing = [id_ for id_ in self._shown.ids if model_registry.find(id_) is None]
         for id_ in missing[:LOADS_PER_SCRAPE]:
-            if not catalog.has_room:
+            if not model_registry.has_room:
                 return
-            with suppress(Problem, JournalError):  # unreadable, or gone meanwhile
-                await catalog.get(id_)
+            with suppress(Problem, JournalError):  # unreadable, or deleted
+                await model_registry.get(id_)
 
-    async def _caught_up(self, catalog: ModelRegistry) -> Sequence[Model]:
-        """The models shown whose state may be told.
+    async def _caught_up(self, model_registry: ModelRegistry) -> Sequence[Model]:
+        """The shown models whose state may be exported.
 
-        Whoever scraped another worker before must not see a count fall: each is at the journal's
-        end as it is now, or left out.
+        A count must not fall between scrapes of two workers: each model is at the
+        journal's present end, or left out.
         """
-        models = [model for model in catalog if model.record.id in self._shown.ids]
-        if self._sharing is None:
+        models = [model for model in model_registry if model.record.id in self._shown.ids]
+        if self._metrics_dir is None:
             return models
         try:
-            heads = await catalog.journal.heads([model.record.id for model in models])
+            heads = await model_registry.journal.heads([model.record.id for model in models])
         except JournalError:
             return [model for model in models if not model.lag.at(model.replica.seq).records]
         waits = {
@@ -126,7 +129,7 @@ class Telemetry(ProcessCounts):
         late = set()
         if waits:
             done, pending = await asyncio.wait(waits, timeout=CATCH_UP_S)
-            # Those are left to their end: to cancel would cut an apply in two.
+            # Not cancelled: that would interrupt an apply.
             late = {waits[task] for task in pending}
             late |= {waits[task] for task in done if task.exception() is not None}
         return [model for model in models if model not in late]

@@ -1,4 +1,4 @@
-"""What the models shown take in the store, and how old what is there is."""
+"""Prometheus series of the journal and snapshots of a model: size and age in the store."""
 
 import asyncio
 import logging
@@ -13,28 +13,28 @@ from dualstream.service.journal.usage import Usage
 from dualstream.service.metrics.model_filter import ModelFilter
 from dualstream.service.models.registry import ModelRegistry
 
-log = logging.getLogger("dualstream.telemetry")
+log = logging.getLogger("dualstream.metrics")
 
 LOOK_S = 5.0
-# Of the time, no more than this share goes into measuring.
+# Largest share of the time that measuring takes.
 MEASURING_SHARE = 0.01
 
 _FAMILIES = {
-    "journal_bytes": "What the model's journal takes in the store, as measured last.",
-    "snapshots_bytes": "What its snapshots take there.",
+    "journal_bytes": "Bytes of the model's journal in the store, as last measured.",
+    "snapshots_bytes": "Bytes of its snapshots in the store, as last measured.",
     "journal_age_seconds": "Time since the oldest kept record was appended; 0 without any.",
-    "unsaved_age_seconds": "Time since the oldest record that no snapshot holds was appended; 0 "
+    "unsaved_age_seconds": "Time since the oldest record that is in no snapshot was appended; 0 "
     "without any.",
 }
 
 
 class StoreSeries(Collector):
-    """Measures one model after the other, in the background: a scrape asks the store nothing."""
+    """Measures one model after another in the background: a scrape does not query the store."""
 
-    def __init__(self, catalog: ModelRegistry, shown: ModelFilter) -> None:
-        self._catalog, self._shown = catalog, shown
+    def __init__(self, model_registry: ModelRegistry, shown: ModelFilter) -> None:
+        self._model_registry, self._shown = model_registry, shown
         self._found: dict[str, Usage] = {}
-        # Of the store, as each of them was measured.
+        # Revision of the store at each measurement.
         self._revisions: dict[str, Revision | None] = {}
 
     async def run(self) -> None:
@@ -44,12 +44,12 @@ class StoreSeries(Collector):
             await asyncio.sleep(LOOK_S)
 
     async def measure(self) -> None:
-        """Measure once each model that is shown and held, unless nothing was committed since."""
-        models = [model for model in self._catalog if model.record.id in self._shown.ids]
+        """Measure each shown model in memory, unless nothing was committed since."""
+        models = [model for model in self._model_registry if model.record.id in self._shown.ids]
         held = {model.record.id for model in models}
         self._found = {id_: found for id_, found in self._found.items() if id_ in held}
         self._revisions = {id_: at for id_, at in self._revisions.items() if id_ in held}
-        journal = self._catalog.journal
+        journal = self._model_registry.journal
         try:
             revision = await journal.revision()
         except JournalError:
@@ -65,10 +65,10 @@ class StoreSeries(Collector):
                 self._revisions[record.id] = revision
             except ModelChanged:
                 self._found.pop(record.id, None)
-            except JournalError:  # the store is away, which others say; what was known stays
+            except JournalError:  # the follower reports it; old values stay
                 return
             except Exception:
-                log.exception("what model %r takes in the store cannot be measured", record.id)
+                log.exception("model %r: cannot measure its size in the store", record.id)
             await asyncio.sleep((time.monotonic() - began) / MEASURING_SHARE)
 
     def describe(self) -> Iterable[Metric]:
@@ -85,7 +85,7 @@ class StoreSeries(Collector):
                 0.0 if ms is None else max(0.0, now_ms - ms) / 1000
                 for ms in (found.oldest_ms, found.unsaved_ms)
             ]
-            told = (found.log_bytes, found.snapshots_bytes, *ages)
-            for family, value in zip(families.values(), told, strict=True):
+            values = (found.log_bytes, found.snapshots_bytes, *ages)
+            for family, value in zip(families.values(), values, strict=True):
                 family.add_metric([id_], value)
         yield from families.values()

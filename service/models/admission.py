@@ -1,14 +1,14 @@
-"""How much waits in this process, and what is refused for it: learning first, then predicting.
+"""Admission control: under overload, 503 for learning first, then for predictions.
 
-A queue that grows makes everybody wait and nobody faster. So what cannot be served soon is refused
-before its body is parsed: 503, to be sent again. Two things are counted: requests that wait for
-their rows to be appended (`model.py`), with the age of the oldest, and predictions that arrived
-together, which one iteration of the event loop serves one after the other.
+A growing queue makes every request slower and none faster. So a request that cannot be served soon
+is refused before its body is parsed, with `Retry-After`. Two queues count: requests that wait for
+their append (`model.py`), with the age of the oldest, and predictions that arrived in one
+event-loop iteration.
 
-It takes FEW that wait at once before anything is refused: so many clients may each wait for their
-answers. Once something was, there is a rush, and the queue is kept SHORT: whoever is let in is
-served soon. Should the event loop have nothing to do then, as it waits for a slow store, the queue
-may be longer. A rush is over when those who were refused in a while are so few that they may wait.
+No overload begins below MIN_QUEUE requests: 256 clients may each wait for an answer. During an
+overload the queue is kept at OVERLOAD_QUEUE, so that each admitted request is served soon. If the
+event loop is idle then, the store is slow and the queue may be longer. An overload ends when the
+clients refused within PERIOD_S are few enough to wait in the queue.
 """
 
 import asyncio
@@ -20,75 +20,80 @@ from typing import Any, Protocol
 from dualstream.service.journal.protocol import OutcomeUnknown
 from dualstream.wire.problems import Problem
 
-FEW = 288
-"""So many at once are never too many: 256 clients that each wait for their answers may."""
+MIN_QUEUE = 288
+"""Requests that may always wait at once: 256 clients that each wait for an answer, and some."""
 MAX_WAIT_S = 0.05
-"""Wait of the oldest of FEW or more requests above which learning is refused."""
-SHORT = 8
-"""So many may wait in a rush, or more: enough to share an append, and to keep one core busy."""
-MUCH_IDLE, LITTLE_IDLE = 0.15, 0.05
-"""Shares of the time: with more the queue is made longer, with less it is made shorter again."""
-WHILE_S = 1.0
-"""Whoever is refused and does as he is told is back by then."""
-MANY = 16
-"""When so many predictions come together it counts how long they took."""
+"""Wait of the oldest of MIN_QUEUE or more requests above which learning is refused."""
+OVERLOAD_QUEUE = 8
+"""Queue limit during an overload: enough to share an append and to keep one core busy."""
+HIGH_IDLE, LOW_IDLE = 0.15, 0.05
+"""Idle shares of the event loop above which the limit doubles, and below which it is halved."""
+PERIOD_S = 1.0
+"""A client that is refused and follows Retry-After is back within this time."""
+BURST = 16
+"""Predictions in one event-loop iteration from which their time is measured."""
 REFUSE_AFTER_S = 0.15
-"""Refusals are delayed: clients that retry at once then leave time for learning."""
-LOOK_S = 0.25
+"""Delay of a refusal. It slows clients that retry at once, and leaves time for learning."""
+CHECK_S = 0.25
+"""Interval of `update`."""
 LEARN, PREDICT = "learn", "predict"
 _KINDS = {"learn": LEARN, "labels": LEARN, "predict": PREDICT, "infer": PREDICT}
-_BEARS = {LEARN: 1, PREDICT: 2}
-"""Predictions are refused at so many times as many requests, and as long waits."""
+_FACTORS = {LEARN: 1, PREDICT: 2}
+"""Predictions are refused at twice the requests and twice the waits of learning."""
 
 
 class Client(Protocol):
-    """A connection, and the number of the while in which it was refused something last."""
+    """A connection, and the number of the period in which it was last refused."""
 
     refused_in: int
 
 
 def kind_of(path: str) -> str | None:
-    """What a request to this path is refused as; None for those that are always served."""
+    """The kind under which a request to this path may be refused. None: it is always served."""
     return _KINDS.get(path.rpartition("/")[2])
 
 
 class AdmissionControl:
-    """Counts what waits.
+    """Counts waiting requests and decides which are refused.
 
-    most       requests at once, beyond which learning is refused
-    patience_s beyond which it is refused, too, when the oldest has waited so long, once there are
-               FEW; predictions that arrived together are a wait as well
-    timeout_s  how long a request waits for its rows to be journalled and applied
-    on_refusal is called with the kind of each request that is refused
-    idle       tells which share of the time the event loop had nothing to do since the last call
+    max_waiting  requests at once beyond which learning is refused
+    patience_s   wait of the oldest of MIN_QUEUE requests beyond which learning is refused; the time
+                 that a burst of predictions takes counts as a wait, too
+    timeout_s    how long a request waits for its rows to be journalled and applied
+    on_refusal   called with the kind of each refused request
+    idle         the idle share of the event loop since the last call
     """
 
     def __init__(
         self,
-        most: int,
+        max_waiting: int,
         patience_s: float,
         timeout_s: float,
         on_refusal: Callable[[str], None],
         clock: Callable[[], float],
         idle: Callable[[], float | None] = lambda: None,
     ) -> None:
-        self._most, self._few, self._shortest = most, min(FEW, most), min(SHORT, most)
-        self._short = self._shortest
+        self._max_waiting, self._min_queue, self._min_limit = (
+            max_waiting,
+            min(MIN_QUEUE, max_waiting),
+            min(OVERLOAD_QUEUE, max_waiting),
+        )
+        self._limit = self._min_limit
         self._patience_s, self._timeout_s = patience_s, timeout_s
         self._on_refusal, self._clock, self._idle = on_refusal, clock, idle
-        # Of rows that wait: since when, and who is told. In the order in which they came.
+        # Waiting requests by ticket, oldest first: since when, and their future.
         self._waiting: dict[int, tuple[float, asyncio.Future[Any]]] = {}
-        self._number = 0
-        # Predictions of this iteration of the event loop; how long they took the last time that
-        # they were many; and how long the request waited that left last.
+        self._last_ticket = 0
+        # Predictions of this event-loop iteration, the time that the last burst took, and the wait
+        # of the request that left last.
         self._arrived = 0
-        self._turn_s = 0.0
+        self._burst_s = 0.0
         self._wait_s = 0.0
-        # What is kept short, and whether anything was at the last look; and of the while that
-        # runs its number, when it began, and how many clients were refused something in it.
-        self.rush: set[str] = set()
-        self._was_rush = False
-        self._while, self._while_began, self._refused = 0, 0.0, 0
+        # Kinds that are overloaded now, and whether any was at the last update. The current period:
+        # its number, its begin, and the clients that were refused in it.
+        self.overloaded_kinds: set[str] = set()
+        self._was_overloaded = False
+        self._period, self._period_began, self._refused = 0, 0.0, 0
 
     @property
     def waiting(self) -> int:
@@ -97,129 +102,132 @@ class AdmissionControl:
 
     @property
     def oldest_s(self) -> float:
-        """How long the first of them has waited."""
+        """How long the oldest waiting request has waited."""
         first = next(iter(self._waiting.values()), None)
         return 0.0 if first is None else self._clock() - first[0]
 
     def enter(self, future: "asyncio.Future[Any]") -> int:
-        """The rows behind this future wait from now on; the number to `leave` by."""
-        self._number = number = self._number + 1
-        self._waiting[number] = self._clock(), future
-        return number
+        """Count a request until `leave` is called with the returned ticket."""
+        self._last_ticket = ticket = self._last_ticket + 1
+        self._waiting[ticket] = self._clock(), future
+        return ticket
 
-    def leave(self, number: int) -> None:
-        self._wait_s = self._clock() - self._waiting.pop(number)[0]
+    def leave(self, ticket: int) -> None:
+        """Stop counting a request."""
+        self._wait_s = self._clock() - self._waiting.pop(ticket)[0]
 
     def admits(self, kind: str, client: Client | None = None) -> bool:
-        """Whether a request that has just arrived is served; one that is not is counted."""
+        """Is a request served that has just arrived? A refusal is counted."""
         if self.refuses(kind, client):
             return False
-        if kind == PREDICT:  # it is served at once, where learning waits
+        if kind == PREDICT:  # served at once; learning waits
             self._arrived += 1
             if self._arrived == 1:
-                asyncio.get_running_loop().call_soon(self._come_round, self._clock())
+                asyncio.get_running_loop().call_soon(self._end_burst, self._clock())
         return True
 
     def check(self, kind: str) -> None:
-        """Raise Problem 503 where a request whose body is there now comes at a bad time."""
+        """Raise Problem 503 if a request whose body has arrived is refused."""
         if self.refuses(kind):
             raise overloaded(kind)
 
     def refuses(self, kind: str, client: Client | None = None) -> bool:
-        """Whether one more of this kind would wait too long; it is counted then."""
+        """Would one more request of this kind wait too long? A refusal is counted."""
         count = len(self._waiting) + self._arrived
-        if count < _BEARS[kind] * self._short:
+        if count < _FACTORS[kind] * self._limit:
             return False
-        if kind not in self.rush:
-            if not self._is_too_much(count, _BEARS[kind]):
+        if kind not in self.overloaded_kinds:
+            if not self._begins_overload(count, _FACTORS[kind]):
                 return False
-            self._begin_while()
-            # Where predictions are refused learning is all the more.
-            self.rush |= {LEARN, kind}
+            self._begin_period()
+            # Refusing predictions implies refusing learning.
+            self.overloaded_kinds |= {LEARN, kind}
         if client is None:
             self._refused += 1
-        elif client.refused_in != self._while:
-            client.refused_in = self._while
+        elif client.refused_in != self._period:
+            client.refused_in = self._period
             self._refused += 1
         self._on_refusal(kind)
         return True
 
-    def _is_too_much(self, count: int, bears: int) -> bool:
-        if count < bears * self._few:
+    def _begins_overload(self, count: int, factor: int) -> bool:
+        if count < factor * self._min_queue:
             return False
-        if count >= bears * self._most:
+        if count >= factor * self._max_waiting:
             return True
-        # Those who come all at once find nobody waiting: those before them tell how it will be.
-        return max(self.oldest_s, self._wait_s, self._turn_s) > bears * self._patience_s
+        # Requests that arrive all at once find an empty queue: earlier waits predict theirs.
+        return max(self.oldest_s, self._wait_s, self._burst_s) > factor * self._patience_s
 
-    def _begin_while(self) -> None:
-        self._while += 1
-        self._while_began, self._refused = self._clock(), 0
+    def _begin_period(self) -> None:
+        self._period += 1
+        self._period_began, self._refused = self._clock(), 0
 
-    def _come_round(self, began: float) -> None:
-        """All predictions that came together are answered."""
-        self._turn_s = self._clock() - began if self._arrived >= MANY else 0.0
+    def _end_burst(self, began: float) -> None:
+        """Measure the predictions of one event-loop iteration, now that all are answered."""
+        self._burst_s = self._clock() - began if self._arrived >= BURST else 0.0
         self._arrived = 0
 
     async def run(self) -> None:
-        """Tell those who have waited too long, until cancelled."""
+        """Update every CHECK_S until cancelled."""
         while True:
-            await asyncio.sleep(min(LOOK_S, self._timeout_s / 4))
-            self.look()
+            await asyncio.sleep(min(CHECK_S, self._timeout_s / 4))
+            self.update()
 
-    def look(self) -> None:
-        """See how long the queue may be, whether a rush is over, and who has waited too long."""
-        if self.rush:
-            idle = self._idle()  # since the last look, if that saw a rush, too
-            if idle is not None and self._was_rush:
-                self._lengthen(idle)
+    def update(self) -> None:
+        """Adapt the queue limit, end an overload that is over, and fail expired requests."""
+        if self.overloaded_kinds:
+            idle = self._idle()  # since the last update
+            if idle is not None and self._was_overloaded:
+                self._adapt_limit(idle)
         else:
-            self._short = self._shortest
-        self._was_rush = bool(self.rush)
-        self._turn_s = 0.0  # unless more predictions come together
-        if self.rush and self._clock() - self._while_began >= WHILE_S:
-            may_wait = self._few - self._short
-            self.rush -= {kind for kind in self.rush if self._refused <= _BEARS[kind] * may_wait}
-            self._begin_while()
-        self.give_up()
+            self._limit = self._min_limit
+        self._was_overloaded = bool(self.overloaded_kinds)
+        self._burst_s = 0.0
+        if self.overloaded_kinds and self._clock() - self._period_began >= PERIOD_S:
+            may_wait = self._min_queue - self._limit
+            self.overloaded_kinds -= {
+                kind for kind in self.overloaded_kinds if self._refused <= _FACTORS[kind] * may_wait
+            }
+            self._begin_period()
+        self.expire()
 
-    def _lengthen(self, idle: float) -> None:
-        if idle > MUCH_IDLE:
-            self._short = min(2 * self._short, self._few)
-        elif idle < LITTLE_IDLE:
-            self._short = max(self._short // 2, self._shortest)
+    def _adapt_limit(self, idle: float) -> None:
+        if idle > HIGH_IDLE:
+            self._limit = min(2 * self._limit, self._min_queue)
+        elif idle < LOW_IDLE:
+            self._limit = max(self._limit // 2, self._min_limit)
 
-    def give_up(self) -> None:
-        """Tell those who have waited too long that nobody knows what becomes of their rows."""
+    def expire(self) -> None:
+        """Fail requests that have waited longer than the timeout: their outcome is unknown."""
         now = self._clock()
         for since, future in self._waiting.values():
             if now - since <= self._timeout_s:
                 return
             if not future.done():
-                reason = f"the rows were not learned within {self._timeout_s:g} s, and may still be"
+                reason = f"the rows were not learned within {self._timeout_s:g} s, but may still be"
                 future.set_exception(OutcomeUnknown(reason))
 
 
 def overloaded(kind: str) -> Problem:
-    """Nothing was done of a request of this kind."""
+    """The problem of a refused request. Nothing was done."""
     doing = {LEARN: "to learn", PREDICT: "to predict"}[kind]
-    detail = f"the server has more {doing} than it can soon; nothing was done, send it again later"
+    detail = f"the server is overloaded with requests {doing}; nothing was done, retry later"
     return Problem(503, "overloaded", detail, retry_after_s=1)
 
 
-_STAT = Path("/proc/thread-self/schedstat")
+_SCHEDSTAT = Path("/proc/thread-self/schedstat")
 
 
 class IdleShare:
-    """Of the thread that asks. A core that is taken by others leaves no thread idle."""
+    """Idle share of the calling thread, from /proc. Waiting for a busy core is not idle."""
 
     def __init__(self) -> None:
         self._before: tuple[float, float] | None = None
 
     def share(self) -> float | None:
-        """Since it was asked last: 0 to 1. None at first, and where the kernel does not tell."""
+        """Idle share since the last call, 0 to 1. None at first, and without /proc/schedstat."""
         try:
-            ran_ns, waited_ns, _ = map(int, _STAT.read_text().split())
+            ran_ns, waited_ns, _ = map(int, _SCHEDSTAT.read_text().split())
         except (OSError, ValueError):
             return None
         now, busy = time.monotonic(), 1e-9 * (ran_ns + waited_ns)

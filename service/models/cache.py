@@ -1,18 +1,15 @@
-"""The models that a process holds in memory, within a budget.
+"""LRU cache of models in memory, in two segments, within a byte budget.
 
-What was used but once goes first, then what was used longest ago. Of many models some are used all
-the time and most now and then: these come and go in a small part of the room, and push none of
-those out. How small, what is missed soon after it went tells. With 500 of 10,000 held by a Zipf law
-it is a fortieth, and 22 % of requests find their model missing, 29 % where only the time of the
-last use counts; to know which are used most would leave 21 %. Where the models that are used change
-all the time, it is more than half, and no more are missing than by the last use alone.
+Models used once are on probation and are evicted first; models used again are protected. Thus
+models that are used now and then do not evict the few that are used all the time. The share of the
+protected segment adapts, as in ARC: a model that is requested again soon after its eviction
+enlarges its segment. service/models/DESIGN.md has the measured miss rates.
 
-A model that somebody uses is pinned, by its id, from before it is looked for until the answer is
-out; one that appends, applies or writes a snapshot is busy. Neither goes. A model that goes leaves
-nothing behind that the journal has not got: whoever asks next loads it again.
+A request pins its model's id, before the lookup and until the response is written. A model that
+appends, applies or writes a snapshot is busy. Neither is evicted. An eviction loses nothing: the
+next request loads the model from the journal.
 """
 
-import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -20,28 +17,26 @@ from types import TracebackType
 
 from dualstream.service.models.model import Model
 
-log = logging.getLogger("dualstream.held")
-
-PROVEN_SHARE, MIN_PROVEN, MAX_PROVEN = 0.9, 0.1, 0.99
-"""Of the models held, that may be those used again: at first, and at least and at most."""
-MORE_PROVEN, LESS_PROVEN = 2, 1
-"""So many models' room moves with each that is missed soon after it went."""
-GONE_SHARE = 0.05
-"""Of the models held; so many of those that went last are remembered, of either kind."""
-MAX_LEAVING = 4
-"""So many models at once may write a snapshot before they go; others go without."""
+PROTECTED_SHARE, MIN_PROTECTED, MAX_PROTECTED = 0.9, 0.1, 0.99
+"""Share of the models that may be protected: initial, smallest and largest."""
+GROW_PROTECTED, SHRINK_PROTECTED = 2, 1
+"""Models by which the protected segment grows or shrinks when a recent eviction is requested."""
+GHOST_SHARE = 0.05
+"""Length of each ghost list, as a share of the models in memory."""
+MAX_EVICTION_SNAPSHOTS = 4
+"""Evictions that may write a snapshot at once. Further ones write none."""
 
 
 class Pin:
-    """While it is entered, a model of this id does not leave memory."""
+    """Context manager: a model with this id is not evicted while it is entered."""
 
-    __slots__ = ("_held", "_model_id")
+    __slots__ = ("_cache", "_model_id")
 
-    def __init__(self, held: "ModelCache", model_id: str) -> None:
-        self._held, self._model_id = held, model_id
+    def __init__(self, cache: "ModelCache", model_id: str) -> None:
+        self._cache, self._model_id = cache, model_id
 
     def __enter__(self) -> None:
-        pins = self._held.pins
+        pins = self._cache.pins
         pins[self._model_id] = pins.get(self._model_id, 0) + 1
 
     def __exit__(
@@ -50,207 +45,212 @@ class Pin:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        held = self._held
-        left = held.pins[self._model_id] - 1
+        cache = self._cache
+        left = cache.pins[self._model_id] - 1
         if left:
-            held.pins[self._model_id] = left
+            cache.pins[self._model_id] = left
         else:
-            del held.pins[self._model_id]
-        if held.is_over:
-            held.make_room()
+            del cache.pins[self._model_id]
+        if cache.is_over:
+            cache.make_room()
 
 
-class Gone:
-    """The ids of the last models that left."""
+class GhostList:
+    """Ids of the models evicted last, as in ARC."""
 
     __slots__ = ("_ids",)
 
     def __init__(self) -> None:
         self._ids: OrderedDict[str, None] = OrderedDict()
 
-    def keep(self, model_id: str, most: int) -> None:
+    def add(self, model_id: str, most: int) -> None:
+        """Add an id and forget the oldest ones beyond `most`."""
         self._ids[model_id] = None
         while len(self._ids) > most:
             self._ids.popitem(last=False)
 
     def pop(self, model_id: str) -> bool:
-        """Whether it is among them; it is no longer."""
+        """Remove the id. Was it in the list?"""
         return self._ids.pop(model_id, self) is None
 
 
 class ModelCache:
-    """Models by their ids.
+    """Models in memory, by id.
 
-    budget_bytes  what they may take in all; a single one may take more
-    most          how many there may be; None: as many as the budget has room for
-    on_eviction   called with each one that goes
+    budget_bytes  memory of all models together; a single model may take more
+    max_models    number of models; None: only the budget counts
+    on_eviction   called with each evicted model
     """
 
     def __init__(
         self,
         budget_bytes: int,
-        most: int | None = None,
+        max_models: int | None = None,
         on_eviction: Callable[[Model], None] = lambda model: None,
     ) -> None:
         self.bytes = 0
         self.pins: dict[str, int] = {}
-        self._budget_bytes, self._most = budget_bytes, most
+        self._budget_bytes, self._max_models = budget_bytes, max_models
         self._on_eviction = on_eviction
-        # Those used once since they came, or not for long; and those used again. Each in the order
-        # in which they were used last. No model is in both.
-        self._new: OrderedDict[str, Model] = OrderedDict()
-        self._proven: OrderedDict[str, Model] = OrderedDict()
-        self._proven_share = PROVEN_SHARE
-        # Ids: of new ones those that were proven; and those that went last, of both kinds.
-        self._were_proven: set[str] = set()
-        self._gone_new, self._gone_proven = Gone(), Gone()
+        # Each segment in the order of the last use. No model is in both.
+        self._probation: OrderedDict[str, Model] = OrderedDict()
+        self._protected: OrderedDict[str, Model] = OrderedDict()
+        self._protected_share = PROTECTED_SHARE
+        # Ids on probation that were protected before, and ids evicted from each segment.
+        self._demoted: set[str] = set()
+        self._probation_ghosts, self._protected_ghosts = GhostList(), GhostList()
         self._last = ""
-        self._leaving: dict[str, Model] = {}
+        self._evicting: dict[str, Model] = {}
 
     def __iter__(self) -> Iterator[Model]:
-        """In the order in which they would go; they may change meanwhile."""
-        return iter([*self._new.values(), *self._proven.values()])
+        """Iterate over a copy, in the order of eviction."""
+        return iter([*self._probation.values(), *self._protected.values()])
 
     def __len__(self) -> int:
-        return len(self._new) + len(self._proven)
+        return len(self._probation) + len(self._protected)
 
     def find(self, model_id: str) -> Model | None:
-        """Without using it."""
-        return self._proven.get(model_id) or self._new.get(model_id)
+        """The model, without counting as a use."""
+        return self._protected.get(model_id) or self._probation.get(model_id)
 
     def use(self, model_id: str) -> Model | None:
-        """The model, which is now the one used last; it stays if it was about to leave."""
-        model = self._proven.get(model_id)
+        """The model, now the most recently used. A pending eviction is cancelled."""
+        model = self._protected.get(model_id)
         if model is not None:
-            self._proven.move_to_end(model_id)
+            self._protected.move_to_end(model_id)
         else:
-            model = self._new.pop(model_id, None)
+            model = self._probation.pop(model_id, None)
             if model is None:
                 return None
-            self._proven[model_id] = model
-            self._were_proven.discard(model_id)
-            self._keep_room_for_new()
+            self._protected[model_id] = model
+            self._demoted.discard(model_id)
+            self._demote_excess()
         self._last = model_id
-        if self._leaving:
-            self._leaving.pop(model_id, None)
+        if self._evicting:
+            self._evicting.pop(model_id, None)
         return model
 
     def put(self, model: Model) -> None:
-        """Hold a model; others may have to go for it."""
+        """Add a model and evict others as far as the budget asks."""
         before = self.find(model.record.id)
         if before is not None:
             self.drop(before)
-        self._new[model.record.id] = model
+        self._probation[model.record.id] = model
         self._last = model.record.id
         self.bytes += model.bytes
-        self._saw_missing(model.record.id)
+        self._adapt(model.record.id)
         self.make_room()
 
-    def _saw_missing(self, model_id: str) -> None:
-        """Had there been more room for its kind, it would still be here."""
-        if self._gone_proven.pop(model_id):
-            share = self._proven_share + MORE_PROVEN / len(self)
-        elif self._gone_new.pop(model_id):
-            share = self._proven_share - LESS_PROVEN / len(self)
+    def _adapt(self, model_id: str) -> None:
+        """A recently evicted model is back: enlarge the segment that it was evicted from."""
+        if self._protected_ghosts.pop(model_id):
+            share = self._protected_share + GROW_PROTECTED / len(self)
+        elif self._probation_ghosts.pop(model_id):
+            share = self._protected_share - SHRINK_PROTECTED / len(self)
         else:
             return
-        self._proven_share = min(max(MIN_PROVEN, share), MAX_PROVEN)
-        self._keep_room_for_new()
+        self._protected_share = min(max(MIN_PROTECTED, share), MAX_PROTECTED)
+        self._demote_excess()
 
-    def _keep_room_for_new(self) -> None:
-        """Of the proven ones those used longest ago are new ones again."""
-        while len(self._proven) > self._proven_share * len(self):
-            model_id, model = self._proven.popitem(last=False)
-            self._new[model_id] = model
-            self._were_proven.add(model_id)
+    def _demote_excess(self) -> None:
+        """Move the least recently used protected models to probation, beyond their share."""
+        while len(self._protected) > self._protected_share * len(self):
+            model_id, model = self._protected.popitem(last=False)
+            self._probation[model_id] = model
+            self._demoted.add(model_id)
 
     def drop(self, model: Model) -> bool:
-        """Hold it no longer, whatever it does; False where it was not held."""
+        """Remove a model even if it is in use. False if it is not cached."""
         model_id = model.record.id
-        kind = self._new if model_id in self._new else self._proven
+        kind = self._probation if model_id in self._probation else self._protected
         if kind.get(model_id) is not model:
             return False
         del kind[model_id]
-        self._were_proven.discard(model_id)
-        self._leaving.pop(model_id, None)
+        self._demoted.discard(model_id)
+        self._evicting.pop(model_id, None)
         self.bytes -= model.bytes
         model.stop()
         return True
 
-    def weigh(self, model: Model, before: int) -> None:
-        """A model took `before` bytes and takes other ones now."""
+    def on_resize(self, model: Model, before: int) -> None:
+        """A model took `before` bytes and now takes `model.bytes`."""
         if self.find(model.record.id) is model:
             self.bytes += model.bytes - before
             self.make_room()
 
     @property
     def is_over(self) -> bool:
-        """Whether more is held than should be, those on their way out not counted."""
-        return self._is_over(*self._staying())
+        """Is the budget exceeded, without the models that are being evicted?"""
+        return self._is_over(*self._remaining())
 
-    def _staying(self) -> tuple[int, int]:
-        """How many are held and what they take, those on their way out not counted."""
-        count, size = len(self._new) + len(self._proven), self.bytes
-        if self._leaving:
-            count -= len(self._leaving)
-            size -= sum(model.bytes for model in self._leaving.values())
+    def _remaining(self) -> tuple[int, int]:
+        """Number and bytes of the models that are not being evicted."""
+        count, size = len(self._probation) + len(self._protected), self.bytes
+        if self._evicting:
+            count -= len(self._evicting)
+            size -= sum(model.bytes for model in self._evicting.values())
         return count, size
 
     def _is_over(self, count: int, size: int) -> bool:
         if count <= 1:
             return False
-        return size > self._budget_bytes or (self._most is not None and count > self._most)
+        return size > self._budget_bytes or (
+            self._max_models is not None and count > self._max_models
+        )
 
     @property
     def has_room(self) -> bool:
-        """Whether another model as large as the mean of them would have room."""
+        """Does another model of mean size fit?"""
         count = len(self)
         size = self.bytes + (self.bytes // count if count else 0)
         return not self._is_over(count + 1, size)
 
     def make_room(self) -> None:
-        """Let go of those that nobody uses now, in their order, as far as the budget asks.
+        """Evict idle models in their order until the budget fits.
 
-        Where all are in use, more is held until one is not. The one used last always stays.
+        If all are in use, the budget is exceeded until one is not. The model used last
+        always stays.
         """
-        count, size = self._staying()
+        count, size = self._remaining()
         if not self._is_over(count, size):
             return
-        going = []
-        for model_id, model in chain(self._new.items(), self._proven.items()):
+        evicted = []
+        for model_id, model in chain(self._probation.items(), self._protected.items()):
             if not self._is_over(count, size):
                 break
-            if model_id == self._last or model_id in self._leaving or not self._may_go(model):
+            if model_id == self._last or model_id in self._evicting or not self._may_go(model):
                 continue
-            going.append(model)
+            evicted.append(model)
             count -= 1
             size -= model.bytes
-        for model in going:
-            self._let_go(model)
+        for model in evicted:
+            self._begin_eviction(model)
 
     def _may_go(self, model: Model) -> bool:
+        """Is the model neither pinned nor busy?"""
         return model.record.id not in self.pins and model.is_idle
 
-    def _let_go(self, model: Model) -> None:
-        if len(self._leaving) < MAX_LEAVING and model.is_worth_a_snapshot:
-            self._leaving[model.record.id] = model
-            model.start_snapshot(lambda: self._finish(model))
+    def _begin_eviction(self, model: Model) -> None:
+        """Evict the model, after a snapshot if that is cheaper than a replay."""
+        if len(self._evicting) < MAX_EVICTION_SNAPSHOTS and model.is_worth_a_snapshot:
+            self._evicting[model.record.id] = model
+            model.start_snapshot(lambda: self._end_eviction(model))
         else:
             self._evict(model)
 
-    def _finish(self, model: Model) -> None:
-        """Its snapshot is written, or could not be: it goes, unless it is wanted again."""
-        if self._leaving.get(model.record.id) is model:
-            del self._leaving[model.record.id]
+    def _end_eviction(self, model: Model) -> None:
+        """Evict the model after its snapshot, unless it is in use again."""
+        if self._evicting.get(model.record.id) is model:
+            del self._evicting[model.record.id]
             if self._may_go(model):
                 self._evict(model)
         self.make_room()
 
     def _evict(self, model: Model) -> None:
         model_id = model.record.id
-        was_new = model_id in self._new and model_id not in self._were_proven
+        was_probation = model_id in self._probation and model_id not in self._demoted
         if self.drop(model):
-            gone = self._gone_new if was_new else self._gone_proven
-            gone.keep(model_id, int(GONE_SHARE * len(self)))
+            ghosts = self._probation_ghosts if was_probation else self._protected_ghosts
+            ghosts.add(model_id, int(GHOST_SHARE * len(self)))
             model.release()
             self._on_eviction(model)

@@ -1,10 +1,10 @@
-"""What models, their loader and their jobs get from the process."""
+"""ModelDeps: what a model, its loader and its jobs need from the process."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from dualstream.service.clock import Outside
+from dualstream.service.clock import Clock
 from dualstream.service.journal.protocol import Journal
 from dualstream.service.models.admission import AdmissionControl
 from dualstream.service.models.job import Job
@@ -40,9 +40,9 @@ class ModelDeps:
     journal: Journal
     settings: Settings
     counters: Counters
-    outside: Outside
-    identity: StoreIdentity
-    status: StoreStatus
+    clock: Clock
+    store_identity: StoreIdentity
+    store_status: StoreStatus
     admission: AdmissionControl
     jobs: Sequence[type[Job]]
     """The kinds of jobs that start by themselves."""

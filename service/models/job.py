@@ -1,4 +1,4 @@
-"""Background jobs of one model: refits, guard rollbacks, clean-ups after unlearning."""
+"""Job: background work of one model. Refits, guard rollbacks and unlearn clean-ups are jobs."""
 
 from typing import Any, TypeVar
 

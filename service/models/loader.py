@@ -1,4 +1,4 @@
-"""How models come into memory from the journal, and why some do not."""
+"""Loads models from the journal into memory, and remembers why some cannot be loaded."""
 
 import asyncio
 import logging
@@ -26,20 +26,20 @@ from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.spec import DamagedSpec, check_spec
 from dualstream.wire.problems import Problem, unknown_model, unreadable
 
-log = logging.getLogger("dualstream.catalog")
+log = logging.getLogger("dualstream.loader")
 
 UNREADABLE_S = 10.0
-"""How long a model that could not be read is left alone before a request tries it again."""
+"""Time after which a request tries an unreadable model again."""
 LOADS_AT_ONCE = 8
-"""Each takes the event loop a millisecond or more at a time: others are answered in between."""
-MAX_TRAILS = 10_000
-"""Trails kept of models that left memory, about half a kilobyte each."""
-REMADE_MEANWHILE = 3
-"""So often a model may be made anew while it is read; whoever asked for it asked for any."""
+"""Concurrent loads. Each takes the event loop for a millisecond or more."""
+MAX_EVICTED_LINEAGES = 10_000
+"""Kept lineages of evicted models, about half a kilobyte each."""
+MAX_RECREATIONS = 3
+"""Times that a model may be created again while it is loaded, before the load fails."""
 
 
 class Loading:
-    """One model on its way into memory: who asked first loads it, and the others wait."""
+    """A load under way. The first request loads the model, later ones wait."""
 
     __slots__ = ("_waiting",)
 
@@ -47,19 +47,19 @@ class Loading:
         self._waiting: list[asyncio.Future[Model | None]] = []
 
     def join(self) -> "asyncio.Future[Model | None]":
-        """The model; None where whoever loads it left, so that it is to be asked for again."""
+        """Wait for the model. None: the loading request was cancelled, ask again."""
         future = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
         return future
 
     def end(self, model: Model | None) -> None:
-        """Whoever loads it has it, or left."""
+        """Wake the waiting requests with the model, or with None if the load was cancelled."""
         for future in self._waiting:
             if not future.done():
                 future.set_result(model)
 
     def fail(self, error: Exception) -> None:
-        """It cannot be loaded."""
+        """Raise the error in the waiting requests."""
         for future in self._waiting:
             if not future.done():
                 future.set_exception(error)
@@ -76,24 +76,24 @@ class LoaderOwner(ModelOwner, Protocol):
 
 
 class ModelLoader:
-    """Those of one catalog; what is known of models that could not be read, and of forked ones."""
+    """Loads the models of one registry. Keeps the lineages of evicted and forked replicas."""
 
     def __init__(
-        self, deps: ModelDeps, owner: LoaderOwner, held: ModelCache, specs: KnownSpecs
+        self, deps: ModelDeps, owner: LoaderOwner, cache: ModelCache, specs: KnownSpecs
     ) -> None:
         self._deps, self._owner = deps, owner
-        self._held, self._specs = held, specs
+        self._cache, self._specs = cache, specs
         self._at_once = asyncio.Semaphore(LOADS_AT_ONCE)
         self._under_way: dict[str, Loading] = {}
-        # Where forks came by that could not be rebuilt, with their incarnations; and the ends of
-        # the trails of models that left memory.
-        self._forked: dict[str, tuple[str, Lineage]] = {}
-        self._left: OrderedDict[str, tuple[str, Lineage]] = OrderedDict()
-        # Reasons, and when to try again.
+        # Lineages, with incarnations: of forked replicas that could not be rebuilt, whole, and of
+        # evicted models, their ends.
+        self._forked_lineages: dict[str, tuple[str, Lineage]] = {}
+        self._evicted_lineages: OrderedDict[str, tuple[str, Lineage]] = OrderedDict()
+        # Reason, and when to try again.
         self._unreadable: dict[str, tuple[str, float]] = {}
 
     async def get(self, model_id: str) -> Model:
-        """A model that is not in memory, loaded here or by who is at it. Raises Problem."""
+        """Load a model that is not in memory, or wait for the load under way. Raises Problem."""
         reason, retry_at = self._unreadable.get(model_id, ("", 0.0))
         if time.monotonic() < retry_at:
             raise unreadable(reason)
@@ -103,28 +103,28 @@ class ModelLoader:
         return await loading.join() or await self._owner.get(model_id)
 
     def forget(self, model_id: str) -> None:
-        """It is another one now: what is under way is not used."""
+        """The id has a new model: a load under way is not used."""
         self._unreadable.pop(model_id, None)
         self._under_way.pop(model_id, None)
 
     def forget_gone(self, model_id: str) -> None:
-        """It is no longer in the store."""
+        """The model is no longer in the store."""
         self.forget(model_id)
-        self._forked.pop(model_id, None)
+        self._forked_lineages.pop(model_id, None)
 
-    # -- those that cannot be read ---------------------------------------------------------------
+    # -- unreadable models ------------------------------------------------------------------------
 
     def unreadable(self) -> dict[str, str]:
         """The models that cannot be served, each with the reason."""
         return {model_id: reason for model_id, (reason, _) in sorted(self._unreadable.items())}
 
     def why_unreadable(self, model_id: str) -> str | None:
-        """Why a model could not be read, as far as that is known."""
+        """Why a model could not be read. None if unknown."""
         found = self._unreadable.get(model_id)
         return None if found is None else found[0]
 
     def set_aside(self, model_id: str, error: Exception) -> Problem:
-        """Leave a model alone for a while that cannot be read; what its requests are told."""
+        """Refuse requests for an unreadable model for UNREADABLE_S. Returns their problem."""
         reason = (
             str(error) if isinstance(error, RecordError) else f"{type(error).__name__}: {error}"
         )
@@ -138,24 +138,24 @@ class ModelLoader:
         self._unreadable[model_id] = reason, time.monotonic() + UNREADABLE_S
         return unreadable(reason)
 
-    # -- what replicas had applied before --------------------------------------------------------
+    # -- lineages ---------------------------------------------------------------------------------
 
     def remember_fork(self, model: Model) -> None:
-        """Where it came by, for whoever loads it next."""
-        self._forked[model.record.id] = model.record.incarnation, model.replica.trail
+        """Keep the lineage of a forked replica: the next load counts the lost records."""
+        self._forked_lineages[model.record.id] = model.record.incarnation, model.replica.trail
 
-    def remember_trail(self, model: Model) -> None:
-        """Keep the end of an evicted model's trail: the next load counts what was lost since."""
+    def remember_lineage(self, model: Model) -> None:
+        """Keep the end of an evicted replica's lineage: the next load counts lost records."""
         trail = model.replica.trail.trimmed(KEPT_OUTSIDE)
-        self._left[model.record.id] = model.record.incarnation, trail
-        self._left.move_to_end(model.record.id)
-        if len(self._left) > MAX_TRAILS:
-            self._left.popitem(last=False)
+        self._evicted_lineages[model.record.id] = model.record.incarnation, trail
+        self._evicted_lineages.move_to_end(model.record.id)
+        if len(self._evicted_lineages) > MAX_EVICTED_LINEAGES:
+            self._evicted_lineages.popitem(last=False)
 
     # -- loading ---------------------------------------------------------------------------------
 
     async def _load_for_all(self, model_id: str) -> Model:
-        """Load the model, also for those who ask for it meanwhile."""
+        """Load the model for this request and for those that join."""
         self._under_way[model_id] = loading = Loading()
         model = None
         try:
@@ -164,17 +164,17 @@ class ModelLoader:
             loading.fail(error)
             raise
         finally:
-            self._end(model_id, loading)
+            self._end_loading(model_id, loading)
             loading.end(model)
         return model
 
-    def _end(self, model_id: str, loading: Loading) -> None:
-        """Nobody joins it any more."""
+    def _end_loading(self, model_id: str, loading: Loading) -> None:
+        """Let no further request join this load."""
         if self._under_way.get(model_id) is loading:
             del self._under_way[model_id]
 
     async def _load_what_is_there(self, model_id: str, loading: Loading) -> Model:
-        for _ in range(REMADE_MEANWHILE):
+        for _ in range(MAX_RECREATIONS):
             with suppress(ModelChanged):
                 return await self._load(model_id, loading)
         return await self._load(model_id, loading)
@@ -183,17 +183,17 @@ class ModelLoader:
         deps = self._deps
         try:
             async with self._at_once:
-                began = deps.outside.clock()
+                began = deps.clock.now()
                 base = await deps.journal.base(model_id)
                 record = base.record
                 check_spec(record)
                 spec = await self._specs.get(record.spec)
-                replica = Replica(record, MAX_KEPT_ANSWERS, deps.outside, spec.s_per_row)
-                if _of_same(record, self._forked) is not None:
+                replica = Replica(record, MAX_KEPT_ANSWERS, deps.clock, spec.s_per_row)
+                if _lineage_of(record, self._forked_lineages) is not None:
                     replica.trail = Lineage(kept=None)
                 await replica.load(deps.journal, deps.settings.adopt, base)
                 spec.s_per_row = replica.s_per_row
-                deps.counters.saw_load(deps.outside.clock() - began)
+                deps.counters.saw_load(deps.clock.now() - began)
         except UnknownModel:
             if self._under_way.get(model_id) is loading:
                 self._owner.forget_gone(model_id)
@@ -203,23 +203,26 @@ class ModelLoader:
         except Exception as error:
             raise self.set_aside(model_id, error) from error
         if self._under_way.get(model_id) is not loading:
-            # It was overtaken, and may not be used: of what is there now two would be in use.
+            # The model was replaced. Using this one would put two replicas of it into use.
             return await self._owner.get(model_id)
         self._unreadable.pop(model_id, None)
-        model = Model(deps, self._owner, record, replica, spec, spec.door())
-        forked, left = _of_same(record, self._forked), _of_same(record, self._left)
-        self._forked.pop(model_id, None)
-        self._left.pop(model_id, None)
+        model = Model(deps, self._owner, record, replica, spec, spec.row_schema())
+        forked, left = (
+            _lineage_of(record, self._forked_lineages),
+            _lineage_of(record, self._evicted_lineages),
+        )
+        self._forked_lineages.pop(model_id, None)
+        self._evicted_lineages.pop(model_id, None)
         model.count_lost_since(forked or left)
         if forked is not None:
             replica.trail = replica.trail.trimmed()
-        # Who joined now would be given it even where it has left memory again.
-        self._end(model_id, loading)
-        self._held.put(model)
+        # A request that joined later might get a model that is evicted already.
+        self._end_loading(model_id, loading)
+        self._cache.put(model)
         return model
 
 
-def _of_same(record: ModelRecord, trails: Mapping[str, tuple[str, Lineage]]) -> Lineage | None:
-    """The trail kept of this incarnation of a model."""
+def _lineage_of(record: ModelRecord, trails: Mapping[str, tuple[str, Lineage]]) -> Lineage | None:
+    """The lineage kept for this incarnation of the model."""
     incarnation, trail = trails.get(record.id, ("", None))
     return trail if incarnation == record.incarnation else None

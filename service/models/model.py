@@ -1,4 +1,4 @@
-"""One model as this process serves it: its replica, its committer, its door, its snapshots."""
+"""One model in this process: its replica, committer, row schema, jobs and snapshots."""
 
 import asyncio
 import logging
@@ -44,21 +44,20 @@ MAX_QUARANTINE_RECORDS = 100_000
 """Records in the quarantine of a paused model. Then learning is refused."""
 MAX_QUARANTINE_BYTES = 256 * 1024**2
 """Bytes of rows in quarantine, at 16 per non-zero feature and 32 per row."""
-BESIDE_BYTES = 3_000
-"""Committer, locks and whatever else a model takes beside its state and its door."""
-MEASURED_ROWS = 1000
-"""A model's memory is measured again after so many records at most, and sooner while it is new."""
-MIN_ROWS = 16
-"""After so many its metrics, which are a small model's half, are there for the first time."""
-MEASURED_GROUPS = 4
-"""In bulk, after so many groups."""
+OVERHEAD_BYTES = 3_000
+"""Committer, locks and other memory of a model besides its state and row schema."""
+MEASURE_RECORDS = 1000
+"""Records after which the memory of a model is measured again, at most."""
+MIN_MEASURE_RECORDS = 16
+"""Records before the second measurement. By then the metrics exist: half of a small model."""
+MEASURE_GROUPS = 4
+"""Bulk groups between two measurements."""
 BULK_ROWS = 1000
-"""Rows learned at once come from bodies of many, of which a million a second may come."""
+"""Rows of a bulk group. A million such rows may come in a second."""
 SNAPSHOT_SHARE = 0.05
-"""Of the time, that snapshots take while rows come in bulk."""
-# What it costs to come back by the journal, beside learning: reading, decoding and applying; and to
-# write a snapshot, and to read it and be restored by it. CPU time of all threads with SQLite, of
-# models of 60 kB, 410 kB and 8 MB. A model that leaves memory writes one where that is less.
+"""Largest share of the time that snapshots take while rows come in bulk."""
+# Cost of a load, in CPU seconds of all threads: replay of the journal (read, decode, apply, without
+# learning), or a snapshot (write, read, restore). SQLite; models of 60 kB, 410 kB and 8 MB.
 REPLAYED_ENTRY_S, REPLAYED_ROW_S = 3.5e-6, 2e-7
 WRITTEN_S, WRITTEN_BYTE_S, RESTORED_BYTE_S = 0.0007, 4e-9, 2e-9
 
@@ -73,9 +72,9 @@ class ModelOwner(Protocol):
         """Drop a model that the store no longer has in this form."""
 
     def set_aside(self, model_id: str, error: Exception) -> Problem:
-        """Refuse requests for a model that cannot be read, for a while."""
+        """Refuse requests for an unreadable model for some seconds."""
 
-    def weigh(self, model: "Model", before: int) -> None:
+    def on_resize(self, model: "Model", before: int) -> None:
         """The model took `before` bytes of memory and now takes `model.bytes`."""
 
 
@@ -89,27 +88,27 @@ class Model(CommitListener):
         record: ModelRecord,
         replica: Replica,
         spec: KnownSpec,
-        door: RowSchema,
+        row_schema: RowSchema,
     ) -> None:
         self.deps, self._owner = deps, owner
         self.record = record
         self.replica = replica
-        self.spec, self.door = spec, door
+        self.spec, self.row_schema = spec, row_schema
         self.committer = Committer(
-            deps.journal, replica, MAX_APPEND_S, listener=self, outside=deps.outside
+            deps.journal, replica, MAX_APPEND_S, listener=self, clock=deps.clock
         )
-        self.outside = deps.outside
+        self.clock = deps.clock
         self._jobs: dict[type[Job], Job] = {}
         self._names_since = replica.names_since
         if self._names_since:
-            door.tell_names_again(self._names_since)
+            row_schema.resend_names(self._names_since)
         self.lag = Lag()
         self._snapshot: asyncio.Task[None] | None = None
         self._snapshot_seq = replica.restored_seq
         self._snapshot_not_before = float("-inf")
         self.bytes = 0
-        """Of memory, as it was measured last."""
-        self._measured_again_at = 0
+        """Memory in bytes, as last measured."""
+        self._measure_at = 0
         self._measure()
         self._begin_due(0)
 
@@ -138,17 +137,17 @@ class Model(CommitListener):
     async def submit(self, request: AnyRequest) -> Receipt:
         """Make the request durable and apply it.
 
-        Raises Problem 429 for rows where the model takes more memory than it may, or has as many in
-        quarantine; OtherIdentity; OutcomeUnknown where they wait too long; VerdictForgotten of a
-        control of which nobody knows any more what became of it; and what the append raises.
+        Raises Problem 429 if the model takes more memory than allowed or its quarantine is
+        full; OtherIdentity; OutcomeUnknown after the timeout; OutcomeForgotten if the
+        outcome of a control is no longer known; and what the append raises.
         """
-        self.deps.identity.check()
+        self.deps.store_identity.check()
         if isinstance(request, Request):
-            self._check_room()
+            self._check_limits()
         future = self.committer.submit(request)
         if isinstance(request, ControlRequest):
             receipt = await future
-            self._weigh()  # a new member takes more than a row does
+            self._remeasure()  # a new member is large
             if receipt.verdict is None and not is_left(receipt.placed):
                 raise OutcomeForgotten(request.control.kind, receipt.placed.seq)
             return receipt
@@ -158,11 +157,11 @@ class Model(CommitListener):
         finally:
             self.deps.admission.leave(number)
 
-    def _check_room(self) -> None:
+    def _check_limits(self) -> None:
         if self.bytes > self.deps.settings.max_model_bytes:
             detail = (
                 f"model {self.record.id!r} takes {self.bytes} bytes of memory, and the limit is "
-                f"{self.deps.settings.max_model_bytes}: it still predicts, but learns no more"
+                f"{self.deps.settings.max_model_bytes}; it still predicts, but learns no more"
             )
             raise Problem(429, "model-too-large", detail, retry_after_s=60)
         guarding = self.replica.guarding
@@ -176,17 +175,21 @@ class Model(CommitListener):
             )
             detail = (
                 f"model {self.record.id!r} is paused since seq {pauses.since}, and its quarantine "
-                f"is full: {full}; resume it, its rows learned or dropped"
+                f"is full ({full}); resume the model and learn or drop these rows"
             )
             raise Problem(429, "quarantine-full", detail, retry_after_s=60)
 
-    def remember_told(self, intake: ParsedRows, receipt: Receipt) -> None:
-        """Which names the journal has: a row left out as another's did not bring its own."""
+    def mark_names_journalled(self, parsed: ParsedRows, receipt: Receipt) -> None:
+        """Note which feature names the journal has now. Conflicting rows did not bring
+        theirs.
+        """
         if not receipt.conflicts:
-            self.door.told(intake.names, receipt.placed.seq)
-        elif isinstance(intake.rows, ListedRows):
+            self.row_schema.mark_journalled(parsed.names, receipt.placed.seq)
+        elif isinstance(parsed.rows, ListedRows):
             for row in receipt.rows or ():
-                self.door.told(intake.rows.names_of(row, row + 1), receipt.placed.seq)
+                self.row_schema.mark_journalled(
+                    parsed.rows.names_of(row, row + 1), receipt.placed.seq
+                )
 
     async def known(self, keys: Sequence[bytes]) -> list[Known | None]:
         """What the journal keeps under these keys."""
@@ -194,61 +197,63 @@ class Model(CommitListener):
         return await self.deps.journal.known(record.id, record.incarnation, keys)
 
     async def refresh(self, seq: int | None = None) -> None:
-        """Apply what other processes have appended, unless the replica has reached `seq`.
+        """Apply other processes' records, unless the replica has reached `seq`.
 
         Raises what the journal's read raises.
         """
         await self.committer.refresh(seq)
 
     async def place(self) -> Place:
-        """Where the replica stands between two groups; it is still there when the caller goes on.
+        """The position of the replica between two groups. It is unchanged when the caller
+        resumes.
 
-        What is made of the state there is submitted with it: the journal does not take it where it
-        has lost that state.
+        A control computed from the state at this position is submitted with it. The
+        journal refuses the control if it has lost that state.
         """
         async with self.committer.between_groups():
             return self.replica.place
 
     async def place_beyond(self, place: Place) -> Place | None:
-        """The journal's end, where it still leads there from a place at the end of an entry.
+        """The journal's end, if the records at `place` still lead to it. None if they are
+        lost.
 
-        None where it has lost that. Raises what the journal's read raises.
+        `place` is the end of an entry. Raises what the journal's read raises.
         """
         await self.refresh()
         end = await self.place()
-        return end if self.replica.trail.came_by(place.seq, place.chain) else None
+        return end if self.replica.trail.includes(place.seq, place.chain) else None
 
     @property
     def stale_s(self) -> float | None:
-        """How old the state may be, where that is too old to be told as fresh; else None."""
+        """Age of the state in seconds if it must be reported as stale, else None."""
         age_s = time.monotonic() - self.lag.fresh_at
         return age_s if age_s > STALE_S else None
 
     def on_failure(self, error: Exception) -> None:
-        """A model that is gone, or forked and not rebuilt, is loaded by the next request.
+        """Evict a model that is deleted, unreadable or forked and not rebuilt.
 
         Two live replicas would both miscount losses, so this one stops accepting requests.
         """
         is_gone = isinstance(error, ModelChanged | UnknownModel)
-        is_let_go = self.replica.is_forked or isinstance(error, RecordError)
+        is_invalid = self.replica.is_forked or isinstance(error, RecordError)
         if isinstance(error, JournalUnavailable | OutcomeUnknown):
-            self.deps.status.failed(error)
+            self.deps.store_status.failed(error)
         if isinstance(error, RecordError):
             self._owner.set_aside(self.record.id, error)
-        if is_let_go or is_gone:
+        if is_invalid or is_gone:
             self._owner.forget(self)
-        if is_let_go and not is_gone:
-            why = f"model {self.record.id!r} is being read from its journal anew"
-            self.committer.refuse(why, self._pass_on)
+        if is_invalid and not is_gone:
+            why = f"model {self.record.id!r} is being loaded again from its journal"
+            self.committer.refuse(why, self._forward)
 
-    def _pass_on(self, appended: Appended) -> None:
-        """What was appended before it was let go of may show that its successor is forked."""
+    def _forward(self, appended: Appended) -> None:
+        """Pass a late append on to the new replica, which may be forked."""
         successor = self._owner.find(self.record.id)
         if successor is not None and successor.replica.incarnation == self.replica.incarnation:
-            successor.committer.hear(appended)
+            successor.committer.check_late_append(appended)
 
     def members(self) -> MemberLearner:
-        """The learner and its members. Raises Problem 404 when it has none."""
+        """The learner and its members. Raises Problem 404 if it has none."""
         learner = member_learner(self.replica.learner)
         if learner is None:
             raise Problem(404, "no-members", f"model {self.record.id!r} has no members")
@@ -256,21 +261,21 @@ class Model(CommitListener):
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is appended, applied, written, cleaned up or refitted just now."""
+        """Is no append, apply, snapshot or job under way?"""
         if self._snapshot is not None or not self.committer.is_idle:
             return False
         return not any(job.is_busy for job in self._jobs.values())
 
     def stop(self) -> None:
-        """Leave what is not done to whoever holds the model next."""
+        """Leave unfinished jobs to the process that loads the model next."""
         for job in self._jobs.values():
             job.stop()
 
     async def close(self) -> None:
-        """Answer what is under way, and finish the snapshot that is being written."""
+        """Finish the requests and the snapshot under way."""
         await self._close_jobs()
         await self.committer.drain()
-        await self._close_jobs()  # those that the last group has begun
+        await self._close_jobs()  # the last group may have started jobs
         if self._snapshot is not None:
             await asyncio.wait([self._snapshot])
 
@@ -279,19 +284,19 @@ class Model(CommitListener):
             await job.close()
 
     def release(self) -> None:
-        """Refer to itself no more: its memory is free once nobody refers to it, and not later.
+        """Break the reference cycle of an idle model, so that its memory is free at once.
 
-        For one that is idle; whoever comes to it all the same is served, and nobody is told.
+        A request that still holds the model is served.
         """
-        self.committer.tell_nobody()
+        self.committer.detach_listener()
 
     def on_group(self, rows: int, seconds: float) -> None:
         self.deps.counters.saw_group(rows, seconds)
 
     def on_fork(self, model_id: str) -> None:
-        """The lost entries may have held the names that this process has told, and snapshots."""
+        """The lost records may have held feature names, and snapshots may hold lost records."""
         self.deps.counters.saw_fork(model_id)
-        self.door.tell_names_again()
+        self.row_schema.resend_names()
         self._snapshot_seq = 0
 
     def saw_refit(self, has_entered: bool) -> None:
@@ -299,7 +304,7 @@ class Model(CommitListener):
         self.deps.counters.saw_refit(self.record.id, has_entered)
 
     def count_lost(self, lost: Lost) -> None:
-        """Say and count what the journal had lost of what was applied here."""
+        """Log and count records that were applied here and that the store has lost."""
         if lost.records:
             log.error(
                 "model %r: the store has lost %s%d records that were applied here, after seq %d",
@@ -311,73 +316,87 @@ class Model(CommitListener):
             self.deps.counters.saw_loss(self.record.id, lost.records)
 
     def count_lost_since(self, trail: Lineage | None) -> None:
-        """As `count_lost`, of what it had applied when it left memory."""
+        """Count the records lost since the model was evicted."""
         if trail is not None:
             self.count_lost(trail.lost_in(self.replica.trail))
 
     def on_loss(self, lost: Lost) -> None:
-        """Called once it was rebuilt, whether anything was lost or not."""
+        """Called after a rebuild, even if nothing was lost."""
         self.count_lost(lost)
         self._begin_due(0)
 
     def on_advance(self, before: int, after: int) -> None:
-        """Called between two groups: a snapshot falls due when `after` passed a multiple."""
+        """Called between two groups. Starts a snapshot, a measurement and jobs that are due."""
         every = self.deps.settings.snapshot_every
         is_bulk = after - before >= BULK_ROWS
         if after // every > before // every and self._snapshot is None:
-            if not is_bulk or self.deps.outside.clock() >= self._snapshot_not_before:
+            if not is_bulk or self.deps.clock.now() >= self._snapshot_not_before:
                 self.start_snapshot()
-        if after >= self._measured_again_at:
-            self._weigh()
+        if after >= self._measure_at:
+            self._remeasure()
             if is_bulk:
-                self._measured_again_at = after + MEASURED_GROUPS * (after - before)
+                self._measure_at = after + MEASURE_GROUPS * (after - before)
         self._begin_due(before)
         for job in self._jobs.values():
             job.on_advance()
         if self.replica.names_since != self._names_since:
             self._names_since = self.replica.names_since
-            self.door.tell_names_again(self._names_since)
+            self.row_schema.resend_names(self._names_since)
 
     # -- memory ----------------------------------------------------------------------------------
 
     def _measure(self) -> None:
-        of, seq = self.replica, self.replica.seq
-        # Mostly empty, which takes next to nothing.
-        lists: Sequence[Sized] = (of.names, of.retained, of.answers, of.losses, of.verdicts)
-        held_by = (of.learner, of.progress, of.trail, *filter(len, lists), *self.door.held())
-        self.bytes = BESIDE_BYTES + 8 * len(self.record.spec) + bytes_of(*held_by)
-        self._measured_again_at = seq + min(MEASURED_ROWS, max(MIN_ROWS, seq // 4))
+        replica = self.replica
+        # Mostly empty.
+        lists: Sequence[Sized] = (
+            replica.names,
+            replica.retained,
+            replica.answers,
+            replica.losses,
+            replica.verdicts,
+        )
+        roots = (
+            replica.learner,
+            replica.progress,
+            replica.trail,
+            *filter(len, lists),
+            *self.row_schema.owned_objects(),
+        )
+        self.bytes = OVERHEAD_BYTES + 8 * len(self.record.spec) + bytes_of(*roots)
+        self._measure_at = replica.seq + min(
+            MEASURE_RECORDS, max(MIN_MEASURE_RECORDS, replica.seq // 4)
+        )
 
-    def _weigh(self) -> None:
+    def _remeasure(self) -> None:
         before = self.bytes
         self._measure()
-        self._owner.weigh(self, before)
+        self._owner.on_resize(self, before)
 
     # -- snapshots -------------------------------------------------------------------------------
 
     @property
     def is_worth_a_snapshot(self) -> bool:
-        """Whether to write and read one costs less than to apply what came since the last one."""
+        """Is a snapshot cheaper than a replay of the records since the last one?"""
         rows = self.replica.seq - self._snapshot_seq
         entries = self.replica.trail.entries_after(self._snapshot_seq)
         replay_s = rows * (REPLAYED_ROW_S + self.replica.s_per_row) + entries * REPLAYED_ENTRY_S
         return replay_s > WRITTEN_S + self.bytes * (WRITTEN_BYTE_S + RESTORED_BYTE_S)
 
     def start_snapshot(self, on_end: Callable[[], None] = lambda: None) -> None:
-        """Write a snapshot of the state as it is now; to be called between two groups."""
+        """Write a snapshot of the present state in a task. Call it between two groups."""
         self._snapshot = asyncio.create_task(self._write(self.replica.capture(), on_end))
 
     async def write_snapshot(
         self, captured: Captured | None = None, replaces: bool = False
     ) -> None:
-        """Put a snapshot of the state, as it was captured or is now, into the store.
+        """Store a snapshot of the captured or present state, and trim the journal.
 
-        One of the same seq stays unless the new one `replaces` it. Of the journal goes what
-        neither of the two newest snapshots needs, nor `keep_records`.
+        A snapshot of the same seq is kept unless `replaces`. The trim removes the records
+        that neither of the two newest snapshots nor `keep_records` needs.
         """
         captured = self.replica.capture() if captured is None else captured
         snapshot = await captured.encoded()
-        await self.deps.identity.look()
+        await self.deps.store_identity.verify()
         record, journal = self.record, self.deps.journal
         where = (record.id, record.incarnation)
         place = (snapshot.seq, snapshot.chain)
@@ -388,9 +407,10 @@ class Model(CommitListener):
             await journal.trim(*where, await self._may_go(through), behind=1)
 
     async def _may_go(self, through: int) -> int:
-        """The last record up to `through` that may go: rows in quarantine may be learned yet.
+        """The last record up to `through` that may be trimmed.
 
-        Or once more, by whoever begins from a snapshot of before they were.
+        Rows in quarantine may still be learned. A replica that starts from an older
+        snapshot learns them again.
         """
         guarding = self.replica.guarding
         if guarding is None:
@@ -399,23 +419,23 @@ class Model(CommitListener):
         if guarding.pauses.has_taken_up:
             places = await self.deps.journal.snapshots(self.record.id, self.record.incarnation)
             oldest = min((place.seq for place in places), default=0)
-        # A quarantine takes no more than that.
+        # A quarantine holds at most MAX_QUARANTINE_RECORDS.
         held = guarding.kept_after(oldest, self.replica.seq - MAX_QUARANTINE_RECORDS)
         return through if held is None else min(through, held)
 
     async def _write(self, captured: Captured, on_end: Callable[[], None]) -> None:
-        """Learning goes on without the snapshot when the store refuses it; the next one is due."""
-        clock = self.deps.outside.clock
-        began = clock()
+        """Write a snapshot. If the store refuses it, learning continues until the next one."""
+        now = self.deps.clock.now
+        began = now()
         try:
             await self.write_snapshot(captured)
         except OtherIdentity as error:
-            drop_traceback(error)  # it was said
+            drop_traceback(error)  # `verify` has logged it
         except Exception as error:
             log.exception("model %r: snapshot at seq %d failed", self.record.id, captured.seq)
             if isinstance(error, NotHeld):
-                await self.committer.see_what_is_lost(Place(captured.seq, captured.chain))
+                await self.committer.check_place(Place(captured.seq, captured.chain))
         finally:
             self._snapshot = None
-            self._snapshot_not_before = clock() + (clock() - began) / SNAPSHOT_SHARE
+            self._snapshot_not_before = now() + (now() - began) / SNAPSHOT_SHARE
         on_end()

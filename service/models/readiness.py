@@ -1,4 +1,4 @@
-"""From a new process to one that serves: the store, its identity, its models, warm kernels."""
+"""Readiness: opens the store, claims its identity, loads kernels and the first models."""
 
 import asyncio
 import logging
@@ -16,43 +16,45 @@ RETRY_S = 1.0
 
 
 class Readiness:
-    """Brings the process up, again and again until the store is there; says why it is not.
+    """Starts the process, with retries until the store is there, and knows why it is not
+    ready.
 
-    Once it is, it stays so, unless the store is taken over by a process that computes otherwise.
+    A ready process stays ready unless a process with another numeric identity adopts the
+    store.
     """
 
-    def __init__(self, journal: Journal, catalog: ModelRegistry) -> None:
+    def __init__(self, journal: Journal, registry: ModelRegistry) -> None:
         self._journal = journal
-        self._catalog = catalog
+        self._registry = registry
         self.finished = asyncio.Event()
         self._waits_for: str | None = "starting"
 
     @property
     def durability(self) -> bytes:
-        """What the store keeps, as it was read at its last connect."""
-        return self._catalog.contact.durability
+        """Durability of the store, as of the last connect."""
+        return self._registry.store_status.durability
 
     @property
     def reason(self) -> str | None:
-        """What keeps the process from serving; None where nothing does."""
-        return self._waits_for or self._catalog.identity.trouble
+        """Why the process is not ready. None if it is."""
+        return self._waits_for or self._registry.store_identity.trouble
 
     @property
     def is_ready(self) -> bool:
         return self.reason is None
 
     def check_ready(self) -> None:
-        """Raises Problem 503 that tells what the process waits for."""
+        """Raise Problem 503 with the reason if the process is not ready."""
         reason = self.reason
         if reason is not None:
             raise unavailable(f"not ready: {reason}")
 
     async def run(self) -> None:
-        """Return once the process can serve every model of the store that can be read."""
+        """Return once the process can serve every readable model of the store."""
         while self._waits_for is not None:
             try:
                 await self._bring_up()
-                self._catalog.contact.reached(time.monotonic())
+                self._registry.store_status.reached(time.monotonic())
                 self._waits_for = None
             except JournalError as error:
                 self._wait_for(str(error))
@@ -64,29 +66,29 @@ class Readiness:
 
     async def _bring_up(self) -> None:
         await self._journal.open()
-        identity = self._catalog.identity
+        identity = self._registry.store_identity
         if not await identity.claim():
-            if not self._catalog.settings.adopt:
+            if not self._registry.settings.adopt:
                 raise OtherIdentity(identity.difference())
             await self._adopt()
-        await self._catalog.prepare()
+        await self._registry.prepare()
 
     async def _adopt(self) -> None:
-        """Take the store over, whose states were computed in another way.
+        """Adopt a store whose states were computed with another numeric identity.
 
-        Its snapshots count for nothing here where a journal is whole: each model comes from the
-        beginning, one at a time, and leaves memory again where there is no room for all. Where it
-        is not, theirs is what mine goes on from.
-        Until the last step the store is theirs, so that this may be interrupted and begun again.
+        Each model is replayed from the beginning of its journal, one at a time, and may be
+        evicted after that. Where the journal is trimmed, the replay begins from the old
+        snapshot. The stored identity changes last, so an interrupted adoption can be
+        repeated.
         """
-        async for record in self._catalog.records():
-            with self._catalog.pinned(record.id), suppress(Problem):  # which set it aside
-                model = await self._catalog.get(record.id)
+        async for record in self._registry.records():
+            with self._registry.pinned(record.id), suppress(Problem):  # unreadable, and logged
+                model = await self._registry.get(record.id)
                 await model.write_snapshot(replaces=True)
-        await self._catalog.identity.adopt()
+        await self._registry.store_identity.adopt()
 
     def _wait_for(self, reason: str, trace: Exception | None = None) -> None:
-        """Say once what keeps the process from serving."""
+        """Set the reason, and log it once."""
         if reason != self._waits_for:
             log.warning("not ready: %s", reason, exc_info=trace)
         self._waits_for = reason

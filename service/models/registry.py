@@ -1,4 +1,4 @@
-"""The named models of one process: found, made and let go of."""
+"""ModelRegistry: finds, creates, replaces and deletes the models of one process."""
 
 import asyncio
 import re
@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from dualstream.service.clock import REAL, Outside
+from dualstream.service.clock import SYSTEM_CLOCK, Clock
 from dualstream.service.codecs import MAX_NONZEROS, RowLimits
 from dualstream.service.concurrency import background_task, drop_traceback
-from dualstream.service.journal.author import SERVER, Author, told_of_spec
+from dualstream.service.journal.audit import SERVER, Author, describe_spec
 from dualstream.service.journal.protocol import (
     Conflict,
     Journal,
@@ -39,107 +39,107 @@ PAGE = 1000
 REACH_S = 2.0
 """How long a prediction waits for its `min_seq`."""
 LOADED_AT_START = 100
-"""So many models at most are in memory before the process serves; others come when asked for."""
-REPLACED_IN = 50
-"""Looks at a model that is to be replaced wherever it stands, and learns between each two steps."""
-NOBODYS = "-"
+"""Models that are loaded before the process is ready. Others are loaded on request."""
+MAX_REPLACE_ATTEMPTS = 50
+"""Attempts to replace a model that learns between the check and the replacement."""
+NO_INCARNATION = "-"
 """An incarnation that no model has."""
 
 
 class ModelRegistry:
-    """Finds, makes and drops models; those that are not in memory are loaded."""
+    """Models by id. A model that is not in memory is loaded."""
 
     def __init__(
         self,
         journal: Journal,
         settings: Settings,
-        telemetry: Counters,
+        counters: Counters,
         jobs: Sequence[type[Job]],
-        outside: Outside = REAL,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.journal = journal
         self.settings = settings
-        self.telemetry = telemetry
-        self.contact = StoreStatus(journal)
-        self.identity = StoreIdentity(journal)
-        self.outside = outside
-        self.pressure = AdmissionControl(
+        self.counters = counters
+        self.store_status = StoreStatus(journal)
+        self.store_identity = StoreIdentity(journal)
+        self.clock = clock
+        self.admission = AdmissionControl(
             settings.max_in_flight,
             MAX_WAIT_S,
             settings.request_timeout_s,
-            telemetry.saw_shed,
-            outside.clock,
+            counters.saw_shed,
+            clock.now,
             IdleShare().share,
         )
         self.deps = ModelDeps(
             journal,
             settings,
-            telemetry,
-            outside,
-            self.identity,
-            self.contact,
-            self.pressure,
+            counters,
+            clock,
+            self.store_identity,
+            self.store_status,
+            self.admission,
             jobs,
         )
-        self._held = ModelCache(settings.models_bytes, settings.models_held, self._saw_eviction)
+        self._cache = ModelCache(settings.models_bytes, settings.models_held, self._on_eviction)
         self._specs = KnownSpecs(RowLimits(settings.max_rows, MAX_NONZEROS))
-        self.loads = ModelLoader(self.deps, self, self._held, self._specs)
+        self.loader = ModelLoader(self.deps, self, self._cache, self._specs)
 
     def __iter__(self) -> Iterator[Model]:
-        return iter(self._held)
+        return iter(self._cache)
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._cache)
 
     @property
     def has_room(self) -> bool:
-        """Whether another model would make none leave memory."""
-        return self._held.has_room
+        """Can another model be loaded without an eviction?"""
+        return self._cache.has_room
 
     @property
-    def held_bytes(self) -> int:
-        """What the models held take of memory, as they were measured last."""
-        return self._held.bytes
+    def cached_bytes(self) -> int:
+        """Memory of all models, as last measured."""
+        return self._cache.bytes
 
     def pinned(self, model_id: str) -> Pin:
-        """To be entered while the model of this id is used: it does not leave memory then."""
-        return Pin(self._held, model_id)
+        """Context manager: the model with this id is not evicted."""
+        return Pin(self._cache, model_id)
 
     def find(self, model_id: str) -> Model | None:
-        """The model if this process holds it, whatever its state; it does not count as used."""
-        return self._held.find(model_id)
+        """The model if it is in memory, in any state. It does not count as a use."""
+        return self._cache.find(model_id)
 
     def held(self, model_id: str) -> Model | None:
-        """The model if this process holds it, without asking the store."""
-        model = self._held.use(model_id)
+        """The model if it is in memory. Raises Problem 503 while it is rebuilt."""
+        model = self._cache.use(model_id)
         if model is not None and model.replica.is_forked:
             raise unavailable(f"model {model_id!r} is being rebuilt from its journal")
         return model
 
     async def get(self, model_id: str) -> Model:
-        """The model, loaded from the journal when needed. Raises Problem 404."""
+        """The model, loaded from the journal if needed. Raises Problem 404, 503."""
         model = self.held(model_id)
         if model is not None:
             return model
         if not MODEL_ID.fullmatch(model_id):
             raise unknown_model(model_id)
-        return await self.loads.get(model_id)
+        return await self.loader.get(model_id)
 
-    def _saw_eviction(self, model: Model) -> None:
-        self.telemetry.saw_eviction()
-        self.loads.remember_trail(model)
+    def _on_eviction(self, model: Model) -> None:
+        self.counters.saw_eviction()
+        self.loader.remember_lineage(model)
 
     async def reach(self, model_id: str, seq: int) -> Model:
-        """The model at `seq` or beyond, as soon as its replica is there.
+        """The model once its replica has reached `seq`.
 
-        Raises Problem 503 when the journal does not go so far, or when it takes too long.
+        Raises Problem 503 if the journal ends before `seq`, or after REACH_S.
         """
         model = await self.get(model_id)
         pulling = background_task(model.refresh(seq))
-        # Whoever stops waiting leaves it to its end: to cancel would cut an apply in two.
+        # Not cancelled after the timeout: that would interrupt an apply.
         done, _ = await asyncio.wait([pulling], timeout=REACH_S)
         if not done:
-            detail = f"the replica of {model_id!r} stands at seq {model.replica.seq}, not at {seq}"
+            detail = f"the replica of {model_id!r} is at seq {model.replica.seq}, not yet at {seq}"
             raise Problem(503, "min-seq-not-reached", detail, retry_after_s=1)
         try:
             pulling.result()
@@ -151,10 +151,10 @@ class ModelRegistry:
         return model
 
     async def prepare(self) -> None:
-        """Load the kernels of every model of the store, and its first models, as far as there is
-        room.
+        """Load the kernels of all models of the store, and the first models as far as they
+        fit.
 
-        Those that cannot be read are set aside, as far as their spec or their loading shows it.
+        Models with an unreadable specification or journal are set aside.
         """
         broken: dict[bytes, Exception] = {}
         first: list[str] = []
@@ -162,15 +162,15 @@ class ModelRegistry:
             if await self._has_kernels(record, broken) and len(first) < LOADED_AT_START:
                 first.append(record.id)
         for model_id in first:
-            if not self._held.has_room:
+            if not self._cache.has_room:
                 return
-            with suppress(Problem, ModelChanged):  # set aside, or gone meanwhile
+            with suppress(Problem, ModelChanged):  # unreadable, or deleted
                 await self.get(model_id)
 
     async def _has_kernels(self, record: ModelRecord, broken: dict[bytes, Exception]) -> bool:
-        """Load the kernels of its spec; False for a model that is set aside.
+        """Load the kernels of the model's specification. False: the model is set aside.
 
-        `broken` are the specs that cannot be read: each is tried once.
+        `broken` holds the errors of unreadable specifications: each is tried once.
         """
         try:
             check_spec(record)
@@ -178,15 +178,15 @@ class ModelRegistry:
                 await self._specs.get(record.spec)
                 return True
         except DamagedSpec as error:
-            self.loads.set_aside(record.id, error)
+            self.loader.set_aside(record.id, error)
             return False
         except Exception as error:
             broken[record.spec] = error
-        self.loads.set_aside(record.id, broken[record.spec])
+        self.loader.set_aside(record.id, broken[record.spec])
         return False
 
     async def records(self) -> Any:
-        """All models of the store, in the order of their ids."""
+        """All models of the store, ordered by id."""
         after = ""
         while page := await self.journal.list(after, PAGE):
             for record in page:
@@ -200,41 +200,42 @@ class ModelRegistry:
         may_replace: Callable[[ModelRecord], bool] | None = None,
         by: Author = SERVER,
     ) -> tuple[Model, bool]:
-        """Make the model, or find it made from the same spec; the bool says which.
+        """Create the model, or find one with the same specification. The bool says which.
 
-        One of another spec is deleted and made anew, in one step, where `may_replace` says of it
-        as it stands in the store that it may be.
+        With `may_replace`, a model with another specification is deleted and created again
+        in one step, if `may_replace` accepts its record in the store.
 
-        Raises InvalidSpec, and Problem 409 when another spec has the id, 412 when it may not be
-        replaced, 422 when it would take too much memory, 429 when there are too many models.
+        Raises InvalidSpec, and Problem 409 if the id has another specification, 412 if it
+        may not be replaced, 422 if it takes too much memory, 429 if there are too many
+        models.
         """
         if not MODEL_ID.fullmatch(model_id):
             raise Problem(
                 404,
                 "unknown-model",
-                f"{model_id!r} cannot be a model id: it takes 1 to 128 characters of "
-                "A-Z a-z 0-9 . _ - and begins with a letter or digit",
+                f"{model_id!r} cannot be a model id: use 1 to 128 characters of "
+                "A-Z a-z 0-9 . _ - and begin with a letter or digit",
             )
         spec = resolve_spec(given)
-        await self._check_number(model_id)
+        await self._check_count(model_id)
         if self._specs.find(canonical(spec)) is None:
             await self._check_before_building(model_id, spec, given, may_replace)
         try:
             known = await self._specs.get(canonical(spec))
         except MemoryError:
-            raise _beyond_memory() from None
+            raise _out_of_memory() from None
         self._check_size(known.first_bytes)
         if may_replace is not None:
             record, created = await self._replace(model_id, spec, given, may_replace, by)
         else:
             made = (canonical(spec), canonical(given))
-            change = by.change("create", **told_of_spec(spec))
+            change = by.change("create", **describe_spec(spec))
             record, created = await self.journal.create(model_id, *made, change)
             if not created and not _is_same(record, spec, given):
                 raise _other_spec(model_id)
         if created:
-            self.loads.forget(model_id)
-        held = self._held.find(model_id)
+            self.loader.forget(model_id)
+        held = self._cache.find(model_id)
         if held is not None and held.record.incarnation != record.incarnation:
             self.forget(held)
         return await self.get(model_id), created
@@ -246,9 +247,11 @@ class ModelRegistry:
         given: dict[str, Any],
         may_replace: Callable[[ModelRecord], bool] | None,
     ) -> None:
-        """Raise what can be told without a learner of the spec, which may be a large one.
+        """Raise every error that needs no learner of the specification, which may be
+        large.
 
-        The id may be another's by the time that the model is made: all is asked again then.
+        The id may get another model until this one is created, so all checks run again
+        then.
         """
         with suppress(UnknownModel):
             record = await self.journal.get(model_id)
@@ -259,30 +262,30 @@ class ModelRegistry:
         try:
             size = await asyncio.to_thread(bytes_before_rows, spec)
         except MemoryError:
-            raise _beyond_memory() from None
-        # Beyond doubt: what is close is built, and measured.
+            raise _out_of_memory() from None
+        # An estimate: a size close to the limit is measured on the built learner.
         if size > 1.25 * self.settings.max_model_bytes:
             self._check_size(size)
 
     def _check_size(self, size: int) -> None:
-        """Raise Problem 422 for a spec that takes too much memory."""
+        """Raise Problem 422 if a specification takes too much memory."""
         most = self.settings.max_model_bytes
         if size > most:
             detail = (
-                f"a model of this spec takes {size} bytes of memory before its first row, at most "
-                f"{most} are taken"
+                f"a model of this spec takes {size} bytes of memory before its first row, and the "
+                f"limit is {most}; reduce its features or raise DUALSTREAM_MAX_MODEL_BYTES"
             )
             raise Problem(422, "model-too-large", detail)
 
-    async def _check_number(self, model_id: str) -> None:
-        """Raise Problem 429 for one model too many; those made at the same time may all pass."""
+    async def _check_count(self, model_id: str) -> None:
+        """Raise Problem 429 if there are too many models. Concurrent requests may all pass."""
         settings = self.settings
         if settings.max_models is None or await self.journal.count() < settings.max_models:
             return
         try:
             await self.journal.get(model_id)
         except UnknownModel:
-            detail = f"the store holds {settings.max_models} models, as many as it may; delete one"
+            detail = f"the store has {settings.max_models} models, which is the limit; delete one"
             raise Problem(429, "too-many-models", detail, retry_after_s=60) from None
 
     async def _replace(
@@ -293,7 +296,7 @@ class ModelRegistry:
         may_replace: Callable[[ModelRecord], bool],
         by: Author,
     ) -> tuple[ModelRecord, bool]:
-        for _ in range(REPLACED_IN):
+        for _ in range(MAX_REPLACE_ATTEMPTS):
             try:
                 record = await self.journal.get(model_id)
                 if _is_same(record, spec, given):
@@ -307,15 +310,15 @@ class ModelRegistry:
                     record.chain,
                     canonical(spec),
                     canonical(given),
-                    by.change("replace", **told_of_spec(spec), replaced_seq=record.seq),
+                    by.change("replace", **describe_spec(spec), replaced_seq=record.seq),
                 )
             except UnknownModel:
-                detail = f"there is no model {model_id!r} for If-Match to name"
+                detail = f"model {model_id!r} does not exist; remove If-Match to create it"
                 raise Problem(412, "precondition-failed", detail) from None
-            except Conflict:  # it has moved on: whether it may be replaced there is asked anew
+            except Conflict:  # it has advanced: ask may_replace again
                 continue
             return made, True
-        raise _stands_elsewhere(model_id)
+        raise _precondition_failed(model_id)
 
     async def delete(
         self,
@@ -323,12 +326,13 @@ class ModelRegistry:
         by: Author = SERVER,
         may_delete: Callable[[ModelRecord], bool] | None = None,
     ) -> None:
-        """Delete the model and all that the store keeps of it.
+        """Delete the model and everything that the store keeps of it.
 
-        However late the store hears of it, a model that was made since under the same id stays;
-        with `may_delete` one that has moved on, too, from where it was allowed.
+        A later model with the same id stays, however late the store executes the deletion.
+        With `may_delete`, a model that has advanced since `may_delete` accepted it stays,
+        too.
 
-        Raises Problem 404; 412 where it may not; ModelChanged.
+        Raises Problem 404; 412 if it may not be deleted; ModelChanged.
         """
         if not MODEL_ID.fullmatch(model_id):
             raise unknown_model(model_id)
@@ -338,24 +342,24 @@ class ModelRegistry:
         except UnknownModel:
             raise unknown_model(model_id) from None
         except Conflict:
-            raise _stands_elsewhere(model_id) from None
+            raise _precondition_failed(model_id) from None
         except ModelChanged:
             if may_delete is None:
                 raise
-            raise _stands_elsewhere(model_id) from None
+            raise _precondition_failed(model_id) from None
         self.forget_gone(model_id)
-        model = self._held.find(model_id)
+        model = self._cache.find(model_id)
         if model is not None and model.record.incarnation == incarnation:
-            self._held.drop(model)
+            self._cache.drop(model)
             await model.close()
 
     async def _to_delete(
         self, model_id: str, may_delete: Callable[[ModelRecord], bool] | None
     ) -> tuple[str, Place | None]:
-        """The incarnation of the model as the store has it now, and where it has to stand.
+        """The incarnation to delete, and the position that it must have (None: any).
 
-        Where it has none, one that no model has: to delete that one takes the last step of a
-        deletion that died before it.
+        If the store has no such model, the incarnation is one that no model has. Deleting
+        it finishes a deletion that was interrupted.
 
         Raises Problem 412.
         """
@@ -363,60 +367,62 @@ class ModelRegistry:
             record = await self.journal.get(model_id)
         except UnknownModel as missing:
             drop_traceback(missing)
-            return NOBODYS, None
+            return NO_INCARNATION, None
         if may_delete is None:
             return record.incarnation, None
         if not may_delete(record):
-            raise _stands_elsewhere(model_id)
+            raise _precondition_failed(model_id)
         return record.incarnation, Place(record.seq, record.chain)
 
     def forget(self, model: Model) -> None:
-        """Stop holding a model that is not the store's any more; the next request loads anew."""
-        if self._held.drop(model) and model.replica.is_forked:
-            self.loads.remember_fork(model)
+        """Drop a model that is deleted, replaced or forked. The next request loads it."""
+        if self._cache.drop(model) and model.replica.is_forked:
+            self.loader.remember_fork(model)
 
     def forget_gone(self, model_id: str) -> None:
-        """Keep nothing of a model that is no longer in the store, not even a load under way."""
-        self.loads.forget_gone(model_id)
-        self.telemetry.saw_delete(model_id)
+        """Forget a model that is no longer in the store, and cancel its load."""
+        self.loader.forget_gone(model_id)
+        self.counters.saw_delete(model_id)
 
     def set_aside(self, model_id: str, error: Exception) -> Problem:
-        """Refuse requests for a model that cannot be read, for a while."""
-        return self.loads.set_aside(model_id, error)
+        """Refuse requests for an unreadable model for some seconds."""
+        return self.loader.set_aside(model_id, error)
 
-    def weigh(self, model: Model, before: int) -> None:
-        """A model took `before` bytes of memory and takes other ones now."""
-        self._held.weigh(model, before)
+    def on_resize(self, model: Model, before: int) -> None:
+        """A model took `before` bytes and now takes `model.bytes`."""
+        self._cache.on_resize(model, before)
 
     async def close(self) -> None:
-        """Answer what is under way and finish the snapshots being written."""
+        """Finish the requests and snapshots under way."""
         for model in self:
             await model.close()
         self.deps.refit_thread.close()
         self.deps.reference_thread.close()
 
 
-def _beyond_memory() -> Problem:
-    return Problem(422, "model-too-large", "a model of this spec takes more memory than there is")
+def _out_of_memory() -> Problem:
+    return Problem(
+        422, "model-too-large", "a model of this spec takes more memory than the machine has"
+    )
 
 
-def _stands_elsewhere(model_id: str) -> Problem:
-    detail = f"model {model_id!r} does not stand where If-Match says"
+def _precondition_failed(model_id: str) -> Problem:
+    detail = f"model {model_id!r} has another ETag than If-Match names; read it again"
     return Problem(412, "precondition-failed", detail)
 
 
 def _other_spec(model_id: str) -> Problem:
     detail = f"model {model_id!r} exists with another spec; delete it first, "
-    return Problem(409, "conflict", detail + "or name its ETag in If-Match")
+    return Problem(409, "conflict", detail + "or send its ETag in If-Match")
 
 
 def canonical(spec: dict[str, Any]) -> bytes:
-    """The spec as JSON that is equal for equal specs."""
+    """JSON of a specification. Equal specifications give equal bytes."""
     return msgspec.json.encode(spec, order="sorted")
 
 
 def _is_same(record: ModelRecord, spec: dict[str, Any], given: dict[str, Any]) -> bool:
-    """A PUT may repeat the spec as it was given, or with every default written out."""
+    """A PUT may repeat the specification as it was given or with all defaults."""
     if read_spec(record.spec) == spec:
         return True
     return canonical(given) in (bytes(record.given), bytes(record.spec))

@@ -1,4 +1,4 @@
-"""How much memory an object takes, with all that it holds; and what a process keeps of it."""
+"""Memory accounting: bytes of a model in memory, and the allocator settings of the process."""
 
 import ctypes
 from array import array
@@ -13,27 +13,27 @@ import numpy as np
 
 from dualstream.solvers import FixedSpec, WorkedOut, are_shared_ones, make_learner, width_of
 
-LOOKED_AT = 64
-"""Of a longer list or dict so many items are looked at, and the others taken to be like them."""
+SAMPLED_ITEMS = 64
+"""Items of a longer list or dict that are measured. The rest is extrapolated."""
 ARRAY_BYTES = 112
-"""What an array takes beside its numbers."""
-LARGE = 512
-"""Smaller texts and numbers are counted wherever they are met: to remember them costs more."""
+"""Size of a NumPy array without its numbers."""
+SHARED_BYTES = 512
+"""Smaller strings and numbers are counted at each reference: remembering them costs more."""
 
 _OF_NO_SIZE = frozenset((type(None), bool))
 _ALONE = frozenset((str, bytes, bytearray, int, float, array, np.float64, np.int64))
 
-# The C library's names for what it gives back to the kernel, and what it asks of it for one block.
+# Options of mallopt: free memory that is kept, and the size from which a block has its own mapping.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 KEPT_BYTES, LARGE_BLOCK_BYTES = 8 << 20, 4 << 20
 
 
 def keep_freed_blocks() -> None:
-    """Let what is freed be used again, rather than given back and asked for anew page by page.
+    """Make the GNU allocator keep freed blocks instead of returning them to the kernel.
 
-    Each megabyte that the kernel clears takes as long as to learn hundreds of rows. By itself the
-    GNU C library keeps twice its largest block so far, and blocks of bodies come and go together.
-    Other C libraries stay as they are.
+    Clearing a megabyte of new pages takes as long as learning hundreds of rows. By default the
+    GNU C library keeps twice its largest block so far, and the blocks of request bodies come
+    and go together. Other C libraries are left as they are.
     """
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)
     if set_option is not None:
@@ -42,13 +42,14 @@ def keep_freed_blocks() -> None:
 
 
 WIDE, NARROWER = 1 << 12, 6
-"""A learner of so many features is not built to be measured, but one of 2^NARROWER times fewer."""
+"""Features from which a learner is not built to be measured, and the shift to narrow ones."""
 
 
 def bytes_before_rows(spec: Mapping[str, Any]) -> int:
-    """About what a learner of a resolved specification takes before its first row.
+    """Estimate the bytes of a learner of a resolved specification before its first row.
 
-    What a wide one takes is told from two narrow ones: its arrays are as long as it is wide.
+    The size of a wide learner is extrapolated from two narrow ones, because its arrays are as
+    long as it is wide.
     """
     features = spec["features"]
     width = width_of(features)
@@ -68,23 +69,23 @@ def bytes_before_rows(spec: Mapping[str, Any]) -> int:
 
 
 def bytes_of(*roots: Any) -> int:
-    """Bytes of these objects and of what they refer to, each counted once.
+    """Bytes of these objects and of all that they refer to, each counted once.
 
-    Classes, functions, modules, fixed specifications and what follows from them count nothing:
-    everyone shares them. The
-    arrays' numbers are exact, what long lists hold is estimated; so the cost is bounded, some 30 us
-    for a learner. What knows better says so by its `bytes_held`.
+    Classes, functions, modules, fixed specifications and what is computed from them count
+    nothing: all models share them. NumPy arrays are exact, long lists are extrapolated. So the
+    cost is bounded, about 30 us for a learner. An object with an attribute `bytes_held`
+    reports its own size.
     """
-    # What was seen stays alive meanwhile, so that no id is used twice.
+    # `seen` keeps the objects alive, so that no id is used twice.
     return _bytes_of(roots, {})
 
 
-# What objects of a type are, here. What is plain, a text or a number, refers to nothing.
-_NOTHING, _PLAIN, _ARRAY, _MAPPING, _LISTED, _OBJECT, _KNOWING = range(7)
+# Kinds of objects. Plain ones are strings and numbers, which refer to nothing.
+_NOTHING, _PLAIN, _ARRAY, _MAPPING, _LISTED, _OBJECT, _SIZED = range(7)
 
 
 _Kind = tuple[int, tuple[str, ...], bool]
-"""What it is, its slots, and whether there is a `__dict__`."""
+"""What an object is, its slots, and whether it has a `__dict__`."""
 
 
 @cache
@@ -96,7 +97,7 @@ def _kind_of(kind: Any) -> _Kind:
     elif issubclass(kind, np.ndarray):
         is_ = _ARRAY
     elif hasattr(kind, "bytes_held"):
-        is_ = _KNOWING
+        is_ = _SIZED
     elif issubclass(kind, Mapping):
         is_ = _MAPPING
     else:
@@ -105,7 +106,7 @@ def _kind_of(kind: Any) -> _Kind:
 
 
 def _bytes_of(found: Iterable[Any], seen: dict[int, object]) -> int:
-    """Of all that was not seen yet."""
+    """Bytes of the objects that are not in `seen`."""
     total = 0
     for one in found:
         of: Any = type(one)
@@ -115,30 +116,30 @@ def _bytes_of(found: Iterable[Any], seen: dict[int, object]) -> int:
             continue
         if is_ == _PLAIN:
             size = getsizeof(one)
-            if size >= LARGE:
+            if size >= SHARED_BYTES:
                 if id(one) in seen:
                     continue
                 seen[id(one)] = one
             total += size
         elif id(one) not in seen:
             seen[id(one)] = one
-            total += _with_parts(one, kind, seen)
+            total += _bytes_of_object(one, kind, seen)
     return total
 
 
-def _with_parts(one: Any, kind: _Kind, seen: dict[int, object]) -> int:
+def _bytes_of_object(one: Any, kind: _Kind, seen: dict[int, object]) -> int:
     is_, slots, has_dict = kind
     if is_ == _ARRAY:
         if one.base is None:
             return ARRAY_BYTES + int(one.nbytes)
         return ARRAY_BYTES + (0 if are_shared_ones(one) else _bytes_of((one.base,), seen))
     size = getsizeof(one)
-    if is_ == _KNOWING:
+    if is_ == _SIZED:
         return size + int(one.bytes_held)
     if is_ == _MAPPING:
-        return size + _like_the_first(one, chain.from_iterable(one.items()), 2, seen)
+        return size + _extrapolated(one, chain.from_iterable(one.items()), 2, seen)
     if is_ == _LISTED:
-        return size + _like_the_first(one, one, 1, seen)
+        return size + _extrapolated(one, one, 1, seen)
     if has_dict:
         size += _bytes_of(vars(one).values(), seen)
     if slots:
@@ -146,17 +147,17 @@ def _with_parts(one: Any, kind: _Kind, seen: dict[int, object]) -> int:
     return size
 
 
-def _like_the_first(
+def _extrapolated(
     container: Sized, parts: Iterable[object], each: int, seen: dict[int, object]
 ) -> int:
     count = len(container)
-    if count <= LOOKED_AT:
+    if count <= SAMPLED_ITEMS:
         return _bytes_of(parts, seen) if count else 0
-    return _bytes_of(islice(parts, each * LOOKED_AT), seen) * count // LOOKED_AT
+    return _bytes_of(islice(parts, each * SAMPLED_ITEMS), seen) * count // SAMPLED_ITEMS
 
 
 def _is_shared(kind: Any) -> bool:
-    """Whether objects of this type are classes, modules, or can be called; or what many share."""
+    """Is this a type of classes, modules, callables, or of objects that models share?"""
     is_called = any("__call__" in base.__dict__ for base in kind.__mro__)
     return is_called or issubclass(kind, type | ModuleType | FixedSpec | WorkedOut)
 

@@ -1,4 +1,4 @@
-"""Low-priority threads for long solves: refits and reference optima."""
+"""Low-priority thread for long solves: refits and reference optima."""
 
 import asyncio
 
@@ -7,8 +7,8 @@ from dualstream.service.concurrency import SingleThread
 NICENESS = 19
 """The lowest priority of ordinary threads.
 
-SCHED_IDLE is lower still, but a thread of that class may be suspended for half a second while it
-holds the interpreter's lock, and every request then waits.
+SCHED_IDLE is lower still, but such a thread may be suspended for half a second while it holds the
+GIL, and every request then waits.
 """
 
 

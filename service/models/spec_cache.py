@@ -1,4 +1,4 @@
-"""Specifications whose kernels are loaded, and what is known of all models that have one."""
+"""Cache of specifications whose kernels are loaded."""
 
 import asyncio
 
@@ -8,45 +8,45 @@ from dualstream.service.replica.spec import fixed_spec
 from dualstream.solvers import FixedSpec, make_learner
 
 MAX_SPECS = 1000
-"""So many are known at once."""
+"""Known specifications. Beyond this number the cache is cleared."""
 S_PER_ROW = 1e-6
-"""What a row is taken to cost until some were learned."""
+"""Estimate until rows were learned."""
 
 
 class KnownSpec:
-    """What follows from a specification, and what its models have shown.
+    """What all models of one specification share.
 
-    first_bytes  what a learner takes before its first row
-    s_per_row    about what learning a row takes, in seconds
+    first_bytes  memory of a learner before its first row
+    s_per_row    estimated time to learn a row, in seconds
     """
 
-    __slots__ = ("_door", "_limits", "_spec", "first_bytes", "s_per_row")
+    __slots__ = ("_row_schema", "_limits", "_spec", "first_bytes", "s_per_row")
 
     def __init__(self, spec: FixedSpec, first_bytes: int, limits: RowLimits) -> None:
         self._spec, self._limits = spec, limits
         self.first_bytes = first_bytes
         self.s_per_row = S_PER_ROW
-        door = RowSchema(spec, limits)
-        self._door = None if door.is_hashed else door
+        row_schema = RowSchema(spec, limits)
+        self._row_schema = None if row_schema.is_hashed else row_schema
 
-    def door(self) -> RowSchema:
-        """A model's: its own where it tells names, and else that of all of them."""
-        return self._door or RowSchema(self._spec, self._limits)
+    def row_schema(self) -> RowSchema:
+        """The row schema of a model. Only schemas of hashed features belong to one model."""
+        return self._row_schema or RowSchema(self._spec, self._limits)
 
 
 class KnownSpecs:
-    """By their text, resolved."""
+    """Known specifications, by their resolved JSON."""
 
     def __init__(self, limits: RowLimits) -> None:
         self._limits = limits
         self._known: dict[bytes, KnownSpec] = {}
 
     def find(self, text: bytes) -> KnownSpec | None:
-        """What is known of it; None where its kernels may not be loaded."""
+        """The known specification. None: its kernels may not be loaded."""
         return self._known.get(text)
 
     async def get(self, text: bytes) -> KnownSpec:
-        """As `find`, its kernels loaded if they were not: no request ever compiles."""
+        """The specification with its kernels loaded, so that no request compiles."""
         known = self._known.get(text)
         if known is None:
             spec = fixed_spec(text)

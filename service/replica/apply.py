@@ -1,8 +1,9 @@
-"""What moves a replica on: past an append, or to its journal's end.
+"""Apply an append to a replica, or catch up with the end of the journal.
 
-Few rows that follow what it holds are learned in the turn of the event loop in which their append
-is answered; all else is applied step by step. Where the journal is another than the replica has
-learned, the replica is thrown away for it.
+A small group whose rows directly follow the replica's position is learned in the event-loop
+iteration in which its append is answered. Everything else is applied step by step in a task. When
+the journal does not continue what the replica applied (a fork), the replica is rebuilt from the
+journal.
 """
 
 import logging
@@ -21,7 +22,7 @@ from dualstream.service.journal.protocol import (
 from dualstream.service.replica.entries import Content
 from dualstream.service.replica.groups import BULK_ROWS, Group, is_whole, own_entry
 from dualstream.service.replica.lineage import Lost, contradicts, may_contradict
-from dualstream.service.replica.pending_outcomes import Applied, take_back
+from dualstream.service.replica.pending_outcomes import Applied, clear_outcomes
 from dualstream.service.replica.receipts import new_of
 from dualstream.service.replica.recovery import REPLAYS, Forked
 from dualstream.service.replica.replica import Replica
@@ -31,23 +32,26 @@ from dualstream.solvers import Outcome
 log = logging.getLogger("dualstream.committer")
 
 Others = tuple[Sequence[Entry], Content] | tuple[()]
-"""Entries of others that an append has told, its own behind them, and what they hold; or none."""
+"""Entries of other writers that an append returned, followed by the own entry, with their content.
+
+Empty when there are none.
+"""
 
 
 class CommitListener:
     """Observer of a committer. Each method does nothing unless a subclass overrides it."""
 
     def on_group(self, rows: int, seconds: float) -> None:
-        """A group was journalled, which took so long."""
+        """A group was journalled after `seconds`."""
 
     def on_fork(self, model_id: str) -> None:
-        """The journal does not continue what the replica applied: the replica is rebuilt."""
+        """The journal does not continue what the replica applied; a rebuild begins."""
 
     def on_loss(self, lost: Lost) -> None:
-        """The replica was rebuilt, whether anything was lost or not."""
+        """The replica was rebuilt. `lost` may be empty."""
 
     def on_advance(self, before: int, after: int) -> None:
-        """Between two groups: the replica was moved from seq `before` to seq `after`."""
+        """The replica moved from seq `before` to seq `after`. Called between two groups."""
 
     def on_failure(self, error: Exception) -> None:
         """A group or a refresh failed."""
@@ -57,7 +61,7 @@ SILENT = CommitListener()
 
 
 class Applying:
-    """Moves one replica on, for whoever sees to it that nobody else does meanwhile."""
+    """Moves one replica forward. The caller ensures that only one task does so at a time."""
 
     __slots__ = ("_journal", "_replica", "_suspicions", "listener")
 
@@ -68,15 +72,20 @@ class Applying:
         self.listener = listener
 
     def is_next(self, appended: Appended) -> bool:
-        """Whether it is durable as asked, and all that stands behind what the replica holds."""
+        """Does only the append's own entry follow the replica, as durable as requested?"""
         is_alone = not appended.entries and not appended.more and appended.shortfall is None
         follows = appended.previous == self._replica.chain
         return is_alone and follows and appended.first_seq == self._replica.seq + 1
 
-    # -- in the turn of an append ----------------------------------------------------------------
+    # -- in the event-loop iteration of an append ------------------------------------------------
 
     def at_once(self, group: Group, appended: Appended) -> Others | None:
-        """What `learn` takes, if the group is of few rows that follow; else it is for `apply`."""
+        """Return the argument `others` for `learn` if the group can be learned now, else None.
+
+        A group can be learned now if it is small, holds rows, and follows the replica's position.
+        After None the caller uses `apply` in a task. Requests may be served before the task runs,
+        so an answer that contradicts the replica marks it as forked here.
+        """
         replica, seq = self._replica, appended.seq
         is_of_rows = not isinstance(group.requests[0], ControlRequest)
         if is_of_rows and seq is not None and group.rows < BULK_ROWS:
@@ -85,16 +94,17 @@ class Applying:
             else:
                 follows = appended.shortfall is None and is_whole(group, appended)
             if follows and replica.learns_at_once(seq - replica.seq):
-                return self._told(group, appended) if appended.entries else ()
+                return self._with_others(group, appended) if appended.entries else ()
         if contradicts(appended, self.place):
             replica.is_forked = True
         return None
 
     def look_ahead(self, appended: Appended, front: Place, is_learning: bool) -> None:
-        """An append behind `front` is answered, and it may be some turns until it is applied.
+        """Check the answer to an append made after `front`, long before the group is applied.
 
-        The rows in front of it may be those that the replica `is_learning`: it stands between two
-        places then, and their own append has told where they end.
+        The replica must stop serving when evidence of a fork arrives, not when the group is
+        applied. While the replica `is_learning` the rows up to `front`, it is inside an entry. The
+        append of that entry returned where it ends, so the answer is compared with `front`.
         """
         replica = self._replica
         if (is_learning and replica.seq <= front.seq) or self.place == front:
@@ -103,44 +113,50 @@ class Applying:
             self.doubt(appended)
 
     def doubt(self, appended: Appended) -> None:
-        """Nobody is served, until the head tells, where an append asked elsewhere speaks of it."""
+        """Stop serving if an append made at another position may contradict this replica."""
         if may_contradict(appended, self.place, self._replica.trail):
             self._replica.is_forked = True
 
     def may_contradict(self, appended: Appended) -> bool:
-        """Whether what was answered to somebody else is of another path, as far as can be seen now.
+        """Could the answer to another replica's append contradict this replica?
 
-        It cannot half way through a group, nor where it is not told what lies between.
+        True also when that cannot be decided: in the middle of a group, or when the entries between
+        this replica and the append were not returned.
         """
         replica = self._replica
-        is_told = appended.entries or (appended.first_seq or 0) <= replica.seq + 1
-        if not is_told or replica.seq != replica.trail.end:
+        is_linked = appended.entries or (appended.first_seq or 0) <= replica.seq + 1
+        if not is_linked or replica.seq != replica.trail.end:
             return True
         return may_contradict(appended, self.place, replica.trail)
 
     def has_lost(self, place: Place) -> bool:
-        """The store does not hold `place`: whether the replica stands on it, as far as it knows.
+        """The store does not hold `place`: return whether this replica may be forked.
 
-        Nobody is served then, until the head tells: the store may only have let go of it.
+        If the replica applied an entry that ends at `place`, it stops serving until the head is
+        read: the store may have lost that entry, or only have trimmed it.
         """
         if self._replica.trail.holds(place.seq, place.chain):
             self.suspect()
         return self._replica.is_forked
 
     def suspect(self) -> None:
-        """Nobody is served until the head tells; a head that was asked for before does not."""
+        """Stop serving until the head is read again.
+
+        A head that was requested earlier may predate the loss and does not clear the suspicion.
+        """
         self._suspicions += 1
         self._replica.is_forked = True
 
     @property
     def place(self) -> Place:
-        """Where the replica stands, between two groups."""
+        """The replica's log position. Valid between two groups."""
         return self._replica.place
 
-    def _told(self, group: Group, appended: Appended) -> Others | None:
-        """What was told and the group's own entry, if all are of rows that follow.
+    def _with_others(self, group: Group, appended: Appended) -> Others | None:
+        """Return the entries of other writers with the own entry, if all hold rows and follow.
 
-        One pass over rows of others and own ones takes less than two.
+        One pass over all rows is faster than one pass over other writers' rows and one over the own
+        rows.
         """
         entries = [*appended.entries, own_entry(group, appended)]
         try:
@@ -149,14 +165,14 @@ class Applying:
         except Forked:
             self._replica.is_forked = True
             return None
-        except Exception:  # nothing has changed: `apply` meets it again, and tells
+        except Exception:  # nothing has changed: `apply` raises the same error
             return None
         return None if content is None else (entries, content)
 
     def learn(
         self, group: Group, appended: Appended, placed: Sequence[Sequence[Placed]], others: Others
     ) -> Outcome:
-        """Learn a group's rows, behind those of others that `at_once` has found."""
+        """Learn a group's rows, after the rows of `others` that `at_once` returned."""
         if others:
             return self._replica.learn_entries(*others)
         assert appended.seq is not None
@@ -168,35 +184,37 @@ class Applying:
     async def apply(
         self, group: Group, appended: Appended, placed: Sequence[Sequence[Placed]]
     ) -> Applied | None:
-        """Bring the replica past the append; what became of what is new.
+        """Bring the replica past the append. Return the outcome of what is new.
 
-        None without any, and where the replica has come past it by a snapshot: what that carries
-        along of answers and verdicts tells, then.
-        The group's nonce is watched. Raises OutcomeUnknown when the journal has lost it again.
+        None when nothing is new, and when the replica passed the append by loading a snapshot: then
+        the first responses and control outcomes in that snapshot answer the requests.
+
+        The caller has put the group's nonce into `watched`. Raises OutcomeUnknown when the journal
+        has lost the append again.
         """
         replica, requests, nonce = self._replica, group.requests, group.nonce
         try:
             if appended.entries:
                 unseen = [e for e in appended.entries if e.seq > replica.seq]
                 if is_whole(group, appended):
-                    # One pass over rows of others and own ones takes less than two.
+                    # One pass over other writers' rows and own rows is faster than two.
                     unseen.append(own_entry(group, appended))
                 await replica.apply(unseen, self._journal)
             if appended.more:
                 await replica.catch_up(self._journal)
-            handed_over = replica.watched[nonce]
-            if handed_over is not None:
-                return handed_over
+            outcome = replica.watched[nonce]
+            if outcome is not None:
+                return outcome
             if appended.seq is None and appended.more:
                 self._check_kept(appended)
                 return None
-            # Nothing new: the answer tells the chain all the same. A replica that stands beyond
-            # the append without having seen it is forked, too.
+            # Even without a new entry the answer returns the chain. A replica that is past the
+            # append without having seen it is forked, too.
             follows = appended.first_seq in (None, replica.seq + 1)
             if not follows or appended.previous != replica.chain:
                 raise Forked(
-                    f"model {replica.id!r}: what was appended follows {appended.previous}, "
-                    f"this replica stands at seq {replica.seq} with {replica.chain}"
+                    f"model {replica.id!r}: the append follows chain {appended.previous}, but "
+                    f"this replica is at seq {replica.seq} with chain {replica.chain}"
                 )
             if appended.seq is None:
                 return None
@@ -220,9 +238,10 @@ class Applying:
     async def apply_again(
         self, group: Group, appended: Appended, placed: Sequence[Sequence[Placed]]
     ) -> Applied | None:
-        """As `apply`, of a group that was asked for again: it may have been learned meanwhile.
+        """Apply a group that was appended again. The replica may already have learned it.
 
-        Where the append tells nothing that leads there from the replica, the head does.
+        If the answer does not connect to the replica's position, the replica catches up with the
+        head.
         """
         replica = self._replica
         leads_on = appended.entries or appended.more or self.is_next(appended)
@@ -234,39 +253,40 @@ class Applying:
         return replica.watched[group.nonce]
 
     def _check_kept(self, appended: Appended) -> None:
-        """Raise OutcomeUnknown when the journal, just read to its end, has lost what it said."""
+        """Raise OutcomeUnknown if the journal, read to its end, lost an acknowledged append."""
         replica, seq = self._replica, appended.seq
         is_lost = any(placed.seq > replica.seq for placed in appended.placed)
         if seq is not None and seq >= replica.trail.start:
             is_lost = is_lost or not replica.trail.holds(seq, appended.chain)
         if is_lost:
-            raise OutcomeUnknown("the store has lost what it had appended")
+            raise OutcomeUnknown("the store has lost this append after it acknowledged it")
 
     async def catch_up(self, seq: int | None) -> None:
-        """Bring the replica to the journal's end; with `seq`, to the read that reaches it.
+        """Bring the replica to the journal's end, or, with `seq`, to the read that reaches `seq`.
 
         Raises JournalUnavailable, ModelChanged, UnknownModel.
         """
         replica = self._replica
         try:
             if seq is not None:
-                # Entries show by themselves that they follow, and of which incarnation.
+                # Entries prove by their chain that they follow and that the incarnation is the
+                # same.
                 await replica.catch_up(self._journal, seq)
             read_already = seq is not None
-            # Once more where it was suspected since the head was asked for.
+            # Repeat if the replica was suspected after the head was requested.
             while seq is None or replica.seq < seq or replica.is_forked:
                 seq, suspicions = replica.seq, self._suspicions
-                await self._hold_against_head(read_already)
+                await self._check_head(read_already)
                 if suspicions == self._suspicions:
                     replica.is_forked = False
                 read_already = False
         except (Forked, Trimmed) as cause:
             await self._rebuild(cause)
 
-    async def _hold_against_head(self, read_already: bool) -> None:
-        """Bring the replica to the journal's end, wherever that is. Raises Forked, Trimmed.
+    async def _check_head(self, read_already: bool) -> None:
+        """Bring the replica to the journal's head. Raises Forked, Trimmed.
 
-        Where it was `read_already` and has not grown since, it is not read again.
+        If the journal was `read_already` and has not grown since, it is not read again.
         """
         replica = self._replica
         for _ in range(REPLAYS):
@@ -278,26 +298,26 @@ class Applying:
                 await replica.catch_up(self._journal)
             if replica.seq >= record.seq:
                 return
-            # The head was lost before it was read: what of it was here the new head tells.
-        told = f"the journal ends at seq {replica.seq}, before its head"
-        raise Forked(f"model {replica.id!r}: {told}")
+            # The store lost this head before the read. Compare with the head it has now.
+        problem = f"the journal ends at seq {replica.seq}, before its head"
+        raise Forked(f"model {replica.id!r}: {problem}")
 
     async def _rebuild(self, cause: Forked | Trimmed) -> None:
-        """Throw the replica's state away for the journal's. Raises ModelChanged.
+        """Discard the replica's state and rebuild it from the journal. Raises ModelChanged.
 
-        One that was overtaken by the trimming may have been forked as well: nobody is served of
-        it, either.
+        A replica that needs trimmed entries may be forked as well. So it, too, stops serving until
+        it is rebuilt.
         """
         replica = self._replica
         replica.is_forked = True
         if isinstance(cause, Forked):
             log.warning("%s; rebuilding it from the journal", cause)
-            replica.trail.is_parted = True
-            take_back(replica.watched)
+            replica.trail.has_diverged = True
+            clear_outcomes(replica.watched)
             self.listener.on_fork(replica.id)
         else:
             log.warning(
-                "model %r: %s, this replica stands at seq %d; loading it anew",
+                "model %r: %s, this replica is at seq %d; reloading it from the journal",
                 replica.id,
                 cause,
                 replica.seq,
@@ -307,5 +327,6 @@ class Applying:
         if record.incarnation != replica.incarnation:
             raise ModelChanged(replica.id) from None
         lost = await replica.rebuild(record, self._journal)
-        replica.is_forked = suspicions != self._suspicions  # who suspects it looks again
+        # Whatever suspected the replica during the rebuild also requests a read of the head.
+        replica.is_forked = suspicions != self._suspicions
         self.listener.on_loss(lost)

@@ -1,55 +1,88 @@
-"""How a replica obeys a control in its place: what it names is fetched, then it is applied."""
+"""Apply one control record to a replica: fetch what the control names, then execute it."""
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol, Self
 
 from dualstream.service.journal.protocol import Journal
 from dualstream.service.journal.record import Control
-from dualstream.service.replica.controls import ControlOutcome, copy_needed_by, obey, takes_up
-from dualstream.service.replica.quarantine import held_pieces, learn_held
+from dualstream.service.replica.control_outcomes import ControlOutcomes
+from dualstream.service.replica.controls import (
+    ControlOutcome,
+    Subject,
+    apply_to,
+    copy_needed_by,
+    learns_quarantine,
+)
+from dualstream.service.replica.quarantine import Resuming, learn_quarantined, read_quarantine
 from dualstream.service.replica.state import ModelState, UnreadableCopy, read_copy
-
-if TYPE_CHECKING:
-    from dualstream.service.replica.replica import Replica
+from dualstream.service.replica.window_losses import ServedLosses
 
 log = logging.getLogger("dualstream.obeying")
 
-# Kinds of controls after which the retained rows are others than the last that were learned.
+# Kinds of controls that change which rows are retained.
 _OTHER_ROWS = ("rollback", "unlearn", "pause")
 
 
-async def apply_control(replica: "Replica", control: Control, journal: Journal) -> ControlOutcome:
-    """Let a replica obey the control that comes next.
+class ControlTarget(Subject, Resuming, Protocol):
+    """What `apply_control` needs of a replica."""
 
-    In a thread, as it may take long: a new member learns the retained rows. Raises UnreadableCopy
-    and Trimmed, before anything is changed.
+    @property
+    def spec(self) -> dict[str, Any]:
+        """The resolved specification."""
+
+    losses: ServedLosses
+    verdicts: ControlOutcomes
+    refused_controls: int
+    certified_at: float
+    fetched: ModelState | None
+    learned_copy: tuple[ModelState, ServedLosses, int] | None
+
+    @property
+    def state(self) -> ModelState:
+        """The model's state."""
+
+    def still(self) -> AbstractAsyncContextManager[None]:
+        """While entered, no rows are applied."""
+
+    def copied(self) -> Self:
+        """Return an independent copy."""
+
+
+async def apply_control(
+    replica: ControlTarget, control: Control, journal: Journal
+) -> ControlOutcome:
+    """Apply the control that comes next in the journal.
+
+    It runs in a thread because it may take long: a new member learns all retained rows. Raises
+    UnreadableCopy and Trimmed; nothing has changed then.
     """
     digest = copy_needed_by(replica, control)
     if digest is not None:
         try:
             replica.fetched = await fetch_copy(replica, digest, journal)
         except UnreadableCopy:
-            # Gone with the record itself, which was trimmed meanwhile? Raises Trimmed.
+            # If the control record itself was trimmed, the copy went with it: this raises Trimmed.
             await journal.read(replica.id, replica.incarnation, replica.seq, 1)
             raise
-    if takes_up(replica, control):
-        replica.taken_up = await _take_up(replica, journal)
+    if learns_quarantine(replica, control):
+        replica.learned_copy = await _learn_in_copy(replica, journal)
     async with replica.still():
-        verdict = await asyncio.to_thread(obey, replica, control)
+        verdict = await asyncio.to_thread(apply_to, replica, control)
         replica.seq += 1
         replica.certified_at = float("-inf")
-        _note(replica, control, verdict)
+        _record(replica, control, verdict)
     return verdict
 
 
-def _note(replica: "Replica", control: Control, verdict: ControlOutcome) -> None:
-    """Keep what is beside the state, and count a refusal."""
+def _record(replica: ControlTarget, control: Control, verdict: ControlOutcome) -> None:
+    """Keep the outcome, which is not part of the state, and count a refusal."""
     replica.verdicts.keep(replica.seq, control, verdict)
     if verdict.refusal is not None:
         replica.refused_controls += 1
         log.warning(
-            "model %r: %s at seq %d is refused: %s",
+            "model %r: control %s at seq %d was refused: %s",
             replica.id,
             control.kind,
             replica.seq,
@@ -59,21 +92,23 @@ def _note(replica: "Replica", control: Control, verdict: ControlOutcome) -> None
         replica.losses.forget()
 
 
-async def _take_up(replica: "Replica", journal: Journal) -> "tuple[Replica, int]":
-    """A copy of the replica that has learned the rows in quarantine, and how many these were.
+async def _learn_in_copy(
+    replica: ControlTarget, journal: Journal
+) -> tuple[ModelState, ServedLosses, int]:
+    """Learn the quarantined rows in a copy of the state. Return the copy and the number of rows.
 
-    It learns them piece by piece. The replica stays as it is meanwhile, and predicts: where the
-    journal cannot be read to their end, nothing has changed.
+    The replica keeps its state and serves predictions. If the journal cannot be read to the end of
+    the quarantine, nothing has changed.
     """
     async with replica.still():
         copy, learned = await asyncio.to_thread(replica.copied), 0
-    async for some in held_pieces(replica, journal):
-        learned += await asyncio.to_thread(learn_held, copy, some)
-    return copy, learned
+    async for some in read_quarantine(replica, journal):
+        learned += await asyncio.to_thread(learn_quarantined, copy, some)
+    return copy.state, copy.losses, learned
 
 
-async def fetch_copy(replica: "Replica", digest: str, journal: Journal) -> ModelState:
-    """The state in a copy of the replica's model. Raises UnreadableCopy."""
+async def fetch_copy(replica: ControlTarget, digest: str, journal: Journal) -> ModelState:
+    """Read the state copy with this digest. Raises UnreadableCopy."""
     data = await journal.copy_get(replica.id, replica.incarnation, digest)
     try:
         state, *_ = await asyncio.to_thread(

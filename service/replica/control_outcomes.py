@@ -1,8 +1,8 @@
-"""What became of a model's last controls, to be told again when their requests are repeated.
+"""Outcomes of a model's last controls, for repeated requests.
 
-Kept beside the state, as first answers are, and carried along by snapshots: so whichever worker a
-repetition meets knows whether the control was done or refused, and so does whoever asked for one
-that his replica has come past by a snapshot.
+They are bookkeeping next to the state, as first responses are, and snapshots carry them. So every
+worker can answer a repeated control request. So can a replica that passed its own control by
+loading a snapshot.
 """
 
 from collections.abc import Mapping
@@ -15,12 +15,12 @@ from dualstream.service.journal.record import Control
 from dualstream.service.replica.controls import ControlOutcome
 from dualstream.solvers import CorruptState
 
-# Those whose fields are part of what is told, or say whose the control is.
+# Kinds whose fields are part of the answer, or identify the control.
 _WITH_FIELDS = ("rollback", "resume", "refit")
 
 
-class Told(msgspec.Struct, frozen=True, array_like=True):
-    """A verdict, and what the control asked for."""
+class KeptOutcome(msgspec.Struct, frozen=True, array_like=True):
+    """Outcome of a control, with the fields of the control."""
 
     seq: int
     kind: str
@@ -30,63 +30,66 @@ class Told(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def verdict(self) -> ControlOutcome:
-        """Without the member that was added or promoted, which has gone on since."""
+        """The outcome, without the added or promoted member: that member has changed since."""
         return ControlOutcome(self.refusal, rows=self.rows)
 
 
 class ControlOutcomes:
-    """Those of the last controls, by their seqs; `kept` of them."""
+    """Outcomes of the last `kept` controls, by seq."""
 
     __slots__ = ("_by_seq", "_kept")
 
     def __init__(self, kept: int) -> None:
         self._kept = kept
-        self._by_seq: dict[int, Told] = {}
+        self._by_seq: dict[int, KeptOutcome] = {}
 
     def __len__(self) -> int:
         return len(self._by_seq)
 
-    def at(self, seq: int) -> Told | None:
-        """Of the control at `seq`, if it is kept."""
+    def at(self, seq: int) -> KeptOutcome | None:
+        """Return the outcome of the control at `seq`, if it is kept."""
         return self._by_seq.get(seq)
 
     def of(self, seq: int, control: Control) -> ControlOutcome | None:
-        """What became of this control, appended at `seq`, if it is kept.
+        """Return the outcome of this control, appended at `seq`, if it is kept.
 
-        Another one stands there where the journal has lost this one since.
+        If the journal lost the control, another one may have its seq: then None.
         """
-        told = self.at(seq)
-        if told is None or (told.kind, told.fields) != (control.kind, _fields_kept(control)):
+        outcome = self.at(seq)
+        if outcome is None or (outcome.kind, outcome.fields) != (
+            control.kind,
+            _fields_kept(control),
+        ):
             return None
-        return told.verdict
+        return outcome.verdict
 
     def keep(self, seq: int, control: Control, verdict: ControlOutcome) -> None:
         fields = _fields_kept(control)
-        self._put(Told(seq, control.kind, verdict.refusal, verdict.rows, fields))
+        self._put(KeptOutcome(seq, control.kind, verdict.refusal, verdict.rows, fields))
 
-    def _put(self, told: Told) -> None:
-        self._by_seq[told.seq] = told
+    def _put(self, outcome: KeptOutcome) -> None:
+        self._by_seq[outcome.seq] = outcome
         while len(self._by_seq) > self._kept:
             del self._by_seq[next(iter(self._by_seq))]
 
     def state(self) -> dict[str, np.ndarray]:
-        """As arrays; none where nothing is kept."""
+        """Return the outcomes as arrays; no arrays if no outcome is kept."""
         if not self._by_seq:
             return {}
-        told = msgspec.json.encode(list(self._by_seq.values()), order="sorted")
-        return {"told": np.frombuffer(told, np.uint8).copy()}
+        outcome = msgspec.json.encode(list(self._by_seq.values()), order="sorted")
+        return {"told": np.frombuffer(outcome, np.uint8).copy()}
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Hold these; none where there are none. Raises CorruptState."""
+        """Restore from arrays; without arrays no outcome is kept. Raises CorruptState."""
         self._by_seq.clear()
         if "told" not in arrays:
             return
         try:
-            found = msgspec.json.decode(arrays["told"].tobytes(), type=list[Told])
+            found = msgspec.json.decode(arrays["told"].tobytes(), type=list[KeptOutcome])
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise CorruptState(f"the kept verdicts are damaged: {error}") from error
-        for told in found:
-            self._put(told)
+            raise CorruptState(f"the kept control outcomes are damaged: {error}") from error
+        for outcome in found:
+            self._put(outcome)
 
 
 def _fields_kept(control: Control) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""Control records: what each kind holds and does, all in one table.
+"""Control records: the fields and the effect of each kind, in one table.
 
-A control takes one seq and is applied exactly in its place. One that cannot be done where it stands
-(two workers added the same member) changes nothing and is refused, by every replica alike. A kind
-or a field of a later version stops the replica: what this version does not know it must not skip.
+A control takes one seq and is applied exactly there. A control that cannot be done at its seq, such
+as the second of two that add the same member, changes nothing. Every replica refuses it alike. A
+kind or field of a later version stops the replica, because skipping it gives another state.
 """
 
 from collections.abc import Callable, Mapping
@@ -34,21 +34,21 @@ from dualstream.solvers import (
 
 @dataclass(frozen=True, slots=True)
 class ControlOutcome:
-    """What became of a control: it was done, or refused with a sentence and nothing has changed."""
+    """Outcome of a control: done, or refused with a reason and without any change."""
 
     refusal: str | None = None
     member: MemberView | None = None
-    """The member that was added or promoted, as it stood right after."""
+    """The added or promoted member, as it was right after the control."""
     rows: int | None = None
-    """How many rows of a refit were still retained, or of a quarantine were learned."""
+    """Rows of a refit that were still retained, or quarantined rows that were learned."""
 
 
 Arrays = Mapping[str, np.ndarray]
-"""The numbers that come with an order, by name."""
+"""Arrays of a control, by name."""
 
 
 class Subject(Protocol):
-    """What a control is applied to: a replica."""
+    """What a control changes: a replica."""
 
     id: str
     learner: Learner
@@ -56,109 +56,110 @@ class Subject(Protocol):
     rejected: int
     guarding: Guarding | None
     seq: int
-    """Of the record before the control."""
+    """The seq before the control's own."""
 
-    def become(self, digest: str, seq: int) -> None:
-        """Take on the state of this copy, of some `seq`, which was fetched before."""
+    def restore_copy(self, digest: str, seq: int) -> None:
+        """Replace the state by the fetched copy with this digest, taken at `seq`."""
 
-    def take_up(self) -> int:
-        """Take on the state that learned the rows in quarantine, as many as it says."""
+    def adopt_copy(self) -> int:
+        """Replace the state by the copy that learned the quarantined rows. Return their number."""
 
 
 class PauseError(Exception):
-    """A control of a pause that is not, or of another one."""
+    """The control refers to a pause that is not in force."""
 
 
 class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The fields of a control."""
+    """Fields of a control record."""
 
 
 class MemberAdd(Order, frozen=True):
-    """A new member; `spec` is resolved, `name` None where the learner shall choose one."""
+    """Add a member. `spec` is resolved. If `name` is None, the learner chooses one."""
 
     spec: dict[str, Any]
     name: str | None = None
 
 
 class MemberRemove(Order, frozen=True):
-    """A member goes."""
+    """Remove a member."""
 
     name: str
 
 
 class Promote(Order, frozen=True):
-    """One member is served alone."""
+    """Serve one member alone."""
 
     name: str
 
 
 class Demote(Order, frozen=True):
-    """All members are served again."""
+    """Serve all members again."""
 
 
 class Unlearn(Order, frozen=True):
-    """The sample of an id is unlearned: each retained row that has it."""
+    """Unlearn every retained row of one sample id."""
 
     sample: Annotated[str, msgspec.Meta(pattern=f"^[0-9a-f]{{{2 * DIGEST_BYTES}}}$")]
-    """The digest of the id, in hex."""
+    """Digest of the id, in hex."""
 
 
 class Rollback(Order, frozen=True):
-    """The state becomes what it was at `seq`: the copy of this digest. The journal goes on."""
+    """Replace the state by the copy with this digest, taken at `seq`. The journal continues."""
 
     digest: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
     seq: int
     version: str | None = None
-    """The name by which it was asked for."""
+    """Name of the version that the client requested."""
 
 
 class Pause(Order, frozen=True):
-    """The rollback of a pause: the state becomes what it was at `seq`, when nothing was wrong yet.
+    """Rollback after a guard trip: restore the state at `seq`, before the data went wrong.
 
-    Without a digest there is no such state any more, and learning pauses where it stands.
+    Without a digest no such state exists, and learning pauses with the current state.
     """
 
     since: int
-    """The record at which learning paused."""
+    """Seq at which learning paused."""
     seq: int | None = None
     digest: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")] | None = None
 
 
 class Resume(Order, frozen=True):
-    """Learning goes on; the rows in quarantine are learned first, or forgotten."""
+    """End a pause. The quarantined rows are learned first, or dropped."""
 
     since: int
-    """The record at which it paused."""
+    """Seq at which learning paused."""
     rows: Literal["learn", "drop"]
 
 
 class Refit(Order, frozen=True, omit_defaults=True):
-    """What was computed of the window at `seq`: `DUALS`, a `SOLUTION`, or `WEIGHTS`."""
+    """Result of a refit of the window at `seq`: `DUALS`, a `SOLUTION` or `WEIGHTS`."""
 
     job: str
     seq: int
     method: str
     records: int | None = None
-    """Of weights: how many rows had been learned or rejected by the state at `seq`."""
+    """For weights: rows that the state at `seq` had learned or rejected."""
 
 
 def control_of(order: Order, arrays: Arrays | None = None) -> Control:
-    """The control that holds this order, and the numbers that come with it."""
+    """Encode an order and its arrays as a control."""
     return Control(_KIND_OF[type(order)], msgspec.to_builtins(order), dict(arrays or {}))
 
 
 def check_control(subject: Subject, control: Control) -> None:
-    """Raise UnknownRecord for what this version does not know; nothing has been applied then."""
+    """Raise UnknownRecord for anything that this version does not know, before it is applied."""
     kind, order = _read(subject, control)
     try:
         kind.check(subject, order)
     except InvalidSpec as error:
-        # It was good where it was journalled: to refuse it here would be another state than there.
+        # The version that journalled the control accepted it. Refusing it here gives another state
+        # than there.
         raise _unknown(subject, control, f"{error}, which") from error
 
 
-def obey(subject: Subject, control: Control) -> ControlOutcome:
-    """Apply a control that `check_control` let pass, or that this version wrote."""
+def apply_to(subject: Subject, control: Control) -> ControlOutcome:
+    """Apply a control that passed `check_control`, or that this version wrote."""
     kind, order = _read(subject, control)
     try:
         if kind.take is not None:
@@ -169,45 +170,47 @@ def obey(subject: Subject, control: Control) -> ControlOutcome:
 
 
 def copy_named_by(control: Control) -> str | None:
-    """The digest of the copy that a control restores."""
+    """Digest of the copy that a control restores."""
     if control.kind not in ("rollback", "pause"):
         return None
-    digest = control.fields.get("digest")  # none in one that a later version wrote
+    digest = control.fields.get("digest")  # a later version may write none
     return None if digest is None else str(digest)
 
 
-def stands_alone(control: Control) -> bool:
-    """Whether what is learned before it must have come to an end where it is obeyed.
+def needs_own_run(control: Control) -> bool:
+    """Must all earlier records be applied before this control is prepared?
 
-    Names come into the state in its place, and what cannot be fetched stops the replica before it.
+    A rollback must be alone: feature names belong to the state before or after it, and a copy that
+    cannot be fetched stops the replica right before it. A resume must be alone: reading the
+    quarantine compares the replica's chain, which is current only between two entries.
     """
     return control.kind == "resume" or copy_named_by(control) is not None
 
 
-def takes_up(subject: Subject, control: Control) -> bool:
-    """Whether the rows in quarantine have to be read before the control is obeyed here."""
+def learns_quarantine(subject: Subject, control: Control) -> bool:
+    """Must the quarantined rows be learned before this control is applied here?"""
     if control.kind != "resume" or control.fields["rows"] != "learn":
         return False
     return why_not_resumed(subject, control.fields["since"]) is None
 
 
 def why_not_resumed(subject: Subject, since: int) -> str | None:
-    """Why the pause that began at `since` cannot be ended; None where it can."""
+    """Reason why the pause that began at `since` cannot be ended, or None."""
     pauses = None if subject.guarding is None else subject.guarding.pauses
     if pauses is None or pauses.since != since:
         return f"learning is not paused since seq {since}"
     if pauses.needs_rollback:
-        return "the state has not gone back to a good one yet"
+        return "the state was not rolled back to a good one yet"
     return None
 
 
 def paused_at(subject: Subject) -> int:
-    """The record at which learning paused; 0 while it goes on."""
+    """Seq at which learning paused; 0 if it is not paused."""
     return 0 if subject.guarding is None else subject.guarding.pauses.since
 
 
 def copy_needed_by(subject: Subject, control: Control) -> str | None:
-    """The digest of the copy that has to be fetched before the control is obeyed here."""
+    """Digest of the copy to fetch before this control is applied here."""
     digest = copy_named_by(control)
     if digest is None or why_no_way_back(subject, control.fields["seq"]) is not None:
         return None
@@ -215,26 +218,26 @@ def copy_needed_by(subject: Subject, control: Control) -> str | None:
 
 
 def why_no_way_back(subject: Subject, seq: int) -> str | None:
-    """Why there is no way back to the state at `seq`; None where there is.
+    """Reason why the state at `seq` cannot be restored, or None.
 
-    Where the journal has not come so far it has lost the records of that state, and others are
-    going to stand in their places.
+    If `seq` is beyond the journal's end, the journal has lost the records of that state. Other
+    records will get their seqs.
     """
     if seq > subject.seq:
-        return f"there is no way back to seq {seq} from seq {subject.seq}, before it"
+        return f"cannot go back to seq {seq}: the model is only at seq {subject.seq}"
     return why_forgotten(subject, seq)
 
 
 def why_forgotten(subject: Subject, seq: int) -> str | None:
-    """Why nobody goes back to the state at `seq`: it knew a sample that was unlearned since."""
+    """Reason why the state at `seq` must stay forgotten: a sample was unlearned after it."""
     since = subject.retained.unlearned_seq
     if seq >= since:
         return None
-    return f"a sample was unlearned at seq {since}: there is no way back to seq {seq}, before it"
+    return f"cannot go back to seq {seq}: a sample was unlearned at seq {since}"
 
 
 def find_member(learner: MemberLearner, name: str) -> MemberView | None:
-    """The member of this name."""
+    """Return the member of this name."""
     return next((view for view in learner.members() if view.name == name), None)
 
 
@@ -272,17 +275,17 @@ def _member_add(subject: Subject, order: MemberAdd) -> MemberView | None:
     learner = _members_of(subject)
     named = {} if order.name is None else {"name": order.name}
     name = learner.add_member(order.spec | named)
-    _norm_is_another(subject)
+    _reset_norm_history(subject)
     return find_member(learner, name)
 
 
 def _member_remove(subject: Subject, order: MemberRemove) -> None:
     _members_of(subject).remove_member(order.name)
-    _norm_is_another(subject)
+    _reset_norm_history(subject)
 
 
-def _norm_is_another(subject: Subject) -> None:
-    """Weights have come, gone or been solved for: what their norm was says nothing about it."""
+def _reset_norm_history(subject: Subject) -> None:
+    """Restart the guard's history of weight norms: a control changed the weights."""
     if subject.guarding is not None:
         subject.guarding.guard.begin_anew(subject.seq + 1, "norm")
 
@@ -309,32 +312,32 @@ def _unlearn(subject: Subject, order: Unlearn) -> None:
 def _rollback(subject: Subject, order: Rollback) -> None:
     if (why_not := why_no_way_back(subject, order.seq)) is not None:
         raise UnlearningError(why_not)
-    subject.become(order.digest, order.seq)
+    subject.restore_copy(order.digest, order.seq)
 
 
 def _pause(subject: Subject, order: Pause) -> None:
     guarding = subject.guarding
     if guarding is None or guarding.pauses.since != order.since or guarding.pauses.is_settled:
-        raise PauseError(f"no rollback is due of a pause since seq {order.since}")
+        raise PauseError(f"no pause since seq {order.since} awaits a rollback")
     if order.digest is None or order.seq is None:
         guarding.pauses.settle(order.since)
         return
     if (why_not := why_no_way_back(subject, order.seq)) is not None:
         raise UnlearningError(why_not)
-    subject.become(order.digest, order.seq)
+    subject.restore_copy(order.digest, order.seq)
 
 
 def _resume(subject: Subject, order: Resume, arrays: Arrays) -> int:
     if (why_not := why_not_resumed(subject, order.since)) is not None:
         raise PauseError(why_not)
     assert subject.guarding is not None
-    learned = subject.take_up() if order.rows == "learn" else 0
+    learned = subject.adopt_copy() if order.rows == "learn" else 0
     subject.guarding.resume(subject.seq + 1, order.rows == "learn")
     return learned
 
 
 def records_of(subject: "Subject") -> int:
-    """How many rows the state has learned or rejected."""
+    """Number of rows that the state has learned or rejected."""
     return subject.learner.samples + subject.rejected
 
 
@@ -346,33 +349,36 @@ def _refit(subject: Subject, order: Refit, arrays: Arrays) -> int | None:
     since = subject.retained.unlearned_seq
     if order.seq < since:
         raise RefitError(
-            f"a sample was unlearned at seq {since}, and it was computed of seq {order.seq}, "
-            "when that was still there"
+            f"a sample was unlearned at seq {since}; the refit is of seq {order.seq}, "
+            "where the model still had that sample"
         )
     if order.records is not None:
         _check_follows(subject, order.seq, order.records, int(arrays["rows"][0]))
     retained = enter_refit(subject.learner, arrays)
     if order.records is not None:
-        # Or a guard would take the solution for something wrong, and go back to before it.
-        _norm_is_another(subject)
+        # Otherwise the guard compares the solution's norm with the old history and trips.
+        _reset_norm_history(subject)
     return retained
 
 
 def _check_follows(subject: Subject, seq: int, records: int, rows: int) -> None:
-    """Raise RefitError unless only rows came since `seq`, and fewer than the weights are of.
+    """Raise RefitError unless only rows came after `seq`, fewer than `rows`.
 
-    Weights say nothing of the state that they were computed of: these counts do. A rollback takes
-    rows away and a seq of its own, and any other control takes a seq without a row.
+    `rows` is the number of rows that the weights were computed from. Weights do not show which
+    state they came from; these counts do. A rollback removes rows and takes a seq of its own. Any
+    other control takes a seq without a row.
     """
     since = subject.seq - seq
     if since < 0:
-        raise RefitError(f"the journal has lost records up to seq {seq}, of which it was computed")
+        raise RefitError(f"the journal has lost records up to seq {seq}, which the refit used")
     if records_of(subject) - records != since:
         raise RefitError(
-            f"the model was changed by hand since seq {seq}, of which the weights were computed"
+            f"the model was changed by hand after seq {seq}, where the weights were computed"
         )
     if since >= rows:
-        raise RefitError(f"{since} rows came since, as many as the weights were computed of")
+        raise RefitError(
+            f"{since} rows came since, at least as many as the weights were computed from"
+        )
 
 
 def _nothing(subject: Subject, order: Any) -> None:
@@ -385,13 +391,13 @@ class Kind:
 
     fields: type[Order]
     do: Callable[[Subject, Any], MemberView | None] = _nothing
-    """MemberError, InvalidSpec, UnlearningError, PauseError: refused, and nothing has changed."""
+    """MemberError, InvalidSpec, UnlearningError, PauseError: refused, nothing changed."""
     check: Callable[[Subject, Any], None] = _nothing
-    """Looks at nothing but the model's spec; its InvalidSpec stops the replica."""
+    """Reads nothing but the model's spec. Its InvalidSpec stops the replica."""
     arrays: tuple[tuple[str, ...], ...] = ((),)
-    """The numbers that have to come with it: those of one of these names."""
+    """Sets of array names; the control must carry one of these sets."""
     take: Callable[[Subject, Any, Arrays], int | None] | None = None
-    """As `do`, and tells of how many rows, where it is known. RefitError, too: it is refused."""
+    """As `do`, for a control with arrays; returns a number of rows. RefitError also refuses."""
 
 
 KINDS = {

@@ -1,4 +1,4 @@
-"""What journalled entries hold: rows as a learner takes them, controls, names, keys and ids."""
+"""Decode journal entries: batches of rows, controls, feature names, keys and ids."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -15,36 +15,36 @@ from dualstream.service.journal.record import (
     decode_merged,
     holds_control,
 )
-from dualstream.service.replica.first_responses import AskedIn
-from dualstream.service.replica.retained_ids import NOBODY, Named
+from dualstream.service.replica.first_responses import KeyedRequests
+from dualstream.service.replica.retained_ids import NO_IDS, Named
 from dualstream.solvers import Batch, shared_ones
 
 
 class Content(NamedTuple):
-    """What consecutive entries hold.
+    """Content of consecutive entries.
 
     names    of features
-    records  beyond those already applied; the rows between two controls are one batch
-    asked    the requests with a key
-    named    where they may be unlearned, the rows with an id
+    records  those not yet applied; all rows between two controls form one batch
+    asked    requests with a key
+    named    rows with an id, if the model can unlearn
     """
 
     names: list[tuple[int, str]]
     records: list[Batch | Control]
-    asked: AskedIn
+    asked: KeyedRequests
     named: Named
 
 
-def content_beyond(
+def content_after(
     seq: int,
     entries: Sequence[Entry],
     dim: int,
     check: Callable[[Control], None],
     can_unlearn: bool,
 ) -> Content:
-    """The content of consecutive entries for a model of this width that stands at `seq`.
+    """Decode consecutive entries for a model of width `dim` whose state is at `seq`.
 
-    Controls are held against `check`, those already applied too, before anything is returned.
+    Every control passes `check` before anything is returned, including controls already applied.
     Raises CorruptRecord, UnknownRecord.
     """
     parts, blocks = decoded(entries)
@@ -67,32 +67,30 @@ def content_beyond(
             batch = as_batch(block, dim)
             run.append(batch[skipped:] if skipped else batch)
     records += [Batch.concat(run)] if run else []
-    named = Named.within(parts, first_seq) if can_unlearn else NOBODY
-    return Content(names, records, AskedIn(parts, first_seq), named)
+    named = Named.within(parts, first_seq) if can_unlearn else NO_IDS
+    return Content(names, records, KeyedRequests(parts, first_seq), named)
 
 
 def as_batch(rows: Rows, dim: int) -> Batch:
-    """Journalled rows as the learner takes them."""
+    """Convert journalled rows to a learner's batch."""
     weights = shared_ones(len(rows)) if rows.weights is None else rows.weights
-    assert rows.labels is not None  # only rows that wait for their labels have none
+    assert rows.labels is not None  # only rows that wait for a label have none
     labels, classes = labels_and_classes(rows.labels)
     columns = (rows.indptr, rows.indices, rows.values, labels, weights)
     return Batch.of_columns(*columns, dim, classes, rows.served_scores)
 
 
-def parted_at(
-    entries: Sequence[Entry], stands_alone: Callable[[Control], bool]
+def split_at(
+    entries: Sequence[Entry], needs_own_run: Callable[[Control], bool]
 ) -> list[Sequence[Entry]]:
-    """Runs of consecutive entries, in which each control that `stands_alone` does.
-
-    A rollback has to: names come into the state in its place, and what cannot be fetched stops the
-    replica before it.
-    """
+    """Split consecutive entries into runs: a control with `needs_own_run` is a run of its own."""
     alone = [
         n
         for n, entry in enumerate(entries)
         if holds_control(entry.body)
-        and any(isinstance(block, Control) and stands_alone(block) for block in decoded([entry])[1])
+        and any(
+            isinstance(block, Control) and needs_own_run(block) for block in decoded([entry])[1]
+        )
     ]
     if not alone:
         return [entries]
@@ -101,13 +99,13 @@ def parted_at(
 
 
 def decoded(entries: Sequence[Entry]) -> tuple[Parts, list[Rows | Control]]:
-    """The records of consecutive entries. Raises RecordError, which names the entry."""
+    """Decode consecutive entries. Raises RecordError, which names the entry."""
     try:
         parts, blocks = decode_merged(b"".join(entry.body for entry in entries))
         records = sum(1 if isinstance(block, Control) else len(block) for block in blocks)
         expected = entries[-1].seq + 1 - entries[0].first_seq
         if records != expected:
-            raise CorruptRecord(f"{records} records where there have to be {expected}")
+            raise CorruptRecord(f"{records} records instead of {expected}")
     except RecordError as error:
         if len(entries) == 1:
             raise type(error)(f"the entry at seq {entries[0].seq}: {error}") from error

@@ -1,7 +1,7 @@
-"""The names of hashed features, as the journal told them: part of a model's state.
+"""Names of hashed features, as recorded in the journal. Part of a model's state.
 
-Pairs of place and name ride along with the rows in which a worker saw the name first. A replica
-keeps the first 65,536 of them, and of a place the first name.
+A worker journals a pair of index and name with the rows in which it first saw the name. A replica
+keeps the first 65,536 names, and the first name of each index.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,7 +17,7 @@ _PLACE_BYTES = 28
 
 
 class FeatureNames:
-    """place -> name."""
+    """Feature index -> name."""
 
     __slots__ = ("_by_place", "_text_bytes")
 
@@ -30,12 +30,12 @@ class FeatureNames:
 
     @property
     def bytes_held(self) -> int:
-        """What the names take of memory, each counted: they may be long or short as they come."""
+        """Memory in bytes. Each name is measured, because lengths vary."""
         by_place = self._by_place
         return getsizeof(by_place) + len(by_place) * _PLACE_BYTES + self._text_bytes
 
     def keep(self, pairs: Iterable[tuple[int, str]]) -> None:
-        """Keep these names, as long as there is room, where the place has none yet."""
+        """Add names of indices that have none yet, up to MAX_NAMES."""
         for place, name in pairs:
             if len(self._by_place) >= MAX_NAMES:
                 return
@@ -44,21 +44,21 @@ class FeatureNames:
                 self._text_bytes += getsizeof(name)
 
     def copy(self) -> "FeatureNames":
-        """The names as they are now."""
+        """Return a copy."""
         names = FeatureNames()
         names._by_place, names._text_bytes = dict(self._by_place), self._text_bytes
         return names
 
     def get(self, place: int) -> str | None:
-        """The name of the feature at `place` (from 0)."""
+        """Name of the feature at index `place`, which counts from 0."""
         return self._by_place.get(place)
 
     def first(self, most: int) -> list[str]:
-        """The names that came first."""
+        """The first `most` names, in order of arrival."""
         return list(islice(self._by_place.values(), most))
 
     def state(self) -> State:
-        """As arrays, in the order in which the names came."""
+        """Return the names as arrays, in order of arrival."""
         encoded = [name.encode("utf-8", "surrogatepass") for name in self._by_place.values()]
         return {
             "places": np.array(list(self._by_place), np.int64),
@@ -67,7 +67,7 @@ class FeatureNames:
         }
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Be in this state; without arrays there are no names. Raises CorruptState."""
+        """Restore from arrays; without arrays there are no names. Raises CorruptState."""
         if not state:
             self._by_place, self._text_bytes = {}, 0
             return
@@ -81,4 +81,4 @@ class FeatureNames:
             self._by_place = dict(zip(state["places"].tolist(), names, strict=True))
             self._text_bytes = sum(map(getsizeof, self._by_place.values()))
         except (KeyError, ValueError, TypeError) as error:
-            raise CorruptState(f"the names of the features are damaged: {error!r}") from error
+            raise CorruptState(f"the feature names are damaged: {error!r}") from error

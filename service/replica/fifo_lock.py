@@ -1,56 +1,59 @@
-"""A lock that is taken at once where it is free, by who is no coroutine, too."""
+"""FIFO lock that callbacks can take without awaiting."""
 
 import asyncio
 from collections import deque
 
 
 class FifoLock:
-    """Held by one at a time, in the order in which they came for it.
+    """Mutual exclusion in order of arrival.
 
-    Whoever has done with it hands it on: nobody comes in between.
+    `release` hands the lock to the next waiter directly, so no later caller can overtake it.
     """
 
-    __slots__ = ("_is_held", "_waiting")
+    __slots__ = ("_is_taken", "_waiting")
 
     def __init__(self) -> None:
-        self._is_held = False
+        self._is_taken = False
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     @property
     def is_held(self) -> bool:
-        """Whether anybody has it."""
-        return self._is_held
+        """Is the lock taken?"""
+        return self._is_taken
 
-    def take(self) -> bool:
-        """Have it now; False where another one has."""
-        if self._is_held:
+    def try_acquire(self) -> bool:
+        """Take the lock if it is free. Return whether it was."""
+        if self._is_taken:
             return False
-        self._is_held = True
+        self._is_taken = True
         return True
 
-    def wait(self) -> "asyncio.Future[None]":
-        """Done once the caller has it, which another one has now. Who leaves cancels it before."""
+    def enqueue(self) -> "asyncio.Future[None]":
+        """Wait for a lock that is taken: the future is done when the caller has it.
+
+        Cancel the future to leave the queue.
+        """
         future = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
         return future
 
-    def hand_on(self) -> None:
-        """Let the next one have it that has not left, or nobody."""
+    def release(self) -> None:
+        """Hand the lock to the next waiter that was not cancelled, or free it."""
         while self._waiting:
             future = self._waiting.popleft()
             if not future.done():
                 future.set_result(None)
                 return
-        self._is_held = False
+        self._is_taken = False
 
-    async def taken(self) -> None:
-        """Return once the caller has it."""
-        if self.take():
+    async def acquire(self) -> None:
+        """Take the lock, waiting if needed."""
+        if self.try_acquire():
             return
-        future = self.wait()
+        future = self.enqueue()
         try:
             await future
         except asyncio.CancelledError:
-            if not future.cancelled():  # it was handed over, and he left before he knew
-                self.hand_on()
+            if not future.cancelled():  # cancelled after the lock was handed over
+                self.release()
             raise

@@ -1,8 +1,8 @@
-"""What a model answered to its last requests with a key, to be answered again when repeated.
+"""First responses of a model's last requests with an idempotency key.
 
-Every replica computes it from what it applies, so that whichever worker a repetition meets, and one
-that was started since, has the first answer. It is bookkeeping beside the state: nothing that is
-learned depends on it, and how much is kept is a setting.
+A repeated request gets the first response. Every replica computes these responses from the entries
+it applies, so any worker can answer, also one started later. They are bookkeeping next to the
+state: nothing learned depends on them, and a setting limits their number.
 """
 
 from collections.abc import Iterable, Mapping, Sequence, Sized
@@ -14,43 +14,50 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from dualstream.service.journal.record import ROW_KINDS, KeyKind, Parts
-from dualstream.service.replica.row_sums import FEW, Column, count, mean, places_where, where_not
+from dualstream.service.replica.row_sums import (
+    MIN_ARRAY_ROWS,
+    Column,
+    count,
+    indices_where,
+    mean,
+    where_not,
+)
 from dualstream.solvers import Batch, CorruptState, Outcome, State
 
 MAX_KEPT_ANSWERS = 1000
-"""Requests with a key whose first answers are kept, per model."""
+"""Requests with a key whose first responses are kept, per model."""
 KEPT_ROWS = 100_000
-"""Rows of which score and id are kept, in all: of older requests the sums are."""
+"""Rows whose score and id are kept, per model. Of older requests only the sums are kept."""
 
-Cut = TypeVar("Cut", bytes, list[int], list[bytes])
+Joined = TypeVar("Joined", bytes, list[int], list[bytes])
 
 
 @dataclass(slots=True)
-class Asked:
-    """A request with a key, as it stands in the journal: its rows begin at `first_seq`."""
+class KeyedRequest:
+    """A request with a key in the journal; its rows begin at `first_seq`."""
 
     key: bytes
     first_seq: int
     count: int
     ids: tuple[bytes, ...] = ()
-    """The stored keys of those rows that have an id, in order."""
+    """Stored keys of the rows that have an id, in order."""
 
 
 @dataclass(slots=True)
 class AnsweredRows:
-    """Of the rows of one request, as they were journalled."""
+    """Per-row part of a first response, in journal order."""
 
     scores: Column
     rejected: list[int]
-    """Places of the rows that were not learned."""
+    """Indices of the rows that were not learned."""
     ids: tuple[bytes, ...]
     set_aside: int = 0
-    """So many of the last ones were not tried, as learning paused."""
+    """Number of the last rows that were quarantined because learning was paused."""
 
 
 @dataclass(slots=True)
 class Answer:
-    """What became of the rows that one request brought into the journal, up to `seq`."""
+    """First response: the result of the rows that one request journalled, up to `seq`."""
 
     seq: int
     count: int
@@ -58,17 +65,17 @@ class Answer:
     mistakes: int | None
     loss: float | None
     rows: AnsweredRows | None
-    """None once more rows came since than are kept."""
+    """None after more than KEPT_ROWS later rows."""
 
 
 def answer_without_rows(seq: int, task: str) -> Answer:
-    """To a request that brought no row, as all were known: nothing has to be kept of it."""
+    """Response to a request whose rows were all known already; nothing is kept for it."""
     mistakes = None if task == "regression" else 0
     return Answer(seq, 0, 0, mistakes, None, AnsweredRows([], [], ()))
 
 
 class _Columns(NamedTuple):
-    """What became of the rows of a batch; `rejected` is None where none was."""
+    """Per-row results of a batch; `rejected` is None if no row was rejected."""
 
     scores: Column
     losses: Column
@@ -80,15 +87,15 @@ class _Columns(NamedTuple):
         return _Columns(_listed(self.scores) or (), _listed(self.losses) or (), rejected, wrong)
 
 
-class AskedIn:
-    """The requests with a key among the parts of a body, of which the first is at `first_seq`."""
+class KeyedRequests:
+    """Requests with a key among the parts of a body; the first part begins at `first_seq`."""
 
     def __init__(self, parts: Parts, first_seq: int) -> None:
         self._parts, self._first_seq = parts, first_seq
         self._has_keys = parts.has_keys
 
-    def within(self, first_seq: int, seq: int, most: int) -> list[Asked]:
-        """The last `most` of those whose rows, one at least, all stand in first_seq .. seq."""
+    def within(self, first_seq: int, seq: int, most: int) -> list[KeyedRequest]:
+        """The last `most` requests that have rows, all of them in first_seq .. seq."""
         if not self._has_keys:
             return []
         starts, stops, begins, ends = self._requests
@@ -96,13 +103,13 @@ class AskedIn:
         whole = whole[max(0, len(whole) - most) :]
         chosen = (column[whole].tolist() for column in (starts, stops, begins, ends))
         return [
-            Asked(self._parts.key(start), begin, end - begin, self._ids(start, stop))
+            KeyedRequest(self._parts.key(start), begin, end - begin, self._ids(start, stop))
             for start, stop, begin, end in zip(*chosen, strict=True)
         ]
 
     @cached_property
     def _requests(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Of each request with a key: its first part, the one after its last, its seqs likewise."""
+        """For each request with a key: its first part, its end part, its first seq, its end seq."""
         bounds = np.append(np.flatnonzero(~self._parts.continuing), len(self._parts))
         starts, stops = bounds[:-1], bounds[1:]
         is_keyed = np.isin(self._parts.key_kinds[starts], (KeyKind.REQUEST, KeyKind.CHUNK))
@@ -111,7 +118,7 @@ class AskedIn:
         return starts, stops, seqs[starts], seqs[stops]
 
     def _ids(self, start: int, stop: int) -> tuple[bytes, ...]:
-        """The stored keys of those parts of a request that have an id."""
+        """Stored keys of the parts of a request that have an id."""
         if stop == start + 1:
             return ()
         numbers = np.flatnonzero(np.isin(self._parts.key_kinds[start + 1 : stop], ROW_KINDS))
@@ -119,7 +126,7 @@ class AskedIn:
 
 
 class FirstResponses:
-    """The last answers of one model, by the keys of their requests."""
+    """First responses of one model, by idempotency key."""
 
     __slots__ = ("_by_key", "_kept", "_rows", "_task")
 
@@ -133,12 +140,14 @@ class FirstResponses:
         return len(self._by_key)
 
     def find(self, key: bytes, seq: int) -> Answer | None:
-        """The answer to the request under this key whose last row stands at `seq`."""
+        """Response to the request with this key whose last row is at `seq`."""
         answer = self._by_key.get(key)
         return answer if answer is not None and answer.seq == seq else None
 
-    def keep(self, asked: Sequence[Asked], first_seq: int, batch: Batch, outcome: Outcome) -> None:
-        """Keep the answers to those requests whose rows are all in the batch.
+    def keep(
+        self, asked: Sequence[KeyedRequest], first_seq: int, batch: Batch, outcome: Outcome
+    ) -> None:
+        """Keep responses to requests whose rows are all in `batch`.
 
         The batch begins at `first_seq`.
         """
@@ -160,21 +169,21 @@ class FirstResponses:
         wrong = None if self._task == "regression" else _are_wrong(batch, outcome)
         rejected = outcome.rejected if outcome.rejected.any() else None
         columns = _Columns(outcome.scores, outcome.losses, rejected, wrong)
-        if len(batch) < FEW * len(whole):
+        if len(batch) < MIN_ARRAY_ROWS * len(whole):
             columns = columns.listed()
         for request in whole:
             begins = request.first_seq - first_seq - known
             self._put(request, begins, columns)
             if outcome.set_aside is not None:
-                self._say_set_aside(request, outcome.set_aside[begins : begins + request.count])
+                self._count_set_aside(request, outcome.set_aside[begins : begins + request.count])
 
-    def _say_set_aside(self, request: Asked, rows: np.ndarray) -> None:
+    def _count_set_aside(self, request: KeyedRequest, rows: np.ndarray) -> None:
         answer = self._by_key.get(request.key)
         if answer is not None and answer.rows is not None:
             answer.rows.set_aside = int(rows.sum())
 
-    def _put(self, request: Asked, begins: int, columns: "_Columns") -> None:
-        """Keep the answer to a request whose rows are those of the columns from `begins` on."""
+    def _put(self, request: KeyedRequest, begins: int, columns: "_Columns") -> None:
+        """Keep the response to a request whose rows begin at index `begins` of the columns."""
         ends = begins + request.count
         losses, rejected = columns.losses[begins:ends], None
         wrong = None if columns.wrong is None else columns.wrong[begins:ends]
@@ -184,23 +193,23 @@ class FirstResponses:
             wrong = None if wrong is None else where_not(rejected, wrong)
         scores = columns.scores[begins:ends]
         if isinstance(scores, np.ndarray):
-            scores = scores.copy()  # not the whole batch's, which is freed by then
+            scores = scores.copy()  # a view keeps the whole batch in memory
         answer = Answer(
             request.first_seq + request.count - 1,
             request.count,
             len(losses),
             None if wrong is None else count(wrong),
             mean(losses),
-            AnsweredRows(scores, places_where(rejected), request.ids),
+            AnsweredRows(scores, indices_where(rejected), request.ids),
         )
         before = self._by_key.pop(request.key, None)
         if before is not None and before.rows is not None:
             self._rows -= before.count
         self._by_key[request.key] = answer
         self._rows += answer.count
-        self._let_go()
+        self._evict()
 
-    def _let_go(self) -> None:
+    def _evict(self) -> None:
         while len(self._by_key) > self._kept:
             oldest = self._by_key.pop(next(iter(self._by_key)))
             self._rows -= oldest.count if oldest.rows is not None else 0
@@ -213,7 +222,7 @@ class FirstResponses:
                     return
 
     def state(self) -> State:
-        """As arrays, the oldest answer first."""
+        """Return the responses as arrays, oldest first."""
         answers = list(self._by_key.values())
         rows = [answer.rows for answer in answers]
         ids = [id_ for part in rows if part is not None for id_ in part.ids]
@@ -242,7 +251,7 @@ class FirstResponses:
         }
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Hold these answers; without arrays there are none. Raises CorruptState."""
+        """Restore from arrays; without arrays nothing is kept. Raises CorruptState."""
         self._by_key.clear()
         self._rows = 0
         if not state:
@@ -250,14 +259,14 @@ class FirstResponses:
         try:
             self._read(state)
         except (KeyError, ValueError, IndexError) as error:
-            raise CorruptState(f"the kept answers are damaged: {error!r}") from error
-        self._let_go()
+            raise CorruptState(f"the kept first responses are damaged: {error!r}") from error
+        self._evict()
 
     def _read(self, state: Mapping[str, np.ndarray]) -> None:
-        keys = _cut(state["keys"].tobytes(), state["key_ends"].tolist())
-        ids = _cut(state["ids"].tobytes(), state["id_ends"].tolist())
-        rejected = _cut(state["rejected"].tolist(), state["rejected_ends"].tolist())
-        ids_of = _cut(ids, state["ids_of"].tolist())
+        keys = _split(state["keys"].tobytes(), state["key_ends"].tolist())
+        ids = _split(state["ids"].tobytes(), state["id_ends"].tolist())
+        rejected = _split(state["rejected"].tolist(), state["rejected_ends"].tolist())
+        ids_of = _split(ids, state["ids_of"].tolist())
         sums = zip(
             *(state[name].tolist() for name in ("seqs", "counts", "learned", "mistakes", "losses")),
             strict=True,
@@ -284,12 +293,12 @@ class FirstResponses:
 
 
 def _are_wrong(batch: Batch, outcome: Outcome) -> np.ndarray:
-    """Which rows were scored on the wrong side."""
+    """Mask of rows that were predicted wrongly."""
     if outcome.predicted is not None:
-        named = [*outcome.classes, None]  # a place of -1 is no class
-        told = [named[place] for place in outcome.predicted.tolist()]
+        named = [*outcome.classes, None]  # an index of -1 is no class
+        predicted = [named[place] for place in outcome.predicted.tolist()]
         classes = [batch.classes[int(place)] for place in batch.labels.tolist()]
-        return np.array([a != b for a, b in zip(told, classes, strict=True)], np.bool_)
+        return np.array([a != b for a, b in zip(predicted, classes, strict=True)], np.bool_)
     wrong: np.ndarray = (outcome.scores >= 0) != (batch.labels == 1.0)
     return wrong
 
@@ -303,7 +312,7 @@ def _whole(numbers: Iterable[int]) -> np.ndarray:
 
 
 def _ends(items: Sequence[Sized]) -> np.ndarray:
-    """Where each item ends when they are joined."""
+    """End offset of each item in the concatenation."""
     return np.cumsum([len(item) for item in items], dtype=np.int64)
 
 
@@ -311,8 +320,8 @@ def _joined(texts: Sequence[bytes]) -> np.ndarray:
     return np.frombuffer(b"".join(texts), np.uint8).copy()
 
 
-def _cut(joined: Cut, ends: Sequence[int]) -> list[Cut]:
-    """The items that were joined."""
+def _split(joined: Joined, ends: Sequence[int]) -> list[Joined]:
+    """Split a concatenation at these end offsets."""
     if ends and ends[-1] != len(joined):
         raise ValueError(f"{len(joined)} joined items, not {ends[-1]}")
     return [joined[start:end] for start, end in pairwise([0, *ends])]

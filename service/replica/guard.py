@@ -1,7 +1,7 @@
-"""A model's learning under its guard: rows are learned up to where it trips, and set aside behind.
+"""Guard of a learning model: learn rows up to a trip, then quarantine the rest.
 
-Nothing waits for the rollback that follows a trip: from the very row that trips on, every replica
-sets rows aside, whenever the control comes that takes the state back.
+A trip pauses every replica at the same row. It does not wait for the rollback control: from the
+tripping row on, every replica quarantines rows, however late that control is journalled.
 """
 
 from collections import deque
@@ -11,27 +11,30 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from dualstream.solvers import QUANTITIES, CorruptState, State, check_arrays
+from dualstream.solvers import (
+    QUANTITIES,
+    Batch,
+    CorruptState,
+    Learner,
+    Outcome,
+    State,
+    check_arrays,
+    guard_of,
+)
 
 if TYPE_CHECKING:
-    from dualstream.solvers.evaluation.guard.monitor import Trip
-
-
-from dualstream.solvers import Batch, Learner, Outcome, guard_of
-
-if TYPE_CHECKING:
-    from dualstream.solvers.evaluation.guard.monitor import Guard
+    from dualstream.solvers.evaluation.guard.monitor import Guard, Trip
 
 PAUSED = "learning is paused since seq {}: resume the model first"
 
 
 class Learning(Protocol):
-    """What learns: a replica."""
+    """The part of a replica that a guard needs."""
 
     learner: Learner
 
     def learn_rows(self, batch: Batch, first_seq: int) -> Outcome:
-        """Learn and count rows, of which the first stands at `first_seq`."""
+        """Learn and count rows; the first is at `first_seq`."""
 
 
 class Guarding:
@@ -44,16 +47,19 @@ class Guarding:
 
     @classmethod
     def of(cls, spec: Mapping[str, Any]) -> "Guarding | None":
-        """For the model of a resolved specification; None where it asks for no guard."""
+        """Create the guard of a resolved specification; None if it has no guard."""
         guard = guard_of(spec)
         return None if guard is None else cls(guard, spec["guard"]["mode"] == "pause")
 
     def only_warn(self) -> None:
-        """Trip, but never pause."""
+        """Record trips but never pause."""
         self._pauses_learning = False
 
     def learn(self, subject: Learning, batch: Batch, first_seq: int) -> Outcome:
-        """Learn the rows up to where learning pauses, and set the others aside."""
+        """Learn the rows before a pause and quarantine the others.
+
+        The batch is split at the guard's checks, so a trip is at the same row for every replica.
+        """
         outcomes: list[Outcome] = []
         while not self.pauses.is_paused:
             piece = batch[: self.guard.rows_to_look]
@@ -61,7 +67,7 @@ class Guarding:
             self.guard.count(outcomes[-1])
             first_seq += len(piece)
             batch = batch[len(piece) :]
-            self._look(subject.learner, first_seq - 1)
+            self._check_guard(subject.learner, first_seq - 1)
             if not len(batch):
                 return Outcome.joined(outcomes)
         like = subject.learner.learn(batch[:0])
@@ -69,7 +75,7 @@ class Guarding:
         self.pauses.set_aside(len(batch), len(batch.values))
         return Outcome.joined(outcomes)
 
-    def _look(self, learner: Learner, seq: int) -> None:
+    def _check_guard(self, learner: Learner, seq: int) -> None:
         trips = self.guard.look(learner, seq)
         if not trips:
             return
@@ -79,9 +85,10 @@ class Guarding:
                 self.guard.begin_anew(seq, trip.quantity)
 
     def take_over(self, past: "Guarding", copy_seq: int, seq: int) -> "Guarding":
-        """What guards a state of the `past` once it was gone back to, by the control at `seq`.
+        """Return the guard of a restored state, keeping the present pause and trips.
 
-        copy_seq  where that state was
+        `past` guarded the state that was restored from `copy_seq` by the control at `seq`. Pause
+        and trips are not rolled back.
         """
         pauses = self.pauses
         if pauses.is_paused:
@@ -93,52 +100,53 @@ class Guarding:
         return past
 
     def kept_after(self, oldest_snapshot: int, first: int = 0) -> int | None:
-        """The record after which the journal has to be kept; None where it need not be.
+        """Seq after which the journal must be kept; None if it need not be kept.
 
-        For rows in quarantine, see Pauses; and for those behind the last good look, down to the
-        record `first`, while nothing is wrong yet. Whoever trims the journal may come to it after
-        a trip that his replica has not seen, and the rollback that names the first of these rows.
+        Entries are kept for quarantined rows, see `Pauses.kept_after`. A guard that pauses also
+        keeps entries after its last good check, but not before the record `first`. The reason: a
+        worker may trim the journal before its replica has seen a trip, and the rollback of that
+        trip needs those entries.
         """
-        held = self.pauses.kept_after(oldest_snapshot)
+        kept = self.pauses.kept_after(oldest_snapshot)
         if not self._pauses_learning:
-            return held
+            return kept
         calm = max(first, self.guard.calm_seq)
-        return calm if held is None else min(held, calm)
+        return calm if kept is None else min(kept, calm)
 
-    def resume(self, seq: int, takes_up: bool) -> None:
-        """The control that ends the pause stands at `seq`.
+    def resume(self, seq: int, learns_quarantine: bool) -> None:
+        """End the pause by the control at `seq`.
 
-        Who lets rows in quarantine be learned after all takes them for good: they are no history to
-        hold others against, and it begins anew.
+        If the quarantined rows are learned, the guard starts a new history: the user accepted those
+        rows, and the old history trips on them again.
         """
-        if takes_up:
+        if learns_quarantine:
             self.guard.begin_anew(seq)
         else:
             self.guard.calm(seq)
-        self.pauses.resume(seq, takes_up)
+        self.pauses.resume(seq, learns_quarantine)
 
     def state(self) -> State:
-        """As arrays."""
+        """Return guard and pauses as arrays."""
         arrays = {f"guard.{name}": array for name, array in self.guard.state().items()}
         return arrays | {f"pauses.{name}": array for name, array in self.pauses.state().items()}
 
     def restore(self, guard: Mapping[str, np.ndarray], pauses: Mapping[str, np.ndarray]) -> None:
-        """Be in this state. Raises CorruptState, and is of no use then."""
+        """Restore from arrays. Raises CorruptState; the object is unusable then."""
         self.guard.restore(guard)
         self.pauses.restore(pauses)
         if self.pauses.is_paused and self.pauses.held_from > self.pauses.since:
-            raise CorruptState("the quarantine begins behind its pause")
+            raise CorruptState("the quarantine begins after its pause")
 
 
 FEATURE_BYTES, ROW_BYTES = 16, 32
-"""What a row in quarantine counts, by its features: about what it takes in memory."""
+"""Estimated memory of a quarantined row: per feature, and per row."""
 KEPT = 64
-"""So many of the last trips are told, and as many spans of rows taken up are known."""
+"""Number of trips, and of spans of learned quarantines, that are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tripped:
-    """A breaker that has tripped; see Trip."""
+    """A trip of the guard; see `Trip`."""
 
     quantity: str
     rows: int
@@ -146,16 +154,16 @@ class Tripped:
     value: float
     limit: float
     paused: bool
-    """Whether learning paused there."""
+    """Did learning pause at this trip?"""
 
 
 class Pauses:
-    """The trips of one model, and its pause.
+    """Trips of trip model, and its current pause.
 
-    since       the record at which learning paused; 0 while it goes on
-    held_from   rows behind this record are in quarantine
-    is_settled  whether the state has gone back to a good one, or there was none to go back to
-    held_bytes  of the rows that were set aside; beside the state, as a bound of doors alone
+    since       seq at which learning paused; 0 if it is not paused
+    held_from   rows after this seq are quarantined
+    is_settled  the state was rolled back, or there was no good state to roll back to
+    held_bytes  estimated size of the quarantine; not part of the state, it only limits admission
     """
 
     def __init__(self) -> None:
@@ -165,8 +173,8 @@ class Pauses:
         self.held_bytes = 0
         self.counts = dict.fromkeys(QUANTITIES, 0)
         self.trips: deque[Tripped] = deque(maxlen=KEPT)
-        # From where to where rows in quarantine were learned after all.
-        self._taken_up: deque[tuple[int, int]] = deque(maxlen=KEPT)
+        # Spans of quarantined rows that were learned by a resume.
+        self._learned_spans: deque[tuple[int, int]] = deque(maxlen=KEPT)
 
     @property
     def is_paused(self) -> bool:
@@ -174,85 +182,86 @@ class Pauses:
 
     @property
     def needs_rollback(self) -> bool:
-        """Whether the state is still the one that tripped the breaker."""
+        """Is the state still the trip that tripped the guard?"""
         return self.is_paused and not self.is_settled
 
     @property
     def learned_through(self) -> int:
-        """Of a pause: the record up to which the state has rows that are in it."""
+        """During a pause: the last seq whose rows are in the state."""
         return self.since if self.needs_rollback else self.held_from
 
     def trip(self, trips: Iterable["Trip"], pauses: bool) -> None:
-        """Note them; with `pauses` learning does from their record on, the same for all."""
-        for one in trips:
-            self.counts[one.quantity] += 1
+        """Record trips; with `pauses`, learning stops at their seq."""
+        for trip in trips:
+            self.counts[trip.quantity] += 1
             self.trips.append(
-                Tripped(one.quantity, one.rows, one.seq, one.value, one.limit, pauses)
+                Tripped(trip.quantity, trip.rows, trip.seq, trip.value, trip.limit, pauses)
             )
             if pauses:
-                calm = one.calm_seq
+                calm = trip.calm_seq
                 self.held_from = min(calm, self.held_from) if self.is_paused else calm
-                self.since, self.is_settled = one.seq, False
+                self.since, self.is_settled = trip.seq, False
 
     def set_aside(self, rows: int, features: int) -> None:
-        """Count rows that come while learning pauses."""
+        """Count rows that arrive during a pause."""
         self.held_bytes += ROW_BYTES * rows + FEATURE_BYTES * features
 
     def settle(self, learned_through: int) -> None:
-        """The state is one of all rows up to that record that are not in quarantine."""
+        """Record that the state holds all rows up to `learned_through` that are not quarantined."""
         self.held_from = max(self.held_from, learned_through)
         self.is_settled = True
 
-    def resume(self, seq: int, takes_up: bool) -> None:
-        """The control that ends the pause stands at `seq`."""
-        if takes_up:
-            self._taken_up.append((self.held_from, seq))
+    def resume(self, seq: int, learns_quarantine: bool) -> None:
+        """End the pause by the control at `seq`."""
+        if learns_quarantine:
+            self._learned_spans.append((self.held_from, seq))
         self.since, self.held_from, self.is_settled = 0, 0, True
         self.held_bytes = 0
 
     def kept_after(self, oldest_snapshot: int) -> int | None:
-        """The record after which the journal has to be kept for rows in quarantine.
+        """Seq after which the journal must be kept for quarantined rows, or None.
 
-        Those still there, and those that are learned once more by who begins from a snapshot as
-        old as this one. None where there are none.
+        These are the rows in quarantine now. They are also rows of ended quarantines that a replica
+        must learn again if it starts from a snapshot as old as `oldest_snapshot`.
         """
-        needed = [first for first, seq in self._taken_up if oldest_snapshot < seq]
+        needed = [first for first, seq in self._learned_spans if oldest_snapshot < seq]
         if self.is_paused:
             needed.append(self.held_from)
         return min(needed, default=None)
 
     @property
     def has_taken_up(self) -> bool:
-        """Whether rows in quarantine were ever learned after all."""
-        return bool(self._taken_up)
+        """Were quarantined rows ever learned?"""
+        return bool(self._learned_spans)
 
     def state(self) -> State:
-        """As arrays, the oldest first."""
+        """Return the pauses as arrays, oldest first."""
         trips = [
-            (one.rows, one.seq, QUANTITIES.index(one.quantity), one.paused) for one in self.trips
+            (trip.rows, trip.seq, QUANTITIES.index(trip.quantity), trip.paused)
+            for trip in self.trips
         ]
         return {
             "pause": np.array([self.since, self.held_from, self.is_settled], np.int64),
             "counts": np.array(list(self.counts.values()), np.int64),
             "trips": np.array(trips, np.int64).reshape(-1, 4),
             "values": np.array([(t.value, t.limit) for t in self.trips]).reshape(-1, 2),
-            "taken_up": np.array(list(self._taken_up), np.int64).reshape(-1, 2),
+            "taken_up": np.array(list(self._learned_spans), np.int64).reshape(-1, 2),
         }
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Hold these; without arrays nothing has happened yet. Raises CorruptState."""
+        """Restore from arrays; without arrays nothing has tripped. Raises CorruptState."""
         self.__init__()  # type: ignore[misc]
         if not state:
             return
         check_arrays(state, {"pause": (3,), "counts": (len(QUANTITIES),)})
         try:
-            trips, values, taken_up = (state[name] for name in ("trips", "values", "taken_up"))
+            trips, values, spans = (state[name] for name in ("trips", "values", "taken_up"))
             for (rows, seq, quantity, paused), (value, limit) in zip(
                 trips.tolist(), values.tolist(), strict=True
             ):
-                one = Tripped(QUANTITIES[quantity], rows, seq, value, limit, bool(paused))
-                self.trips.append(one)
-            self._taken_up.extend((int(first), int(seq)) for first, seq in taken_up.tolist())
+                trip = Tripped(QUANTITIES[quantity], rows, seq, value, limit, bool(paused))
+                self.trips.append(trip)
+            self._learned_spans.extend((int(first), int(seq)) for first, seq in spans.tolist())
         except (KeyError, IndexError, ValueError, TypeError) as error:
             raise CorruptState(f"the pauses are damaged: {error!r}") from error
         since, held_from, is_settled = state["pause"].tolist()

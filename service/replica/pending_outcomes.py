@@ -1,7 +1,7 @@
-"""What became of entries, for a committer that waits for one.
+"""Outcomes of appended entries that a committer waits for, by nonce.
 
-An entry that a committer appended may reach its replica among others that were read, or by a
-rebuilding: whoever applies it so leaves the outcome under the nonce of the append.
+An appended entry may reach its replica among entries read from the journal, or during a rebuild.
+The code that applies it stores the outcome under the nonce of the append.
 """
 
 from collections.abc import Sequence
@@ -11,15 +11,15 @@ from dualstream.service.replica.controls import ControlOutcome
 from dualstream.solvers import Outcome
 
 Applied = Outcome | ControlOutcome
-"""What became of one group: of its rows, or of its control."""
+"""Outcome of one group: of its rows or of its control."""
 
 
-def hand_over(
+def record_outcomes(
     watched: dict[bytes, Applied | None],
     entries: Sequence[Entry],
     done: Sequence[tuple[int, Applied]],
 ) -> None:
-    """Keep what a committer waits for; `done` holds what was applied, by its first seq."""
+    """Store the outcomes of watched entries. `done` holds what was applied, by first seq."""
     for entry in entries:
         if entry.nonce in watched:
             found = within(done, entry.first_seq, entry.seq)
@@ -27,13 +27,13 @@ def hand_over(
                 watched[entry.nonce] = found
 
 
-def take_back(watched: dict[bytes, Applied | None]) -> None:
-    """Nothing is kept for any committer: it came of a state that is thrown away."""
+def clear_outcomes(watched: dict[bytes, Applied | None]) -> None:
+    """Clear all outcomes: they belong to a state that is discarded."""
     watched.update(dict.fromkeys(watched))
 
 
 def within(done: Sequence[tuple[int, Applied]], first_seq: int, seq: int) -> Applied | None:
-    """What became of the records first_seq .. seq, all rows or one control; None where unknown."""
+    """Outcome of the records first_seq .. seq: all rows, or one control. None if it is unknown."""
     outcomes = []
     for begins, applied in done:
         if isinstance(applied, ControlOutcome):

@@ -1,4 +1,4 @@
-"""The state of a model at a place in its kept journal, computed without changing anything."""
+"""State of a model at an earlier seq, computed from the kept journal. Writes nothing."""
 
 import logging
 
@@ -12,11 +12,11 @@ log = logging.getLogger("dualstream.time_travel")
 
 
 class NotKept(Exception):
-    """The state at `seq` can no longer be computed, or never was; it can from `first` to `last`."""
+    """The state at `seq` cannot be computed; states from `first` to `last` can."""
 
     def __init__(self, model: str, seq: int, first: int, last: int) -> None:
         super().__init__(
-            f"there is no state of {model!r} at seq {seq}: its journal ends at seq {last}"
+            f"model {model!r} has no state at seq {seq}: its journal ends at seq {last}"
             if seq > last
             else f"the state of {model!r} at seq {seq} can no longer be computed: its journal and "
             f"copies reach from seq {first} to {last}"
@@ -25,7 +25,7 @@ class NotKept(Exception):
 
 
 async def kept_from(journal: Journal, record: ModelRecord) -> int:
-    """The first seq that is kept; where none is, the one that comes next."""
+    """First seq that the journal keeps; the next seq if it keeps none."""
     try:
         entries = await journal.read(record.id, record.incarnation, 0, 1)
     except Trimmed as trimmed:
@@ -34,9 +34,9 @@ async def kept_from(journal: Journal, record: ModelRecord) -> int:
 
 
 async def state_at(journal: Journal, record: ModelRecord, seq: int) -> Replica:
-    """A replica that stands at `seq`, by the nearest good snapshot or version before it.
+    """Return a replica at `seq`, built from the nearest good snapshot or version before it.
 
-    Raises NotKept; Forked, Trimmed where the journal changes meanwhile.
+    Raises NotKept; also Forked and Trimmed if the journal changes during the computation.
     """
     first = await kept_from(journal, record)
     bases = sorted(await _bases(journal, record, first), key=lambda base: base[0].seq)
@@ -54,7 +54,7 @@ async def state_at(journal: Journal, record: ModelRecord, seq: int) -> Replica:
             await advance(replica, journal, seq)
             return replica
         except (CorruptState, Forked, Trimmed) as error:
-            log.warning("model %r: not from seq %d: %s", record.id, place.seq, error)
+            log.warning("model %r: cannot start at seq %d: %s", record.id, place.seq, error)
     if first == 1:
         replica = Replica(record, kept_answers=0)
         await advance(replica, journal, seq)
@@ -65,7 +65,7 @@ async def state_at(journal: Journal, record: ModelRecord, seq: int) -> Replica:
 async def _bases(
     journal: Journal, record: ModelRecord, first: int
 ) -> list[tuple[Place, str | None]]:
-    """Snapshots, and versions with their digests, from which the kept journal leads on."""
+    """Snapshots and versions (with digest) that the kept journal continues from."""
     where = (record.id, record.incarnation)
     found: list[tuple[Place, str | None]] = [
         (place, None) for place in await journal.snapshots(*where)
@@ -80,7 +80,7 @@ async def _bases(
 async def _read_base(
     journal: Journal, record: ModelRecord, place: Place, digest: str | None
 ) -> Snapshot:
-    """Raises CorruptState where it is gone."""
+    """Read a snapshot or copy. Raises CorruptState if it was deleted."""
     where = (record.id, record.incarnation)
     if digest is not None:
         data = await journal.copy_get(*where, digest)
@@ -91,11 +91,11 @@ async def _read_base(
             snapshot = await journal.snapshot_get(*where, n)
             if snapshot is not None and snapshot.seq == place.seq:
                 return snapshot
-    raise CorruptState("it is gone")
+    raise CorruptState("the store no longer has it")
 
 
 async def _check_held(journal: Journal, record: ModelRecord, place: Place) -> None:
-    """Raise Forked where the journal does not lead on from there: it has lost that place."""
+    """Raise Forked if the journal does not continue from `place`."""
     following = await journal.read(record.id, record.incarnation, place.seq, 1)
     if following:
         first = following[0]
@@ -104,13 +104,13 @@ async def _check_held(journal: Journal, record: ModelRecord, place: Place) -> No
     else:
         is_held = (place.seq, place.chain) == (record.seq, record.chain)
     if not is_held:
-        raise Forked(f"model {record.id!r}: the journal does not lead on from seq {place.seq}")
+        raise Forked(f"model {record.id!r}: the journal does not continue from seq {place.seq}")
 
 
 async def advance(replica: Replica, journal: Journal, until: int) -> None:
-    """Apply what the journal holds up to `until`, in the midst of an entry if need be.
+    """Apply the journal up to `until`, which may be in the middle of an entry.
 
-    Raises Trimmed; Forked where it does not follow, or ends before.
+    Raises Trimmed; Forked if the journal does not continue from the replica or ends before `until`.
     """
     while replica.seq < until:
         entries = await journal.read(replica.id, replica.incarnation, replica.seq)

@@ -1,7 +1,7 @@
-"""A model's state and where it stands in the journal, with what is kept beside it.
+"""State of a model with its log position and bookkeeping.
 
-Nothing here reads the journal or learns: a `Replica` does, and moves it on. It is made of nothing,
-of a snapshot, or of a copy that a control names; and snapshots are made of it.
+A `PositionedState` is created empty, from a snapshot, or from a copy that a control names. It
+neither reads the journal nor learns; the subclass `Replica` does.
 """
 
 from copy import copy
@@ -20,24 +20,25 @@ from dualstream.service.replica.window_losses import ServedLosses
 from dualstream.solvers import CorruptState, check_arrays, width_of
 
 
-class PlacedState:
-    """What spec and journal make of a model up to some seq.
+class PositionedState:
+    """State of a model after the record `seq`.
 
-    kept_answers   to so many requests with a key the answers are kept, beside the state
-    spec           instead of the model's own
+    kept_answers   number of requests with a key whose first responses are kept
+    spec           used instead of the model's own spec
 
     Raises DamagedSpec.
     """
 
     seq: int
     chain: str
-    # Of most these stay so: an object of up to 30 attributes of its own is there sooner.
+    # Class attributes: most replicas never set them, and an object with fewer attributes is made
+    # faster.
     fetched: ModelState | None = None
-    """What the next control makes the state: that of the copy that it names ..."""
-    taken_up: "tuple[PlacedState, int] | None" = None
-    """... or of one that has learned the rows in quarantine, so many of them."""
+    """State of the copy that the next control restores."""
+    learned_copy: tuple[ModelState, ServedLosses, int] | None = None
+    """State and losses after learning the quarantined rows, and the rows' number."""
     names_since = 0
-    """Names that were told by records up to this one may be missing from the state."""
+    """Feature names journalled up to this seq may be missing from the state."""
 
     def __init__(
         self,
@@ -54,18 +55,18 @@ class PlacedState:
         self.trail = Lineage()
         self._begin()
 
-    # -- what it is ------------------------------------------------------------------------------
+    # -- the state ------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """Be before the first record."""
-        self._hold(ModelState.new(self.spec))
+        """Return to the state before the first record."""
+        self._use_state(ModelState.new(self.spec))
         self.answers = FirstResponses(self.spec["task"], self._kept_answers)
         self.verdicts = ControlOutcomes(self._kept_answers)
         self.losses = ServedLosses(self.spec)
         self.restored_seq = 0
         self._begin_at(0, first_chain(self.incarnation))
 
-    def _hold(self, state: ModelState) -> None:
+    def _use_state(self, state: ModelState) -> None:
         self.learner = state.learner
         self.progress = state.progress
         self.names = state.names
@@ -76,60 +77,59 @@ class PlacedState:
 
     @property
     def state(self) -> ModelState:
-        """What is a function of spec and journal."""
+        """The part that is a function of spec and journal."""
         counts = (self.rejected, self.refused_controls)
         parts = self.learner, self.progress, self.names, self.retained
         return ModelState(*parts, *counts, self.guarding)
 
-    def _stand_at(self, seq: int, chain: str) -> None:
+    def _set_place(self, seq: int, chain: str) -> None:
         self.seq = seq
         self.chain = chain
-        self.trail.pass_by(seq, chain)
+        self.trail.add(seq, chain)
 
     def _begin_at(self, seq: int, chain: str) -> None:
         self.seq = seq
         self.chain = chain
         self.trail.begin(seq, chain)
 
-    def _take_over(self, other: Self) -> None:
+    def _replace_state(self, other: Self) -> None:
         self.incarnation = other.incarnation
         self.spec = other.spec
-        self._hold(other.state)
+        self._use_state(other.state)
         self.names_since = other.seq
         self.answers, self.verdicts = other.answers, other.verdicts
         self.losses = other.losses
         self.seq, self.restored_seq = other.seq, other.restored_seq
         self.chain = other.chain
 
-    # -- obeying controls -------------------------------------------------------------------------
+    # -- controls --------------------------------------------------------------------------------
 
-    def become(self, digest: str, seq: int) -> None:
-        """Take on the state at `seq` that was fetched; first answers stay, names are told anew.
+    def restore_copy(self, digest: str, seq: int) -> None:
+        """Replace the state by the fetched copy, taken at `seq`.
 
-        So do a pause of learning and what tripped the guard.
+        First responses stay, and so do the pause and its trips. Feature names are journalled again.
         """
         state, self.fetched = self.fetched, None
         assert state is not None
         if self.guarding is not None and state.guarding is not None:
             state.guarding = self.guarding.take_over(state.guarding, seq, self.seq + 1)
-        self._hold(state)
+        self._use_state(state)
         self.names_since = self.seq + 1
 
-    def take_up(self) -> int:
-        """Take on the state with the rows in quarantine; how many of them were learned."""
-        taken, self.taken_up = self.taken_up, None
+    def adopt_copy(self) -> int:
+        """Replace the state by the copy that learned the quarantined rows. Return their number."""
+        taken, self.learned_copy = self.learned_copy, None
         assert taken is not None
-        other, learned = taken
-        self._hold(other.state)
-        self.losses = other.losses
+        state, self.losses, learned = taken
+        self._use_state(state)
         return learned
 
     def copied(self) -> Self:
-        """One that learns for itself what this one does not; to be called between two groups."""
+        """Return a copy that learns independently. Call it between two groups."""
         other = copy(self)
         state = ModelState.new(self.spec)
         state.restore(by_part(self.state.arrays()))
-        other._hold(state)
+        other._use_state(state)
         other.losses = ServedLosses(self.spec)
         other.losses.restore(self.losses.state())
         return other
@@ -137,7 +137,7 @@ class PlacedState:
     # -- snapshots -------------------------------------------------------------------------------
 
     def capture(self) -> Captured:
-        """A copy of the state, to be made between two entries by whoever applies them."""
+        """Copy the state for a snapshot. Call it between two entries."""
         header = header_of(self.seq, self.chain, self.incarnation)
         return Captured(self.seq, self.chain, self._state(), header)
 
@@ -151,17 +151,18 @@ class PlacedState:
         return arrays
 
     def restore(self, snapshot: Snapshot, any_identity: bool = False) -> None:
-        """Be what the snapshot was taken of.
+        """Restore from a snapshot.
 
-        Raises CorruptState when it is damaged, of another place or incarnation, or, unless
-        `any_identity`, of another kind of machine; then the replica has to start over.
+        Raises CorruptState if the snapshot is damaged, has another log position or incarnation, or,
+        unless `any_identity`, was computed on another kind of machine. The replica must start over
+        after that.
         """
         arrays, seq, chain = read_state(snapshot.data, self.incarnation, any_identity)
         if (seq, chain) != (snapshot.seq, snapshot.chain):
-            raise CorruptState(f"it is of seq {seq} with chain {chain}")
+            raise CorruptState(f"it holds the state at seq {seq} with chain {chain}")
         state, parts = self.state, by_part(arrays)
         state.restore(parts)
-        self._hold(state)
+        self._use_state(state)
         self.answers.restore(parts["answers"])
         self.losses.restore(parts["served"])
         self.verdicts.restore(parts["verdicts"])

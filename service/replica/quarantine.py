@@ -1,4 +1,4 @@
-"""Rows that were set aside while learning paused, read once more from the journal."""
+"""Quarantined rows: rows journalled during a pause, read from the journal again."""
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import NamedTuple, Protocol
@@ -15,11 +15,11 @@ from dualstream.service.replica.retained_ids import Named, RetainedIds
 from dualstream.solvers import Batch, Outcome
 
 READ_BYTES = 4 * 1024 * 1024
-"""So much of it is in memory at once, however much is held."""
+"""Bytes read at once, which bounds the memory for a quarantine of any size."""
 
 
 class Paused(Protocol):
-    """Whose learning pauses: a replica that stands before the control that ends the pause."""
+    """A paused replica, right before the control that ends the pause."""
 
     id: str
     incarnation: str
@@ -28,23 +28,26 @@ class Paused(Protocol):
     guarding: Guarding | None
 
 
-class HeldRows(NamedTuple):
-    """Consecutive rows of the quarantine; the first stands at `first_seq`."""
+class QuarantinedRows(NamedTuple):
+    """Consecutive quarantined rows: begin .. end - 1 of `rows`.
+
+    `first_seq` is the seq of the first of `rows`.
+    """
 
     first_seq: int
     rows: Rows
     begin: int
-    """Those before it, and from `end` on, are not of it."""
+    """Rows before this index, and from `end` on, are not quarantined."""
     end: int
     named: Named
-    """Rows with an id, of all that was read."""
+    """Rows with an id, of everything that was read."""
 
 
-async def held_pieces(paused: Paused, journal: Journal) -> AsyncIterator[Sequence[Entry]]:
-    """The entries that hold the quarantine, in their order, as many at once as a read brings.
+async def read_quarantine(paused: Paused, journal: Journal) -> AsyncIterator[Sequence[Entry]]:
+    """Yield the entries that hold the quarantine, in order, one read at a time.
 
-    Raises Trimmed; Forked, at the end at the latest, where the journal holds others than those
-    that were applied.
+    Raises Trimmed. Raises Forked, at the end at the latest, if the journal holds other entries than
+    the replica applied.
     """
     assert paused.guarding is not None
     after = paused.guarding.pauses.held_from
@@ -63,21 +66,21 @@ async def held_pieces(paused: Paused, journal: Journal) -> AsyncIterator[Sequenc
 
 
 class Resuming(Paused, Protocol):
-    """Who learns the rows in quarantine after all."""
+    """A replica, or its copy, that learns the quarantined rows."""
 
     dim: int
     names: FeatureNames
     retained: RetainedIds
 
     def learn_rows(self, batch: Batch, first_seq: int) -> Outcome:
-        """Learn and count rows, of which the first stands at `first_seq`."""
+        """Learn and count rows; the first is at `first_seq`."""
 
 
-def learn_held(resuming: Resuming, entries: Sequence[Entry]) -> int:
-    """Learn those rows in quarantine that are in these entries; how many were learned."""
+def learn_quarantined(resuming: Resuming, entries: Sequence[Entry]) -> int:
+    """Learn the quarantined rows of these entries. Return the number of rows learned."""
     assert resuming.guarding is not None
     learned = 0
-    for some in rows_held(entries, resuming.guarding.pauses.held_from, resuming.seq):
+    for some in quarantined_rows(entries, resuming.guarding.pauses.held_from, resuming.seq):
         resuming.names.keep(some.rows.names)
         batch = as_batch(some.rows, resuming.dim)[some.begin : some.end]
         first_seq = some.first_seq + some.begin
@@ -87,8 +90,8 @@ def learn_held(resuming: Resuming, entries: Sequence[Entry]) -> int:
     return learned
 
 
-def rows_held(entries: Sequence[Entry], after: int, until: int) -> Iterator[HeldRows]:
-    """The rows at after + 1 .. until, in their order; controls between them are passed over."""
+def quarantined_rows(entries: Sequence[Entry], after: int, until: int) -> Iterator[QuarantinedRows]:
+    """Yield the rows at after + 1 .. until, in order, without controls."""
     parts, blocks = decode_merged(b"".join(entry.body for entry in entries))
     seq = entries[0].first_seq
     named = Named.within(parts, seq)
@@ -98,4 +101,4 @@ def rows_held(entries: Sequence[Entry], after: int, until: int) -> Iterator[Held
             continue
         begin, end = max(0, after + 1 - first), min(len(block), until + 1 - first)
         if begin < end:
-            yield HeldRows(first, block, begin, end, named)
+            yield QuarantinedRows(first, block, begin, end, named)

@@ -1,4 +1,4 @@
-"""What a committed group came to: what of it is new, and the receipt of each of its requests."""
+"""Receipts of a committed group: log position and outcome of each request."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,53 +9,53 @@ from dualstream.service.codecs import ListedRows, Rows, as_batch
 from dualstream.service.journal.protocol import OutcomeUnknown, Placed
 from dualstream.service.replica.control_outcomes import ControlOutcomes
 from dualstream.service.replica.controls import ControlOutcome
-from dualstream.service.replica.first_responses import Answer, Asked, FirstResponses
+from dualstream.service.replica.first_responses import Answer, FirstResponses, KeyedRequest
 from dualstream.service.replica.requests import AnyRequest, ControlRequest, Request
-from dualstream.service.replica.retained_ids import NOBODY, Named, names_a_row
-from dualstream.service.replica.row_sums import FEW, Column
+from dualstream.service.replica.retained_ids import NO_IDS, Named, names_a_row
+from dualstream.service.replica.row_sums import MIN_ARRAY_ROWS, Column
 from dualstream.solvers import Batch, Outcome
 
 
 class OutcomeForgotten(OutcomeUnknown):
-    """A control is journalled, and whether it was done or refused there is not kept any more."""
+    """The control is journalled, but its outcome is no longer kept."""
 
     def __init__(self, kind: str, seq: int) -> None:
         self.seq = seq
         super().__init__(
-            f"the {kind} is journalled at seq {seq}, and whether it was refused there is not kept "
+            f"the {kind} is journalled at seq {seq}, but whether it was refused there is not kept "
             "any more"
         )
 
 
 class Receipt(msgspec.Struct):
-    """Where a request stands in the journal and, if it was new, what learning it did.
+    """Log position of a request and, if it was new, the outcome of learning it.
 
-    What is told of each row is told of those that were journalled, by arrays where they are many.
+    Per-row fields cover the journalled rows. They are arrays if there are many rows.
     """
 
     placed: Placed
-    """Of the whole request: a duplicate, or in conflict, where its own key is."""
+    """Position of the whole request. `duplicate` and `conflict` refer to its own key."""
     scores: Column | None = None
     losses: Column | None = None
     predicted: list[str | None] | None = None
-    """Multiclass: the class of each row as it was scored; None where no class was known."""
+    """Multiclass: the class predicted before learning each row; None if no class was known."""
     rejected: Column | None = None
     set_aside: int = 0
-    """So many of the last rows were not tried, as learning pauses; they are rejected, too."""
+    """Number of the last rows that were quarantined during a pause. They also count as rejected."""
     verdict: ControlOutcome | None = None
-    """What became of a control; None where it was there before, or that is not kept any more."""
+    """Outcome of a control; None for a repeated control, or if it is no longer kept."""
     rows: list[int] | None = None
-    """Which rows were journalled; None for all."""
+    """Indices of the journalled rows; None for all."""
     duplicates: Sequence[tuple[int, int]] = ()
-    """Rows left out as their ids are known, and where they stand."""
+    """(index, seq) of rows left out because their ids are known."""
     conflicts: Sequence[int] = ()
-    """Rows left out as their ids are those of other samples."""
+    """Indices of rows left out because their ids belong to other samples."""
     answer: Answer | None = None
-    """The first answer to a request with a key whose outcome is not at hand, if it is kept."""
+    """Kept first response, for a repeated request with a key."""
 
 
 def by_request(requests: Sequence[AnyRequest], placed: Sequence[Placed]) -> list[Sequence[Placed]]:
-    """The places of a group's parts, request by request."""
+    """Split the positions of a group's parts by request."""
     if len(requests) == 1:
         return [placed]
     found = []
@@ -71,36 +71,36 @@ def is_left(place: Placed) -> bool:
 
 
 class New(NamedTuple):
-    """What of a group is new, as a replica learns it."""
+    """What is new in a group, as a replica learns it."""
 
     batch: Batch
     names: Sequence[tuple[int, str]] = ()
-    asked: Sequence[Asked] = ()
-    named: Named = NOBODY
+    asked: Sequence[KeyedRequest] = ()
+    named: Named = NO_IDS
 
 
 def new_of(requests: Sequence[AnyRequest], placed: Sequence[Sequence[Placed]]) -> New:
-    """What requests of rows, one at least of which is new, bring into the journal."""
+    """Collect the new rows of requests; at least one row is new."""
     first = requests[0]
     if len(requests) == 1 and len(first.parts) == 1 and first.parts[0].key is None:
         assert isinstance(first, Request)
-        return New(as_batch((first.rows,)), first.names)  # without a key nothing is left out
-    found = _Found()
+        return New(as_batch((first.rows,)), first.names)  # without a key no row is a duplicate
+    found = _NewRows()
     for request, places in zip(requests, placed, strict=True):
         assert isinstance(request, Request)
         found.add(request, places)
-    named = Named.of(found.named) if found.named else NOBODY
+    named = Named.of(found.named) if found.named else NO_IDS
     return New(as_batch(found.rows), found.names, found.asked, named)
 
 
-class _Found:
-    """What a group brings into the journal: its rows, their names and ids, its keyed requests."""
+class _NewRows:
+    """New rows of a group, with their names and ids, and its requests with a key."""
 
     def __init__(self) -> None:
         self.rows: list[Rows] = []
         self.named: list[tuple[int, bytes]] = []
         self.names: list[tuple[int, str]] = []
-        self.asked: list[Asked] = []
+        self.asked: list[KeyedRequest] = []
 
     def add(self, request: Request, placed: Sequence[Placed]) -> None:
         if len(placed) == 1 and is_left(placed[0]):
@@ -121,7 +121,7 @@ class _Found:
                 self.named.append((place.first_seq, part.key))
 
     def _add_kept(self, request: Request, placed: Sequence[Placed]) -> None:
-        """Of a request of which some parts were left out: the others."""
+        """Add the new parts of a request of which some parts were left out."""
         rows = request.rows
         assert isinstance(rows, ListedRows)
         batch, first = as_batch([rows]), 0
@@ -134,7 +134,7 @@ class _Found:
 
     def _ask(self, request: Request, key: bytes, placed: Sequence[Placed]) -> None:
         if len(placed) == 1:
-            self.asked.append(Asked(key, placed[0].first_seq, placed[0].count))
+            self.asked.append(KeyedRequest(key, placed[0].first_seq, placed[0].count))
             return
         kept = [
             (part, place)
@@ -144,7 +144,7 @@ class _Found:
         if kept:
             ids = tuple(part.key for part, _ in kept if part.key is not None and part.key != key)
             count = sum(part.count for part, _ in kept)
-            self.asked.append(Asked(key, kept[0][1].first_seq, count, ids))
+            self.asked.append(KeyedRequest(key, kept[0][1].first_seq, count, ids))
 
 
 def receipts_of(
@@ -153,7 +153,7 @@ def receipts_of(
     outcome: Outcome | None,
     answers: FirstResponses,
 ) -> list[Receipt]:
-    """One receipt for each request, cut from the outcome of the whole group."""
+    """Return one receipt per request, split from the outcome of the whole group."""
     if len(requests) == 1 and outcome is not None and len(placed[0]) == 1:
         place = placed[0][0]
         if place.count == 1 == len(outcome.scores) and not is_left(place):
@@ -164,7 +164,7 @@ def receipts_of(
     predicted: list[str | None] | None = None
     if outcome is not None:
         scores, losses, rejected = outcome.scores, outcome.losses, outcome.rejected
-        if len(scores) < FEW * len(requests):
+        if len(scores) < MIN_ARRAY_ROWS * len(requests):
             scores, losses, rejected = scores.tolist(), losses.tolist(), rejected.tolist()
         if outcome.predicted is not None:
             places = outcome.predicted.tolist()
@@ -185,7 +185,7 @@ def receipts_of(
         receipt.predicted = None if predicted is None else predicted[first:last]
         receipt.rejected = rejected[first:last]
         if outcome is not None and outcome.set_aside is not None:
-            # Learning pauses up to a control, which is in the midst of no request.
+            # A pause ends at a control, which is never inside a request.
             receipt.set_aside = int(outcome.set_aside[first:last].sum())
         first = last
     return receipts
@@ -197,10 +197,10 @@ def receipt_of_control(
     verdict: ControlOutcome | None,
     verdicts: ControlOutcomes,
 ) -> Receipt:
-    """The receipt of a control.
+    """Return the receipt of a control.
 
-    Without a verdict the replica has come past it by a snapshot, which carried along what became of
-    the last ones.
+    Without a `verdict` the replica passed the control by loading a snapshot; then the snapshot's
+    kept outcomes answer.
     """
     if verdict is None and not is_left(place):
         verdict = verdicts.of(place.seq, request.control)
@@ -208,7 +208,7 @@ def receipt_of_control(
 
 
 def _receipt_of_a_row(place: Placed, outcome: Outcome) -> Receipt:
-    """Of a group of one row: where there are many models most are."""
+    """Receipt of a group of one row, the common case with many models."""
     scores, losses, rejected = outcome.scores, outcome.losses, outcome.rejected
     predicted: list[str | None] | None = None
     if outcome.predicted is not None:
@@ -220,7 +220,7 @@ def _receipt_of_a_row(place: Placed, outcome: Outcome) -> Receipt:
 
 
 def _placed_receipt(request: AnyRequest, placed: Sequence[Placed]) -> Receipt:
-    """Where a request stands as a whole, and which of its rows were left out."""
+    """Receipt with the position of the whole request and its rows that were left out."""
     of_key = isinstance(request, ControlRequest) or request.key is not None
     is_of_key = of_key and is_left(placed[0]) and not placed[0].refused
     if is_of_key or (len(placed) == 1 and not is_left(placed[0])):
@@ -239,7 +239,7 @@ def _placed_receipt(request: AnyRequest, placed: Sequence[Placed]) -> Receipt:
             rows += range(first, stop)
         first = stop
     kept = [place for place in placed if not is_left(place)]
-    # Where nothing is new, up to where the rows that are known stand.
+    # If nothing is new, use the last seq of the known rows.
     seq = max((place.seq for place in kept or placed if not place.conflict), default=0)
     whole = Placed(seq + 1 - len(rows), seq, len(rows))
     journalled = rows if duplicates or conflicts else None

@@ -1,16 +1,17 @@
-"""How a replica comes to its journal's end: from a snapshot, or from the journal's beginning.
+"""Load a replica from a snapshot, or from the beginning of the journal.
 
-A snapshot that is damaged, or of entries that the journal has lost, is refused, and the one before
-it is taken. The journal is kept for the older of two, so that either of them is enough.
+A snapshot that is damaged, or that holds entries which the journal has lost, is rejected. Then the
+one before it is tried. The journal is kept for the older of two snapshots, so either one is enough.
 """
 
 import contextlib
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from dualstream.service.journal.protocol import (
     Base,
+    Entry,
     Journal,
     ModelChanged,
     ModelRecord,
@@ -19,35 +20,58 @@ from dualstream.service.journal.protocol import (
     Trimmed,
 )
 from dualstream.service.journal.record import RecordError
+from dualstream.service.replica.lineage import Lineage
 from dualstream.solvers import CorruptState
-
-if TYPE_CHECKING:
-    from dualstream.service.replica.replica import Replica
 
 log = logging.getLogger("dualstream.recovery")
 
-# A journal that does not follow from itself so often is broken.
+# Attempts. A journal that still contradicts itself is broken.
 REPLAYS = 3
 
 
 class Forked(Exception):
-    """The journal does not go on from where a replica stands: entries were lost or replaced."""
+    """The journal does not continue from the replica: entries were lost or replaced."""
 
 
 class NoBase(RecordError):
-    """The journal is no longer whole, and no snapshot is good that it goes on from."""
+    """The journal is trimmed, and it continues from no good snapshot."""
+
+
+class Recovering(Protocol):
+    """What recovery needs of a replica."""
+
+    id: str
+    incarnation: str
+    seq: int
+    chain: str
+    trail: Lineage
+
+    def restore(self, snapshot: Snapshot, any_identity: bool = False) -> None:
+        """Restore from a snapshot. Raises CorruptState."""
+
+    def start_over(self) -> None:
+        """Return to the state before the first record."""
+
+    def check_head(self, record: ModelRecord) -> None:
+        """Raise Forked if the journal ends before the replica, or at its seq with another chain."""
+
+    async def apply(self, entries: Sequence[Entry], journal: Journal) -> None:
+        """Apply entries. Raises Forked."""
+
+    async def catch_up(self, journal: Journal, until: int | None = None) -> None:
+        """Apply the entries after the replica's position. Raises Forked, Trimmed."""
 
 
 async def recover(
-    replica: "Replica", journal: Journal, adopts: bool = False, base: Base | None = None
+    replica: Recovering, journal: Journal, adopts: bool = False, base: Base | None = None
 ) -> None:
-    """Bring a replica that holds nothing yet to the journal's end, as it is now or in `base`.
+    """Bring an empty replica to the journal's end, as it is now or as in `base`.
 
-    From the newest good snapshot that the journal goes on from, else from the journal's beginning.
-    Where neither is there, and `adopts`, a snapshot is good of whatever machine it is. With `base`
-    the store is asked for no more than that has not got.
+    Starts from the newest good snapshot that the journal continues from, else from the beginning of
+    the journal. If neither works and `adopts` is set, a snapshot of any numeric identity is
+    accepted. With `base`, only what `base` lacks is read from the store.
 
-    Raises NoBase, also where the journal does not follow from itself, or from its head.
+    Raises NoBase, also if the journal contradicts itself or its head.
     """
     if base is not None and await _from_base(replica, base, journal):
         return
@@ -65,28 +89,30 @@ async def recover(
             replica.start_over()
         if adopts and await _from_a_snapshot(replica, journal, head, refused, any_identity=True):
             return
-        # A newer snapshot may have come, and the journal have been trimmed to it, meanwhile.
+        # A newer snapshot may exist now, and the journal may have been trimmed to it. Try again
+        # with it.
         places = await journal.snapshots(replica.id, replica.incarnation)
         if places == tried:
             why = "; ".join(refused) or "there is no snapshot"
             raise NoBase(
-                f"model {replica.id!r}: its journal is kept from seq {kept_from} on, and no "
+                f"model {replica.id!r}: the journal is kept from seq {kept_from} on, and no "
                 f"snapshot leads there: {why}"
             )
         tried = places
 
 
-async def _from_base(replica: "Replica", base: Base, journal: Journal) -> bool:
-    """To where the journal ended when `base` was read, or beyond.
+async def _from_base(replica: Recovering, base: Base, journal: Journal) -> bool:
+    """Bring the replica at least to the end of the journal as it was in `base`.
 
-    False, and at the beginning, if it does not lead there: why, whoever looks again will say.
+    False if that fails; the replica is empty again, and the caller's next attempt reports the
+    reason.
     """
     head, begins_at = base.record, 0
     if base.entries is None:
         return False
     try:
         if base.snapshot is None:
-            replica.trail.pass_by(replica.seq, replica.chain)
+            replica.trail.add(replica.seq, replica.chain)
         else:
             replica.restore(base.snapshot)
             begins_at = replica.seq
@@ -103,10 +129,11 @@ async def _from_base(replica: "Replica", base: Base, journal: Journal) -> bool:
     return True
 
 
-def _leads_there(replica: "Replica", begins_at: int, head: ModelRecord) -> bool:
-    """Whether a replica that began at some seq has come to the journal's head, or beyond it.
+def _leads_there(replica: Recovering, begins_at: int, head: ModelRecord) -> bool:
+    """Did a replica that began at `begins_at` reach the journal's head, or pass it?
 
-    Entries show that they follow from a snapshot; without any, it has to stand at the head.
+    Applied entries prove by their chain that they follow from the snapshot. Without any, the
+    replica's position must equal the head.
     """
     if replica.seq > max(head.seq, begins_at):
         return True
@@ -114,15 +141,16 @@ def _leads_there(replica: "Replica", begins_at: int, head: ModelRecord) -> bool:
 
 
 async def _from_a_snapshot(
-    replica: "Replica",
+    replica: Recovering,
     journal: Journal,
     head: ModelRecord | None,
     refused: list[str],
     any_identity: bool = False,
 ) -> bool:
-    """Take the newest good snapshot and go on from it; False, and at the beginning, without one.
+    """Restore the newest good snapshot and apply the entries after it. False if none is good.
 
-    Why others were not taken is added to `refused`. Raises Trimmed.
+    After False the replica is empty. Appends to `refused` why snapshots were rejected. Raises
+    Trimmed.
     """
     for n in (0, 1):
         snapshot = await journal.snapshot_get(replica.id, replica.incarnation, n)
@@ -132,7 +160,7 @@ async def _from_a_snapshot(
             replica.restore(snapshot, any_identity)
             await _go_on_from(replica, snapshot, journal, head)
         except (CorruptState, Forked) as error:
-            why = f"the snapshot at seq {snapshot.seq} ({snapshot.where}) is refused: {error}"
+            why = f"the snapshot at seq {snapshot.seq} ({snapshot.where}) is rejected: {error}"
             log.error("model %r: %s", replica.id, why)
             refused.append(why)
             replica.start_over()
@@ -141,8 +169,8 @@ async def _from_a_snapshot(
     return False
 
 
-async def _replay(replica: "Replica", journal: Journal, head: ModelRecord | None) -> None:
-    """From the beginning; anew where entries were lost between two reads.
+async def _replay(replica: Recovering, journal: Journal, head: ModelRecord | None) -> None:
+    """Apply the whole journal. Start over if entries were lost between two reads.
 
     Raises NoBase, Trimmed, ModelChanged.
     """
@@ -156,22 +184,22 @@ async def _replay(replica: "Replica", journal: Journal, head: ModelRecord | None
         raise NoBase(str(error)) from error
 
 
-async def _replay_once(replica: "Replica", journal: Journal, head: ModelRecord | None) -> None:
-    """Raises Forked, Trimmed, ModelChanged."""
-    replica.trail.pass_by(replica.seq, replica.chain)
+async def _replay_once(replica: Recovering, journal: Journal, head: ModelRecord | None) -> None:
+    """Apply the whole journal. Raises Forked, Trimmed, ModelChanged."""
+    replica.trail.add(replica.seq, replica.chain)
     await replica.catch_up(journal)
     if head is not None:
         await _come_to(head, replica, 0, journal)
 
 
 async def _go_on_from(
-    replica: "Replica", snapshot: Snapshot, journal: Journal, head: ModelRecord | None
+    replica: Recovering, snapshot: Snapshot, journal: Journal, head: ModelRecord | None
 ) -> None:
-    """To the journal's end from a restored snapshot.
+    """Apply the entries after a restored snapshot.
 
-    Raises Trimmed, ModelChanged; Forked where the journal does not lead on from it, or not to its
-    head. The entries that follow show that it does; where none follows, it is the head that has to
-    stand there.
+    Raises Trimmed, ModelChanged; Forked if the journal does not continue from the snapshot, or does
+    not lead to its head. The first entry proves that the journal continues; without an entry, the
+    head must be at the snapshot's position.
     """
     await replica.catch_up(journal)
     if head is not None or replica.seq == snapshot.seq:
@@ -179,9 +207,9 @@ async def _go_on_from(
 
 
 async def _come_to(
-    head: ModelRecord | None, replica: "Replica", begins_at: int, journal: Journal
+    head: ModelRecord | None, replica: Recovering, begins_at: int, journal: Journal
 ) -> None:
-    """See that what was read leads to `head`, or else to what is the head now.
+    """Check that the replica reached `head`, or else the present head.
 
     Raises Forked, Trimmed, ModelChanged.
     """
@@ -192,7 +220,7 @@ async def _come_to(
         if record.incarnation != replica.incarnation:
             raise ModelChanged(replica.id)
         replica.check_head(record)
-        if record.seq > replica.seq:  # it has grown since, or was lost before it could be read
+        if record.seq > replica.seq:  # grew since the read, or was lost before it
             await replica.catch_up(journal)
         if _leads_there(replica, begins_at, record):
             return

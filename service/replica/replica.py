@@ -1,8 +1,8 @@
-"""One model in memory: what its journal says, applied in the journal's order.
+"""Replica: one model in memory, kept up to date by applying its journal in order.
 
-The state (learner, progressive metrics, counts) is a pure function of spec and journal. What this
-process appended itself and an entry read from the store go through the same learning and the same
-controls; where one entry ends and the next begins leaves no trace in the state.
+The state (learner, progressive metrics, counts) is a pure function of spec and journal. Entries
+that this process appended and entries read from the store go through the same learning and the same
+controls. The boundaries between entries leave no trace in the state.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from dualstream.service.clock import REAL, Outside
+from dualstream.service.clock import SYSTEM_CLOCK, Clock
 from dualstream.service.concurrency import background_task, run_in_thread
 from dualstream.service.journal.chain import next_chain
 from dualstream.service.journal.page import end_of, size_of
@@ -26,14 +26,19 @@ from dualstream.service.journal.protocol import (
 )
 from dualstream.service.journal.record import Control, CorruptRecord
 from dualstream.service.replica.apply_control import apply_control
-from dualstream.service.replica.controls import ControlOutcome, check_control, stands_alone
-from dualstream.service.replica.entries import Content, content_beyond, parted_at
-from dualstream.service.replica.first_responses import MAX_KEPT_ANSWERS, Asked, AskedIn
+from dualstream.service.replica.controls import ControlOutcome, check_control, needs_own_run
+from dualstream.service.replica.entries import Content, content_after, split_at
+from dualstream.service.replica.first_responses import MAX_KEPT_ANSWERS, KeyedRequest, KeyedRequests
 from dualstream.service.replica.lineage import Lineage, Lost, follows
-from dualstream.service.replica.pending_outcomes import Applied, hand_over, take_back, within
-from dualstream.service.replica.positioned_state import PlacedState
+from dualstream.service.replica.pending_outcomes import (
+    Applied,
+    clear_outcomes,
+    record_outcomes,
+    within,
+)
+from dualstream.service.replica.positioned_state import PositionedState
 from dualstream.service.replica.recovery import Forked, recover
-from dualstream.service.replica.retained_ids import NOBODY, Named
+from dualstream.service.replica.retained_ids import NO_IDS, Named
 from dualstream.solvers import (
     AsServed,
     Batch,
@@ -43,27 +48,28 @@ from dualstream.solvers import (
     certificates_of_members,
 )
 
-# A batch expected to take less runs in the event loop: a thread costs some 80 us to reach, and then
-# the two hand each other the interpreter's lock.
+# A shorter batch runs in the event loop: starting a thread costs about 80 us, and then two threads
+# pass the interpreter's lock to each other.
 INLINE_S = 0.004
-# Longer ones are cut, so that a prediction never waits much longer than this for its turn.
+# A longer batch is split into slices of this time, so that a prediction waits for one slice at
+# most.
 SLICE_S = 0.002
 MEASURED_ROWS = 8
-"""Fewer tell too little of what a row takes."""
+"""A smaller batch gives no useful estimate of the time per row."""
 READ_BYTES = 1024 * 1024
 
 
-class Replica(PlacedState):
-    """A model's state that is moved on along the journal, and served.
+class Replica(PositionedState):
+    """State of a model that follows the journal and serves requests.
 
-    s_per_row   about what learning a row takes, as far as it is known, in seconds
-    spec        instead of the model's own
+    s_per_row   first estimate of the time to learn a row, in seconds
+    spec        used instead of the model's own spec
     """
 
     is_forked = False
-    """Nobody is served: the journal does not lead here, or may not. Whoever moves it on sees."""
+    """The journal may not continue from here. Nothing is served until that is checked."""
     _applying: Sequence[Entry] = ()
-    """Entries behind which the next ones are being read."""
+    """Entries that are being applied while the next ones are read."""
     certificate: Certificate | None = None
     certified_at = float("-inf")
 
@@ -71,38 +77,39 @@ class Replica(PlacedState):
         self,
         record: ModelRecord,
         kept_answers: int = MAX_KEPT_ANSWERS,
-        outside: Outside = REAL,
+        clock: Clock = SYSTEM_CLOCK,
         s_per_row: float = 1e-6,
         spec: bytes | None = None,
     ) -> None:
         super().__init__(record, kept_answers, spec)
         self._as_served: AsServed | None = as_served(self.spec)
-        # Outcomes that a committer waits for, by the nonce of its append, should the entry reach
-        # this replica by another way than the committer's own hands.
+        # Outcomes that a committer waits for, by the nonce of its append. Filled if the entry
+        # reaches this replica in another way than from the committer.
         self.watched: dict[bytes, Applied | None] = {}
         self.member_certificates: dict[str, Certificate] = {}
-        self._outside = outside
-        self._turn = asyncio.Lock()
+        self._clock = clock
+        self._lock = asyncio.Lock()
         self._s_per_row = s_per_row
 
     @property
     def s_per_row(self) -> float:
-        """About what learning a row takes, in seconds."""
+        """Estimated time to learn a row, in seconds."""
         return self._s_per_row
 
     # -- reading ---------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
     async def still(self) -> AsyncIterator[None]:
-        """While held, no slice is applied: what is read belongs to one `seq`."""
-        async with self._turn:
+        """While entered, no slice is applied: everything read belongs to one `seq`."""
+        async with self._lock:
             yield
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
-        """As `still`, for what a client is told. Raises JournalUnavailable while it is forked.
+        """As `still`, for responses to clients.
 
-        Whoever asked the catalog before the fork was known may come here after.
+        Raises JournalUnavailable while the replica is forked. The check belongs here because a
+        request may find the model before the fork is known.
         """
         async with self.still():
             if self.is_forked:
@@ -111,31 +118,32 @@ class Replica(PlacedState):
 
     @property
     def place(self) -> Place:
-        """Where it stands, between two groups."""
+        """The log position. Valid between two groups."""
         return Place(self.seq, self.chain)
 
     def leads_on_from(self, place: Place) -> bool:
-        """Whether it has come by this place, and nothing shows that the journal has lost that."""
-        return not self.is_forked and self.trail.came_by(place.seq, place.chain)
+        """Did the replica apply up to this position, with no sign that the journal lost it?"""
+        return not self.is_forked and self.trail.includes(place.seq, place.chain)
 
     async def predict(self, batch: Batch) -> tuple[np.ndarray, int, str]:
-        """Scores of the rows, and the seq and chain of the state that gave them.
+        """Return scores, and the seq and chain of the state that gave them.
 
-        Raises JournalUnavailable while it is forked.
+        Raises JournalUnavailable while the replica is forked.
         """
         async with self.serving():
             return self.learner.predict(batch), self.seq, self.chain
 
     async def certify(self, max_age_s: float = 0.0) -> Certificate | None:
-        """The certificate of the served weights, at most `max_age_s` old; None without a dual.
+        """Return the certificate of the served weights, at most `max_age_s` old.
 
-        Those of members are computed with it. Raises JournalUnavailable while it is forked.
+        None without a dual. Computes the certificates of the members, too. Raises
+        JournalUnavailable while the replica is forked.
         """
         async with self.serving():
-            if self._outside.clock() - self.certified_at > max_age_s:
+            if self._clock.now() - self.certified_at > max_age_s:
                 self.certificate = self.learner.certificate()
                 self.member_certificates = certificates_of_members(self.learner)
-                self.certified_at = self._outside.clock()
+                self.certified_at = self._clock.now()
             return self.certificate
 
     # -- applying --------------------------------------------------------------------------------
@@ -146,12 +154,12 @@ class Replica(PlacedState):
         chain: str,
         batch: Batch,
         names: Sequence[tuple[int, str]] = (),
-        asked: Sequence[Asked] = (),
-        named: Named = NOBODY,
+        asked: Sequence[KeyedRequest] = (),
+        named: Named = NO_IDS,
     ) -> Outcome:
-        """Learn what this process appended itself; the entry ends at `seq` with `chain`.
+        """Learn rows that this process appended; the entry ends at `seq` with `chain`.
 
-        `asked` are the requests with a key in it, `named` the rows with an id.
+        `asked` are its requests with a key, `named` its rows with an id.
         """
         if names:
             self.names.keep(names)
@@ -165,10 +173,10 @@ class Replica(PlacedState):
         chain: str,
         batch: Batch,
         names: Sequence[tuple[int, str]],
-        asked: Sequence[Asked],
+        asked: Sequence[KeyedRequest],
         named: Named,
     ) -> Outcome:
-        """As `apply_own`, of rows that are learned at once."""
+        """As `apply_own`, for rows that are learned in this event-loop iteration."""
         if names:
             self.names.keep(names)
         outcome = self._learn_slice(batch)
@@ -180,57 +188,57 @@ class Replica(PlacedState):
         seq: int,
         chain: str,
         batch: Batch,
-        asked: Sequence[Asked],
+        asked: Sequence[KeyedRequest],
         named: Named,
         outcome: Outcome,
     ) -> None:
-        """Stand behind rows that were learned, beside which their names and answers are kept."""
+        """Advance past learned rows and keep their first responses and ids."""
         first_seq = seq + 1 - len(batch)
         if asked:
             self.answers.keep(asked, first_seq, batch, outcome)
         self.retained.keep(named, batch, first_seq, outcome)
-        self._stand_at(seq, chain)
+        self._set_place(seq, chain)
 
     def learns_at_once(self, rows: int) -> bool:
-        """Whether so many rows are learned in one turn of the event loop, and now."""
-        return rows * self._s_per_row <= INLINE_S and not self._turn.locked()
+        """Can this number of rows be learned in this event-loop iteration?"""
+        return rows * self._s_per_row <= INLINE_S and not self._lock.locked()
 
     async def apply_own_control(
         self, seq: int, chain: str, control: Control, journal: Journal
     ) -> ControlOutcome:
-        """Obey the control that this process appended itself, an entry of its own at `seq`.
+        """Apply a control that this process appended; its entry is at `seq`.
 
-        Raises UnreadableCopy and Trimmed, before anything is changed.
+        Raises UnreadableCopy and Trimmed; nothing has changed then.
         """
         verdict = await apply_control(self, control, journal)
-        self._stand_at(seq, chain)
+        self._set_place(seq, chain)
         return verdict
 
     async def apply(self, entries: Sequence[Entry], journal: Journal) -> None:
-        """Apply entries read from the journal, skipping records already applied.
+        """Apply entries read from the journal. Records already applied are skipped.
 
-        Raises Forked, and CorruptRecord for an entry out of its place, before anything is applied;
-        CorruptRecord, UnknownRecord for what is of a later version (both name the entry) and
-        UnreadableCopy and Trimmed for a rollback, standing at an entry's end before it.
+        Raises Forked, and CorruptRecord for an entry with a wrong seq, before anything is applied.
+        Raises CorruptRecord, UnknownRecord (both name the entry), and UnreadableCopy and Trimmed
+        for a rollback; the replica is then at the end of the entry before it.
         """
         self.check_order(entries)
-        for some in parted_at(entries, stands_alone):
+        for some in split_at(entries, needs_own_run):
             await self.apply_run(some, journal)
 
     def rows_of(self, entries: Sequence[Entry]) -> Content | None:
-        """What entries that are known to follow hold; None where a control is in it.
+        """Decode entries that are known to follow; None if they hold a control.
 
         Raises CorruptRecord, UnknownRecord, which name the entry.
         """
-        content = self._beyond(entries)
+        content = self._content_after(entries)
         if any(isinstance(record, Control) for record in content.records):
             return None
         return content
 
     def learn_entries(self, entries: Sequence[Entry], content: Content) -> Outcome:
-        """Apply entries of the rows that `rows_of` has found; what became of the last one.
+        """Apply entries decoded by `rows_of`. Return the outcome of the last one.
 
-        To be called where all their rows are learned at once.
+        Call it only if all rows can be learned in this event-loop iteration.
         """
         self.names.keep(content.names)
         done: list[tuple[int, Applied]] = []
@@ -238,7 +246,7 @@ class Replica(PlacedState):
             assert isinstance(record, Batch)
             first_seq, outcome = self.seq + 1, self._learn_slice(record)
             done.append((first_seq, self._kept(record, outcome, content.asked, content.named)))
-        self._pass_entries(entries, done)
+        self._advance_past(entries, done)
         last = within(done, entries[-1].first_seq, entries[-1].seq)
         assert isinstance(last, Outcome)
         return last
@@ -255,35 +263,35 @@ class Replica(PlacedState):
                 )
             if entry.first_seq != seq + 1:
                 raise CorruptRecord(
-                    f"the entry at seq {entry.seq} begins at seq {entry.first_seq}, "
+                    f"the entry at seq {entry.seq} begins at seq {entry.first_seq}, but "
                     f"the one before it ends at seq {seq}"
                 )
             seq = entry.seq
 
-    def pass_by(self, entry: Entry) -> None:
-        """Leave out an entry: stand behind it as if it changed nothing."""
-        self._stand_at(entry.seq, entry.chain)
+    def skip(self, entry: Entry) -> None:
+        """Advance past an entry without applying it."""
+        self._set_place(entry.seq, entry.chain)
 
     async def apply_part(self, entry: Entry, until: int) -> None:
-        """Learn the rows of the next entry up to `until`, which lies in its midst.
+        """Learn the rows of the next entry up to `until`, which lies inside the entry.
 
-        It stands there with the chain from before the entry. Raises Forked.
+        The replica keeps the chain from before the entry. Raises Forked.
         """
         if not follows(entry, self.chain) or entry.first_seq > self.seq + 1:
             raise Forked(f"model {self.id!r}: the journal does not follow from seq {self.seq}")
         await self.learn_part(entry, until)
 
     async def learn_part(self, entry: Entry, until: int) -> None:
-        """As `apply_part`, of an entry that is known to follow."""
-        names, (record,), _, named = self._beyond([entry])
-        assert isinstance(record, Batch)  # a control has no midst
+        """As `apply_part`, for an entry that is known to follow."""
+        names, (record,), _, named = self._content_after([entry])
+        assert isinstance(record, Batch)  # a control is one record
         self.names.keep(names)
         first_seq, rows = self.seq + 1, record[: until - self.seq]
         self.retained.keep(named, rows, first_seq, await self._learn(rows))
 
     async def apply_run(self, entries: Sequence[Entry], journal: Journal) -> None:
-        """Apply entries that are known to follow: a rollback alone, or others."""
-        names, records, asked, named = self._beyond(entries)
+        """Apply a run of entries that are known to follow; see `split_at`."""
+        names, records, asked, named = self._content_after(entries)
         self.names.keep(names)
         done: list[tuple[int, Applied]] = []
         for record in records:
@@ -293,62 +301,62 @@ class Replica(PlacedState):
             else:
                 outcome = await self._learn(record)
                 done.append((first_seq, self._kept(record, outcome, asked, named)))
-        self._pass_entries(entries, done)
+        self._advance_past(entries, done)
 
-    def _kept(self, rows: Batch, outcome: Outcome, asked: AskedIn, named: Named) -> Outcome:
-        """The outcome of rows that were just learned, beside which answers and ids are kept."""
+    def _kept(self, rows: Batch, outcome: Outcome, asked: KeyedRequests, named: Named) -> Outcome:
+        """Keep first responses and ids of rows that were just learned. Return `outcome`."""
         first_seq = self.seq + 1 - len(rows)
         whole = asked.within(first_seq, self.seq, self._kept_answers)
         self.answers.keep(whole, first_seq, rows, outcome)
         self.retained.keep(named, rows, first_seq, outcome)
         return outcome
 
-    def _pass_entries(self, entries: Sequence[Entry], done: Sequence[tuple[int, Applied]]) -> None:
-        """Stand behind entries that were applied."""
+    def _advance_past(self, entries: Sequence[Entry], done: Sequence[tuple[int, Applied]]) -> None:
+        """Advance past entries that were applied."""
         self.seq, self.chain = entries[-1].seq, entries[-1].chain
-        self.trail.pass_entries(entries)
-        hand_over(self.watched, entries, done)
+        self.trail.add_entries(entries)
+        record_outcomes(self.watched, entries, done)
 
-    def _beyond(self, entries: Sequence[Entry]) -> Content:
-        """What the next entries hold beyond this replica. Raises CorruptRecord, UnknownRecord."""
+    def _content_after(self, entries: Sequence[Entry]) -> Content:
+        """Decode the part of entries after this replica. Raises CorruptRecord, UnknownRecord."""
         check, can_unlearn = partial(check_control, self), self.retained.why_not is None
-        return content_beyond(self.seq, entries, self.dim, check, can_unlearn)
+        return content_after(self.seq, entries, self.dim, check, can_unlearn)
 
     async def _learn(self, batch: Batch) -> Outcome:
         rows = len(batch)
         if rows * self._s_per_row <= INLINE_S:
-            if self._turn.locked():
-                async with self._turn:
+            if self._lock.locked():
+                async with self._lock:
                     return self._learn_slice(batch)
-            return self._learn_slice(batch)  # all in this turn of the event loop
+            return self._learn_slice(batch)  # no await before the slice
         outcomes = []
         done = 0
         while done < rows:
             step = max(1, int(SLICE_S / self._s_per_row))
-            async with self._turn:
+            async with self._lock:
                 piece = batch[done : done + step]
                 outcomes.append(await run_in_thread(self._learn_slice, piece))
             done += step
         return Outcome.joined(outcomes)
 
     def _learn_slice(self, batch: Batch) -> Outcome:
-        # Work, not time: a model that once waited for the core would be taken for a slow one, and
-        # the next ones be learned in a thread and leave snapshots, which keep the core busy.
+        # CPU time, not elapsed time: one wait for a core makes a model look slow. Its next batches
+        # then run in a thread, and it leaves snapshots when evicted, and both keep the cores busy.
         is_measured = len(batch) >= MEASURED_ROWS
-        began = self._outside.effort() if is_measured else 0.0
+        began = self._clock.cpu_seconds() if is_measured else 0.0
         if self.guarding is None:
             outcome = self.learn_rows(batch, self.seq + 1)
         else:
             outcome = self.guarding.learn(self, batch, self.seq + 1)
         self.seq += len(batch)
         if is_measured:
-            # Sets only where batches are cut, which the state cannot tell.
-            spent = (self._outside.effort() - began) / len(batch)
+            # This decides only where batches are split, which does not change the state.
+            spent = (self._clock.cpu_seconds() - began) / len(batch)
             self._s_per_row += 0.2 * (spent - self._s_per_row)
         return outcome
 
     def learn_rows(self, batch: Batch, first_seq: int) -> Outcome:
-        """Learn and count rows, of which the first stands at `first_seq`."""
+        """Learn and count rows; the first is at `first_seq`."""
         outcome = self.learner.learn(batch)
         if self._as_served is not None:
             outcome = self._as_served.put(batch, outcome)
@@ -363,10 +371,10 @@ class Replica(PlacedState):
     # -- the journal -----------------------------------------------------------------------------
 
     async def catch_up(self, journal: Journal, until: int | None = None) -> None:
-        """Apply all that the journal holds beyond this replica. Raises Forked.
+        """Apply everything in the journal after this replica. Raises Forked.
 
-        With `until`, nothing is read any more once the replica has reached that seq. Where there
-        is much to read, the next entries are read while these are parsed and applied.
+        With `until`, reading stops once the replica reaches that seq. If there is much to read, the
+        next entries are read while these are applied.
         """
         entries = await self._read(journal, self.seq)
         while entries:
@@ -376,10 +384,11 @@ class Replica(PlacedState):
             try:
                 if size_of(entries) > READ_BYTES // 2 and not is_last:
                     self._applying = entries
-                    # Left to its end where these cannot be applied.
-                    ahead = background_task(self._read_behind(journal, entries))
-                    # In one turn of the event loop it asks, in the next one that is sent: the store
-                    # is at work while these are applied, which leaves the loop no turn.
+                    # A background task, because it must finish even if these entries cannot be
+                    # applied.
+                    ahead = background_task(self._read_ahead(journal, entries))
+                    # The read starts in one event-loop iteration and is sent in the next. Then the
+                    # store works while the entries are applied, which blocks the loop.
                     await asyncio.sleep(0)
                     await asyncio.sleep(0)
                 await self.apply(entries, journal)
@@ -389,8 +398,11 @@ class Replica(PlacedState):
                 return
             entries = await (ahead or self._read(journal, self.seq))
 
-    async def _read_behind(self, journal: Journal, some: Sequence[Entry]) -> Sequence[Entry]:
-        """What comes behind entries that are applied meanwhile; nobody is served if it does not."""
+    async def _read_ahead(self, journal: Journal, some: Sequence[Entry]) -> Sequence[Entry]:
+        """Read the entries after `some` while those are applied.
+
+        If the new entries do not follow, the replica stops serving at once.
+        """
         found, last = await self._read(journal, end_of(some)), some[-1]
         if found and self._applying is some and not follows(found[0], last.chain):
             self.is_forked = True
@@ -400,47 +412,44 @@ class Replica(PlacedState):
         return await journal.read(self.id, self.incarnation, after, READ_BYTES)
 
     def check_head(self, record: ModelRecord) -> None:
-        """Raise Forked when the journal ends before this replica, or at its seq otherwise."""
+        """Raise Forked if the journal ends before this replica, or here with another chain."""
         if (record.seq, record.chain) == (self.seq, self.chain) or record.seq > self.seq:
             return
         raise Forked(
-            f"model {self.id!r}: the journal ends at seq {record.seq} with {record.chain}, "
-            f"this replica stands at seq {self.seq}"
+            f"model {self.id!r}: the journal ends at seq {record.seq} with chain {record.chain}, "
+            f"this replica is at seq {self.seq}"
         )
 
     async def load(self, journal: Journal, adopts: bool = False, base: Base | None = None) -> None:
-        """Come from before the first record to the journal's end; see `recover`.
-
-        Raises NoBase.
-        """
+        """Bring an empty replica to the journal's end; see `recover`. Raises NoBase."""
         await recover(self, journal, adopts, base)
 
     async def rebuild(self, record: ModelRecord, journal: Journal) -> Lost:
-        """Throw the state away and take the journal's; what of it the journal had lost.
+        """Discard the state and load it from the journal. Return what the journal had lost.
 
-        As the journal is where its head was `record`, or later. Nobody is served from here
-        meanwhile.
+        The new state is that of the journal at `record` or later. The replica serves nothing until
+        then.
         """
         self.is_forked = True
-        fresh = Replica(record, self._kept_answers, self._outside, self._s_per_row)
+        fresh = Replica(record, self._kept_answers, self._clock, self._s_per_row)
         fresh.watched = self.watched
         fresh.trail = Lineage(kept=None)
         await fresh.load(journal, base=Base(record))
-        async with self._turn:
-            lost = self.trail.give_way_to(fresh.trail)
-            self._take_over(fresh)
+        async with self._lock:
+            lost = self.trail.replace_with(fresh.trail)
+            self._replace_state(fresh)
             self.certified_at = float("-inf")
             self._s_per_row = fresh.s_per_row
         self.is_forked = False
         return lost
 
     def start_over(self) -> None:
-        """Be before the first record."""
-        take_back(self.watched)
+        """Return to the state before the first record."""
+        clear_outcomes(self.watched)
         if self.is_forked:
             self.is_forked = False
         self._begin()
 
     def forget_what_served(self) -> None:
-        """Count all rows with its own scores: another spec than this one served them."""
+        """Count every row with this spec's own scores, because another spec served the rows."""
         self._as_served = None

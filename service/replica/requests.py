@@ -1,4 +1,4 @@
-"""What is to be committed: learn requests as parts of the journal, and controls as one record."""
+"""Requests to commit: rows to learn as parts of an entry, or one control record."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
@@ -7,7 +7,7 @@ from typing import Any, Self
 import msgspec
 
 from dualstream.service.codecs import ListedRows, Rows, class_texts
-from dualstream.service.journal.author import SERVER, Author, told_of
+from dualstream.service.journal.audit import SERVER, Author, describe_fields
 from dualstream.service.journal.protocol import Change, CursorMove, Part, Place
 from dualstream.service.journal.record import (
     Control,
@@ -22,26 +22,26 @@ from dualstream.service.replica.controls import Arrays, Order, control_of
 
 
 class Request(msgspec.Struct):
-    """One learn request: its parts, and beside them its rows and its stored key.
+    """One learn request: its encoded parts, its rows and its stored key.
 
-    Each run of rows without an id is a part, and each row that has an id, with its own key.
+    Each run of rows without an id is one part. Each row with an id is a part with its own key.
     """
 
     parts: list[Part]
     rows: Rows
     key: bytes | None = None
     names: Sequence[tuple[int, str]] = ()
-    """Places and names of features that the journal may not know yet."""
+    """(index, name) of features that the journal may not know yet."""
     cursor: CursorMove | None = None
-    """Moved in the step that journals the rows, which are a group of their own then."""
+    """Moved in the same step that journals the rows. Such rows form a group of their own."""
     on_journalled: Callable[[], None] | None = None
-    """Called when they stand in the journal as they should, before they are learned."""
+    """Called when all rows are journalled as requested, before they are learned."""
     is_followed: bool = False
-    """Whether who hears that they do may have the next rows at hand by then."""
+    """May the client submit its next rows as soon as `on_journalled` is called?"""
 
     @property
     def part(self) -> Part:
-        """The first one, where there is no other."""
+        """The first part; for requests with one part."""
         return self.parts[0]
 
     @classmethod
@@ -53,10 +53,10 @@ class Request(msgspec.Struct):
         names: Sequence[tuple[int, str]] = (),
         is_whole: bool = False,
     ) -> Self:
-        """A request of these rows, under the stored `key` if it has one.
+        """Create a request of these rows, under the stored `key` if it has one.
 
-        `names` come with rows that are a Batch; listed ones bring their own. One that `is_whole` is
-        journalled whole or not at all, as any is of which no row has an id.
+        `names` are for rows in a Batch; ListedRows bring their own. A request with `is_whole` is
+        journalled as a whole or not at all. Requests without row ids always are.
         """
         if isinstance(rows, ListedRows):
             if rows.ids:
@@ -78,7 +78,7 @@ class Request(msgspec.Struct):
 def _parts(
     rows: ListedRows, key: bytes | None, fingerprint: bytes | None, is_whole: bool
 ) -> Iterator[Part]:
-    """The parts of a request of which some rows have ids."""
+    """Encode the parts of a request of which some rows have ids."""
     if key is not None and 0 in rows.ids:
         yield Part(encode_opening(key, fingerprint), 0, key, fingerprint, whole=is_whole)
     first = 0
@@ -86,7 +86,8 @@ def _parts(
         stop = first + 1
         if first in rows.ids:
             own: bytes | None = make_key(KeyKind.SAMPLE, rows.ids[first])
-            # Of its columns without names, which another worker may have told already.
+            # The digest excludes names: they are only journalled by the worker that sees them
+            # first.
             mark: bytes | None = hashlib.sha256(_encoded(rows, first, stop)).digest()[:16]
         else:
             while stop < len(rows) and stop not in rows.ids:
@@ -102,14 +103,15 @@ def _parts(
             fingerprint=mark,
             continues=continues,
         )
-        # The journal knows requests by their keys; that others are taken whole the store is told.
+        # The journal groups parts by a request's key. Without a key, only the store knows that they
+        # belong together.
         belongs = continues or (is_whole and first > 0)
         yield Part(body, stop - first, own, mark, belongs, is_whole and not belongs)
         first = stop
 
 
 def _encoded(rows: ListedRows, first: int, stop: int, **beside: Any) -> bytes:
-    """The rows from `first` to before `stop`."""
+    """Encode the rows first .. stop - 1."""
     return encode_rows(
         rows.indptr[first : stop + 1],
         rows.indices,
@@ -121,27 +123,27 @@ def _encoded(rows: ListedRows, first: int, stop: int, **beside: Any) -> bytes:
 
 
 def asked_by(order: Order, arrays: Arrays | None = None) -> bytes:
-    """What a client has asked for, where the order says all of it."""
+    """Bytes of what a client requested, if the order holds all of it."""
     given = control_of(order, arrays)
     return encode_control(given.kind, given.fields, given.arrays)
 
 
 class ControlRequest(msgspec.Struct):
-    """One control: a part of one record, and beside it the control itself."""
+    """One control: the encoded part and the control itself."""
 
     part: Part
     control: Control
     by: Author | None = SERVER
-    """Who changes the model by it; None: what its spec says, which is not in the log of changes."""
+    """Author in the audit log. None: the model's spec prescribes it, and it is not logged."""
     held: Place | None = None
-    """Of the state that it was made of: where the journal has lost that, it does not enter."""
+    """Position of the state that it was made from. If the journal lost it, the append fails."""
 
     @property
     def change(self) -> Change | None:
-        """As the log of changes tells of it."""
+        """Entry for the audit log."""
         if self.by is None:
             return None
-        return self.by.change(self.control.kind, **told_of(self.control.fields))
+        return self.by.change(self.control.kind, **describe_fields(self.control.fields))
 
     @property
     def parts(self) -> list[Part]:
@@ -161,10 +163,10 @@ class ControlRequest(msgspec.Struct):
         by: Author | None = SERVER,
         held: Place | None = None,
     ) -> Self:
-        """A request of this order and its numbers, under the stored `key` if it has one.
+        """Create a request of this order and its arrays, under the stored `key` if it has one.
 
-        What the client has `asked` for tells it from another request under the key, where the
-        order says more than that.
+        `asked` is what the client requested, if the order holds more than that. It distinguishes
+        this request from another one under the same key.
         """
         plain = body = asked_by(order, arrays)
         fingerprint = None
@@ -173,7 +175,7 @@ class ControlRequest(msgspec.Struct):
             what = (given.kind, given.fields, given.arrays)
             fingerprint = hashlib.sha256(plain if asked is None else asked).digest()[:16]
             body = encode_control(*what, key=key, fingerprint=fingerprint)
-        # As everyone else will read it: what is given may have its fields in another order.
+        # Decode it as every reader will: field order may differ from `order`.
         ((_, control),) = decode(plain)
         assert isinstance(control, Control)
         return cls(Part(body, 1, key, fingerprint), control, by, held)

@@ -1,9 +1,9 @@
-"""Which of a model's retained rows have which ids, and which ids were unlearned.
+"""Ids of a model's retained rows, and ids that were unlearned.
 
-A learner knows its retained rows by their age alone. Rows that were rejected, rows of weight 0 and
-controls take a seq and are not retained, so that whoever is to unlearn a row by its id has to keep,
-in step with the learner, who stands where. It is part of the state: what an `unlearn` does depends
-on it. An id is kept as a digest, of which there is one for each retained row that has an id.
+A learner identifies its retained rows by age alone. Rejected rows, rows of weight 0 and controls
+take a seq but are not retained. So unlearning by id needs this table, which is updated with every
+learned batch. It is part of the state, because the effect of `unlearn` depends on it. Each retained
+row with an id has one digest of that id.
 """
 
 import hashlib
@@ -27,8 +27,8 @@ from dualstream.solvers import (
     why_not_unlearn,
 )
 
-REMEMBERED = 1000
-"""Unlearned ids of a model that are known as such."""
+MAX_UNLEARNED_IDS = 1000
+"""Number of unlearned ids that a model remembers."""
 DIGEST_BYTES = 16
 
 _SAMPLE = bytes((KeyKind.SAMPLE,))
@@ -38,10 +38,10 @@ _FIELDS = np.dtype([("number", "<i8"), ("seq", "<i8"), ("digest", "u1", (DIGEST_
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """The rows of some entries that have an id.
+    """Rows with an id among some entries.
 
-    seqs  (n,) int64  where they stand in the journal, in order
-    key               the id of the one of a number from 0, as the journal keeps it
+    seqs  (n,) int64  seqs of the rows, ascending
+    key               returns the stored key of row 0 .. n - 1
     """
 
     seqs: np.ndarray
@@ -49,72 +49,73 @@ class Named:
 
     @classmethod
     def of(cls, rows: Sequence[tuple[int, bytes]]) -> "Named":
-        """Of rows by seq and key."""
+        """Create from (seq, key) pairs."""
         return cls(np.array([seq for seq, _ in rows], np.int64), lambda number: rows[number][1])
 
     @classmethod
     def within(cls, parts: Parts, first_seq: int) -> "Named":
-        """Of parts of which the first stands at `first_seq`."""
+        """Create from parts; the first part begins at `first_seq`."""
         if not parts.has_keys:
-            return NOBODY
+            return NO_IDS
         numbers = np.flatnonzero(np.isin(parts.key_kinds, ROW_KINDS))
         seqs = first_seq + np.cumsum(parts.counts) - parts.counts
         return cls(seqs[numbers], lambda number: parts.key(int(numbers[number])))
 
 
-NOBODY = Named.of(())
+NO_IDS = Named.of(())
 
 
 def names_a_row(key: bytes | None) -> bool:
-    """Whether it is the id of a sample, or of its label that came late."""
+    """Is this the key of a sample id, or of a late label's sample id?"""
     return key is not None and key[0] in ROW_KINDS
 
 
 def digest_of(key: bytes) -> bytes:
-    """What a model's state keeps of an id, which the journal keeps under `key`.
+    """Digest of an id from its stored key.
 
-    However the label came, it is the id of one sample.
+    A sample and its late label have different key kinds but one id, so they get one digest.
     """
     return hashlib.sha256(_SAMPLE + key[1:]).digest()[:DIGEST_BYTES]
 
 
 class RetainedIds:
-    """The ids of one model's retained rows.
+    """Ids of one model's retained rows.
 
-    A model that cannot unlearn keeps none, and one without ids spends no time on them.
+    A model that cannot unlearn keeps none. A model without ids spends no time here.
     """
 
     __slots__ = ("_entered", "_retain", "_rows", "_unlearned", "why_not")
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
         self.why_not = why_not_unlearn(spec)
-        """Why the model cannot unlearn a row; None where it can."""
+        """Reason why the model cannot unlearn a row, or None."""
         self._retain: int = 0 if self.why_not is not None else spec["retain"]
-        # Number, seq and digest of each row with an id, packed, the oldest first. Rows are numbered
-        # as they enter the learner's ring; from where does not matter. Most models never have any.
+        # Packed number, seq and digest of each row with an id, oldest first. Rows are numbered as
+        # the learner retains them; only differences matter. An empty tuple saves memory: most
+        # models have no ids.
         self._rows: deque[bytes] | tuple[()] = ()
         self._entered = 0
         self._unlearned: dict[bytes, int] = {}
 
     def __len__(self) -> int:
-        """Ids that are known: of rows, and unlearned."""
+        """Number of known ids, unlearned ones included."""
         return len(self._rows) + len(self._unlearned)
 
     @property
     def unlearned_seq(self) -> int:
-        """Where the last row was unlearned; 0 where none was."""
+        """Seq of the last unlearn; 0 without one."""
         return next(reversed(self._unlearned.values())) if self._unlearned else 0
 
     def unlearned_at(self, digest: bytes) -> int | None:
-        """Where the sample of this id was unlearned, if it was lately and did not come again."""
+        """Seq at which this id was unlearned, if it is remembered and was not learned since."""
         return None if self.seqs(digest) else self._unlearned.get(digest)
 
     def seqs(self, digest: bytes) -> list[int]:
-        """Where the retained rows of this id stand in the journal."""
+        """Seqs of the retained rows with this id."""
         return [seq for _, seq, own in map(_ROW.unpack, self._rows) if own == digest]
 
     def keep(self, named: Named, batch: Batch, first_seq: int, outcome: Outcome) -> None:
-        """Keep in step with the learner, which has learned the batch that begins at `first_seq`."""
+        """Update after the learner learned the batch that begins at `first_seq`."""
         if not self._retain or not (self._rows or len(named.seqs)):
             return
         if len(batch) == 1 and len(named.seqs) <= 1:
@@ -126,7 +127,7 @@ class RetainedIds:
             rows.popleft()
 
     def _keep_one(self, named: Named, batch: Batch, first_seq: int, outcome: Outcome) -> None:
-        """As `_keep_all`, in less time: of single rows there may be many."""
+        """As `_keep_all`, faster, for a batch of one row."""
         if outcome.rejected[0] or not batch.weights[0] > 0.0:
             return
         self._entered += 1
@@ -153,9 +154,9 @@ class RetainedIds:
         return self._entered - number
 
     def unlearn(self, learner: Learner, digest: bytes, seq: int) -> None:
-        """Let the learner unlearn every retained row of this id; the control stands at `seq`.
+        """Unlearn every retained row of this id by the control at `seq`.
 
-        Raises UnlearningError, and then nothing has changed.
+        Raises UnlearningError; nothing has changed then.
         """
         if self.why_not is not None:
             raise UnlearningError(self.why_not)
@@ -173,11 +174,11 @@ class RetainedIds:
         self._close_up(digest)
         self._unlearned.pop(digest, None)
         self._unlearned[digest] = seq
-        while len(self._unlearned) > REMEMBERED:
+        while len(self._unlearned) > MAX_UNLEARNED_IDS:
             del self._unlearned[next(iter(self._unlearned))]
 
     def _close_up(self, digest: bytes) -> None:
-        """Number the other rows as if those of this id had never entered."""
+        """Renumber the other rows as if the rows of this id were never retained."""
         rows, gone = deque[bytes](), 0
         for number, seq, own in map(_ROW.unpack, self._rows):
             if own == digest:
@@ -188,7 +189,7 @@ class RetainedIds:
         self._entered -= gone
 
     def state(self) -> State:
-        """As arrays, the oldest first: ages, seqs and digests of rows; ids unlearned, and where."""
+        """Return the rows' ages, seqs and digests, oldest first, and the unlearned ids."""
         if self.why_not is not None:
             return {}
         rows = np.frombuffer(b"".join(self._rows), _FIELDS)
@@ -201,7 +202,7 @@ class RetainedIds:
         }
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Hold these; without arrays there are none. Raises CorruptState."""
+        """Restore from arrays; without arrays there are no ids. Raises CorruptState."""
         self._rows, self._entered, self._unlearned = (), 0, {}
         if not state:
             return

@@ -1,6 +1,6 @@
-"""Sums over the rows of one request, to the bit the same over a list as over an array.
+"""Sums over the rows of one request, bit for bit equal for lists and arrays.
 
-Of a few rows lists are faster, of many arrays; a request that is repeated may meet the other kind.
+Lists are faster for few rows, arrays for many. A repeated request may meet the other kind.
 """
 
 from collections.abc import Sequence
@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-FEW = 64
-"""Fewer rows than that are told as lists."""
+MIN_ARRAY_ROWS = 64
+"""Fewer rows are kept as lists."""
 
 Column = Sequence[Any] | np.ndarray
 
 
-def places_where(flags: Column | None) -> list[int]:
-    """The places of the flags that are set."""
+def indices_where(flags: Column | None) -> list[int]:
+    """Indices of the flags that are set."""
     if flags is None:
         return []
     if isinstance(flags, np.ndarray):
@@ -29,7 +29,7 @@ def places_where(flags: Column | None) -> list[int]:
 
 
 def where_not(flags: Column | None, column: Column) -> Column:
-    """What stands in the column where no flag is set."""
+    """Elements of the column whose flag is not set."""
     if flags is None:
         return column
     if isinstance(column, np.ndarray):
@@ -38,22 +38,22 @@ def where_not(flags: Column | None, column: Column) -> Column:
 
 
 def mean(losses: Column) -> float | None:
-    """Their mean, summed one after the other from the first; None of none."""
+    """Mean, summed from the first element to the last; None without elements."""
     if not len(losses):
         return None
     if isinstance(losses, np.ndarray):
         return (0.0 + float(np.cumsum(losses)[-1])) / len(losses)
-    # Later Pythons' sum carries what is lost by rounding.
+    # Not `sum`: from Python 3.12 on it compensates rounding errors.
     return reduce(add, losses, 0.0) / len(losses)
 
 
 def count(flags: Column) -> int:
-    """How many are set."""
+    """Number of flags that are set."""
     return int(np.count_nonzero(flags)) if isinstance(flags, np.ndarray) else sum(map(bool, flags))
 
 
 def are_wrong(scores: Column, labels: Column) -> Column:
-    """Which rows of a binary model were scored on the wrong side."""
+    """Mask of rows of a binary model that were scored on the wrong side."""
     if isinstance(scores, np.ndarray):
         wrong: np.ndarray = (scores >= 0) != (np.asarray(labels) == 1.0)
         return wrong

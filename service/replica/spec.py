@@ -1,4 +1,4 @@
-"""A model's specification as the store has it: checked, and read once for all that have it."""
+"""Model specifications as stored: verified, and parsed once per distinct text."""
 
 from functools import lru_cache
 from typing import Any
@@ -11,31 +11,31 @@ from dualstream.service.journal.record import CorruptRecord
 from dualstream.solvers import FixedSpec
 
 MAX_SPECS = 1000
-"""So many are remembered, with what follows from them."""
+"""Size of the cache of parsed specifications."""
 REMOVED_FIELDS = ("compare_windows",)
-"""Fields of older stores that changed nothing that a model learns."""
+"""Fields in older stores that never changed what a model learns."""
 
 
 class DamagedSpec(CorruptRecord):
-    """The spec of a model is not the one that it was made with."""
+    """The stored spec is not the one that the model was created with."""
 
 
 def read_spec(text: bytes) -> dict[str, Any]:
-    """A stored specification, without fields that this version no longer has."""
+    """Parse a stored specification and drop removed fields."""
     spec: dict[str, Any] = msgspec.json.decode(text)
     return {name: value for name, value in spec.items() if name not in REMOVED_FIELDS}
 
 
 @lru_cache(MAX_SPECS)
 def fixed_spec(text: bytes) -> FixedSpec:
-    """A resolved specification, one for all models that have it."""
+    """Parse a resolved specification. Models with the same text share the result."""
     return FixedSpec(read_spec(text))
 
 
 def check_spec(record: ModelRecord) -> None:
-    """Raise DamagedSpec where the store has another spec than the model was made with.
+    """Raise DamagedSpec if the stored spec is not the one that the model was created with.
 
-    The rows in its journal would be learned by that one, and nobody could tell.
+    Rows learned with another spec give another state, and nothing else detects that.
     """
     if not is_of_spec(record.incarnation, record.spec):
-        raise DamagedSpec("the spec is damaged: it is not the one that the model was made with")
+        raise DamagedSpec("the spec is damaged: it is not the one that the model was created with")

@@ -1,4 +1,4 @@
-"""A model's state: what spec and journal make of it, as objects, as arrays and as bytes."""
+"""A model's state as objects, arrays and bytes. It is a pure function of spec and journal."""
 
 import asyncio
 import hashlib
@@ -28,17 +28,17 @@ from dualstream.solvers import (
 
 Arrays = Mapping[str, np.ndarray]
 Parts = defaultdict[str, dict[str, np.ndarray]]
-WHOLE = "."
-"""The part of the arrays that are of none."""
+NO_PART = "."
+"""Key of the arrays that belong to no part."""
 
 
 class UnreadableCopy(RecordError):
-    """A full copy of a state is gone or damaged."""
+    """A full copy of a state is missing or damaged."""
 
 
 @dataclass(slots=True)
 class ModelState:
-    """Learner, progressive metrics, feature names and counts; and what guards it, if asked for."""
+    """Learner, progressive metrics, feature names, retained ids, counts and guard."""
 
     learner: Learner
     progress: Progressive
@@ -50,26 +50,26 @@ class ModelState:
 
     @classmethod
     def new(cls, spec: dict[str, Any]) -> Self:
-        """Before the first record."""
+        """Create the state before the first record."""
         parts = make_learner(spec), Progressive.of(spec), FeatureNames(), RetainedIds(spec)
         return cls(*parts, guarding=Guarding.of(spec))
 
     def restore(self, parts: Parts) -> None:
-        """Be what `arrays` gave these parts. Raises CorruptState, and is of no use then."""
+        """Restore from `by_part(arrays())`. Raises CorruptState; the object is unusable then."""
         self.learner.restore(parts["learner"])
         self.progress.restore(parts["progress"])
         self.names.restore(parts["names"])
         self.retained.restore(parts["retained"])
         if self.guarding is not None:
             self.guarding.restore(parts["guard"], parts["pauses"])
-        # Snapshots from before there were controls have no count of them.
-        counts = {"refused_controls": np.array(0)} | parts[WHOLE]
+        # Older snapshots, from before controls existed, lack this count.
+        counts = {"refused_controls": np.array(0)} | parts[NO_PART]
         check_arrays(counts, {"rejected": (), "refused_controls": ()})
         self.rejected = int(counts["rejected"])
         self.refused_controls = int(counts["refused_controls"])
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Bit for bit what it is."""
+        """Return the state as named arrays, bit for bit."""
         arrays = {f"learner.{name}": array for name, array in self.learner.state().items()}
         arrays |= {f"progress.{name}": array for name, array in self.progress.state().items()}
         arrays |= {f"names.{name}": array for name, array in self.names.state().items()}
@@ -82,14 +82,14 @@ class ModelState:
 
 
 SHORT_BYTES = 1 << 20
-"""Of a state, that are encoded in a millisecond or two."""
-BESIDE = ("answers.", "served.", "verdicts.", "held.")
-"""Parts of a snapshot that are no part of the state."""
+"""A state of this size is encoded in a millisecond or two."""
+NOT_IN_STATE = ("answers.", "served.", "verdicts.", "held.")
+"""Prefixes of a snapshot's arrays that are bookkeeping and not part of the state."""
 
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """A copy of a replica's state, not yet bytes."""
+    """Copy of a replica's state, not yet encoded."""
 
     seq: int
     chain: str
@@ -100,30 +100,27 @@ class Captured:
         return Snapshot(self.seq, self.chain, dump(self.arrays, self.header))
 
     async def encoded(self) -> Snapshot:
-        """As `encode`, out of the event loop's way.
+        """As `encode`, in a thread.
 
-        What takes long has a thread of its own: those whose rows are learned beside the loop, and
-        whoever predicts by their models, would wait for it.
+        A large state gets a thread of its own. In the shared learning thread it delays other
+        models' rows, and predictions by those models.
         """
         is_short = sum(array.nbytes for array in self.arrays.values()) <= SHORT_BYTES
         return await (run_in_thread if is_short else asyncio.to_thread)(self.encode)
 
     def as_copy(self) -> Snapshot:
-        """The state alone, without the answers kept beside it: equal states give equal bytes."""
-        state = {name: a for name, a in self.arrays.items() if not name.startswith(BESIDE)}
+        """The state without bookkeeping: equal states give equal bytes."""
+        state = {name: a for name, a in self.arrays.items() if not name.startswith(NOT_IN_STATE)}
         return Snapshot(self.seq, self.chain, dump(state, self.header))
 
     def state_digest(self) -> str:
-        """64 hex characters, equal where two states have the same bits.
-
-        Of learner, metrics, names and counts, in sha256; not of the answers kept beside them.
-        """
-        state = {name: a for name, a in self.arrays.items() if not name.startswith(BESIDE)}
+        """SHA-256 in hex, equal for two states with the same bits. Excludes bookkeeping."""
+        state = {name: a for name, a in self.arrays.items() if not name.startswith(NOT_IN_STATE)}
         return hashlib.sha256(dump(state, {})).hexdigest()
 
 
 def header_of(seq: int, chain: str, incarnation: str) -> dict[str, str]:
-    """What stands before the arrays of a snapshot or a copy."""
+    """Header of a snapshot or copy."""
     return {
         "seq": str(seq),
         "chain": chain,
@@ -135,10 +132,10 @@ def header_of(seq: int, chain: str, incarnation: str) -> dict[str, str]:
 def read_state(
     data: bytes, incarnation: str, any_identity: bool = False
 ) -> tuple[dict[str, np.ndarray], int, str]:
-    """The arrays, seq and chain in a snapshot or a copy.
+    """Decode arrays, seq and chain from a snapshot or copy.
 
-    Raises CorruptState when it is damaged, of another format or incarnation, or, unless
-    `any_identity`, computed by another kind of machine or another version.
+    Raises CorruptState if it is damaged, has another format or incarnation, or, unless
+    `any_identity`, was computed on another kind of machine or by another version.
     """
     arrays, header = load(data)
     expected = {"incarnation": incarnation, "identity": numeric_identity()}
@@ -150,15 +147,15 @@ def read_state(
     try:
         return arrays, int(header["seq"]), header["chain"]
     except (KeyError, ValueError) as error:
-        raise CorruptState(f"its header has no place in a journal: {error!r}") from error
+        raise CorruptState(f"its header has no valid log position: {error!r}") from error
 
 
 def read_copy(
     data: bytes | None, digest: str, spec: dict[str, Any], incarnation: str
 ) -> tuple[ModelState, int, str]:
-    """The state in the copy of this digest, its seq and chain, on whatever machine it was made.
+    """Decode the state, seq and chain from the copy with this digest, made on any machine.
 
-    Raises UnreadableCopy where there are no bytes, or others.
+    Raises UnreadableCopy if the bytes are missing or do not match the digest.
     """
     try:
         if data is None:
@@ -174,12 +171,12 @@ def read_copy(
 
 
 def by_part(arrays: Arrays) -> Parts:
-    """The arrays of each part of a state; a part that has none is empty."""
+    """Group arrays by part of the state; a missing part is empty."""
     parts: Parts = defaultdict(dict)
     for name, array in arrays.items():
         part, dot, own = name.partition(".")
         if dot:
             parts[part][own] = array
         else:
-            parts[WHOLE][name] = array
+            parts[NO_PART][name] = array
     return parts

@@ -1,9 +1,8 @@
-"""The losses that the rows of a model's window had as they were served, before each was learned.
+"""Losses of the window's rows as served, that is before each row was learned.
 
-Kept beside the state, as first answers are, and carried along by snapshots: they are what the
-regret of the stream is measured by, and nothing else depends on them. Rows enter as they enter the
-learner's ring, so that the last of them are those of its last rows; where that changes in another
-way (a rollback, an unlearned sample) all are forgotten.
+They are the basis of the stream's regret, and nothing else depends on them. They are bookkeeping
+next to the state, and snapshots carry them. Rows enter together with the learner's window. If the
+window changes in another way (rollback, unlearn), all losses are dropped.
 """
 
 from collections.abc import Mapping
@@ -15,44 +14,44 @@ import numpy as np
 from dualstream.solvers import Batch, CorruptState, Outcome, why_no_reference
 from dualstream.solvers.core.spec_cache import worked_out_once
 
-_MIN_ROOM = 64
+_MIN_LENGTH = 64
 _NO_LOSSES = np.empty(0)
 
 
 class ServedLosses:
-    """Of the last rows that entered the window; none of a model without a reference."""
+    """Losses of the window's last rows; empty for a model without a reference optimum."""
 
-    __slots__ = ("_entered", "_most", "_ring")
+    __slots__ = ("_entered", "_capacity", "_ring")
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
-        self._most = _most_of(spec)
+        self._capacity = _capacity_of(spec)
         self._ring = _NO_LOSSES
-        # Rows that entered since the ring was made; number n stands at n mod its length.
+        # Rows added since the ring was created; row n is at index n mod its length.
         self._entered = 0
 
     def __len__(self) -> int:
-        return min(self._entered, self._most)
+        return min(self._entered, self._capacity)
 
     @property
     def bytes_held(self) -> int:
-        """What it takes of memory."""
+        """Memory in bytes."""
         return getsizeof(self._ring)
 
     def keep(self, batch: Batch, outcome: Outcome) -> None:
-        """Keep those of the rows that were learned and have a weight."""
-        most, losses = self._most, outcome.losses
+        """Add the losses of rows that were learned and have a weight."""
+        most, losses = self._capacity, outcome.losses
         if not most:
             return
         if len(losses) == 1:
             if not outcome.rejected[0] and batch.weights[0] > 0.0:
                 entered = self._entered
                 if entered >= len(self._ring) != most:
-                    self._make_room(1)
+                    self._grow(1)
                     entered = self._entered
                 self._ring[entered % len(self._ring)] = losses[0]
                 self._entered = entered + 1
             return
-        # Where all of the last rows enter, those before them are not kept anyway.
+        # If all of the last rows enter, earlier rows fall out anyway.
         enters = batch.weights[-most:] > 0.0
         enters &= ~outcome.rejected[-most:]
         if np.count_nonzero(enters) < len(enters):
@@ -60,60 +59,60 @@ class ServedLosses:
         self._put(losses)
 
     def _put(self, losses: np.ndarray) -> None:
-        kept = losses[-self._most :]
-        if len(kept) == self._most:
+        kept = losses[-self._capacity :]
+        if len(kept) == self._capacity:
             self._ring, self._entered = kept.copy(), len(kept)
             return
         if not len(kept):
             return
-        self._make_room(len(kept))
+        self._grow(len(kept))
         self._entered += len(kept)
         at = (self._entered - len(kept)) % len(self._ring)
         up_to_end = len(self._ring) - at
         self._ring[at : at + len(kept)] = kept[:up_to_end]
         self._ring[: max(0, len(kept) - up_to_end)] = kept[up_to_end:]
 
-    def _make_room(self, more: int) -> None:
-        """As long as not all that will ever be kept fits, rows stand where they came."""
-        room = len(self._ring)
-        if room == self._most or self._entered + more <= room:
+    def _grow(self, more: int) -> None:
+        """Enlarge the ring if needed. Until it has its final length, no row is overwritten."""
+        length = len(self._ring)
+        if length == self._capacity or self._entered + more <= length:
             return
-        room = min(self._most, max(_MIN_ROOM, 2 * room, self._entered + more))
+        length = min(self._capacity, max(_MIN_LENGTH, 2 * length, self._entered + more))
         if not self._entered:
-            self._ring = np.empty(room)
+            self._ring = np.empty(length)
             return
-        held = self.last(len(self))
-        self._ring = np.empty(room)
-        self._ring[: len(held)] = held
-        self._entered = len(held)
+        kept = self.last(len(self))
+        self._ring = np.empty(length)
+        self._ring[: len(kept)] = kept
+        self._entered = len(kept)
 
     def last(self, count: int) -> np.ndarray:
-        """(count,): the last ones, the oldest first; `count` is at most len(self)."""
+        """Return the last `count` losses, oldest first; `count` is at most len(self)."""
         numbers = np.arange(self._entered - count, self._entered)
         losses: np.ndarray = self._ring[numbers % max(1, len(self._ring))]
         return losses
 
     def forget(self) -> None:
-        """Know none."""
+        """Drop all losses."""
         self._ring, self._entered = _NO_LOSSES, 0
 
     def state(self) -> dict[str, np.ndarray]:
-        """As arrays."""
-        return {"losses": self.last(len(self))} if self._most else {}
+        """Return the losses as arrays."""
+        return {"losses": self.last(len(self))} if self._capacity else {}
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Hold these; none where there are none. Raises CorruptState."""
+        """Restore from arrays; without arrays there are none. Raises CorruptState."""
         self.forget()
         losses = arrays.get("losses", np.empty(0))
         if losses.ndim != 1 or losses.dtype != np.float64:
             raise CorruptState(f"the losses served have shape {losses.shape}, {losses.dtype}")
-        if self._most:
+        if self._capacity:
             self._put(losses)
 
 
 @worked_out_once
-def _most_of(spec: Mapping[str, Any]) -> int:
-    """How many are kept: of as many rows as a reference would be about."""
+def _capacity_of(spec: Mapping[str, Any]) -> int:
+    """Number of rows whose losses are kept: the rows that a reference optimum covers."""
     if why_no_reference(spec) is not None:
         return 0
     window = spec["window"]

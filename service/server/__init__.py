@@ -1,1 +1,6 @@
-"""The server process: application, uvicorn, workers, compiled kernels."""
+"""The server process: application, uvicorn, worker processes, compiled kernels.
+
+`app.py` composes the application; it is the one place where all parts are wired together.
+`serve.py` runs it under uvicorn in one process. `workers.py` runs several of these processes on
+one port. `compile_kernels.py` fills the kernel cache ahead of time.
+"""

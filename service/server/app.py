@@ -1,4 +1,4 @@
-"""create_app: wires settings, journal, catalog and routes; no logic of its own."""
+"""create_app: the composition root. Wires settings, journal, models, jobs, metrics and routes."""
 
 import asyncio
 import time
@@ -49,7 +49,7 @@ from dualstream.service.journal import Limits as JournalLimits, make_journal
 from dualstream.service.journal.protocol import Journal, JournalError
 from dualstream.service.journal.record import RecordError
 from dualstream.service.metrics import Telemetry
-from dualstream.service.metrics.multiprocess import Sharing
+from dualstream.service.metrics.multiprocess import MetricsDirectory
 from dualstream.service.models.admission import REFUSE_AFTER_S, kind_of, overloaded
 from dualstream.service.models.readiness import Readiness
 from dualstream.service.models.registry import ModelRegistry
@@ -60,7 +60,7 @@ from dualstream.service.models.versions import (
 )
 from dualstream.service.server.cors import across_origins
 from dualstream.service.settings import Settings, check_binding
-from dualstream.service.transport.body_memory import CONNECTION, Bodies
+from dualstream.service.transport.body_memory import CONNECTION, BodyMemory
 from dualstream.service.transport.connections import (
     MAX_BODY_STEP_S,
     MAX_HEAD_BYTES,
@@ -73,35 +73,35 @@ from dualstream.wire.problems import MEDIA_TYPE, Problem, RowError
 
 
 class Application:
-    """What is served: every route, behind the layers that all requests pass."""
+    """The ASGI application: refuses requests under overload, then runs the layers and routes."""
 
     def __init__(
         self,
         layers: ASGIApp,
-        catalog: ModelRegistry,
+        registry: ModelRegistry,
         versions: LoadedVersions,
         startup: Readiness,
-        bodies: Bodies,
+        bodies: BodyMemory,
         connections: Connections,
         learn: LearnRoute,
         events: Events,
     ) -> None:
         self._layers = layers
-        self._catalog, self._versions = catalog, versions
+        self._catalog, self._versions = registry, versions
         self.startup = startup
-        self.pressure = catalog.pressure
+        self.admission = registry.admission
         self.bodies = bodies
         self.connections = connections
         self._learn, self._events = learn, events
 
     def stop_streams(self) -> None:
-        """End streams of events at once, and uploads after the chunk that is under way."""
+        """End event streams at once, and uploads after their present chunk."""
         self._events.stop()
         self._learn.stop()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind = kind_of(scope["path"]) if scope["type"] == "http" else None
-        if kind is not None and not self.pressure.admits(kind, scope.get(CONNECTION)):
+        if kind is not None and not self.admission.admits(kind, scope.get(CONNECTION)):
             await asyncio.sleep(REFUSE_AFTER_S)
             await send_problem(send, overloaded(kind), scope["path"])
             return
@@ -111,13 +111,15 @@ class Application:
 def create_app(
     settings: Settings | None = None,
     journal: Journal | None = None,
-    sharing: Sharing | None = None,
+    metrics_dir: MetricsDirectory | None = None,
 ) -> Application:
-    """The ASGI application. `journal` replaces the one that `settings.store` names; `sharing` is
-    there where the process is one of several workers.
+    """The ASGI application.
 
-    Raises UnsafeBinding when the settings would open the server to others without keys, BadKeys
-    when keys cannot be read, and ValueError when the settings ask for what the store does not have.
+    journal       replaces the store that `settings.store` names
+    metrics_dir   set if the process is one of several workers
+
+    Raises UnsafeBinding if the settings open the server to other hosts without keys, BadKeys
+    if keys cannot be read, and ValueError if the store lacks what the settings ask for.
     """
     settings = settings or Settings()
     check_binding(settings)
@@ -129,16 +131,16 @@ def create_app(
             audit_s=86_400 * settings.audit_days,
         )
         journal = make_journal(settings.store, settings.durability, limits)
-    telemetry = Telemetry(settings.metrics_max_models, sharing)
+    telemetry = Telemetry(settings.metrics_max_models, metrics_dir)
     rates = RateLimits(
         TokenStore(journal),
         settings.key_requests_per_s,
         settings.key_rows_per_s,
         telemetry.saw_rate_exceeded,
     )
-    catalog = ModelRegistry(journal, settings, telemetry, MODEL_JOBS)
-    telemetry.watch(catalog)
-    startup = Readiness(journal, catalog)
+    registry = ModelRegistry(journal, settings, telemetry, MODEL_JOBS)
+    telemetry.watch(registry)
+    startup = Readiness(journal, registry)
     connections = Connections(
         settings.max_connections,
         Limits(MAX_HEAD_BYTES, MAX_HEAD_S, MAX_BODY_STEP_S, settings.keep_alive_s),
@@ -146,14 +148,14 @@ def create_app(
         time.monotonic,
     )
     tasks = [
-        Follower(catalog, journal).run,
-        DefaultLabels(catalog, journal).run,
-        telemetry.holdings.run,
-        telemetry.stored.run,
-        catalog.pressure.run,
+        Follower(registry, journal).run,
+        DefaultLabels(registry, journal).run,
+        telemetry.memory.run,
+        telemetry.store.run,
+        registry.admission.run,
     ]
     if settings.redis_input:
-        tasks.append(RedisInputs(catalog, has_inputs(journal)).run)
+        tasks.append(RedisInputs(registry, has_inputs(journal)).run)
 
     async def serve_models() -> None:
         await startup.run()
@@ -168,7 +170,7 @@ def create_app(
         for task in serving:
             task.cancel()
         await asyncio.wait(serving)
-        await catalog.close()
+        await registry.close()
         await journal.close()
 
     app = FastAPI(
@@ -176,18 +178,18 @@ def create_app(
         description="Learns linear models from a stream, durably and with a certificate.",
         version="0.1.0",
         lifespan=lifespan,
-        # So that clients which are generated have calls of these names.
+        # Generated clients name their calls by it.
         generate_unique_id_function=lambda route: route.name,
         docs_url=None,
-        openapi_url=None,  # the dashboard's, which writes it once
+        openapi_url=None,  # served by the dashboard's routes
         redoc_url=None,
     )
     app.state.settings = settings
-    app.state.catalog = catalog
+    app.state.registry = registry
     app.state.startup = startup
     app.state.telemetry = telemetry
     is_strict: dict[str, Any] = {"dependencies": [Depends(check_query)], "responses": OF_QUERIES}
-    # Browsers, probes, Prometheus and clients of another protocol may add to a query.
+    # Browsers, probes, Prometheus and clients of other protocols may add query parameters.
     lenient = (dashboard, health, inference)
     for module in (
         dashboard,
@@ -219,15 +221,15 @@ def create_app(
     ):
         app.add_exception_handler(kind, _answer_problem)
     describe_hot_routes(app, settings.asks_for_keys)
-    bodies = Bodies(settings.max_bodies_bytes, time.monotonic)
+    bodies = BodyMemory(settings.max_bodies_bytes, time.monotonic)
     loaded = LoadedVersions(MAX_LOADED_VERSIONS, MAX_LOADED_VERSIONS_BYTES)
-    learn = LearnRoute(catalog, settings, telemetry)
-    predict = PredictRoute(catalog, loaded, settings, telemetry)
-    events = Events(catalog, startup, telemetry)
+    learn = LearnRoute(registry, settings, telemetry)
+    predict = PredictRoute(registry, loaded, settings, telemetry)
+    events = Events(registry, startup, telemetry)
     routes = learn, predict, events
-    hot = HotPath(app, *routes, catalog, startup, bodies, telemetry, settings.max_body_bytes)
+    hot = HotPath(app, *routes, registry, startup, bodies, telemetry, settings.max_body_bytes)
     layers = across_origins(AccessControl(hot, keys, rates, telemetry), settings.cors_origins)
-    return Application(layers, catalog, loaded, startup, bodies, connections, learn, events)
+    return Application(layers, registry, loaded, startup, bodies, connections, learn, events)
 
 
 async def _answer_problem(request: Request, error: Exception) -> Response:
@@ -237,17 +239,17 @@ async def _answer_problem(request: Request, error: Exception) -> Response:
     if problem is not None:
         drop_traceback(error)
     else:
-        problem = Problem(500, "internal-error", "the server failed; its log says why")
+        problem = Problem(500, "internal-error", "internal error; see the server's log")
     return Response(
         problem.body(request.url.path), problem.status, problem.headers(), media_type=MEDIA_TYPE
     )
 
 
-def _told(found: Any) -> RowError:
-    """What the framework found wrong, in our words where there are any."""
+def _row_error(found: Any) -> RowError:
+    """A validation error of the framework, in this API's words."""
     reason = found["msg"].removeprefix("Value error, ")
     if found["loc"] == ("body",) and found["type"] == "missing":
-        reason = "a body of JSON is required"
+        reason = "a JSON body is required"
     return RowError(0, "/" + "/".join(map(str, found["loc"])), reason)
 
 
@@ -257,13 +259,13 @@ def _of_framework(request: Request, error: Exception) -> Problem | None:
         if wrong[0]["loc"] == ("body",) and wrong[0]["type"] != "missing":
             kind, _ = media_type(request.headers.get("content-type"))
             if kind != "application/json":
-                detail = f"{kind} is not accepted, send application/json"
+                detail = f"{kind} is not accepted; send application/json"
                 return Problem(415, "unsupported-media-type", detail)
         if wrong[0]["type"] == "json_invalid":
             return Problem(
-                400, "malformed-body", f"the body is no JSON: {wrong[0]['ctx']['error']}"
+                400, "malformed-body", f"the body is not JSON: {wrong[0]['ctx']['error']}"
             )
-        errors = [_told(found) for found in wrong]
+        errors = [_row_error(found) for found in wrong]
         field = ".".join(map(str, wrong[0]["loc"][1:]))
         detail = f"{field}: {errors[0].reason}" if field else errors[0].reason
         return Problem(422, "invalid-request", detail, errors)

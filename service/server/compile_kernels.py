@@ -1,11 +1,11 @@
-"""Compile all kernels at once, by as many processes as there are cores.
+"""Compile all kernels ahead of time, in one process per core.
 
-`python -m dualstream.service.server.compile_kernels` is the command.
+    python -m dualstream.service.server.compile_kernels
 
-Whoever imports a module with kernels compiles those that no cache holds, one after the other: more
-than a minute for all of them. numba compiles in one thread, so here each of several processes
-compiles a part of the modules, for the cache that all share. With names of
-modules as arguments, the command compiles those in this process.
+Importing a module compiles those of its kernels that are in no cache, one after another: more than
+a minute for all of them. numba compiles in one thread, so this command starts several processes
+that fill the same cache. With module names as arguments, it compiles these modules in this
+process.
 """
 
 import importlib
@@ -21,19 +21,19 @@ from pathlib import Path
 from types import ModuleType
 
 PACKAGES = ("dualstream.solvers", "dualstream.service")
-TOLD_AFTER_S = 2.0
-"""Imports that find all kernels in the cache take less."""
+NOTICE_AFTER_S = 2.0
+"""Imports with a full kernel cache take less."""
 
 
 def folder_of(package: str) -> Path:
-    """Where its files are; nothing is imported."""
+    """The folder of a package, without importing it."""
     spec = find_spec(package)
     assert spec is not None and spec.submodule_search_locations is not None, package
     return Path(spec.submodule_search_locations[0])
 
 
 def kernel_modules() -> dict[str, int]:
-    """The modules that have kernels, with how much there is to compile: bytes of source."""
+    """Modules with kernels, and their size in bytes as a measure of the work."""
     modules = {}
     for package in PACKAGES:
         folder = folder_of(package)
@@ -45,7 +45,7 @@ def kernel_modules() -> dict[str, int]:
 
 
 def shares(modules: dict[str, int], jobs: int) -> list[list[str]]:
-    """The modules in `jobs` parts of about the same size: the largest first, to who has least."""
+    """Partition the modules into `jobs` parts of similar size, largest first."""
     parts: list[list[str]] = [[] for _ in range(jobs)]
     sizes = [0] * jobs
     for name in sorted(modules, key=lambda name: (-modules[name], name)):
@@ -56,10 +56,11 @@ def shares(modules: dict[str, int], jobs: int) -> list[list[str]]:
 
 
 def compile_here(modules: Sequence[str]) -> None:
-    """Import these modules, and those that they need, alone; the process is of no use after it.
+    """Import only these modules and what they need. The process is useless for anything else
+    after it.
 
-    Their package would import all that a server does, in its order: the same work in every process.
-    So its place is taken by an empty one.
+    The import of their package would compile everything in its own order, in every process. An
+    empty package takes its place.
     """
     package = ModuleType("dualstream.solvers")
     package.__path__ = [str(folder_of("dualstream.solvers"))]
@@ -69,20 +70,20 @@ def compile_here(modules: Sequence[str]) -> None:
 
 
 @contextmanager
-def telling(say: Callable[[str], None]) -> Iterator[None]:
-    """What is imported meanwhile may have to be compiled: who waits for it is told so."""
+def notice_of_compilation(say: Callable[[str], None]) -> Iterator[None]:
+    """Context manager around imports: call `say` if they have to compile kernels."""
 
     done = threading.Event()
 
-    def tell() -> None:
-        while not done.wait(TOLD_AFTER_S):
-            # It may be there and not be finished yet.
-            anew = getattr(sys.modules.get("dualstream.solvers.jit"), "compiled_anew", None)
-            if anew is not None and anew():
-                say("kernels are compiled for this machine, once: half a minute or more")
+    def notify() -> None:
+        while not done.wait(NOTICE_AFTER_S):
+            # The module may still be importing.
+            compiled = getattr(sys.modules.get("dualstream.solvers.jit"), "compiled_anew", None)
+            if compiled is not None and compiled():
+                say("kernels are compiled for this machine, once; this takes half a minute or more")
                 return
 
-    thread = threading.Thread(target=tell, name="telling", daemon=True)
+    thread = threading.Thread(target=notify, name="notice_of_compilation", daemon=True)
     thread.start()
     try:
         yield
@@ -92,14 +93,14 @@ def telling(say: Callable[[str], None]) -> Iterator[None]:
 
 
 def begin(modules: Sequence[str]) -> subprocess.Popen[bytes]:
-    """A process that compiles these."""
+    """Start a process that compiles these modules."""
     flags = ["-P"] if sys.flags.safe_path else []
     command = [sys.executable, *flags, "-m", "dualstream.service.server.compile_kernels", *modules]
-    return subprocess.Popen(command)  # noqa: S603 - this interpreter, with names of modules
+    return subprocess.Popen(command)  # noqa: S603 - this interpreter, with module names
 
 
 def main(modules: Sequence[str]) -> int:
-    """The exit code."""
+    """Returns the exit code."""
     if modules:
         compile_here(modules)
         return 0

@@ -1,9 +1,9 @@
-"""Pages of other origins, which a browser lets call the API only where the server allows it."""
+"""CORS: lets browser pages of other origins call the API."""
 
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
-_SENT = (
+_REQUEST_HEADERS = (
     "authorization",
     "content-type",
     "content-encoding",
@@ -12,13 +12,14 @@ _SENT = (
     "if-none-match",
     "last-event-id",
 )
-_TOLD = ("etag", "retry-after", "idempotency-replayed", "dualstream-durability")
+_RESPONSE_HEADERS = ("etag", "retry-after", "idempotency-replayed", "dualstream-durability")
 
 
 def across_origins(app: ASGIApp, origins: str | None) -> ASGIApp:
-    """`app`, for these origins, too; a browser's question before a request needs no key.
+    """`app` with CORS for these origins. Preflight requests need no key.
 
-    Nothing that a browser sends by itself, as a cookie, says who somebody is: only a key does.
+    Credentials of the browser, such as cookies, are never used: only an API key identifies a
+    client.
     """
     if origins is None:
         return app
@@ -26,6 +27,6 @@ def across_origins(app: ASGIApp, origins: str | None) -> ASGIApp:
         app,
         allow_origins=[origin.strip() for origin in origins.split(",") if origin.strip()],
         allow_methods=("GET", "POST", "PUT", "DELETE"),
-        allow_headers=_SENT,
-        expose_headers=_TOLD,
+        allow_headers=_REQUEST_HEADERS,
+        expose_headers=_RESPONSE_HEADERS,
     )

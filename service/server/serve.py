@@ -1,4 +1,4 @@
-"""Runs the application under uvicorn and says, once, where it is and what it promises."""
+"""Runs the application under uvicorn, and announces its address and durability."""
 
 import asyncio
 import gc
@@ -14,20 +14,20 @@ from typing import Any
 import uvicorn
 
 from dualstream.service.api.health import without_password
-from dualstream.service.metrics.multiprocess import Sharing
+from dualstream.service.metrics.multiprocess import MetricsDirectory
 from dualstream.service.models.sizeof import keep_freed_blocks
 from dualstream.service.server.app import Application, create_app
 from dualstream.service.settings import Settings
 from dualstream.service.transport.body_protocol import protocol_of
-from dualstream.service.transport.connections import room_for
+from dualstream.service.transport.connections import connection_limit
 
 log = logging.getLogger("dualstream.server")
 
 TICK_S = 0.5
-"""How often the date that answers carry is set."""
+"""Interval at which the Date header is updated."""
 GARBAGE_THRESHOLD = 20_000
 UNSENT_BYTES = 64 * 1024
-"""Of an answer the kernel takes so much beyond what is on its way to the client."""
+"""Bytes of a response that the kernel accepts beyond those in flight."""
 
 
 def serve(settings: Settings, say: Callable[[str], None]) -> None:
@@ -40,41 +40,42 @@ def serve(settings: Settings, say: Callable[[str], None]) -> None:
 
 
 def listening_line(settings: Settings, host: str, port: int) -> str:
-    """How it is said where the server is."""
+    """The line that announces the address."""
     scheme = "http" if settings.ssl_certfile is None else "https"
     return f"Dualstream listens on {scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def ready_line(settings: Settings, durability: str, workers: int = 1) -> str:
-    """How it is said what the server promises."""
+    """The line that announces the store and its durability."""
     line = f"ready · store {without_password(settings.store)} · durability {durability}"
     return line if workers == 1 else f"{line} · {workers} workers"
 
 
 def check_certificate(settings: Settings) -> None:
-    """Raise ValueError that names what keeps TLS from being served, if anything does."""
+    """Raise ValueError if the TLS settings are incomplete or the files cannot be loaded."""
     if settings.ssl_certfile is None:
         if settings.ssl_keyfile is not None:
             raise ValueError("DUALSTREAM_SSL_KEYFILE is set without DUALSTREAM_SSL_CERTFILE")
         return
     try:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        # A key under a password would ask for it, once for each worker.
+        # An empty password: an encrypted key must not prompt in every worker.
         context.load_cert_chain(settings.ssl_certfile, settings.ssl_keyfile, lambda: b"")
     except OSError as wrong:
         files = " and ".join(str(file) for file in (settings.ssl_certfile, settings.ssl_keyfile))
         raise ValueError(f"TLS cannot be served with {files}: {wrong}") from None
 
 
-def make_server(settings: Settings, sharing: Sharing | None = None) -> "Server":
-    """A server that was not started yet. Raises UnsafeBinding, and ValueError for its settings."""
+def make_server(settings: Settings, metrics_dir: MetricsDirectory | None = None) -> "Server":
+    """A server, not started yet. Raises UnsafeBinding, and ValueError for bad settings."""
     check_certificate(settings)
     keep_freed_blocks()
-    app = create_app(settings, sharing=sharing)
-    app.connections.most = room_for(settings.max_connections)
-    if app.connections.most < settings.max_connections:
+    app = create_app(settings, metrics_dir=metrics_dir)
+    app.connections.limit = connection_limit(settings.max_connections)
+    if app.connections.limit < settings.max_connections:
         log.warning(
-            "%d connections at most: the process may not have more files open", app.connections.most
+            "max_connections is reduced to %d by the limit of open files; raise ulimit -n",
+            app.connections.limit,
         )
     config = uvicorn.Config(
         app,
@@ -87,9 +88,9 @@ def make_server(settings: Settings, sharing: Sharing | None = None) -> "Server":
         ws="none",
         ssl_certfile=settings.ssl_certfile,
         ssl_keyfile=settings.ssl_keyfile,
-        # Those who only wait for the store by then are left soon after.
+        # Requests that then still wait for the store are abandoned.
         timeout_graceful_shutdown=math.ceil(settings.stop_timeout_s) + 1,
-        # Whoever may set these headers may say where a request comes from.
+        # These headers set the client's address, so only trusted proxies may send them.
         proxy_headers=settings.forwarded_allow_ips is not None,
         forwarded_allow_ips=settings.forwarded_allow_ips,
     )
@@ -97,10 +98,10 @@ def make_server(settings: Settings, sharing: Sharing | None = None) -> "Server":
 
 
 def keep_few_unsent(listening: Iterable[Any]) -> None:
-    """Let the kernel take less of what clients do not read, of all who connect from now on.
+    """Limit the unsent bytes that the kernel buffers per connection.
 
-    It takes up to 4 MB for each of them, which is memory of nobody's, and a time that all others
-    wait for, when it is filled as when it is freed.
+    By default the kernel buffers up to 4 MB for each slow reader. No limit of this server
+    counts this memory, and filling and freeing it delays all other clients.
     """
     option = getattr(socket, "TCP_NOTSENT_LOWAT", None)
     for one in listening:
@@ -109,7 +110,7 @@ def keep_few_unsent(listening: Iterable[Any]) -> None:
 
 
 class Server(uvicorn.Server):
-    """uvicorn's, which tells when it listens and when the application is ready."""
+    """uvicorn.Server with callbacks for listening and ready."""
 
     def __init__(self, config: uvicorn.Config, app: Application, stop_timeout_s: float) -> None:
         super().__init__(config)
@@ -122,7 +123,7 @@ class Server(uvicorn.Server):
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def main_loop(self) -> None:
-        """Until it is to end: woken by a signal, where uvicorn's looks ten times a second."""
+        """Run until shutdown. A signal wakes this loop; that of uvicorn polls instead."""
         self._loop = asyncio.get_running_loop()
         while not await self.on_tick(0):
             with suppress(TimeoutError):
@@ -151,7 +152,7 @@ class Server(uvicorn.Server):
             leaving.cancel()
 
     def _leave(self) -> None:
-        """Wait no longer for those who still send, or do not read what they are sent."""
+        """Close connections that still send or do not read."""
         for connection in list(self.server_state.connections):
             connection.transport.abort()
 
@@ -159,9 +160,9 @@ class Server(uvicorn.Server):
         startup = self._app.startup
         self.on_listening(*self.servers[0].sockets[0].getsockname()[:2])
         await startup.finished.wait()
-        # What was loaded stays: a collection that walks through it again would stop the event loop.
+        # Freeze what was loaded: collections that walk through it would block the event loop.
         gc.collect()
         gc.freeze()
-        # A request makes few cycles and many short-lived objects: look for cycles less often.
+        # Requests make few reference cycles and many short-lived objects: collect less often.
         gc.set_threshold(GARBAGE_THRESHOLD, 20, 20)
         self.on_ready(startup.durability.decode())

@@ -1,9 +1,9 @@
-"""What bodies of requests, and long answers, hold in memory, of all connections together.
+"""Memory limit of request bodies and long responses, over all connections of the process.
 
-Each may be as long as one may be, and whoever sends one, or reads one, decides when it ends. So
-their sum has a bound: beyond it no more is taken in, and the request that brings it is refused, to
-be sent again. Where some are sent or read slowly the slowest gives way in its place: else a few who
-never come to an end would keep all others out.
+A body may have the full size that one request may have, and the client decides when it ends. So the
+sum over all connections has a limit. Beyond it the request that needs more memory is refused with
+503. If a client sends or reads slowly, the slowest one is aborted instead: otherwise a few clients
+that never finish keep all others out.
 """
 
 import asyncio
@@ -16,185 +16,187 @@ from starlette.types import Message, Receive, Scope, Send
 
 from dualstream.wire.problems import Problem
 
-SLOW = 256 * 1024
-"""Bytes a second: who sends or reads fewer makes room for others."""
+SLOW_BYTES_PER_S = 256 * 1024
+"""A client below this rate may be aborted for others."""
 GRACE_S = 1.0
-"""Nobody is slow before he has been waited for so long."""
-HALF_S = 5.0
-"""Of waiting: what came before it counts half."""
-TRIED = 64
-"""The slowest is one of so many."""
+"""Time that the server waits for a client before the client counts as slow."""
+HALF_LIFE_S = 5.0
+"""Half-life of the moving average of a client's rate, in seconds of waiting."""
+CANDIDATES = 64
+"""Number of bodies among which the slowest is searched."""
 CONNECTION = "connection"
-"""In the scope of a request: what can be closed to `make_room`, where there is one."""
-_ALL, _ONE = "bodies", "body"
+"""Scope key of the request's connection, which `abort` closes; absent without uvicorn."""
+_MEMORY, _BODY = "body_memory", "body"
 
 
-class Bodies:
-    """Those that are under way, but for such as came whole at once. `most` bytes of them are held.
+class BodyMemory:
+    """Accounts for bodies in memory; `limit` in bytes.
 
-    One that is alone always has room: how long it may be is told elsewhere.
+    A single body is always accepted: another limit bounds the size of one. Bodies that arrive whole
+    with the first message are not counted.
     """
 
-    def __init__(self, most: int, clock: Callable[[], float]) -> None:
-        self.most, self.clock = most, clock
-        self.held = 0
-        self.open: dict[Body, None] = {}
+    def __init__(self, limit: int, clock: Callable[[], float]) -> None:
+        self.limit, self.clock = limit, clock
+        self.used = 0
+        self.open: dict[InFlightBody, None] = {}
 
-    def may_be_held_for(self, scope: Scope) -> None:
-        """The request of this scope may hold a body, until `over`."""
-        scope[_ALL] = self
+    def track(self, scope: Scope) -> None:
+        """Allow `body_of` to count this request's body, until `release_body`."""
+        scope[_MEMORY] = self
 
-    def make_room(self, size: int, newest: "Body") -> None:
-        """Have room for so many bytes more. Raises Problem 503."""
-        while self.held + size > self.most and self.held > newest.size:
+    def make_room(self, size: int, newest: "InFlightBody") -> None:
+        """Free `size` bytes by aborting slow bodies. Raises Problem 503 if none is slow."""
+        while self.used + size > self.limit and self.used > newest.size:
             slowest = self._slowest()
             if slowest is None:
                 raise self.full()
-            slowest.make_room()
+            slowest.abort()
 
-    def _slowest(self) -> "Body | None":
-        found: list[tuple[float, int, Body]] = []
-        for number, one in enumerate(list(islice(self.open, TRIED))):
-            speed = one.speed()
-            if speed is not None and speed < SLOW:
-                found.append((speed, number, one))
-            else:  # others are looked at the next time
-                del self.open[one]
-                self.open[one] = None
+    def _slowest(self) -> "InFlightBody | None":
+        found: list[tuple[float, int, InFlightBody]] = []
+        for number, body in enumerate(list(islice(self.open, CANDIDATES))):
+            rate = body.rate()
+            if rate is not None and rate < SLOW_BYTES_PER_S:
+                found.append((rate, number, body))
+            else:  # move to the end, so that the next search sees other bodies
+                del self.open[body]
+                self.open[body] = None
         return min(found)[-1] if found else None
 
     def full(self) -> Problem:
-        detail = (
-            f"the bodies of requests hold {self.most} bytes together, and no more is taken in now;"
-            " send it again later"
-        )
+        """503 `too-many-bytes`."""
+        detail = f"the request bodies in memory have reached {self.limit} bytes; retry later"
         return Problem(503, "too-many-bytes", detail, retry_after_s=1)
 
 
-class Body:
-    """One of them: `size` bytes of it are held."""
+class InFlightBody:
+    """Memory and transfer rate of one request's body, or of its long response."""
 
-    def __init__(self, bodies: Bodies, connection: Any) -> None:
+    def __init__(self, memory: BodyMemory, connection: Any) -> None:
         self.size = 0
-        self._bodies, self._connection = bodies, connection
-        self._is_over = self._made_room = False
-        # What has come or gone, the latest most; how long the other side was waited for; since when
-        # it is, if it is, for more of the body or to read; and by whom for more of the body.
+        self._memory, self._connection = memory, connection
+        self._is_released = self._is_aborted = False
+        # Decayed sum of bytes moved, and total time that the server has waited for the client.
         self._moved, self._waited_s = 0.0, 0.0
+        # Start of the current wait for the client to send, or to read.
         self._receives_since: float | None = None
         self._sends_since: float | None = None
-        self._receives: asyncio.Task[Any] | None = None
-        bodies.open[self] = None
+        # The task that waits for more of the body.
+        self._receiver: asyncio.Task[Any] | None = None
+        memory.open[self] = None
 
     async def receive(self, receive: Receive) -> Message:
-        """The next message, whose bytes are held then. Raises Problem 503."""
-        if self._made_room:
-            raise self._bodies.full()
-        task = self._receives = asyncio.current_task()
-        since = self._receives_since = self._bodies.clock()
+        """Receive a message and count its bytes. Raises Problem 503."""
+        if self._is_aborted:
+            raise self._memory.full()
+        task = self._receiver = asyncio.current_task()
+        since = self._receives_since = self._memory.clock()
         size = 0
         try:
             message = await receive()
             size = len(message.get("body", b""))
         except asyncio.CancelledError:
-            if not self._made_room:
+            if not self._is_aborted:
                 raise
             assert task is not None
             task.uncancel()
-            raise self._bodies.full() from None
+            raise self._memory.full() from None
         finally:
-            self._receives = self._receives_since = None
-            self._saw(since, size)
-        self.hold(size)
+            self._receiver = self._receives_since = None
+            self._measure(since, size)
+        self.reserve(size)
         return message
 
     async def send(self, send: Send, message: Message) -> None:
-        """Send a part of the answer; nobody hears it who reads too slowly."""
-        since = self._sends_since = self._bodies.clock()
+        """Send a part of the response. An abort closes the connection."""
+        since = self._sends_since = self._memory.clock()
         try:
             await send(message)
         finally:
             self._sends_since = None
-            self._saw(since, len(message.get("body", b"")))
+            self._measure(since, len(message.get("body", b"")))
 
-    def hold(self, size: int) -> None:
-        """So many bytes more are held. Raises Problem 503."""
-        if self._made_room:
-            raise self._bodies.full()
-        if not self._is_over:
-            self._bodies.make_room(size, self)
+    def reserve(self, size: int) -> None:
+        """Count `size` more bytes. Raises Problem 503."""
+        if self._is_aborted:
+            raise self._memory.full()
+        if not self._is_released:
+            self._memory.make_room(size, self)
             self._add(size)
 
-    def hold_answer(self, size: int) -> None:
-        """So many bytes of an answer are there in place of the body, and have to be sent."""
-        self.let_go(self.size)
-        if not self._is_over:
+    def reserve_response(self, size: int) -> None:
+        """Count `size` bytes of a response instead of the body. Never refused."""
+        self.release(self.size)
+        if not self._is_released:
             try:
-                self._bodies.make_room(size, self)
-            except Problem:  # what was done is told
+                self._memory.make_room(size, self)
+            except Problem:  # the work is done, so its response is sent
                 pass
             self._add(size)
 
-    def let_go(self, size: int) -> None:
-        """So many bytes are held no longer."""
+    def release(self, size: int) -> None:
+        """Count `size` bytes less."""
         self._add(-min(size, self.size))
 
     def _add(self, size: int) -> None:
         self.size += size
-        self._bodies.held += size
+        self._memory.used += size
 
-    def _saw(self, since: float, size: int) -> None:
-        waited_s = self._bodies.clock() - since
+    def _measure(self, since: float, size: int) -> None:
+        waited_s = self._memory.clock() - since
         self._waited_s += waited_s
-        self._moved = self._moved * 0.5 ** (waited_s / HALF_S) + size
+        self._moved = self._moved * 0.5 ** (waited_s / HALF_LIFE_S) + size
 
-    def speed(self) -> float | None:
-        """Bytes a second that come, or are read, of late; None where the server does not wait for
-        them, or has not waited long."""
+    def rate(self) -> float | None:
+        """Recent rate in bytes per second of waiting.
+
+        None if the server does not wait for the client now, or has waited less than GRACE_S.
+        """
         since = self._receives_since
         if since is None and self._connection is not None:
             since = self._sends_since
         if since is None:
             return None
-        waits_s = self._bodies.clock() - since
+        waits_s = self._memory.clock() - since
         waited_s = self._waited_s + waits_s
         if waited_s < GRACE_S:
             return None
-        moved: float = self._moved * 0.5 ** (waits_s / HALF_S)
-        # What was waited for long ago is forgotten: the rest counts over as much time as is not.
-        known: float = 1 - 0.5 ** (waited_s / HALF_S)
-        return moved * math.log(2) / HALF_S / known
+        moved: float = self._moved * 0.5 ** (waits_s / HALF_LIFE_S)
+        # Correct the decayed sum for a short history, as Adam corrects its moments.
+        weight: float = 1 - 0.5 ** (waited_s / HALF_LIFE_S)
+        return moved * math.log(2) / HALF_LIFE_S / weight
 
-    def make_room(self) -> None:
-        """Hold nothing more: who sends hears that there is no room, who does not read is left."""
-        self.over()
-        self._made_room = True
-        if self._receives is not None:
-            self._receives.cancel()
+    def abort(self) -> None:
+        """Free the memory: refuse the rest of the body, or close the connection of a reader."""
+        self.end()
+        self._is_aborted = True
+        if self._receiver is not None:
+            self._receiver.cancel()
         else:
-            self._connection.make_room()
+            self._connection.close_slow()
 
-    def over(self) -> None:
-        """The request is answered."""
-        self._is_over = True
-        self._bodies.open.pop(self, None)
-        self.let_go(self.size)
+    def end(self) -> None:
+        """Free the memory once the request is answered."""
+        self._is_released = True
+        self._memory.open.pop(self, None)
+        self.release(self.size)
 
 
-def body_of(scope: Scope) -> Body:
-    """What is held of the body of this request, from now on."""
-    if _ONE not in scope:
-        scope[_ONE] = Body(scope[_ALL], scope.get(CONNECTION))
-    body: Body = scope[_ONE]
+def body_of(scope: Scope) -> InFlightBody:
+    """The request's InFlightBody, created on first use."""
+    if _BODY not in scope:
+        scope[_BODY] = InFlightBody(scope[_MEMORY], scope.get(CONNECTION))
+    body: InFlightBody = scope[_BODY]
     return body
 
 
-def is_held(scope: Scope) -> bool:
-    """Whether somebody says what is held of the body of this request."""
-    return _ONE in scope
+def is_tracked(scope: Scope) -> bool:
+    """Does the request have an InFlightBody?"""
+    return _BODY in scope
 
 
-def over(scope: Scope) -> None:
-    """The request is answered, whatever was held of it."""
-    if _ONE in scope:
-        scope[_ONE].over()
+def release_body(scope: Scope) -> None:
+    """Free the memory of the request's body, if any, once the request is answered."""
+    if _BODY in scope:
+        scope[_BODY].end()

@@ -1,8 +1,8 @@
-"""HTTP request bodies: uvicorn's protocol, without its five copies of the bytes of a long body.
+"""HTTP request bodies without copies: bytes of long bodies bypass uvicorn's parser.
 
-The bytes of a long body of a stated length need no parser: they go to the application in the pieces
-in which they were read. So does any body of a request that asks for an upgrade: none is made here,
-and the parser would take the body for the next request.
+uvicorn copies the bytes of a body five times. A body of known length needs no parser: its bytes go
+to the application in the pieces in which they were read. So does any body of a request that asks
+for an upgrade, because the parser takes such a body for the next request (request smuggling).
 """
 
 import asyncio
@@ -16,14 +16,14 @@ from dualstream.service.transport.connections import Connections
 from dualstream.service.transport.http_protocol import LimitedProtocol
 from dualstream.wire.problems import Problem
 
-LONG = 64 * 1024
-"""Bytes of a body that is worth it."""
-MAX_HELD = 512 * 1024
-"""Of a long body so much comes in before the application has asked for it, and no more is read."""
+LONG_BODY_BYTES = 64 * 1024
+"""Longer bodies bypass the parser."""
+MAX_BUFFERED = 512 * 1024
+"""Bytes of a long body that are read before the application asks for them."""
 
 
 class Pieces:
-    """Bytes that came in, in place of the bytearray in which uvicorn joins them."""
+    """List of received pieces, in place of uvicorn's bytearray; joined when read."""
 
     __slots__ = ("_pieces", "_size")
 
@@ -44,69 +44,70 @@ class Pieces:
 
 
 class BodyProtocol(LimitedProtocol):
-    """One connection."""
+    """Protocol of one connection; `protocol_of` binds it to the server's connections."""
 
+    # Overload period in which a request of this connection was refused; see admission control.
     refused_in = 0
-    # Bytes of the body at hand that are still to come, where its length is stated.
-    _left = 0
-    # Whether the body at hand passes the parser by.
-    _is_counted = False
+    # Bytes of the current body still to arrive; 0 for a chunked body.
+    _remaining = 0
+    # Does the current body bypass the parser?
+    _bypasses_parser = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        # As its requests know it: without a ring, which only the collector of rings would free.
-        self._itself = weakref.proxy(self)
+        # Weak, because a reference cycle is freed only by the garbage collector.
+        self._weak_self = weakref.proxy(self)
 
     def on_headers_complete(self) -> None:
         given, skips_body = dict(self.headers), self.parser.should_upgrade()
         is_coded = b"transfer-encoding" in given
         if skips_body and is_coded:
-            # Nobody but the parser could find its end.
-            detail = "a request that asks for an upgrade has to state the length of its body"
-            self._wrong = Problem(400, "malformed-request", detail)
-            raise ValueError("an upgrade, and a body of no stated length")
-        self.scope[CONNECTION] = self._itself  # type: ignore[literal-required]
+            # Only the parser can find the end of a chunked body, and it skips this one.
+            detail = "a request with an Upgrade header must send Content-Length, not chunks"
+            self._error = Problem(400, "malformed-request", detail)
+            raise ValueError("upgrade with a chunked body")
+        self.scope[CONNECTION] = self._weak_self  # type: ignore[literal-required]
         super().on_headers_complete()
-        self._left = 0 if is_coded else int(given.get(b"content-length", b"0"))
-        self._is_counted = self._left > (0 if skips_body else LONG)
+        self._remaining = 0 if is_coded else int(given.get(b"content-length", b"0"))
+        self._bypasses_parser = self._remaining > (0 if skips_body else LONG_BODY_BYTES)
 
     def on_body(self, body: bytes) -> None:
-        if self._left:
-            self._left -= len(body)
+        if self._remaining:
+            self._remaining -= len(body)
             cycle: Any = self.cycle
-            if self._is_counted:
-                self._hold(cycle, body)
+            if self._bypasses_parser:
+                self._buffer(cycle, body)
                 return
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        # The parser says so, too, of a body that it skips and that is yet to be counted.
-        if not self._left:
+        # The parser also reports the end of a body that it skips.
+        if not self._remaining:
             super().on_message_complete()
 
-    def _hold(self, cycle: Any, piece: bytes) -> None:
-        """Give the application what came: each time that it is woken costs as much as to read it.
+    def _buffer(self, cycle: Any, piece: bytes) -> None:
+        """Buffer a piece for the application, up to MAX_BUFFERED.
 
-        So reading goes on until it is, as far as more has come by then, up to a limit.
+        Waking the application costs as much as reading a piece, so reading goes on until then.
         """
-        self._arrived += len(piece)
+        self._body_bytes += len(piece)
         if cycle.response_complete:
             return
         if not cycle.body:
             cycle.body = Pieces()
         cycle.body += piece
-        if len(cycle.body) >= MAX_HELD:
+        if len(cycle.body) >= MAX_BUFFERED:
             self.flow.pause_reading()
         cycle.message_event.set()
 
     def _feed(self, data: bytes) -> bytes:
-        if not self._is_counted:
+        if not self._bypasses_parser:
             return super()._feed(data)
-        left = self._left
+        left = self._remaining
         self.on_body(data if len(data) <= left else data[:left])
-        if not self._left:
-            # The parser has seen the head alone, and would take what follows for the body.
-            self._is_counted = False
+        if not self._remaining:
+            # The old parser still expects the body: the next request needs a new one.
+            self._bypasses_parser = False
             self.on_message_complete()
             self.parser = httptools.HttpRequestParser(self)
             self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
@@ -114,5 +115,5 @@ class BodyProtocol(LimitedProtocol):
 
 
 def protocol_of(connections: Connections) -> type[BodyProtocol]:
-    """The protocol class of a server with these connections."""
-    return type("Protocol", (BodyProtocol,), {"open": connections})
+    """Protocol class for uvicorn, bound to the server's connections."""
+    return type("Protocol", (BodyProtocol,), {"open_connections": connections})

@@ -1,9 +1,9 @@
-"""The open connections of a process: how many there may be, and how long one may keep it waiting.
+"""Open connections of the process: their maximum number, and timeouts of slow clients.
 
-Nothing is timed while requests come and go. Once a second all connections are looked at, and what
-has stood still since it was first seen so is found then: a head that does not come to its end, a
-body that brings too little, a client that does not read its answer. So limits hold to a second or
-two. However many are to be closed, others are served in between: a few are closed at a time.
+No request starts a timer. Once a second all connections are checked. A connection that has made too
+little progress since an earlier check is closed: an unfinished head, a slow body, a client that
+does not read. So a timeout is exact to one or two seconds. Checks run in small steps, with pauses
+in which requests are served.
 """
 
 import asyncio
@@ -17,50 +17,52 @@ from typing import Protocol
 
 from dualstream.wire.problems import Problem
 
-LOOK_S = 1.0
-AT_ONCE, CLOSED_AT_ONCE = 100, 8
-"""So many are looked at, or closed, before others are served again."""
+CHECK_EVERY_S = 1.0
+CHECKED_PER_STEP, CLOSED_PER_STEP = 100, 8
+"""Maximum number of connections that a step checks, and closes."""
 PAUSE_S = 0.001
-"""For them to be served: in one turn of the loop a request does not get far."""
+"""Pause between two steps. One event-loop iteration is too short for a request."""
 MIN_BYTES = 1024
-"""Of a body or an answer, within the time that it is given: else it counts as standing still."""
+"""Bytes of a body, or of a response that is read, that count as progress."""
 MAX_HEAD_BYTES = 64 * 1024
-"""Longest path and headers of a request together."""
+"""Maximum length of a request's path and headers together."""
 MAX_HEAD_S = 10.0
 """Time for a request's head, and for the first request of a connection."""
 MAX_BODY_STEP_S = 30.0
-"""Time for every MIN_BYTES of a body, or of an answer that the client reads."""
-LISTENS = "listens"
-"""In the scope of a request whose answer is a stream without an end."""
+"""Time for every MIN_BYTES of a body, or of a response that the client reads."""
+EVENT_STREAM = "event_stream"
+"""Scope key of a request whose response is an endless stream of events."""
 RESERVED_FILES = 256
-"""Descriptors for the store, the log and whatever else is not a connection."""
-TRIED, CHOICE = 64, 8
-"""Whoever makes room is one of so many that could, found among so many."""
+"""File descriptors kept for the store, the log and other files."""
+CANDIDATES, MAX_IDLE_CANDIDATES = 64, 8
+"""Of up to 64 connections, up to 8 that may be closed are compared."""
 
 
-class Waits(Enum):
-    """What a connection waits for; in this order they make room for others."""
+class State(Enum):
+    """What a connection waits for. Lower values are closed first if there are too many."""
 
     IDLE = 0
-    """For a request to begin."""
+    """The next request."""
     HEAD = 1
+    """The rest of a request's head."""
     BODY = 2
-    LISTENS = 3
-    """For events, for as long as it likes."""
+    """The rest of a request's body."""
+    EVENTS = 3
+    """Events, without a time limit."""
     ANSWER = 4
-    """For the server; never closed for it."""
+    """The server. Such a connection is never closed."""
     READER = 5
-    """For the client to read what it was sent."""
+    """The client, which must read what was sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a connection may take.
+    """Limits of a connection.
 
-    head_bytes  of a head, which has the path and all headers
-    head_s      until a head has come whole, and until the first one begins
-    body_s      for each MIN_BYTES of a body, and of an answer that the client has to read
-    idle_s      between an answer and the next request
+    head_bytes  path and headers of a request
+    head_s      time for a whole head, and until the first request
+    body_s      time for every MIN_BYTES of a body, or of a response that the client reads
+    idle_s      time between a response and the next request
     """
 
     head_bytes: int
@@ -70,192 +72,192 @@ class Limits:
 
 
 class Connection(Protocol):
-    """What is asked of a connection."""
+    """Interface of a connection that `Connections` checks."""
 
-    seen: "Sight | None"
+    checkpoint: "Checkpoint | None"
 
-    def waits_for(self) -> Waits: ...
+    def state(self) -> State: ...
     def progress(self) -> tuple[int, int]:
-        """How many requests have begun; and what grows as a body comes, or an answer is read."""
+        """Number of requests begun; a number that grows with bytes received or read."""
         ...
 
-    def end(self, problem: Problem | None) -> None:
-        """Close it, with a refusal where one can still be told."""
+    def terminate(self, problem: Problem | None) -> None:
+        """Close the connection; send `problem` first if that is still possible."""
         ...
 
 
 @dataclass(slots=True)
-class Sight:
-    """Where a connection was when it was last seen to go on."""
+class Checkpoint:
+    """State of a connection at the last check that found progress."""
 
-    waits: Waits
-    begun: int
-    so_far: int
+    state: State
+    requests: int
+    progress: int
     at: float
 
 
 class Connections:
-    """Those that are open. `on_close` is called with the reason for each that is closed here."""
+    """All open connections. `on_close(reason)` is called for each one that a limit closes."""
 
     def __init__(
         self,
-        most: int,
+        limit: int,
         limits: Limits,
         on_close: Callable[[str], None],
         clock: Callable[[], float],
     ) -> None:
-        self.most = most
+        self.limit = limit
         self.limits = limits
         self._on_close, self._clock = on_close, clock
-        # Who never asked for anything, as they came; who did, those last that were seen to go on
-        # last; and who has been closed and is not gone.
-        self._silent: dict[Connection, None] = {}
-        self._asked: dict[Connection, None] = {}
-        self._ended: dict[Connection, None] = {}
+        # Without a request so far, by age; with requests, by their last progress; closing.
+        self._new: dict[Connection, None] = {}
+        self._used: dict[Connection, None] = {}
+        self._closing: dict[Connection, None] = {}
 
     def __len__(self) -> int:
-        return len(self._silent) + len(self._asked) + len(self._ended)
+        return len(self._new) + len(self._used) + len(self._closing)
 
     def __contains__(self, connection: Connection) -> bool:
-        return connection in self._asked or connection in self._silent or connection in self._ended
+        return connection in self._used or connection in self._new or connection in self._closing
 
     def __iter__(self) -> Iterator[Connection]:
-        return chain(self._silent, self._asked, self._ended)
+        return chain(self._new, self._used, self._closing)
 
     def add(self, connection: Connection) -> None:
-        """One more; where that is one too many another is closed for it, or it is itself."""
-        self._silent[connection] = None
-        if len(self) > self.most:
+        """Add a connection. Above the limit the idlest one is closed, or else the new one."""
+        self._new[connection] = None
+        if len(self) > self.limit:
             idlest = self._idlest(connection) or connection
             self._on_close("room")
-            self._end(idlest, None)
+            self._terminate(idlest, None)
 
     def discard(self, connection: Connection) -> None:
-        for some in (self._silent, self._asked, self._ended):
+        """Remove a connection that is closed."""
+        for some in (self._new, self._used, self._closing):
             some.pop(connection, None)
 
-    def closed(self, reason: str) -> None:
-        """A connection is closed for a reason that it found itself."""
+    def count_closed(self, reason: str) -> None:
+        """Count a connection that its protocol closes for a limit."""
         self._on_close(reason)
 
     async def run(self) -> None:
-        """Look at them, until cancelled."""
+        """Check all connections every second, until cancelled."""
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(CHECK_EVERY_S)
             found = iter(list(self))
-            while self.look(found):
+            while self.check(found):
                 await asyncio.sleep(PAUSE_S)
 
-    def look(self, connections: Iterable[Connection]) -> bool:
-        """Look at some of them and close those that have stood still for too long.
+    def check(self, connections: Iterable[Connection]) -> bool:
+        """Check the next connections of an iterator; close those without progress.
 
-        Whether there may be more: of an iterator it takes those that it has looked at.
+        Returns True if the iterator may have more.
         """
-        now, looked_at, closed = self._clock(), 0, 0
-        for connection in islice(connections, AT_ONCE):
-            looked_at += 1
-            closed += connection in self and self._look_at(connection, now)
-            if closed == CLOSED_AT_ONCE:
+        now, checked, closed = self._clock(), 0, 0
+        for connection in islice(connections, CHECKED_PER_STEP):
+            checked += 1
+            closed += connection in self and self._check(connection, now)
+            if closed == CLOSED_PER_STEP:
                 return True
-        return looked_at == AT_ONCE
+        return checked == CHECKED_PER_STEP
 
-    def _look_at(self, connection: Connection, now: float) -> bool:
-        """Whether it is closed, having stood still for too long."""
-        waits, (begun, so_far) = connection.waits_for(), connection.progress()
-        seen = connection.seen
-        if seen is None or seen.waits is not waits or seen.begun != begun:
-            connection.seen = Sight(waits, begun, so_far, now)
-            self._goes_on(connection, begun)
+    def _check(self, connection: Connection, now: float) -> bool:
+        """Close the connection if its time limit has passed; returns True then."""
+        state, (requests, progress) = connection.state(), connection.progress()
+        last = connection.checkpoint
+        if last is None or last.state is not state or last.requests != requests:
+            connection.checkpoint = Checkpoint(state, requests, progress, now)
+            self._move_to_end(connection, requests)
             return False
-        limit_s, reason = self._limit(seen)
-        if now - seen.at <= limit_s:
+        limit_s, reason = self._limit(last)
+        if now - last.at <= limit_s:
             return False
-        if so_far - seen.so_far >= MIN_BYTES:
-            seen.so_far, seen.at = so_far, now
-            self._goes_on(connection, begun)
+        if progress - last.progress >= MIN_BYTES:
+            last.progress, last.at = progress, now
+            self._move_to_end(connection, requests)
             return False
         if reason is not None:
             self._on_close(reason)
-        self._end(connection, self._too_slow(waits))
+        self._terminate(connection, self._timeout_problem(state))
         return True
 
-    def _goes_on(self, connection: Connection, begun: int) -> None:
-        if begun and connection not in self._ended:
-            self._silent.pop(connection, None)
-            self._asked.pop(connection, None)
-            self._asked[connection] = None
+    def _move_to_end(self, connection: Connection, requests: int) -> None:
+        """The connection made progress: make it the last candidate for closing."""
+        if requests and connection not in self._closing:
+            self._new.pop(connection, None)
+            self._used.pop(connection, None)
+            self._used[connection] = None
 
-    def _end(self, connection: Connection, problem: Problem | None) -> None:
+    def _terminate(self, connection: Connection, problem: Problem | None) -> None:
         self.discard(connection)
-        self._ended[connection] = None
-        connection.end(problem)
+        self._closing[connection] = None
+        connection.terminate(problem)
 
-    def _limit(self, seen: Sight) -> tuple[float, str | None]:
-        """How long a connection may stand still so, and the reason that its closing counts as."""
+    def _limit(self, last: Checkpoint) -> tuple[float, str | None]:
+        """Time that the connection may stay in this state, and the reason to count."""
         limits = self.limits
-        if seen.waits is Waits.IDLE:
-            return (limits.idle_s, None) if seen.begun else (limits.head_s, "idle")
+        if last.state is State.IDLE:
+            return (limits.idle_s, None) if last.requests else (limits.head_s, "idle")
         return {
-            Waits.HEAD: (limits.head_s, "slow-head"),
-            Waits.BODY: (limits.body_s, "slow-body"),
-            Waits.READER: (limits.body_s, "slow-reader"),
-        }.get(seen.waits, (math.inf, None))
+            State.HEAD: (limits.head_s, "slow-head"),
+            State.BODY: (limits.body_s, "slow-body"),
+            State.READER: (limits.body_s, "slow-reader"),
+        }.get(last.state, (math.inf, None))
 
-    def _too_slow(self, waits: Waits) -> Problem | None:
-        if waits is Waits.HEAD:
-            return Problem(
-                408, "too-slow", f"the request's head took more than {self.limits.head_s:g} s"
-            )
-        if waits is Waits.BODY:
-            detail = f"the body brought less than {MIN_BYTES} bytes within {self.limits.body_s:g} s"
+    def _timeout_problem(self, state: State) -> Problem | None:
+        if state is State.HEAD:
+            detail = f"the request's head did not arrive within {self.limits.head_s:g} s"
+            return Problem(408, "too-slow", detail)
+        if state is State.BODY:
+            limit_s = self.limits.body_s
+            detail = f"fewer than {MIN_BYTES} bytes of the body arrived within {limit_s:g} s"
             return Problem(408, "too-slow", detail)
         return None
 
     def _idlest(self, newest: Connection) -> Connection | None:
-        """Who makes room: who came first of those that never asked for anything.
+        """The connection to close for a new one; None if all wait for the server.
 
-        A client that asks now and then is not closed for a crowd that says nothing. Where there is
-        no crowd it is one of those who stand still longest, those first that wait for a request to
-        begin, of bodies that which has brought least, and streams of events last; None where
-        all are being answered.
+        First the oldest connection that never sent a request, so that idle crowds do not displace
+        clients that send requests now and then. Else the one without progress for the longest time:
+        idle before heads before bodies (fewest bytes first) before event streams.
         """
-        for connection in list(islice(self._silent, TRIED)):
-            begun, _ = connection.progress()
-            if begun:
-                self._goes_on(connection, begun)
+        for connection in list(islice(self._new, CANDIDATES)):
+            requests, _ = connection.progress()
+            if requests:
+                self._move_to_end(connection, requests)
             elif connection is not newest:
                 return connection
         found: list[tuple[int, int, float, int, Connection]] = []
-        listening = None
-        for connection in list(islice(self._asked, TRIED)):
-            waits, seen = connection.waits_for(), connection.seen
-            begun, so_far = connection.progress()
-            has_gone_on = seen is None or seen.begun != begun
-            if waits.value > Waits.BODY.value or has_gone_on:
-                self._goes_on(connection, begun)
-            if waits is Waits.LISTENS:
-                listening = listening or connection
-            if waits.value > Waits.BODY.value or connection is newest:
+        event_stream = None
+        for connection in list(islice(self._used, CANDIDATES)):
+            state, last = connection.state(), connection.checkpoint
+            requests, progress = connection.progress()
+            has_progressed = last is None or last.requests != requests
+            if state.value > State.BODY.value or has_progressed:
+                self._move_to_end(connection, requests)
+            if state is State.EVENTS:
+                event_stream = event_stream or connection
+            if state.value > State.BODY.value or connection is newest:
                 continue
-            brought = 0
-            if waits is Waits.BODY:
-                brought = so_far - (0 if seen is None else seen.so_far)
-            still_since = math.inf if seen is None or has_gone_on else seen.at
-            found.append((waits.value, brought, still_since, len(found), connection))
-            if len(found) == CHOICE:
+            received = 0
+            if state is State.BODY:
+                received = progress - (0 if last is None else last.progress)
+            since = math.inf if last is None or has_progressed else last.at
+            found.append((state.value, received, since, len(found), connection))
+            if len(found) == MAX_IDLE_CANDIDATES:
                 break
-        return min(found)[-1] if found else listening
+        return min(found)[-1] if found else event_stream
 
 
-def room_for(most: int) -> int:
-    """So many connections, or as many as the process may have files open, less a reserve.
+def connection_limit(requested: int) -> int:
+    """`requested`, or fewer if the process may not open as many files.
 
-    Its own limit of files is raised to as much as it is allowed to.
+    Raises the process's soft limit of open files to its hard limit.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         soft = hard
     if soft == resource.RLIM_INFINITY:
-        return most
-    return max(1, min(most, soft - RESERVED_FILES))
+        return requested
+    return max(1, min(requested, soft - RESERVED_FILES))

@@ -1,4 +1,4 @@
-"""A real server, and a real browser that looks at it."""
+"""A real server, and a real browser that opens its dashboard."""
 
 import os
 import shutil
@@ -11,17 +11,17 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from dualstream.service.cli.demo.server_process import ServerProcess
 
-# A browser of tests asks nobody for anything.
+# The test browser makes no requests of its own.
 FLAGS = (
     "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync"
 ).split()
-# What is expected may take its time on a machine that is busy; what is there at once costs none.
+# A generous limit for a busy machine; conditions that hold already cost no time.
 expect.set_options(timeout=30_000)
 
 
-# For a module and no longer: while Playwright is there its event loop runs in this thread, where no
-# other test could run its own.
+# Module scope at most: Playwright's event loop runs in this thread, in which other tests could not
+# run theirs.
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     path = shutil.which("chromium")
@@ -47,7 +47,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
 
 @pytest.fixture(params=["wide", "phone"])
 def page(request: pytest.FixtureRequest, browser: Browser, server: httpx.Client) -> Iterator[Page]:
-    """A light desktop, and a dark phone. Whatever the console complains of fails the test."""
+    """A light desktop and a dark phone. An error in the console fails the test."""
     is_wide = request.param == "wide"
     context = browser.new_context(
         base_url=str(server.base_url),
@@ -69,7 +69,7 @@ def page(request: pytest.FixtureRequest, browser: Browser, server: httpx.Client)
 
 @pytest.fixture
 def screenshot(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Page, str], None]:
-    """Keeps a picture of the whole page, in DUALSTREAM_SCREENSHOTS where that is set."""
+    """Save a picture of the whole page to DUALSTREAM_SCREENSHOTS, if that is set."""
     folder = Path(os.environ.get("DUALSTREAM_SCREENSHOTS", tmp_path))
     folder.mkdir(parents=True, exist_ok=True)
 
@@ -78,7 +78,7 @@ def screenshot(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Page
         path = folder / f"{name}-{width}.png"
         page.screenshot(path=path, full_page=True)
         assert path.stat().st_size > 10_000
-        # Nothing is wider than the screen.
+        # No horizontal scrolling.
         assert page.evaluate("document.documentElement.scrollWidth") <= width
 
     return take

@@ -21,7 +21,7 @@ def samples(n, seed=0, flip=False):
     ]
 
 
-# What does not depend on the screen is looked at on one.
+# Tests that do not depend on the screen run on one.
 ON_A_DESKTOP = pytest.mark.parametrize("page", ["wide"], indirect=True)
 ON_A_PHONE = pytest.mark.parametrize("page", ["phone"], indirect=True)
 
@@ -31,12 +31,12 @@ def learn(server: httpx.Client, model: str, rows: list) -> None:
 
 
 def card(page: Page, title: str) -> Locator:
-    """The part of the page that has this title."""
+    """The card of the page with this title."""
     return page.locator(f'section.card[aria-label="{title}"]')
 
 
 def named(page: Page, base: str) -> str:
-    """Each screen has models of its own."""
+    """A model id for each screen."""
     return f"{base}-{page.viewport_size['width']}"
 
 
@@ -51,7 +51,7 @@ def test_from_nothing_to_a_moving_plot_and_back(page: Page, server: httpx.Client
     )
     assert sorted(offered) == sorted(ALGORITHMS)
     page.get_by_label("Algorithm").select_option("dual_ascent")
-    # It is checked as it is written, by the server.
+    # The server checks the specification while it is typed.
     page.get_by_label("More fields").fill('{"loss": "hinges"}')
     expect(page.get_by_role("alert").filter(has_text="hinges")).to_contain_text("/loss")
     expect(page.get_by_role("button", name="Create")).to_be_disabled()
@@ -89,7 +89,7 @@ def test_from_nothing_to_a_moving_plot_and_back(page: Page, server: httpx.Client
     weight = {one["name"]: one["weight"] for one in weights["weights"]}
     parts = page.get_by_role("region", name="What each feature adds to the score")
     for feature, value in (("heat", 1.5), ("load", -1.0), ("site", 1.0)):
-        name = "site=north" if feature == "site" else feature  # a text is a feature of its own
+        name = "site=north" if feature == "site" else feature  # a string is a feature of its own
         row = parts.get_by_role("row").filter(
             has=page.get_by_role("cell", name=feature, exact=True)
         )
@@ -110,7 +110,7 @@ def test_from_nothing_to_a_moving_plot_and_back(page: Page, server: httpx.Client
     expect(back).to_be_visible()
     learned = page.locator("dl.facts div").filter(has_text="learned")
     at = server.get(f"/models/{model}").json()
-    assert at["seq"] == 601  # the refit is a record of its own
+    assert at["seq"] == 601  # the refit is a record, too
     learn(server, model, samples(100, seed=2))
     expect(learned).to_contain_text("700")
     page.once("dialog", lambda dialog: dialog.accept())
@@ -159,7 +159,7 @@ def test_names_in_the_data_are_text(page: Page, server: httpx.Client):
     page.goto(f"/#/models/{model}")
     weights = card(page, "Largest weights")
     expect(weights).to_contain_text(name)
-    # What is offered to be tried are features of the model, as it was told them.
+    # The prediction form offers features that the model has learned.
     box = page.get_by_label("Features, as JSON")
     expect(box).to_have_value('{ "<img src": "x onerror=alert(1)>" }')
     page.get_by_role("button", name="Predict").click()

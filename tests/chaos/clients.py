@@ -1,4 +1,4 @@
-"""Clients that never give up: each request is sent, with its key or ids, until it is answered."""
+"""Clients that retry forever: each request is sent, with its key or ids, until it is answered."""
 
 import asyncio
 import time
@@ -18,12 +18,12 @@ PAUSE_S = 0.15
 STOPPING_S = 60.0
 RETRY_S = 0.02
 LONGEST_RETRY_S = 0.3
-"""Clients that hammer at a server that starts take the time that it needs to start."""
+"""Limit of the retry delay: faster retries delay the start of a server."""
 
 
 @dataclass
 class Told:
-    """What clients were answered of one model."""
+    """Answers of one model to all clients."""
 
     acknowledged: list[Acknowledged] = field(default_factory=list)
     sent: dict[str, int] = field(default_factory=dict)
@@ -32,10 +32,10 @@ class Told:
 
 
 class Clients:
-    """So many clients of one address, until they are stopped.
+    """`count` clients of one address, until they are stopped.
 
-    may_lose   what was acknowledged may be lost, and is then not repeated to be compared
-    specs      of the models, by their ids
+    may_lose   acknowledged rows may be lost; requests are then not repeated to compare answers
+    specs      of the models, by id
     """
 
     def __init__(
@@ -53,12 +53,12 @@ class Clients:
         self.requests = self.retries = self.replayed = 0
         self.answered_at = [0.0] * count
         self.refusals = [""] * count
-        """What each client was told last that was no answer, since its last answer."""
+        """Each client's last error since its last answer."""
         self._is_stopping = False
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Make the models, and let the clients begin."""
+        """Create the models and start the clients."""
         async with httpx.AsyncClient(timeout=60) as client:
             for model, spec in self._specs.items():
                 (await client.put(f"{self._url}/models/{model}", json=spec)).raise_for_status()
@@ -67,9 +67,9 @@ class Clients:
         ]
 
     async def stop(self) -> None:
-        """Let each client bring its request to an end.
+        """Let each client finish its request.
 
-        Raises what a client found wrong, and TimeoutError.
+        Raises a client's error, and TimeoutError.
         """
         self._is_stopping = True
         try:
@@ -81,9 +81,9 @@ class Clients:
             ) from None
 
     async def all_answered(self, since: float, within_s: float = 60.0) -> float:
-        """Wait until each client was answered after a moment; how long after it that was.
+        """Wait until each client is answered after `moment`; returns the delay in seconds.
 
-        Raises what a client found wrong, and TimeoutError.
+        Raises a client's error, and TimeoutError.
         """
         while min(self.answered_at) <= since:
             for task in self._tasks:
@@ -99,7 +99,7 @@ class Clients:
 
     async def _run(self, number: int) -> None:
         chance = Random(f"{self._seed} {number}")
-        # Short of the time that a request may take: what a stopped process holds is asked for anew.
+        # Shorter than a request may take: requests to a stopped process are sent again.
         async with httpx.AsyncClient(timeout=5) as client:
             made = 0
             while not self._is_stopping:
@@ -134,7 +134,7 @@ class Clients:
             pause = min(2 * pause, LONGEST_RETRY_S)
 
     async def _read_own(self, client: httpx.AsyncClient, model: str, seq: int) -> None:
-        """Whichever worker answers, it has what was acknowledged, or says that it has not."""
+        """Any worker that answers has the acknowledged rows, or says that it has not."""
         row = {"x.sex": "Male"} if has_names(self._specs[model]) else {"x": "1:1"}
         url = f"{self._url}/models/{model}/predict"
         try:
@@ -152,7 +152,7 @@ class Clients:
             of_model.acknowledged.append(Acknowledged(asked.key, told["seq"], told["count"]))
             of_model.answers.append(told)
             return
-        # Rows whose ids were known stand where the answer says, the others at its end.
+        # Rows with known ids are at the seqs of the answer, new rows are at its end.
         stands = {left["index"]: left["seq"] for left in told.get("duplicates", ())}
         new = [place for place in range(len(asked.ids)) if place not in stands]
         assert len(new) == told["count"], told
@@ -162,7 +162,7 @@ class Clients:
         ]
 
     def _compare(self, asked: Ask, told: dict[str, Any], again: dict[str, Any]) -> None:
-        """By its key a request has its first answer again, by their ids the rows are known."""
+        """A repeated key returns its first answer; repeated ids are reported as known."""
         self.replayed += 1
         assert again["duplicate"] is True
         if asked.key is None:

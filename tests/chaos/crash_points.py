@@ -1,7 +1,7 @@
-"""A process that kills itself at a chosen step between a request, the append, and the answer.
+"""Crash points: a process kills itself at a chosen step between request, append and answer.
 
-DUALSTREAM_CRASH_MARK names a file. Whichever process comes first to the step whose name stands in
-it removes the file and is gone, as by `kill -9`.
+DUALSTREAM_CRASH_MARK names a file. The first process that reaches the step named in the file
+removes the file and dies as by `kill -9`.
 """
 
 import functools
@@ -50,10 +50,10 @@ def strike(step: str) -> None:
 
 
 def plant() -> None:
-    """Put the steps into the service's own classes."""
+    """Add the steps to the service's own classes."""
     _before(Committer, "_begin", "the request is parked")
     _before(Appending, "send", "the group is about to be appended")
-    _before(Committer, "_answered", "the append is answered")
+    _before(Committer, "_on_appended", "the append is answered")
     _after(Replica, "_learn_slice", "the rows are learned, and their place not taken note of")
     _after(Replica, "_keep_own", "the rows are applied")
     _after(dualstream.service.api.learn_rows, "answer_new", "the answer is made")
@@ -100,7 +100,7 @@ def _after(owner: Any, name: str, step: str, argument: str | None = None) -> Non
 
 
 def _plant_sent() -> None:
-    """Redis has the append, and nobody reads what it answers."""
+    """Redis has the append, and no process reads its answer."""
     true = redis.asyncio.Connection.send_packed_command
 
     async def planted(self: Any, command: Any, *given: Any, **named: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What befalls a primary that Sentinels watch, and what is waited for after it."""
+"""Failover of a primary that Sentinels watch: faults, and waiting for the new primary."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from tests.redis_sets import SentinelSet, until
 
 
 def wait_for_another(sentinels: SentinelSet, former: RedisServer) -> None:
-    """Until another server is primary, and followed."""
+    """Wait until another server is primary and has replicas."""
 
     def has_taken_over() -> bool:
         primary = sentinels.primary()
@@ -18,11 +18,11 @@ def wait_for_another(sentinels: SentinelSet, former: RedisServer) -> None:
 
 
 def bring_back(sentinels: SentinelSet, killed: RedisServer) -> None:
-    """Wait for another primary, and start the one that was killed as its replica."""
+    """Wait for another primary, and restart the killed one as its replica."""
     wait_for_another(sentinels, killed)
     killed.options["replicaof"] = f"127.0.0.1 {sentinels.primary().port}"
     killed.start()
-    # On a busy machine the Sentinels may take one for dead that only waits for its turn.
+    # On a busy machine Sentinels may take a server for dead that only waits for CPU.
     wait_for_replicas(sentinels)
 
 
@@ -34,10 +34,11 @@ def wait_for_replicas(sentinels: SentinelSet) -> None:
 
 @contextmanager
 def cut_off(sentinels: SentinelSet, primary: RedisServer) -> Iterator[None]:
-    """Part the replicas from the primary, which goes on for everybody else.
+    """Separate the replicas from the primary, which serves all other clients.
 
-    Its connections to them are cut, and they stand still, so that they make no new ones: what it
-    could refuse them, it would refuse workers and Sentinels that come again as well.
+    Their connections are cut, and the replicas are stopped, so that they open no new ones. A
+    setting that makes the primary refuse replicas would make it refuse workers and Sentinels that
+    reconnect, too.
     """
     replicas = [server for server in sentinels.servers if server is not primary]
     for replica in replicas:

@@ -1,15 +1,15 @@
-"""load_tests/RELIABILITY.md, written by the runs themselves.
+"""Reliability report: load_tests/RELIABILITY.md, written by the test runs.
 
-A run makes a `Run`, counts while it goes on, and is recorded when it ends, however it ends:
+A run makes a `Run`, counts during the run, and is recorded at its end, also when it fails:
 
     with recorded(Run("failover", "Sentinel, one primary, two replicas", seeds=[7])) as run:
         run.faults["primary killed"] += 1
         run.recovery_s.append(...)
-        run.saw(report)  # the history checker's, of each model: acknowledged, lost, doubled
+        run.saw(report)  # of the history checker, for each model
 
-Nothing is written unless DUALSTREAM_RELIABILITY names the file, as `make chaos` does. The file is a
-table, read back before it is written: a run replaces the line that has its name and its store, and
-leaves the others. A test that runs several times sums up in one `Run`.
+Nothing is written unless DUALSTREAM_RELIABILITY names the file, as `make chaos` does. The file has
+a table, which is read before it is written: a run replaces the line with its name and store and
+keeps the others. A test with several rounds uses one `Run`.
 """
 
 import os
@@ -27,12 +27,12 @@ from tests.history import HistoryBroken, Report
 HEADING = """# Reliability tests
 
 Written by `make chaos`. Columns: *acknowledged*, rows answered with 200; *lost*, acknowledged rows
-that the journal does not have; *doubled*, requests or samples journalled more than once;
+that the journal does not have; *duplicated*, requests or samples journalled more than once;
 *recovery*, seconds from the end of a fault to the next answer with 200 (in a storm, to each
 client), median and maximum.
 
-A power failure is simulated: what was synced survives; of the rest a seed chooses what does
-(SQLite: any 4 KiB; Redis: a prefix), as strace saw it. Not tested: disks or controllers that lie
+A power failure is simulated: what was synced survives; of the rest a seed chooses what survives
+(SQLite: any 4 KiB; Redis: a prefix), according to strace. Not tested: disks or controllers that lie
 about a sync, bit rot, file systems that lose file names, network file systems, clock jumps,
 packet loss.
 """
@@ -42,22 +42,22 @@ COLUMNS = (
     "acknowledged",
     "faults",
     "lost",
-    "doubled",
+    "duplicated",
     "recovery, s",
     "seeds",
-    "verdict",
+    "outcome",
     "when, where",
 )
 
 
 @dataclass
 class Run:
-    """What one run did and found.
+    """Result of one run.
 
     what, store    together name its line
-    faults         how often each kind of fault was made
-    recovery_s     seconds from a fault's end to the next request answered 200
-    expects_loss   acknowledged rows may be lost here (say so in `what`): they are told, no failure
+    faults         number of faults of each kind
+    recovery_s     seconds from a fault's end to the next answer with 200
+    expects_loss   acknowledged rows may be lost (say so in `what`); losses are reported, not failed
     """
 
     what: str
@@ -66,25 +66,25 @@ class Run:
     faults: Counter[str] = field(default_factory=Counter)
     acknowledged: int = 0
     lost: int = 0
-    doubled: int = 0
+    duplicated: int = 0
     recovery_s: list[float] = field(default_factory=list)
     expects_loss: bool = False
     failure: str = ""
 
     def saw(self, report: Report) -> None:
-        """Add what the history checker found of one model."""
+        """Add the history checker's report on one model."""
         self.acknowledged += report.acknowledged
         self.lost += sum(problem.startswith("lost") for problem in report.problems)
-        self.doubled += sum(problem.startswith("doubled") for problem in report.problems)
+        self.duplicated += sum(problem.startswith("duplicated") for problem in report.problems)
 
     @property
-    def verdict(self) -> str:
+    def outcome(self) -> str:
         if self.failure:
             return f"FAILED: {self.failure}"
-        return "FAILED" if self.doubled or (self.lost and not self.expects_loss) else "held"
+        return "FAILED" if self.duplicated or (self.lost and not self.expects_loss) else "passed"
 
     def cells(self) -> list[str]:
-        """The line's cells, in the order of COLUMNS."""
+        """Cells of the line, in the order of COLUMNS."""
         faults = ", ".join(f"{count} {kind}" for kind, count in sorted(self.faults.items()))
         times = self.recovery_s
         where = f"{os.cpu_count()} cores, Python {platform.python_version()}"
@@ -95,17 +95,17 @@ class Run:
             str(self.acknowledged),
             f"{self.faults.total()}: {faults}" if faults else "-",
             str(self.lost),
-            str(self.doubled),
+            str(self.duplicated),
             took,
             ", ".join(map(str, self.seeds)) or "-",
-            self.verdict,
+            self.outcome,
             f"{datetime.now(UTC):%Y-%m-%d}, {where}",
         ]
 
 
 @contextmanager
 def recorded(run: Run) -> Iterator[Run]:
-    """Record the run at the end of the block, as failed where it raises."""
+    """Record the run at the end of the block; as failed if the block raises."""
     try:
         yield run
     except BaseException as error:
@@ -132,7 +132,7 @@ def write(run: Run, place: Path) -> None:
 
 
 def read(place: Path) -> dict[tuple[str, str], list[str]]:
-    """The lines of the file by what they tell of and on which store."""
+    """Lines of the file by name and store."""
     lines = {}
     for line in place.read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split(" | ")]

@@ -8,7 +8,7 @@ from dualstream.service.archive.restore import run_restore
 
 
 def run(archive: Path, to: str, began: Connection) -> None:
-    """Restore, and say so before."""
+    """Restore; prints a line before."""
     began.send(None)
     with archive.open("rb") as file:
         asyncio.run(run_restore(to, True, file, lambda line: None))

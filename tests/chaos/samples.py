@@ -1,4 +1,4 @@
-"""Three models or many, and the requests that a client sends; all of it follows from a seed."""
+"""Models of the chaos tests and their requests, all derived from a seed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -47,10 +47,10 @@ SHARED_IDS = 50
 
 @dataclass(frozen=True)
 class Ask:
-    """One learn request: what is posted, and by what its rows are told apart.
+    """One learn request: its body, and the tags of its rows.
 
     key   of the request, or None; then each row has an id
-    ids   of each row, None where it has none
+    ids   of each row, None for a row without one
     """
 
     model: str
@@ -64,14 +64,14 @@ class Ask:
 
     @property
     def sent(self) -> dict[str, int]:
-        """How many rows stand under each tag of the history."""
+        """Number of rows under each tag of the history."""
         if self.key is not None:
             return {self.key: len(self.ids)}
         return {str(id_): 1 for id_ in self.ids}
 
 
 def ask(chance: Random, client: int, number: int, specs: Mapping[str, Spec]) -> Ask:
-    """The request that a client makes next, to one of these models."""
+    """A client's next request, to one of these models."""
     model = chance.choice(list(specs))
     count = 1 if chance.random() < 0.6 else chance.randint(2, LONGEST)
     tag = f"{client}-{number}"
@@ -82,7 +82,7 @@ def ask(chance: Random, client: int, number: int, specs: Mapping[str, Spec]) -> 
         if key is None or chance.random() < 0.2:
             ids[place] = f"{tag}-{place}"
     if key is None and chance.random() < 0.5:
-        # One that others send as well.
+        # A row that other clients send, too.
         shared = chance.randrange(SHARED_IDS)
         ids[0], rows[0] = f"shared-{shared}", shared
     samples = [_sample(specs[model], row, id_) for row, id_ in zip(rows, ids, strict=True)]
@@ -96,14 +96,14 @@ def _lines() -> list[bytes]:
 
 
 def has_names(spec: Spec) -> bool:
-    """Whether its rows have features with names, not places."""
+    """Do its rows have named features?"""
     return bool(spec["features"]["kind"] == "hashed")
 
 
 def _sample(spec: Spec, row: int, id_: str | None) -> dict[str, Any]:
     sample = sample_of(_lines()[row]) if has_names(spec) else _indexed(_lines()[row])
     if spec.get("task") == "multiclass":
-        # Whether an odd number of the first features are there makes two classes of each.
+        # The parity of the first features splits each class in two.
         odd = sum(int(index) < 20 for index in sample["x"]) % 2
         sample["y"] = f"{'high' if sample['y'] > 0 else 'low'} {odd}"
     return sample if id_ is None else sample | {"id": id_}

@@ -1,7 +1,7 @@
-"""`dualstream serve`, with faults planted that a process cannot have from outside.
+"""`dualstream serve` with planted faults that cannot be caused from outside.
 
-DUALSTREAM_FULL_MARK    as long as this file exists, SQLite may not take one more page
-DUALSTREAM_CRASH_MARK   see crash_points.py
+DUALSTREAM_FULL_MARK while this file exists, SQLite may not add a page DUALSTREAM_CRASH_MARK see
+crash_points.py
 """
 
 import os
@@ -25,7 +25,7 @@ class Planted(sqlite3.Connection):
     def execute(self, statement: str, *given: Any) -> sqlite3.Cursor:
         if statement == "BEGIN IMMEDIATE" and MARK.exists() != self.is_full:
             self.is_full = not self.is_full
-            # Never less than the file has: 1 stands for what it has now.
+            # SQLite raises the limit to the present size, so 1 means no growth.
             super().execute(f"PRAGMA max_page_count = {1 if self.is_full else ALL_PAGES}")
         if statement != "COMMIT":
             return super().execute(statement, *given)

@@ -1,4 +1,4 @@
-"""`dualstream`, which syncs SQLite's log, and moves it into the file, every few writes."""
+"""`dualstream` with a small WAL: SQLite syncs it and checkpoints every few writes."""
 
 from dualstream.service.cli import app
 from dualstream.service.journal.sqlite import wal as checkpoint

@@ -1,4 +1,4 @@
-"""Four workers, sixteen clients, three models or many, and what befalls them at seeded moments."""
+"""Storm: four workers, sixteen clients, several models, and faults at seeded moments."""
 
 import asyncio
 import contextlib
@@ -11,10 +11,10 @@ from pathlib import Path
 from random import Random
 
 from dualstream.service.cli.demo.server_process import ServerProcess
+from tests.chaos.check_models import counted_by_workers, examine
 from tests.chaos.clients import Clients
 from tests.chaos.report import Run
 from tests.chaos.samples import SPECS, Spec
-from tests.chaos.verdict import counted_by_workers, examine
 from tests.redis_server import RedisServer
 from tests.service.journal.proxy import Proxy, running_proxy
 from tests.service.server.test_workers import children
@@ -23,23 +23,23 @@ WORKERS, CLIENTS = 4, 16
 # Small, so that faults meet snapshots that are written or read.
 FLAGS = ("--snapshot-every", "400", "--keep-records", "1000000", "--workers", str(WORKERS))
 HELD = 5
-"""Models that a worker has room for where there are many."""
+"""Models that fit into a worker's memory in the runs with many models."""
 CALM_S = (0.05, 0.3)
-"""Between a recovery and the next fault, within these."""
+"""Seconds between a recovery and the next fault (minimum, maximum)."""
 OVERLAP = 0.2
-"""How often a second fault comes at the same time."""
+"""Probability of a second fault at the same time."""
 FILE_LIMIT_BYTES = 16 * 1024
 
 Fault = Callable[[], Awaitable[None]]
 
 
 class Storm:
-    """One server and its store, in the hands of a seed.
+    """One server and its store, with faults drawn from a seed.
 
-    store     the URL that the workers are given
-    specs     of the models, by their ids; of more than HELD most are out of memory all the time
+    store     the store's URL for the workers
+    specs     of the models, by id; of more than HELD most are always out of memory
     redis     the server behind `store_proxy`, or None for SQLite
-    full      the file that makes SQLite find no page, see `server.py`
+    full      the file that stops SQLite from adding pages, see `server.py`
     """
 
     def __init__(
@@ -60,20 +60,20 @@ class Storm:
         self._log = (scratch / "server.log").open("ab")
         self._server: ServerProcess | None = None
         self._is_crowded = len(specs) > HELD
-        self._bare_groups = 0
+        self._evictions = 0
         url = f"http://127.0.0.1:{client_proxy.port}"
         self.clients = Clients(url, CLIENTS, seed, specs=specs)
 
     async def blow(self, faults: int) -> None:
-        """Make so many faults, each after all clients were answered again."""
-        # In a thread: the proxies have to pass on what it asks of the store.
+        """Cause `faults` faults, each after all clients are answered again."""
+        # In a thread, because the proxies have to forward its traffic.
         self._server = await asyncio.to_thread(self._started)
         await self.clients.start()
         await self.clients.all_answered(time.monotonic())
         deck = self._deck()
         while self._run.faults.total() < faults:
             await asyncio.sleep(self._chance.uniform(*CALM_S))
-            await self._count_bare_groups()
+            await self._count_evictions()
             some = [next(deck)]
             if self._chance.random() < OVERLAP and self._run.faults.total() + 1 < faults:
                 some.append(next(card for card in deck if card[0] != some[0][0]))
@@ -81,24 +81,24 @@ class Storm:
             over = time.monotonic()
             self._run.faults.update(name for name, _ in some)
             self._run.recovery_s.append(await self.clients.all_answered(over))
-        await self._count_bare_groups()
+        await self._count_evictions()
         await self.clients.stop()
 
     async def judge(self, direct: str) -> None:
-        """Hold what clients and workers say against the journal. Raises HistoryBroken."""
+        """Compare clients and workers with the journal. Raises HistoryBroken."""
         await examine(self._run, direct, self.clients.told, self._server)
         if self._is_crowded:
-            assert self._bare_groups > 0, "no model learned while it was not in memory"
+            assert self._evictions > 0, "no model was evicted"
 
-    async def _count_bare_groups(self) -> None:
-        """At least so many there were: what workers count that die goes with them."""
+    async def _count_evictions(self) -> None:
+        """A lower bound: counts of killed workers are lost."""
         if self._is_crowded:
-            name = "dualstream_bare_groups_total"
+            name = "dualstream_model_evictions_total"
             counted = await asyncio.to_thread(counted_by_workers, self._server, name)
-            self._bare_groups = max(self._bare_groups, int(counted))
+            self._evictions = max(self._evictions, int(counted))
 
     async def end(self) -> None:
-        """Stop the server, should it run; its log stays."""
+        """Stop the server if it runs; keep its log."""
         if self._server is not None and self._server.process.poll() is None:
             for worker in children(self._server):
                 _send(worker, signal.SIGCONT)
@@ -119,7 +119,7 @@ class Storm:
     # -- the faults ------------------------------------------------------------------------------
 
     def _deck(self) -> Iterator[tuple[str, Fault]]:
-        """The faults of this store in the seed's order; each as often as the others say."""
+        """Faults of this store in the seed's order, each as often as it is listed."""
         cards: list[tuple[str, Fault]] = [
             ("worker killed", self._kill_worker),
             ("worker killed", self._kill_worker),
@@ -156,7 +156,7 @@ class Storm:
             _send(worker, signal.SIGCONT)
 
     async def _kill_all(self) -> None:
-        """The parent first: it would start others in the place of those that end."""
+        """Kill the parent first: it replaces dead workers."""
         workers = children(self._server)
         self._server.process.kill()
         for worker in workers:
@@ -170,7 +170,7 @@ class Storm:
         self._full.unlink()
 
     async def _limit_files(self) -> None:
-        """What a worker writes beyond the first few pages of a file fails, in mid-commit, too."""
+        """A worker's writes beyond the first pages of a file fail, also inside a commit."""
         workers = children(self._server)
         for worker in workers:
             _limit(worker, FILE_LIMIT_BYTES)
@@ -192,7 +192,7 @@ class Storm:
         await self._cut(self._client_proxy)
 
     async def _cut(self, proxy: Proxy) -> None:
-        """Some of the next answers never arrive, or half of them."""
+        """Drop some of the next answers, whole or by half."""
         if self._chance.random() < 0.5:
             proxy.swallow += self._chance.randint(1, 4)
         else:
@@ -201,7 +201,7 @@ class Storm:
             await asyncio.sleep(0.005)
 
     def _signal_one(self, number: signal.Signals) -> int | None:
-        """Send a signal to some worker, if any is there."""
+        """Send a signal to some running worker."""
         workers = sorted(children(self._server))
         worker = self._chance.choice(workers) if workers else None
         if worker is not None:
@@ -215,7 +215,7 @@ def _send(pid: int, number: signal.Signals) -> None:
 
 
 def _limit(pid: int, size: int | None) -> None:
-    """Bound how long the files of a process may become; None takes the bound away."""
+    """Limit the file size of a process; None removes the limit."""
     with contextlib.suppress(ProcessLookupError):
         _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
         soft = hard if size is None else size
@@ -225,7 +225,7 @@ def _limit(pid: int, size: int | None) -> None:
 async def storm_on_sqlite(
     run: Run, seed: int, faults: int, scratch: Path, specs: Mapping[str, Spec] = SPECS
 ) -> None:
-    """A storm on a SQLite file in `scratch`, and the verdict on it."""
+    """A storm on a SQLite file in `scratch`, and its check."""
     store = f"sqlite:///{scratch / 'store.db'}"
     async with running_proxy(0) as client_proxy:
         storm = Storm(run, seed, store, scratch, client_proxy, specs)
@@ -244,7 +244,7 @@ async def storm_on_redis(
     redis: RedisServer,
     specs: Mapping[str, Spec] = SPECS,
 ) -> None:
-    """A storm on this Redis, and the verdict on it."""
+    """A storm on this Redis, and its check."""
     async with running_proxy(0) as client_proxy, running_proxy(redis.port) as store_proxy:
         storm = Storm(run, seed, store_proxy.url, scratch, client_proxy, specs, redis, store_proxy)
         try:

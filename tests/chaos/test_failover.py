@@ -1,8 +1,8 @@
-"""A primary is killed while clients learn: the service goes on by itself, what is lost is known.
+"""Failover: a primary is killed while clients learn. The service recovers and counts losses.
 
-Two workers on Redis servers that stand in for each other: one primary with two replicas and three
-Sentinels, or a Cluster of three primaries, each with a replica. DUALSTREAM_CHAOS_ROUNDS says how
-many failovers each test makes (default 1), DUALSTREAM_CHAOS_SEED where they begin.
+Two workers run on Redis with replicas: one primary with two replicas and three Sentinels, or a
+Cluster of three primaries with a replica each. DUALSTREAM_CHAOS_ROUNDS is the number of failovers
+of each test (default 1), DUALSTREAM_CHAOS_SEED is the first seed.
 """
 
 import asyncio
@@ -16,11 +16,11 @@ from random import Random
 from redis.crc import key_slot
 
 from dualstream.service.cli.demo.server_process import ServerProcess
+from tests.chaos.check_models import counted_by_workers, examine
 from tests.chaos.clients import Clients
 from tests.chaos.failing_over import bring_back, cut_off, wait_for_another, wait_for_replicas
 from tests.chaos.report import Run, recorded
 from tests.chaos.samples import DUAL
-from tests.chaos.verdict import counted_by_workers, examine
 from tests.redis_server import RedisServer
 from tests.redis_sets import ClusterSet, cluster_or_skip, sentinels_or_skip, until
 
@@ -36,13 +36,13 @@ Befall = Callable[[Clients], float]
 
 
 class Scene:
-    """A server on a set, and its clients."""
+    """A server on replicated Redis, and its clients."""
 
     def __init__(self, run: Run, server: ServerProcess, store: str, clients: Clients) -> None:
         self.run, self.server, self.store, self.clients = run, server, store, clients
 
     async def play(self, befalls: list[Befall]) -> None:
-        """Let faults befall it, each after all clients were answered; then judge."""
+        """Cause faults, each after all clients are answered; then check the models."""
         chance = Random(SEED)
         await self.clients.start()
         await self.clients.all_answered(time.monotonic())
@@ -72,7 +72,7 @@ def test_with_replicated_2_nothing_that_was_acknowledged_is_lost(tmp_path: Path)
 
         def kill_primary(clients: Clients) -> float:
             primary = sentinels.primary()
-            if chance.random() < 0.5:  # then nothing more is acknowledged
+            if chance.random() < 0.5:  # From here on nothing is acknowledged.
                 with cut_off(sentinels, primary):
                     time.sleep(chance.uniform(0, 0.3))
                     primary.kill()
@@ -84,7 +84,7 @@ def test_with_replicated_2_nothing_that_was_acknowledged_is_lost(tmp_path: Path)
             return over
 
         def hang_primary(clients: Clients) -> float:
-            # When it goes on it takes itself for the primary, until the Sentinels see it.
+            # After SIGCONT it considers itself the primary, until the Sentinels reach it.
             primary = sentinels.primary()
             primary.pause()
             try:
@@ -99,7 +99,7 @@ def test_with_replicated_2_nothing_that_was_acknowledged_is_lost(tmp_path: Path)
         befalls = [hang_primary if number % 3 == 2 else kill_primary for number in range(ROUNDS)]
         with scene(run, sentinels.url, "replicated:2", tmp_path) as played:
             asyncio.run(played.play(befalls))
-    assert run.verdict == "held" and run.acknowledged and not run.lost
+    assert run.outcome == "passed" and run.acknowledged and not run.lost
 
 
 def test_with_less_a_loss_is_counted_and_the_workers_agree_again(tmp_path: Path):
@@ -110,7 +110,7 @@ def test_with_less_a_loss_is_counted_and_the_workers_agree_again(tmp_path: Path)
         def kill_primary(clients: Clients) -> float:
             primary = sentinels.primary()
             with cut_off(sentinels, primary):
-                for _ in range(2):  # the second answer of each is to what was sent after the cut
+                for _ in range(2):  # each client's second answer is to a request sent after the cut
                     now = time.monotonic()
                     until(
                         lambda since=now: min(clients.answered_at) > since,
@@ -127,8 +127,8 @@ def test_with_less_a_loss_is_counted_and_the_workers_agree_again(tmp_path: Path)
             asyncio.run(played.play([kill_primary] * ROUNDS))
             forks = counted_by_workers(played.server, "dualstream_forks_total")
             lost = counted_by_workers(played.server, "dualstream_lost_records_total")
-    assert run.verdict == "held" and run.lost >= 1
-    # Each worker counts what it had applied; whoever acknowledged it had.
+    assert run.outcome == "passed" and run.lost >= 1
+    # Each worker counts the records it had applied; the acknowledging worker had them.
     assert forks >= 1
     assert lost >= run.lost
 
@@ -156,11 +156,11 @@ def test_in_a_cluster_a_killed_primary_and_a_moved_slot_lose_nothing(tmp_path: P
 
         with scene(run, cluster.url, "replicated:1", tmp_path) as played:
             asyncio.run(played.play([move_slot, kill_primary] * ROUNDS))
-    assert run.verdict == "held" and run.acknowledged and not run.lost
+    assert run.outcome == "passed" and run.acknowledged and not run.lost
 
 
 def replace(cluster: ClusterSet, key: str, killed: RedisServer) -> None:
-    """Wait for another owner of the key, and start the one that was killed as its replica."""
+    """Wait for another owner of the key, and restart the killed one as its replica."""
     until(lambda: cluster.owner(key) is not killed, "another owner", cluster.stand)
     killed.start()
     until(lambda: cluster.is_followed(cluster.owner(key), 1), "its replica", cluster.stand)

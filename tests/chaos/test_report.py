@@ -1,4 +1,4 @@
-"""The report of what survived is written by the runs, each its own line."""
+"""Reliability report: each run writes its own line."""
 
 import pytest
 
@@ -23,11 +23,11 @@ def test_each_run_replaces_its_own_line(place):
     lines = read(place)
     assert list(lines) == [("storm", "Redis"), ("storm", "SQLite")]
     told = lines["storm", "SQLite"][2:9]
-    assert told == ["11", "3: 3 kill -9", "0", "0", "1.00, 2.00", "1", "held"]
+    assert told == ["11", "3: 3 kill -9", "0", "0", "1.00, 2.00", "1", "passed"]
 
 
 def test_a_run_that_fails_says_so(place):
-    problems = ["lost: k1 is not there", "doubled: k2", "doubled: k3", "the chain is broken"]
+    problems = ["lost: k1 is not there", "duplicated: k2", "duplicated: k3", "the chain is broken"]
     with pytest.raises(HistoryBroken), recorded(Run("storm", "Redis")):
         raise HistoryBroken(Report(acknowledged=5, problems=problems))
     (cells,) = read(place).values()
@@ -40,8 +40,8 @@ def test_loss_that_is_expected_is_told_and_is_no_failure(place):
         run.saw(lost)
     with recorded(Run("power cut at always", "Redis")) as run:
         run.saw(lost)
-    verdicts = {cells[0]: cells[8] for cells in read(place).values()}
-    assert verdicts == {"power cut at everysec": "held", "power cut at always": "FAILED"}
+    outcomes = {cells[0]: cells[8] for cells in read(place).values()}
+    assert outcomes == {"power cut at everysec": "passed", "power cut at always": "FAILED"}
 
 
 def test_nothing_is_written_unasked(place, monkeypatch):

@@ -1,7 +1,6 @@
-"""What a process wrote to files and sockets and what it synced, in order, as strace saw it.
+"""strace of a process: its writes and syncs of files and sockets, in order.
 
-And what a disk holds of it after a power cut: all that was synced by then, and of the rest what a
-seed chooses.
+And the content of the disk after a power cut: all that was synced, and a seeded choice of the rest.
 """
 
 import os
@@ -35,9 +34,9 @@ _RESULT = re.compile(r" = (-?\d+)")
 
 @dataclass(frozen=True)
 class Event:
-    """One call that succeeded.
+    """One successful call.
 
-    at  where a file was written, None at its end; of `ftruncate` the length that it sets
+    at offset of a write in the file, None at its end; of `ftruncate` the length that it sets
     """
 
     call: str
@@ -53,7 +52,7 @@ class Event:
 
 @contextmanager
 def traced(pids: Sequence[int], log: Path) -> Iterator[None]:
-    """Trace processes and their threads; skipped where that cannot be."""
+    """Trace processes and their threads; skips the test where tracing is not allowed."""
     program, environment = _program()
     options = ["-f", "-yy", "-xx", "-s", "4194304", "-e", f"trace={CALLS}"]
     tracer = subprocess.Popen(
@@ -90,7 +89,7 @@ def _program() -> tuple[str, dict[str, str]]:
 
 
 def events(log: Path) -> list[Event]:
-    """The calls in order: answers by when they began, all others by when they had returned."""
+    """Calls in order: answers by their begin, all others by their return."""
     found: list[Event] = []
     begun: dict[str, str] = {}
     for line in log.read_text().splitlines():
@@ -112,7 +111,7 @@ def events(log: Path) -> list[Event]:
             continue
         _, ends, told = whole.rpartition(")")
         if not ends:
-            continue  # it had not returned when the tracing ended
+            continue  # it had not returned at the end of the trace
         result = _RESULT.search(told)
         if result is not None and int(result[1]) >= 0:
             found.append(event)
@@ -141,9 +140,9 @@ def _unescaped(text: str) -> bytes:
 
 
 class Disk:
-    """Files as they stood, all of it synced, and what is written to them after.
+    """Files with their synced content, and later writes.
 
-    files   path -> content
+    files path -> content
     """
 
     def __init__(self, files: dict[str, bytes]) -> None:
@@ -156,11 +155,11 @@ class Disk:
         return cls({str(path): path.read_bytes() for path in paths})
 
     def holds(self, mark: bytes) -> bool:
-        """Whether these bytes are among what is synced."""
+        """Are these bytes synced?"""
         return any(mark in content for content in self._synced.values())
 
     def see(self, event: Event) -> None:
-        """Take note of a call to one of the files."""
+        """Record a call on one of the files."""
         if event.target not in self._synced:
             return
         writes = self._unsynced[event.target]
@@ -169,7 +168,7 @@ class Disk:
                 _put(self._synced[event.target], at, data)
             writes.clear()
         elif event.call == "ftruncate":
-            # SQLite does it at the end of each whole checkpoint, to the length that is there.
+            # SQLite does this after each full checkpoint, to the present length.
             if event.at != self._lengths[event.target]:
                 raise ValueError(f"{event.target} gets another length: not modelled")
         else:
@@ -178,9 +177,9 @@ class Disk:
             self._lengths[event.target] = max(self._lengths[event.target], at + len(event.data))
 
     def after_cut(self, chance: Random, in_order: bool) -> dict[str, bytes]:
-        """The files as a power cut may leave them.
+        """Files as a power cut may leave them.
 
-        in_order   of what was not synced a first part is there; else any sectors of it are
+        in_order a first part of the unsynced writes survives; else any sectors of them
         """
         left = {}
         for path, synced in self._synced.items():

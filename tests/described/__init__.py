@@ -1,6 +1,6 @@
-"""What is served is held against what `/openapi.json` says of it, by schemathesis.
+"""API description test: schemathesis compares a server with its `/openapi.json`.
 
     python -m tests.described [--cases 20000]
 
-makes cases until there are so many and writes its section of load_tests/SECURITY.md.
+runs rounds up to this number of cases and writes its section of load_tests/SECURITY.md.
 """

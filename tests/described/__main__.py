@@ -1,7 +1,7 @@
-"""Make cases until there are enough of them: python -m tests.described [--cases 20000] [--seed 1]
+"""Rounds of schemathesis: python -m tests.described [--cases 20000] [--seed 1]
 
-Most go to a server without keys. One round goes to one with keys, with a key for everything; then
-each operation is asked without a key, and with one that may only predict.
+Most rounds use a server without keys. One round uses a server with keys, and a key for everything.
+Then each operation is requested without a key, and with a key that may only predict.
 """
 
 import sys
@@ -29,7 +29,7 @@ MODEL_BYTES = 32 * 1024**2
 
 @contextmanager
 def server(*flags: str) -> Iterator[str]:
-    """The URL of a server of its own."""
+    """URL of a new server."""
     with tempfile.TemporaryDirectory(prefix="dualstream-described-") as folder:
         store = f"sqlite:///{Path(folder) / 'described.db'}"
         given = ["--max-model-bytes", str(MODEL_BYTES), *flags]
@@ -38,7 +38,7 @@ def server(*flags: str) -> Iterator[str]:
 
 
 def rounds(cases: int, seed: int, found: Found) -> list[int]:
-    """Rounds until so many cases were made; their seeds."""
+    """Run rounds up to this number of cases; returns their seeds."""
     seeds = []
     while found.cases.total() < cases:
         with server() as url:
@@ -50,7 +50,7 @@ def rounds(cases: int, seed: int, found: Found) -> list[int]:
 
 
 def with_keys(seed: int) -> dict[str, Found]:
-    """What is found where keys are asked for, by who asks."""
+    """Findings on a server with keys, by kind of key."""
     keys = {name: new_key(name, name) for name in ("admin", "predict")}
     told: dict[str, Found] = {}
     with server("--keys", ";".join(key.line() for _, key in keys.values())) as url:
@@ -74,18 +74,16 @@ def section(found: Found, seeds: Sequence[int], keyed: dict[str, Found]) -> list
     operations = len({label for label, _ in found.statuses})
     failures = [one for each in (found, *keyed.values()) for one in each.failures]
     lines = [
-        f"`python -m tests.described`: schemathesis {schemathesis.__version__} makes requests from"
-        " `/openapi.json` and holds a real server's answers against it, with all of its checks.",
+        f"`python -m tests.described`: schemathesis {schemathesis.__version__} generates"
+        " requests from `/openapi.json` and checks a real server's answers, with all its checks.",
         "",
         f"**{total:,} cases of {operations} operations without keys** (seeds"
         f" {seeds[0]} to {seeds[-1]}; "
         + ", ".join(f"{name} {found.cases[name]:,}" for name in PHASES)
         + f"; stateful scenarios follow the description's links for up to {STEPS} requests).",
         f"Found: {'nothing' if not failures else f'**{len(failures)} failures**'}.",
-        "FirstResponses: "
-        + ", ".join(f"{status}: {n:,}" for status, n in sorted(statuses.items()))
-        + ".",
-        "The 503 are all of `min_seq` beyond what there is, which the API promises.",
+        "Answers: " + ", ".join(f"{status}: {n:,}" for status, n in sorted(statuses.items())) + ".",
+        "All 503 answers are for a `min_seq` that is not reached, as documented.",
         "",
         "| check | made |",
         "|---|---|",
@@ -95,19 +93,19 @@ def section(found: Found, seeds: Sequence[int], keyed: dict[str, Found]) -> list
         "",
         *(f"- {WHO[name]}: {each.cases.total():,} cases." for name, each in keyed.items()),
         "",
-        "Two checks are set otherwise than they come: `positive_data_acceptance` lets a request"
-        " that is valid by its schema be refused with a documented status, for what no schema says"
-        " (a row of another width than the model's, fields that do not go together), and be"
-        " answered 304; `use_after_free` leaves out refits: one that is deleted is cancelled, and"
-        " still told of.",
+        "Two checks differ from their defaults. `positive_data_acceptance` accepts a documented"
+        " refusal of a request that is valid by its schema, for reasons that a schema cannot"
+        " express (a row of another width than the model's, contradicting fields), and it accepts"
+        " 304. `use_after_free` leaves out refits: a deleted refit is cancelled and stays"
+        " readable.",
     ]
     return lines + [f"- {name}, {label}: {title}" for name, label, title in failures]
 
 
 WHO = {
-    "admin": "with one for everything, all phases",
-    "predict": "with one that may predict: 403 from whatever needs more",
-    "nobody": "without any: 401 from whatever needs one",
+    "admin": "a key for everything, all phases",
+    "predict": "a key that may predict: 403 from every operation that needs more",
+    "nobody": "no key: 401 from every operation that needs one",
 }
 
 

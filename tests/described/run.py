@@ -1,4 +1,4 @@
-"""A run of schemathesis against a server: every phase, all checks, what it found."""
+"""A run of schemathesis against a server: all phases, all checks, and the findings."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -18,26 +18,26 @@ PHASES = ("examples", "coverage", "fuzzing", "stateful")
 STEPS = 8
 """Most requests of a stateful scenario."""
 
-# `min_seq` of a state that is yet to come is 503 for who waits in vain: the API promises it, and it
-# is no failure. Every other 503 is one: the kinds of the problems tell them apart.
+# 503 for a `min_seq` that is not reached in time is documented, and no failure. Any other 503 is
+# one; the problem type distinguishes them.
 PROMISED_503 = ("min-seq-not-reached",)
-# What is valid by its schema may still be refused, for what no schema can say: a spec whose fields
-# do not go together, a row of another width than the model's, a name that nothing has, a body that
-# is no Arrow stream, a model that changed meanwhile; and 304 is what `If-None-Match: *` asks for.
-# So positive cases may be answered so, where the route documents it, which another check holds.
+# A request that is valid by its schema may be refused for reasons that a schema cannot express: a
+# spec with contradicting fields, a row of another width than the model's, an unknown name, a body
+# that is no Arrow stream, a model that has changed. 304 answers `If-None-Match: *`. So positive cases
+# may have these statuses if the route documents them, which another check verifies.
 POSITIVE = "2xx 304 400 401 403 404 405 409 410 412 413 415 422 429 503".split()
-# A refit that is deleted is cancelled, and goes on to be told of. All others are as they come.
+# A deleted refit is cancelled and stays readable. Other checks have their defaults.
 CANCELLED = {"include-operation-id": "read_refit", "checks": {"use_after_free": {"enabled": False}}}
 
 
 @dataclass
 class Found:
-    """What a run, or several, has seen.
+    """Findings of one or more runs.
 
-    cases      how many requests each phase made
-    checks     how often each check was made
-    statuses   how often each status was answered, and by which operation
-    failures   what was found: check, operation, its title -> the first request that shows it
+    cases      requests of each phase
+    checks     executions of each check
+    statuses   answers with each status, by operation
+    failures   check, operation, title -> the first request that shows the failure
     """
 
     cases: Counter[str] = field(default_factory=Counter)
@@ -81,10 +81,10 @@ def run(
     only: Sequence[str] = (),
     scenarios: int | None = None,
 ) -> None:
-    """Make about `examples` cases of each operation and phase, and count them into `into`.
+    """Run about `examples` cases of each operation and phase, counted into `into`.
 
-    `scenarios` are those that follow links, else as many; `key` is shown with each request; `only`
-    names the operations by their ids, else all are asked.
+    `scenarios` follow links, by default as many. `key` is sent with each request. `only` selects
+    operations by id.
     """
     config = _config(seed, examples, scenarios or examples, key, phases)
     schema = schemathesis.openapi.from_url(f"{url}/openapi.json", config=config)
@@ -100,9 +100,9 @@ def run(
 
 
 def wrongly_let_in(found: Found, scope: str | None) -> Iterator[tuple[str, int]]:
-    """The answers, by operation and status, that were not for a key of this scope, or for none."""
+    """Answers, by operation and status, that a key of this scope (or none) must not get."""
     has = KeyScope.NOTHING if scope is None else SCOPES[scope]
-    # Some cases show a wrong key in place of the right one; 400: HTTP that is no request yet.
+    # Some cases replace the key by a wrong one; 400: malformed HTTP.
     refused = (400, 401) if scope is None else (400, 401, 403)
     for label, status in found.statuses:
         method, _, path = label.partition(" ")
@@ -118,9 +118,9 @@ def _config(
         "seed": seed,
         "continue-on-failure": True,
         "request-timeout": 60,
-        # A stream of events has no end; the first one comes at once.
+        # A stream of events is endless; its first event comes at once.
         "max-stream-events": 1,
-        # How fast cases are made, and how large they are, is nothing that a server has to be told.
+        # Ignore hypothesis' health checks on the speed and size of generated cases.
         "suppress-health-check": ["all"],
         "generation": generation,
         "phases": {phase: {"enabled": phase in phases} for phase in PHASES},
@@ -144,7 +144,7 @@ _TEXTS = ("application/x-ndjson", "text/csv", "text/x-vw", "text/x-libsvm")
 
 @schemathesis.serializer(*_TEXTS, "application/vnd.apache.arrow.stream")
 def _as_it_is(_: Any, value: Any) -> bytes:
-    """Text and bytes as they were made; what shall be neither as JSON."""
+    """Text and bytes as generated; other values as JSON."""
     if isinstance(value, bytes):
         return value
     return value.encode() if isinstance(value, str) else msgspec.json.encode(str(value))
@@ -152,5 +152,5 @@ def _as_it_is(_: Any, value: Any) -> bytes:
 
 @schemathesis.deserializer("application/x-ndjson")
 def _last_line(_: Any, response: Any) -> Any:
-    """The answer's schema is that of a line."""
+    """The last line, because the schema of the answer is that of a line."""
     return msgspec.json.decode(response.content.splitlines()[-1])

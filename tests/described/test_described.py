@@ -1,4 +1,4 @@
-"""Some hundred cases of what `make security` makes 20,000 of."""
+"""A few hundred cases; `make security` runs 20,000."""
 
 from dualstream.service.cli.demo.server_process import ServerProcess
 from tests.described.run import Found, run
@@ -19,6 +19,6 @@ def test_what_is_served_is_as_described(tmp_path):
             run(it.url, SEED, examples, found, phases=(phase,), only=only)
     assert not found.failures, found.failures
     assert found.cases.total() >= 250, found.cases
-    # Nothing is found where nothing is asked: all checks were made, and links were followed.
+    # No findings are worth nothing without requests: all checks ran, and links were followed.
     assert len(found.checks) == 14 and found.cases["stateful"] >= 20
     assert found.statuses["PUT /models/{model_id}", 201] and found.statuses["GET /models", 200]

@@ -1,15 +1,15 @@
-"""Coverage-guided fuzzing of whatever reads bytes from outside, or from the store.
+"""Fuzzing of all readers of bytes from outside, with atheris.
 
-    targets.py        the readers by name: what each input does, and what must hold
-    text_targets.py   bodies of requests: formats, encodings, chunks
-    store_targets.py  records of the journal, snapshots, messages of an input
-    guarded.py        kernels as plain Python whose arrays refuse indices from the end
-    seeds.py          what fuzzing begins with
-    corpus.py         inputs that are kept, as few as go the same ways
+    targets.py        readers by name: what each input does, and what must hold
+    text_targets.py   request bodies: formats, encodings, chunks
+    store_targets.py  journal records, snapshots, messages of an input stream
+    guarded.py        kernels as plain Python whose arrays refuse negative indices
+    seeds.py          seed inputs
+    corpus.py         kept inputs: a small set with the same coverage
     session.py        one target under atheris, in a process of its own
-    test_corpus.py    what is kept, once more in each test run
+    test_corpus.py    runs the kept inputs in each test run
 
-`python -m tests.fuzz` gives each target its share of some minutes. It goes twice: the kernels as
-plain Python, where the fuzzer sees their branches, and then compiled with bounds checks over all
-that was found. An input that shows a fault stays in `.cache/fuzz/TARGET`.
+`python -m tests.fuzz` gives each target its share of the minutes, in two passes: kernels as plain
+Python, whose branches the fuzzer sees, and then compiled with bounds checks over all kept inputs.
+An input that shows a fault is kept in `.cache/fuzz/TARGET`.
 """

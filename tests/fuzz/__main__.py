@@ -1,4 +1,4 @@
-"""Fuzz for some minutes in all: python -m tests.fuzz [--minutes 30] [--jobs N] [TARGET ...]"""
+"""Fuzz all targets: python -m tests.fuzz [--minutes 30] [--jobs N] [TARGET ...]"""
 
 import json
 import os
@@ -19,7 +19,7 @@ RSS_MB = 2048
 
 
 def fuzz(name: str, seconds: int) -> bool:
-    """Give a target so long; whether nothing was found."""
+    """Fuzz a target for some seconds; returns whether nothing was found."""
     work = WORK / name
     inputs = work / "inputs"
     inputs.mkdir(parents=True, exist_ok=True)
@@ -52,7 +52,7 @@ def fuzz(name: str, seconds: int) -> bool:
 
 
 def in_python(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    """Run a module here, with kernels as plain Python unless the environment says otherwise."""
+    """Run a module with kernels as plain Python, unless the environment says otherwise."""
     given = os.environ | {"NUMBA_DISABLE_JIT": "1"} | environment
     return subprocess.run(
         [sys.executable, "-m", *arguments], env=given, cwd=ROOT, capture_output=True, text=True
@@ -60,7 +60,7 @@ def in_python(*arguments: str, **environment: str) -> "subprocess.CompletedProce
 
 
 def checked_by_bounds() -> bool:
-    """All that is kept, by kernels compiled with bounds checks; whether nothing was found."""
+    """Run all kept inputs on kernels compiled with bounds checks; true if nothing was found."""
     done = in_python("tests.fuzz.corpus", "replay", NUMBA_DISABLE_JIT="0", NUMBA_BOUNDSCHECK="1")
     said = done.stdout.strip() if done.returncode == 0 else "WRONG\n" + done.stderr[-4000:]
     say(f"compiled with bounds checks: {said} inputs")
@@ -88,14 +88,14 @@ def main() -> bool:
         parser.error(f"no targets: {', '.join(sorted(unknown))}")
     targets = given.targets or list(SEEDS)
     seconds = max(1, int(60 * given.minutes / len(targets)))
-    # All of them, whatever one finds; threads wait, the work is done by processes.
+    # Run all, whatever one finds. Threads only wait; processes do the work.
     with ThreadPoolExecutor(given.jobs) as pool:
         good = list(pool.map(lambda name: fuzz(name, seconds), targets))
     is_good = checked_by_bounds() and all(good)
     if not given.targets:
-        verdict = "nothing was found" if is_good else "**something was found**"
+        outcome = "no findings" if is_good else "**findings**"
         head = f"`python -m tests.fuzz --minutes {given.minutes:g}`, of all targets, "
-        head += f"{given.jobs} at a time: {verdict}."
+        head += f"{given.jobs} at a time: {outcome}."
         record("Fuzzing", [head, "", "```", *_said, "```"])
     return is_good
 

@@ -1,8 +1,8 @@
-"""The inputs that are kept: python -m tests.fuzz.corpus shrink TARGET DIRECTORY... | replay
+"""Corpus of kept fuzzing inputs: python -m tests.fuzz.corpus shrink TARGET DIRECTORY... | replay
 
-shrink   keeps of all inputs, the smallest first, those that go a way which none before went, in
-         tests/corpus/TARGET; tells how many, and the share of lines that they reach
-replay   does with every input that is kept what its target does
+shrink   keeps inputs that add coverage, the smallest first, in tests/corpus/TARGET; prints their
+         number, and the share of lines that they reach
+replay   runs every kept input on its target
 """
 
 import json
@@ -33,7 +33,7 @@ def kept_inputs(target: str) -> list[Path]:
 
 
 def replay(targets: Iterable[str] = TARGETS) -> int:
-    """Every input that is kept; how many there are. Raises AssertionError for one that fails."""
+    """Run every kept input; returns their number. Raises AssertionError for one that fails."""
     done = 0
     for target in targets:
         for path in kept_inputs(target):
@@ -61,7 +61,7 @@ def time_limit() -> Iterator[None]:
 
 
 class Ways:
-    """What an input goes through: pairs of lines, one after the other, in a target's files."""
+    """Coverage of an input: pairs of consecutive lines in a target's files."""
 
     def __init__(self, target: Target) -> None:
         self._files = {str(ROOT / file): file for file in target.files}
@@ -105,14 +105,14 @@ class Ways:
 def _functions(code: CodeType) -> Iterator[CodeType]:
     for const in code.co_consts:
         if isinstance(const, CodeType):
-            # The body of a class is done when it is imported.
+            # Class bodies run at import.
             if "__module__" not in const.co_names:
                 yield const
             yield from _functions(const)
 
 
 def shrink(name: str, directories: Iterable[Path]) -> dict[str, int]:
-    """Keep the fewest inputs that can be found so simply; what is known of them."""
+    """Keep a small set of inputs with the same coverage, greedily; returns its statistics."""
     ways = Ways(TARGETS[name])
     given = {path.read_bytes() for place in directories for path in place.iterdir()}
     given |= {path.read_bytes() for path in kept_inputs(name)} | set(SEEDS[name]())

@@ -1,7 +1,7 @@
-"""Kernels as plain Python over arrays that refuse what compiled code would not notice.
+"""Kernels whose arrays refuse negative indices.
 
-An index below 0 counts from the end, in Python as in a compiled kernel, and bounds checks let it
-pass; no kernel here means that. Only where kernels are not compiled (NUMBA_DISABLE_JIT=1).
+A negative index counts from the end, in Python and in compiled kernels, and passes bounds checks.
+No kernel here uses one on purpose. Works only with NUMBA_DISABLE_JIT=1.
 """
 
 import sys
@@ -18,11 +18,11 @@ _get, _set = np.ndarray.__getitem__, np.ndarray.__setitem__
 
 
 class OutOfBounds(Exception):
-    """A kernel named a place that its array does not have."""
+    """A kernel used an index outside its array."""
 
 
 class Guarded(np.ndarray):
-    """An array of which every index has to be one from the beginning."""
+    """An array whose indices must count from the beginning."""
 
     def __getitem__(self, key: Any) -> Any:
         _check(self, key)
@@ -48,7 +48,7 @@ def _check(array: np.ndarray, key: Any) -> None:
 
 
 def guarded(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The kernel with its arrays guarded."""
+    """The kernel with guarded arrays."""
 
     def guard(*given: Any) -> Any:
         return function(*[a.view(Guarded) if type(a) is np.ndarray else a for a in given])
@@ -57,9 +57,9 @@ def guarded(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def guard_kernels() -> int:
-    """Guard every kernel that is imported, and every table they read; how many kernels there are.
+    """Guard every imported kernel, and the tables that kernels read; returns their number.
 
-    To be called once, when all is imported.
+    Call it once, after all imports.
     """
     assert _jit.DISABLED, "compiled kernels cannot be guarded"
     np.seterr(all="ignore")
@@ -76,7 +76,7 @@ def guard_kernels() -> int:
 
 
 def is_kernel(value: Any) -> bool:
-    """Whether it is what the kernel decorator makes where nothing is compiled."""
+    """Is it the result of the kernel decorator without compilation?"""
     return isinstance(value, FunctionType) and value.__code__ in _QUIET
 
 
@@ -88,6 +88,6 @@ def _is_of(module: ModuleType) -> bool:
         (
             "dualstream.solvers.text",
             "dualstream.solvers.text.libsvm",
-            "dualstream.service.journal._k",
+            "dualstream.service.journal.record.kernels",
         )
     )

@@ -1,4 +1,4 @@
-"""What fuzzing begins with: inputs that are mostly good, and words that they are made of."""
+"""Seed inputs for fuzzing: mostly valid bodies, and their tokens."""
 
 import gzip
 import json
@@ -17,10 +17,10 @@ from dualstream.service.journal.record import (
 )
 from tests.fuzz.store_targets import snapshots
 from tests.service.codecs.test_formats import stream_of
-from tests.service.codecs.test_line_formats import DOORS
+from tests.service.codecs.test_line_formats import SCHEMAS
 
-# For every model, with labels and without.
-_FIRST = [bytes((of,)) for of in (*range(len(DOORS)), *range(128 + 1, 128 + 1 + len(DOORS)))]
+# For every model, with and without labels.
+_FIRST = [bytes((of,)) for of in (*range(len(SCHEMAS)), *range(128 + 1, 128 + 1 + len(SCHEMAS)))]
 _SAMPLES = [
     '{"x":{"1":1,"3":0.5},"y":1}\n{"x":[0,1.5e-3,0,0,-2],"y":0,"weight":2}\n',
     '{"x":{"a":1,"city":"Oslo","on":true},"y":"ham","weight":0.25}\r\n{"y":1,"x":{}}',

@@ -1,7 +1,7 @@
 """One target under atheris: python -m tests.fuzz.session TARGET PLACE DIRECTORY... -FLAG=VALUE...
 
-The input that fails is left in PLACE/wrong; flags and the directories are libFuzzer's. Kernels run
-as plain Python over guarded arrays.
+A failing input is left in PLACE/wrong. Flags and directories are libFuzzer's. Kernels run as plain
+Python over guarded arrays.
 """
 
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import atheris
 
-# What the fuzzer sees the branches of.
+# Modules whose branches the fuzzer sees.
 SEEN = [
     *(
         "dualstream.service.codecs",
@@ -29,7 +29,7 @@ SEEN = [
     ),
 ]
 MORE_BYTES = 1 << 30
-"""What an input may take beside what is there before it, touched or not."""
+"""Memory that an input may add to the process, touched or not."""
 
 with atheris.instrument_imports(include=SEEN):
     from tests.fuzz.guarded import guard_kernels
@@ -38,7 +38,7 @@ with atheris.instrument_imports(include=SEEN):
 
 
 def keeping(one_input: Input, place: Path) -> Input:
-    """Keeps the input that fails, which libFuzzer does not if the process ends meanwhile."""
+    """Keep the failing input: libFuzzer does not if the process ends during the input."""
 
     def run(data: bytes) -> None:
         try:

@@ -1,4 +1,4 @@
-"""What comes back from a store, and what producers write into it, under a fuzzer."""
+"""Fuzzing targets for bytes from a store and for messages of producers."""
 
 import hashlib
 import json
@@ -33,7 +33,7 @@ from dualstream.solvers import (
     resolve_spec,
 )
 from dualstream.wire.problems import Problem
-from tests.service.codecs.test_line_formats import DOORS
+from tests.service.codecs.test_line_formats import SCHEMAS
 from tests.service.journal.test_record import assert_merged, assert_same, same_bits
 
 SMALL = {"features": {"kind": "indexed", "dim": 3}}
@@ -52,12 +52,12 @@ SPECS = [
     )
 ]
 INCARNATION = "0" * 32
-for _spec in SPECS:  # whose kernels are made before any input is timed
+for _spec in SPECS:  # compile its kernels before any input is timed
     make_learner(_spec)
 
 
 def sealed(body: bytes) -> bytes:
-    """The body with the checksum of each part put right, so that damage comes past it."""
+    """The body with correct checksums of its parts, so that damage passes them."""
     out, at = bytearray(body), 0
     while at + 11 <= len(out):
         wide = out[at + 1] & f.WIDE
@@ -71,7 +71,7 @@ def sealed(body: bytes) -> bytes:
 
 
 def record(data: bytes) -> None:
-    """What decodes is bounded by its bytes, reads the same merged, and comes back encoded anew."""
+    """Decoded rows are bounded by the bytes, equal when merged, and encode to the same bytes."""
     body = data[1:] if data[:1] < b"\x20" else sealed(data[1:])
     try:
         parts = decode(body)
@@ -81,7 +81,7 @@ def record(data: bytes) -> None:
         except RecordError as other:
             assert type(other) is type(error), (other, error)
             return
-        raise AssertionError(f"merged it is read, part by part: {error}") from None
+        raise AssertionError(f"decoded merged and part by part: {error}") from None
     assert_merged(body)
     _, blocks = decode_merged(body)
     for block in blocks:
@@ -113,7 +113,7 @@ _COLUMNS = ("labels", "weights", "ids", "served_scores", "served_seqs", "names")
 
 
 def _usual(rows: Rows) -> Rows:
-    """Weights of all ones are left out by whoever encodes."""
+    """The encoder leaves out weights that are all 1."""
     if rows.weights is None or not (rows.weights == 1.0).all():
         return rows
     return Rows(
@@ -123,7 +123,7 @@ def _usual(rows: Rows) -> Rows:
 
 
 def check_rows(rows: Rows) -> None:
-    """The layout of rows; numbers may be any, as whoever applies them looks at those."""
+    """Layout of rows; values are unchecked here, because applying checks them."""
     assert rows.indptr[0] == 0 and rows.indptr[-1] == len(rows.indices) == len(rows.values)
     assert (np.diff(rows.indptr) >= 0).all()
     assert not len(rows.indices) or rows.indices.min() >= 0
@@ -133,7 +133,7 @@ def check_rows(rows: Rows) -> None:
 
 
 def snapshot(data: bytes) -> None:
-    """Bytes are a state, or refused; a state that was read is written as the same bytes."""
+    """Bytes are refused or are a state, which encodes to the same bytes."""
     spec, content = SPECS[(data[0] if data else 0) % len(SPECS)], data[1:]
     if data[:1] >= b"\x10":
         content = signed(content)
@@ -155,7 +155,7 @@ def snapshot(data: bytes) -> None:
 
 
 def signed(content: bytes) -> bytes:
-    """The bytes of a state with the right digest, as far as they have a header."""
+    """Bytes of a state with the correct digest, if they have a header."""
     length = int.from_bytes(content[:8], "little")
     try:
         header = json.loads(content[8 : 8 + length])
@@ -172,7 +172,7 @@ def signed(content: bytes) -> bytes:
 
 
 def snapshots() -> list[bytes]:
-    """Of each model one, after some rows."""
+    """A snapshot of each model, after some rows."""
     rows = Batch.from_dense(
         [[1.0, 0, 0.5], [0, 2.0, 0], [1.0, 1.0, 1.0]], [1.0, -1.0, 1.0], [1.0, 1.0, 2.0]
     )
@@ -191,12 +191,12 @@ def snapshots() -> list[bytes]:
 
 
 def messages(data: bytes) -> None:
-    """Fields of a store's input, and texts of a query."""
-    door, texts = DOORS[(data[0] if data else 0) % len(DOORS)], data[1:].split(b"\0")
+    """Fields of a store's input stream, and texts of a query."""
+    schema, texts = SCHEMAS[(data[0] if data else 0) % len(SCHEMAS)], data[1:].split(b"\0")
     fields = list(zip(texts[::2], texts[1::2], strict=False))
-    intake = parse_messages(door, [fields, fields[:2]], 4096)
-    assert intake.count == 2
-    b = as_batch([intake.rows])
+    parsed = parse_messages(schema, [fields, fields[:2]], 4096)
+    assert parsed.count == 2
+    b = as_batch([parsed.rows])
     Batch(b.indptr, b.indices, b.values, b.labels, b.weights, b.dim, b.classes)
     for text in (text.decode(errors="replace") for text in texts):
         for read in (feature_of, weight_of, lambda text: label_of(text, False)):
@@ -205,14 +205,14 @@ def messages(data: bytes) -> None:
             except BadRow:
                 pass
         try:
-            parse_query_row(door, text)
+            parse_query_row(schema, text)
         except Problem as problem:
             assert problem.status == 422
 
 
 def late_labels(data: bytes) -> None:
-    """The body of a request that brings labels."""
-    model = SimpleNamespace(door=DOORS[(data[0] if data else 0) % len(DOORS)])
+    """Body of a request with late labels."""
+    model = SimpleNamespace(row_schema=SCHEMAS[(data[0] if data else 0) % len(SCHEMAS)])
     try:
         asked = _LabelRequest(model, data[1:])  # type: ignore[arg-type]
     except Problem as problem:

@@ -1,4 +1,4 @@
-"""The readers that are fuzzed, by name, and the files whose ways each input is to open."""
+"""Fuzzing targets by name, and the files whose coverage each input may extend."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,9 +18,9 @@ _CODEC = ("_decode.py", "_parts.py", "_kernels.py", "_merge.py", "_encode.py", "
 
 @dataclass(frozen=True)
 class Target:
-    """A reader: what is done with an input, and the files that it is made of.
+    """A reader: the function that runs an input, and its source files.
 
-    `one_input` raises for whatever is neither a result that holds nor a documented refusal.
+    `one_input` raises unless the result is valid or a documented refusal.
     """
 
     one_input: Input

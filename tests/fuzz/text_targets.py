@@ -1,6 +1,6 @@
-"""Bodies of requests under a fuzzer: any bytes are rows or a refusal, and never a guess.
+"""Fuzzing targets for request bodies.
 
-The first byte of an input says for which model the body is, and whether labels are asked for.
+The first byte of an input chooses the model and whether labels are required.
 """
 
 import zlib
@@ -29,7 +29,7 @@ from dualstream.wire.chunking import MARK, chunks
 from dualstream.wire.problems import Problem
 from tests.service.codecs.test_formats import ARROW, CSV, NDJSON, VW
 from tests.service.codecs.test_line_formats import (
-    DOORS,
+    SCHEMAS,
     assert_same,
     csv_reader,
     ndjson_reader,
@@ -49,77 +49,77 @@ MAX_ROWS = 1 << 14
 def told_apart(data: bytes) -> tuple[RowSchema, bool, bytes]:
     """The model, whether rows are labelled, the body."""
     first = data[0] if data else 0
-    return DOORS[first % len(DOORS)], bool(first & 128), data[1:]
+    return SCHEMAS[first % len(SCHEMAS)], bool(first & 128), data[1:]
 
 
-def checked(door: RowSchema, media: str, body: bytes, labelled: bool) -> ParsedRows | None:
-    """The intake, which holds what any must; None for a refusal of the whole body."""
+def checked(schema: RowSchema, media: str, body: bytes, labelled: bool) -> ParsedRows | None:
+    """Parsed rows, checked for their invariants; None if the whole body is refused."""
     try:
-        intake = parse_body(door, media, body, labelled=labelled)
+        parsed = parse_body(schema, media, body, labelled=labelled)
     except Problem as problem:
         assert problem.status in REFUSALS, problem
         return None
-    places = sorted([*intake.places, *(error.index for error in intake.errors)])
-    assert places == list(range(intake.count))
-    b = as_batch([intake.rows])
-    assert len(b) == len(intake.places) and b.dim == door.dim
-    # Whoever makes one so has every rule of it checked: pointers, order, bounds, finite numbers.
+    places = sorted([*parsed.row_indices, *(error.index for error in parsed.errors)])
+    assert places == list(range(parsed.count))
+    b = as_batch([parsed.rows])
+    assert len(b) == len(parsed.row_indices) and b.dim == schema.dim
+    # The constructor checks pointers, order, bounds and finite numbers.
     Batch(b.indptr, b.indices, b.values, b.labels, b.weights, b.dim, b.classes)
     if labelled:
         assert np.isfinite(b.labels).all()
-        if door.task == "binary":
+        if schema.task == "binary":
             assert set(b.labels.tolist()) <= {-1.0, 1.0}
-    for place, name in intake.names:
-        assert 0 <= place < door.dim and isinstance(name, str)
-    return intake
+    for place, name in parsed.names:
+        assert 0 <= place < schema.dim and isinstance(name, str)
+    return parsed
 
 
 def libsvm(data: bytes) -> None:
-    """Against a reader in plain Python."""
-    door, labelled, body = told_apart(data)
-    checked(door, LIBSVM, body, labelled)
+    """The kernel equals a reader in plain Python."""
+    schema, labelled, body = told_apart(data)
+    checked(schema, LIBSVM, body, labelled)
     assert_parsed_alike(body, labelled)
 
 
 def ndjson(data: bytes) -> None:
-    """By kernel as line by line."""
-    door, labelled, body = told_apart(data)
-    checked(door, NDJSON, body, labelled)
-    assert_same(ndjson_reader, door, body, labelled)
+    """The bulk kernel equals the reader of single lines."""
+    schema, labelled, body = told_apart(data)
+    checked(schema, NDJSON, body, labelled)
+    assert_same(ndjson_reader, schema, body, labelled)
 
 
 def vw(data: bytes) -> None:
-    """By kernel as line by line."""
-    door, labelled, body = told_apart(data)
-    checked(door, VW, body, labelled)
-    checked(door, VW + "; tag=id", body, labelled)
-    assert_same(vw_reader, door, body, labelled)
+    """The bulk kernel equals the reader of single lines."""
+    schema, labelled, body = told_apart(data)
+    checked(schema, VW, body, labelled)
+    checked(schema, VW + "; tag=id", body, labelled)
+    assert_same(vw_reader, schema, body, labelled)
 
 
 def csv(data: bytes) -> None:
-    """By kernel as record by record."""
-    door, labelled, body = told_apart(data)
-    if checked(door, CSV, body, labelled) is None or not body.strip():
+    """The bulk kernel equals the reader of single records."""
+    schema, labelled, body = told_apart(data)
+    if checked(schema, CSV, body, labelled) is None or not body.strip():
         return
     body = body.removeprefix(MARK)
-    reader, _ = csv_reader(door, body, labelled)
+    reader, _ = csv_reader(schema, body, labelled)
     if not (labelled and reader.columns.id is not None or reader.has_long_names):
-        assert_same(csv_reader, door, body, labelled)
+        assert_same(csv_reader, schema, body, labelled)
 
 
 def json(data: bytes) -> None:
-    """Each sample as it stands alone on a line."""
-    door, labelled, body = told_apart(data)
-    intake = checked(door, JSON, body, labelled)
-    if intake is None:
+    """Each sample equals the same sample alone on a line."""
+    schema, labelled, body = told_apart(data)
+    parsed = checked(schema, JSON, body, labelled)
+    if parsed is None:
         return
     lines = [body]
     with suppress(msgspec.ValidationError):
         lines = msgspec.json.decode(body, type=_Samples).samples
-    if intake.single or len(lines) != 1 or lines[0] is not body:
-        # No line end is part of a token of JSON.
+    if parsed.single or len(lines) != 1 or lines[0] is not body:
+        # Line ends are in no token of JSON.
         text = b"\n".join(bytes(line).translate(_ONE_LINE) for line in lines)
-        assert_alike(intake, checked(door, NDJSON, text, labelled))
+        assert_alike(parsed, checked(schema, NDJSON, text, labelled))
 
 
 class _Samples(msgspec.Struct):
@@ -130,7 +130,7 @@ _ONE_LINE = bytes.maketrans(b"\n\r", b"  ")
 
 
 def assert_alike(one: ParsedRows, other: ParsedRows | None) -> None:
-    """The same rows to the bit, and the same ones refused."""
+    """Equal rows to the bit, and equal refusals."""
     assert other is not None
     (bits, places, errors), (bits_there, places_there, errors_there) = outcome(one), outcome(other)
     assert (bits, places) == (bits_there, places_there)
@@ -138,23 +138,23 @@ def assert_alike(one: ParsedRows, other: ParsedRows | None) -> None:
 
 
 def arrow(data: bytes) -> None:
-    """By columns as row by row."""
-    door, labelled, body = told_apart(data)
+    """Reading by columns equals reading by rows."""
+    schema, labelled, body = told_apart(data)
     if _rows_told(body) > MAX_ROWS:
         return
-    if checked(door, ARROW, body, labelled) is None:
+    if checked(schema, ARROW, body, labelled) is None:
         return
     with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
-        columns = columns_of(door, reader.schema.names, labelled)
+        columns = columns_of(schema, reader.schema.names, labelled)
         tables = list(reader)
     if columns.id is None:
-        quick = arrow_rows.parse_quickly(pa, door, tables, columns, labelled)
-        slow = arrow_rows.parse_slowly(door, tables, columns, labelled)
+        quick = arrow_rows.parse_quickly(pa, schema, tables, columns, labelled)
+        slow = arrow_rows.parse_slowly(schema, tables, columns, labelled)
         assert outcome(quick) == outcome(slow)
 
 
 def _rows_told(body: bytes) -> int:
-    """Without columns a head may tell any number of rows; 0 where it is no stream."""
+    """Row count in the head, which is unbounded without columns; 0 if it is no stream."""
     try:
         with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
             return sum(batch.num_rows for batch in reader)
@@ -163,7 +163,7 @@ def _rows_told(body: bytes) -> int:
 
 
 def inflation(data: bytes) -> None:
-    """In one piece, in many, and as the libraries inflate it; the limit is kept."""
+    """Decompression in one piece, in many, and by the libraries is equal and respects the limit."""
     encoding, step, body = ("gzip", "zstd")[data[:1] < b"\x80"], 1 + len(data) // 7, data[1:]
     pieces = [body[at : at + step] for at in range(0, len(body), step)]
     found, in_pieces = inflated(encoding, [body]), inflated(encoding, pieces)
@@ -182,7 +182,7 @@ def inflation(data: bytes) -> None:
 
 
 def inflated(encoding: str, pieces: list[bytes]) -> bytes | int:
-    """What the pieces hold, or the status of the refusal."""
+    """The decompressed pieces, or the status of the refusal."""
     inflating = Inflating(encoding, LIMIT)
     found = bytearray()
     try:
@@ -198,7 +198,7 @@ def inflated(encoding: str, pieces: list[bytes]) -> bytes | int:
 
 
 def _plainly(body: bytes, inflater: Callable[[], Any]) -> bytes:
-    """All that the members, or frames, of a body hold, each inflated in one piece."""
+    """All members, or frames, of a body, each decompressed in one piece."""
     found = b""
     while body:
         one = inflater()
@@ -222,7 +222,7 @@ _CUT = [LIBSVM, NDJSON, VW, CSV, ARROW]
 
 
 def cutting(data: bytes) -> None:
-    """A long body is its chunks, however it arrives, and they have the rows of the whole."""
+    """A long body equals its chunks, however it is received, and they have all its rows."""
     first, body = data[0] if data else 0, data[1:]
     kind, longest = _CUT[first % len(_CUT)], 64 if first & 128 else 1 << 16
     size = chunks.CHUNK_BYTES
@@ -240,12 +240,12 @@ def cutting(data: bytes) -> None:
     assert [chunk.ends for chunk in whole][-1:] == ([len(body)] if whole else [])
     if kind == ARROW:
         return
-    door, rows, errors = DOORS[kind != LIBSVM], 0, []
+    schema, rows, errors = SCHEMAS[kind != LIBSVM], 0, []
     try:
         for chunk in whole:
-            count, bad = said(parse_chunk(door, kind, chunk.body, labelled=True))
+            count, bad = said(parse_chunk(schema, kind, chunk.body, labelled=True))
             errors += [(i + rows, pointer, why, n + chunk.line) for i, pointer, why, n in bad]
             rows += count
-        assert (rows, errors) == said(parse_body(door, kind, body, labelled=True))
-    except Problem as problem:  # a header that no row can use
+        assert (rows, errors) == said(parse_body(schema, kind, body, labelled=True))
+    except Problem as problem:  # an unusable header
         assert kind == CSV and problem.status in REFUSALS, problem

@@ -1,7 +1,7 @@
-"""Clients that mean harm, against a real server: each of them is answered or closed.
+"""Hostile clients against a real server: each is answered or disconnected.
 
     python -m tests.hostile
 
-sends them in full numbers, measures what others feel of it, and writes its section of
-load_tests/SECURITY.md; `make test` sends a few of each.
+runs them in full numbers, measures the effect on other clients, and writes its section of
+load_tests/SECURITY.md. `make test` runs a few of each.
 """

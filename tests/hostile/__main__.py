@@ -1,8 +1,7 @@
-"""Every hostile client in full numbers, and what others feel of it: python -m tests.hostile
+"""All hostile clients in full numbers, and their effect on other clients: python -m tests.hostile
 
-Each attack comes from a process of its own. Before and after it, and while it goes on, one client
-that means no harm learns, predicts and asks /livez at a steady rate; its latency counts from when a
-request was due.
+Each attack runs in a process of its own. Before, during and after it, one normal client learns,
+predicts and asks /livez at a fixed rate. Its latency counts from the due time of a request.
 """
 
 import asyncio
@@ -32,7 +31,7 @@ TITLE = "Hostile clients"
 TIMEOUT_S = 5.0
 SECONDS, CALM_S = 20.0, 10.0
 RATE = 100.0
-"""Requests a second of the client that means no harm."""
+"""Requests a second of the normal client."""
 MAX_TIMES = 3.0
 MEGA = 1024**2
 SPEC = {"algorithm": "dual_ascent", "features": {"kind": "indexed", "dim": 5}}
@@ -40,7 +39,7 @@ SPEC = {"algorithm": "dual_ascent", "features": {"kind": "indexed", "dim": 5}}
 
 @dataclass(frozen=True)
 class Line:
-    """What became of one attack."""
+    """Result of one attack."""
 
     name: str
     outcomes: Outcomes
@@ -54,16 +53,16 @@ class Line:
         return self.during_ms / self.calm_ms
 
     @property
-    def verdict(self) -> str:
+    def outcome(self) -> str:
         wrong = sorted(set(self.outcomes) - ATTACKS[self.name].ends)
         missed = [f"ended otherwise: {', '.join(wrong)}"] if wrong else []
         missed += ["none came to an end"] if not self.outcomes else []
         missed += ["p99"] if self.times > MAX_TIMES else []
-        return f"**MISSED**: {'; '.join(missed)}" if missed else "held"
+        return f"**MISSED**: {'; '.join(missed)}" if missed else "passed"
 
 
 async def latencies_ms(target: Target, seconds: float) -> list[float]:
-    """Of requests that are due at a steady rate; each is answered before the next is sent."""
+    """Latencies of requests due at a fixed rate, each answered before the next is sent."""
     row = b'{"x": {"1": 1, "3": 0.5}, "y": 1}'
     asked = [
         request(b"POST", target.learn, row, close=False),
@@ -79,7 +78,7 @@ async def latencies_ms(target: Target, seconds: float) -> list[float]:
         writer.write(asked[number % len(asked)])
         head = await reader.readuntil(b"\r\n\r\n")
         if not head.startswith(b"HTTP/1.1 200"):
-            raise RuntimeError(f"who means no harm was answered {head!r}")
+            raise RuntimeError(f"the normal client was answered {head!r}")
         size = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
         await reader.readexactly(size)
         found.append(1000.0 * (time.perf_counter() - due))
@@ -92,14 +91,14 @@ def p99(times: Sequence[float]) -> float:
 
 
 def measured(name: str, target: Target, server: ServerProcess, seconds: float) -> Line:
-    """One attack, with a calm time on both sides."""
+    """One attack, with a calm period before and after."""
     before_mb = resident_mb(server)
     calm = asyncio.run(latencies_ms(target, CALM_S))
     command = [sys.executable, "-m", "tests.hostile", "--attack", name, "--seconds", str(seconds)]
     command += ["--target", msgspec.json.encode(target).decode()]
     attacker = subprocess.Popen(_on_core(1, ["nice", *command]), stdout=subprocess.PIPE)
     assert attacker.stdout is not None
-    attacker.stdout.readline()  # it says when it begins
+    attacker.stdout.readline()  # it prints a line when it begins
     during = asyncio.run(latencies_ms(target, seconds))
     told = attacker.communicate()[0]
     if attacker.returncode:
@@ -124,26 +123,27 @@ def section(lines: Sequence[Line], leak: tuple[float, float]) -> list[str]:
     found, planted = leak
     is_kept = abs(found) < LEAK_T < planted
     return [
-        "`python -m tests.hostile`: attackers in a process of their own; one other client learns,"
-        f" predicts and asks /livez {RATE:g} times a second, before, while and after. The server on"
-        f" one core, all others on another. `MAX_HEAD_S` and `MAX_BODY_STEP_S` are {TIMEOUT_S:g} s;"
-        " all else is as it comes. Ends: the statuses that an attacker was answered, and that the"
-        f" server closed the connection. The gate: other clients' p99 within {MAX_TIMES:g} times.",
+        "`python -m tests.hostile`: attackers run in a process of their own. One normal client"
+        f" learns, predicts and asks /livez {RATE:g} times a second, before, during and after the"
+        " attack. The server is on one core, all clients on another. `MAX_HEAD_S` and"
+        f" `MAX_BODY_STEP_S` are {TIMEOUT_S:g} s; other settings have their defaults. Ends: the"
+        " status codes that the attacker received, and whether the server closed the connection."
+        f" Gate: the normal client's p99 grows at most {MAX_TIMES:g} times.",
         "",
         "| attack | at once | ends | p99 of others: calm, during, ratio | memory before, after | |",
         "|---|---|---|---|---|---|",
         *(_row(line) for line in lines),
         "",
-        "Slow ones each hold their connection as long as they are let; the others come at a stated"
+        "Slow attackers hold their connection as long as possible; the others come at a fixed"
         f" rate: {', '.join(f'{n} {a.per_s:g}/s' for n, a in ATTACKS.items() if a.per_s)}.",
         "",
-        "Time of a wrong key: whether one that begins right takes longer than one that does not,"
-        f" as Welch's t of 10,000 samples of each (a leak is beyond {LEAK_T}): {found:.1f}; of a"
-        f" planted comparison that stops at the first wrong byte: {planted:,.0f}."
-        f" {'Held.' if is_kept else '**MISSED**.'}",
+        "Timing of wrong keys: does a key with a correct prefix take longer than others? Welch's t"
+        f" of 10,000 samples of each is {found:.1f} (above {LEAK_T} it is a leak); for a comparison"
+        f" that stops at the first wrong byte, as a control, {planted:,.0f}."
+        f" {'Passed.' if is_kept else '**MISSED**.'}",
         "",
-        "Idempotency keys replayed on other models: `tests/hostile/test_hostile.py`, as all of"
-        " these in small numbers, in each `make test`.",
+        "Idempotency keys replayed on other models: `tests/hostile/test_hostile.py`, which"
+        " also runs all attacks in small numbers in each `make test`.",
     ]
 
 
@@ -157,11 +157,11 @@ def _row(line: Line) -> str:
 
 
 def attack_alone(name: str, target: Target, seconds: float) -> None:
-    """What the attacker's process does: tells what became of it, as JSON."""
+    """The attacker's process: prints its results as JSON."""
     one = ATTACKS[name]
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    pieces = tuple(one.pieces())  # made before the time begins
+    pieces = tuple(one.pieces())  # built before the clock starts
     say("begins")
     ready = replace(one, pieces=lambda: pieces)
     say(msgspec.json.encode(asyncio.run(one.run(ready, target, one.many, seconds))).decode())
@@ -201,7 +201,7 @@ def main() -> bool:
     say(f"Welch's t of keys: {leak[0]:.2f}; of what leaks: {leak[1]:.0f}")
     if not given.only:
         record(TITLE, section(lines, leak))
-    return all(line.verdict == "held" for line in lines) and abs(leak[0]) < LEAK_T < leak[1]
+    return all(line.outcome == "passed" for line in lines) and abs(leak[0]) < LEAK_T < leak[1]
 
 
 if __name__ == "__main__":

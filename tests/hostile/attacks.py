@@ -1,8 +1,8 @@
-"""What hostile clients do, each with what may become of it.
+"""Hostile clients: each attack with its permitted outcomes.
 
-An attack runs for some seconds with so many connections at once, and returns how often it ended
-how: by the statuses that came back and whether the connection was closed. `borne` is one that the
-server should have closed long before.
+An attack runs for some seconds with `many` or `few` connections and counts its outcomes: status
+codes, and whether the connection was closed. The outcome `borne` is a connection that the server
+should have closed long before.
 """
 
 import asyncio
@@ -30,11 +30,11 @@ Outcomes = Counter[str]
 
 @dataclass(frozen=True)
 class Attack:
-    """One kind of them.
+    """One kind of attack.
 
-    many, few   connections at once, in full and in `make test`
-    per_s       attempts a second of all together, where it is not the connections that do harm
-    ends        what may become of each
+    many, few   concurrent connections, in full and in `make test`
+    per_s       attempts a second in all, if the harm is not in the connections
+    ends        permitted outcomes
     """
 
     does: str
@@ -49,7 +49,7 @@ class Attack:
 async def crowd(
     many: int, seconds: float, one: Callable[[Callable[[], bool]], Awaitable[str | None]]
 ) -> Outcomes:
-    """So many at once, each again and again until the time is over, and as many have ended."""
+    """`count` concurrent attackers, each repeated until the time is over and `count` have ended."""
     found: Outcomes = Counter()
     over_at = time.monotonic() + seconds
     gate = asyncio.Semaphore(200)  # of connects at once
@@ -72,7 +72,7 @@ async def crowd(
 
 
 def judged(heard: Heard, lived_s: float, limit_s: float) -> str | None:
-    """None for one that the time ran out for, `borne` for one that lived beyond the limit."""
+    """None if the time ran out, `borne` for a connection that lived beyond the limit."""
     if heard.is_closed:
         return heard.outcome
     return "borne" if lived_s > limit_s + MARGIN_S else None
@@ -89,18 +89,18 @@ async def _drips(attack: Attack, target: Target, many: int, seconds: float) -> O
     return await crowd(many, seconds, one)
 
 
-async def _unread(attack: Attack, target: Target, many: int, seconds: float) -> Outcomes:
+async def _never_reads(attack: Attack, target: Target, many: int, seconds: float) -> Outcomes:
     asked = request(b"GET", b"/openapi.json", close=False) * 200
 
     async def one(is_over: Callable[[], bool]) -> str | None:
-        # 1,024 bytes of each answer have to be read in each time; what buffers hold is read for it.
+        # A client must read 1,024 bytes per period; bytes in socket buffers count as read.
         return judged(*await refuse_to_read(target, asked, is_over), 2 * target.body_s)
 
     return await crowd(many, seconds, one)
 
 
 async def _sends(attack: Attack, target: Target, many: int, seconds: float) -> Outcomes:
-    """Each of the pieces in turn, so many a second, and each of them once at least."""
+    """Send the pieces in turn, `per_s` a second, each at least once."""
     pieces = [piece.replace(b"LEARN", target.learn) for piece in attack.pieces()]
     pause_s, over_at = many / attack.per_s, time.monotonic() + seconds
     found: Outcomes = Counter()
@@ -138,7 +138,7 @@ def _heads() -> Iterator[bytes]:
     yield b"GET /" + b"a" * 1_000_000 + b" HTTP/1.1\r\n\r\n"
     yield begin + b"a" * 100_000 + b": 1\r\n\r\n"
     yield request(b"GET", b"/livez", b"", b"authorization: Bearer " + b"k" * 200_000)
-    # Behind a chunked body: trailers without end, and one chunk that is all extension.
+    # After a chunked body: endless trailers, and one chunk that is all extension.
     chunked = b"POST LEARN HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n"
     yield chunked + b"1\r\n{\r\n0\r\n" + b"x: y\r\n" * 200_000
     yield chunked + b"1;" + b"e" * 1_000_000
@@ -189,7 +189,7 @@ def _nested(deep: int = 100_000) -> Iterator[bytes]:
 
 
 def _bombs() -> Iterator[bytes]:
-    """64 MiB of one letter, four times what a body may hold, in as few bytes as encodings can."""
+    """64 MiB of one letter, four times the limit of a body, compressed as far as possible."""
     plain = b" " * 2**26
     gzipped, packed = gzip.compress(plain), zstandard.ZstdCompressor().compress(plain)
     twice = gzip.compress(gzipped)
@@ -228,12 +228,12 @@ ATTACKS = {
             b"1\r\n1\r\n",
         ),
     ),
-    "unread answers": Attack("ask 200 times and read nothing", _unread, 100, 5, CLOSED),
+    "answers never read": Attack("ask 200 times and read nothing", _never_reads, 100, 5, CLOSED),
     "idle connections": Attack(
-        "connect, and say nothing", _drips, 10_000, 100, CLOSED, pieces=lambda: (b"", b"")
+        "connect and send nothing", _drips, 10_000, 100, CLOSED, pieces=lambda: (b"", b"")
     ),
     "garbage": Attack(
-        "bytes that are no HTTP, alone and behind requests",
+        "bytes that are no HTTP, alone and after requests",
         _sends,
         *(20, 4),
         ends=frozenset(["400, closed", "200, 400, closed", "closed"]),

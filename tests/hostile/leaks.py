@@ -1,4 +1,4 @@
-"""Does the time that a wrong key takes tell how much of it is right?"""
+"""Timing attack: does the time for a wrong key depend on its correct prefix?"""
 
 import random
 import statistics
@@ -9,22 +9,22 @@ from dualstream.service.api.api_keys import KeyRing, new_key
 
 BLOCKS, CALLS = 10_000, 20
 LEAK_T = 4.5
-"""Welch's t beyond which a difference is no chance, as it is set for such tests."""
+"""Welch's t above which a difference is significant; the usual limit of such tests."""
 
 Compare = Callable[[bytes], object]
 
 
 def welch_t(find: Compare, secret: bytes, seed: int = 1) -> float:
-    """How much longer keys that begin right take than others, in standard errors.
+    """Extra time of keys with a correct prefix, in standard errors.
 
-    Each is another one and asked for a few times, in a shuffled order: where one falls in a table
-    depends on it, and must not pass for what it has in common with the right one.
+    Each key is new, and asked a few times in shuffled order: its position in a hash table affects
+    the time, and must not be confused with its prefix.
     """
     rng = random.Random(seed)
     order = [True, False] * BLOCKS
     rng.shuffle(order)
     took: dict[bool, list[int]] = {True: [], False: []}
-    # All are made beforehand and in the same way: how they are must not be seen in the times.
+    # Keys are made in advance and in the same way, so that their creation does not affect times.
     begins = [secret[:-4] if is_near else rng.randbytes(len(secret) - 4) for is_near in order]
     for is_near, shown in zip(order, [one + rng.randbytes(4) for one in begins], strict=True):
         began = time.perf_counter_ns()
@@ -37,13 +37,12 @@ def welch_t(find: Compare, secret: bytes, seed: int = 1) -> float:
 
 
 def _least(times: list[int]) -> list[int]:
-    """What no interruption made longer: the shorter three quarters."""
+    """Times without interruptions: the shortest three quarters."""
     return sorted(times)[: 3 * len(times) // 4]
 
 
 def measure() -> tuple[float, float]:
-    """t of the server's own comparison; and of one that stops at the first wrong byte, which has
-    to be found."""
+    """t of the server's comparison, and of one that stops at the first wrong byte as a control."""
     secret, key = new_key("someone", "learn")
     ring = KeyRing(key.line(), None)
     return welch_t(ring.find, secret.encode()), welch_t(

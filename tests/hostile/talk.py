@@ -1,4 +1,4 @@
-"""Raw HTTP: bytes as they are meant, and what comes back."""
+"""Raw HTTP: exact bytes to send, and the bytes that come back."""
 
 import asyncio
 import re
@@ -15,7 +15,7 @@ GONE = (ConnectionError, BrokenPipeError, TimeoutError)
 
 @dataclass(frozen=True)
 class Target:
-    """A server, a model of it with features by index, and how long it lets clients be slow."""
+    """A server, its model with indexed features, and its limit for slow clients."""
 
     host: str
     port: int
@@ -30,7 +30,7 @@ class Target:
 
 @dataclass
 class Heard:
-    """All that came back on one connection; `is_closed` when the server ended it."""
+    """All bytes received on one connection; `is_closed` if the server closed it."""
 
     data: bytes = b""
     is_closed: bool = False
@@ -41,13 +41,13 @@ class Heard:
 
     @property
     def outcome(self) -> str:
-        """The statuses, and whether the connection was closed after them."""
+        """Status codes, and whether the connection was closed after them."""
         told = [*map(str, dict.fromkeys(self.statuses)), *(["closed"] if self.is_closed else [])]
         return ", ".join(told) or "open"
 
 
 async def talk(target: Target, sent: bytes, patience_s: float = PATIENCE_S) -> Heard:
-    """Send it all, and listen until the server closes, or for so long."""
+    """Send everything, then read until the server closes or the time is over."""
     reader, writer = await asyncio.open_connection(target.host, target.port)
     heard, is_closed = bytearray(), False
 
@@ -78,7 +78,7 @@ async def talk(target: Target, sent: bytes, patience_s: float = PATIENCE_S) -> H
 async def drip(
     target: Target, begin: bytes, more: bytes, every_s: float, until: Callable[[], bool]
 ) -> tuple[Heard, float]:
-    """Begin, then send a little again and again until the server closes; how long it bore that."""
+    """Begin, then send a little repeatedly until the server closes; returns the seconds."""
     began = time.monotonic()
     reader, writer = await asyncio.open_connection(target.host, target.port)
     heard, is_closed = bytearray(), False
@@ -103,7 +103,7 @@ async def drip(
 async def refuse_to_read(
     target: Target, sent: bytes, until: Callable[[], bool]
 ) -> tuple[Heard, float]:
-    """Ask for much and read nothing, until the server closes."""
+    """Request much and read nothing until the server closes."""
     began, loop = time.monotonic(), asyncio.get_running_loop()
     line = socket.socket()
     line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -115,7 +115,7 @@ async def refuse_to_read(
             await asyncio.wait_for(loop.sock_sendall(line, sent), 5)
         while not until() and not is_closed:
             await asyncio.sleep(0.2)
-            # What is sent to somebody who has gone is answered by a reset.
+            # Sending to a closed peer is answered by a reset.
             is_closed = line.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
             if not is_closed:
                 with suppress(BlockingIOError):

@@ -1,4 +1,4 @@
-"""A few of each hostile client: answered or closed, the server goes on, and others lose nothing."""
+"""A few of each hostile client: answered or closed, and other clients lose nothing."""
 
 import asyncio
 
@@ -29,7 +29,7 @@ def target(tmp_path_factory):
             httpx.put(f"{running.url}/models/m", json=SPEC).raise_for_status()
             host, _, port = running.url.removeprefix("http://").partition(":")
             yield Target(host, int(port), "m", LIMIT_S, LIMIT_S)
-    # Whatever they sent, nothing of the server's own failed over it.
+    # No attack caused an internal error.
     assert (folder / "log").read_text() == ""
 
 
@@ -46,14 +46,14 @@ def test_every_hostile_client_is_answered_or_closed(target):
 
 
 async def calm(target: Target) -> int:
-    """Learn beside them, each row under a key until it is answered; how many."""
+    """Learn during the attack, each row with a key until it is answered; returns the count."""
     async with httpx.AsyncClient(base_url=f"http://{target.host}:{target.port}") as client:
         for number in range(20):
             row, key = {"x": {"1": number}, "y": number % 2}, {"idempotency-key": str(number)}
             while True:
                 try:
                     answer = await client.post("/models/m/learn", json=row, headers=key, timeout=30)
-                except httpx.TransportError:  # closed to make room, as it stood idle
+                except httpx.TransportError:  # closed as idle, to free a connection
                     continue
                 assert answer.status_code == 200, answer.text
                 break
@@ -66,11 +66,11 @@ def test_what_was_asked_before_garbage_is_answered_first(target):
     heard = asyncio.run(talk(target, row * 3 + b"\x00garbage"))
     assert heard.statuses == [200, 200, 200, 400] and heard.is_closed
     assert heard.data.rstrip().endswith(b"}") and b"/problems/malformed-request" in heard.data
-    # A head that is too long for the limit is refused also where it comes in one piece.
+    # A head above the limit is refused also in one piece.
     for size, status in ((60_000, 200), (70_000, 431)):
         asked = request(b"GET", b"/livez", b"", b"x: " + b"a" * size)
         assert asyncio.run(talk(target, asked)).statuses == [status]
-    for method in (b"GET", b"POST"):  # an upgrade to what is not spoken is passed over
+    for method in (b"GET", b"POST"):  # an upgrade to an unknown protocol is ignored
         upgrade = (b"connection: upgrade", b"upgrade: websocket")
         told = asyncio.run(talk(target, request(method, b"/livez", b"", *upgrade))).statuses
         assert told == [200 if method == b"GET" else 405]

@@ -1,6 +1,6 @@
-"""Build the image from the Dockerfile and run it as a stranger would: python -m tests.image
+"""Build the image from the Dockerfile and run it: python -m tests.image
 
-Needs root and no engine: buildah builds and runs it, debootstrap makes the image it starts from
+Needs root and no container engine: buildah builds and runs it, and debootstrap makes the base image
 where none can be pulled.
 """
 
@@ -20,12 +20,12 @@ from tests.image.running import WORKERS
 
 ROOT = Path(__file__).parent.parent.parent
 IMAGE = "localhost/dualstream:checked"
-# What .dockerignore has to keep out, as no image needs it.
+# Folders that .dockerignore has to exclude.
 NEVER_INSIDE = ("tests", "load_tests", ".git", ".venv", ".cache", "docs", "examples")
 
 
 def build() -> str:
-    """Build it; returns the mark that stood in the secret."""
+    """Build it; returns the marker in the secret."""
     configuration, mark = pip_configuration()
     with tempfile.NamedTemporaryFile("w", dir=STORE) as secret:
         secret.write(configuration)
@@ -41,7 +41,7 @@ def build() -> str:
 
 
 def check_contents(root: Path, mark: str) -> None:
-    """No secret in a layer or in the configuration, and nothing that the server does not need."""
+    """No secret in a layer or in the configuration, and no files that the server does not need."""
     assert mark not in json.dumps(described(IMAGE)), "a secret is in the image's configuration"
     found = subprocess.run(["grep", "-rlF", "--devices=skip", mark, str(root)], capture_output=True)
     assert not found.stdout, f"a secret is in a layer: {found.stdout.decode()}"
@@ -50,7 +50,7 @@ def check_contents(root: Path, mark: str) -> None:
 
 
 def run(container: str, root: Path) -> dict[str, object]:
-    """Start, use and stop it in namespaces of its own; what was seen."""
+    """Start, use and stop it in separate namespaces; returns measurements."""
     done = subprocess.run(
         ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
         + [sys.executable, "-m", "tests.image.running", IMAGE, container, str(root)],
@@ -69,7 +69,7 @@ def say(line: str) -> None:
 
 
 def main() -> None:
-    """Say what was measured, or what is missing."""
+    """Print measurements, or what is missing."""
     if os.geteuid() != 0:
         raise SystemExit("image-check needs root: buildah changes roots and mounts")
     missing = [

@@ -1,4 +1,4 @@
-"""The image that the Dockerfile starts from: pulled, or made of Debian's own packages."""
+"""Base image of the Dockerfile: pulled, or built from Debian's packages."""
 
 import shutil
 import subprocess
@@ -8,12 +8,12 @@ from tests.image.buildah import COMMAND, STORE, buildah, has_image
 
 MIRROR = "http://deb.debian.org/debian"
 PACKAGES = "python3,python3-pip,ca-certificates"
-# Where programs are looked for, as in the image that it stands for.
+# PATH of the image that it replaces.
 PATH = "PATH=/usr/local/bin:/usr/local/sbin:/usr/bin:/usr/sbin:/bin:/sbin"
 
 
 def base_image(dockerfile: str) -> str:
-    """Have the image of the FROM line at hand; says where it is from."""
+    """Provide the image of the FROM line; returns its origin."""
     name = next(line.split()[1] for line in dockerfile.splitlines() if line.startswith("FROM "))
     full = f"docker.io/library/{name}"
     if has_image(full):
@@ -39,13 +39,13 @@ def _bootstrap(name: str, suite: str, python: str) -> None:
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     if not (root / "usr" / "bin" / f"python{python}").exists():
         raise SystemExit(f"Debian {suite} has no Python {python}")
-    # In an image pip may install beside Debian's packages, and `python` is this one.
+    # In an image pip may install next to Debian's packages, and `python` is Debian's.
     (root / "usr" / "lib" / f"python{python}" / "EXTERNALLY-MANAGED").unlink(missing_ok=True)
     (root / "usr" / "bin" / "python").symlink_to("python3")
     for kept in ("var/cache/apt", "var/lib/apt/lists"):
         shutil.rmtree(root / kept)
     container = buildah("from", "scratch")
-    # Debian's tree has links at its top (/bin, /lib) that have to stay links.
+    # Top-level links of Debian's tree (/bin, /lib) have to stay links.
     made = Path(buildah("mount", container))
     subprocess.run(["cp", "-a", f"{root}/.", str(made)], check=True)
     buildah("config", "--env", PATH, "--cmd", "python3", container)

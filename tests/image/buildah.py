@@ -1,7 +1,7 @@
-"""buildah with a store of its own: images are built and run without an engine or a daemon.
+"""buildah with a store of its own: builds and runs images without an engine or a daemon.
 
-Layers are whole copies (`vfs`) and commands run in a chroot: neither an overlay file system nor
-the right to make a container is needed, only root.
+Layers are full copies (`vfs`) and commands run in a chroot, so buildah needs root, but no overlay
+file system and no right to create containers.
 """
 
 import json
@@ -20,7 +20,7 @@ COMMAND = (
 
 
 def buildah(*arguments: str) -> str:
-    """What it says on standard output; raises CalledProcessError with its errors shown."""
+    """Standard output of buildah. Raises CalledProcessError with the errors shown."""
     done = subprocess.run([*COMMAND, *arguments], stdout=subprocess.PIPE, text=True, check=True)
     return done.stdout.strip()
 
@@ -33,13 +33,13 @@ def has_image(name: str) -> bool:
 
 
 def described(image: str) -> dict[str, Any]:
-    """The image in Docker's own format, with its configuration and its history."""
+    """The image in Docker's format, with its configuration and history."""
     return json.loads(buildah("inspect", "--type=image", image))
 
 
 def run_command(
     container: str, command: Sequence[str], variables: Mapping[str, str] | None = None
 ) -> list[str]:
-    """The command that runs `command` in a container, as the image's user."""
+    """Command line that runs `command` in a container as the image's user."""
     given = [f"--env={name}={value}" for name, value in (variables or {}).items()]
     return [*COMMAND, "run", "--isolation=chroot", *given, container, "--", *command]

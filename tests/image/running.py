@@ -1,11 +1,10 @@
-"""The image's command in namespaces of its own, with a root that nobody can write.
+"""The image's command in separate namespaces, with a read-only root.
 
-How the root is made read-only: in a mount namespace the container's tree is bound over itself and
-remounted read-only, as an engine does for `--read-only`; buildah binds that into its chroot, and a
-bind of a read-only mount is read-only. Only /data is a volume, and writable; a second time /tmp is
-a file system in memory, as the compose file has it. The network namespace has nothing but loopback,
-so that port 8000 is free and nothing is asked of anybody; the namespace of processes takes all of
-them along when this ends.
+In a mount namespace the container's tree is bound over itself and remounted read-only, as an engine
+does for `--read-only`. buildah binds that into its chroot, and a bind of a read-only mount is
+read-only. Only /data, a volume, is writable; in a second run /tmp is a file system in memory, as in
+the compose file. The network namespace has only loopback, so port 8000 is free and no other host is
+reached. The process namespace ends all processes with this one.
 """
 
 import fcntl
@@ -31,7 +30,7 @@ URL = "http://127.0.0.1:8000"
 WORKERS = 2
 READY_WITHIN_S = 120.0
 STOPPED_WITHIN_S = 30.0
-# What a browser loads, and what describes the API.
+# Files that a browser loads, and the API description.
 PAGES = (
     *("/", "/docs", "/openapi.json", "/static/js/main.js", "/static/dashboard.css"),
     *("/static/vendor/uplot/uPlot.iife.min.js", "/static/vendor/swagger-ui/swagger-ui-bundle.js"),
@@ -42,7 +41,7 @@ MUST_NOT_WRITE = ("/new", "/tmp/new", "/app/new", "/opt/kernels/new", "/usr/loca
 class Running:
     """A container of an image at `root`.
 
-    Its volume, /data, is one that buildah makes and keeps beside the container, writable.
+    buildah creates its volume, /data, outside the container, writable.
     """
 
     def __init__(self, image: str, container: str, root: Path) -> None:
@@ -52,9 +51,9 @@ class Running:
         self.data = volume(container)
 
     def run(self, *command: str, **variables: str) -> tuple[bool, str]:
-        """Whether a command in the container went well, and what it said."""
-        # With a read-only root Debian's buildah breaks down as it tidies up, after the command:
-        # what the command said is whole, and its exit code lost.
+        """Did a command in the container succeed, and its output."""
+        # With a read-only root Debian's buildah fails during clean-up, after the command: the
+        # output is complete, and the exit code is lost.
         told = ["sh", "-c", '"$@" 2>&1 && echo "went well"; true', "sh", *command]
         asked = run_command(self.container, told, variables)
         said = subprocess.run(asked, capture_output=True, text=True).stdout
@@ -62,7 +61,7 @@ class Running:
 
     @contextmanager
     def served(self, **variables: str) -> Iterator[float]:
-        """The image's command until it is healthy, which took so many seconds; ended by SIGTERM."""
+        """Run the image's command; yields the seconds until it is healthy. Ends it by SIGTERM."""
         command = [*self.configuration["Entrypoint"], *self.configuration["Cmd"]]
         started = time.monotonic()
         log = (STORE / "run.log").open("a")
@@ -80,7 +79,7 @@ class Running:
 
 
 def volume(container: str) -> Path:
-    """Where buildah keeps what the image declares as its one volume."""
+    """Folder of the one volume that the image declares."""
     found = json.loads(buildah("inspect", container))["ContainerID"]
     kept = STORE / "images" / "vfs-containers" / found / "userdata" / "buildah-volumes"
     [folder] = kept.iterdir()
@@ -88,26 +87,26 @@ def volume(container: str) -> Path:
 
 
 def first_process_of(user: int) -> int:
-    """The process of a user, in this namespace, that no other one of that user has started."""
+    """The process of a user, in this namespace, whose parent is not of this user."""
     parents = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit() and folder.stat().st_uid == user:
             state, parent, *_ = (folder / "stat").read_text().rsplit(")", 1)[1].split()
-            if state != "Z":  # an orphan that has ended, and that nobody asks for its end
+            if state != "Z":  # not an orphaned zombie
                 parents[int(folder.name)] = int(parent)
     [found] = [process for process, parent in parents.items() if parent not in parents]
     return found
 
 
 def raise_loopback() -> None:
-    """Bring `lo` up, which a new network namespace has down."""
+    """Bring `lo` up; it is down in a new network namespace."""
     up, running, set_flags = 0x1, 0x40, 0x8914
     with socket.socket() as asked:
         fcntl.ioctl(asked, set_flags, struct.pack("16sh14x", b"lo", up | running))
 
 
 def make_read_only(container: str, root: Path) -> None:
-    # The places that buildah mounts at have to be there before: a first run leaves all but one.
+    # buildah's mount points must exist already: a first run creates all but one.
     subprocess.run(run_command(container, ["true"]), check=True)
     (root / "run" / ".containerenv").touch()
     for options in (["--bind", str(root), str(root)], ["-o", "remount,bind,ro", str(root)]):
@@ -125,7 +124,7 @@ def asked(path: str, body: Any = None, method: str = "GET", url: str = URL) -> b
 
 
 def tls(running: Running) -> dict[str, str]:
-    """Settings of a server of several workers that speaks TLS, with a certificate in its volume."""
+    """Settings for several workers with TLS, with a certificate in the volume."""
     made = ["-keyout", str(running.data / "tls.key"), "-out", str(running.data / "tls.crt")]
     kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=here"]
     subprocess.run(["openssl", "req", "-x509", *kind, *made], check=True, capture_output=True)
@@ -137,7 +136,7 @@ def tls(running: Running) -> dict[str, str]:
 
 
 def check_workers(running: Running) -> float:
-    """Several workers behind TLS: healthy, and telling each other what they count."""
+    """Several workers with TLS: healthy, and sharing their counters."""
     with running.served(**tls(running)) as healthy_s:
         told = asked("/metrics", url=URL.replace("http:", "https:")).decode()
         assert f"dualstream_workers {WORKERS}.0" in told, told
@@ -153,7 +152,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def check(running: Running) -> dict[str, Any]:
-    """Start, learn a sample, stop, start again and read it back; what was seen."""
+    """Start, learn a sample, stop, start again and read it back; returns measurements."""
     _, user = running.run("id", "-u")
     assert user == str(running.user) != "0", user
     for path in MUST_NOT_WRITE:

@@ -1,9 +1,9 @@
-"""Replay one schedule and tell all that happens in it: python -m tests.simulation SEED.
+"""Replay one schedule and print everything that happens: python -m tests.simulation SEED.
 
-python -m tests.simulation run        plays seeds and tells which are wrong, what befell them
-                                      and what they cost
-python -m tests.simulation hunt       plants one fault after the other, tells how many seeds it
-                                      takes to find it, and by what, and writes the seed down
+python -m tests.simulation run        runs seeds and prints which fail, their failures and
+                                      their cost
+python -m tests.simulation hunt       plants one fault after the other and prints how many seeds
+                                      find it, and which check does; writes the seed down
 """
 
 import logging

@@ -1,8 +1,8 @@
-"""Whoever asks for a model by its id alone, which may have to be loaded for that.
+"""Requests for a model by its id alone, which may have to load it.
 
-Now and then a process reads the head of a model damaged, as one that has a bad page of the store's
-file in its memory: as long as it loads the model it is told no other head. The store has the true
-one, and whoever appends, or holds the model, is told that.
+Now and then a process reads a damaged head, as a process does that has a bad page of the store's
+file in memory. Until it has loaded the model it gets no other head. The store has the true head,
+and so do all appenders and all processes that have loaded the model.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dualstream.service.journal.protocol import ModelChanged, ModelRecord
-from dualstream.service.models.loader import REMADE_MEANWHILE
+from dualstream.service.models.loader import MAX_RECREATIONS
 from dualstream.service.models.model import Model
 from tests.simulation.log import Log
 
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
     from tests.simulation.world import Worker
 
 MISREADS_EVERY, MISREAD = 5, 0.3
-"""In so many schedules one, and there so often a load, has to do with a damaged head."""
+"""One schedule of N has damaged heads, which this share of its loads read."""
 UNREADABLE_S = 0.01
 """A model that could not be read is left alone so long."""
 
 
 def misread_share(seed: int) -> float:
-    """How often a load is told a damaged head; by the seed, so that chance stays as it is."""
+    """How often a load gets a damaged head. It depends on the seed alone."""
     return MISREAD if seed % MISREADS_EVERY == 1 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Misread:
-    """What a load was told of a log's head, and the chain value that the head has.
+    """The damaged head that a load got, and the chain value of the true head.
 
-    writes   of the log by then
-    beyond   so many records more are told than there are; with 0 it is the chain value that is bad
+    writes   of the log at that time
+    beyond   records that the head has in excess; if 0, the chain value is damaged
     """
 
     told: ModelRecord
@@ -77,20 +77,20 @@ async def found(worker: "Worker", find: Callable[[str], Awaitable[Model]], model
 
 
 def _check_loaded(worker: "Worker", model: Model, bad: Misread) -> None:
-    """Nothing is served of a journal that does not lead to its head, as far as that was told.
+    """Nothing is served from a journal that does not lead to the head that was read.
 
-    Entries that came since lead beyond it.
+    Entries appended since may lead beyond it.
     """
     if model.record is bad.told and bad.is_all_there_was:
         log, told = bad.log, bad.told
         worker.world.notes.problems.append(
-            f"{worker.name} holds {log.id} at {log.seq} {log.chain[:8]}, and was told that the "
+            f"{worker.name} holds {log.id} at {log.seq} {log.chain[:8]}, and read that the "
             f"journal ends at {told.seq} {told.chain[:8]}"
         )
 
 
 def check_not_gone(worker: "Worker", model: Model) -> None:
-    """Whoever has made a model anew has no use for the one before."""
+    """A client that created a model again gets no response from the old one."""
     record, made = model.record, worker.made.get(model.record.id, "")
     if record.incarnation < made:
         problem = f"{worker.name} holds a {record.id} that is gone, and has made another"
@@ -98,11 +98,11 @@ def check_not_gone(worker: "Worker", model: Model) -> None:
 
 
 def _check_remade(worker: "Worker", model_id: str) -> None:
-    """Whoever asked for a model by its id alone asked for any of this id.
+    """A request for a model by its id alone may get any model of this id.
 
-    Each one that is gone may have been on its way into memory once.
+    Each deleted one may have been in the middle of a load once.
     """
     gone = sum(log.id == model_id for log in worker.world.store.gone)
-    if gone <= REMADE_MEANWHILE:
+    if gone <= MAX_RECREATIONS:
         problem = f"{worker.name} found {model_id} remade, {gone} are gone"
         worker.world.notes.problems.append(problem)

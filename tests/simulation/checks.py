@@ -84,7 +84,7 @@ def _undone(world: "World") -> Iterator[str]:
     undone = {tag for tag, is_undone in world.notes.undone.items() if is_undone}
     for log in [*world.store.gone, *world.store.logs.values()]:
         for tag in undone & tags_in([*log.whole, *log.cut]):
-            yield f"{log.id}: the rows {tag} are journalled, of which nothing was said to be done"
+            yield f"{log.id}: the rows {tag} are journalled, but all responses deny it"
 
 
 def _history(log: Log, truth: Truth, acked: Sequence[Acked]) -> list[str]:
@@ -152,7 +152,7 @@ def tags_in(entries: Sequence[Entry]) -> set[int]:
 
 
 def _wholes(log: Log, tags: set[int]) -> Iterator[str]:
-    """Rows that are journalled whole or not at all stand in one entry."""
+    """Rows that are journalled whole or not at all are in one entry."""
     for entry in log.whole:
         _, blocks = decode_merged(entry.body)
         rows = [tag for block in blocks if isinstance(block, Rows) for tag in models.tags_of(block)]
@@ -162,13 +162,13 @@ def _wholes(log: Log, tags: set[int]) -> Iterator[str]:
 
 
 def _keys(truth: Truth) -> list[str]:
-    """Each key stands in the journal once."""
+    """Each key is in the journal once."""
     counts = Counter(header.key for header in truth.headers if header.key is not None)
     return [f"{key!r} is journalled {n} times" for key, n in counts.items() if n > 1]
 
 
 def _answer(log: Log, truth: Truth, acked: Acked) -> list[str]:
-    """What a client was told of its rows or its control is what the journal makes of them."""
+    """The response about rows or a control is what the journal makes of them."""
     placed, receipt = acked.receipt.placed, acked.receipt
     if placed.conflict or placed.duplicate or log.was_cut_below(placed.seq, acked.began):
         return []
@@ -178,17 +178,19 @@ def _answer(log: Log, truth: Truth, acked: Acked) -> list[str]:
             return [f"{log.id}: the control acknowledged at seq {placed.seq} is not there"]
         told, true = receipt.verdict, truth.verdicts[placed.seq]
         if told is None:
-            return [f"{log.id}: nothing was told of what became of the control at {placed.seq}"]
+            return [f"{log.id}: no outcome was returned for the control at {placed.seq}"]
         if (told.refusal, told.rows) != (true.refusal, true.rows):
-            return [f"{log.id}: at seq {placed.seq} {told!r} was told, it is {true!r}"]
+            return [
+                f"{log.id}: at seq {placed.seq} the response was {told!r}, the truth is {true!r}"
+            ]
         return []
     if placed.count != acked.request.part.count:
         return [f"{log.id}: {placed} for {acked.request.part.count} rows"]
     place = slice(placed.first_seq - 1, placed.seq)
     if receipt.scores is not None and not _same(receipt.scores, truth.scores[place]):
-        return [f"{log.id}: other scores were told for {placed}"]
+        return [f"{log.id}: the response has other scores for {placed}"]
     if receipt.losses is not None and not _same(receipt.losses, truth.losses[place]):
-        return [f"{log.id}: other losses were told for {placed}"]
+        return [f"{log.id}: the response has other losses for {placed}"]
     return []
 
 
@@ -215,7 +217,7 @@ def _unlearned(log: Log, last: int, kind: models.Kind) -> list[str]:
 
 
 def held_unclean(world: "World") -> list[str]:
-    """Whoever holds a model as its journal is cleans the store of what was unlearned."""
+    """A process that has loaded a model removes unlearned samples from the store."""
     problems = []
     for log in world.store.logs.values():
         held = [model for worker in world.workers if (model := worker.held(log)) is not None]
@@ -226,7 +228,7 @@ def held_unclean(world: "World") -> list[str]:
 
 
 def left_forked(world: "World") -> Iterator[str]:
-    """Whoever refuses as one that is forked is being rebuilt, or is let go of."""
+    """A replica that refuses as forked is being rebuilt, or was evicted."""
     for worker in world.workers:
         for model in worker.catalog if worker.is_alive else ():
             if model.replica.is_forked and model.is_idle:
@@ -234,7 +236,7 @@ def left_forked(world: "World") -> Iterator[str]:
 
 
 def left_behind(world: "World") -> Iterator[str]:
-    """Whoever follows the journal stands at its end, though nobody asks him for anything."""
+    """Every follower is at the journal's end, though no client sends it anything."""
     for worker in world.workers if world.is_followed else ():
         for model in worker.catalog if worker.is_alive else ():
             log, replica = world.store.logs.get(model.record.id), model.replica
@@ -262,7 +264,7 @@ def _quarantine(log: Log, truth: Truth) -> list[str]:
 def _retained(log: Log, truth: Truth) -> Iterator[str]:
     """Each row whose id is known is the one of its age that the learner retains.
 
-    One may go back to a version of rows that were lost: others stand at their seqs.
+    After a rollback to a version of lost rows, other rows have their seqs.
     """
     has_gone_back = any(control.kind == "rollback" for control in truth.controls.values())
     if not truth.late or (log.cuts and has_gone_back):
@@ -275,9 +277,9 @@ def _retained(log: Log, truth: Truth) -> Iterator[str]:
 
 
 def _audited(log: Log, truth: Truth) -> list[str]:
-    """The log of changes tells of each control that is journalled, once, and of no other.
+    """The audit log has each journalled control once, and no other.
 
-    Of refits it tells of those that somebody asked for.
+    It has the refits that a client requested.
     """
     told = [one.seq for one in log.changes if one.change.action in KINDS]
     controls = [seq for seq, one in truth.controls.items() if one.kind != "refit" or seq in told]
@@ -287,7 +289,7 @@ def _audited(log: Log, truth: Truth) -> list[str]:
 
 
 def _state(name: str, model: Model, log: Log, expected: dict[str, bytes]) -> list[str]:
-    """A worker's replica stands at the journal's end, with the bits of the one learner."""
+    """A worker's replica is at the journal's end and has the bits of the one learner."""
     replica = model.replica
     if (replica.incarnation, replica.seq, replica.chain) != (log.incarnation, log.seq, log.chain):
         return [

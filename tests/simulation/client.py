@@ -1,4 +1,4 @@
-"""Those who ask workers for something, one request after the other, and note what they are told."""
+"""Clients that send one request after the other and record the responses."""
 
 import asyncio
 from random import Random
@@ -29,7 +29,7 @@ class Unforeseen(MemoryError):
 
 
 REFUSALS = (Gone, JournalError, Problem, Unforeseen)
-"""What a client may be told; anything else is a fault of the service."""
+"""Refusals that a client may get; any other is a fault of the service."""
 
 
 class Client:
@@ -164,7 +164,7 @@ class Client:
     async def bring(
         self, model_id: str, worker: "Worker", key: str | None = None, rows: int | None = None
     ) -> None:
-        """New rows, some or so many of them, to this worker."""
+        """Send new rows, some or the given number, to this worker."""
         tag = self._world.new_tag()
         while rows is not None and models.size_of(tag) != rows:
             tag = self._world.new_tag()
@@ -193,9 +193,11 @@ class Client:
                 incarnation, receipt = answer
                 receipt.placed = models.place_of(receipt)
                 is_first = self._world.uses[model_id, key] == 1
-                # Of what the store has forgotten the key tells that it was done.
+                # The key still shows that it was done, though the store has forgotten the outcome.
                 if receipt.placed.duplicate and is_first and not self._world.store.most_nonces:
-                    problem = f"{model_id}: {receipt.placed} under {key}, which nobody else used"
+                    problem = (
+                        f"{model_id}: {receipt.placed} under {key}, which no other request used"
+                    )
                     self._world.notes.problems.append(problem)
                 acked = Acked(model_id, incarnation, tag, request, receipt, began)
                 self._world.notes.acked.append(acked)
@@ -208,7 +210,7 @@ class Client:
     async def ask(
         self, work: "Work", worker: "Worker | None" = None, tag: int | None = None
     ) -> Any:
-        """What some worker answers; None where it refuses or nobody answers."""
+        """Response of some worker; None if it refuses or does not answer."""
         worker = worker or self._chance.choice(self._world.workers)
         began = self._world.scheduler.steps
         reply = worker.ask(work)

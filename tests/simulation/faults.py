@@ -22,16 +22,16 @@ from dualstream.service.journal.protocol import (
     JournalUnavailable,
     Known,
     ModelRecord,
+    NewPendingRow,
     NotHeld,
     OutcomeUnknown,
     Overdue,
     Part,
+    PendingRow,
     Place,
-    Remembered,
     Revision,
     Snapshot,
     StoredCopy,
-    ToRemember,
     Usage,
     Version,
 )
@@ -53,11 +53,11 @@ class Fault(Enum):
     REFUSED = "refused"
     """Nothing is done: JournalUnavailable."""
     LOST = "lost"
-    """Nothing is done, and nobody can tell: OutcomeUnknown."""
+    """Nothing is done, and the caller cannot know: OutcomeUnknown."""
     UNANSWERED = "unanswered"
-    """It is done, and nobody can tell: OutcomeUnknown."""
+    """It is done, and the caller cannot know: OutcomeUnknown."""
     STRAY = "stray"
-    """It is done long after OutcomeUnknown was told."""
+    """It is done long after OutcomeUnknown was raised."""
     LATE = "late"
     """It is done or answered late."""
     TWICE = "twice"
@@ -122,9 +122,9 @@ class Network:
         self.misread = 0.0
 
     def done_at(self, name: str, given: Any, result: Any) -> int:
-        """At which step it was done: of an append that is told once more, when it was at first.
+        """Step at which it was done; for a repeated append, the step of the first one.
 
-        What has befallen the log behind it since, that does not tell.
+        A repeated answer does not show what happened to the log since.
         """
         if name != "append" or result is None:
             return self.scheduler.steps
@@ -132,13 +132,13 @@ class Network:
         return self._appended.setdefault(where, self.scheduler.steps)
 
     def announce(self, model: str, seq: int) -> None:
-        """Tell all who listen of an append; while there are faults, some do not hear of it."""
+        """Notify all subscribers of an append; while there are faults, some do not get it."""
         for listener in self.listeners:
             if not self._rates or self.chance.random() < HEARD:
                 self.scheduler.at(HOP_S * self.chance.random(), listener, Announced(model, seq))
 
     def misreads(self, record: ModelRecord) -> Misread | None:
-        """What a load is told instead of this head, mostly nothing."""
+        """Damaged head that a load gets instead of this one, mostly None."""
         log = self.store.logs.get(record.id)
         if not self.misread or self.chance.random() >= self.misread or log is None:
             return None
@@ -178,18 +178,14 @@ StandsAt = Callable[[str], Place | None]
 class Connection:
     """The journal as one process has it: every call goes over the network.
 
-    `stands_at` tells where the replica of a model stands here, between two groups.
-    `lag_of` tells how long a call, of some model mostly, is on its way beyond what is usual, and
-    its answer.
-    `answered_at` holds, by model, when the last append of records was done whose answer this
-    process saw, and which shows a fork.
-
-    `read_at` holds when the store told last that it has entries behind a seq: by the incarnation
-    and that.
-    `unheld` holds places of a log that the store said it does not hold, or which its head shows to
-    be lost: the incarnation, the place, and when it was asked.
-    `loads` holds the tasks that may load a model for somebody who asked for it, each with the
-    damaged head that it was told last, if it was.
+    `stands_at`    the position of the local replica of a model, between two groups
+    `lag_of`       how much longer than usual a call, mostly of some model, takes in each direction
+    `answered_at`  by model, when the last append was done whose answer this process saw and which
+                   shows a fork
+    `read_at`      when the store last returned entries after a seq, by incarnation and seq
+    `unheld`       positions that the store does not hold, or that its head shows to be lost:
+                   incarnation, position, and time of the request
+    `loads`        tasks that may load a model for a client, with the damaged head each got last
     """
 
     def __init__(
@@ -217,14 +213,14 @@ class Connection:
                 return
             if held is not None and isinstance(told.exception(), NotHeld):
                 self.unheld.append((incarnation, held, asked))
-            # What moves a cursor alone is not held against a replica.
+            # An append that only moves a cursor is not compared with a replica.
             if not parts or told.exception() is not None:
                 return
             appended, at = answer.result()
             if appended.entries or not appended.more:  # else all that it tells is to read
                 self.answered_at[incarnation] = max(at, self.answered_at.get(incarnation, 0))
 
-        told.add_done_callback(see)  # just before whoever waits for it is called back
+        told.add_done_callback(see)  # just before its waiter is called back
         answer.add_done_callback(lambda _: _pass_on(answer, told))
         return told
 
@@ -246,7 +242,7 @@ class Connection:
         return (await self._call(_WRITE, "claim_identity", mine))[0]
 
     async def identity(self) -> str | None:
-        """At once: nobody takes the store over here, and nothing befalls who only looks at that."""
+        """Immediate: no process adopts the store here, and a read of the identity never fails."""
         return self._network.store.identity
 
     async def adopt_identity(self, mine: str) -> None:
@@ -322,13 +318,13 @@ class Connection:
     ) -> "list[Known | None]":
         return (await self._call(_READ, "known", model, incarnation, tuple(keys)))[0]
 
-    async def remember(self, model: str, incarnation: str, rows: Sequence[ToRemember]) -> int:
+    async def remember(self, model: str, incarnation: str, rows: Sequence[NewPendingRow]) -> int:
         count: int = (await self._call(_WRITE, "remember", model, incarnation, tuple(rows)))[0]
         return count
 
     async def remembered(
         self, model: str, incarnation: str, keys: Sequence[bytes]
-    ) -> "list[Remembered | None]":
+    ) -> "list[PendingRow | None]":
         return (await self._call(_READ, "remembered", model, incarnation, tuple(keys)))[0]
 
     async def awaiting_labels(self) -> "list[AwaitingLabels]":
@@ -527,7 +523,7 @@ def _short(value: Any) -> str:
 
 
 def _pass_on(answer: "asyncio.Future[Any]", told: "asyncio.Future[Any]") -> None:
-    """Tell what a call was answered, without the step, unless nobody waits any more."""
+    """Pass on an answer, without the step, unless the waiter is gone."""
     if told.cancelled():
         return
     error = answer.exception()

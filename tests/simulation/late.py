@@ -1,7 +1,7 @@
-"""Labels that come later: rows are predicted and remembered, then labelled, some twice.
+"""Late labels: rows are predicted and kept pending, then labelled, some twice.
 
-What the workers served and promised is noted here; at the end each row that the journal has with
-its label is held against it.
+What the workers served and promised is recorded here. At the end it is compared with each row that
+the journal has with its label.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ Row = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a client was told of one label: at which seq it stands, or why it does not."""
+    """Response about one label: the seq of its row, or why it was not learned."""
 
     row: Row
     y: float
@@ -54,7 +54,7 @@ class Told:
 
 
 class LateNotes:
-    """What workers have served and promised, and what was told of labels."""
+    """What workers served and promised, and the responses about labels."""
 
     def __init__(self) -> None:
         self.served: defaultdict[Row, set[tuple[int, float]]] = defaultdict(set)
@@ -136,7 +136,7 @@ async def label_both(worker: "Worker", model_id: str, tags: tuple[int, int]) -> 
     missed = [*told.unknown, *told.expired]
     is_behind = any(at > seq for _, at in left)
     if len(told.journalled) != count or count + len(left) + len(missed) != 2 or is_behind:
-        problem = f"{worker.name} tells of the labels {tags} up to {seq}: {told}"
+        problem = f"{worker.name} reports the labels {tags} up to {seq}: {told}"
         worker.world.notes.problems.append(problem)
 
 
@@ -221,7 +221,7 @@ def late_rows(rows: Rows, first_seq: int) -> Iterator[tuple[int, LateRow]]:
 
 
 def late_problems(log: Log, late: LateNotes, rows: Mapping[int, LateRow]) -> Iterator[str]:
-    """Rows whose labels came late are as they were served, and stand where it was told.
+    """Rows with late labels are as they were served and at the seq in the response.
 
     rows   all that the journal has, by seq
     """

@@ -1,20 +1,20 @@
-"""A model's log in memory: what the contract tells of it, and what a test wants to know beside.
+"""A model's log in memory: the journal's contract, with extra information for tests.
 
-What a write did is kept as an operation, so that a failover to a copy that was behind takes the
-last ones away: entries, nonces, keys and cursors together.
+Each write is kept as an operation, so that a failover to an older copy removes the last ones:
+entries, nonces, keys and cursors together.
 """
 
 from dataclasses import dataclass, field
 
 from dualstream.service.journal.chain import next_chain
-from dualstream.service.journal.deduplicate import Known, Left
+from dualstream.service.journal.deduplicate import Known, SkippedPart
 from dualstream.service.journal.protocol import (
     Audited,
     CursorMove,
     Entry,
     ModelRecord,
+    PendingRow,
     Place,
-    Remembered,
     Snapshot,
     Version,
 )
@@ -26,23 +26,23 @@ class Operation:
 
     nonce: bytes
     known: int
-    """Up to where whoever sent it first knew the log."""
+    """The position up to which its first sender knew the log."""
     before: int
     seq: int
     previous: str
     chain: str
-    left: list[Left]
+    left: list[SkippedPart]
     keys: dict[bytes, Known]
     cursor: CursorMove | None
     entry: Entry | None
-    let_go: dict[bytes, Remembered]
+    let_go: dict[bytes, PendingRow]
     """Rows whose labels came."""
     change: Audited | None = None
 
 
 @dataclass(slots=True)
 class Log:
-    """A model: what the contract tells of it, and what a test wants to know beside that."""
+    """One model: the journal's contract, with extra information for tests."""
 
     id: str
     incarnation: str
@@ -82,7 +82,7 @@ class Log:
     """Copies by their digests."""
     ever_stored: dict[str, bytes] = field(default_factory=dict)
     versions: dict[str, Version] = field(default_factory=dict)
-    waits: dict[bytes, Remembered] = field(default_factory=dict)
+    waits: dict[bytes, PendingRow] = field(default_factory=dict)
     """Rows that wait for their labels, and those that have waited too long."""
     changes: list[Audited] = field(default_factory=list)
     uses: dict[int, str] = field(default_factory=dict)
@@ -103,10 +103,9 @@ class Log:
         return any(step >= since and kept < seq for step, kept in self.cuts)
 
     def lose(self, count: int, now: int, with_snapshots: bool) -> None:
-        """Lose the last operations, and the snapshots that stand on them or not.
+        """Lose the last operations, and maybe the snapshots after them.
 
-        Where the log was trimmed, not further than a snapshot stands that is good: nobody could
-        make the model again.
+        If the log was trimmed, stop at a good snapshot: otherwise no process can load the model.
         """
         if self.trimmed and not self.good:
             return
@@ -157,7 +156,7 @@ class Log:
 
     @property
     def good(self) -> set[int]:
-        """The seqs of the snapshots that the log holds and nobody has changed."""
+        """Seqs of the snapshots that the log holds and that were not damaged."""
         return {kept.seq for kept in self.snapshots if self.holds(kept)} - self.spoiled
 
     def holds(self, place: Snapshot | Place) -> bool:

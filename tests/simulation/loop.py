@@ -14,17 +14,17 @@ from typing import Any
 
 MAX_STEPS = 50_000
 WAITS = 0.2
-"""How often time passes although somebody could go on."""
+"""How often time passes although some task is ready."""
 THREAD_S = (0.001, 0.001, 0.02)
 """What a thread's work takes at most, in some schedules more than in others."""
 
 
 class Gone(Exception):
-    """The worker died, or the client left: nobody will ever answer."""
+    """The worker died or the client left: no answer will come."""
 
 
 class Stuck(Exception):
-    """Nobody can go on, or everybody does for ever."""
+    """No task is ready, or tasks run for ever."""
 
 
 class Scheduler:
@@ -69,7 +69,7 @@ class Scheduler:
             elif events:
                 self._pass_time()
             else:
-                raise Stuck("nobody can go on")
+                raise Stuck("no task can continue")
 
     def _pass_time(self) -> None:
         self.now, _, callback, args = heapq.heappop(self._events)
@@ -124,7 +124,7 @@ class Loop(asyncio.AbstractEventLoop):
         self.scheduler.loops.remove(self)
 
     def failed_tasks(self) -> list[BaseException]:
-        """The errors that nobody looked at."""
+        """Errors that no task has awaited."""
         return [
             task.exception()  # type: ignore[misc]
             for task in self.tasks
@@ -160,7 +160,7 @@ class Loop(asyncio.AbstractEventLoop):
         return task
 
     def run_in_executor(self, executor: Any, function: Any, *args: Any) -> Any:
-        """A thread's work is done in one piece, some time later, whoever waits for it or not."""
+        """The thread's work is done in one piece, some time later, also if its waiter is gone."""
         future = self.create_future()
         delay = self.scheduler.chance.random() * self.scheduler.thread_s
         self.scheduler.at(delay, self._in_thread, future, function, args)

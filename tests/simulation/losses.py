@@ -1,8 +1,8 @@
-"""How many records each process counts as lost: not more than there were, and not fewer.
+"""Records that each process counts as lost: not more than were lost, and not fewer.
 
-What a process has counted is compared with what it showed to have: whoever acknowledges or predicts
-tells by its chain value which entries it has applied. Where those are lost and it lives on, it has
-counted them by the time that it stands at the journal's end again.
+The count of a process is compared with what it had applied. Acknowledgements and predictions show
+by their chain value which entries it had. If those are lost and the process lives on, it has
+counted them by the time it is at the journal's end again.
 """
 
 from collections import Counter, defaultdict
@@ -17,12 +17,11 @@ if TYPE_CHECKING:
     from tests.simulation.world import Worker, World
 
 COUNTED = KEPT_OUTSIDE - 1
-"""Of so many entries each record is counted: of a model out of memory the places of these are kept,
-and the one before them."""
+"""Number of entries of which each record is counted: those remembered of an evicted model."""
 
 
 class LossNotes:
-    """What each process counted, and where it stood meanwhile."""
+    """What each process counted, and its positions in that time."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -35,7 +34,7 @@ class LossNotes:
         self._stood[worker.name, worker.began, log.incarnation].add(chain)
 
     def problems(self, world: "World") -> Iterator[str]:
-        """Once all is quiet, and each process stands at each journal's end."""
+        """At the end, when each process is at each journal's end."""
         cut = Counter[str]()
         for log in [*self._store.gone, *self._store.logs.values()]:
             cut[log.id] += sum(entry.seq + 1 - entry.first_seq for entry in log.cut)
@@ -53,10 +52,10 @@ class LossNotes:
 
 
 def least_lost(log: Log, stood: set[str]) -> int:
-    """The records that whoever stood at these chain values has to have counted as lost.
+    """The least number of records that a process with these chain values must count as lost.
 
-    Not those up to a snapshot's seq: who is read from a snapshot has not come by what is before it,
-    and who is overtaken by one cannot tell. Of more entries than are remembered, some.
+    Records up to a snapshot's seq do not count: a replica loaded from a snapshot has not applied
+    them, and a replica overtaken by one cannot know. Of more entries than are remembered, some do.
     """
     sizes: dict[str, int] = {}
     for chain in stood:

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 LAG_S = 0.04
 """A call that something is aimed at may be on its way so long."""
 FAILS_EVERY, FAILS = 23, 0.1
-"""In one of so many schedules this share of what is learned fails in the midst of a row."""
+"""One schedule of N has this share of learned slices fail in the middle of a row."""
 MAKING_S = 0.02
 """A refit or a rollback is made in about that time."""
 AIMED, HITS, MAX_HITS = 0.5, 0.8, 3
-"""In so many schedules something is aimed at calls, at so many of these, and at no more."""
+"""Share of schedules with failures aimed at calls, share of these calls, and the maximum."""
 
 LearnRows = Callable[[Replica, Batch, int], Outcome]
 
@@ -112,7 +112,7 @@ class Misfortune:
         return lags
 
     def fail_rows(self, times: int) -> None:
-        """So many of the next rows that are learned fail."""
+        """The next rows that are learned fail, this number of them."""
         self._failing = times
 
     def learn_rows(self, true: "LearnRows", replica: Replica, batch: Batch, seq: int) -> Outcome:
@@ -131,7 +131,7 @@ class Misfortune:
             worker.boot()
 
     def _aims(self) -> Sequence[tuple[str, Callable[["Worker", str], None]]]:
-        """Calls, and what may befall whoever makes them: mostly what is about such models."""
+        """Calls, and what may happen to their callers: mostly calls about these kinds of models."""
         kinds = [self._world.kind_of(model_id) for model_id in self._world._kinds]
         if self._chance.random() < 0.3:
             pass
@@ -227,7 +227,7 @@ class Misfortune:
         self._go_down()
 
     def _cut_off(self, worker: "Worker", model_id: str) -> None:
-        """What is being sent is done, and nobody hears of it before he gives up."""
+        """What is being sent is done, but its sender gives up before it gets the answer."""
         self._world.network.next = Fault.UNANSWERED
         self._at(2 * HOP_S, self._go_down)
 
@@ -248,7 +248,7 @@ class Misfortune:
             worker, first = first or self._some_worker(), None
             self._world.tell(f"{worker.name} makes {model_id} again")
             reply = worker.ask(lambda worker: worker.remake(model_id))
-            if self._chance.random() < 0.5:  # whoever asked has no patience
+            if self._chance.random() < 0.5:  # the caller does not wait long
                 self._at(self._chance.random() * 0.02, worker.leave, reply)
             try:
                 return await reply

@@ -54,7 +54,7 @@ ALARM |= {"every": 1, "patience": 1, "after": 2, "history": 4}
 """It trips over nearly nothing."""
 GUARDED = STEPS | {"guard": ALARM}
 PATIENT = STEPS | {"guard": ALARM | {"patience": 6}}
-"""Something is wrong with it for so long that snapshots are written meanwhile."""
+"""Wrong data lasts so long that snapshots are written during it."""
 
 
 class Kind:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import isclose
 from typing import TYPE_CHECKING, Any
 
-from dualstream.service.jobs.reference_optimum import Found, References, _solve
+from dualstream.service.jobs.reference_optimum import Reference, References, _solve
 from dualstream.service.journal.protocol import JournalUnavailable
 from dualstream.service.models.model import Model
 from dualstream.service.replica.receipts import OutcomeForgotten, Receipt
@@ -42,7 +42,7 @@ class Notes:
         self.settled: list[tuple[str, Model]] = []
         self.late = LateNotes()
         self.undone: dict[int, bool] = {}
-        """Of tags: whether all that was told of them is that nothing was done."""
+        """By tag: whether every response about it says that nothing was done."""
         self.losses = LossNotes(store)
         self.wholes: list[tuple[str, int]] = []
         """The tags of rows that are learned whole or not at all, by their models."""
@@ -51,7 +51,7 @@ class Notes:
         self._scores: dict[Hashable, bytes] = {}
 
     def saw_answer(self, worker: "Worker", model: Model, receipt: Receipt, began: int) -> None:
-        """At an answer the replica holds what it acknowledges, and tells what learning it did."""
+        """At an answer the replica has learned what it acknowledges, with that outcome."""
         replica, placed = model.replica, receipt.placed
         log = self.log_of(model)
         if log is None or placed.conflict:
@@ -71,9 +71,9 @@ class Notes:
     def saw_learned(
         self, worker: "Worker", model: Model, request: AnyRequest, receipt: Receipt
     ) -> None:
-        """The replica has learned what it acknowledges, and no others that stand there since.
+        """The replica has learned what it acknowledges, and no other rows with these seqs.
 
-        As far as it can know: of what lies before the snapshot that it came by it does not.
+        This holds as far as it can know, which excludes entries before the snapshot that it loaded.
         """
         log, placed, replica = self.log_of(model), receipt.placed, model.replica
         if log is None or not log.cuts or not isinstance(request, Request):
@@ -84,15 +84,17 @@ class Notes:
             return
         entry = log.leading_to(replica.chain, placed.seq)
         if entry is not None and request.part.body not in entry.body:
-            self.problems.append(f"{worker.name} acknowledged {placed}, others stand there")
+            self.problems.append(
+                f"{worker.name} acknowledged {placed}, but other records are there"
+            )
 
-    def saw_reference(self, worker: "Worker", model: Model, found: Found) -> None:
+    def saw_reference(self, worker: "Worker", model: Model, found: Reference) -> None:
         """An optimum is of a window that the replica has had, and of that where it still stands."""
-        replica, told = model.replica, f"{worker.name} tells of {model.record.id} {found.place}"
+        replica, told = model.replica, f"{worker.name} reports {model.record.id} {found.place}"
         if not model.committer.is_idle or replica.is_forked:
             return  # it may be half way through some rows
-        if not replica.trail.came_by(found.place.seq, found.place.chain):
-            self.problems.append(f"{told}, and stands at {replica.place}")
+        if not replica.trail.includes(found.place.seq, found.place.chain):
+            self.problems.append(f"{told}, but is at {replica.place}")
         elif found.place == replica.place and not model.job(References)._is_ending:
             losses = replica.losses.last(len(replica.losses))
             again = _solve(found.place, problems_of(replica.learner), losses, lambda: False)
@@ -101,17 +103,18 @@ class Notes:
                 self.problems.append(f"{told}: {found.lower}, it is {again.lower}")
 
     def saw_forgotten(self, refusal: OutcomeForgotten, began: int) -> None:
-        """Nobody has as many controls as there are verdicts kept of: one is known, or was lost."""
+        """No model has as many controls as outcomes are kept: an outcome is kept, or was lost."""
         if not any(log.was_cut_below(refusal.seq, began) for log in self._store.logs.values()):
             self.problems.append(f"nothing was lost, and told is: {refusal!r}")
 
     def saw_what_came_of(
         self, worker: "Worker", model: Model, receipt: Receipt, stood: str, began: int
     ) -> None:
-        """Whoever stands right before the entry that his append makes tells what came of it.
+        """A replica that is right before the entry of its own append reports its outcome.
 
-        Nothing can come between, a snapshot neither: he has all that it takes to learn it. But an
-        answer that comes once the entry has been trimmed says no more than where it was.
+        Nothing can come between, not even a snapshot: the replica has all that it needs to learn
+        the entry. But an answer that arrives once the entry has been trimmed only holds its
+        position.
         """
         log, placed = self.log_of(model), receipt.placed
         if log is None or receipt.scores is not None or receipt.verdict is not None:
@@ -123,7 +126,7 @@ class Notes:
         (entry,) = (one for one in log.entries if one.first_seq <= placed.seq <= one.seq)
         done = log.nonces[entry.nonce]
         if log.before[entry.chain] == stood and done.known == done.before and not done.left:
-            self.problems.append(f"{worker.name} does not tell what came of {placed}")
+            self.problems.append(f"{worker.name} does not return the outcome of {placed}")
 
     def ended(self, model: Model) -> int:
         """How often the end of the model's log has become another one."""
@@ -131,18 +134,18 @@ class Notes:
         return 0 if log is None else len(log.ends)
 
     def saw_refresh(self, worker: "Worker", model: Model, ended: int) -> None:
-        """Whoever has refreshed stands where the journal ended since he began."""
+        """After a refresh a replica is where the journal ended at some moment since its start."""
         log, replica = self.log_of(model), model.replica
         if log is not None and replica.chain not in log.ends[max(0, ended - 1) :]:
             self.problems.append(
-                f"{worker.name} has refreshed {log.id} and stands at {replica.seq} "
+                f"{worker.name} has refreshed {log.id} and is at {replica.seq} "
                 f"{replica.chain[:8]}, where it has not ended since"
             )
 
     def saw_acknowledged(
         self, model: Model, tag: int, request: AnyRequest, receipt: Receipt, began: int
     ) -> None:
-        """A client is told where its rows stand."""
+        """A client gets the position of its rows."""
         record = model.record
         self.acked.append(Acked(record.id, record.incarnation, tag, request, receipt, began))
 

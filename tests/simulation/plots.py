@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import Work, Worker, World
 
 EVERY = 5
-"""So many schedules, and one of them has a plot; by the seed, so that chance stays as it is."""
+"""One schedule of this many has a plot. It depends on the seed alone."""
 SNAPSHOT_EVERY = 3
 """In those."""
 SENT_LATE, ANSWERED_LATE = (0.08, 0.0), (0.0, 0.08)
@@ -41,7 +41,7 @@ SENT_AND_ANSWERED_LATE = (0.08, 0.4)
 SENT_CLEANED = (10.0, 0.0)
 """What an unlearning leaves behind is cleaned up before."""
 ANSWERED_CLEAN = (0.0, 1.5)
-"""What an unlearning leaves behind is cleaned up meanwhile."""
+"""The remains of an unlearned sample are removed in the same time."""
 MOMENT_S = 0.004
 AWHILE_S = 0.03
 MANY = 8
@@ -79,7 +79,7 @@ class Stage:
         await asyncio.sleep(self.world.chance.random() * at_most_s)
 
     def begin(self, work: Awaitable[None]) -> "asyncio.Task[None]":
-        """Let somebody do this meanwhile."""
+        """Start this and do not wait for it."""
 
         async def done() -> None:
             await work
@@ -98,7 +98,7 @@ class Stage:
         self._misfortune.meet(by or self.worker, call, self.model_id, lags, fault, times)
 
     def fail_rows(self, times: int = 1) -> None:
-        """The next rows that are learned, by whomever, fail in the midst."""
+        """The next rows that are learned, by any worker, fail in the middle."""
         self._misfortune.fail_rows(times)
 
     def refuse_snapshots(self) -> None:
@@ -118,7 +118,7 @@ class Stage:
         await self.client.ask(work, worker)
 
     async def bring(self, worker: "Worker", times: int = 1, rows: int | None = None) -> None:
-        """Let the worker learn some rows, or so many, so many times."""
+        """Send the worker some rows, or this number of them, this number of times."""
         for _ in range(times):
             await self.client.bring(self.model_id, worker, rows=rows)
 
@@ -142,7 +142,7 @@ class Stage:
 
 
 async def all_leave(on: Stage) -> None:
-    """Whoever waits for a turn that somebody else has hangs up, and the model is deleted then."""
+    """All clients that wait for the lock leave, and then the model is deleted."""
     await on.ask(lambda worker: worker.predict(on.model_id, 0), on.worker)
     on.meet("get", ANSWERED_LATE)
     refresh = on.begin(on.ask(lambda worker: worker.refresh(on.model_id), on.worker))
@@ -215,9 +215,9 @@ async def back_to_what_is_lost(on: Stage) -> None:
 
 
 async def late_alarm(on: Stage) -> None:
-    """The journal is trimmed on the word of one who has not seen what another one's alarm is of.
+    """The journal is trimmed by a worker that has not seen the rows that trip another's guard.
 
-    And somebody goes back to a state from about then, which may have tripped already.
+    A client also rolls back to a state from about that time, which may have tripped already.
     """
     on.meet("trim", (2 * AWHILE_S, 0.0), times=2)
     await on.bring(on.worker, 6, rows=1)
@@ -264,7 +264,7 @@ async def head_lost(on: Stage) -> None:
 
 
 async def succeeded(on: Stage) -> None:
-    """A model cannot be rebuilt, is loaded anew, and goes on with rows that it was given before."""
+    """A rebuild fails; the model is loaded again and resumes with rows from before."""
     await on.bring(on.worker, 2)
     on.lose_from(1)
     on.meet("append", ANSWERED_LATE, times=2)
@@ -348,7 +348,7 @@ async def reference_lost(on: Stage) -> None:
 
 
 async def forgotten(on: Stage) -> None:
-    """Of an append nobody hears that it is done; others come before it is asked for again."""
+    """The answer to an append is lost; other appends come before it is repeated."""
     for _ in range(MANY):
         on.meet("append", fault=Fault.UNANSWERED)
         rows = on.begin(on.bring(on.worker))
@@ -443,7 +443,7 @@ RARE = (
     (67, Plot(whole_in_conflict)),
     (71, Plot(labels_repeated, DUALS)),
 )
-"""So many of the other schedules, and one of them has this plot."""
+"""One of this many of the other schedules has this plot."""
 
 
 def plot_of(seed: int) -> Plot | None:

@@ -1,8 +1,7 @@
-"""Refits: computed by one worker, taken over by another, entered by the first result.
+"""Refits: computed by one worker, resumed by another, journalled by the first result.
 
-Some are asked for, others fall due by themselves. Those who compute tell of it each BEAT_S; whoever
-has not told for LOST_MS, which may be a worker that only had no turn, counts as lost, so that two
-of them compute the same.
+Some are requested, others fall due. The computing worker reports every BEAT_S. One that has not
+reported for LOST_MS counts as lost, even if it only had to wait. Then two workers compute the same.
 """
 
 import asyncio
@@ -34,7 +33,7 @@ ENDED = {"done", "superseded", "refused"}
 
 
 async def refit_all(world: "World") -> None:
-    """Let some worker come by at models that are refitted by themselves, when all is quiet."""
+    """At the end, some worker looks for models that are due for a refit."""
     for model_id in world._kinds:
         if world.kind_of(model_id).is_refitted:
             for worker in world.workers:
@@ -48,7 +47,7 @@ async def refit_all(world: "World") -> None:
 
 
 async def _die_over(world: "World", model_id: str) -> None:
-    """Let a worker come by, and crash at some moment after."""
+    """A worker looks for due refits and crashes at some moment after."""
     worker = world.chance.choice(world.workers)
     reply = worker.ask(lambda worker: _come_by(worker, model_id))
     await asyncio.sleep(world.chance.random() * DIES_S)
@@ -101,9 +100,9 @@ def refit_problems(
     verdicts: Mapping[int, ControlOutcome],
     windows: Mapping[int, Problems],
 ) -> Iterator[str]:
-    """No two results of one refit entered, and what is told of it is in the journal.
+    """No two results of one refit are journalled, and every reported result is.
 
-    windows   by seq what is refitted there, of the records that the journal has
+    windows   by seq, what is refitted there, of the records that the journal has
     """
     stored = log.cursors.get(CURSOR)
     jobs = [] if stored is None else msgspec.json.decode(stored, type=list[RefitJob])
@@ -132,7 +131,7 @@ def refit_problems(
             "superseded": at in refits and not is_own,
         }
         if not is_true.get(job.status, True):
-            yield f"{log.id}: the refit {job.job} is told as {job.status} at {at}: {refits}"
+            yield f"{log.id}: the refit {job.job} is reported as {job.status} at {at}: {refits}"
 
 
 def _is_of(log: Log, control: Control, windows: Mapping[int, Problems]) -> bool:

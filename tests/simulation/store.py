@@ -6,9 +6,9 @@ from math import inf
 
 import msgspec
 
-from dualstream.service.journal.audit import Where
+from dualstream.service.journal.audit import AuditPosition
 from dualstream.service.journal.chain import first_chain, next_chain
-from dualstream.service.journal.deduplicate import Known, Sorting, check_parts, placed
+from dualstream.service.journal.deduplicate import Deduplication, Known, check_parts, placed
 from dualstream.service.journal.input_streams import InputMove
 from dualstream.service.journal.protocol import (
     ENTRY_BYTES,
@@ -25,16 +25,16 @@ from dualstream.service.journal.protocol import (
     Head,
     ModelChanged,
     ModelRecord,
+    NewPendingRow,
     NonceForgotten,
     NotHeld,
     Overdue,
     Part,
+    PendingRow,
     Place,
-    Remembered,
     Revision,
     Snapshot,
     StoredCopy,
-    ToRemember,
     Trimmed,
     UnknownCopy,
     UnknownModel,
@@ -50,8 +50,8 @@ KEPT_SNAPSHOTS = 2
 class Store:
     """All models. `answer_bytes` bounds the entries of an answer: a small one makes many pages.
 
-    clock, remember_s   in seconds: a row without a default label waits so long for its label
-    most_nonces         so many are kept, the last ones of each model
+    clock, remember_s   in seconds: how long a row without a default label waits for its label
+    most_nonces         number of nonces that are kept for each model
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Store:
             raise ModelChanged(model)
         log = self.logs[model]
         if at not in (None, Place(log.seq, log.chain)):
-            raise Conflict(f"model {model!r} stands at seq {log.seq} {log.chain[:8]}")
+            raise Conflict(f"model {model!r} is at seq {log.seq} {log.chain[:8]}")
         self._keep(log, log.seq, change)
         self.gone.append(self.logs.pop(model))
 
@@ -187,8 +187,8 @@ class Store:
             stands = log.cursors.get(cursor.name)
             if stands != cursor.expected:
                 raise CursorMoved(cursor.name, stands)
-        sorting = Sorting(log.seq)
-        sorting.sort(parts, log.keys.get)
+        sorting = Deduplication(log.seq)
+        sorting.process(parts, log.keys.get)
         if held is not None and sorting.seq > log.seq and not log.holds(held):
             raise NotHeld(log.id, held.seq, held.chain)
         if copy is not None and sorting.seq > log.seq:
@@ -213,7 +213,7 @@ class Store:
             sorting.seq,
             log.chain,
             chain,
-            sorting.left,
+            sorting.skipped,
             sorting.keys,
             cursor,
             entry,
@@ -229,7 +229,7 @@ class Store:
         if change is None:
             return None
         self._changes += 1
-        where = Where(_ms(self._clock()), self._changes, log.id)
+        where = AuditPosition(_ms(self._clock()), self._changes, log.id)
         which = (str(where), where.time_ms, log.id, log.incarnation, seq)
         log.changes.append(Audited(*which, change))
         return log.changes[-1]
@@ -238,8 +238,10 @@ class Store:
         self, model: str | None = None, after: str | None = None, limit: int = 100
     ) -> "list[Audited]":
         logs = [log for log in (*self.gone, *self.logs.values()) if model in (None, log.id)]
-        changes = [(Where.read(one.place).number, one) for log in logs for one in log.changes]
-        start = Where.read(after).number
+        changes = [
+            (AuditPosition.read(one.place).number, one) for log in logs for one in log.changes
+        ]
+        start = AuditPosition.read(after).number
         return [one for number, one in sorted(changes, key=_first) if number > start][:limit]
 
     def _between(
@@ -330,7 +332,7 @@ class Store:
     def snapshots_drop(self, model: str, incarnation: str, before: int) -> None:
         log = self.log(model, incarnation)
         if not any(kept.seq >= before for kept in self._held(log)):
-            raise Conflict(f"the log of {model!r} holds no snapshot from seq {before} on")
+            raise Conflict(f"the log of {model!r} contains no snapshot from seq {before} on")
         log.snapshots = [kept for kept in log.snapshots if kept.seq >= before]
 
     def copies(
@@ -353,7 +355,7 @@ class Store:
     def copy_delete(self, model: str, incarnation: str, digest: str) -> None:
         log = self.log(model, incarnation)
         if digest in log.named:
-            raise Conflict(f"a version or a kept record of {model!r} names the copy {digest}")
+            raise Conflict(f"a version or a kept record of {model!r} refers to the copy {digest}")
         log.stored.pop(digest, None)
 
     def version_put(
@@ -362,7 +364,7 @@ class Store:
         log = self.log(model, incarnation)
         known = log.versions.get(version.name)
         if known is not None and known.digest != version.digest:
-            raise Conflict(f"version {version.name!r} of {model!r} is another state")
+            raise Conflict(f"version {version.name!r} of {model!r} already names another state")
         if known is not None:
             return known, False
         place = Place(version.seq, version.chain)
@@ -394,11 +396,11 @@ class Store:
         return known is not None
 
     def _collect(self, log: Log, digest: str) -> None:
-        """Let go of a copy unless it is named."""
+        """Delete a copy that nothing names."""
         if digest not in log.named:
             log.stored.pop(digest, None)
 
-    def remember(self, model: str, incarnation: str, rows: Sequence[ToRemember]) -> int:
+    def remember(self, model: str, incarnation: str, rows: Sequence[NewPendingRow]) -> int:
         log, now = self.log(model, incarnation), self._clock()
         latest = {row.key: row for row in rows}
         for key in latest.keys() & log.keys.keys():
@@ -407,17 +409,17 @@ class Store:
         for row in latest.values():
             wait_s = row.wait_s if row.default else self._remember_s
             due_ms = _ms(now + wait_s)
-            log.waits[row.key] = Remembered(row.key, row.body, row.default, _ms(now), due_ms)
+            log.waits[row.key] = PendingRow(row.key, row.body, row.default, _ms(now), due_ms)
         return len(latest)
 
     def remembered(
         self, model: str, incarnation: str, keys: Sequence[bytes]
-    ) -> "list[Remembered | None]":
+    ) -> "list[PendingRow | None]":
         log = self.log(model, incarnation)
         found = [log.waits.get(key) for key in keys]
         return [None if row is None else self._as_found(row) for row in found]
 
-    def _as_found(self, row: Remembered) -> Remembered:
+    def _as_found(self, row: PendingRow) -> PendingRow:
         now_ms = _ms(self._clock())
         age_s = (now_ms - row.time_ms) / 1000
         body = row.body if row.default or row.due_ms > now_ms else b""
@@ -448,7 +450,7 @@ class Store:
                 expired += 1
         return Overdue([row for *_, row in due if row.default][:limit], expired)
 
-    def _is_due(self, row: Remembered) -> bool:
+    def _is_due(self, row: PendingRow) -> bool:
         return row.due_ms <= _ms(self._clock())
 
     def lease(self, bucket: str, rate: int, needed: int, most: int) -> Lease:

@@ -1,6 +1,6 @@
 """Planted faults are found by schedules that `make test` runs.
 
-`python -m tests.simulation hunt` tells how many seeds each takes, and writes them down.
+`python -m tests.simulation hunt` prints how many seeds find each, and writes the seeds down.
 """
 
 import gc
@@ -19,7 +19,7 @@ from tests.simulation.world import play
 
 @pytest.fixture(autouse=True, scope="module")
 def quiet() -> Iterator[None]:
-    """To the end: what a planted fault has left behind is told of when it is collected."""
+    """Runs to the end: errors left by a planted fault are reported when they are collected."""
     logging.disable(logging.CRITICAL)
     yield
     gc.collect()
@@ -32,7 +32,7 @@ def is_wrong(seed: int) -> bool:
 
 @pytest.mark.parametrize("name", BUGS)
 def test_planted_fault_is_found(name: str):
-    """By its seed; where a change has moved the seeds and nobody has hunted since, by another."""
+    """By its seed, or by another one if a change moved the seeds since the last hunt."""
     with BUGS[name].planted():
         assert any(is_wrong(seed) for seed in (FIRST[name], *range(SCHEDULES)))
 

@@ -84,7 +84,7 @@ def test_a_refresh_looks_again_where_the_head_was_lost_before_it_was_read(is_pla
     bug = BUGS["head lost before it is read"]
     with bug.planted() if is_planted else contextlib.nullcontext():
         replica, log, store = loaded(0)
-        append(store, log)  # which the head tells of, and nobody reads
+        append(store, log)  # which the head counts but no entry holds
         journal = LosingAfterItsHead(store, log, 1)
         asyncio.run(Committer(journal, replica, 1.0).refresh())  # type: ignore[arg-type]
     assert ((replica.seq, replica.chain) == (log.seq, log.chain)) is not is_planted

@@ -53,7 +53,7 @@ def test_invariants_hold_in_every_schedule(case: int, told: Path):
     (told / f"{case}.writing").write_text(json.dumps(happened))
     (told / f"{case}.writing").rename(told / f"{case}.json")
     cases = list(told.glob("*.json"))
-    if len(cases) == CASES:  # whoever comes last
+    if len(cases) == CASES:  # the last one to arrive
         total = sum((Counter(json.loads(path.read_text())) for path in cases), Counter())
         assert {fault: n for fault in Fault if (n := total[fault.value]) < SHARE * SEEDS} == {}
 

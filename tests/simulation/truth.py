@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dualstream.service.journal.record import Control, decode_merged
-from dualstream.service.replica.controls import ControlOutcome, copy_named_by, obey
+from dualstream.service.replica.controls import ControlOutcome, apply_to, copy_named_by
 from dualstream.service.replica.entries import as_batch
 from dualstream.service.replica.guard import Guarding
 from dualstream.service.replica.retained_ids import Named, RetainedIds
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Truth:
-    """Its state and all that is told of each record, by seq."""
+    """State of one learner over the final journal, and the expected response for each record."""
 
     def __init__(self, log: Log, kind: models.Kind) -> None:
         self.id = log.id
@@ -115,7 +115,7 @@ class Truth:
         self.rejected += int(np.count_nonzero(outcome.rejected))
         return outcome
 
-    def take_up(self) -> int:
+    def adopt_copy(self) -> int:
         """Learn all rows behind those that were good, in their order."""
         assert self.guarding is not None
         learned, after = 0, self.guarding.pauses.held_from
@@ -127,8 +127,8 @@ class Truth:
             learned += len(held) - int(np.count_nonzero(outcome.rejected))
         return learned
 
-    def become(self, digest: str, seq: int) -> None:
-        """Take on the state of a copy."""
+    def restore_copy(self, digest: str, seq: int) -> None:
+        """Replace the state by a copy."""
         if seq > self.seq:
             self.problems.append(f"{self.id}: seq {self.seq} went back to {seq}, still to come")
         data = self._log.ever_stored[digest]
@@ -141,7 +141,7 @@ class Truth:
         self._has = set(self._had.get(seq, ()))
 
     def _obey(self, control: Control) -> None:
-        verdict = obey(self, control)
+        verdict = apply_to(self, control)
         digest = copy_named_by(control)
         if digest is not None and verdict.refusal is None and control.fields.get("version") is None:
             self.made_here.add(digest)

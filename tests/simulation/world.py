@@ -1,7 +1,7 @@
-"""One schedule from its seed: workers, their clients, and what befalls them.
+"""One schedule from its seed: workers, their clients, and failures.
 
-Workers run the service's catalog, committers and replicas, each in an event loop of its own.
-Clients live outside and never die; what they were answered is held against the journal.
+Workers run the service's registry, committers and replicas, each in an event loop of its own.
+Clients live outside and never die; their responses are compared with the journal.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ import dualstream.service.replica.committer
 import dualstream.service.replica.groups
 import dualstream.service.replica.replica
 import dualstream.solvers.spec.resolve
-from dualstream.service.clock import Outside
+from dualstream.service.clock import Clock
 from dualstream.service.jobs import MODEL_JOBS
 from dualstream.service.jobs.follower import Follower
 from dualstream.service.jobs.guard_rollback import GuardRollback
@@ -36,12 +36,12 @@ from dualstream.service.jobs.reference_optimum import References
 from dualstream.service.jobs.refit import Refits
 from dualstream.service.jobs.refit_status import UnderWay
 from dualstream.service.jobs.unlearn_cleanup import UnlearnCleanup
-from dualstream.service.journal.author import SERVER
+from dualstream.service.journal.audit import SERVER
 from dualstream.service.journal.protocol import ENTRY_BYTES, ModelChanged, Place
 from dualstream.service.models.model import Model
 from dualstream.service.models.readiness import Readiness
 from dualstream.service.models.registry import ModelRegistry
-from dualstream.service.models.versions import go_back_to_seq, go_back_to_version, take_version
+from dualstream.service.models.versions import roll_back_to_seq, roll_back_to_version, take_version
 from dualstream.service.replica.controls import Resume, paused_at
 from dualstream.service.replica.groups import BULK_ROWS
 from dualstream.service.replica.receipts import Receipt
@@ -80,7 +80,7 @@ BULK_EVERY, FEW = 7, 3
 PAGE_BYTES = 400
 """Of one entry of some rows, where pages are small."""
 FOLLOWED_EVERY, SWEEP_S = 29, 0.03
-"""So often workers follow what others append, and look at heads each so many seconds."""
+"""One schedule of N has workers that follow appends; seconds between two looks at the heads."""
 CLEANED_WITHIN = 20
 """A store without faults is clean before it was looked at so often; retries take some seconds."""
 REBUILDS = 5
@@ -91,7 +91,7 @@ Work = Callable[["Worker"], Awaitable[Any]]
 
 @lru_cache
 def settings_of(snapshot_every: int) -> Settings:
-    """Nobody is told to come again who would be answered: time passes while others are slow."""
+    """No request is refused for its waiting time: time passes while others are slow."""
     return Settings(
         store="memory",
         request_timeout_s=inf,
@@ -105,7 +105,7 @@ class Telemetry:
     def __init__(self, notes: Notes, happened: set[Fault]) -> None:
         self._notes, self._happened = notes, happened
         self.lost = Counter[str]()
-        """Records that it was told were lost, by model."""
+        """Records reported as lost, by model."""
         notes.losses.counted.append(self.lost)
 
     def saw_group(self, rows: int, seconds: float) -> None:
@@ -164,7 +164,7 @@ class Worker:
             world.settings,
             self.telemetry,  # type: ignore[arg-type]
             MODEL_JOBS,
-            Outside(world.clock, world.nonce, world.clock),
+            Clock(world.clock, world.nonce, world.clock),
         )
         self.startup = Readiness(self.connection, self.catalog)
         self.loop.create_task(self.startup.run())
@@ -251,7 +251,7 @@ class Worker:
             model = await self.model(model_id)
             await self._refresh(model)
             self.world.misfortune.lag_of(self, "go_back", model_id)
-            go = go_back_to_version if isinstance(to, str) else go_back_to_seq
+            go = roll_back_to_version if isinstance(to, str) else roll_back_to_seq
             order, receipt = await go(model, self.connection, to, None, b"")  # type: ignore[operator]
         self.world.notes.saw_answer(self, model, receipt, began)
         return model.record.incarnation, ControlRequest.of(order), receipt
@@ -293,7 +293,7 @@ class Worker:
                     )
 
     async def refer(self, model_id: str) -> None:
-        """Ask for the optimum of the window, and hold it against where the replica has come by."""
+        """Compute the optimum of the window, and compare it with the replica's lineage."""
         with self.catalog.pinned(model_id):
             model = await self.model(model_id)
             with contextlib.suppress(RefitError):  # no row is retained
@@ -305,20 +305,20 @@ class Worker:
             await self._refresh(await self.model(model_id))
 
     async def refresh_quietly(self, model_id: str) -> None:
-        """As its follower does, who has nobody to tell that he could not."""
+        """As the follower does, which has no client to report an error to."""
         with contextlib.suppress(*REFUSALS):
             await self.refresh(model_id)
 
     async def evict(self, model_id: str) -> None:
-        """As if there were no room for it, and now and then somebody asked for it right after."""
+        """Evict as if memory were full, and sometimes request the model right after."""
         if self.let_go(model_id):
             with contextlib.suppress(*REFUSALS):
                 if self.world.chance.random() < 0.5:
                     await self.model(model_id)
 
     def held(self, log: Log) -> Model | None:
-        """The model, if it is in memory and stands where the log does."""
-        model = self.catalog._held.find(log.id) if self.is_alive else None
+        """The model, if it is cached and at the end of its log."""
+        model = self.catalog._cache.find(log.id) if self.is_alive else None
         return model if model is not None and model.replica.chain == log.chain else None
 
     def _stands_at(self, model_id: str) -> Place | None:
@@ -329,7 +329,7 @@ class Worker:
 
     def let_go(self, model_id: str) -> bool:
         """Whether the model was held and may leave memory."""
-        held = self.catalog._held
+        held = self.catalog._cache
         model = held.find(model_id)
         if model is None or not held._may_go(model):
             return False
@@ -528,7 +528,7 @@ class World:
         await refit_all(self)
         await self._resume_some()
         if any(self.kind_of(model_id).names_rows for model_id in self._kinds):
-            await asyncio.sleep(2 * DEFAULT_S)  # of rows that somebody brought at last
+            await asyncio.sleep(2 * DEFAULT_S)  # rows that a client sent at last
             for worker in self.workers:
                 await worker.ask(sweep)
         ends = dict.fromkeys(self._kinds)
@@ -561,10 +561,9 @@ def _some_bytes(*of: object) -> int:
 def play(seed: int, trace: Callable[[str], None] | None = None) -> Result:
     """The schedule of this seed.
 
-    What each model takes is not measured, and specs are resolved once for all schedules: that is
-    a fifth of their time, and nothing that happens in them depends on it. A worker that starts
-    loads a model when somebody asks for it. Refits tell of themselves by
-    the schedule's clock, and count as lost after moments.
+    Memory of models is not measured, and specs are resolved once for all schedules: this saves a
+    fifth of the time, and nothing depends on it. A worker that starts loads a model when a client
+    asks for it. Refits report by the schedule's clock, and count as lost after moments.
     """
     with contextlib.ExitStack() as patched:
         for owner, name, planted in (
@@ -576,7 +575,7 @@ def play(seed: int, trace: Callable[[str], None] | None = None) -> Result:
             (dualstream.service.models.registry, "resolve_spec", models.resolved_once),
             (dualstream.solvers.spec.resolve, "resolve_spec", models.resolved_once),
             (dualstream.service.jobs.follower, "SWEEP_S", SWEEP_S),
-            (dualstream.service.jobs.refit, "BEAT_S", BEAT_S),
+            (dualstream.service.jobs.refit, "HEARTBEAT_S", BEAT_S),
             (dualstream.service.jobs.refit_status, "LOST_MS", LOST_MS),
         ):
             patched.enter_context(patch.object(owner, name, planted))

@@ -12,13 +12,13 @@ from dualstream.service.codecs import RowSchema, as_batch, parse_body, parse_chu
 from dualstream.service.codecs.csv import RecordReader
 from dualstream.solvers import resolve_spec
 from dualstream.solvers.text import count_lines
-from dualstream.wire.chunking import CUTTERS, MARK, chunks, chunks_of
+from dualstream.wire.chunking import CHUNKERS, MARK, chunks, chunks_of
 from dualstream.wire.chunking.buffer import ChunkBuffer
-from dualstream.wire.chunking.chunks import RecordCutter, record_end
+from dualstream.wire.chunking.chunks import RecordChunker, record_end
 from dualstream.wire.problems import Problem
 from tests.fuzzing import examples
 
-DOOR = RowSchema(resolve_spec({"features": {"kind": "hashed", "bits": 10}}))
+ROW_SCHEMA = RowSchema(resolve_spec({"features": {"kind": "hashed", "bits": 10}}))
 NDJSON, CSV = "application/x-ndjson", "text/csv"
 ARROW = "application/vnd.apache.arrow.stream"
 # Small ones, so that all that can stand at an end does.
@@ -58,14 +58,14 @@ def _cut_into(found: list[chunks.Chunk], kind: str, pieces: list[bytes], longest
             for piece in pieces:
                 yield piece
 
-        async for chunk in chunks_of(arriving(), CUTTERS[kind](), longest, count_lines):
+        async for chunk in chunks_of(arriving(), CHUNKERS[kind](), longest, count_lines):
             found.append(chunk)
 
     asyncio.run(take())
 
 
-def said(intake) -> tuple[int, list[tuple[int, str, str, int]]]:
-    return intake.count, [(e.index, e.pointer, e.reason, e.line) for e in intake.errors]
+def said(parsed) -> tuple[int, list[tuple[int, str, str, int]]]:
+    return parsed.count, [(e.index, e.pointer, e.reason, e.line) for e in parsed.errors]
 
 
 @given(st.sampled_from([NDJSON, CSV]), st.integers(0, 2**32), st.booleans())
@@ -87,10 +87,10 @@ def test_chunks_are_the_body_and_depend_on_nothing_else(kind, seed, marked):
     # The same rows, bad ones with the same reasons on the same lines.
     rows, errors = 0, []
     for chunk in found:
-        count, bad = said(parse_chunk(DOOR, kind, chunk.body, labelled=True))
+        count, bad = said(parse_chunk(ROW_SCHEMA, kind, chunk.body, labelled=True))
         errors += [(i + rows, pointer, why, n + chunk.line) for i, pointer, why, n in bad]
         rows += count
-    assert (rows, errors) == said(parse_body(DOOR, kind, sent, labelled=True))
+    assert (rows, errors) == said(parse_body(ROW_SCHEMA, kind, sent, labelled=True))
 
 
 @given(st.integers(0, 2**32))
@@ -99,7 +99,7 @@ def test_a_chunk_of_csv_ends_where_a_record_does(seed):
     chance = random.Random(seed)
     text = "a,y\n" + "".join(chance.choice(TOKENS[CSV]) for _ in range(60)) + '"\n,1\n'
     body, target = text.encode(), 32
-    reader = RecordReader(DOOR, body, labelled=True)
+    reader = RecordReader(ROW_SCHEMA, body, labelled=True)
     ends, p = [], 0
     while p < len(body):
         p = reader.end_of(p) + 1
@@ -136,7 +136,7 @@ def test_a_row_longer_than_a_chunk_is_one_alone_up_to_a_limit():
 def test_a_row_without_an_end_is_refused_without_being_joined(kind):
     """What was looked at in vain is not copied for more of the same: others would wait for it."""
     piece, longest = b" " * 2**20, 32 * 2**20
-    cutting = chunks.Chunking(CUTTERS[kind](), longest, size=len(piece))
+    cutting = chunks.Chunking(CHUNKERS[kind](), longest, size=len(piece))
     tracemalloc.start()
     try:
         with pytest.raises(Problem, match="longer than"):
@@ -155,7 +155,7 @@ def test_the_header_goes_with_each_chunk():
     assert others and all(chunk.body.startswith(b'"a\nb",y\n1,1') for chunk in others)
     assert others[0].line == first.body.count(b"\n") - 2
     unended = b'"' + b"a" * 40
-    assert RecordCutter().end_of(ChunkBuffer(unended), 32) == 0, "the header has not ended yet"
+    assert RecordChunker().end_of(ChunkBuffer(unended), 32) == 0, "the header has not ended yet"
 
 
 def test_arrow_is_cut_behind_record_batches(monkeypatch):
@@ -177,9 +177,12 @@ def test_arrow_is_cut_behind_record_batches(monkeypatch):
         body = sink.getvalue().to_pybytes()
         found = cut(ARROW, [body[:700], body[700:5000], body[5000:]], 4000)
         assert found == cut(ARROW, [body], len(body)) and len(found) > 2
-        whole = parse_body(DOOR, ARROW, body, labelled=True)
-        parts = [parse_chunk(DOOR, ARROW, chunk.body, labelled=True) for chunk in found]
-        one, joined = as_batch([whole.rows]), as_batch([part.rows for part in parts if part.places])
+        whole = parse_body(ROW_SCHEMA, ARROW, body, labelled=True)
+        parts = [parse_chunk(ROW_SCHEMA, ARROW, chunk.body, labelled=True) for chunk in found]
+        one, joined = (
+            as_batch([whole.rows]),
+            as_batch([part.rows for part in parts if part.row_indices]),
+        )
         for name in ("indptr", "indices", "values", "labels"):
             assert getattr(one, name).tolist() == getattr(joined, name).tolist(), name
         assert sum(len(part.errors) for part in parts) == len(whole.errors) == 36
@@ -222,14 +225,14 @@ def test_a_message_of_arrow_says_nothing_by_what_stands_behind_its_head():
 
 @pytest.mark.parametrize("rest", [b'""', b'"a",', b"a"])
 def test_a_long_row_is_not_looked_at_again_with_each_piece(monkeypatch, rest):
-    class Counting(RecordCutter):
+    class Counting(RecordChunker):
         looked_at = 0
 
         def end_of(self, held: ChunkBuffer, size: int) -> int:
             Counting.looked_at += held.size
             return super().end_of(held, size)
 
-    monkeypatch.setitem(CUTTERS, CSV, Counting)
+    monkeypatch.setitem(CHUNKERS, CSV, Counting)
     pieces = [b'a,y\n"' + rest * 20_000, *[rest * 100] * 1000]
     body = b"".join(pieces)
     found = cut(CSV, pieces, len(body))

@@ -1,30 +1,30 @@
-"""Long bodies cut at the ends of rows: by the server as they arrive, by a client before it sends.
+"""Chunking of long bodies at row boundaries, by the server (uploads) and the client (files).
 
-chunks.py          chunks of a body, each a body of its own
-held.py            bytes that came and were not cut yet
-quotes.py          where a quoted field of CSV ends
-arrow_messages.py  the messages of an Arrow stream
+chunks.py          chunkers of all formats
+buffer.py          bytes that are not chunked yet
+csv_quotes.py      ends of quoted CSV fields
+arrow_messages.py  messages of an Arrow stream
 
-It needs none of the kernels that read rows, so that a client starts without them.
+Imports no kernels, so that the client starts fast.
 """
 
 from dualstream.wire.chunking.chunks import (
     CHUNK_BYTES,
-    CUTTERS,
+    CHUNKERS,
     MARK,
     Chunk,
+    Chunker,
     Chunking,
-    Cutter,
     check_is_plain,
     chunks_of,
 )
 
 __all__ = [
     "CHUNK_BYTES",
-    "CUTTERS",
+    "CHUNKERS",
     "Chunk",
     "Chunking",
-    "Cutter",
+    "Chunker",
     "MARK",
     "check_is_plain",
     "chunks_of",

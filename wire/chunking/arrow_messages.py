@@ -1,7 +1,7 @@
-"""A look at the messages of an Arrow stream before a library unpacks them.
+"""Parser of Arrow stream messages: refuses compressed buffers, splits streams at record batches.
 
-Buffers may be compressed one by one, and a few bytes may then hold as much as they like. Nothing
-says so but a field of each message's head, a flatbuffer: message -> header -> compression.
+Compressed buffers can expand to any size. Only the metadata of each message, a flatbuffer, shows
+them: message -> header -> compression.
 """
 
 from struct import error as StructError, unpack_from
@@ -11,17 +11,17 @@ from dualstream.wire.chunking.buffer import ChunkBuffer
 from dualstream.wire.problems import Problem
 
 END, SCHEMA, DICTIONARY, RECORDS = -1, 1, 2, 3
-# Places of fields in their tables, in the order of Arrow's Message.fbs.
+# Field numbers in their tables, from Arrow's Message.fbs.
 _HEADER_TYPE, _HEADER, _BODY_LENGTH = 1, 2, 3
 _ID_OF_DICTIONARY, _DATA_OF_DICTIONARY, _IS_DELTA = 0, 1, 2
 _COMPRESSION = 3
 _CONTINUATION = 0xFFFFFFFF
 _HEAD_BYTES = 64 * 1024
-"""What most heads are shorter than."""
+"""Most metadata is shorter."""
 
 
 def check_messages(body: bytes) -> None:
-    """Raise Problem 400 for a stream that is cut short or damaged, 415 for compressed buffers."""
+    """Raise Problem 400 for a truncated or damaged stream, 415 for compressed buffers."""
     try:
         _check(body)
     except (StructError, IndexError):
@@ -33,7 +33,7 @@ def _check(body: bytes) -> None:
     while p < len(body):
         message = message_at(body, p)
         if message is None or message.end > len(body):
-            raise Problem(400, "malformed-body", "no Arrow stream: it ends too early")
+            raise Problem(400, "malformed-body", "the Arrow stream is truncated")
         if message.kind == END:
             return
         p = message.end
@@ -44,7 +44,8 @@ def _check(body: bytes) -> None:
                 records = _table(head, data_at) if data_at else records
             if _field(head, records, _COMPRESSION):
                 reason = (
-                    "compressed buffers are not accepted: compress the body, by Content-Encoding"
+                    "compressed Arrow buffers are not supported;"
+                    " compress the body (Content-Encoding)"
                 )
                 raise Problem(415, "unsupported-media-type", reason)
 
@@ -53,11 +54,11 @@ class Message(NamedTuple):
     """One message of a stream."""
 
     kind: int
-    """0 also for one that says nothing, END for the mark at the stream's end."""
+    """Header type of Message.fbs; 0 without a header, END for the end-of-stream marker."""
     head: memoryview
-    """The flatbuffer, alone: what it says is not to depend on what stands behind it."""
+    """The flatbuffer without the bytes after it, so that its offsets cannot refer to them."""
     header: int
-    """A table's place in `head`."""
+    """Offset of the header table in `head`."""
     end: int
 
 
@@ -65,7 +66,7 @@ _NO_HEAD = memoryview(b"")
 
 
 def message_at(body: bytes | memoryview, p: int) -> Message | None:
-    """The message that begins at `p`; it may end behind `body`. None where its end is not known.
+    """Parse the message at `p`, which may end after `body`. None if its end is not known yet.
 
     Raises StructError or IndexError for a damaged one.
     """
@@ -97,38 +98,36 @@ def message_at(body: bytes | memoryview, p: int) -> Message | None:
     return Message(head[kind_at], head, _table(head, header_at), end)
 
 
-def _message_in(held: ChunkBuffer, p: int, stop: int | None = None) -> Message | None:
-    """As `message_at`, of what is held up to `stop`; it looks at the heads of most alone."""
-    stop = held.size if stop is None else stop
+def _message_in(buffer: ChunkBuffer, p: int, stop: int | None = None) -> Message | None:
+    """As `message_at`, in the buffer up to `stop`; joins only the metadata of most messages."""
+    stop = buffer.size if stop is None else stop
     for end in (min(p + _HEAD_BYTES, stop), stop):
-        found = message_at(held.between(p, end), 0)
+        found = message_at(buffer.between(p, end), 0)
         if found is not None:
             return found._replace(end=found.end + p)
     return None
 
 
-class MessageCutter:
-    """Cuts a stream behind record batches; the schema and the dictionaries go with each chunk."""
+class MessageChunker:
+    """Splits a stream after record batches; every chunk gets the schema and dictionaries."""
 
     has_lines = False
-    # A row of numbers takes many bytes and is learned at once: of 1 MiB of them what each chunk
-    # takes beside its rows, some thousand steps of Python, would be a quarter of the time.
+    # Arrow is parsed so fast that the fixed cost of a chunk is a quarter of the time at 1 MiB.
     size = 2
 
     def __init__(self) -> None:
         self._schema = b""
         self._dictionaries: dict[int, list[bytes]] = {}
 
-    def end_of(self, held: ChunkBuffer, size: int) -> int:
-        """Behind the last record batch that ends up to `size`, or else behind the next one.
+    def end_of(self, buffer: ChunkBuffer, size: int) -> int:
+        """End of the last record batch that ends within `size`, or else of the next one.
 
-        0 where that is not known before more arrives. Raises Problem 400 where the stream is
-        damaged before the first record batch ends; rows before the damage come first, as they do
-        where it has not arrived yet.
+        0 if more bytes are needed. Raises Problem 400 for damage before the end of the first record
+        batch. Rows before the damage are chunked first, whether or not the damage has arrived.
         """
         found = p = 0
         try:
-            while (message := _message_in(held, p)) and message.end <= held.size:
+            while (message := _message_in(buffer, p)) and message.end <= buffer.size:
                 p = message.end
                 if message.kind == RECORDS and (p <= size or not found):
                     found = p
@@ -139,24 +138,24 @@ class MessageCutter:
                 raise _damaged() from None
         return found
 
-    def carried_into(self, held: ChunkBuffer, end: int) -> bytes:
-        """What stands before a chunk, which is then looked through for what the next ones need."""
+    def carried_into(self, buffer: ChunkBuffer, end: int) -> bytes:
+        """Schema and dictionaries to put before the chunk; remembers those in the chunk."""
         dictionaries = [part for parts in self._dictionaries.values() for part in parts]
         carried = b"".join([self._schema, *dictionaries])
         p = 0
         try:
-            while (message := _message_in(held, p, end)) and message.end <= end:
+            while (message := _message_in(buffer, p, end)) and message.end <= end:
                 if message.kind == SCHEMA:
-                    self._schema = bytes(held.between(p, message.end))
+                    self._schema = bytes(buffer.between(p, message.end))
                 elif message.kind == DICTIONARY:
-                    self._keep(message, bytes(held.between(p, message.end)))
+                    self._keep(message, bytes(buffer.between(p, message.end)))
                 p = message.end
         except (StructError, IndexError):
             raise _damaged() from None
         return carried
 
     def _keep(self, message: Message, part: bytes) -> None:
-        """A dictionary replaces the one before it, or adds to it."""
+        """Store a dictionary, which replaces the previous one or extends it (delta)."""
         head = message.head
         id_at = _field(head, message.header, _ID_OF_DICTIONARY)
         delta_at = _field(head, message.header, _IS_DELTA)
@@ -166,11 +165,11 @@ class MessageCutter:
 
 
 def _damaged() -> Problem:
-    return Problem(400, "malformed-body", "no Arrow stream: it is damaged")
+    return Problem(400, "malformed-body", "the body is not a valid Arrow stream")
 
 
 def _field(head: memoryview, table: int, number: int) -> int:
-    """Where a field of the flatbuffer table at `table` stands, 0 where it is not there."""
+    """Offset of a field of the flatbuffer table at `table`; 0 if absent."""
     vtable = table - unpack_from("<i", head, table)[0]
     if vtable < 0:
         raise IndexError(vtable)

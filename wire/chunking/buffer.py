@@ -1,10 +1,10 @@
-"""Bytes that came in pieces and were not cut yet: no byte is copied before somebody needs it."""
+"""Buffer of received pieces; bytes are copied only when joined."""
 
 Piece = bytes | memoryview
 
 
 class ChunkBuffer:
-    """They count from 0, wherever in the body they stand."""
+    """Bytes not chunked yet. Offsets count from the first byte in the buffer."""
 
     __slots__ = ("_pieces", "size")
 
@@ -13,16 +13,17 @@ class ChunkBuffer:
         self.size = sum(map(len, pieces))
 
     def add(self, piece: Piece) -> None:
+        """Append a piece."""
         self._pieces.append(piece)
         self.size += len(piece)
 
     def between(self, begin: int, end: int) -> Piece:
-        """Those from `begin` to before `end`, as far as they are there."""
+        """Bytes from `begin` to before `end`, as far as present."""
         views = self._views(begin, end)
         return views[0] if len(views) == 1 else b"".join(views)
 
     def joined(self) -> bytes:
-        """All of them, which lie in one piece then."""
+        """Join all bytes to one piece."""
         if len(self._pieces) != 1 or not isinstance(self._pieces[0], bytes):
             self._pieces = [b"".join(self._pieces)]
         whole = self._pieces[0]
@@ -30,12 +31,12 @@ class ChunkBuffer:
         return whole
 
     def drop(self, count: int) -> None:
-        """Let go of the first ones."""
+        """Remove the first `count` bytes."""
         self._pieces = self._views(count, self.size)
         self.size -= count
 
     def take(self, count: int, before: bytes = b"") -> bytes:
-        """Let go of the first ones, and return them behind what stands `before` them."""
+        """Remove and return the first `count` bytes, prefixed with `before`."""
         views = self._views(0, count)
         self.drop(count)
         if len(views) == 1 and not before and isinstance(views[0], bytes):
@@ -43,11 +44,11 @@ class ChunkBuffer:
         return b"".join([before, *views])
 
     def later_have(self, text: bytes) -> bool:
-        """Whether `text`, which is one byte, is in a piece behind the first."""
+        """Does any piece but the first contain this byte?"""
         return any(text in bytes(piece) for piece in self._pieces[1:])
 
     def _views(self, begin: int, end: int) -> list[Piece]:
-        """The parts of pieces between these, the whole ones as they are."""
+        """Parts of the pieces between two offsets; whole pieces are not copied."""
         found: list[Piece] = []
         at = 0
         for piece in self._pieces:

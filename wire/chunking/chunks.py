@@ -1,86 +1,85 @@
-"""Long bodies cut into chunks at the ends of rows, each a body of its own.
+"""Chunkers: split long bodies at row boundaries into chunks, each a valid body.
 
-Where a chunk ends depends on the bytes of the body alone, not on how they arrived: whoever sends a
-body again sends the same chunks.
+Chunk boundaries depend only on the bytes of the body, not on how they arrive. So a repeated body
+has the same chunks, and each chunk the same idempotency key.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from dualstream.wire.chunking.arrow_messages import MessageCutter
+from dualstream.wire.chunking.arrow_messages import MessageChunker
 from dualstream.wire.chunking.buffer import ChunkBuffer
 from dualstream.wire.chunking.csv_quotes import quoted_end
 from dualstream.wire.problems import Problem
 
 CHUNK_BYTES = 1024 * 1024
-"""A longer body is cut. A chunk ends with the last row that ends within so many bytes, or what the
-format makes of that; a longer row is one alone."""
+"""Chunk size: a chunk ends with the last row within it. A longer row is its own chunk."""
 MARK = b"\xef\xbb\xbf"
-"""A byte order mark is no part of text, and has no place in JSON (RFC 8259, section 8.1)."""
+"""UTF-8 byte order mark: removed from text, invalid in JSON (RFC 8259, section 8.1)."""
 
 _PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 _LONGEST_MAGIC = max(map(len, _PACKED))
 
 
 def check_is_plain(body: bytes) -> None:
-    """Raise Problem 400 for a body that is compressed and does not say so.
+    """Raise Problem 400 for a compressed body without Content-Encoding.
 
-    A line that could not be made shorter would be taken for a row.
+    Otherwise such a body is parsed as invalid rows.
     """
     for magic, encoding in _PACKED.items():
         if body.startswith(magic):
-            detail = f"the body is {encoding}: say so by Content-Encoding: {encoding}"
+            detail = f"the body is {encoding} compressed; send Content-Encoding: {encoding}"
             raise Problem(400, "malformed-body", detail)
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Some rows of a longer body, as a body."""
+    """Rows of a longer body, as a valid body."""
 
     number: int
     """From 0."""
     body: bytes
     ends: int
-    """The byte of the whole body where it ends."""
+    """End offset in the whole body."""
     line: int
-    """Lines of the whole body before this body's first one; below 0 where lines are carried."""
+    """Line offset in the whole body; negative if a header line is carried."""
 
 
-class Cutter(Protocol):
-    """Cuts one body of one format."""
+class Chunker(Protocol):
+    """Finds chunk boundaries of one body of one format."""
 
     has_lines: bool
-    """Whether a row is told by its line, too."""
+    """Do errors of this format have line numbers?"""
     size: int
-    """So many times `CHUNK_BYTES` a chunk may take."""
+    """Maximum chunk size in multiples of CHUNK_BYTES."""
 
-    def end_of(self, held: ChunkBuffer, size: int) -> int:
-        """Where the next chunk ends that `held`, of more than `size` bytes, begins with.
+    def end_of(self, buffer: ChunkBuffer, size: int) -> int:
+        """End of the next chunk in `buffer`, which has more than `size` bytes.
 
-        0 where that is not known before more arrives.
+        0 if more bytes are needed.
         """
 
-    def carried_into(self, held: ChunkBuffer, end: int) -> bytes:
-        """What has to stand before the next chunk, up to `end`, to make it a body."""
+    def carried_into(self, buffer: ChunkBuffer, end: int) -> bytes:
+        """Prefix (header, schema) that makes the next chunk, up to `end`, a valid body."""
 
 
-class LineCutter:
-    """Of formats whose rows are lines."""
+class LineChunker:
+    """Chunker of formats whose rows are lines."""
 
     has_lines = True
     size = 1
 
-    def end_of(self, held: ChunkBuffer, size: int) -> int:
-        text = held.joined()
+    def end_of(self, buffer: ChunkBuffer, size: int) -> int:
+        text = buffer.joined()
         return text.rfind(b"\n", 0, size) + 1 or text.find(b"\n", size) + 1
 
-    def carried_into(self, held: ChunkBuffer, end: int) -> bytes:
+    def carried_into(self, buffer: ChunkBuffer, end: int) -> bytes:
         return b""
 
 
-class RecordCutter:
-    """Of CSV, whose quotes may hold ends of lines, and whose header goes with each chunk."""
+class RecordChunker:
+    """Chunker of CSV: quotes may contain line ends, and every chunk gets the header."""
 
     has_lines = True
     size = 1
@@ -88,22 +87,22 @@ class RecordCutter:
     def __init__(self) -> None:
         self._header = b""
 
-    def end_of(self, held: ChunkBuffer, size: int) -> int:
-        return record_end(held.joined(), 0, size)
+    def end_of(self, buffer: ChunkBuffer, size: int) -> int:
+        return record_end(buffer.joined(), 0, size)
 
-    def carried_into(self, held: ChunkBuffer, end: int) -> bytes:
+    def carried_into(self, buffer: ChunkBuffer, end: int) -> bytes:
         if self._header:
             return self._header
-        own_text = bytes(held.between(0, end))
+        own_text = bytes(buffer.between(0, end))
         start = len(own_text) - len(own_text.lstrip(b"\r\n"))
         self._header = own_text[start : record_end(own_text, start, start)]
         return b""
 
 
 def record_end(text: bytes | bytearray, start: int, target: int) -> int:
-    """Behind the last record of CSV that ends up to `target`, or else behind the next one.
+    """End of the last CSV record that ends within `target`, or else of the next one.
 
-    A record begins at `start`. 0 where that is not known before more arrives.
+    A record begins at `start`. 0 if more bytes are needed.
     """
     p, found = start, 0
     while True:
@@ -121,129 +120,130 @@ def record_end(text: bytes | bytearray, start: int, target: int) -> int:
             p = quoted_end(text, quote)
             if not 0 < p < len(text):
                 return found
-            if text[p] not in b",\r\n":  # a bad record, which ends with its line
+            if text[p] not in b",\r\n":  # an invalid record ends with its line
                 p = text.find(b"\n", p)
                 if p < 0:
                     return found
 
 
-CUTTERS: dict[str, Callable[[], Cutter]] = {
-    "application/x-ndjson": LineCutter,
-    "text/csv": RecordCutter,
-    "application/vnd.apache.arrow.stream": MessageCutter,
-    "text/x-vw": LineCutter,
-    "text/x-libsvm": LineCutter,
+CHUNKERS: dict[str, Callable[[], Chunker]] = {
+    "application/x-ndjson": LineChunker,
+    "text/csv": RecordChunker,
+    "application/vnd.apache.arrow.stream": MessageChunker,
+    "text/x-vw": LineChunker,
+    "text/x-libsvm": LineChunker,
 }
 
 
 class Chunking:
-    """Cuts one body that is given piece by piece.
+    """Splits one body that arrives piece by piece.
 
-    `longest` is what a row, or a record batch, may take; chunks end within `size` bytes (1 MiB,
-    of Arrow 2 MiB, but no more than `longest`).
-    `line_feeds` counts them in a text, for those who know how to do that sooner.
+    `longest` is the maximum bytes of a row or record batch. Chunks end within `size` bytes: 1 MiB,
+    for Arrow 2 MiB, at most `longest`. `line_feeds` counts line feeds in a text.
     """
 
     def __init__(
         self,
-        cutter: Cutter,
+        chunker: Chunker,
         longest: int,
         size: int | None = None,
         line_feeds: Callable[[bytes], int] = lambda text: text.count(b"\n"),
     ) -> None:
-        self._cutter = cutter
+        self._chunker = chunker
         self._longest = longest
-        # As more than `longest` is never held, cuts behind that would tell how bytes arrived.
-        most = max(CHUNK_BYTES, min(cutter.size * CHUNK_BYTES, longest))
-        self._size = most if size is None else size
+        # At most `longest` is buffered, so a larger size makes boundaries depend on the arrival.
+        limit = max(CHUNK_BYTES, min(chunker.size * CHUNK_BYTES, longest))
+        self._size = limit if size is None else size
         self._line_feeds = line_feeds
-        self._held = ChunkBuffer()
+        self._buffer = ChunkBuffer()
         self._number = self._ends = self._line = 0
-        # To look for the end of a long row at each piece would take the square of its length.
-        self._looked_at = self._size
+        # Searching the end of a long row on every piece takes quadratic time: search at 2x sizes.
+        self._searched = self._size
 
     def of(self, piece: bytes) -> Iterator[Chunk]:
-        """The chunks that are whole with this piece; to be taken before the next one is given.
+        """Chunks completed by this piece; the caller must exhaust them before the next piece.
 
         Raises Problem 413 for a row that is too long, 400 for damage.
         """
         if len(piece) <= self._size:
             yield from self._of(piece)
             return
-        for start in range(0, len(piece), self._size):  # what is left over is joined each time
+        for start in range(0, len(piece), self._size):  # limits the bytes joined per step
             yield from self._of(memoryview(piece)[start : start + self._size])
 
     def _of(self, piece: bytes | memoryview) -> Iterator[Chunk]:
-        held, longest = self._held, self._longest
-        held.add(piece)
+        buffer, longest = self._buffer, self._longest
+        buffer.add(piece)
         if not self._ends:
-            self._pass_mark()
-        while held.size > min(self._looked_at, longest):
+            self._skip_mark()
+        while buffer.size > min(self._searched, longest):
             if (
                 not self._may_have_ended()
-                or not 0 < (end := self._cutter.end_of(held, self._size)) <= longest
+                or not 0 < (end := self._chunker.end_of(buffer, self._size)) <= longest
             ):
-                self._looked_at = 2 * held.size
+                self._searched = 2 * buffer.size
                 break
-            yield self._taken(end)
-            self._looked_at = self._size
-        if held.size > longest:
+            yield self._take(end)
+            self._searched = self._size
+        if buffer.size > longest:
             raise Problem(
-                413, "body-too-large", f"a row (or a record batch) is longer than {longest} bytes"
+                413,
+                "body-too-large",
+                f"a row or record batch has more than {longest} bytes; split it",
             )
 
     def rest(self) -> Iterator[Chunk]:
-        """What is left at the body's end. Raises as `of` does."""
-        held = self._held
-        while held.size > self._size:
-            if not 0 < (end := self._cutter.end_of(held, self._size)) < held.size:
+        """The last chunks, at the end of the body. Raises as `of`."""
+        buffer = self._buffer
+        while buffer.size > self._size:
+            if not 0 < (end := self._chunker.end_of(buffer, self._size)) < buffer.size:
                 break
-            yield self._taken(end)
-        if held.size:
-            yield self._taken(held.size)
+            yield self._take(end)
+        if buffer.size:
+            yield self._take(buffer.size)
 
     def _may_have_ended(self) -> bool:
-        """Whether it is worth the joining to look again for the end of a long row.
+        """Can the buffer contain the end of a long row now?
 
-        What was looked at in vain stands first; rows that are lines end where more of them come.
+        For line formats only a new line feed can end a row, so nothing is joined without one.
         """
-        was_looked_at = self._looked_at > self._size
-        return not (was_looked_at and self._cutter.has_lines and not self._held.later_have(b"\n"))
+        was_searched = self._searched > self._size
+        return not (was_searched and self._chunker.has_lines and not self._buffer.later_have(b"\n"))
 
-    def _pass_mark(self) -> None:
-        if self._held.between(0, len(MARK)) == MARK:
-            self._held.drop(len(MARK))
+    def _skip_mark(self) -> None:
+        if self._buffer.between(0, len(MARK)) == MARK:
+            self._buffer.drop(len(MARK))
             self._ends = len(MARK)
 
-    def _taken(self, end: int) -> Chunk:
-        held = self._held
+    def _take(self, end: int) -> Chunk:
+        buffer = self._buffer
         if self._number == 0:
-            check_is_plain(bytes(held.between(0, _LONGEST_MAGIC)))
-        carried = self._cutter.carried_into(held, end)
+            check_is_plain(bytes(buffer.between(0, _LONGEST_MAGIC)))
+        carried = self._chunker.carried_into(buffer, end)
         if len(carried) > self._longest:
-            detail = f"a chunk needs more than {self._longest} bytes before it"
+            detail = f"the header or dictionaries have more than {self._longest} bytes"
             raise Problem(413, "body-too-large", detail)
         self._ends += end
         line = self._line - carried.count(b"\n")
-        body = held.take(end, carried)
+        body = buffer.take(end, carried)
         chunk = Chunk(self._number, body, self._ends, line)
         self._number += 1
-        if self._cutter.has_lines:
+        if self._chunker.has_lines:
             self._line = line + self._line_feeds(body)
         return chunk
 
 
 async def chunks_of(
     pieces: AsyncIterator[bytes],
-    cutter: Cutter,
+    chunker: Chunker,
     longest: int,
     line_feeds: Callable[[bytes], int] = lambda text: text.count(b"\n"),
 ) -> AsyncGenerator[Chunk]:
-    """The chunks of the body that comes in these pieces, each as soon as it is there.
+    """Chunks of a body that arrives in pieces, each as soon as it is complete.
 
-    Raises Problem 413 for a row, or a record batch, of more than `longest` bytes, 400 for damage.
+    Raises Problem 413 for a row or record batch of more than `longest` bytes, 400 for damage.
     """
-    chunking = Chunking(cutter, longest, line_feeds=line_feeds)
+    chunking = Chunking(chunker, longest, line_feeds=line_feeds)
     async for piece in pieces:
         for chunk in chunking.of(piece):
             yield chunk

@@ -1,1 +1,1 @@
-"""The demonstration: UCI Adult streamed through a real server."""
+"""Demo: streams UCI Adult through a real server."""

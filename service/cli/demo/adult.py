@@ -1,9 +1,8 @@
-"""The Adult data as a client would send them: attributes by name.
+"""UCI Adult data set as samples with named attributes.
 
-The packaged file is LIBSVM text of 123 binary columns. They are the values of the 14 attributes of
-UCI's Adult, attribute by attribute, each attribute's values in the order of UCI's own list. Of the
-six numbers the file tells only which of a few ranges one is in, from low to high; two of them,
-capital-gain and capital-loss, only whether they are above 0.
+The packaged file is LIBSVM text of 123 binary columns: one per value of the 14 attributes, in UCI's
+order. The six numeric attributes are ranges from low to high; capital-gain and capital-loss are
+only "above 0" or not.
 """
 
 import lzma
@@ -65,7 +64,7 @@ def adult_lines() -> list[bytes]:
 def sample_of(line: bytes) -> dict[str, Any]:
     """A row by name: {"x": {"age": "range 3 of 5", "sex": "Male", ...}, "y": -1}.
 
-    An attribute that is unknown for the row is left out.
+    Unknown attributes of the row are absent.
     """
     label, *entries = line.decode().split()
     columns = (int(entry.partition(":")[0]) for entry in entries)

@@ -1,4 +1,4 @@
-"""Starts a server on a store of its own, streams Adult through it, and judges the result."""
+"""Demo run: starts a server on a temporary store, streams Adult, compares with baselines."""
 
 import math
 import subprocess
@@ -21,13 +21,13 @@ from dualstream.service.server import compile_kernels as kernels
 MODEL = "adult"
 ROWS_PER_REQUEST = 50
 REPORT_EVERY = 4000
-# The first model of a family on a machine waits for its kernels.
+# The first model of an algorithm on a machine waits until its kernels are compiled.
 FIRST_COMPILATION_S = 120.0
-# Slow enough to be looked at: the rows take 13 s.
+# Slow enough to watch: the rows take 13 s.
 WATCHED_ROWS_PER_S = 2500.0
-# A server that has its kernels is ready before.
+# A server with compiled kernels is ready earlier.
 AHEAD_AFTER_S = 2.5
-# What its first model needs, and then what itself comes to last.
+# Modules that the model needs first, then those that the server compiles last.
 COMPILED_AHEAD = (
     "dualstream.solvers.portfolio.weighting_kernels",
     "dualstream.solvers.portfolio.fused_kernels",
@@ -43,14 +43,14 @@ CERTIFIED = "dual-30"
 
 def run_demo(
     console: Console,
-    tell: Callable[[dict[str, float]], None] | None = None,
+    report: Callable[[dict[str, float]], None] | None = None,
     stay: bool = False,
     rows_per_s: float = math.inf,
 ) -> int:
-    """The exit code: 0 when the model makes fewer mistakes than both baselines.
+    """Run the demo; returns exit code 0 if the model makes fewer mistakes than both baselines.
 
-    `tell` is told the three error rates in the end. With `stay` the server is there until an
-    interrupt. No more than `rows_per_s` are sent.
+    `report` is called with the three error rates at the end. With `stay` the server runs until an
+    interrupt. Sends at most `rows_per_s`.
     """
     samples = list(adult_samples())
     with tempfile.TemporaryDirectory(prefix="dualstream-demo-") as folder:
@@ -64,10 +64,10 @@ def run_demo(
             for line in server.said:
                 console.print(line, style="dim", highlight=False, soft_wrap=True)
             if stay:
-                console.print(f"Its page, live: {server.url}/", soft_wrap=True)
+                console.print(f"Live dashboard: {server.url}/", soft_wrap=True)
             console.print(
-                f"PUT /models/{MODEL} with no body: eight learners and the prior, combined; "
-                "the first time, kernels are compiled",
+                f"PUT /models/{MODEL} without a body: a portfolio of eight learners and the prior; "
+                "the first run compiles kernels",
                 style="dim",
                 soft_wrap=True,
             )
@@ -78,19 +78,20 @@ def run_demo(
             heaviest = _members(console, client)
             _weights(console, client, heaviest)
             _certificate(console, client)
-            exit_code = _verdict(console, client, tell)
+            exit_code = _outcome(console, client, report)
             if stay:
                 console.print(
-                    f"\nIts page is at {server.url}/#/models/{MODEL} until Ctrl-C.", soft_wrap=True
+                    f"\nThe dashboard is at {server.url}/#/models/{MODEL} until Ctrl-C.",
+                    soft_wrap=True,
                 )
                 with suppress(KeyboardInterrupt):
-                    _wait_for_ever()
+                    _wait_forever()
             return exit_code
 
 
 @contextmanager
 def _compiling_ahead() -> Iterator[threading.Timer]:
-    """The model's kernels are compiled beside the server's own, where these take long at all."""
+    """Compile the model's kernels in parallel if the server takes long to start."""
     begun: list[subprocess.Popen[bytes]] = []
     late = threading.Timer(AHEAD_AFTER_S, lambda: begun.append(kernels.begin(COMPILED_AHEAD)))
     late.start()
@@ -104,7 +105,7 @@ def _compiling_ahead() -> Iterator[threading.Timer]:
             process.wait()
 
 
-def _wait_for_ever() -> None:
+def _wait_forever() -> None:
     threading.Event().wait()
 
 
@@ -137,10 +138,10 @@ def _stream(
 
 def _errors(client: httpx.Client) -> tuple[float, float, float]:
     """Progressive error of the model, of the majority class and of the last label."""
-    told = client.get(f"/models/{MODEL}/metrics").raise_for_status().json()["since_start"]
-    baselines = told["baselines"]
+    found = client.get(f"/models/{MODEL}/metrics").raise_for_status().json()["since_start"]
+    baselines = found["baselines"]
     return (
-        told["error_rate"],
+        found["error_rate"],
         baselines["most_frequent"]["error_rate"],
         baselines["last_label"]["error_rate"],
     )
@@ -157,19 +158,19 @@ def _predict(console: Console, client: httpx.Client, samples: list[dict[str, Any
     console.print("\nGET /predict for the last rows:")
     for sample in samples[-ROWS_TO_PREDICT:]:
         query = {f"x.{name}": value for name, value in sample["x"].items()}
-        told = client.get(f"/models/{MODEL}/predict", params=query).raise_for_status().json()
+        found = client.get(f"/models/{MODEL}/predict", params=query).raise_for_status().json()
         console.print(
-            f"  label {sample['y']:+d}  predicted {told['label']}  "
-            f"score {told['score']:+.3f}  probability {told['probability']:.3f}",
+            f"  label {sample['y']:+d}  predicted {found['label']}  "
+            f"score {found['score']:+.3f}  probability {found['probability']:.3f}",
             highlight=False,
         )
 
 
 def _members(console: Console, client: httpx.Client) -> str:
-    """Show who has which share in the predictions; the member that has the largest."""
-    told = client.get(f"/models/{MODEL}/members").raise_for_status().json()["members"]
-    ranked = sorted(told, key=lambda member: -member["weight"])
-    console.print("\nGET /members, by their share in what is served:")
+    """Print the members by weight; returns the one with the largest weight."""
+    found = client.get(f"/models/{MODEL}/members").raise_for_status().json()["members"]
+    ranked = sorted(found, key=lambda member: -member["weight"])
+    console.print("\nGET /members, by weight:")
     console.print("  share   error   log-loss   member")
     for member in ranked:
         since = member["since_start"]
@@ -183,30 +184,30 @@ def _members(console: Console, client: httpx.Client) -> str:
 
 def _weights(console: Console, client: httpx.Client, member: str) -> None:
     asked: dict[str, str | int] = {"top": WEIGHTS_SHOWN, "member": member}
-    told = client.get(f"/models/{MODEL}/weights", params=asked).raise_for_status().json()
-    console.print(f"\nGET /weights of {member}, the largest (behind its scaling):")
-    for weight in told["weights"]:
+    found = client.get(f"/models/{MODEL}/weights", params=asked).raise_for_status().json()
+    console.print(f"\nGET /weights of {member}, the largest (after scaling):")
+    for weight in found["weights"]:
         console.print(f"{weight['weight']:+10.4f}   {weight['name']}", highlight=False)
 
 
 def _certificate(console: Console, client: httpx.Client) -> None:
     asked = {"member": CERTIFIED}
-    told = client.get(f"/models/{MODEL}/certificate", params=asked).raise_for_status().json()
+    found = client.get(f"/models/{MODEL}/certificate", params=asked).raise_for_status().json()
     console.print(
-        f"\nGET /certificate of {CERTIFIED}, estimated on {told['rows']:,} retained rows: primal "
-        f"{told['primal']:.4f}, dual {told['dual']:.4f}, gap {told['gap']:.4f} "
-        f"({told['relative_gap']:.1%})",
+        f"\nGET /certificate of {CERTIFIED}, estimated on {found['rows']:,} retained rows: primal "
+        f"{found['primal']:.4f}, dual {found['dual']:.4f}, gap {found['gap']:.4f} "
+        f"({found['relative_gap']:.1%})",
         highlight=False,
         soft_wrap=True,
     )
 
 
-def _verdict(
-    console: Console, client: httpx.Client, tell: Callable[[dict[str, float]], None] | None
+def _outcome(
+    console: Console, client: httpx.Client, report: Callable[[dict[str, float]], None] | None
 ) -> int:
     model, majority, last = _errors(client)
-    if tell is not None:
-        tell({"error_rate": model, "most_frequent": majority, "last_label": last})
+    if report is not None:
+        report({"error_rate": model, "most_frequent": majority, "last_label": last})
     if model < majority and model < last:
         console.print("\n[green]The model beats both baselines.[/green]")
         return 0

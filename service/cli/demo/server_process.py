@@ -1,4 +1,4 @@
-"""A server in a process of its own, on a free port: for the demo, the tests and the benchmarks."""
+"""Server subprocess on a free port, for the demo, the tests and the benchmarks."""
 
 import os
 import subprocess
@@ -11,20 +11,20 @@ from typing import IO, Self
 def start(
     command: Sequence[str], stderr: IO[str] | int | None, env: Mapping[str, str] | None
 ) -> "subprocess.Popen[str]":
-    """The process that serves; what it prints comes by a pipe."""
-    # This Python and this package, and no shell; only those who start it choose the flags.
+    """Start the server process with its standard output in a pipe."""
+    # Runs this Python and package without a shell; flags come from the caller only.
     return subprocess.Popen(  # noqa: S603
         command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=env
     )
 
 
 class ServerProcess:
-    """Runs `dualstream serve` and knows its URL once it is ready.
+    """Runs `dualstream serve` and waits until it is ready.
 
     with ServerProcess("sqlite:///x.db") as server: httpx.get(server.url + "/livez")
 
-    `module` stands in for `service`, should a test serve with something of its own in it.
-    Raises RuntimeError when the process ends before it is ready; `said` is what it printed.
+    Tests may serve another `module`. Raises RuntimeError if the process ends before it is ready;
+    `said` has the lines that it printed.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class ServerProcess:
                 raise
 
     def wait_until(self, beginning: str) -> None:
-        """Read what the server says until a line begins so."""
+        """Read lines of the server until one begins with `beginning`."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.said.append(line.strip())
@@ -58,15 +58,15 @@ class ServerProcess:
                 self.url = line.split()[-1]
             if line.startswith(beginning):
                 return
-        raise RuntimeError(f"the server ended before it said {beginning!r}: {self.said}")
+        raise RuntimeError(f"the server ended before it printed {beginning!r}: {self.said}")
 
     def kill(self) -> None:
-        """kill -9: no handler runs, nothing is flushed."""
+        """Send SIGKILL: no handler runs, nothing is flushed."""
         self.process.kill()
         self._end()
 
     def stop(self) -> None:
-        """Ask it to finish what is under way and leave."""
+        """Send SIGTERM: the server finishes running requests and exits."""
         self.process.terminate()
         self._end()
 
@@ -89,5 +89,5 @@ class ServerProcess:
 
 
 def _environment(extra: Mapping[str, str] | None) -> dict[str, str] | None:
-    # The child inherits this process's environment; what is added wins over it.
+    # The child inherits this process's environment; `extra` overrides it.
     return None if extra is None else {**os.environ, **extra}  # noqa: TID251

@@ -1,8 +1,8 @@
 """The record codec, version 1: rows and controls as bytes.
 
-The body of an entry is a sequence of parts, and bodies joined are a body again. A part delimits
-itself; numbers are little-endian; text is UTF-8. Equal rows give equal bytes, so that bytes may
-stand for rows in a fingerprint.
+The body of an entry is a sequence of parts; concatenated bodies are a body again. A part delimits
+itself; numbers are little-endian; text is UTF-8. Equal rows give equal bytes, so a fingerprint of
+the bytes identifies the rows.
 
     part
       u8        version = 1
@@ -16,7 +16,7 @@ stand for rows in a fingerprint.
       content       the columns of `count` rows, or a control, or nothing when count is 0
       u32       CRC32C of all bytes before it
 
-    columns of rows: bits of the u16, and what stands in the content, in this order
+    columns of rows: bits of the u16, and their content, in this order
       0-1   row lengths  0, 1, 2: count u8, u16, u32; 3: one u32 >= 1, the length of every row
       2-3   indices      0, 1, 2: u8, u16, u32 each; 3: none, a row's are 0 .. length - 1
                          (3 not together with values 0, so that bytes bound the memory of a row)
@@ -29,8 +29,8 @@ stand for rows in a fingerprint.
       13    served seq   int64 each
       14    names        u32 m, m u32 indices, text list of m
       15    unknown
-    Indices count from 0. float32 stands where it loses nothing. Each column takes the first kind
-    that holds all its numbers; row lengths take 3 where more than 4 rows are equally long.
+    Indices count from 0. float32 is used if it is exact. Each column takes the first kind
+    that fits all its numbers; row lengths take 3 if more than 4 rows have equal length.
 
     text list of n   u8 width w (1, 2, 4), n lengths of w bytes, the texts one after the other
     classes          u8 width w, number of classes in w bytes, text list of them in order of
@@ -42,9 +42,9 @@ stand for rows in a fingerprint.
       u8 number of arrays; each, sorted by name: u8 name's bytes, name, u8 dimensions,
       u32 per dimension, float64 in C order
 
-A version, flag, column or kind of key that this version does not know raises UnknownRecord, which
-names it; anything else that is not a part raises CorruptRecord. The kind of a control is open:
-who applies it refuses the ones it does not know, with UnknownRecord too.
+A version, flag, column or kind of key that this version does not know raises UnknownRecord with its
+name; any other invalid part raises CorruptRecord. Kinds of controls are open: the code that applies
+a control raises UnknownRecord for kinds that it does not know.
 """
 
 from dualstream.service.journal.record.decode import decode, decode_merged

@@ -1,4 +1,4 @@
-"""Bytes to rows and controls; `record.py` states the layout."""
+"""Decoder of the record format: bytes to rows and controls. `record/__init__.py` has the layout."""
 
 import math
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ _U32 = Struct("<I")
 
 
 def decode(body: bytes) -> list[tuple[f.Header, f.Rows | f.Control | None]]:
-    """Decode each part of a body: its header and its content, None for an empty part.
+    """Decode each part of a body: (header, content); content is None for an empty part.
 
     Raises UnknownRecord, CorruptRecord.
     """
@@ -28,17 +28,17 @@ def decode(body: bytes) -> list[tuple[f.Header, f.Rows | f.Control | None]]:
 
 
 def decode_merged(body: bytes) -> tuple[Parts, list[f.Rows | f.Control]]:
-    """Decode a body: the headers of its parts, and its content with consecutive rows in one.
+    """Decode a body, with consecutive rows merged: (headers of the parts, blocks).
 
-    Rows are joined as long as they have the same kind of label. The records of the blocks, in
-    order, are those of the parts. Rows without text take a small part of `decode`'s time.
+    Rows are merged as long as they have the same kind of label. The records of the blocks are
+    those of the parts, in the same order. For rows without text this is much faster than `decode`.
 
     Raises UnknownRecord, CorruptRecord.
     """
     parts = find_parts(body)
     if parts is None:
         _scan(body)
-        raise f.CorruptRecord("a body that cannot be read")
+        raise f.CorruptRecord("the body cannot be read")
     blocks: list[f.Rows | f.Control] = []
     run: list[f.Rows] = []
     for content in _contents(body, parts):
@@ -58,7 +58,7 @@ _PLAIN = f.Header(1)
 
 
 def _scan(body: bytes) -> list[f.Found]:
-    """Find the parts, check their checksums and flags. Most hold one row and have no key."""
+    """Find the parts; verify their checksums and flags."""
     parts: list[f.Found] = []
     at, size = 0, len(body)
     while at < size:
@@ -72,12 +72,12 @@ def _scan(body: bytes) -> list[f.Found]:
                 _, flags, columns, length, count = _NARROW.unpack_from(body, at)
                 start = at + 7
         except (IndexError, StructError):
-            raise f.CorruptRecord(f"a part at byte {at} is cut off") from None
+            raise f.CorruptRecord(f"the part at byte {at} is truncated") from None
         end = at + length - 4
         if end < start or end + 4 > size:
-            raise f.CorruptRecord(f"the part at byte {at} does not fit its body")
+            raise f.CorruptRecord(f"the part at byte {at} ends outside its body")
         if _U32.unpack_from(body, end)[0] != crc32c(body[at:end]):
-            raise f.CorruptRecord(f"the part at byte {at} has another checksum")
+            raise f.CorruptRecord(f"the part at byte {at} has a wrong checksum")
         if flags == 0 and count == 1:
             header = _PLAIN
         else:
@@ -90,7 +90,7 @@ def _scan(body: bytes) -> list[f.Found]:
 
 
 def _header(body: bytes, flags: int, count: int, start: int, end: int) -> tuple[f.Header, int]:
-    """The header, and where the content begins."""
+    """The header, and the offset of the content."""
     if flags & ~f.KNOWN_FLAGS:
         raise f.UnknownRecord(f"record flags {flags:#x}")
     key = fingerprint = None
@@ -105,7 +105,7 @@ def _key(body: bytes, flags: int, at: int, end: int) -> tuple[bytes | None, byte
     if flags & f.KEY:
         key = reader.take(reader.number(2))
         if not key:
-            raise f.CorruptRecord("a key without a kind")
+            raise f.CorruptRecord("a key has no kind")
         if key[0] not in f.KEY_KINDS:
             raise f.UnknownRecord(f"key kind {key[0]}")
     if flags & f.FINGERPRINT:
@@ -114,7 +114,7 @@ def _key(body: bytes, flags: int, at: int, end: int) -> tuple[bytes | None, byte
 
 
 def _contents(body: bytes, parts: Parts) -> Iterator[f.Rows | f.Control]:
-    """The contents in order, runs of plain parts read at once."""
+    """Contents in order; runs of plain parts are decoded together."""
     for first, stop, is_plain in parts.runs():
         if is_plain:
             rows = parts.rows(first, stop)
@@ -141,14 +141,14 @@ def _content(body: bytes, found: f.Found) -> f.Rows | f.Control | None:
         else:
             content = None
     except UnicodeDecodeError as error:
-        raise f.CorruptRecord("text that is not UTF-8") from error
+        raise f.CorruptRecord("a text is not UTF-8") from error
     if reader.at != found.end:
-        raise f.CorruptRecord(f"{found.end - reader.at} bytes too many in a part")
+        raise f.CorruptRecord(f"a part has {found.end - reader.at} bytes too many")
     return content
 
 
 class _Reader:
-    """Takes what stands next in body[at:end]; CorruptRecord where there is not enough."""
+    """Sequential reader of body[at:end]; raises CorruptRecord if there are not enough bytes."""
 
     __slots__ = ("at", "body", "end")
 
@@ -183,7 +183,7 @@ class _Reader:
     def _skip(self, size: int) -> int:
         at = self.at
         if size > self.end - at:
-            raise f.CorruptRecord(f"a column of {size} bytes where {self.end - at} are left")
+            raise f.CorruptRecord(f"a column of {size} bytes where only {self.end - at} are left")
         self.at = at + size
         return at
 
@@ -195,7 +195,7 @@ def _rows(reader: _Reader, columns: int, count: int) -> f.Rows:
     value_kind = columns >> f.VALUES_SHIFT & 3
     if kind == f.INDICES_RUN:
         if not value_kind or nnz > reader.end - reader.at:
-            raise f.CorruptRecord("indices without values")
+            raise f.CorruptRecord("implicit indices without values")
         starts = np.repeat(indptr[:-1], np.diff(indptr))
         indices = (np.arange(nnz, dtype=np.int64) - starts).astype(np.int32)
     else:
@@ -233,7 +233,7 @@ def _floats(reader: _Reader, kind: int, count: int) -> npt.NDArray[np.float64] |
         return None
     if kind == 3:
         raise f.UnknownRecord("column of floats of kind 3")
-    with np.errstate(invalid="ignore"):  # a signalling NaN, which only damaged bytes hold
+    with np.errstate(invalid="ignore"):  # signalling NaNs, which only damaged bytes contain
         return reader.array(f.FLOAT32 if kind == 1 else f.FLOAT64, count).astype(np.float64)
 
 
@@ -288,5 +288,5 @@ def _array(reader: _Reader, shape: tuple[int, ...]) -> npt.NDArray[np.float64]:
     numbers = reader.array(f.FLOAT64, math.prod(shape)).astype(np.float64)
     try:
         return numbers.reshape(shape)
-    except ValueError as error:  # none at all, in more dimensions than there is memory
+    except ValueError as error:  # size 0 with huge dimensions
         raise f.CorruptRecord(f"an array of shape {shape}") from error

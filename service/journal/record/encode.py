@@ -1,4 +1,4 @@
-"""Rows and controls to bytes; `record.py` states the layout."""
+"""Encoder of the record format: rows and controls to bytes. `record/__init__.py` has the layout."""
 
 from collections.abc import Mapping, Sequence
 from struct import error as StructError, pack, unpack
@@ -14,12 +14,12 @@ from dualstream.service.journal.record import format as f
 Ints = Sequence[int] | npt.NDArray[np.integer[Any]]
 Floats = Sequence[float] | npt.NDArray[np.floating[Any]]
 Piece = bytes | npt.NDArray[np.uint8]
-"""Some bytes of a part; those of an array are copied where they are joined, not before."""
+"""Bytes of a part; arrays are copied only when the pieces are joined."""
 
-# Up to so many numbers in one row, Python's lists are faster than numpy's calls.
-FEW = 64
-_LONG = 65_536
-"""Bytes of a part that are copied once less."""
+# Up to this many numbers in a row, Python lists are faster than NumPy.
+SHORT_ROW = 64
+_LONG_PART = 65_536
+"""Parts of this many bytes are checksummed in pieces, which saves one copy."""
 
 
 def encode_rows(
@@ -39,18 +39,18 @@ def encode_rows(
 ) -> bytes:
     """Encode len(indptr) - 1 >= 1 rows as one part.
 
-    Row i is indices[indptr[i]:indptr[i + 1]], so a slice of a longer indptr takes a slice of the
-    rows; the other columns hold one item per row of the slice. values None means all 1.
+    Row i is indices[indptr[i]:indptr[i + 1]], so a slice of a longer indptr selects a slice of the
+    rows; the other columns have one item per row of the slice. values None means all 1.
 
     Raises ValueError for an index outside 0 .. 2**31 - 1 and for a row or text that is too long.
     """
     count = len(indptr) - 1
     if count < 1:
-        raise ValueError("a part of rows has at least one row; see encode_opening")
+        raise ValueError("a part of rows needs at least one row; use encode_opening for none")
     start, end = int(indptr[0]), int(indptr[count])
     column: Piece
     content: list[Piece]
-    if count == 1 and end - start <= FEW:
+    if count == 1 and end - start <= SHORT_ROW:
         columns, column = _few(_listed(indices, start, end), _listed(values, start, end))
         content = [column]
     else:
@@ -88,9 +88,9 @@ def encode_control(
     fingerprint: bytes | None = None,
     continues: bool = False,
 ) -> bytes:
-    """Encode a control as a part of one record. `fields` is anything that msgpack holds.
+    """Encode a control as a part with one record. `fields` is any mapping that msgpack encodes.
 
-    Raises ValueError for a name over 255 bytes or over 255 arrays or dimensions.
+    Raises ValueError for a name over 255 bytes, and for more than 255 arrays or dimensions.
     """
     mapping = msgspec.msgpack.encode(fields or {}, order="sorted")
     pieces = [_short_text(kind), pack("<I", len(mapping)), mapping]
@@ -114,12 +114,12 @@ def _part(
 ) -> bytes:
     if fingerprint is not None:
         if len(fingerprint) != f.FINGERPRINT_BYTES:
-            raise ValueError(f"a fingerprint has 16 bytes, got {len(fingerprint)}")
+            raise ValueError(f"a fingerprint has 16 bytes, not {len(fingerprint)}")
         flags |= f.FINGERPRINT
         content = [fingerprint, *content]
     if key is not None:
         if not key or key[0] not in f.KEY_KINDS:
-            raise ValueError(f"a key begins with the byte of its kind, got {key[:1]!r}")
+            raise ValueError(f"a key begins with the byte of its kind, not {key[:1]!r}")
         flags |= f.KEY
         content = [pack("<H", len(key)), key, *content]
     if continues:
@@ -130,8 +130,8 @@ def _part(
     elif size < 2**32 - 8:
         head = f.WIDE_HEADER.pack(f.VERSION, flags | f.WIDE, columns, size + 5, count)
     else:
-        raise ValueError("a part holds less than 4 GiB")
-    if size < _LONG:
+        raise ValueError("a part must be smaller than 4 GiB")
+    if size < _LONG_PART:
         body = _joined((head, *content))
         return body + f.CHECKSUM.pack(crc32c(body))
     checksum = crc32c(head)
@@ -145,7 +145,7 @@ def _joined(pieces: Sequence[Piece]) -> bytes:
 
 
 def _listed(numbers: Any, start: int, end: int) -> Any:
-    """A slice as a list of Python numbers; None stays None."""
+    """A slice as a list of Python numbers; None is returned as it is."""
     if numbers is None:
         return None
     numbers = numbers[start:end]
@@ -153,14 +153,14 @@ def _listed(numbers: Any, start: int, end: int) -> Any:
 
 
 def _few(indices: list[int], values: list[float] | None) -> tuple[int, bytes]:
-    """Row length, indices and values of one short row: the same bytes as `_many`, sooner."""
+    """Row length, indices and values of one short row: same bytes as `_many`, faster."""
     size = len(indices)
     kind, column = (0, b"") if values is None else _few_floats(values)
     columns = kind << f.VALUES_SHIFT
     head = bytes((size,))
     if kind and indices[-1] == size - 1 and indices == list(range(size)):
         return columns | f.INDICES_RUN << f.INDICES_SHIFT, head + column
-    # Rows are sorted as a rule: the last index spares what would only fail.
+    # Rows are usually sorted, so the last index tells the narrowest kind that can succeed.
     last = indices[-1] if size else 0
     if last <= 0xFF:
         try:
@@ -182,7 +182,7 @@ def _many(
     indices: npt.NDArray[Any],
     values: npt.NDArray[np.float64] | None,
 ) -> tuple[int, list[Piece]]:
-    """Row lengths, indices and values of any rows."""
+    """Row lengths, indices and values of any number of rows."""
     lengths = np.diff(indptr)
     are_equal = lengths[0] > 0 and bool((lengths == lengths[0]).all())
     kind, column = (0, b"") if values is None else _many_floats(values)
@@ -203,14 +203,14 @@ def _many(
 
 
 def _whole(numbers: Ints) -> npt.NDArray[Any]:
-    """As an array of 32 or 64 bits."""
+    """Convert to an array of 32-bit or 64-bit integers."""
     if isinstance(numbers, np.ndarray) and numbers.dtype == np.int32:
         return numbers
     return np.asarray(numbers, np.int64)
 
 
 def _is_run(lengths: npt.NDArray[np.int64], indices: npt.NDArray[Any], are_equal: bool) -> bool:
-    """Whether the indices of each row are 0 .. length - 1."""
+    """Are the indices of each row 0 .. length - 1?"""
     if indices[0] != 0 or indices[lengths[lengths > 0][0] - 1] != lengths[lengths > 0][0] - 1:
         return False
     if are_equal:
@@ -221,22 +221,22 @@ def _is_run(lengths: npt.NDArray[np.int64], indices: npt.NDArray[Any], are_equal
 
 
 def _unsigned(numbers: npt.NDArray[Any], most: int) -> tuple[int, bytes]:
-    """Numbers >= 0 in the narrowest of u8, u16, u32: (0, 1 or 2, the column)."""
+    """Encode numbers >= 0 in the narrowest of u8, u16, u32: (0, 1 or 2, the column)."""
     largest = int(numbers.max()) if len(numbers) else 0
     if largest > most:
-        raise ValueError(f"{largest} is over {most}")
+        raise ValueError(f"{largest} is above the maximum {most}")
     kind = 0 if largest < 1 << 8 else 1 if largest < 1 << 16 else 2
     return kind, numbers.astype(f.UNSIGNED[kind]).tobytes()
 
 
 def _floats(numbers: Floats) -> tuple[int, Piece]:
-    if len(numbers) <= FEW:
+    if len(numbers) <= SHORT_ROW:
         return _few_floats(_listed(numbers, 0, len(numbers)))
     return _many_floats(np.asarray(numbers, np.float64))
 
 
 def _few_floats(numbers: list[float]) -> tuple[int, bytes]:
-    """(0, nothing) for all ones, (1, float32) where exact, else (2, float64)."""
+    """(0, nothing) if all are 1; (1, float32) if exact; else (2, float64)."""
     size = len(numbers)
     if numbers.count(1.0) == size:
         return 0, b""
@@ -251,12 +251,12 @@ def _few_floats(numbers: list[float]) -> tuple[int, bytes]:
 
 
 def _many_floats(numbers: npt.NDArray[np.float64]) -> tuple[int, Piece]:
-    """As `_few_floats`; float64 are not copied."""
+    """As `_few_floats`; float64 columns are not copied."""
     if not len(numbers) or (numbers[0] == 1.0 and bool((numbers == 1.0).all())):
         return 0, b""
     with np.errstate(all="ignore"):
-        # As a rule the first few tell.
-        if bool((numbers[:FEW].astype(f.FLOAT32) == numbers[:FEW]).all()):
+        # The first few numbers usually decide.
+        if bool((numbers[:SHORT_ROW].astype(f.FLOAT32) == numbers[:SHORT_ROW]).all()):
             single = numbers.astype(f.FLOAT32)
             if bool((single == numbers).all()):
                 return 1, single.tobytes()
@@ -292,7 +292,7 @@ def _classes(labels: Sequence[str]) -> bytes:
 
 
 def _texts(texts: Any) -> bytes:
-    """A text list."""
+    """Encode a text list."""
     encoded = [text.encode() for text in texts]
     sizes = [len(text) for text in encoded]
     width = _width(max(sizes, default=0))
@@ -301,7 +301,7 @@ def _texts(texts: Any) -> bytes:
 
 
 def _width(largest: int) -> int:
-    """1, 2 or 4 bytes: what the number takes."""
+    """Width of a number in bytes: 1, 2 or 4."""
     return 1 if largest < 1 << 8 else 2 if largest < 1 << 16 else 4
 
 
@@ -335,5 +335,5 @@ def _short_text(text: str) -> bytes:
 
 def _byte(number: int) -> bytes:
     if number > 0xFF:
-        raise ValueError(f"at most 255, got {number}")
+        raise ValueError(f"at most 255, not {number}")
     return bytes((number,))

@@ -1,8 +1,8 @@
-"""Constants and types of the record format; `record.py` states the layout.
+"""Constants and types of the record format; `record/__init__.py` specifies the layout.
 
 RecordError
 |- CorruptRecord    the bytes are damaged
-`- UnknownRecord    written by a newer version, or not for this reader
+`- UnknownRecord    a newer version wrote them, or they are not for this reader
 """
 
 from enum import IntEnum
@@ -37,7 +37,7 @@ MAX_INDEX = 2**31 - 1
 
 
 def holds_control(body: bytes) -> bool:
-    """Whether the first part of a body is a control."""
+    """Is the first part of a body a control?"""
     return len(body) > 1 and bool(body[1] & CONTROL)
 
 
@@ -45,7 +45,7 @@ class RecordError(Exception):
     """A body that cannot be read."""
 
     is_journalled = False
-    """Whether whoever is told had something appended, which stands in the journal all the same."""
+    """True if the caller's own append is in the journal despite the error."""
 
 
 class CorruptRecord(RecordError):
@@ -53,11 +53,11 @@ class CorruptRecord(RecordError):
 
 
 class UnknownRecord(RecordError):
-    """Written by a newer version; the message names what is not known."""
+    """A newer version wrote the record; the message names what is unknown."""
 
 
 class KeyKind(IntEnum):
-    """The first byte of a stored key. Users reach only REQUEST and SAMPLE."""
+    """First byte of a stored key. Users reach only REQUEST and SAMPLE."""
 
     REQUEST = 1
     CHUNK = 2
@@ -69,17 +69,17 @@ class KeyKind(IntEnum):
 
 KEY_KINDS = frozenset(int(kind) for kind in KeyKind)
 ROW_KINDS = (KeyKind.SAMPLE, KeyKind.LABEL)
-"""Keys of a row, by its id."""
+"""Kinds of keys that belong to a row, by its id."""
 OPENING_KINDS = (KeyKind.REQUEST, KeyKind.CHUNK)
 
 
 def make_key(kind: KeyKind, key: str) -> bytes:
-    """A stored key: the kind's byte and the key."""
+    """A stored key: the kind byte and the key."""
     return bytes((kind,)) + key.encode()
 
 
 class Header(msgspec.Struct, frozen=True, gc=False):
-    """What stands beside a part's content. `key` is the kind's byte and the key."""
+    """Header of a part. `key` is the kind byte and the key."""
 
     count: int
     key: bytes | None = None
@@ -88,7 +88,7 @@ class Header(msgspec.Struct, frozen=True, gc=False):
 
 
 class Found(msgspec.Struct, gc=False):
-    """One part of a body: its content is body[start:end]."""
+    """A part of a body; its content is body[start:end]."""
 
     header: Header
     flags: int
@@ -98,14 +98,14 @@ class Found(msgspec.Struct, gc=False):
 
 
 class Rows(msgspec.Struct, frozen=True, eq=False):
-    """Rows in CSR layout, with the columns that were used; the others are None.
+    """Rows in CSR layout; columns that are not present are None.
 
     indptr  (n + 1,) int64, from 0   indices (nnz,) int32, from 0   values (nnz,) float64
     labels  (n,) float64, or n class texts
-    weights (n,) float64, None where all are 1
-    ids     n texts, empty where a row has none
+    weights (n,) float64; None if all are 1
+    ids     n texts, empty for rows without an id
     served_scores (n,) float64       served_seqs (n,) int64
-    names   pairs (index, name) that ride along
+    names   (index, name) pairs of new features
     """
 
     indptr: npt.NDArray[np.int64]
@@ -123,7 +123,7 @@ class Rows(msgspec.Struct, frozen=True, eq=False):
 
 
 class Control(msgspec.Struct, frozen=True, eq=False):
-    """A record that is no sample: refit, rollback, unlearn, pause ..."""
+    """A record that is not a sample: refit, rollback, unlearn, pause ..."""
 
     kind: str
     fields: dict[str, Any] = {}

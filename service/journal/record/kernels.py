@@ -1,9 +1,9 @@
-"""Kernels over the bytes of a body: they find its parts, and take the rows out of the plain ones.
+"""Kernels that parse a body: find its parts, and decode the rows of plain parts.
 
-A part is plain when it holds rows without text, with labels that are numbers. What a kernel does
-not take as it stands, damage among it, is left to `_decode.py`, which says what is wrong with it.
+A part is plain if it has rows without text and with numeric labels. Kernels leave everything else,
+damaged parts included, to decode.py, which raises the precise error.
 
-The numbers of the layout stand here once more: a cached kernel would not see `_format.py` change.
+The layout's numbers are repeated here: a cached kernel would not notice a change in format.py.
 """
 
 import numpy as np
@@ -27,15 +27,15 @@ from dualstream.solvers.jit import (
 F4, U1 = types.float32[::1], types.uint8[::1]
 I8_2D = i8[:, ::1]
 
-# What is known of a part, and of its content [START, END) where it is plain: how many entries its
-# rows have in all, else -1. MARK is where the fingerprint stands, -1 where there is none. The part
-# itself begins at BEGIN.
+# Columns of the table of parts. The content is [START, END); ENTRIES is the number of entries of a
+# plain part's rows, else -1; MARK is the offset of the fingerprint, -1 without one; the part begins
+# at BEGIN.
 START, END, FLAGS, COLUMNS, COUNT, KEY, KEY_END, MARK, ENTRIES, BEGIN = range(10)
 FIELDS = 10
 SMALLEST = 11
-"""Bytes of the smallest part."""
+"""Minimum size of a part in bytes."""
 LARGE = 1024
-"""Of longer parts a library, which has an instruction for it, is quicker with the checksum."""
+"""Longer parts are checksummed by the library, which uses a CPU instruction."""
 
 _VERSION, _LARGE = 1, LARGE
 _CONTROL, _KEY, _FINGERPRINT, _WIDE, _KNOWN_FLAGS = 1, 2, 4, 16, 31
@@ -68,7 +68,7 @@ def byte(bytes_: Bytes, at: int) -> int:
 
 @kernel(i8(RO_U1, i8, i8), inline=True)
 def number(bytes_: Bytes, at: int, width: int) -> int:
-    """The little-endian number of `width` bytes at `at`."""
+    """Little-endian number of `width` bytes at offset `at`."""
     value = 0
     for i in range(width):
         value |= byte(bytes_, at + i) << (8 * i)
@@ -104,7 +104,7 @@ def crc32c(bytes_: Bytes, at: int, end: int, tables: Ints) -> int:
 
 @kernel(i8(RO_U1, i8, i8, i8, i8), inline=True)
 def plain_entries(bytes_: Bytes, at: int, end: int, columns: int, count: int) -> int:
-    """How many entries `count` rows in bytes_[at:end] have, -1 where they are not plain."""
+    """Number of entries of `count` rows in bytes_[at:end]; -1 if they are not plain."""
     if count == 0:
         return 0 if at == end else -1
     lengths, indices, values = columns & 3, columns >> 2 & 3, columns >> 4 & 3
@@ -125,7 +125,7 @@ def plain_entries(bytes_: Bytes, at: int, end: int, columns: int, count: int) ->
         width = 1 << lengths
         if count > room or count * width > room:
             return -1
-        if width == 1:  # as mostly, and then many are added at a time
+        if width == 1:  # the common case; the loop is vectorized
             for k in range(np.uint64(at), np.uint64(at + count)):
                 entries = int(entries + np.int64(bytes_[k]))
         else:
@@ -148,14 +148,14 @@ def plain_entries(bytes_: Bytes, at: int, end: int, columns: int, count: int) ->
 def find_parts(
     bytes_: Bytes, tables: Ints, parts: Ints
 ) -> tuple[int, int, int, int, int, int, int]:
-    """Find the parts one after the other, check what holds for all: how many, and where they end.
+    """Find all parts of a body and check them, except for the content of parts that are not plain.
 
-    They end before the end of the bytes where something is damaged or not known. After these two,
-    of all parts together: the records; the entries of their rows, -1 where one is not plain; how
-    many have a key; the bits of the columns that any of them has; how many are longer than LARGE,
-    whose checksums are still to be compared.
+    Returns (parts found, offset where they end, records, entries of all rows or -1 if a part is not
+    plain, parts with a key, bitwise OR of the columns, parts longer than LARGE). The offset is
+    before the end of the bytes if something is damaged or unknown. Checksums of parts longer than
+    LARGE are left to the caller.
 
-    parts  (m, FIELDS) int64, m no less than there can be
+    parts  (m, FIELDS) int64, m at least the possible number of parts
     Cost O(bytes).
     """
     n, at, size = 0, 0, len(bytes_)
@@ -219,9 +219,9 @@ def take_floats(
     scratch: npt.NDArray[np.float32],
     scratch_bytes: Bytes,
 ) -> int:
-    """out[first:first + count] from a column of floats at `at`; return where the column ends."""
+    """Decode a column of floats at `at` into out[first:first + count]; return its end offset."""
     if kind == 0:
-        # Unsigned, so that no index is looked at for counting from the end.
+        # Unsigned, so that the compiler omits the check for negative indices.
         for k in range(np.uint64(first), np.uint64(first + count)):
             out[k] = 1.0
     elif kind == 1:
@@ -253,12 +253,12 @@ def take_rows(
     scratch: npt.NDArray[np.float32],
     scratch_bytes: Bytes,
 ) -> int:
-    """Take the rows out of plain parts; return the first part with an index too large, else -1.
+    """Decode the rows of plain parts; return the first part with an index too large, else -1.
 
-    parts    (p, FIELDS)      as find_parts has found them, all of them plain
+    parts    (p, FIELDS)      as filled by find_parts, all plain
     indptr   (n + 1,) int64   indices (nnz,) int32   values (nnz,)   labels, weights (n,)
-             values and weights also (0,) where no part has any: all of them are 1
-    X_bytes  the memory of X as bytes, through which float64 are copied as they stand
+             values and weights are (0,) if no part has such a column: all are 1
+    X_bytes  memory of X as bytes, through which float64 columns are copied unchanged
     scratch  (1,) float32, and its bytes
     Cost O(bytes).
     """

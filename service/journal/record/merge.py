@@ -1,4 +1,4 @@
-"""Rows of several parts joined to one."""
+"""Merge the decoded rows of several parts."""
 
 from typing import Any
 
@@ -9,17 +9,17 @@ from dualstream.service.journal.record import format as f
 
 
 def checked_indices(indices: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
-    """Indices as rows hold them.
+    """Indices as int32.
 
     Raises CorruptRecord.
     """
     if indices.dtype.itemsize == 4 and len(indices) and indices.max() > f.MAX_INDEX:
-        raise f.CorruptRecord(f"an index over {f.MAX_INDEX}")
+        raise f.CorruptRecord(f"an index above {f.MAX_INDEX}")
     return indices.astype(np.int32)
 
 
 def merged_rows(runs: list[f.Rows]) -> f.Rows:
-    """Join rows that have the same kind of label; where a column is missing its default stands.
+    """Concatenate rows with the same kind of label; missing columns get their default.
 
     Defaults: weight 1, id empty, served score NaN, served seq -1.
     """

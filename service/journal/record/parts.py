@@ -1,7 +1,7 @@
-"""The parts of a body as a table, which kernels fill and read.
+"""Table of the parts of a body, filled and read by kernels.
 
-A part that holds a single row is the rule, and there are some ten thousands of them in what is read
-at once: an object for each would take longer than to learn it.
+Most parts have one row, and one read brings some ten thousand parts. Making an object for each
+would take longer than learning it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,16 +15,16 @@ from google_crc32c import value as crc32c
 from dualstream.service.journal.record import format as f, kernels as k
 from dualstream.solvers.core.ones import shared_ones
 
-FEW = 32
-"""So many parts are sooner looked at one by one than by sums of numpy's."""
+LOOP_PARTS = 32
+"""For up to this many parts, a Python loop is faster than NumPy."""
 _VALUES, _WEIGHTS = 3 << f.VALUES_SHIFT, 3 << f.WEIGHTS_SHIFT
 
 
 class Parts(Sequence[f.Header]):
-    """The headers of the parts of a body, made when they are asked for.
+    """Headers of the parts of a body, made on access.
 
-    table     (n, FIELDS) int64, see `_kernels.py`
-    together  what `find_parts` there tells of all parts
+    table   (n, FIELDS) int64, see kernels.py
+    totals  what `kernels.find_parts` returns for all parts
     """
 
     def __init__(
@@ -32,12 +32,12 @@ class Parts(Sequence[f.Header]):
         body: bytes,
         bytes_: npt.NDArray[np.uint8],
         table: npt.NDArray[np.int64],
-        together: tuple[int, int, int, int],
+        totals: tuple[int, int, int, int],
     ):
         self.body, self._bytes, self.table = body, bytes_, table
-        # Few parts are the rule while another process appends: there each sum of numpy's would
-        # take longer than to find them all.
-        self._records, self._entries, keys, self._columns = together
+        # From the kernel: for the few parts of a typical body, NumPy sums would take longer
+        # than finding the parts.
+        self._records, self._entries, keys, self._columns = totals
         self.has_keys = keys > 0
 
     def __len__(self) -> int:
@@ -60,34 +60,34 @@ class Parts(Sequence[f.Header]):
         )
 
     def key(self, number: int) -> bytes:
-        """The kind byte and the key of a part that has one."""
+        """The kind byte and the key of a part that has a key."""
         start, end = self.table[number, k.KEY : k.KEY_END + 1].tolist()
         return self.body[start:end]
 
     @property
     def counts(self) -> npt.NDArray[np.int64]:
-        """(n,): the records of each part."""
+        """(n,): number of records of each part."""
         return self.table[:, k.COUNT]
 
     @property
     def continuing(self) -> npt.NDArray[np.bool_]:
-        """(n,): which parts belong to the keyed request that an earlier one opened."""
+        """(n,): does the part continue a keyed request of an earlier part?"""
         does: npt.NDArray[np.bool_] = self.table[:, k.FLAGS] & f.CONTINUES != 0
         return does
 
     @cached_property
     def key_kinds(self) -> npt.NDArray[np.int64]:
-        """(n,): the kind of each part's key, 0 where it has none."""
+        """(n,): kind of each part's key, 0 if it has none."""
         at = self.table[:, k.KEY]
         return np.where(at >= 0, self._bytes[np.maximum(at, 0)], 0).astype(np.int64)
 
     def found(self, number: int) -> f.Found:
-        """Where the content of a part stands."""
+        """Offsets of a part's content."""
         start, end, flags, columns = self.table[number, : k.COUNT].tolist()
         return f.Found(self[number], flags, columns, start, end)
 
     def runs(self) -> Iterator[tuple[int, int, bool]]:
-        """Runs of parts that are all plain or all not: the first, the one after the last."""
+        """Runs of only plain or only other parts: (first, one past the last, is plain)."""
         if self._entries >= 0:
             if len(self):
                 yield 0, len(self), True
@@ -100,7 +100,7 @@ class Parts(Sequence[f.Header]):
             first = stop
 
     def rows(self, first: int, stop: int) -> f.Rows | None:
-        """The rows of plain parts, joined; None where they are all empty.
+        """Rows of plain parts, concatenated; None if all are empty.
 
         Raises CorruptRecord.
         """
@@ -123,14 +123,14 @@ class Parts(Sequence[f.Header]):
             weights, weights.view(np.uint8), scratch, scratch.view(np.uint8),
         )  # fmt: skip
         if wrong >= 0:
-            raise f.CorruptRecord(f"an index over {f.MAX_INDEX}")
+            raise f.CorruptRecord(f"an index above {f.MAX_INDEX}")
         if not has_values:
             values = shared_ones(entries)
         return f.Rows(indptr, indices, values, labels, weights if has_weights else None)
 
 
 def find_parts(body: bytes) -> Parts | None:
-    """The parts of a body, their checksums checked; None where it is damaged or not known."""
+    """Find the parts of a body and verify their checksums; None if it is damaged or unknown."""
     bytes_ = np.frombuffer(body, np.uint8)
     table = np.empty((len(body) // k.SMALLEST, k.FIELDS), np.int64)
     found = k.find_parts(bytes_, k.CRC_TABLES, table)
@@ -142,8 +142,8 @@ def find_parts(body: bytes) -> Parts | None:
 
 
 def _are_intact(body: bytes, table: npt.NDArray[np.int64]) -> bool:
-    """Whether the large ones of these parts have their checksum."""
-    if len(table) > FEW:
+    """Do the checksums of the large parts match?"""
+    if len(table) > LOOP_PARTS:
         table = table[table[:, k.END] - table[:, k.BEGIN] > k.LARGE]
     for part in table.tolist():
         begin, end = part[k.BEGIN], part[k.END]

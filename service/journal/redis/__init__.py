@@ -1,4 +1,4 @@
-"""The journal in Redis 7 or newer: one step to many processes on many hosts."""
+"""Redis store (7 or newer) of the journal: for many processes on many hosts."""
 
 from dualstream.service.journal.redis.store import RedisJournal
 

@@ -1,37 +1,37 @@
-"""Telling other processes of appends: each model at most once in some milliseconds.
+"""Announces appends to other processes by PUBLISH, at most once per model and 50 ms.
 
-To hear one message takes a process longer than to append; one for each append would cost more than
-the appends themselves as soon as several processes listen. Whoever reads up to the last one told of
-has read those before it.
+Receiving a message takes a process longer than an append. With one message for each append,
+messages would cost more than the appends as soon as several processes listen. A process that reads
+up to the last announced seq has all entries before it.
 """
 
 import asyncio
 from contextlib import suppress
 
 from dualstream.service.journal.protocol import JournalError
-from dualstream.service.journal.redis.cluster import Lines
-from dualstream.service.journal.redis.connection import Line
+from dualstream.service.journal.redis.cluster import ClusterConnections
+from dualstream.service.journal.redis.connection import RedisConnection
 
 CHANNEL = "ds:appends"
 EVERY_S = 0.05
 
 
 class Announcer:
-    """Publishes "<model> <seq>": the first append at once, those that follow it together."""
+    """Publishes "<model> <seq>": the first append at once, appends that follow together."""
 
-    def __init__(self, line: Line | Lines) -> None:
-        self._line = line
+    def __init__(self, connection: RedisConnection | ClusterConnections) -> None:
+        self._connection = connection
         self._due: dict[str, int] = {}
         self._task: asyncio.Task[None] | None = None
 
-    def tell(self, model: str, seq: int) -> None:
-        """The model's log has come to `seq`."""
+    def announce(self, model: str, seq: int) -> None:
+        """Announce that the model's log ends at `seq`."""
         self._due[model] = max(seq, self._due.get(model, 0))
         if self._task is None:
             self._task = asyncio.create_task(self._publish())
 
     async def close(self) -> None:
-        """Return once what is due is told."""
+        """Return once everything due is published."""
         if self._task is not None:
             await asyncio.wait([self._task])
 
@@ -44,8 +44,8 @@ class Announcer:
             self._task = None
 
     async def _flush(self) -> None:
-        """What cannot be told now is found out by those who ask where the logs end."""
+        """Publish what is due. Failures are ignored: followers also poll the heads of logs."""
         due, self._due = self._due, {}
         with suppress(JournalError):
             for model, seq in due.items():
-                await self._line.call("PUBLISH", CHANNEL, f"{model} {seq}", is_read=True)
+                await self._connection.call("PUBLISH", CHANNEL, f"{model} {seq}", is_read=True)

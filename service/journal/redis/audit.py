@@ -1,7 +1,7 @@
-"""The log of changes in Redis: a stream of each model, and the order in which all of them are told.
+"""Audit log in Redis: one stream per model, merged when all models are read.
 
-The streams of a Cluster are on several nodes, and one step of a script reaches one of them alone.
-So a model's changes are kept beside it, and those of all are joined when they are read.
+The streams of a Cluster are on several nodes, and a script reaches only one of them. So a model's
+changes are stored in the model's slot, and the log of all models is merged by the reader.
 """
 
 import time
@@ -9,34 +9,40 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from dualstream.service.journal.audit import Audited, Change, Where, decode_change, encode_change
+from dualstream.service.journal.audit import (
+    Audited,
+    AuditPosition,
+    Change,
+    decode_change,
+    encode_change,
+)
 from dualstream.service.journal.protocol import JournalUnavailable, Limits
 from dualstream.service.journal.redis import scripts
-from dualstream.service.journal.redis.cluster import Lines
-from dualstream.service.journal.redis.connection import Line, TooFewReplicas
+from dualstream.service.journal.redis.cluster import ClusterConnections
+from dualstream.service.journal.redis.connection import RedisConnection, TooFewReplicas
 from dualstream.service.journal.redis.key_names import keys_of
 from dualstream.service.journal.redis.records import AUDITED
 from dualstream.service.journal.redis.scripts import Argument
 
-ASKED_AT_ONCE = 500
-JOINED = 100
-"""So many models at most are joined at once, of each so many changes."""
+STREAMS_AT_ONCE = 500
+MERGED = 100
+"""Maximum number of models merged at once, and of changes read from each."""
 DAY_MS = 86_400_000
-"""By more than this no two clocks differ."""
+"""Upper bound for the difference of two servers' clocks."""
 
 
 class RedisAudit:
-    """The changes of the models behind one line."""
+    """The audit log behind `_others`."""
 
-    _others: Line | Lines
+    _others: RedisConnection | ClusterConnections
     _limits: Limits
 
     @property
     def _kept_ms(self) -> int:
         return round(1000 * self._limits.audit_s)
 
-    async def _told(self, model: str, change: Change | None) -> tuple[Argument, ...]:
-        """What a script is given of a change; the model is listed before that is kept."""
+    async def _change_arguments(self, model: str, change: Change | None) -> tuple[Argument, ...]:
+        """Arguments of a script that stores a change. Lists the model as audited first."""
         if change is None:
             return ()
         await self._list_as_changed(model)
@@ -45,7 +51,7 @@ class RedisAudit:
     async def _list_as_changed(self, model: str) -> None:
         now_ms = time.time_ns() // 1_000_000
         gone_ms = now_ms - self._kept_ms - DAY_MS
-        with suppress(TooFewReplicas):  # the change itself waits for them
+        with suppress(TooFewReplicas):  # the write with the change waits for replicas
             await self._others.call("ZADD", AUDITED, "GT", now_ms, model)
         with suppress(TooFewReplicas):
             await self._others.call("ZREMRANGEBYSCORE", AUDITED, "-inf", gone_ms)
@@ -53,54 +59,56 @@ class RedisAudit:
     async def put_changes(self, changes: Sequence[Audited]) -> None:
         of_models: dict[str, list[Argument]] = {}
         for one in changes:
-            where = Where.read(one.place)
-            told = (one.incarnation, one.seq, encode_change(one.change))
+            position = AuditPosition.read(one.place)
+            fields = (one.incarnation, one.seq, encode_change(one.change))
             of_model = of_models.setdefault(one.model, [self._kept_ms])
-            of_model += (f"{where.time_ms}-{where.number}", *told)
+            of_model += (f"{position.time_ms}-{position.number}", *fields)
         for model, arguments in of_models.items():
             await self._list_as_changed(model)
             audit = keys_of(model).audit
-            await self._others.run(scripts.CHANGES, (audit, audit + b":anew"), arguments)
+            await self._others.run(scripts.AUDIT, (audit, audit + b":anew"), arguments)
 
     async def audit(
         self, model: str | None = None, after: str | None = None, limit: int = 100
     ) -> Sequence[Audited]:
-        start = Where.read(after)
+        start = AuditPosition.read(after)
         if model is not None:
             found = await self._changes([model], [start], limit)
             return [change for _, change in found[0]]
-        joined: list[Audited] = []
-        while len(joined) < limit:
-            some = await self._joined(start, min(limit - len(joined), JOINED))
-            if not some:
+        merged: list[Audited] = []
+        while len(merged) < limit:
+            batch = await self._merged(start, min(limit - len(merged), MERGED))
+            if not batch:
                 break
-            joined += [change for _, change in some]
-            start = some[-1][0]
-        return joined
+            merged += [change for _, change in batch]
+            start = batch[-1][0]
+        return merged
 
-    async def _joined(self, start: Where, limit: int) -> list[tuple[Where, Audited]]:
-        """The next changes of all models: only those with the first ones can have them."""
+    async def _merged(
+        self, start: AuditPosition, limit: int
+    ) -> list[tuple[AuditPosition, Audited]]:
+        """The next changes of all models, from the models whose next change is earliest."""
         since = max(0, start.time_ms - DAY_MS)
         listed = await self._others.call("ZRANGEBYSCORE", AUDITED, since, "+inf", is_read=True)
         ids = [item.decode() for item in listed]
         firsts = [found[0][0] for found in await self._changes(ids, [start] * len(ids), 1) if found]
         ahead = [place.model for place in sorted(firsts)[:limit]]
         found = await self._changes(ahead, [start] * len(ahead), limit)
-        return sorted([one for of_model in found for one in of_model], key=_by_place)[:limit]
+        return sorted([one for of_model in found for one in of_model], key=_by_position)[:limit]
 
     async def _changes(
-        self, models: Sequence[str], starts: Sequence[Where], limit: int
-    ) -> list[list[tuple[Where, Audited]]]:
-        """The first changes of each of these models behind its start."""
+        self, models: Sequence[str], starts: Sequence[AuditPosition], limit: int
+    ) -> list[list[tuple[AuditPosition, Audited]]]:
+        """The first changes of each of these models after its start."""
         commands: list[Sequence[Argument]] = []
         for model, (ms, number, of_model) in zip(models, starts, strict=True):
-            # Of two at one moment that of the model with the smaller id comes first.
+            # At the same moment, the change of the model with the smaller id comes first.
             open_end = "(" if model <= of_model else ""
             first = f"{open_end}{ms}-{number}"
             commands.append(("XRANGE", keys_of(model).audit, first, "+", "COUNT", limit))
         answers: list[Any] = []
-        for at in range(0, len(commands), ASKED_AT_ONCE):
-            answers += await self._others.call_many(commands[at : at + ASKED_AT_ONCE])
+        for at in range(0, len(commands), STREAMS_AT_ONCE):
+            answers += await self._others.call_many(commands[at : at + STREAMS_AT_ONCE])
         for answer in answers:
             if isinstance(answer, JournalUnavailable):
                 raise answer
@@ -110,13 +118,13 @@ class RedisAudit:
         ]
 
 
-def _audited(model: str, stream_id: bytes, fields: list[bytes]) -> tuple[Where, Audited]:
-    told = dict(zip(fields[::2], fields[1::2], strict=True))
+def _audited(model: str, stream_id: bytes, fields: list[bytes]) -> tuple[AuditPosition, Audited]:
+    values = dict(zip(fields[::2], fields[1::2], strict=True))
     time_ms, _, number = stream_id.partition(b"-")
-    where = Where(int(time_ms), int(number), model)
-    which = (told[b"i"].decode(), int(told[b"s"]), decode_change(told[b"c"]))
-    return where, Audited(str(where), where.time_ms, model, *which)
+    position = AuditPosition(int(time_ms), int(number), model)
+    rest = (values[b"i"].decode(), int(values[b"s"]), decode_change(values[b"c"]))
+    return position, Audited(str(position), position.time_ms, model, *rest)
 
 
-def _by_place(one: tuple[Where, Audited]) -> Where:
+def _by_position(one: tuple[AuditPosition, Audited]) -> AuditPosition:
     return one[0]

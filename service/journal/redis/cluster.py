@@ -1,8 +1,8 @@
-"""Lines to the nodes of a Redis Cluster: each command goes to the owner of its key's slot.
+"""Redis Cluster: one connection per node; each command goes to the owner of its key's slot.
 
-Where the slots are is found out by redis-py's cluster client, which sends nothing else. A node
-that does not own a slot (any more), or not yet, says so and does nothing; the command is then sent
-again where it belongs. One that broke off is not: whoever sent it repeats it with its nonce.
+redis-py's cluster client finds out where the slots are, and sends nothing else. A node that does
+not own a slot answers with an error and does nothing; the command is then sent to the owner. A
+command whose connection broke is not sent again here: the caller repeats it with its nonce.
 """
 
 import asyncio
@@ -30,32 +30,32 @@ from dualstream.service.journal.protocol import (
     JournalUnavailable,
     OutcomeUnknown,
 )
-from dualstream.service.journal.redis.address import Address, Where
-from dualstream.service.journal.redis.connection import REDIRECTIONS, Line, ServerLost
+from dualstream.service.journal.redis.address import Address, HostPort
+from dualstream.service.journal.redis.connection import REDIRECTIONS, RedisConnection, ServerLost
 from dualstream.service.journal.redis.scripts import Argument, Script
-from dualstream.service.journal.redis.servers import FINDING_S, Standing
+from dualstream.service.journal.redis.servers import FINDING_S, FixedServer
 
 SLOTS = 1 << 14
-# The nodes are not asked more often than this where the slots are.
+# Minimum time between two requests for the slot map.
 REFRESH_S = 0.1
 FIRST_PAUSE_S = 0.005
 LONGEST_PAUSE_S = 0.1
 
 
 class Topology:
-    """Which primary owns a slot, as far as is known; shared by all lines of a process."""
+    """Slot map: which primary owns a slot. Shared by all connections of a process."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
         self._client: RedisCluster | None = None
-        # Slots that were moved since all were looked at.
-        self._moved: dict[int, Where] = {}
+        # Slots that were moved since the last complete map.
+        self._moved: dict[int, HostPort] = {}
         self._is_suspect = True
         self._looked_at = float("-inf")
         self._turn = asyncio.Lock()
 
-    async def owner(self, slot: int) -> Where:
-        """Raises JournalUnavailable where nobody is known to own it."""
+    async def owner(self, slot: int) -> HostPort:
+        """Owner of a slot. Raises JournalUnavailable if none is known."""
         if self._is_suspect:
             await self.look()
         moved = self._moved.get(slot)
@@ -67,29 +67,29 @@ class Topology:
         except RedisClusterException as error:
             raise JournalUnavailable(f"Redis: {error}") from error
 
-    async def primaries(self) -> list[Where]:
-        """All that own slots. Raises JournalUnavailable where a slot has no owner."""
+    async def primaries(self) -> list[HostPort]:
+        """All primaries that own slots. Raises JournalUnavailable if a slot has no owner."""
         if self._is_suspect or self._moved:
             await self.look()
         assert self._client is not None
         manager = self._client.nodes_manager
         if len(manager.slots_cache) < SLOTS:
             served = len(manager.slots_cache)
-            raise JournalUnavailable(f"Redis: {served} of {SLOTS} slots of the Cluster are served")
+            raise JournalUnavailable(f"Redis: the Cluster serves {served} of {SLOTS} slots")
         return [_where(node) for node in manager.get_nodes_by_server_type("primary")]
 
-    def moved(self, slot: int, where: Where) -> None:
-        """The node that was asked says where the slot is."""
+    def moved(self, slot: int, where: HostPort) -> None:
+        """Record a redirection to another node."""
         self._moved[slot] = where
 
     def suspect(self) -> None:
-        """A node that should own a slot does not answer: look anew before the next command."""
+        """A slot's owner does not answer: refresh the map before the next command."""
         self._is_suspect = True
 
     async def look(self) -> None:
-        """Ask some node where all slots are. Raises JournalUnavailable where none was ever found.
+        """Refresh the slot map. Raises JournalUnavailable if there has never been one.
 
-        Where none answers now, what was known before has to do.
+        If no node answers, the last map stays in use.
         """
         async with self._turn:
             if time.monotonic() - self._looked_at < REFRESH_S:
@@ -104,7 +104,7 @@ class Topology:
             self._looked_at = time.monotonic()
 
     async def _ask(self) -> None:
-        """Ask the nodes that were found last, and if none answers those of the address."""
+        """Ask the nodes of the last map, or if none answers, those of the address."""
         if self._client is not None:
             with suppress(RedisError, RedisClusterException, OSError, TimeoutError):
                 return await self._client.nodes_manager.initialize()
@@ -125,67 +125,67 @@ class Topology:
             await _close(client)
 
 
-class Lines:
-    """As a `Line`, but each command has a key first, or a list of them, which says where it goes.
+class ClusterConnections:
+    """As `RedisConnection`, but each command has its key, or a list of keys, first.
 
-    Each node has a line of its own, so that one that hangs keeps no other waiting.
+    Each node has a connection of its own, so a node that hangs does not delay the others.
     """
 
     def __init__(
         self,
         address: Address,
         topology: Topology,
-        asked: str | None,
+        required: str | None,
         replicas: int,
         timeout_s: float,
-        stays: bool = False,
+        is_pinned: bool = False,
     ) -> None:
         self._address = address
         self._topology = topology
-        self._asked, self._replicas = asked, replicas
+        self._required, self._replicas = required, replicas
         self._timeout_s = timeout_s
-        self._stays = stays
-        self._lines: dict[Where, Line] = {}
-        # With `stays`: the nodes that slots were first written to.
-        self._places: dict[int, Where] = {}
+        self._is_pinned = is_pinned
+        self._connections: dict[HostPort, RedisConnection] = {}
+        # With `is_pinned`: the node to which each slot was first written.
+        self._pinned: dict[int, HostPort] = {}
 
     def open(self) -> None:
-        for line in self._lines.values():
-            line.open()
+        for connection in self._connections.values():
+            connection.open()
 
     async def close(self) -> None:
-        for line in self._lines.values():
-            await line.close()
+        for connection in self._connections.values():
+            await connection.close()
         await self._topology.close()
 
     @property
     def durability(self) -> str:
-        """The least that any node keeps."""
-        levels = {line.durability for line in self._lines.values()}
+        """The lowest level of all nodes."""
+        levels = {connection.durability for connection in self._connections.values()}
         return min(levels, key=REDIS_LEVELS.index, default="memory")
 
     async def ping(self) -> None:
-        """Return when every slot has an owner that answers and is as durable as was asked for.
+        """Return if every slot has an owner that answers and has the requested durability.
 
         Raises JournalUnavailable.
         """
-        lines = [self._line(where) for where in await self._topology.primaries()]
+        connections = [self._connection(where) for where in await self._topology.primaries()]
         try:
-            await asyncio.gather(*(line.ping() for line in lines))
+            await asyncio.gather(*(connection.ping() for connection in connections))
         except JournalUnavailable:
             self._topology.suspect()
             raise
-        for slot in self._places:
-            self._check_stays(slot, await self._topology.owner(slot))
+        for slot in self._pinned:
+            self._check_pinned(slot, await self._topology.owner(slot))
 
     async def settle(self) -> None:
-        """As `Line.settle`, of every node that owns slots."""
-        lines = [self._line(where) for where in await self._topology.primaries()]
-        await asyncio.gather(*(line.settle() for line in lines))
+        """As `RedisConnection.settle`, for every node that owns slots."""
+        connections = [self._connection(where) for where in await self._topology.primaries()]
+        await asyncio.gather(*(connection.settle() for connection in connections))
 
-    def _check_stays(self, slot: int, where: Where) -> None:
-        """Raise ServerLost where the slot was another node's before."""
-        if self._stays and self._places.setdefault(slot, where) != where:
+    def _check_pinned(self, slot: int, where: HostPort) -> None:
+        """Raise ServerLost if the slot had another owner before."""
+        if self._is_pinned and self._pinned.setdefault(slot, where) != where:
             raise ServerLost
 
     async def run(
@@ -195,10 +195,12 @@ class Lines:
         arguments: Sequence[Argument],
         is_read: bool = False,
     ) -> Any:
-        """As `Line.run`; the keys are of one slot."""
+        """As `RedisConnection.run`; all keys must be in one slot."""
         return await self._send(
             keys[0],
-            lambda line, is_asking: line.run(script, keys, arguments, is_read, is_asking),
+            lambda connection, is_asking: connection.run(
+                script, keys, arguments, is_read, is_asking
+            ),
         )
 
     async def run_packed(
@@ -210,26 +212,30 @@ class Lines:
         is_read: bool = False,
         before: Sequence[bytes] = (),
     ) -> Any:
-        """As `Line.run_packed`, with nothing `before` it: a slot on its way may split the two."""
+        """As `RedisConnection.run_packed`, without `before`: a moving slot could split the two."""
         assert not before
         return await self._send(
             key,
-            lambda line, is_asking: line.run_packed(key, script, count, packed, is_read, is_asking),
+            lambda connection, is_asking: connection.run_packed(
+                key, script, count, packed, is_read, is_asking
+            ),
         )
 
     async def call(self, *command: Argument, is_read: bool = False) -> Any:
-        """As `Line.call`, for commands whose first argument is their only key."""
+        """As `RedisConnection.call`, for commands whose first argument is their only key."""
         return await self._send(
             command[1],
-            lambda line, is_asking: line.call(*command, is_read=is_read, is_asking=is_asking),
+            lambda connection, is_asking: connection.call(
+                *command, is_read=is_read, is_asking=is_asking
+            ),
         )
 
     async def call_many(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
-        """As `Line.call_many`, one batch for each node.
+        """As `RedisConnection.call_many`, one batch per node.
 
-        Those whose node is away are answered by the JournalUnavailable that says so.
+        Commands to an unavailable node have JournalUnavailable as their answer.
         """
-        places: dict[Where, list[int]] = defaultdict(list)
+        places: dict[HostPort, list[int]] = defaultdict(list)
         answers: list[Any] = [None] * len(commands)
         for number, command in enumerate(commands):
             try:
@@ -237,9 +243,9 @@ class Lines:
             except JournalUnavailable as error:
                 answers[number] = error
 
-        async def ask(where: Where, numbers: list[int]) -> None:
+        async def ask(where: HostPort, numbers: list[int]) -> None:
             try:
-                found = await self._line(where).call_many([commands[at] for at in numbers])
+                found = await self._connection(where).call_many([commands[at] for at in numbers])
             except (JournalUnavailable, *REDIRECTIONS) as error:
                 found = await self._one_by_one([commands[at] for at in numbers], error)
             for at, answer in zip(numbers, found, strict=True):
@@ -251,11 +257,11 @@ class Lines:
     async def _one_by_one(
         self, commands: Sequence[Sequence[Argument]], error: Exception
     ) -> list[Any]:
-        """The answers to commands of which one was refused, or whose node has gone."""
+        """Answers to the commands of a batch in which one was redirected, or whose node is away."""
         found: list[Any] = []
         for command in commands:
             if isinstance(error, JournalUnavailable) and found and found[-1] is error:
-                found.append(error)  # nor does it answer the others
+                found.append(error)  # the same node: do not wait for it again
                 continue
             try:
                 found.append(await self.call(*command, is_read=True))
@@ -265,39 +271,41 @@ class Lines:
         return found
 
     async def listen(self, channel: str) -> AsyncGenerator[bytes | None, None]:
-        """As `Line.listen`; a Cluster passes messages on to all of its nodes."""
+        """As `RedisConnection.listen`; a Cluster forwards messages to all of its nodes."""
         where = await self._topology.owner(_slot(channel))
-        line = self._line(where)
+        connection = self._connection(where)
         try:
-            async with aclosing(line.listen(channel)) as messages:
+            async with aclosing(connection.listen(channel)) as messages:
                 async for message in messages:
                     yield message
         except JournalUnavailable:
             self._topology.suspect()
             raise
 
-    async def _send(self, key: Argument, send: Callable[[Line, bool], Awaitable[Any]]) -> Any:
-        """Send it to the owner of the key's slot, wherever that is.
+    async def _send(
+        self, key: Argument, send: Callable[[RedisConnection, bool], Awaitable[Any]]
+    ) -> Any:
+        """Send a command to the owner of the key's slot; follow redirections.
 
-        Raises JournalUnavailable, and what the line raises.
+        Raises JournalUnavailable, and the exceptions of the connection.
         """
         slot = _slot(key)
         until = time.monotonic() + self._timeout_s
         pause = FIRST_PAUSE_S
-        asking: Where | None = None
+        asking: HostPort | None = None
         while True:
             where = asking or await self._topology.owner(slot)
-            self._check_stays(slot, where)
+            self._check_pinned(slot, where)
             try:
-                return await send(self._line(where), asking is not None)
+                return await send(self._connection(where), asking is not None)
             except MovedError as moved:
                 asking = None
-                self._topology.moved(slot, _told(moved, where))
+                self._topology.moved(slot, _redirected_to(moved, where))
                 reason: Exception = moved
-            except AskError as ask:  # this one command only, while the slot is on its way
-                asking = _told(ask, where)
+            except AskError as ask:  # for this command only, while the slot is being moved
+                asking = _redirected_to(ask, where)
                 reason = ask
-            except TryAgainError as error:  # some of the keys are there, and some here
+            except TryAgainError as error:  # the keys are split between two nodes
                 asking, reason = None, error
             except (DurabilityTooLow, ServerLost):
                 raise
@@ -315,18 +323,18 @@ class Lines:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE_S)
 
-    def _line(self, where: Where) -> Line:
-        line = self._lines.get(where)
-        if line is None:
-            server = Standing(self._address, where, self._timeout_s, is_node=True)
-            line = self._lines[where] = Line(
-                server, self._asked, self._replicas, self._timeout_s, self._stays
+    def _connection(self, where: HostPort) -> RedisConnection:
+        connection = self._connections.get(where)
+        if connection is None:
+            server = FixedServer(self._address, where, self._timeout_s, is_node=True)
+            connection = self._connections[where] = RedisConnection(
+                server, self._required, self._replicas, self._timeout_s, self._is_pinned
             )
-        return line
+        return connection
 
 
 def _client(address: Address) -> RedisCluster:
-    """redis-py's client, which is asked for the places of slots and for nothing else."""
+    """redis-py's cluster client, used only for the slot map."""
     options = {name: value for name, value in address.options.items() if name != "db"}
     host, port = address.hosts[0]
     return RedisCluster(
@@ -348,10 +356,10 @@ def _slot(key: Argument) -> int:
     return key_slot(key if isinstance(key, bytes) else str(key).encode())
 
 
-def _where(node: ClusterNode) -> Where:
+def _where(node: ClusterNode) -> HostPort:
     return node.host, int(node.port)
 
 
-def _told(redirection: AskError, asked: Where) -> Where:
-    """Where a node says that a slot is; without a name it means its own host."""
-    return redirection.host or asked[0], redirection.port
+def _redirected_to(redirection: AskError, node: HostPort) -> HostPort:
+    """Target of a redirection; without a host it means the host that answered."""
+    return redirection.host or node[0], redirection.port

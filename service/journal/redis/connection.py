@@ -1,7 +1,7 @@
-"""One connection to Redis on which each command is sent once, whatever happens.
+"""Redis connection without retries: each command is sent at most once.
 
-redis-py's clients repeat a command when the connection breaks, and an append that is sent twice
-is learned twice. So there is no client here, only its connection, with no retries.
+redis-py's clients repeat a command when the connection breaks, and an append that is sent twice is
+learned twice. So this module uses redis-py's connection and no client.
 """
 
 import asyncio
@@ -34,13 +34,13 @@ from dualstream.service.journal.redis.server_checks import (
 from dualstream.service.journal.redis.servers import Server
 
 REPLICAS_MS = 1000
-"""How long an append waits for the replicas to have it."""
+"""How long an append waits for its replicas."""
 
 SETTLED_S = 30.0
-"""How long replicas may take for all that a restore has written last."""
+"""How long replicas may take to receive the last writes of a restore."""
 
 REDIRECTIONS = (AskError, TryAgainError)
-"""What a node of a Cluster answers, having done nothing, where a slot was or is moved."""
+"""Answers of a Cluster node that did nothing because a slot was or is being moved."""
 
 _REFUSALS = (
     AuthenticationError,
@@ -56,17 +56,17 @@ _ASKING = (b"*1\r\n", *pack(("ASKING",)))
 
 
 class ServerLost(JournalUnavailable):
-    """The server that was written to is out of reach; another one may lack what it was sent."""
+    """The connection to a pinned server broke; its successor may lack the last writes."""
 
     def __init__(self) -> None:
         super().__init__(
-            "Redis: the server that was written to is out of reach, and what takes its place may "
-            "lack the last of it: run this again"
+            "Redis: the connection to the server was lost, and a server that replaces it may lack "
+            "the last writes; run this again"
         )
 
 
 class TooFewReplicas(NotReplicated):
-    """A write was done, and too few replicas said in time that they have it."""
+    """A write was done, but too few replicas confirmed it in time."""
 
     def __init__(self, answer: Any, found: int, replicas: int) -> None:
         super().__init__(
@@ -75,39 +75,39 @@ class TooFewReplicas(NotReplicated):
         self.answer = answer
 
 
-class Line:
-    """Commands one after the other on one connection, made anew after it broke.
+class RedisConnection:
+    """Sends commands one after the other on one connection; reconnects after it broke.
 
-    asked       the least that the server's disk must keep, or None
-    replicas    so many replicas must have each write
-    timeout_s   for one command, waiting for its turn and connecting included
-    stays       one connection alone: once it broke, all is ServerLost
+    required    lowest acceptable durability of the server's disk, or None
+    replicas    number of replicas that must confirm each write
+    timeout_s   per command, including the wait for the lock and connecting
+    is_pinned   never reconnect: raise ServerLost once the connection broke
     """
 
     def __init__(
         self,
         server: Server,
-        asked: str | None,
+        required: str | None,
         replicas: int,
         timeout_s: float,
-        stays: bool = False,
+        is_pinned: bool = False,
     ) -> None:
         self._server = server
-        self._asked = asked
+        self._required = required
         self._replicas = replicas
         self._wait = [b"*3\r\n", *pack(("WAIT", replicas, REPLICAS_MS))]
-        # After a write that too few replicas had, none is sent until there are enough of them.
+        # After a write on too few replicas, writes wait until there are enough replicas.
         self._may_be_short = True
         self._timeout_s = timeout_s
-        self._stays, self._was_connected = stays, False
-        self._followed = 0
+        self._is_pinned, self._was_connected = is_pinned, False
+        self._replicas_seen = 0
         self._connection: Connection | None = None
         self._is_closed = False
         self._turn = asyncio.Lock()
         self.durability = "memory"
 
     def open(self) -> None:
-        """Take commands, after `close` too; the connection is made by the first one."""
+        """Accept commands, also after `close`; the first command connects."""
         self._is_closed = False
 
     async def close(self) -> None:
@@ -118,31 +118,31 @@ class Line:
         await self._server.close()
 
     async def ping(self) -> None:
-        """Return when the server answers, keeps what was asked for and has its replicas.
+        """Return if the server answers, with the requested durability and replicas.
 
-        Leaves one that is no longer the primary. Raises JournalUnavailable.
+        Drops the connection to a server that is no longer the primary. Raises JournalUnavailable.
         """
-        await self._leave_former()
+        await self._drop_former_primary()
         await self._call([b"*1\r\n", *pack(("PING",))], is_read=True)
-        if self._replicas or self._stays:
+        if self._replicas or self._is_pinned:
             info = await self._call([b"*2\r\n", *pack(("INFO", "replication"))], is_read=True)
-            self._followed = max(self._followed, replicas_of(info))
+            self._replicas_seen = max(self._replicas_seen, replicas_of(info))
         if self._replicas:
             self._may_be_short = True
             check_replicas(info, self._replicas)
             self._may_be_short = False
 
     async def settle(self) -> None:
-        """Return once every replica that follows has all that the server had when this was called.
+        """Return once every replica has all that the server had at the time of the call.
 
-        As many as followed when it was pinged: where they have left it, another server may have
-        taken over, which not every Sentinel has to know yet.
+        Expects at least as many replicas as were seen at a ping: if they left, another server may
+        have become primary before every Sentinel knows.
 
-        Raises JournalUnavailable; NotReplicated where one does not say so in time.
+        Raises JournalUnavailable; NotReplicated if a replica does not confirm in time.
         """
-        # It waits for what stood in the server's log at the command before it on its connection.
+        # WAIT covers the writes before the last command on this connection, so send one first.
         info = await self.call("INFO", "replication", is_read=True)
-        count = max(self._followed, replicas_of(info))
+        count = max(self._replicas_seen, replicas_of(info))
         found = 0
         until = asyncio.get_running_loop().time() + SETTLED_S
         while count and asyncio.get_running_loop().time() < until:
@@ -152,7 +152,7 @@ class Line:
         if count:
             raise NotReplicated(
                 f"written, not replicated: {found} of {count} replicas had it in {SETTLED_S:g} s; "
-                "run this again, it ends once they all have it"
+                "run this again to wait for them"
             )
 
     async def run(
@@ -163,7 +163,7 @@ class Line:
         is_read: bool = False,
         is_asking: bool = False,
     ) -> Any:
-        """The answer of a script.
+        """Run a script and return its answer.
 
         Raises JournalUnavailable (nothing was done), and unless `is_read` OutcomeUnknown and
         TooFewReplicas.
@@ -182,11 +182,11 @@ class Line:
         is_asking: bool = False,
         before: Sequence[bytes] = (),
     ) -> Any:
-        """`run` for `count` packed arguments: the number of keys, the keys, the arguments.
+        """`run` with `count` packed arguments: the number of keys, the keys, the arguments.
 
-        `key` is one of the keys, which in a Cluster says whose they are. The script is sent by its
-        digest, and as a text only where Redis does not have it. `before` is a packed command that
-        is sent with it, in front of it; its answer counts only where it is an error.
+        `key` is one of the keys; a Cluster finds the node by it. The script is sent by its digest,
+        and as text only if Redis does not have it. `before` is a packed command sent in front of
+        it, whose answer counts only if it is an error.
         """
         try:
             digest = [b"*%d\r\n" % (2 + count), *script.packed_digest, *packed]
@@ -196,7 +196,7 @@ class Line:
             return await self._call(text, is_read, is_asking, before=before)
 
     async def call(self, *command: Argument, is_read: bool = False, is_asking: bool = False) -> Any:
-        """The answer to a command.
+        """Send a command and return its answer.
 
         Raises JournalUnavailable (nothing was done), and unless `is_read` OutcomeUnknown and
         TooFewReplicas.
@@ -204,7 +204,7 @@ class Line:
         return await self._call([b"*%d\r\n" % len(command), *pack(command)], is_read, is_asking)
 
     async def call_many(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
-        """The answers to commands that only read, sent together.
+        """Send read-only commands together and return their answers.
 
         Raises JournalUnavailable.
         """
@@ -213,9 +213,9 @@ class Line:
         return answers
 
     async def listen(self, channel: str) -> AsyncGenerator[bytes | None, None]:
-        """None once it listens on a connection of its own, then each message.
+        """Yield None once subscribed on a connection of its own, then each message.
 
-        Raises JournalUnavailable when the connection breaks, or answers no PING.
+        Raises JournalUnavailable if the connection breaks, or does not answer a PING.
         """
         connection = self._server.make_connection()
         try:
@@ -225,17 +225,17 @@ class Line:
             yield None
             is_asked = False
             while True:
-                told = await connection.read_response(
+                message = await connection.read_response(
                     timeout=self._timeout_s, disconnect_on_error=False
                 )
-                if told is None and is_asked:
+                if message is None and is_asked:
                     raise TimeoutError
-                is_asked = told is None
+                is_asked = message is None
                 if is_asked:
                     ping = [b"*1\r\n", *pack(("PING",))]
                     await connection.send_packed_command(ping, check_health=False)
-                elif told[0] == b"message":
-                    yield told[2]
+                elif message[0] == b"message":
+                    yield message[2]
         except (RedisError, OSError, TimeoutError) as error:
             raise _failure(False, error) from error
         finally:
@@ -249,7 +249,7 @@ class Line:
         count: int | None = None,
         before: Sequence[bytes] = (),
     ) -> Any:
-        """The answer to one packed command, or the list of those to `count` of them."""
+        """Answer to one packed command, or with `count` the list of answers to that many."""
         is_unknown = False
         is_waited = self._replicas > 0 and not is_read
         ahead = is_asking + bool(before)
@@ -288,7 +288,7 @@ class Line:
             raise TooFewReplicas(answer, answers[-1], self._replicas)
         return answer
 
-    async def _leave_former(self) -> None:
+    async def _drop_former_primary(self) -> None:
         connection = self._connection
         if connection is None or await self._server.is_current(connection):
             return
@@ -301,34 +301,36 @@ class Line:
         if self._connection is not None and await _is_broken(self._connection):
             await self._connection.disconnect(nowait=True)
             self._connection = None
-        if self._connection is None and self._stays and self._was_connected:
+        if self._connection is None and self._is_pinned and self._was_connected:
             raise ServerLost
         if self._connection is None:
-            made = self._server.make_connection()
+            connection = self._server.make_connection()
             try:
-                await made.connect()  # type: ignore[no-untyped-call]
+                await connection.connect()  # type: ignore[no-untyped-call]
                 self.durability = await check_server(
-                    lambda *command: _ask(made, *command), self._asked, self._server.is_node
+                    lambda *command: _ask(connection, *command),
+                    self._required,
+                    self._server.is_node,
                 )
             except BaseException:
-                await made.disconnect(nowait=True)
+                await connection.disconnect(nowait=True)
                 raise
-            self._connection, self._was_connected = made, True
+            self._connection, self._was_connected = connection, True
             self._may_be_short = True
         return self._connection
 
 
 async def _read_all(connection: Connection, count: int) -> list[Any]:
-    """The next answers; the first error among them is raised once all are read."""
+    """Read `count` answers; then raise the first error among them."""
     answers: list[Any] = []
-    wrong: ResponseError | None = None
+    first_error: ResponseError | None = None
     for _ in range(count):
         try:
             answers.append(await connection.read_response())
         except ResponseError as error:
-            wrong = wrong or error
-    if wrong is not None:
-        raise wrong
+            first_error = first_error or error
+    if first_error is not None:
+        raise first_error
     return answers
 
 
@@ -338,7 +340,7 @@ def _failure(is_unknown: bool, error: Exception) -> Exception:
 
 
 async def _is_broken(connection: Connection) -> bool:
-    """Whether the server has gone since the last answer: then there is something to be read."""
+    """Has the server closed the connection? Then there is something to read."""
     try:
         return not connection.is_connected or await connection.can_read()
     except RedisError:

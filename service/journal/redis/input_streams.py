@@ -1,4 +1,4 @@
-"""Inputs in Redis: the streams ds:{ID}:in, and ds:{ID}:dead for what was refused of them."""
+"""Input streams in Redis: ds:{ID}:in for messages, ds:{ID}:dead as dead-letter queue."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dualstream.service.journal.input_streams import CURSOR, InputMove, Message, Waiting
 from dualstream.service.journal.protocol import JournalUnavailable
 from dualstream.service.journal.redis import scripts
-from dualstream.service.journal.redis.cluster import Lines
-from dualstream.service.journal.redis.connection import Line
+from dualstream.service.journal.redis.cluster import ClusterConnections
+from dualstream.service.journal.redis.connection import RedisConnection
 from dualstream.service.journal.redis.key_names import keys_of
 from dualstream.service.journal.redis.records import MODELS, packed
 from dualstream.service.journal.redis.state_copies import refuse
 
 MESSAGES = 1000
-"""As many messages at most are read at once, and so many bytes of them."""
+"""Maximum number of messages read at once; MESSAGE_BYTES limits their bytes."""
 MESSAGE_BYTES = 1 << 20
 _INPUTS_AT_ONCE = 500
 PING_S = 1.0
@@ -22,19 +22,19 @@ PING_S = 1.0
 class RedisInputs:
     """`HasInputs` in Redis."""
 
-    _inputs: Line | Lines
+    _inputs: RedisConnection | ClusterConnections
     _input_pinged_at = float("-inf")
 
     async def pending(self) -> Mapping[str, int]:
         if time.monotonic() - self._input_pinged_at >= PING_S:
             self._input_pinged_at = time.monotonic()
-            await self._inputs.ping()  # leaves one that is no longer the primary
+            await self._inputs.ping()  # drops a server that is no longer the primary
         listed = await self._inputs.call("ZRANGE", MODELS, 0, -1, is_read=True)
         models = [model.decode() for model in listed]
         found: dict[str, int] = {}
         for at in range(0, len(models), _INPUTS_AT_ONCE):
-            some = models[at : at + _INPUTS_AT_ONCE]
-            for model, count in zip(some, await self._lengths(some), strict=True):
+            batch = models[at : at + _INPUTS_AT_ONCE]
+            for model, count in zip(batch, await self._lengths(batch), strict=True):
                 if isinstance(count, int) and count:
                     found[model] = count
         return found
@@ -48,7 +48,7 @@ class RedisInputs:
             if not _is_type(error):
                 raise
             found = [error for _ in models]
-        # One of another type is told by `waiting`; the others are counted all the same.
+        # A key of another type counts as one message: `waiting` raises the error.
         return [
             await self._length(model) if _is_type(answer) else answer
             for model, answer in zip(models, found, strict=True)
@@ -66,7 +66,7 @@ class RedisInputs:
     async def waiting(self, model: str, incarnation: str) -> Waiting:
         keys = keys_of(model)
         answer = await self._inputs.run(
-            scripts.WAITING,
+            scripts.INPUT_PENDING,
             (keys.head, keys.cursors, keys.input),
             (incarnation, CURSOR, MESSAGES, MESSAGE_BYTES),
             is_read=True,
@@ -78,11 +78,11 @@ class RedisInputs:
 
 
 def refuse_type(model: str, answer: list[int]) -> None:
-    """Raises JournalUnavailable where a script found something else under a stream's key."""
+    """Raise JournalUnavailable if the script found a key that is not a stream."""
     if answer[0] == 7:
         keys = keys_of(model)
         names = f"{keys.input.decode()} or {keys.dead.decode()}"
-        raise JournalUnavailable(f"Redis: {names} is no stream")
+        raise JournalUnavailable(f"Redis: {names} is not a stream")
 
 
 def _is_type(answer: int | JournalUnavailable) -> bool:
@@ -90,7 +90,7 @@ def _is_type(answer: int | JournalUnavailable) -> bool:
 
 
 def packed_move(move: InputMove, max_dead: int) -> bytes:
-    """What `append.lua` must know of the messages that it takes."""
+    """Arguments of `append.lua` for the messages that the append takes."""
     return packed((max_dead, move.reused, move.messages, move.refused, move.parts))
 
 

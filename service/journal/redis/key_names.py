@@ -1,4 +1,4 @@
-"""The names of a model's keys, made once."""
+"""Redis key names of a model; `lua/entries.lua` describes their content."""
 
 from functools import lru_cache
 
@@ -6,7 +6,7 @@ from dualstream.service.journal.redis.scripts import pack
 
 
 class Keys:
-    """The keys of one model; `entries.lua` says what they hold."""
+    """Key names of one model."""
 
     def __init__(self, model: str) -> None:
         self.prefix = f"ds:{{{model}}}:".encode()
@@ -21,9 +21,9 @@ class Keys:
         rows = (self.waits, self.waitq)
         self.bodies = self.prefix + b"bodies"
         self.all = (self.spec, *of_append, self.snaps, *self._of_copies, *rows, self.bodies)
-        self.audit = self.prefix + b"audit"  # not one of all: it outlives the model
+        self.audit = self.prefix + b"audit"  # not in `all`: it outlives the model
         self.input, self.dead = self.prefix + b"in", self.prefix + b"dead"
-        # Packed once: an append sends them each time.
+        # Packed once, because every append sends them.
         self.count_of_append = len(of_append)
         self.packed_of_append = pack((len(of_append), *of_append))
         self.packed_of_change = pack((len(of_append) + 1, *of_append, self.audit))

@@ -1,4 +1,4 @@
-"""Rows that wait for their labels in Redis: what `RedisJournal` promises of them."""
+"""Pending rows in Redis."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -7,14 +7,14 @@ from typing import Any
 from dualstream.service.journal.protocol import (
     AwaitingLabels,
     Limits,
+    NewPendingRow,
     Overdue,
-    Remembered,
-    TooManyRemembered,
-    ToRemember,
+    PendingRow,
+    TooManyPendingRows,
 )
 from dualstream.service.journal.redis import scripts
-from dualstream.service.journal.redis.cluster import Lines
-from dualstream.service.journal.redis.connection import Line
+from dualstream.service.journal.redis.cluster import ClusterConnections
+from dualstream.service.journal.redis.connection import RedisConnection
 from dualstream.service.journal.redis.key_names import keys_of
 from dualstream.service.journal.redis.records import WAIT, WAITING
 from dualstream.service.journal.redis.scripts import Argument
@@ -23,37 +23,37 @@ from dualstream.service.journal.redis.state_copies import refuse
 _KEYS_AT_ONCE = 1000
 
 
-class RedisRemembering:
-    """The rows that wait of the models behind one line."""
+class RedisPendingRows:
+    """Pending rows behind `_others`."""
 
-    _others: Line | Lines
+    _others: RedisConnection | ClusterConnections
     _limits: Limits
     _key_ttl_ms: int
 
-    async def remember(self, model: str, incarnation: str, rows: Sequence[ToRemember]) -> int:
+    async def remember(self, model: str, incarnation: str, rows: Sequence[NewPendingRow]) -> int:
         limits = self._limits
         most = (limits.max_remembered, limits.remembered_bytes)
-        told: list[tuple[Argument, ...]] = [
+        given: list[tuple[Argument, ...]] = [
             (row.key, round(1000 * row.wait_s), row.default, row.body) for row in rows
         ]
-        rest: list[Argument] = [*most, self._key_ttl_ms, *chain.from_iterable(told)]
-        answer = await self._remembering(model, "keep", incarnation, self._wait_ms, *rest)
+        rest: list[Argument] = [*most, self._key_ttl_ms, *chain.from_iterable(given)]
+        answer = await self._pending(model, "keep", incarnation, self._wait_ms, *rest)
         if answer[0] == 8:
-            raise TooManyRemembered(model, answer[1], *most)
+            raise TooManyPendingRows(model, answer[1], *most)
         count: int = answer[1]
         if count:
-            # After the rows: whoever takes the id off looks at them once more.
+            # After the rows, because `awaiting_labels` removes the id if it finds no rows.
             await self._others.call("SADD", WAITING, model)
         return count
 
     async def remembered(
         self, model: str, incarnation: str, keys: Sequence[bytes]
-    ) -> list[Remembered | None]:
-        found: list[Remembered | None] = []
+    ) -> list[PendingRow | None]:
+        found: list[PendingRow | None] = []
         for at in range(0, len(keys), _KEYS_AT_ONCE):
-            some = keys[at : at + _KEYS_AT_ONCE]
-            answer = await self._remembering(model, "find", incarnation, *some)
-            for key, stored in zip(some, answer[2:], strict=True):
+            batch = keys[at : at + _KEYS_AT_ONCE]
+            answer = await self._pending(model, "find", incarnation, *batch)
+            for key, stored in zip(batch, answer[2:], strict=True):
                 found.append(_row(key, stored, answer[1]) if stored else None)
         return found
 
@@ -61,7 +61,7 @@ class RedisRemembering:
         ids = await self._others.call("SMEMBERS", WAITING, is_read=True)
         found = []
         for model in sorted(id_.decode() for id_ in ids):
-            answer = await self._remembering(model, "sum", "")
+            answer = await self._pending(model, "sum", "")
             if not answer[4]:
                 await self._others.call("SREM", WAITING, model)
                 if await self._others.call("EXISTS", keys_of(model).waits):
@@ -71,7 +71,7 @@ class RedisRemembering:
         return found
 
     async def overdue(self, model: str, incarnation: str, limit: int = 100) -> Overdue:
-        answer = await self._remembering(model, "due", incarnation, self._wait_ms, limit)
+        answer = await self._pending(model, "due", incarnation, self._wait_ms, limit)
         pairs = zip(answer[3::2], answer[4::2], strict=True)
         return Overdue([_row(key, stored, answer[1]) for key, stored in pairs], answer[2])
 
@@ -79,10 +79,10 @@ class RedisRemembering:
     def _wait_ms(self) -> int:
         return round(1000 * self._limits.remember_s)
 
-    async def _remembering(self, model: str, *arguments: Argument) -> Any:
+    async def _pending(self, model: str, *arguments: Argument) -> Any:
         own = keys_of(model)
         answer = await self._others.run(
-            scripts.REMEMBERING,
+            scripts.PENDING_ROWS,
             (own.head, own.waits, own.waitq, own.keys),
             arguments,
             arguments[0] in ("find", "sum"),
@@ -91,16 +91,16 @@ class RedisRemembering:
         return answer
 
 
-def row_as_it_is(key: bytes, stored: bytes, age_s: float = 0.0) -> Remembered:
-    """The row that waits under a key."""
+def row_as_it_is(key: bytes, stored: bytes, age_s: float = 0.0) -> PendingRow:
+    """Parse a stored row."""
     time_ms, due_ms, size = WAIT.unpack_from(stored)
     default, body = stored[WAIT.size : WAIT.size + size], stored[WAIT.size + size :]
-    return Remembered(key, body, default, time_ms, due_ms, age_s)
+    return PendingRow(key, body, default, time_ms, due_ms, age_s)
 
 
-def _row(key: bytes, stored: bytes, now_ms: int) -> Remembered:
+def _row(key: bytes, stored: bytes, now_ms: int) -> PendingRow:
     row = row_as_it_is(key, stored)
     has_expired = not row.default and row.due_ms <= now_ms
     body = b"" if has_expired else row.body
     age_s = (now_ms - row.time_ms) / 1000
-    return Remembered(key, body, row.default, row.time_ms, row.due_ms, age_s)
+    return PendingRow(key, body, row.default, row.time_ms, row.due_ms, age_s)

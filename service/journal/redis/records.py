@@ -1,10 +1,10 @@
-"""What stands in Redis's values, as bytes; `entries.lua` says where, and the scripts read it."""
+"""Binary layouts of Redis values; `lua/entries.lua` lists the keys."""
 
 from struct import Struct
 
 import msgspec
 
-from dualstream.service.journal.deduplicate import Left
+from dualstream.service.journal.deduplicate import SkippedPart
 
 MODELS = b"ds:models"
 IDENTITY = b"ds:identity"
@@ -12,21 +12,21 @@ WAITING = b"ds:waiting"
 AUDITED = b"ds:audited"
 
 ENTRY = Struct("<QIIQ16s40s")
-"""In front of an entry's body: first seq, records, bytes of the body, ms, nonce, chain."""
+"""Header of an entry: first seq, records, bytes of the body, ms, nonce, chain."""
 KNOWN = Struct("<QQ")
-"""In front of what stands under a key: seq, records; ms and the fingerprint follow."""
+"""Start of a key's value: seq, records; ms and the fingerprint follow."""
 TIME = Struct("<Q")
 WAIT = Struct("<QQI")
-"""In front of a row that waits: ms remembered, ms due, bytes of the default label."""
+"""Header of a pending row: ms stored, ms due, bytes of the default label."""
 
 
 class Result(msgspec.Struct, array_like=True):
-    """What is kept under a nonce."""
+    """Stored result of an append, under its nonce."""
 
     before: int
     seq: int
     previous: str
-    left: list[Left]
+    skipped: list[SkippedPart]
 
 
 packed = msgspec.msgpack.encode

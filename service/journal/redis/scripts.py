@@ -1,4 +1,4 @@
-"""The Lua scripts, read once; `entries.lua` stands in front of each and explains the keys."""
+"""Lua scripts, loaded once; `entries.lua` is prepended to each and describes the keys."""
 
 from collections.abc import Sequence
 from hashlib import sha1
@@ -8,7 +8,7 @@ Argument = bytes | str | int
 
 
 def pack(arguments: Sequence[Argument]) -> list[bytes]:
-    """Arguments as Redis reads them; large ones are not copied."""
+    """Encode arguments in the Redis protocol; large ones are not copied."""
     pieces: list[bytes] = []
     small: list[bytes] = []
     for argument in arguments:
@@ -25,7 +25,7 @@ def pack(arguments: Sequence[Argument]) -> list[bytes]:
 
 
 class Script:
-    """A script, packed to be sent as its digest or as its text."""
+    """A script, packed for EVALSHA and for EVAL."""
 
     def __init__(self, name: str) -> None:
         folder = files(__package__) / "lua"
@@ -37,18 +37,18 @@ class Script:
 
 
 APPEND = Script("append")
-CHANGES = Script("audit")
-COPIES = Script("state_copies")
+AUDIT = Script("audit")
+STATE_COPIES = Script("state_copies")
 CURSOR = Script("cursor")
 HEADS = Script("heads")
-KNOWN = Script("find_keys")
-LEASE = Script("rate_bucket")
+FIND_KEYS = Script("find_keys")
+RATE_BUCKET = Script("rate_bucket")
 MODELS = Script("models")
 READ = Script("read")
-REMEMBERING = Script("pending_rows")
+PENDING_ROWS = Script("pending_rows")
 SCRUB = Script("scrub")
 SNAPSHOTS = Script("snapshots")
 TRANSFER = Script("transfer")
 TRIM = Script("trim")
 USAGE = Script("usage")
-WAITING = Script("input_pending")
+INPUT_PENDING = Script("input_pending")

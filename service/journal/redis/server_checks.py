@@ -1,4 +1,4 @@
-"""What a Redis server is and what it keeps, read at each connect."""
+"""Checks of a Redis server at each connect: version, role, durability, eviction policy."""
 
 import logging
 from collections.abc import Awaitable, Callable
@@ -16,46 +16,46 @@ Ask = Callable[..., Awaitable[Any]]
 
 _UNSYNCED = "no-appendfsync-on-rewrite"
 _CONFIG = ("appendonly", "appendfsync", _UNSYNCED, "aof-load-truncated", "maxmemory-policy")
-_told_once: set[str] = set()
+_warned: set[str] = set()
 
 
-async def check_server(ask: Ask, asked: str | None, is_cluster: bool) -> str:
-    """The level that this server keeps by itself; lets it begin its log anew after a start.
+async def check_server(ask: Ask, required: str | None, is_cluster: bool) -> str:
+    """Return the server's own durability level; make it rewrite its append-only file after a start.
 
-    Raises JournalUnavailable when it cannot serve at all, or not yet; DurabilityTooLow.
+    Raises JournalUnavailable if it cannot serve at all, or not yet; DurabilityTooLow.
     """
     info = _fields(await ask("INFO"))
     version, mode = info["redis_version"], info["redis_mode"]
     if int(version.split(".")[0]) < 7:
-        raise JournalUnavailable(f"Redis {version} is too old: 7.0 or newer")
+        raise JournalUnavailable(f"Redis {version} is too old; use 7.0 or newer")
     if mode != ("cluster" if is_cluster else "standalone"):
         raise JournalUnavailable(f"Redis in {mode} mode: write redis+{mode}:// in the store's URL")
     if info.get("role") != "master":
-        raise JournalUnavailable("this Redis is a replica, which takes no appends")
+        raise JournalUnavailable("this Redis server is a replica, which accepts no appends")
     try:
         answer = await ask("CONFIG", "GET", *_CONFIG)
     except ResponseError as error:
-        return _unknown_level(asked, info, error)
+        return _unknown_level(required, info, error)
     config = dict(zip(*[iter(item.decode() for item in answer)] * 2, strict=True))
     _check_policy(config["maxmemory-policy"])
     level = _level(config)
-    if asked is not None and REDIS_LEVELS.index(level) < REDIS_LEVELS.index(asked):
+    if required is not None and REDIS_LEVELS.index(level) < REDIS_LEVELS.index(required):
         raise DurabilityTooLow(
-            f"Redis keeps {level}, {asked} was asked for: set appendonly yes,"
-            f" appendfsync {asked} and {_UNSYNCED} no there"
+            f"Redis keeps {level}, {required} was asked for: set appendonly yes,"
+            f" appendfsync {required} and {_UNSYNCED} no"
         )
     if config["appendonly"] == "yes":
         _check_synced_log(info)
         if config.get("aof-load-truncated") == "yes":
-            await _renew_log(ask, info)
+            await _rewrite_log(ask, info)
     return level
 
 
 def _level(config: dict[str, str]) -> str:
-    """What a server that is set so keeps at any time.
+    """Durability that this configuration guarantees at any time.
 
-    One that does not sync its log while a child of it saves, or rewrites the log, keeps no more
-    than its memory for as long; `_renew_log` begins with that.
+    A server with no-appendfsync-on-rewrite does not sync its log while a child process saves or
+    rewrites, so it only guarantees `memory`. `_rewrite_log` starts such a rewrite.
     """
     is_synced = config["appendonly"] == "yes" and config.get(_UNSYNCED) != "yes"
     fsync = config["appendfsync"]
@@ -63,48 +63,48 @@ def _level(config: dict[str, str]) -> str:
 
 
 def check_replicas(answer: bytes, replicas: int) -> None:
-    """Raise DurabilityTooLow unless, by its INFO, so many replicas follow this server now."""
+    """Raise DurabilityTooLow unless, by its INFO, the server has enough replicas now."""
     found = replicas_of(answer)
     if found < replicas:
         raise DurabilityTooLow(f"Redis has {found} replicas, replicated:{replicas} was asked for")
 
 
 def replicas_of(answer: bytes) -> int:
-    """How many replicas follow a server now, by its INFO."""
+    """Number of online replicas, from the server's INFO."""
     return sum(
         name.startswith("slave") and "state=online" in value
         for name, value in _fields(answer).items()
     )
 
 
-def _unknown_level(asked: str | None, info: dict[str, str], error: ResponseError) -> str:
-    """Managed servers keep their settings to themselves: then nothing is promised of disks."""
-    if asked not in (None, "memory"):
+def _unknown_level(required: str | None, info: dict[str, str], error: ResponseError) -> str:
+    """Level of a server that refuses CONFIG GET, as managed servers do: `memory`."""
+    if required not in (None, "memory"):
         raise DurabilityTooLow(
-            f"what Redis keeps cannot be read, and {asked} was asked for: {error}"
+            f"Redis's durability cannot be read, and {required} was asked for: {error}"
         ) from error
     _check_policy(info.get("maxmemory_policy", "noeviction"))
-    _tell_once(f"Redis refuses CONFIG GET, so its durability counts as memory: {error}")
+    _warn_once(f"Redis refuses CONFIG GET, so its durability counts as memory: {error}")
     return "memory"
 
 
-async def _renew_log(ask: Ask, info: dict[str, str]) -> None:
-    """Let a server that has not done so since its start rewrite its log, before it is written to.
+async def _rewrite_log(ask: Ask, info: dict[str, str]) -> None:
+    """Rewrite the append-only file, once after each start of the server and before the first write.
 
-    A script's writes stand there between MULTI and EXEC. A start after the server was killed takes
-    the rest of a torn command off the log's end, but leaves the MULTI and the commands between
-    (Redis 7; mended in Valkey in August 2026, pull request 4342). What is written next stands
-    behind them, its EXEC ends both, and the next start does first what was torn: an append that
-    nobody was told of, and which may take the place of one that was acknowledged. A rewrite is made
-    of what the server holds. Begun, it has a file of its own for what is written from then on; a
-    server that is killed before it ends cuts the torn transaction off at its next start, whole, and
-    ends with an error for once.
+    This prevents the loss of acknowledged appends. A script's writes are in the file between MULTI
+    and EXEC. If the server is killed during a write, its next start truncates the torn command but
+    leaves the MULTI and the commands after it (Redis 7; fixed in Valkey in August 2026, pull
+    request 4342). Later writes follow, and their EXEC ends both transactions. The start after that
+    executes the torn commands first: an append whose caller got no answer, which may take the place
+    of an acknowledged one. A rewrite contains only what the server has in memory. Once it has
+    begun, new writes go to a file of their own. If the server is killed before the rewrite ends,
+    its next start truncates the torn transaction completely, and exits with an error once.
 
-    While another child of the server runs, a rewrite is only scheduled, and nothing is written
-    before it begins. Each connect asks for it anew: so it begins with the first one after that
-    child has ended, or the server says why it cannot.
+    While another child process of the server runs, the rewrite is only scheduled; nothing is
+    written before it begins. Each connect asks for it again, so it begins at the first connect
+    after that child has ended, or the server reports why it cannot.
 
-    Raises JournalUnavailable while it is scheduled.
+    Raises JournalUnavailable while the rewrite is scheduled.
     """
     is_begun = info.get("aof_rewrite_in_progress") != "0"
     was_made = info.get("aof_last_rewrite_time_sec") != "-1"
@@ -114,40 +114,40 @@ async def _renew_log(ask: Ask, info: dict[str, str]) -> None:
         answer = await ask("BGREWRITEAOF")
     except ResponseError as error:
         if "already in progress" not in str(error):
-            _tell_once(
-                "Redis does not rewrite its log. Killed in the midst of a write, and again later, "
-                "it may lose what it acknowledged between: set aof-load-truncated no there: "
+            _warn_once(
+                "Redis does not rewrite its append-only file. If it is killed during a write, and "
+                "again later, acknowledged appends may be lost: set aof-load-truncated no: "
                 f"{error}"
             )
         return
     if b"scheduled" in answer:
         raise JournalUnavailable(
-            "Redis is about to rewrite its log, as after each start, and waits for a child of it "
-            "that saves or brings up a replica (INFO persistence tells of it): killed again, it "
-            "could lose what it acknowledges now"
+            "Redis is about to rewrite its log, as after each start, and waits for a child process "
+            "that saves or synchronizes a replica (see INFO persistence); if it is killed before, "
+            "it may lose acknowledged appends; try again later"
         )
 
 
 def _check_synced_log(info: dict[str, str]) -> None:
-    """Raise JournalUnavailable where a promoted replica is not done with its log of a full sync.
+    """Raise JournalUnavailable if a promoted replica is still rewriting its log after a full sync.
 
-    Each full sync ends with a rewrite. Before that is done no file has what was synced, nor what is
-    written meanwhile: the next start would read the log of before the sync. Mostly it is done long
-    before the replica is promoted, so that a failover is not held up, by `_renew_log` neither.
-    INFO does not tell this rewrite from later ones: a new connection waits for those, too.
+    Each full sync ends with a rewrite. Until it is done, no file contains the synced data or later
+    writes, and a restart would load the file from before the sync. The rewrite is usually done
+    long before a promotion, so failovers are not delayed, nor are they by `_rewrite_log`. INFO does
+    not distinguish this rewrite from later ones, so a new connection waits for those, too.
     """
     was_replica = info.get("second_repl_offset", "-1") != "-1"
     coming = (info.get(f"aof_rewrite_{name}") for name in ("in_progress", "scheduled"))
     if was_replica and "1" in coming:
         raise JournalUnavailable(
-            "Redis, a replica before, is not done with rewriting its log (INFO persistence tells "
-            "of it): killed now, it would come back without what it was sent"
+            "Redis, a replica before, is not done with rewriting its log (see INFO persistence); "
+            "if it is killed now, it loses what it received; try again later"
         )
 
 
-def _tell_once(reason: str) -> None:
-    if reason not in _told_once:
-        _told_once.add(reason)
+def _warn_once(reason: str) -> None:
+    if reason not in _warned:
+        _warned.add(reason)
         log.warning("%s", reason)
 
 

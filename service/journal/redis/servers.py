@@ -1,4 +1,4 @@
-"""Connections to one server: the one of an address, or the one that is primary just now."""
+"""Connections to a fixed Redis server, or to the current primary behind Sentinels."""
 
 from typing import Any, Protocol
 
@@ -13,33 +13,33 @@ from redis.asyncio.sentinel import (
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
-from dualstream.service.journal.redis.address import Address, Where
+from dualstream.service.journal.redis.address import Address, HostPort
 
 FINDING_S = 1.0
-"""How long one Sentinel, or one node of a Cluster, is asked before another one is."""
+"""Timeout for one Sentinel, or one Cluster node, before the next one is asked."""
 
 
 class Server(Protocol):
-    """Where a line leads to."""
+    """Target of a connection."""
 
     is_node: bool
-    """Of a Cluster."""
+    """Is it a node of a Cluster?"""
 
     def make_connection(self) -> Connection:
-        """A connection that is not connected yet, and sends nothing twice."""
+        """A connection, not connected yet, that never retries."""
 
     async def is_current(self, connection: Connection) -> bool:
-        """Whether a new connection would lead to the same server, as far as that can be told."""
+        """Would a new connection lead to the same server? True if unknown."""
 
     async def close(self) -> None:
-        """Let go of what was needed to find the server."""
+        """Close the connections used to find the server."""
 
 
-class Standing:
-    """A server that stays where it is."""
+class FixedServer:
+    """A server at a fixed address."""
 
     def __init__(
-        self, address: Address, where: Where, timeout_s: float, is_node: bool = False
+        self, address: Address, where: HostPort, timeout_s: float, is_node: bool = False
     ) -> None:
         self.is_node = is_node
         kind = SSLConnection if address.is_tls else Connection
@@ -59,8 +59,8 @@ class Standing:
         pass
 
 
-class Watched:
-    """The primary of a service that Sentinels watch; each connect asks them where it is."""
+class SentinelPrimary:
+    """Current primary of a service behind Sentinels; each connect asks them for it."""
 
     is_node = False
 
@@ -86,11 +86,11 @@ class Watched:
         return made
 
     async def is_current(self, connection: Connection) -> bool:
-        """A primary that was parted from its Sentinels may go on, alone and overtaken."""
+        """A primary that lost contact with its Sentinels may run on after its replacement."""
         try:
             where = await self._sentinel.discover_master(self._service)
         except RedisError:
-            return True  # they know of no other
+            return True  # they do not know another one
         return bool(where == (connection.host, connection.port))
 
     async def close(self) -> None:
@@ -98,9 +98,9 @@ class Watched:
 
 
 def connection_options(address: Address, connect_s: float) -> dict[str, Any]:
-    """Of a connection on which nothing is sent twice.
+    """redis-py options of a connection that never retries.
 
-    Protocol 2: its answers are read by the smaller parser, and no push can come between.
+    Protocol 2: its parser is smaller, and no push messages can arrive between answers.
     """
     return address.options | {
         "protocol": 2,

@@ -1,4 +1,4 @@
-"""Copies and versions in Redis: what `RedisJournal` promises of them."""
+"""State copies and versions in Redis."""
 
 import asyncio
 import hashlib
@@ -19,8 +19,8 @@ from dualstream.service.journal.protocol import (
 )
 from dualstream.service.journal.redis import scripts
 from dualstream.service.journal.redis.audit import RedisAudit
-from dualstream.service.journal.redis.cluster import Lines
-from dualstream.service.journal.redis.connection import Line
+from dualstream.service.journal.redis.cluster import ClusterConnections
+from dualstream.service.journal.redis.connection import RedisConnection
 from dualstream.service.journal.redis.key_names import keys_of
 
 PART_BYTES = 1 << 20
@@ -28,15 +28,15 @@ _READS = ("find", "piece", "list", "uses", "version", "versions")
 
 
 def refuse(model: str, answer: list[Any]) -> None:
-    """Raise ModelChanged where the script found another incarnation."""
+    """Raise ModelChanged if the script found another incarnation."""
     if answer[0] == 1:
         raise ModelChanged(model)
 
 
 class RedisCopies(RedisAudit):
-    """The copies and versions of the models behind one line."""
+    """Copies and versions behind `_others`."""
 
-    _others: Line | Lines
+    _others: RedisConnection | ClusterConnections
     _limits: Limits
 
     async def copy_put(self, model: str, incarnation: str, data: bytes) -> str:
@@ -52,7 +52,7 @@ class RedisCopies(RedisAudit):
                 piece = data[at : at + PART_BYTES]
                 part = ("part", incarnation, digest, number, piece)
                 is_kept = (await self._copy(model, digest, *part))[1]
-                if not is_kept:  # it was collected meanwhile
+                if not is_kept:  # it was collected as unnamed
                     break
             if is_kept and (await self._copy(model, digest, "complete", incarnation, digest))[1]:
                 return digest
@@ -84,10 +84,10 @@ class RedisCopies(RedisAudit):
     async def copy_delete(self, model: str, incarnation: str, digest: str) -> None:
         answer = await self._copy(model, digest, "delete", incarnation, digest)
         if answer[0] == 5:
-            raise Conflict(f"a version or a kept record of {model!r} names the copy {digest}")
+            raise Conflict(f"a version or a kept record of {model!r} refers to the copy {digest}")
 
     async def collect(self, model: str, incarnation: str) -> None:
-        """Let go of what only trimmed records named, and of what has had no name for long."""
+        """Delete copies that only trimmed records named, and copies without a name for long."""
         patience_ms = round(self._limits.unnamed_copy_s * 1000)
         await self._copy(model, "", "collect", incarnation, patience_ms)
 
@@ -105,10 +105,10 @@ class RedisCopies(RedisAudit):
             f"{version.seq} {version.chain} {version.digest} {version.bytes}",
             version.note,
             self._limits.max_versions,
-            *await self._told(model, change),
+            *await self._change_arguments(model, change),
         )
         if answer[0] == 5:
-            raise Conflict(f"version {version.name!r} of {model!r} is another state")
+            raise Conflict(f"version {version.name!r} of {model!r} already names another state")
         if answer[0] == 6:
             raise UnknownCopy(model, version.digest)
         if answer[0] == 8:
@@ -121,7 +121,7 @@ class RedisCopies(RedisAudit):
         answer = await self._copy(model, "", "versions", incarnation)
         found = zip(answer[1::2], answer[2::2], strict=True)
         return sorted(
-            (_version(name.decode(), told) for name, told in found),
+            (_version(name.decode(), stored) for name, stored in found),
             key=lambda version: (version.seq, version.name),
         )
 
@@ -132,17 +132,17 @@ class RedisCopies(RedisAudit):
     async def version_delete(
         self, model: str, incarnation: str, name: str, change: Change | None = None
     ) -> bool:
-        told = await self._told(model, change)
-        return bool((await self._copy(model, "", "unname", incarnation, name, *told))[1])
+        stored = await self._change_arguments(model, change)
+        return bool((await self._copy(model, "", "unname", incarnation, name, *stored))[1])
 
     async def _copy(self, model: str, digest: str, *arguments: bytes | str | int) -> Any:
         keys = keys_of(model).of_copy(digest)
         is_read = arguments[0] in _READS
-        answer = await self._others.run(scripts.COPIES, keys, arguments, is_read)
+        answer = await self._others.run(scripts.STATE_COPIES, keys, arguments, is_read)
         refuse(model, answer)
         return answer
 
 
-def _version(name: str, told: bytes) -> Version:
-    seq, chain, digest, size, created_ms, note = told.decode().split(" ", 5)
+def _version(name: str, stored: bytes) -> Version:
+    seq, chain, digest, size, created_ms, note = stored.decode().split(" ", 5)
     return Version(name, int(seq), chain, digest, int(size), int(created_ms), note)

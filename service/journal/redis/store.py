@@ -1,10 +1,10 @@
-"""The journal in Redis: scripts for what must be one step, two connections to each server."""
+"""Redis store of the journal: Lua scripts for atomic steps, three connections to each server."""
 
 import secrets
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from functools import partial
-from struct import Struct, error as CutOff
+from struct import Struct, error as TruncatedEntry
 from typing import Any
 
 from dualstream.service.journal.chain import first_chain, new_incarnation, next_chain
@@ -45,11 +45,11 @@ from dualstream.service.journal.record import CorruptRecord
 from dualstream.service.journal.redis import scripts
 from dualstream.service.journal.redis.address import Address, parse_address
 from dualstream.service.journal.redis.announcer import CHANNEL, Announcer
-from dualstream.service.journal.redis.cluster import Lines, Topology
-from dualstream.service.journal.redis.connection import Line, TooFewReplicas
+from dualstream.service.journal.redis.cluster import ClusterConnections, Topology
+from dualstream.service.journal.redis.connection import RedisConnection, TooFewReplicas
 from dualstream.service.journal.redis.input_streams import RedisInputs, packed_move, refuse_type
 from dualstream.service.journal.redis.key_names import keys_of
-from dualstream.service.journal.redis.pending_rows import RedisRemembering
+from dualstream.service.journal.redis.pending_rows import RedisPendingRows
 from dualstream.service.journal.redis.records import (
     ENTRY,
     IDENTITY,
@@ -59,28 +59,29 @@ from dualstream.service.journal.redis.records import (
     unpack_result,
 )
 from dualstream.service.journal.redis.scripts import pack
-from dualstream.service.journal.redis.servers import Server, Standing, Watched
+from dualstream.service.journal.redis.servers import FixedServer, SentinelPrimary, Server
 from dualstream.service.journal.redis.state_copies import PART_BYTES, RedisCopies, refuse
 from dualstream.service.journal.redis.transfer import RedisTransfer
 from dualstream.service.journal.usage import Usage
 
 _HEADS_AT_ONCE = 500
 _KEYS_AT_ONCE = 1000
-_ANSWER = Struct("<QQI")
+_APPENDED = Struct("<QQI")
 _COUNT_OF_LIMITS = 4
 _LONG = 1 << 16
-"""Bytes of a body that is sent beside the script that journals it: Lua would copy and hash it."""
+"""From this size, a body is sent in front of the script: Lua would copy and hash it."""
 _BODY_MS = 600_000
-"""How long it is kept where that script never comes."""
+"""Expiry of such a body if its script never runs."""
 
 
-class RedisJournal(RedisCopies, RedisRemembering, RedisTransfer, RedisInputs):
-    """`Journal` in one Redis server.
+class RedisJournal(RedisCopies, RedisPendingRows, RedisTransfer, RedisInputs):
+    """`Journal` in Redis.
 
-    durability  the least that is asked for: `memory`, `everysec` (appendonly yes) or `always`
-    timeout_s   for one command
-    stays       raise JournalUnavailable instead of going on with a server that takes another's
-                place, or comes again: it may lack what was written
+    durability  lowest acceptable level: `memory`, `everysec` (appendonly yes), `always` or
+                `replicated:N`
+    timeout_s   per command
+    is_pinned   raise JournalUnavailable instead of continuing on another server, or on a restarted
+                one: it may lack acknowledged writes
     """
 
     def __init__(
@@ -89,30 +90,33 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisTransfer, RedisInputs):
         durability: str | None = None,
         limits: Limits = DEFAULT_LIMITS,
         timeout_s: float = 5.0,
-        stays: bool = False,
+        is_pinned: bool = False,
     ) -> None:
         replicas = replicas_in(durability)
         if durability is not None and durability not in REDIS_LEVELS and not replicas:
             known = ", ".join(REDIS_LEVELS)
-            raise ValueError(f"Redis's durability is {known} or replicated:N; not {durability}")
+            raise ValueError(f"Redis's durability is {known} or replicated:N, not {durability}")
         self._replicated = durability if replicas else None
         self._limits = limits
         self._key_ttl_ms = round(limits.key_ttl_s * 1000)
         self._packed_limits = pack((self._key_ttl_ms, limits.max_keys, limits.nonces, ENTRY_BYTES))
         address = parse_address(url)
         of_disk = None if replicas else durability
-        self._appends: Line | Lines
-        self._others: Line | Lines
-        self._inputs: Line | Lines  # connects when it is first used
+        self._appends: RedisConnection | ClusterConnections
+        self._others: RedisConnection | ClusterConnections
+        self._inputs: RedisConnection | ClusterConnections  # connects on first use
         self._is_cluster = address.kind == "cluster"
         if self._is_cluster:
             topology = Topology(address)
             self._appends, self._others, self._inputs = (
-                Lines(address, topology, of_disk, replicas, timeout_s, stays) for _ in range(3)
+                ClusterConnections(address, topology, of_disk, replicas, timeout_s, is_pinned)
+                for _ in range(3)
             )
         else:
             self._appends, self._others, self._inputs = (
-                Line(_server(address, timeout_s), of_disk, replicas, timeout_s, stays)
+                RedisConnection(
+                    _server(address, timeout_s), of_disk, replicas, timeout_s, is_pinned
+                )
                 for _ in range(3)
             )
 
@@ -157,8 +161,8 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisTransfer, RedisInputs):
     async def create(
         self, model: str, spec: bytes, given: bytes, change: Change | None = None
     ) -> tuple[ModelRecord, bool]:
-        told = await self._told(model, change)
-        answer = await self._models(model, "create", *_made(spec, given), *told)
+        extra = await self._change_arguments(model, change)
+        answer = await self._models(model, "create", *_creation_arguments(spec, given), *extra)
         await self._others.call("ZADD", MODELS, 0, model)
         return _record(model, answer), bool(answer[1])
 
@@ -171,12 +175,12 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisTransfer, RedisInputs):
     async def heads(self, models: Sequence[str]) -> list[Head | JournalUnavailable | None]:
         found: list[Head | JournalUnavailable | None] = []
         for at in range(0, len(models), _HEADS_AT_ONCE):
-            some = models[at : at + _HEADS_AT_ONCE]
-            keys = [keys_of(id_).head for id_ in some]
-            if isinstance(self._others, Line):
-                told = await self._others.run(scripts.HEADS, keys, (), is_read=True)
-                found += map(_told_head, told.decode().split("\n"))
-            else:  # whose scripts have the keys of one slot
+            batch = models[at : at + _HEADS_AT_ONCE]
+            keys = [keys_of(id_).head for id_ in batch]
+            if isinstance(self._others, RedisConnection):
+                extra = await self._others.run(scripts.HEADS, keys, (), is_read=True)
+                found += map(_parse_head, extra.decode().split("\n"))
+            else:  # the keys of a script must be in one slot
                 commands = [("HMGET", key, "incarnation", "seq", "chain") for key in keys]
                 found += map(_head, await self._others.call_many(commands))
         return found
@@ -207,8 +211,11 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisTransfer, RedisInputs):
         given: bytes,
         change: Change | None = None,
     ) -> ModelRecord:
-        made = (*_made(spec, given), *await self._told(model, change))
-        answer = await self._models(model, "replace", incarnation, seq, chain, *made)
+        arguments = (
+            *_creation_arguments(spec, given),
+            *await self._change_arguments(model, change),
+        )
+        answer = await self._models(model, "replace", incarnation, seq, chain, *arguments)
         return _record(model, answer)
 
     async def delete(
@@ -218,17 +225,17 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisTransfer, RedisInputs):
         change: Change | None = None,
         at: Place | None = None,
     ) -> None:
-        told = await self._told(model, change)
+        extra = await self._change_arguments(model, change)
         place = ("", "") if at is None else (at.seq, at.chain)
         try:
-            await self._models(model, "delete", incarnation or "", *place, *told)
+            await self._models(model, "delete", incarnation or "", *place, *extra)
         except UnknownModel:
-            await self._unlist(model)  # a deletion may have died before this step
+            await self._unlist(model)  # an earlier deletion may have died before this step
             raise
         await self._unlist(model)
 
     async def _unlist(self, model: str) -> None:
-        """Take the id off the list; whoever made the model again meanwhile finds it listed."""
+        """Remove the id from the list of models; list it again if the model was created again."""
         await self._others.call("ZREM", MODELS, model)
         if await self._others.call("EXISTS", keys_of(model).spec):
             await self._others.call("ZADD", MODELS, 0, model)
@@ -237,11 +244,11 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisTransfer, RedisInputs):
         model, nonce, parts = request.model, request.nonce, request.parts
         cursor, copy, change = request.cursor, request.copy, request.change
         held, repeats = request.held, request.repeats
-        may_be_left = check_parts(nonce, parts)
+        may_skip = check_parts(nonce, parts)
         keys = keys_of(model)
         body = b"".join([part.body for part in parts])
         before: tuple[bytes, ...] = ()
-        if len(body) >= _LONG and not self._is_cluster and _is_whole(parts, may_be_left):
+        if len(body) >= _LONG and not self._is_cluster and _is_whole(parts, may_skip):
             command = ("SET", keys.body(nonce), body, "PX", _BODY_MS, "NX")
             before, body = (b"*%d\r\n" % len(command), *pack(command)), b""
         arguments = (
@@ -250,7 +257,7 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisTransfer, RedisInputs):
             request.known_seq,
             body,
             sum([part.count for part in parts]),
-            *(_packed_parts(parts) if may_be_left else (b"", b"")),
+            *(_packed_parts(parts) if may_skip else (b"", b"")),
             *_packed_cursor(cursor),
         )
         packed = [*keys.packed_of_append, *pack(arguments), *self._packed_limits]
@@ -258,16 +265,16 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisTransfer, RedisInputs):
         is_plain = copy is None and change is None and held is None and repeats is None
         if isinstance(cursor, InputMove):
             if not is_plain:
-                raise ValueError("an append that takes messages is no control")
+                raise ValueError("an append that takes messages must not be a control")
             packed[: len(keys.packed_of_append)] = keys.packed_of_input
             packed += pack((packed_move(cursor, self._limits.max_dead),))
             count += keys.count_of_input - keys.count_of_append + 1
         if not is_plain:
-            told = [copy or "", *(await self._told(model, change) or ("", ""))]
+            extra = [copy or "", *(await self._change_arguments(model, change) or ("", ""))]
             for place in (held, repeats):
-                told += ("", "") if place is None else (place.seq, place.chain)
-            packed += pack(told)
-            count += len(told)
+                extra += ("", "") if place is None else (place.seq, place.chain)
+            packed += pack(extra)
+            count += len(extra)
         if change is not None:
             packed[: len(keys.packed_of_append)] = keys.packed_of_change
             count += 1
@@ -281,7 +288,7 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisTransfer, RedisInputs):
         if isinstance(answer, bytes):
             appended = _appended(nonce, request.known_seq, parts, answer, shortfall)
             if appended.seq is not None:
-                self._announcer.tell(model, appended.seq)
+                self._announcer.announce(model, appended.seq)
             return appended
         if answer[0] == 2:
             assert cursor is not None
@@ -295,7 +302,7 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisTransfer, RedisInputs):
         if answer[0] == 9:
             raise NonceForgotten(model)
         if answer[0] == 8:
-            raise JournalUnavailable("Redis: the rows sent were gone before they were journalled")
+            raise JournalUnavailable("Redis: the rows expired before they were journalled")
         refuse_type(model, answer)
         raise ModelChanged(model)
 
@@ -305,11 +312,11 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisTransfer, RedisInputs):
         found: list[Known | None] = []
         own = keys_of(model)
         for at in range(0, len(keys), _KEYS_AT_ONCE):
-            some = keys[at : at + _KEYS_AT_ONCE]
+            batch = keys[at : at + _KEYS_AT_ONCE]
             answer = await self._others.run(
-                scripts.KNOWN,
+                scripts.FIND_KEYS,
                 (own.head, own.keys),
-                (incarnation, self._key_ttl_ms, *some),
+                (incarnation, self._key_ttl_ms, *batch),
                 is_read=True,
             )
             refuse(model, answer)
@@ -330,7 +337,7 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisTransfer, RedisInputs):
             raise Trimmed(answer[1] + 1)
         refuse(model, answer)
         end, texts = answer[1:]
-        return Page(end, sum(map(len, texts)), partial(_told_entries, texts, end)) if texts else []
+        return Page(end, sum(map(len, texts)), partial(_parse_page, texts, end)) if texts else []
 
     async def trim(
         self, model: str, incarnation: str, through: int, behind: int | None = None
@@ -381,7 +388,7 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisTransfer, RedisInputs):
                 (await self._snapshot(model, token.decode(), "piece", incarnation, number))[1]
                 for number in range(parts)
             ]
-            # A piece that is not there: a newer one took its place meanwhile, or it is damaged.
+            # If a piece is missing, a newer snapshot has replaced this one, or it is damaged.
             if None not in pieces or token == seen:
                 where = f"key {(keys_of(model).prefix + b'snap:' + token).decode()}"
                 whole = b"".join(piece for piece in pieces if piece is not None)
@@ -396,7 +403,7 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisTransfer, RedisInputs):
     async def snapshots_drop(self, model: str, incarnation: str, before: int) -> None:
         answer = await self._snapshot(model, "", "drop", incarnation, before)
         if answer[0] == 5:
-            raise Conflict(f"the log of {model!r} holds no snapshot from seq {before} on")
+            raise Conflict(f"the log of {model!r} contains no snapshot from seq {before} on")
 
     async def usage(self, model: str, incarnation: str) -> Usage:
         keys = keys_of(model)
@@ -418,10 +425,10 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisTransfer, RedisInputs):
     async def lease(
         self, bucket: str, rate: int, needed: int, most: int, at_ms: int | None = None
     ) -> Lease:
-        # As if it only read: no replica has to have it, and nobody has to know what became of it.
+        # Sent as a read: it needs no replicas, and its outcome may be lost.
         arguments = (rate, needed, most, "" if at_ms is None else at_ms)
         key = f"ds:rate:{bucket}"
-        return Lease(*await self._others.run(scripts.LEASE, (key,), arguments, is_read=True))
+        return Lease(*await self._others.run(scripts.RATE_BUCKET, (key,), arguments, is_read=True))
 
     async def cursor(self, model: str, incarnation: str, name: str) -> str | None:
         keys = keys_of(model)
@@ -441,7 +448,7 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisTransfer, RedisInputs):
             raise UnknownModel(model)
         if answer[0] == 5:
             seq, chain = (item.decode() for item in answer[1:])
-            raise Conflict(f"model {model!r} stands at seq {seq} {chain[:8]}")
+            raise Conflict(f"model {model!r} is at seq {seq} {chain[:8]}")
         refuse(model, answer)
         return answer
 
@@ -452,7 +459,7 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisTransfer, RedisInputs):
         refuse(model, answer)
         return answer
 
-    # Last, because below its name means this method.
+    # Last, because it shadows the type `list` in what follows.
     async def list(self, after: str = "", limit: int = 100) -> list[ModelRecord]:
         found: list[ModelRecord] = []
         while len(found) < limit:
@@ -467,12 +474,12 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisTransfer, RedisInputs):
                 answer = await self._others.run(
                     scripts.MODELS, keys_of(after).all, ("get",), is_read=True
                 )
-                if answer[0] == 0:  # else a deletion has not taken it off the list
+                if answer[0] == 0:  # else a deletion has not removed it from the list yet
                     found.append(_record(after, answer))
         return found
 
 
-def _made(spec: bytes, given: bytes) -> tuple[str, str, bytes, bytes]:
+def _creation_arguments(spec: bytes, given: bytes) -> tuple[str, str, bytes, bytes]:
     incarnation = new_incarnation(spec)
     return incarnation, first_chain(incarnation), spec, given
 
@@ -484,13 +491,13 @@ def _record(model: str, answer: list[Any]) -> ModelRecord:
     )
 
 
-def _is_whole(parts: Sequence[Part], may_be_left: bool) -> bool:
-    """Whether the parts are rows that are journalled together or not at all."""
-    return sum(part.count for part in parts) > 0 and (len(parts) == 1 or not may_be_left)
+def _is_whole(parts: Sequence[Part], may_skip: bool) -> bool:
+    """Are the parts rows that are journalled completely or not at all?"""
+    return sum(part.count for part in parts) > 0 and (len(parts) == 1 or not may_skip)
 
 
 def _packed_parts(parts: Sequence[Part]) -> tuple[bytes, bytes]:
-    """What the script must know of each part, and keys with fingerprints joined."""
+    """Metadata of the parts for the script; keys and fingerprints concatenated."""
     fields: list[int] = []
     joined: list[bytes] = []
     for part in parts:
@@ -509,11 +516,11 @@ def _packed_cursor(cursor: CursorMove | None) -> tuple[str, str, str]:
 
 def _server(address: Address, timeout_s: float) -> Server:
     if address.kind == "sentinel":
-        return Watched(address, timeout_s)
-    return Standing(address, address.hosts[0], timeout_s)
+        return SentinelPrimary(address, timeout_s)
+    return FixedServer(address, address.hosts[0], timeout_s)
 
 
-def _told_head(line: str) -> Head | None:
+def _parse_head(line: str) -> Head | None:
     if not line:
         return None
     incarnation, seq, chain = line.split(" ")
@@ -532,12 +539,12 @@ def _head(answer: list[bytes | None] | JournalUnavailable) -> Head | JournalUnav
 def _appended(
     nonce: bytes, known_seq: int, parts: Sequence[Part], answer: bytes, shortfall: str | None
 ) -> Appended:
-    last, trimmed, size = _ANSWER.unpack_from(answer)
-    unseen = _ANSWER.size + size
-    result = unpack_result(answer[_ANSWER.size : unseen])
+    last, trimmed, size = _APPENDED.unpack_from(answer)
+    unseen = _APPENDED.size + size
+    result = unpack_result(answer[_APPENDED.size : unseen])
     is_new = result.seq > result.before
     return Appended(
-        placed(parts, result.before, result.left),
+        placed(parts, result.before, result.skipped),
         result.before + 1 if is_new else None,
         result.seq if is_new else None,
         result.previous,
@@ -548,8 +555,8 @@ def _appended(
     )
 
 
-def _told_entries(texts: Sequence[bytes], end: int) -> list[Entry]:
-    """The entries of a read that by their ids in the log end at seq `end`."""
+def _parse_page(texts: Sequence[bytes], end: int) -> list[Entry]:
+    """Parse the entries of a read, which by their stream ids end at seq `end`."""
     entries = _entries(b"".join(texts))
     if not entries or entries[-1].seq != end:
         raise CorruptRecord(f"the entry at seq {end} does not end there")
@@ -561,15 +568,15 @@ def _entries(joined: bytes, at: int = 0) -> list[Entry]:
     unpack, head, end, add = ENTRY.unpack_from, ENTRY.size, len(joined), entries.append
     try:
         while at < end:
-            first, count, size, time_ms, nonce, told = unpack(joined, at)
-            chain = told.decode("ascii", "replace")
+            first, count, size, time_ms, nonce, extra = unpack(joined, at)
+            chain = extra.decode("ascii", "replace")
             begins = at + head
             at = begins + size
             add(Entry(first, first + count - 1, nonce, chain, time_ms, joined[begins:at]))
-    except CutOff as error:
-        raise CorruptRecord(f"the entry {_after(entries)} is cut off") from error
+    except TruncatedEntry as error:
+        raise CorruptRecord(f"the entry {_after(entries)} is truncated") from error
     if at > end:
-        raise CorruptRecord(f"the entry {_after(entries[:-1])} is cut off")
+        raise CorruptRecord(f"the entry {_after(entries[:-1])} is truncated")
     return entries
 
 

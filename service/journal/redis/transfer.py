@@ -1,7 +1,7 @@
-"""Reading whole models from Redis and writing staged ones.
+"""Reading and staging of whole models in Redis.
 
-A staged model has keys and no spec, so that no reader finds it, and an incarnation that no model
-has, so that no append reaches it.
+A staged model has keys but no spec, so no reader finds it, and an incarnation that no model has, so
+no append reaches it.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -12,12 +12,12 @@ from dualstream.service.journal.protocol import (
     Conflict,
     Entry,
     ModelRecord,
-    Remembered,
+    PendingRow,
     UnknownModel,
 )
 from dualstream.service.journal.redis import scripts
-from dualstream.service.journal.redis.cluster import Lines
-from dualstream.service.journal.redis.connection import Line
+from dualstream.service.journal.redis.cluster import ClusterConnections
+from dualstream.service.journal.redis.connection import RedisConnection
 from dualstream.service.journal.redis.key_names import keys_of
 from dualstream.service.journal.redis.pending_rows import row_as_it_is
 from dualstream.service.journal.redis.records import ENTRY, KNOWN, MODELS, TIME, WAIT, WAITING
@@ -37,16 +37,16 @@ ROWS_AT_ONCE = 1000
 
 
 class RedisTransfer:
-    """`TransferJournal` in one Redis server."""
+    """`TransferJournal` in Redis."""
 
-    _others: Line | Lines
+    _others: RedisConnection | ClusterConnections
     _key_ttl_ms: int
 
     async def position(self, model: str) -> Position:
         answer = await self._transfer(model, "position", is_read=True)
         incarnation, created_ms, spec, given, seq, chain_, trimmed = answer[1:8]
-        made = (incarnation.decode(), spec, given, int(created_ms))
-        record = ModelRecord(model, *made, int(seq), chain_.decode())
+        fields = (incarnation.decode(), spec, given, int(created_ms))
+        record = ModelRecord(model, *fields, int(seq), chain_.decode())
         texts = [item.decode() for item in answer[8:]]
         cursors = dict(sorted(zip(texts[::2], texts[1::2], strict=True)))
         return Position(record, int(trimmed), cursors)
@@ -59,7 +59,7 @@ class RedisTransfer:
             last = answer[-2] if len(answer) > 1 else None
             keys = []
             for item, value in zip(answer[1::2], answer[2::2], strict=True):
-                # A key that came again after it had expired has a second, later item.
+                # A key that was stored again after its expiry has a second, later item.
                 if value[KNOWN.size :].startswith(item[: TIME.size]):
                     seq, records = KNOWN.unpack_from(value)
                     (time_ms,) = TIME.unpack_from(item)
@@ -67,8 +67,8 @@ class RedisTransfer:
                     keys.append(KeptKey(item[TIME.size :], seq, records, mark, time_ms))
             yield keys
 
-    async def kept_rows(self, model: str, incarnation: str) -> Sequence[Remembered]:
-        # A scan returns all that is there from its begin to its end, some of it twice.
+    async def kept_rows(self, model: str, incarnation: str) -> Sequence[PendingRow]:
+        # A scan returns everything that exists throughout it; some of it more than once.
         found: dict[bytes, bytes] = {}
         at: bytes | None = b"0"
         while at is not None:
@@ -106,7 +106,7 @@ class RedisTransfer:
         )
         await self._put(staged, "keys", self._key_ttl_ms, *chain.from_iterable(given))
 
-    async def stage_rows(self, staged: Staged, rows: Sequence[Remembered]) -> None:
+    async def stage_rows(self, staged: Staged, rows: Sequence[PendingRow]) -> None:
         given: list[tuple[Argument, ...]] = [
             (
                 row.key,
@@ -119,8 +119,8 @@ class RedisTransfer:
 
     async def show(self, staged: Staged, record: ModelRecord) -> None:
         shown = (record.incarnation, record.seq, record.chain, record.created_ms)
-        # The lists of the store first: readers skip an id whose model is not there. Once more
-        # after it, as a deletion of this id can take it off in between.
+        # The store's lists come first: readers skip an id without a model. They are written again
+        # afterwards, because a deletion of this id can remove it in between.
         await self._list(record.id)
         await self._models(record.id, "show", staged.incarnation, *shown, record.spec, record.given)
         await self._list(record.id)
@@ -140,7 +140,7 @@ class RedisTransfer:
         raise NotImplementedError
 
     async def _read_of(self, model: str, incarnation: str, *command: Argument) -> Any:
-        """The answer to a command, if the model has this incarnation. Raises ModelChanged."""
+        """Answer to a command, if the model has this incarnation. Raises ModelChanged."""
         answer = await self._others.call(*command, is_read=True)
         head = keys_of(model).head
         found = await self._others.call("HGET", head, "incarnation", is_read=True)

@@ -1,4 +1,4 @@
-"""The journal in one SQLite file: needs no server, and several processes may share it."""
+"""SQLite store of the journal: one file, no server; several processes may share it."""
 
 from dualstream.service.journal.sqlite.store import SqliteJournal
 

@@ -1,10 +1,10 @@
-"""The append to a model's log."""
+"""Append to a model's log in SQLite."""
 
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 
 from dualstream.service.journal.chain import next_chain
-from dualstream.service.journal.deduplicate import Sorting, check_parts
+from dualstream.service.journal.deduplicate import Deduplication, check_parts
 from dualstream.service.journal.nonces import OURS
 from dualstream.service.journal.protocol import (
     Appended,
@@ -19,27 +19,27 @@ from dualstream.service.journal.protocol import (
 )
 from dualstream.service.journal.sqlite import (
     audit,
-    log as entries,
-    nonces as answers,
-    pending_rows as remembering,
-    state_copies as copies,
+    log,
+    nonces,
+    pending_rows,
+    state_copies,
 )
 from dualstream.service.journal.sqlite.heads import Head, KnownHeads, find_head
 from dualstream.service.journal.sqlite.keys import find_keys, keep_keys
 from dualstream.service.journal.sqlite.nonces import Result, answer, keep
-from dualstream.service.journal.sqlite.transactions import Joined, Task
+from dualstream.service.journal.sqlite.transactions import GroupTask, Task
 
 
 def append(
     request: AppendRequest, limits: Limits, now_ms: Callable[[], int], heads: KnownHeads
 ) -> Task[Appended]:
-    """The task behind `Journal.append`, to be run in a write transaction."""
+    """The task of `Journal.append`, to be run in a write transaction."""
     model, nonce, parts = request.model, request.nonce, request.parts
     cursor, copy, change, held = request.cursor, request.copy, request.change, request.held
-    may_be_left = check_parts(nonce, parts)
+    may_skip = check_parts(nonce, parts)
     is_first = OURS.is_first(nonce)
-    is_alone = cursor is None and copy is None and change is None and held is None
-    if is_first and is_alone and parts and not may_be_left:
+    is_plain = cursor is None and copy is None and change is None and held is None
+    if is_first and is_plain and parts and not may_skip:
         return PlainAppend(request, limits, now_ms, heads)
 
     def task(connection: sqlite3.Connection) -> Appended:
@@ -47,24 +47,24 @@ def append(
         head = find_head(connection, model, incarnation)
         result = None
         if not is_first:
-            result = answers.find(connection, head, incarnation, nonce, limits)
+            result = nonces.find(connection, head, incarnation, nonce, limits)
             if result is None and repeats is not None:
-                result = answers.find_again(connection, model, head, nonce, parts, repeats, limits)
+                result = nonces.find_in_log(connection, model, head, nonce, parts, repeats, limits)
         if result is None:
             if cursor is not None:
                 _move_cursor(connection, head.model, cursor)
-            result = _append_new(connection, head, nonce, parts, may_be_left, limits, now_ms())
+            result = _append_new(connection, head, nonce, parts, may_skip, limits, now_ms())
             if held is not None and result.seq > result.before:
-                if not entries.is_held(connection, head, held):  # as it stood before
+                if not log.leads_on_from(connection, head, held):  # the head before the append
                     raise NotHeld(model, held.seq, held.chain)
             if copy is not None and result.seq > result.before:
-                if not copies.is_there(connection, head.model, copy):
+                if not state_copies.is_there(connection, head.model, copy):
                     raise UnknownCopy(model, copy)
-                copies.use(connection, head.model, result.seq, copy)
+                state_copies.use(connection, head.model, result.seq, copy)
             if change is not None and (result.seq > result.before or not parts):
                 place = (model, incarnation, result.seq)
                 audit.keep(connection, *place, change, limits, now_ms())
-        return answers.answer(connection, head, result, request.known_seq, parts)
+        return nonces.answer(connection, head, result, request.known_seq, parts)
 
     return task
 
@@ -74,43 +74,43 @@ def _append_new(
     head: Head,
     nonce: bytes,
     parts: Sequence[Part],
-    may_be_left: bool,
+    may_skip: bool,
     limits: Limits,
     time_ms: int,
 ) -> Result:
-    sorting = Sorting(head.seq)
-    if may_be_left:
+    new = Deduplication(head.seq)
+    if may_skip:
         keys = [part.key for part in parts if part.key is not None]
-        sorting.sort(parts, find_keys(connection, head, keys, limits, time_ms).get)
-        remembering.let_go(connection, head.model, sorting.labels)
+        new.process(parts, find_keys(connection, head, keys, limits, time_ms).get)
+        pending_rows.delete_rows(connection, head.model, new.labels)
     else:
-        sorting.kept = [part.body for part in parts]
-        sorting.seq += sum(part.count for part in parts)
+        new.kept = [part.body for part in parts]
+        new.seq += sum(part.count for part in parts)
     chain = head.chain
-    if sorting.seq > head.seq:
+    if new.seq > head.seq:
         chain = next_chain(head.chain, nonce)
         connection.execute(
             "INSERT INTO entries (model, seq, first_seq, nonce, chain, time_ms, body)"
             " VALUES (?, ?, ?, ?, ?, ?, ?)",
             (
                 head.model,
-                sorting.seq,
+                new.seq,
                 head.seq + 1,
                 nonce,
                 chain,
                 time_ms,
-                b"".join(sorting.kept),
+                b"".join(new.kept),
             ),
         )
-    result = Result(head.seq, sorting.seq, head.chain, chain, sorting.left)
-    answers.keep(connection, head, nonce, result, limits)
+    result = Result(head.seq, new.seq, head.chain, chain, new.skipped)
+    nonces.keep(connection, head, nonce, result, limits)
     first_key, next_key = head.first_key, head.next_key
-    if sorting.keys or first_key < next_key:
-        first_key, next_key = keep_keys(connection, head, sorting.keys, limits, time_ms)
+    if new.keys or first_key < next_key:
+        first_key, next_key = keep_keys(connection, head, new.keys, limits, time_ms)
     connection.execute(
         "UPDATE heads SET seq = ?, chain = ?, first_key = ?, next_key = ?, nonces = ?"
         " WHERE model = ?",
-        (sorting.seq, chain, first_key, next_key, head.nonces + 1, head.model),
+        (new.seq, chain, first_key, next_key, head.nonces + 1, head.model),
     )
     return result
 
@@ -142,8 +142,12 @@ _HEAD = (
 _NONE = "", Head(0, 0, "", 0, 0, 0, 0)
 
 
-class PlainAppend(Joined[Appended]):
-    """The task behind `Journal.append` of parts without keys, at least one, under a first nonce."""
+class PlainAppend(GroupTask[Appended]):
+    """The task of `Journal.append` for parts without keys, at least one, and a new nonce.
+
+    Appends of this class that wait at the same time are executed as one group: one look-up of all
+    heads, one INSERT of all entries and one UPDATE of all heads.
+    """
 
     __slots__ = "heads", "limits", "now_ms", "request"
 
@@ -157,11 +161,11 @@ class PlainAppend(Joined[Appended]):
         self.request = request
         self.limits, self.now_ms, self.heads = limits, now_ms, heads
 
-    def undone(self) -> None:
+    def on_rollback(self) -> None:
         self.heads.forget()
 
     @staticmethod
-    def together(
+    def run_group(
         connection: sqlite3.Connection, tasks: "Sequence[PlainAppend]"
     ) -> list[Appended | BaseException]:
         known = tasks[0].heads
@@ -171,21 +175,21 @@ class PlainAppend(Joined[Appended]):
         results: list[tuple[Head, Result] | None] = []
         moved: dict[str, tuple[str, Head]] = {}
         for task in tasks:
-            asked = task.request
-            incarnation, head = found.get(asked.model, _NONE)
-            if incarnation != asked.incarnation:
+            request = task.request
+            incarnation, head = found.get(request.model, _NONE)
+            if incarnation != request.incarnation:
                 results.append(None)
                 continue
-            _, head = moved.get(asked.model, (incarnation, head))
-            seq = head.seq + sum([part.count for part in asked.parts])
-            chain = next_chain(head.chain, asked.nonce)
-            body = b"".join([part.body for part in asked.parts])
-            entries.append((head.model, seq, head.seq + 1, asked.nonce, chain, time_ms, body))
+            _, head = moved.get(request.model, (incarnation, head))
+            seq = head.seq + sum([part.count for part in request.parts])
+            chain = next_chain(head.chain, request.nonce)
+            body = b"".join([part.body for part in request.parts])
+            entries.append((head.model, seq, head.seq + 1, request.nonce, chain, time_ms, body))
             result = Result(head.seq, seq, head.chain, chain, [])
             results.append((head, result))
-            keep(connection, head, asked.nonce, result, task.limits)
-            following = _moved(connection, head, seq, chain, task.limits, time_ms)
-            moved[asked.model] = incarnation, following
+            keep(connection, head, request.nonce, result, task.limits)
+            following = _following_head(connection, head, seq, chain, task.limits, time_ms)
+            moved[request.model] = incarnation, following
         _write(connection, entries, [head for _, head in moved.values()])
         known.keep(connection, moved)
         return [
@@ -196,10 +200,10 @@ class PlainAppend(Joined[Appended]):
         ]
 
 
-def _moved(
+def _following_head(
     connection: sqlite3.Connection, head: Head, seq: int, chain: str, limits: Limits, time_ms: int
 ) -> Head:
-    """The head after an entry, having let go of what is too old by now."""
+    """The head after an entry; deletes some expired keys."""
     first_key, next_key = head.first_key, head.next_key
     if first_key < next_key:
         first_key, next_key = keep_keys(connection, head, {}, limits, time_ms)

@@ -1,15 +1,21 @@
-"""The log of changes: who changed which model, and how."""
+"""Audit log in SQLite: one table for all models."""
 
 import heapq
 import sqlite3
 from collections import Counter
 from collections.abc import Sequence
 
-from dualstream.service.journal.audit import Audited, Change, Where, decode_change, encode_change
+from dualstream.service.journal.audit import (
+    Audited,
+    AuditPosition,
+    Change,
+    decode_change,
+    encode_change,
+)
 from dualstream.service.journal.protocol import Limits
 from dualstream.service.journal.sqlite.transactions import Task
 
-# So many of the oldest go with each new one at most: no write pays for all that has expired.
+# Maximum number of expired changes deleted with each new one, to bound the cost of a write.
 EXPIRED_ROWS = 100
 
 _Row = tuple[int, str, str, int, bytes]
@@ -25,7 +31,7 @@ def keep(
     limits: Limits,
     now_ms: int,
 ) -> None:
-    """Write a change down, if there is one, in the transaction that makes it."""
+    """Store a change, if there is one, within the transaction that makes it."""
     if change is None:
         return
     connection.execute(
@@ -40,10 +46,10 @@ def keep(
 
 
 def put(changes: Sequence[Audited]) -> Task[None]:
-    """The task behind `TransferJournal.put_changes`.
+    """The task of `TransferJournal.put_changes`.
 
-    They are told by their numbers, so those that come behind the first new one take new numbers:
-    whoever has read up to one of them reads it once more, and the new ones.
+    Readers follow the numbers, so the changes after the first new one are renumbered: a reader that
+    has read up to one of them reads it again, and the new ones.
     """
     given = [
         (one.time_ms, one.model, one.incarnation, one.seq, encode_change(one.change))
@@ -54,15 +60,15 @@ def put(changes: Sequence[Audited]) -> Task[None]:
         new = _unknown(connection, given)
         if not new:
             return
-        [behind] = connection.execute(
+        [first_later] = connection.execute(
             "SELECT min(number) FROM changes WHERE time_ms > ?", (min(new)[0],)
         ).fetchone()
         later: list[_Row] = connection.execute(
             "SELECT time_ms, id, incarnation, seq, change FROM changes WHERE number >= ?"
             " ORDER BY number",
-            (behind,),
+            (first_later,),
         ).fetchall()
-        connection.execute("DELETE FROM changes WHERE number >= ?", (behind,))
+        connection.execute("DELETE FROM changes WHERE number >= ?", (first_later,))
         merged: list[_Row] = list(heapq.merge(later, new, key=_time_of))
         connection.executemany(
             "INSERT INTO changes (time_ms, id, incarnation, seq, change) VALUES (?, ?, ?, ?, ?)",
@@ -73,7 +79,7 @@ def put(changes: Sequence[Audited]) -> Task[None]:
 
 
 def _unknown(connection: sqlite3.Connection, given: Sequence[_Row]) -> list[_Row]:
-    """Those that are not there, or not so often."""
+    """Changes that the log lacks; of equal ones, those in excess of the stored ones."""
     seen = Counter[_Row]()
     new = []
     for row in given:
@@ -93,8 +99,8 @@ def _time_of(row: _Row) -> int:
 
 
 def read(model: str | None, after: str | None, limit: int) -> Task[list[Audited]]:
-    """The task behind `Journal.audit`. Raises ValueError."""
-    start = Where.read(after).number
+    """The task of `Journal.audit`. Raises ValueError."""
+    start = AuditPosition.read(after).number
 
     def task(connection: sqlite3.Connection) -> list[Audited]:
         of_model = "" if model is None else "id = :id AND "
@@ -105,14 +111,14 @@ def read(model: str | None, after: str | None, limit: int) -> Task[list[Audited]
         )
         return [
             Audited(
-                str(Where(time_ms, number, id_)),
+                str(AuditPosition(time_ms, number, id_)),
                 time_ms,
                 id_,
                 incarnation,
                 seq,
-                decode_change(told),
+                decode_change(change),
             )
-            for number, time_ms, id_, incarnation, seq, told in rows
+            for number, time_ms, id_, incarnation, seq, change in rows
         ]
 
     return task

@@ -1,4 +1,4 @@
-"""Where a model's log, keys and nonces stand."""
+"""Heads of models: end of the log, numbers of keys and nonces; with a cache of recent ones."""
 
 import sqlite3
 from collections import OrderedDict
@@ -12,7 +12,7 @@ from dualstream.service.journal.sqlite.wal import data_version
 
 
 class Head(NamedTuple):
-    """A model's number and where its log, keys and nonces stand."""
+    """A model's number (row id), the end of its log, and the numbers of its keys and nonces."""
 
     model: int
     seq: int
@@ -40,53 +40,52 @@ def find_head(connection: sqlite3.Connection, model: str, incarnation: str) -> H
     return Head(*row[1:])
 
 
-# Of one and of several models; they stand in one row, as a thread that asks for rows one by one
-# waits for its turn to run Python at each.
+# The result is one row of JSON: for every row, the thread would have to reacquire the GIL.
 _HEADS = """
 SELECT json_group_array(json_array(id, incarnation,
     json_array(models.model, seq, chain, trimmed, first_key, next_key, nonces)))
 FROM models JOIN heads ON heads.model = models.model WHERE id IN ({})
 """
 _STATEMENTS = {number: _HEADS.format(", ".join("?" * number)) for number in (1, 4, 16, 64)}
-_MOST = max(_STATEMENTS)
+_MAX_MODELS = max(_STATEMENTS)
 _decode_heads = msgspec.json.Decoder(list[tuple[str, str, Head]]).decode
 
 
 def find_heads(
     connection: sqlite3.Connection, models: Sequence[str]
 ) -> dict[str, tuple[str, Head]]:
-    """Incarnation and head of each of the models that is there."""
+    """Incarnation and head of each model that exists."""
     found = {}
-    for at in range(0, len(models), _MOST):
-        some = models[at : at + _MOST]
-        number = next(number for number in _STATEMENTS if number >= len(some))
-        padding = [None] * (number - len(some))  # so that there are few statements
-        [heads] = connection.execute(_STATEMENTS[number], [*some, *padding]).fetchone()
+    for at in range(0, len(models), _MAX_MODELS):
+        batch = models[at : at + _MAX_MODELS]
+        number = next(number for number in _STATEMENTS if number >= len(batch))
+        padding = [None] * (number - len(batch))  # keeps the number of prepared statements small
+        [heads] = connection.execute(_STATEMENTS[number], [*batch, *padding]).fetchone()
         for id_, incarnation, head in _decode_heads(heads):
             found[id_] = incarnation, head
     return found
 
 
 class KnownHeads:
-    """Heads as appends left them, in the memory of the connection that writes.
+    """Cache of heads as appends left them, for the writing connection.
 
-    They stand as long as no other connection commits anything and this one changes no other row.
+    Valid until another connection commits, or this one changes any other row.
     """
 
-    MOST = 8192
+    MAX_HEADS = 8192
 
     def __init__(self) -> None:
-        # In the order in which they were moved last.
+        # Least recently appended first.
         self._heads: OrderedDict[str, tuple[str, Head]] = OrderedDict()
         self.version, self.found = 0, 0
-        """What `data_version` was when heads were looked for last, and how often they were."""
-        # What was committed by others, and changed by this connection, when they were kept.
+        """`data_version` at the last look-up of heads, and the number of look-ups."""
+        # `data_version` and `total_changes` when the heads were stored.
         self._as_of = (0, 0)
 
     def find(
         self, connection: sqlite3.Connection, models: Sequence[str]
     ) -> dict[str, tuple[str, Head]]:
-        """As `find_heads`, in a transaction that writes."""
+        """As `find_heads`, within a write transaction."""
         self.version = data_version(connection)
         self.found += 1
         if self._as_of != (self.version, connection.total_changes):
@@ -97,12 +96,12 @@ class KnownHeads:
         return found | find_heads(connection, unknown) if unknown else found
 
     def keep(self, connection: sqlite3.Connection, moved: Mapping[str, tuple[str, Head]]) -> None:
-        """Where these models stand now, once all that this transaction writes is written."""
+        """Store the new heads, after the last statement of the transaction."""
         heads = self._heads
         for model, stands in moved.items():
             heads[model] = stands
             heads.move_to_end(model)
-        while len(heads) > self.MOST:
+        while len(heads) > self.MAX_HEADS:
             heads.popitem(last=False)
         self._as_of = self.version, connection.total_changes
 

@@ -1,4 +1,4 @@
-"""The keys that a model's log knows, looked up and kept by its appends."""
+"""Idempotency keys in SQLite: look-up, insertion and expiry."""
 
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
@@ -7,11 +7,11 @@ from dualstream.service.journal.protocol import Known, Limits
 from dualstream.service.journal.sqlite.heads import Head, find_head
 from dualstream.service.journal.sqlite.transactions import Task
 
-# Keys that one append may remove beyond those that it adds: so no append pays for all of them.
+# Expired keys that an append deletes beyond those that it adds: bounds the cost of one append.
 PURGE_KEYS = 64
 LOOKED_UP_KEYS = 32
 
-# INDEXED BY: SQLite takes a model's keys for few, and would go through all of them.
+# INDEXED BY: SQLite underestimates a model's keys and chooses to scan all of them.
 _KEYS = """
 SELECT key, seq, count, fingerprint FROM keys INDEXED BY keys_by_key
 WHERE model = ? AND time_ms > ? AND number >= ? AND key IN ({})
@@ -25,15 +25,15 @@ def find_keys(
     limits: Limits,
     time_ms: int,
 ) -> dict[bytes, Known]:
-    """Those of the keys that are known, many in one statement."""
+    """Stored values of the known ones among these keys, many per statement."""
     oldest_ms = time_ms - round(limits.key_ttl_s * 1000)
     floor = head.next_key - limits.max_keys
     known: dict[bytes, Known] = {}
     for at in range(0, len(keys), LOOKED_UP_KEYS):
-        some = keys[at : at + LOOKED_UP_KEYS]
-        padding = [None] * (LOOKED_UP_KEYS - len(some))  # so that there is one statement
+        batch = keys[at : at + LOOKED_UP_KEYS]
+        padding = [None] * (LOOKED_UP_KEYS - len(batch))  # keeps it one prepared statement
         for key, *found in connection.execute(
-            _KEYS, (head.model, oldest_ms, floor, *some, *padding)
+            _KEYS, (head.model, oldest_ms, floor, *batch, *padding)
         ):
             known[key] = Known(*found)
     return known
@@ -42,7 +42,7 @@ def find_keys(
 def known(
     model: str, incarnation: str, keys: Sequence[bytes], limits: Limits, now_ms: Callable[[], int]
 ) -> Task[list[Known | None]]:
-    """The task behind `Journal.known`."""
+    """The task of `Journal.known`."""
 
     def task(connection: sqlite3.Connection) -> list[Known | None]:
         head = find_head(connection, model, incarnation)
@@ -59,9 +59,9 @@ def keep_keys(
     limits: Limits,
     time_ms: int,
 ) -> tuple[int, int]:
-    """Keep new keys and let go of some that are too old or too many; (first, next) key's number.
+    """Insert new keys and delete some expired or excess ones; return (first, next) key number.
 
-    OR REPLACE: a key may come again while its expired row still waits to be removed.
+    OR REPLACE: a key can return while its expired row is not deleted yet.
     """
     connection.executemany(
         "INSERT OR REPLACE INTO keys (model, number, key, seq, count, fingerprint, time_ms)"

@@ -1,4 +1,4 @@
-"""What a replica begins from, read in one transaction."""
+"""Read what a replica starts from (model, snapshot, entries) in one transaction."""
 
 import sqlite3
 
@@ -7,7 +7,7 @@ from dualstream.service.journal.sqlite import snapshots
 from dualstream.service.journal.sqlite.log import find_entries
 from dualstream.service.journal.sqlite.transactions import Task
 
-# Most models have no snapshot: to be told so costs less than to ask.
+# Most models have no snapshot: EXISTS is cheaper than a second query.
 _BASE = """
 SELECT id, incarnation, spec, given, created_ms, seq, chain, models.model, trimmed,
     EXISTS (SELECT 1 FROM snapshots WHERE snapshots.model = models.model)
@@ -16,7 +16,7 @@ FROM models JOIN heads ON heads.model = models.model WHERE id = ?
 
 
 def read(model: str, limit_bytes: int, path: str) -> Task[Base]:
-    """The task behind `Journal.base`."""
+    """The task of `Journal.base`."""
 
     def task(connection: sqlite3.Connection) -> Base:
         row = connection.execute(_BASE, (model,)).fetchone()

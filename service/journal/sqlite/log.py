@@ -1,4 +1,4 @@
-"""The entries of a model's log, as they are read."""
+"""Read the entries of a model's log."""
 
 import sqlite3
 
@@ -27,8 +27,8 @@ def find_entries(
     return entries
 
 
-def is_held(connection: sqlite3.Connection, head: Head, place: Place) -> bool:
-    """Whether the log leads on from there, or ends there."""
+def leads_on_from(connection: sqlite3.Connection, head: Head, place: Place) -> bool:
+    """Does the log continue from this position, or end there?"""
     following = find_entries(connection, head.model, place.seq, head.seq, 0)
     if not following:
         return (place.seq, place.chain) == (head.seq, head.chain)
@@ -37,7 +37,7 @@ def is_held(connection: sqlite3.Connection, head: Head, place: Place) -> bool:
 
 
 def read(model: str, incarnation: str, after: int, limit_bytes: int) -> Task[list[Entry]]:
-    """The task behind `Journal.read`."""
+    """The task of `Journal.read`."""
 
     def task(connection: sqlite3.Connection) -> list[Entry]:
         head = find_head(connection, model, incarnation)

@@ -1,4 +1,4 @@
-"""Creating, finding, replacing and deleting models."""
+"""Create, find, replace and delete models."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ SWEEP_ROWS, SWEEP_PARTS = 1000, 4
 MAX_SEQ = 2**63 - 1
 LOOKED_UP_HEADS = 500
 STAGED = "\1"
-"""With what the id of a staged model begins, and no other."""
+"""Prefix of the ids of staged models; no other id begins with it."""
 AFTER_STAGED = "\2"
 
 _MODEL = """
@@ -38,38 +38,38 @@ def find(connection: sqlite3.Connection, model: str) -> ModelRecord | None:
 
 
 def create(
-    made: ModelRecord, change: Change | None, limits: Limits
+    record: ModelRecord, change: Change | None, limits: Limits
 ) -> Task[tuple[ModelRecord, bool]]:
-    """The task behind `Journal.create`."""
+    """The task of `Journal.create`."""
 
     def task(connection: sqlite3.Connection) -> tuple[ModelRecord, bool]:
-        existing = find(connection, made.id)
+        existing = find(connection, record.id)
         if existing is not None:
             return existing, False
-        insert(connection, made)
-        audit.keep(connection, made.id, made.incarnation, 0, change, limits, made.created_ms)
-        return made, True
+        insert(connection, record)
+        audit.keep(connection, record.id, record.incarnation, 0, change, limits, record.created_ms)
+        return record, True
 
     return task
 
 
 def new_model(model: str, incarnation: str, spec: bytes, given: bytes, now_ms: int) -> ModelRecord:
-    """A model's record before its first entry."""
+    """Record of a model without entries."""
     return ModelRecord(model, incarnation, spec, given, now_ms, 0, first_chain(incarnation))
 
 
-def insert(connection: sqlite3.Connection, made: ModelRecord) -> None:
+def insert(connection: sqlite3.Connection, record: ModelRecord) -> None:
     number = connection.execute(
         "INSERT INTO models (id, incarnation, created_ms, spec, given) VALUES (?, ?, ?, ?, ?)",
-        (made.id, made.incarnation, made.created_ms, made.spec, made.given),
+        (record.id, record.incarnation, record.created_ms, record.spec, record.given),
     ).lastrowid
     connection.execute(
-        "INSERT INTO heads (model, seq, chain) VALUES (?, ?, ?)", (number, made.seq, made.chain)
+        "INSERT INTO heads (model, seq, chain) VALUES (?, ?, ?)", (number, record.seq, record.chain)
     )
 
 
 def get(model: str) -> Task[ModelRecord]:
-    """The task behind `Journal.get`."""
+    """The task of `Journal.get`."""
 
     def task(connection: sqlite3.Connection) -> ModelRecord:
         found = find(connection, model)
@@ -81,7 +81,7 @@ def get(model: str) -> Task[ModelRecord]:
 
 
 def list_models(after: str, limit: int) -> Task[list[ModelRecord]]:
-    """The task behind `Journal.list`."""
+    """The task of `Journal.list`."""
 
     def task(connection: sqlite3.Connection) -> list[ModelRecord]:
         rows = connection.execute(
@@ -93,20 +93,20 @@ def list_models(after: str, limit: int) -> Task[list[ModelRecord]]:
 
 
 def find_heads(models: Sequence[str]) -> Task[list[Head | None]]:
-    """The task behind `Journal.heads`."""
+    """The task of `Journal.heads`."""
 
     def task(connection: sqlite3.Connection) -> list[Head | None]:
         found: dict[str, Head] = {}
         for at in range(0, len(models), LOOKED_UP_HEADS):
-            some = models[at : at + LOOKED_UP_HEADS]
-            marks = ", ".join("?" * len(some))
-            # In one row: for each row the thread would wait for its turn to run Python.
+            batch = models[at : at + LOOKED_UP_HEADS]
+            marks = ", ".join("?" * len(batch))
+            # One row: for every row, the thread would have to reacquire the GIL.
             [joined] = connection.execute(
-                "SELECT group_concat("  # noqa: S608 - put in are question marks, no names
+                "SELECT group_concat("  # noqa: S608 - only question marks are inserted
                 "    hex(id) || ' ' || incarnation || ' ' || seq || ' ' || chain, ' ')"
                 " FROM models JOIN heads ON heads.model = models.model"
                 f" WHERE id IN ({marks})",
-                some,
+                batch,
             ).fetchone()
             words = iter((joined or "").split())
             for id_, incarnation, seq, chain in zip(words, words, words, words, strict=True):
@@ -127,20 +127,20 @@ def replace(
     incarnation: str,
     seq: int,
     chain: str,
-    made: ModelRecord,
+    record: ModelRecord,
     change: Change | None,
     limits: Limits,
 ) -> Task[ModelRecord]:
-    """The task behind `Journal.replace`."""
+    """The task of `Journal.replace`."""
 
     def task(connection: sqlite3.Connection) -> ModelRecord:
-        existing = get(made.id)(connection)
+        existing = get(record.id)(connection)
         if (existing.incarnation, existing.seq, existing.chain) != (incarnation, seq, chain):
             raise conflict(existing)
-        remove(connection, made.id)
-        insert(connection, made)
-        audit.keep(connection, made.id, made.incarnation, 0, change, limits, made.created_ms)
-        return made
+        remove(connection, record.id)
+        insert(connection, record)
+        audit.keep(connection, record.id, record.incarnation, 0, change, limits, record.created_ms)
+        return record
 
     return task
 
@@ -153,7 +153,7 @@ def delete(
     limits: Limits,
     now_ms: int,
 ) -> Task[None]:
-    """The first step of `Journal.delete`: out of sight at once."""
+    """First step of `Journal.delete`: make the model invisible."""
 
     def task(connection: sqlite3.Connection) -> None:
         existing = get(model)(connection)
@@ -162,15 +162,15 @@ def delete(
         if at not in (None, Place(existing.seq, existing.chain)):
             raise conflict(existing)
         remove(connection, model)
-        stood = (existing.incarnation, existing.seq)
-        audit.keep(connection, model, *stood, change, limits, now_ms)
+        position = (existing.incarnation, existing.seq)
+        audit.keep(connection, model, *position, change, limits, now_ms)
 
     return task
 
 
 def conflict(existing: ModelRecord) -> Conflict:
-    """What stands there instead of what was expected."""
-    return Conflict(f"model {existing.id!r} stands at seq {existing.seq} {existing.chain[:8]}")
+    """The error for a model that is not at the expected position."""
+    return Conflict(f"model {existing.id!r} is at seq {existing.seq} {existing.chain[:8]}")
 
 
 def remove(connection: sqlite3.Connection, model: str) -> None:
@@ -181,7 +181,7 @@ def remove(connection: sqlite3.Connection, model: str) -> None:
 
 
 def sweep_step(connection: sqlite3.Connection) -> Deleted:
-    """Delete a bounded part of what is left of models that are gone."""
+    """Delete a bounded part of the rows of deleted models."""
     row = connection.execute("SELECT model FROM garbage LIMIT 1").fetchone()
     if row is None:
         return Deleted(False, 0)

@@ -1,9 +1,9 @@
-"""What an append of this nonce was answered, for whoever repeats it.
+"""Results of appends by nonce, returned when an append is repeated.
 
-An entry has its nonce with it, and tells the answer: so there is a row of it alone for an append
-that left out a part, made no entry, or came when all entries were trimmed; and for the last entries
-where the log was trimmed. To find one among entries takes as many steps as nonces are kept, so who
-asks first makes sure that the nonce can have been used (`Nonces.is_first`).
+An entry contains its nonce, and its columns give the result. So the table `nonces` only has rows
+for appends that skipped a part, made no entry, or came when all entries were trimmed, and for the
+last trimmed entries. Searching the entries takes time in the number of nonces kept, so appends
+first check whether the nonce can have been used (`Nonces.is_first`).
 """
 
 import sqlite3
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from dualstream.service.journal.chain import first_chain
-from dualstream.service.journal.deduplicate import Left, placed
+from dualstream.service.journal.deduplicate import SkippedPart, placed
 from dualstream.service.journal.protocol import (
     ENTRY_BYTES,
     Appended,
@@ -25,21 +25,21 @@ from dualstream.service.journal.protocol import (
 )
 from dualstream.service.journal.sqlite import snapshots
 from dualstream.service.journal.sqlite.heads import Head
-from dualstream.service.journal.sqlite.log import find_entries, is_held
+from dualstream.service.journal.sqlite.log import find_entries, leads_on_from
 
 PURGED_EVERY = 100
 RESTORED = 1 << 40
-"""How many nonces a restored model begins with: none of them is kept."""
+"""Number of nonces with which a restored model begins; none of them is stored."""
 
 
 class Result(NamedTuple):
-    """What is kept under a nonce."""
+    """Stored result of an append."""
 
     before: int
     seq: int
     previous: str
     chain: str
-    left: list[Left]
+    skipped: list[SkippedPart]
 
 
 pack_result = msgspec.msgpack.encode
@@ -49,7 +49,7 @@ unpack_result = msgspec.msgpack.Decoder(Result).decode
 def find(
     connection: sqlite3.Connection, head: Head, incarnation: str, nonce: bytes, limits: Limits
 ) -> Result | None:
-    """What stands under the nonce, None where nothing does."""
+    """The result of this nonce, or None."""
     row = connection.execute(
         "SELECT result FROM nonces WHERE model = ? AND nonce = ?", (head.model, nonce)
     ).fetchone()
@@ -66,39 +66,41 @@ def find(
     return Result(before, seq, _chain_at(connection, head, incarnation, before), chain, [])
 
 
-def find_again(
+def find_in_log(
     connection: sqlite3.Connection,
     model: str,
     head: Head,
     nonce: bytes,
     parts: Sequence[Part],
-    asked: Place,
+    sent_after: Place,
     limits: Limits,
 ) -> Result | None:
-    """What the log tells of a nonce that is no longer kept, first asked for behind a place.
+    """Result of a nonce that is no longer kept, searched in the log after `sent_after`.
 
-    None where it was not used. Raises NonceForgotten where the log does not tell: it has lost the
-    place, or has it not any more; or parts were left out, and it does not say which.
+    None if the nonce was not used. Raises NonceForgotten if the log cannot show it: it no longer
+    contains the position, or parts were skipped and the log does not say which.
     """
-    if head.nonces <= limits.nonces:  # all that ever came are kept
+    if head.nonces <= limits.nonces:  # all nonces are still kept
         return None
-    if not is_held(connection, head, asked):
+    if not leads_on_from(connection, head, sent_after):
         raise NonceForgotten(model)
     row = connection.execute(
         "SELECT first_seq - 1, seq, chain FROM entries WHERE model = ? AND seq > ? AND nonce = ?",
-        (head.model, asked.seq, nonce),
+        (head.model, sent_after.seq, nonce),
     ).fetchone()
     if row is None:
         return None
     before, seq, chain = row
     if seq - before != sum(part.count for part in parts):
         raise NonceForgotten(model)
-    previous = asked.chain if before == asked.seq else _chain_at(connection, head, "", before)
+    previous = (
+        sent_after.chain if before == sent_after.seq else _chain_at(connection, head, "", before)
+    )
     return Result(before, seq, previous, chain, [])
 
 
 def _chain_at(connection: sqlite3.Connection, head: Head, incarnation: str, seq: int) -> str:
-    """The chain where an entry ends, empty where the log does not tell it any more."""
+    """The chain at the end of an entry; empty if it is no longer known."""
     if not seq:
         return first_chain(incarnation)
     row = connection.execute(
@@ -110,12 +112,12 @@ def _chain_at(connection: sqlite3.Connection, head: Head, incarnation: str, seq:
 def keep(
     connection: sqlite3.Connection, head: Head, nonce: bytes, result: Result, limits: Limits
 ) -> None:
-    """Keep the answer unless its entry does; let go of old ones now and then.
+    """Store the result unless its entry contains it; delete old ones now and then.
 
-    The entry tells which chain it follows by the one before it, if that was not trimmed away.
+    An entry needs the one before it for `previous`, so the result is stored if that was trimmed.
     """
     is_alone = 0 < head.seq == head.trimmed
-    if result.left or result.seq == result.before or is_alone:
+    if result.skipped or result.seq == result.before or is_alone:
         connection.execute(
             "INSERT INTO nonces (model, nonce, number, result) VALUES (?, ?, ?, ?)",
             (head.model, nonce, head.nonces, pack_result(result)),
@@ -124,7 +126,7 @@ def keep(
 
 
 def purge(connection: sqlite3.Connection, head: Head, limits: Limits) -> None:
-    """Each so many appends delete what is older than the last ones that are kept."""
+    """Every PURGED_EVERY appends, delete results older than the last `limits.nonces`."""
     if head.nonces % PURGED_EVERY == 0:
         connection.execute(
             "DELETE FROM nonces WHERE model = ? AND number <= ?",
@@ -132,12 +134,12 @@ def purge(connection: sqlite3.Connection, head: Head, limits: Limits) -> None:
         )
 
 
-def outlive(
+def keep_trimmed(
     connection: sqlite3.Connection, head: Head, incarnation: str, through: int, limits: Limits
 ) -> None:
-    """Keep what entries up to `through`, which are about to go, tell of the last nonces.
+    """Store the results of the last nonces whose entries, up to `through`, are about to be deleted.
 
-    And what the next one tells: the chain that it follows goes with them.
+    Also that of the next entry, whose previous chain is deleted with them.
     """
     rows = connection.execute(
         "SELECT first_seq - 1, seq, nonce, chain FROM entries WHERE model = :model AND seq >="
@@ -154,14 +156,15 @@ def outlive(
     ).fetchone()
     previous = _chain_at(connection, head, incarnation, rows[0][0])
     number = head.nonces - following - len(rows)
-    told = []
+    rows_to_keep = []
     for before, seq, nonce, chain in rows:
         packed = pack_result(Result(before, seq, previous, chain, []))
-        told.append((head.model, nonce, number, packed))
+        rows_to_keep.append((head.model, nonce, number, packed))
         number, previous = number + 1, chain
-    # One that has a row keeps it: it may have left out parts, or what it follows went before.
+    # OR IGNORE: an existing row has skipped parts, or a previous chain that was trimmed before.
     connection.executemany(
-        "INSERT OR IGNORE INTO nonces (model, nonce, number, result) VALUES (?, ?, ?, ?)", told
+        "INSERT OR IGNORE INTO nonces (model, nonce, number, result) VALUES (?, ?, ?, ?)",
+        rows_to_keep,
     )
 
 
@@ -172,7 +175,7 @@ def answer(
     known_seq: int,
     parts: Sequence[Part],
 ) -> Appended:
-    """The answer to an append, with what its caller has not seen."""
+    """Result of an append for its caller, with the entries that the caller has not seen."""
     entries: list[Entry] = []
     more = False
     if known_seq < head.trimmed:
@@ -184,7 +187,7 @@ def answer(
         more = not entries or entries[-1].seq < result.before
     is_new = result.seq > result.before
     return Appended(
-        placed(parts, result.before, result.left),
+        placed(parts, result.before, result.skipped),
         result.before + 1 if is_new else None,
         result.seq if is_new else None,
         result.previous,

@@ -1,5 +1,5 @@
-"""Rows that wait for their labels."""
-# What is put into statements here are this file's own lists of columns; each value is bound.
+"""Pending rows (rows that wait for labels) in SQLite."""
+# Only this file's own lists of columns are formatted into statements; all values are bound.
 # ruff: noqa: S608
 
 import sqlite3
@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dualstream.service.journal.protocol import (
     AwaitingLabels,
     Limits,
+    NewPendingRow,
     Overdue,
-    Remembered,
-    TooManyRemembered,
-    ToRemember,
+    PendingRow,
+    TooManyPendingRows,
 )
 from dualstream.service.journal.sqlite.heads import find_head
 from dualstream.service.journal.sqlite.keys import find_keys
@@ -26,17 +26,17 @@ _SIZE = "length(key) + length(body) + length(default_label)"
 def remember(
     model: str,
     incarnation: str,
-    rows: Sequence[ToRemember],
+    rows: Sequence[NewPendingRow],
     limits: Limits,
     now_ms: Callable[[], int],
 ) -> Task[int]:
-    """The task behind `Journal.remember`."""
+    """The task of `Journal.remember`."""
 
     def task(connection: sqlite3.Connection) -> int:
         head = find_head(connection, model, incarnation)
         number, time_ms = head.model, now_ms()
         latest = {row.key: row for row in rows}
-        let_go(connection, number, latest)
+        delete_rows(connection, number, latest)
         before, size = _sums(connection, number)
         for key in find_keys(connection, head, list(latest), limits, time_ms):
             del latest[key]
@@ -50,7 +50,7 @@ def remember(
         count = before + len(latest)
         size += sum(len(row.key) + len(row.body) + len(row.default) for row in latest.values())
         if count > limits.max_remembered or size > limits.remembered_bytes:
-            raise TooManyRemembered(model, before, limits.max_remembered, limits.remembered_bytes)
+            raise TooManyPendingRows(model, before, limits.max_remembered, limits.remembered_bytes)
         _set_sums(connection, number, count, size)
         return len(latest)
 
@@ -59,10 +59,10 @@ def remember(
 
 def remembered(
     model: str, incarnation: str, keys: Sequence[bytes], now_ms: Callable[[], int]
-) -> Task[list[Remembered | None]]:
-    """The task behind `Journal.remembered`."""
+) -> Task[list[PendingRow | None]]:
+    """The task of `Journal.remembered`."""
 
-    def task(connection: sqlite3.Connection) -> list[Remembered | None]:
+    def task(connection: sqlite3.Connection) -> list[PendingRow | None]:
         number = find_head(connection, model, incarnation).model
         time_ms = now_ms()
         return [_find(connection, number, key, time_ms) for key in keys]
@@ -71,7 +71,7 @@ def remembered(
 
 
 def awaiting_labels(now_ms: Callable[[], int], after_staged: str) -> Task[list[AwaitingLabels]]:
-    """The task behind `Journal.awaiting_labels`; nobody sees models up to `after_staged`."""
+    """The task of `Journal.awaiting_labels`; ids up to `after_staged` are invisible."""
 
     def task(connection: sqlite3.Connection) -> list[AwaitingLabels]:
         found = connection.execute(
@@ -89,7 +89,7 @@ def awaiting_labels(now_ms: Callable[[], int], after_staged: str) -> Task[list[A
 def overdue(
     model: str, incarnation: str, limit: int, limits: Limits, now_ms: Callable[[], int]
 ) -> Task[Overdue]:
-    """The task behind `Journal.overdue`."""
+    """The task of `Journal.overdue`."""
 
     def task(connection: sqlite3.Connection) -> Overdue:
         number = find_head(connection, model, incarnation).model
@@ -106,21 +106,21 @@ def overdue(
     return task
 
 
-def kept(model: str, incarnation: str) -> Task[list[Remembered]]:
-    """The task behind `TransferJournal.kept_rows`."""
+def kept(model: str, incarnation: str) -> Task[list[PendingRow]]:
+    """The task of `TransferJournal.kept_rows`."""
 
-    def task(connection: sqlite3.Connection) -> list[Remembered]:
+    def task(connection: sqlite3.Connection) -> list[PendingRow]:
         number = find_head(connection, model, incarnation).model
         rows = connection.execute(
             f"SELECT {_COLUMNS} FROM remembered WHERE model = ? ORDER BY key", (number,)
         )
-        return [Remembered(*row) for row in rows]
+        return [PendingRow(*row) for row in rows]
 
     return task
 
 
-def put(model: str, incarnation: str, rows: Sequence[Remembered]) -> Task[None]:
-    """The task behind `TransferJournal.stage_rows`."""
+def put(model: str, incarnation: str, rows: Sequence[PendingRow]) -> Task[None]:
+    """The task of `TransferJournal.stage_rows`."""
 
     def task(connection: sqlite3.Connection) -> None:
         number = find_head(connection, model, incarnation).model
@@ -136,8 +136,8 @@ def put(model: str, incarnation: str, rows: Sequence[Remembered]) -> Task[None]:
     return task
 
 
-def let_go(connection: sqlite3.Connection, model: int, keys: Iterable[bytes]) -> None:
-    """Forget what waits under these keys."""
+def delete_rows(connection: sqlite3.Connection, model: int, keys: Iterable[bytes]) -> None:
+    """Delete the rows under these keys."""
     rows, size, is_any = 0, 0, False
     for key in keys:
         found = connection.execute(
@@ -154,7 +154,7 @@ def let_go(connection: sqlite3.Connection, model: int, keys: Iterable[bytes]) ->
 
 
 def _expire(connection: sqlite3.Connection, model: int, time_ms: int, limits: Limits) -> int:
-    """Rows without a default label keep their keys alone, for as long again; then nothing."""
+    """Expire rows without a default label: their keys stay for as long again, then are deleted."""
     forgotten = connection.execute(
         "DELETE FROM remembered WHERE rowid IN (SELECT rowid FROM remembered"
         " WHERE model = ? AND due_ms <= ? AND length(body) = 0 LIMIT ?)",
@@ -176,13 +176,13 @@ def _expire(connection: sqlite3.Connection, model: int, time_ms: int, limits: Li
     return len(expired)
 
 
-def _due(row: ToRemember, time_ms: int, limits: Limits) -> int:
+def _due(row: NewPendingRow, time_ms: int, limits: Limits) -> int:
     return time_ms + round(1000 * (row.wait_s if row.default else limits.remember_s))
 
 
 def _find(
     connection: sqlite3.Connection, model: int, key: bytes, time_ms: int
-) -> Remembered | None:
+) -> PendingRow | None:
     row = connection.execute(
         f"SELECT {_COLUMNS} FROM remembered WHERE model = ? AND key = ?", (model, key)
     ).fetchone()
@@ -191,15 +191,15 @@ def _find(
     found = _made(row, time_ms)
     if found.default or found.due_ms > time_ms or not found.body:
         return found
-    return Remembered(found.key, b"", b"", found.time_ms, found.due_ms, found.age_s)
+    return PendingRow(found.key, b"", b"", found.time_ms, found.due_ms, found.age_s)
 
 
-def _made(row: tuple[bytes, bytes, bytes, int, int], now_ms: int) -> Remembered:
-    return Remembered(*row, age_s=(now_ms - row[3]) / 1000)
+def _made(row: tuple[bytes, bytes, bytes, int, int], now_ms: int) -> PendingRow:
+    return PendingRow(*row, age_s=(now_ms - row[3]) / 1000)
 
 
 def _sums(connection: sqlite3.Connection, model: int) -> tuple[int, int]:
-    """How many rows wait, and their bytes."""
+    """Number and bytes of waiting rows."""
     row = connection.execute(
         "SELECT rows, bytes FROM remembered_sums WHERE model = ?", (model,)
     ).fetchone()
@@ -207,7 +207,7 @@ def _sums(connection: sqlite3.Connection, model: int) -> tuple[int, int]:
 
 
 def _set_sums(connection: sqlite3.Connection, model: int, rows: int, size: int) -> None:
-    """A model stands here as long as it remembers anything, expired rows included."""
+    """Set the sums; the model has a row of sums while it has any rows, expired ones included."""
     is_any = (
         rows
         or connection.execute(

@@ -1,4 +1,4 @@
-"""Buckets that fill at a rate, among what the store keeps by name."""
+"""Token buckets in SQLite, in the table `store`."""
 
 import sqlite3
 
@@ -6,24 +6,24 @@ from dualstream.service.journal.rate_buckets import SET_BACK_MS, Bucket, Lease, 
 from dualstream.service.journal.sqlite.transactions import Task
 
 LOOKED_AT = 100
-"""So many others are looked at with each new bucket, from its name on: none pays for all."""
+"""Buckets examined for deletion with each new one, in the order of names; bounds the cost."""
 
-# By any rate, 1 at least, it is full by then, as one that nobody knows is; or nobody knows it any
-# more, as the clock was set back. The value is what it held, in thousandths, and when.
+# Deletes buckets that are full by now at any rate >= 1, as a missing bucket is, and those from
+# before the clock was set back. A value is the content in thousandths and the time.
 _FORGET = """
 DELETE FROM store WHERE name IN (
   SELECT name FROM (
-    SELECT name, value, CAST(value AS INTEGER) AS held,
+    SELECT name, value, CAST(value AS INTEGER) AS level,
       CAST(substr(value, instr(value, ' ') + 1) AS INTEGER) AS at_ms
     FROM store WHERE name > :first AND name < :last ORDER BY name LIMIT :most
   )
-  WHERE at_ms + 1000 + :set_back_ms + max(0, -held) < :now_ms OR at_ms - :now_ms > :set_back_ms
+  WHERE at_ms + 1000 + :set_back_ms + max(0, -level) < :now_ms OR at_ms - :now_ms > :set_back_ms
 )
 """
 
 
 def lease(bucket: str, rate: int, needed: int, most: int, now_ms: int) -> Task[Lease]:
-    """The task behind `Journal.lease`."""
+    """The task of `Journal.lease`."""
     name = f"rate:{bucket}"
 
     def task(connection: sqlite3.Connection) -> Lease:
@@ -35,7 +35,7 @@ def lease(bucket: str, rate: int, needed: int, most: int, now_ms: int) -> Task[L
         if taken.taken:
             connection.execute(
                 "INSERT OR REPLACE INTO store (name, value) VALUES (?, ?)",
-                (name, f"{after.held} {after.at_ms}"),
+                (name, f"{after.level} {after.at_ms}"),
             )
         return taken
 
@@ -43,7 +43,7 @@ def lease(bucket: str, rate: int, needed: int, most: int, now_ms: int) -> Task[L
 
 
 def _forget_others(connection: sqlite3.Connection, name: str, now_ms: int) -> None:
-    """Delete buckets that need not be known any more, those behind this name, then the first."""
-    for first, last in ((name, "rate;"), ("rate:", name)):  # ; comes behind :
+    """Delete buckets that are no longer needed: those after this name, then from the first on."""
+    for first, last in ((name, "rate;"), ("rate:", name)):  # ; follows : in ASCII
         given = {"first": first, "last": last, "most": LOOKED_AT, "now_ms": now_ms}
         connection.execute(_FORGET, given | {"set_back_ms": SET_BACK_MS})

@@ -1,7 +1,7 @@
-"""The tables, and how a connection to them is opened.
+"""SQLite tables, and how a connection is opened.
 
-A model made again under the same id gets another number, so what is left of the old one is out of
-everybody's sight; `garbage` names the numbers of which rows are left to delete.
+A model created again under the same id gets another number, so the rows of the old one are
+invisible. `garbage` lists the numbers whose rows are still to be deleted.
 """
 
 import sqlite3
@@ -54,7 +54,7 @@ CREATE TABLE snapshot_parts (
 CREATE TABLE garbage (model INTEGER PRIMARY KEY);
 """
 
-# What version 2 adds to version 1.
+# Tables added in version 2.
 TABLES_OF_COPIES = """
 CREATE TABLE copies (
     copy INTEGER PRIMARY KEY AUTOINCREMENT, model INTEGER NOT NULL, digest TEXT NOT NULL,
@@ -75,7 +75,7 @@ CREATE TABLE versions (
 ) WITHOUT ROWID;
 """
 
-# What version 3 adds to version 2.
+# Tables added in version 3.
 TABLES_OF_ROWS = """
 -- rows that wait for their labels; an empty body: it has waited too long
 CREATE TABLE remembered (
@@ -89,7 +89,7 @@ CREATE TABLE remembered_sums (
 );
 """
 
-# What version 4 adds to version 3. By the model's id, not its number: it outlives the model.
+# Tables added in version 4. By the model's id, not its number: changes outlive the model.
 TABLES_OF_CHANGES = """
 CREATE TABLE changes (
     number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL, incarnation TEXT NOT NULL,
@@ -100,7 +100,7 @@ CREATE INDEX changes_of_model ON changes (id, number);
 
 
 def connect(path: str, synchronous: str, busy_timeout_s: float) -> sqlite3.Connection:
-    """Open a connection in WAL mode, making the tables where the file is new.
+    """Open a connection in WAL mode; create the tables in a new file.
 
     Raises JournalUnavailable, StoreTooNew.
     """
@@ -111,7 +111,7 @@ def connect(path: str, synchronous: str, busy_timeout_s: float) -> sqlite3.Conne
     try:
         _set_wal(connection, busy_timeout_s)
         connection.execute(f"PRAGMA synchronous = {synchronous}")
-        # What is deleted is overwritten, so that the file holds nothing of it.
+        # Deleted data is overwritten, so that the file contains nothing of it.
         connection.execute("PRAGMA secure_delete = ON")
         connection.execute(f"PRAGMA wal_autocheckpoint = {MAX_PAGES}")
         _make_tables(connection, path)
@@ -125,7 +125,7 @@ def connect(path: str, synchronous: str, busy_timeout_s: float) -> sqlite3.Conne
 
 
 def _set_wal(connection: sqlite3.Connection, patience_s: float) -> None:
-    """Switch to WAL; SQLite does not wait by itself while another process switches."""
+    """Switch to WAL mode; retry, as SQLite does not wait while another process switches."""
     deadline = time.monotonic() + patience_s
     while True:
         try:
@@ -136,7 +136,7 @@ def _set_wal(connection: sqlite3.Connection, patience_s: float) -> None:
                 raise
             time.sleep(0.01)
     if mode != "wal":
-        raise JournalUnavailable(f"the file cannot be used in WAL mode (it stays in {mode})")
+        raise JournalUnavailable(f"the file cannot be used in WAL mode (journal_mode is {mode})")
 
 
 def _make_tables(connection: sqlite3.Connection, path: str) -> None:
@@ -152,5 +152,5 @@ def _make_tables(connection: sqlite3.Connection, path: str) -> None:
         connection.execute("COMMIT")
     if version > VERSION:
         raise StoreTooNew(
-            f"{path} has the tables of version {version}; this program knows up to {VERSION}"
+            f"{path} has tables of version {version}; this program knows up to {VERSION}"
         )

@@ -1,8 +1,8 @@
-"""Snapshots, written in parts, each in a transaction of its own.
+"""Snapshots in SQLite, written in parts, each in its own transaction.
 
-A snapshot is a row that is not complete until its last part is there. A complete one makes every
-other of the same or an older seq useless: those are removed, whether their writer died or is slow
-(a slow one finds its row gone and stops). So are those of entries that the log has lost.
+A snapshot's row is incomplete until its last part is written. Completing a snapshot deletes all
+others of the same or an older seq, but one: those of dead writers and of slow ones, which find
+their row gone and stop, and those of entries that the log has lost.
 """
 
 import sqlite3
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from dualstream.service.journal.protocol import Conflict, NotHeld, Place, Snapshot
 from dualstream.service.journal.sqlite.heads import Head, find_head
-from dualstream.service.journal.sqlite.log import is_held
+from dualstream.service.journal.sqlite.log import leads_on_from
 from dualstream.service.journal.sqlite.transactions import Task
 
 PART_BYTES = 1 << 20
@@ -18,17 +18,17 @@ KEPT = 2
 
 
 def begin(model: str, incarnation: str, seq: int, chain: str, replaces: bool) -> Task[int | None]:
-    """Make the row and return its number; None when there is one of this seq or a newer one.
+    """Insert the row and return its number; None if there is one of this seq or a newer one.
 
-    One of this seq does not count where the new one `replaces` it.
+    With `replaces`, one of the same seq does not count.
     """
 
     def task(connection: sqlite3.Connection) -> int | None:
         head = find_head(connection, model, incarnation)
-        if not is_held(connection, head, Place(seq, chain)):
+        if not leads_on_from(connection, head, Place(seq, chain)):
             raise NotHeld(model, seq, chain)
-        held = held_ones(connection, head)
-        if held and held[0][1] >= seq + replaces:
+        existing = usable(connection, head)
+        if existing and existing[0][1] >= seq + replaces:
             return None
         return connection.execute(
             "INSERT INTO snapshots (model, seq, chain) VALUES (?, ?, ?)", (head.model, seq, chain)
@@ -38,17 +38,17 @@ def begin(model: str, incarnation: str, seq: int, chain: str, replaces: bool) ->
 
 
 def is_any(connection: sqlite3.Connection, model: int) -> bool:
-    """Whether there is a snapshot of the model, a good one or not."""
+    """Does the model have a complete snapshot, usable or not?"""
     found = connection.execute(
         "SELECT 1 FROM snapshots WHERE model = ? AND is_complete LIMIT 1", (model,)
     )
     return found.fetchone() is not None
 
 
-def held_ones(connection: sqlite3.Connection, head: Head) -> list[tuple[int, int]]:
-    """The complete snapshots that the log holds, as (number, seq), the newest first.
+def usable(connection: sqlite3.Connection, head: Head) -> list[tuple[int, int]]:
+    """Complete snapshots from which the log continues, as (number, seq), newest first.
 
-    Of those of one seq the last one begun, which replaces the others.
+    Of several with one seq, the last one begun.
     """
     found: dict[int, int] = {}
     for snapshot, seq, chain in connection.execute(
@@ -56,13 +56,13 @@ def held_ones(connection: sqlite3.Connection, head: Head) -> list[tuple[int, int
         " ORDER BY seq DESC, snapshot DESC",
         (head.model,),
     ):
-        if seq not in found and is_held(connection, head, Place(seq, chain)):
+        if seq not in found and leads_on_from(connection, head, Place(seq, chain)):
             found[seq] = snapshot
     return [(snapshot, seq) for seq, snapshot in found.items()]
 
 
 def put_part(snapshot: int, part: int, piece: bytes) -> Task[bool]:
-    """Write one part; False when the snapshot's row is gone."""
+    """Write one part; False if the snapshot's row is gone."""
 
     def task(connection: sqlite3.Connection) -> bool:
         if not _is_there(connection, snapshot):
@@ -82,14 +82,14 @@ def _is_there(connection: sqlite3.Connection, snapshot: int) -> bool:
 
 
 def complete(model: str, incarnation: str, snapshot: int) -> Task[bool]:
-    """Let readers see the snapshot and remove what it makes useless; False when it is gone."""
+    """Make the snapshot visible and delete those that it replaces; False if its row is gone."""
 
     def task(connection: sqlite3.Connection) -> bool:
         head = find_head(connection, model, incarnation)
         if not _is_there(connection, snapshot):
             return False
         connection.execute("UPDATE snapshots SET is_complete = 1 WHERE snapshot = ?", (snapshot,))
-        kept = held_ones(connection, head)[:KEPT]
+        kept = usable(connection, head)[:KEPT]
         if kept:
             _remove_others(connection, head.model, kept)
         return True
@@ -100,7 +100,7 @@ def complete(model: str, incarnation: str, snapshot: int) -> Task[bool]:
 def _remove_others(
     connection: sqlite3.Connection, model: int, kept: Sequence[tuple[int, int]]
 ) -> None:
-    """Remove what the kept ones make useless: all but those being written at a later seq."""
+    """Delete all snapshots but the kept ones and incomplete ones of a later seq."""
     numbers = {snapshot for snapshot, _ in kept}
     for snapshot, seq, is_complete in connection.execute(
         "SELECT snapshot, seq, is_complete FROM snapshots WHERE model = ?", (model,)
@@ -115,12 +115,12 @@ def _remove(connection: sqlite3.Connection, snapshot: int) -> None:
 
 
 def drop(model: str, incarnation: str, before: int) -> Task[None]:
-    """The task behind `Journal.snapshots_drop`."""
+    """The task of `Journal.snapshots_drop`."""
 
     def task(connection: sqlite3.Connection) -> None:
         head = find_head(connection, model, incarnation)
-        if not any(seq >= before for _, seq in held_ones(connection, head)):
-            raise Conflict(f"the log of {model!r} holds no snapshot from seq {before} on")
+        if not any(seq >= before for _, seq in usable(connection, head)):
+            raise Conflict(f"the log of {model!r} contains no snapshot from seq {before} on")
         older = (head.model, before)
         connection.execute(
             "DELETE FROM snapshot_parts WHERE snapshot IN"
@@ -133,7 +133,7 @@ def drop(model: str, incarnation: str, before: int) -> Task[None]:
 
 
 def places(model: str, incarnation: str) -> Task[list[Place]]:
-    """The task behind `Journal.snapshots`."""
+    """The task of `Journal.snapshots`."""
 
     def task(connection: sqlite3.Connection) -> list[Place]:
         head = find_head(connection, model, incarnation)
@@ -147,7 +147,7 @@ def places(model: str, incarnation: str) -> Task[list[Place]]:
 
 
 def get(model: str, incarnation: str, n: int, path: str) -> Task[Snapshot | None]:
-    """The task behind `Journal.snapshot_get`."""
+    """The task of `Journal.snapshot_get`."""
 
     def task(connection: sqlite3.Connection) -> Snapshot | None:
         head = find_head(connection, model, incarnation)
@@ -157,7 +157,7 @@ def get(model: str, incarnation: str, n: int, path: str) -> Task[Snapshot | None
 
 
 def find(connection: sqlite3.Connection, model: int, n: int, path: str) -> Snapshot | None:
-    """The complete snapshot before which there are `n` newer ones."""
+    """The complete snapshot with `n` newer ones."""
     row = connection.execute(
         "SELECT snapshot, seq, chain FROM snapshots WHERE model = ? AND is_complete"
         " ORDER BY seq DESC LIMIT 1 OFFSET ?",

@@ -1,7 +1,7 @@
-"""Full copies of states, each in parts, and the versions that name them.
+"""State copies in SQLite, written in parts, and the versions that name them.
 
-A copy is a row that is not complete until all its parts are there. Its parts are the same whoever
-writes them, so any number of writers may do it at once, and one goes on where another has died.
+A copy's row is incomplete until all parts are written. Its parts are the same for every writer, so
+several may write a copy at once, and one continues where another has died.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from dualstream.service.journal.protocol import (
 )
 from dualstream.service.journal.sqlite import audit
 from dualstream.service.journal.sqlite.heads import find_head
-from dualstream.service.journal.sqlite.log import is_held
+from dualstream.service.journal.sqlite.log import leads_on_from
 from dualstream.service.journal.sqlite.transactions import Task
 from dualstream.service.journal.state_copies import CopyUse, StoredCopy, Version
 
@@ -26,14 +26,14 @@ PART_BYTES = 1 << 20
 
 
 def digest_of(data: bytes) -> str:
-    """By what a copy of these bytes is known."""
+    """SHA-256 of the bytes in hex."""
     return hashlib.sha256(data).hexdigest()
 
 
 def begin(
     model: str, incarnation: str, digest: str, size: int, now_ms: int
 ) -> Task[tuple[int, bool]]:
-    """The number of the copy's row, and whether it is complete; nobody collects it just now."""
+    """The copy's row number, and whether it is complete; protects it from collection."""
 
     def task(connection: sqlite3.Connection) -> tuple[int, bool]:
         head = find_head(connection, model, incarnation)
@@ -55,7 +55,7 @@ def begin(
 
 
 def put_part(copy: int, part: int, piece: bytes, now_ms: int) -> Task[bool]:
-    """Write one part; False when the copy's row is gone."""
+    """Write one part; False if the copy's row is gone."""
 
     def task(connection: sqlite3.Connection) -> bool:
         touched = connection.execute(
@@ -73,7 +73,7 @@ def put_part(copy: int, part: int, piece: bytes, now_ms: int) -> Task[bool]:
 
 
 def complete(model: str, incarnation: str, copy: int, parts: int) -> Task[bool]:
-    """Let readers see the copy; False where a part is missing, as it was collected meanwhile."""
+    """Make the copy visible; False if a part is missing because the copy was collected."""
 
     def task(connection: sqlite3.Connection) -> bool:
         find_head(connection, model, incarnation)
@@ -89,7 +89,7 @@ def complete(model: str, incarnation: str, copy: int, parts: int) -> Task[bool]:
 
 
 def get(model: str, incarnation: str, digest: str) -> Task[bytes | None]:
-    """The task behind `Journal.copy_get`."""
+    """The task of `Journal.copy_get`."""
 
     def task(connection: sqlite3.Connection) -> bytes | None:
         head = find_head(connection, model, incarnation)
@@ -106,14 +106,14 @@ def get(model: str, incarnation: str, digest: str) -> Task[bytes | None]:
 
 
 def is_there(connection: sqlite3.Connection, model: int, digest: str) -> bool:
-    """Whether there is a complete copy of this digest."""
+    """Is there a complete copy of this digest?"""
     return _has(
         connection, "copies WHERE model = ? AND digest = ? AND is_complete", (model, digest)
     )
 
 
 def stored(model: str, incarnation: str, with_partial: bool) -> Task[list[StoredCopy]]:
-    """The task behind `Journal.copies`."""
+    """The task of `Journal.copies`."""
 
     def task(connection: sqlite3.Connection) -> list[StoredCopy]:
         head = find_head(connection, model, incarnation)
@@ -128,14 +128,14 @@ def stored(model: str, incarnation: str, with_partial: bool) -> Task[list[Stored
 
 
 def use(connection: sqlite3.Connection, model: int, seq: int, digest: str) -> None:
-    """Let the entry that ends at `seq` keep a copy."""
+    """Let the entry that ends at `seq` refer to a copy."""
     connection.execute(
         "INSERT INTO copy_uses (model, seq, digest) VALUES (?, ?, ?)", (model, seq, digest)
     )
 
 
 def uses(model: str, incarnation: str) -> Task[list[CopyUse]]:
-    """The task behind `Journal.copy_uses`."""
+    """The task of `Journal.copy_uses`."""
 
     def task(connection: sqlite3.Connection) -> list[CopyUse]:
         head = find_head(connection, model, incarnation)
@@ -148,19 +148,19 @@ def uses(model: str, incarnation: str) -> Task[list[CopyUse]]:
 
 
 def delete(model: str, incarnation: str, digest: str) -> Task[None]:
-    """The task behind `Journal.copy_delete`."""
+    """The task of `Journal.copy_delete`."""
 
     def task(connection: sqlite3.Connection) -> None:
         head = find_head(connection, model, incarnation)
         if _is_named(connection, head.model, digest):
-            raise Conflict(f"a version or a kept record of {model!r} names the copy {digest}")
+            raise Conflict(f"a version or a kept record of {model!r} refers to the copy {digest}")
         _remove(connection, head.model, digest)
 
     return task
 
 
 def collect(model: str, incarnation: str, limits: Limits, now_ms: int) -> Task[None]:
-    """Let go of what only trimmed records named, and of what has had no name for long."""
+    """Delete copies that only trimmed records referred to, and copies without a name for long."""
 
     def task(connection: sqlite3.Connection) -> None:
         head = find_head(connection, model, incarnation)
@@ -188,7 +188,7 @@ def _is_named(connection: sqlite3.Connection, model: int, digest: str) -> bool:
 
 
 def _has(connection: sqlite3.Connection, what: str, values: tuple[int, str]) -> bool:
-    """Whether there is such a row; `what` is text of this module, never anything from outside."""
+    """Does such a row exist? `what` is text of this module, never user input."""
     query = f"SELECT 1 FROM {what} LIMIT 1"  # noqa: S608
     return connection.execute(query, values).fetchone() is not None
 
@@ -215,17 +215,17 @@ def name(
     limits: Limits,
     now_ms: int,
 ) -> Task[tuple[Version, bool]]:
-    """The task behind `Journal.version_put`."""
+    """The task of `Journal.version_put`."""
 
     def task(connection: sqlite3.Connection) -> tuple[Version, bool]:
         head = find_head(connection, model, incarnation)
         known = _find(connection, head.model, version.name)
         if known is not None:
             if known.digest != version.digest:
-                raise Conflict(f"version {version.name!r} of {model!r} is another state")
+                raise Conflict(f"version {version.name!r} of {model!r} already names another state")
             return known, False
         place = Place(version.seq, version.chain)
-        if not version.created_ms and not is_held(connection, head, place):
+        if not version.created_ms and not leads_on_from(connection, head, place):
             raise NotHeld(model, version.seq, version.chain)
         if not is_there(connection, head.model, version.digest):
             raise UnknownCopy(model, version.digest)
@@ -248,10 +248,10 @@ def name(
                 version.note,
             ),
         )
-        made = _find(connection, head.model, version.name)
-        assert made is not None
+        stored_version = _find(connection, head.model, version.name)
+        assert stored_version is not None
         audit.keep(connection, model, incarnation, version.seq, change, limits, now_ms)
-        return made, True
+        return stored_version, True
 
     return task
 
@@ -262,7 +262,7 @@ def _find(connection: sqlite3.Connection, model: int, name: str) -> Version | No
 
 
 def find(model: str, incarnation: str, name: str) -> Task[Version | None]:
-    """The task behind `Journal.version_get`."""
+    """The task of `Journal.version_get`."""
 
     def task(connection: sqlite3.Connection) -> Version | None:
         return _find(connection, find_head(connection, model, incarnation).model, name)
@@ -271,7 +271,7 @@ def find(model: str, incarnation: str, name: str) -> Task[Version | None]:
 
 
 def versions(model: str, incarnation: str) -> Task[list[Version]]:
-    """The task behind `Journal.versions`."""
+    """The task of `Journal.versions`."""
 
     def task(connection: sqlite3.Connection) -> list[Version]:
         head = find_head(connection, model, incarnation)
@@ -284,7 +284,7 @@ def versions(model: str, incarnation: str) -> Task[list[Version]]:
 def unname(
     model: str, incarnation: str, name: str, change: Change | None, limits: Limits, now_ms: int
 ) -> Task[bool]:
-    """The task behind `Journal.version_delete`."""
+    """The task of `Journal.version_delete`."""
 
     def task(connection: sqlite3.Connection) -> bool:
         head = find_head(connection, model, incarnation)

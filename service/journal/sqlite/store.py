@@ -1,4 +1,4 @@
-"""The journal in one SQLite file: a thread that writes and a thread that reads."""
+"""SQLite store of the journal: a writer thread, a reader thread and a checkpointer."""
 
 import asyncio
 import sqlite3
@@ -26,13 +26,13 @@ from dualstream.service.journal.protocol import (
     Lease,
     Limits,
     ModelRecord,
+    NewPendingRow,
     Overdue,
+    PendingRow,
     Place,
-    Remembered,
     Revision,
     Snapshot,
     StoredCopy,
-    ToRemember,
     Version,
 )
 from dualstream.service.journal.sqlite import (
@@ -40,12 +40,12 @@ from dualstream.service.journal.sqlite import (
     audit,
     keys as stored_keys,
     load_base as base,
-    log as entries,
+    log,
     models,
-    pending_rows as remembering,
-    rate_buckets as leasing,
+    pending_rows,
+    rate_buckets,
     snapshots,
-    state_copies as copies,
+    state_copies,
     trim,
     usage,
 )
@@ -56,7 +56,7 @@ from dualstream.service.journal.sqlite.transactions import Task, in_read, in_wri
 from dualstream.service.journal.sqlite.transfer import SqliteTransfer
 from dualstream.service.journal.sqlite.trim import Deleted
 from dualstream.service.journal.sqlite.wal import Checkpointer, LogWatch, data_version
-from dualstream.service.journal.sqlite.writer_thread import Worker
+from dualstream.service.journal.sqlite.writer_thread import ConnectionThread
 from dualstream.service.journal.usage import Usage
 
 T = TypeVar("T")
@@ -65,7 +65,7 @@ T = TypeVar("T")
 class SqliteJournal(SqliteTransfer):
     """`Journal` in a SQLite file in WAL mode; several processes of one host may share it.
 
-    durability      `normal`: synced at checkpoints, a power cut may take the last appends;
+    durability      `normal`: synced at checkpoints, a power cut may lose the last appends;
                     `full`: synced at each append
     busy_timeout_s  how long a write waits for other processes before JournalUnavailable
     """
@@ -84,17 +84,17 @@ class SqliteJournal(SqliteTransfer):
         self._limits = limits
         self._openings = 0
         self._connect = partial(connect, path, self._durability.upper(), busy_timeout_s)
-        self._make_workers()
+        self._make_threads()
 
-    def _make_workers(self) -> None:
+    def _make_threads(self) -> None:
         self._heads = KnownHeads()
-        self._writer = Worker("journal-writer", self._connect, self._path)
-        self._reader = Worker("journal-reader", self._connect, self._path)
+        self._writer = ConnectionThread("journal-writer", self._connect, self._path)
+        self._reader = ConnectionThread("journal-reader", self._connect, self._path)
         self._checkpointer = Checkpointer(self._path, self._connect, self._writer.run)
 
     async def open(self) -> None:
-        await self.close()  # opened again, after a failure or not, it begins with new threads
-        self._make_workers()
+        await self.close()  # reopening starts new threads
+        self._make_threads()
         self._openings += 1
         try:
             await self._writer.start()
@@ -112,7 +112,7 @@ class SqliteJournal(SqliteTransfer):
 
     async def ping(self) -> None:
         await self._read(lambda connection: connection.execute("SELECT 1 FROM store").fetchone())
-        await self._write(lambda connection: None)  # it takes the lock of writers, and lets go
+        await self._write(lambda connection: None)  # takes and releases the write lock
 
     def durability(self) -> str:
         return self._durability
@@ -145,7 +145,7 @@ class SqliteJournal(SqliteTransfer):
     async def create(
         self, model: str, spec: bytes, given: bytes, change: Change | None = None
     ) -> tuple[ModelRecord, bool]:
-        made = _made(model, spec, given)
+        made = _new_record(model, spec, given)
         return await self._write(models.create(made, change, self._limits))
 
     async def get(self, model: str) -> ModelRecord:
@@ -158,17 +158,17 @@ class SqliteJournal(SqliteTransfer):
         return await self._read(find_heads(models))
 
     async def revision(self) -> Revision:
-        # The connection that reads sees what that which writes commits, too.
+        # On the reading connection, which notices the writer's commits, too.
         return self._openings, await self._reader.run(data_version)
 
     async def announcements(self) -> AsyncGenerator[Announced, None]:
-        # Asked of the connection that writes: it counts what all others have committed. To look at
-        # every model for what this process has appended itself would take a tenth of its time. An
-        # append has asked already: of all that was committed by the last look at the log, at least.
+        # On the writing connection, so only commits of other processes count: checking every model
+        # after this process's own appends would take a tenth of its time. If an append has read
+        # `data_version` since the last look at the log file, its value is used.
         seen: int | None = None
         watch, found = LogWatch(self._path), self._heads.found
         while True:
-            if watch.is_to_ask():
+            if watch.should_poll():
                 if self._heads.found != found:
                     found, version = self._heads.found, self._heads.version
                 else:
@@ -191,7 +191,7 @@ class SqliteJournal(SqliteTransfer):
         given: bytes,
         change: Change | None = None,
     ) -> ModelRecord:
-        made = _made(model, spec, given)
+        made = _new_record(model, spec, given)
         stood = (incarnation, seq, chain)
         replaced = await self._write(models.replace(*stood, made, change, self._limits))
         await self._sweep()
@@ -210,7 +210,7 @@ class SqliteJournal(SqliteTransfer):
 
     def append(self, request: AppendRequest) -> "asyncio.Future[Appended]":
         if isinstance(request.cursor, InputMove):
-            raise ValueError("SQLite has no inputs")
+            raise ValueError("SQLite has no inputs; use Redis")
         task = append.append(request, self._limits, _now_ms, self._heads)
         parts = request.parts
         size = len(parts[0].body) if len(parts) == 1 else sum([len(part.body) for part in parts])
@@ -226,7 +226,7 @@ class SqliteJournal(SqliteTransfer):
     async def read(
         self, model: str, incarnation: str, after: int, limit_bytes: int = ENTRY_BYTES
     ) -> list[Entry]:
-        return await self._read(entries.read(model, incarnation, after, limit_bytes))
+        return await self._read(log.read(model, incarnation, after, limit_bytes))
 
     async def trim(
         self, model: str, incarnation: str, through: int, behind: int | None = None
@@ -234,7 +234,7 @@ class SqliteJournal(SqliteTransfer):
         await self._delete_in_steps(
             trim.trim_step(model, incarnation, through, behind, self._limits)
         )
-        await self._write(copies.collect(model, incarnation, self._limits, _now_ms()))
+        await self._write(state_copies.collect(model, incarnation, self._limits, _now_ms()))
 
     async def snapshot_put(
         self,
@@ -269,53 +269,53 @@ class SqliteJournal(SqliteTransfer):
         return await self._read(usage.usage(model, incarnation))
 
     async def copy_put(self, model: str, incarnation: str, data: bytes) -> str:
-        digest = await asyncio.to_thread(copies.digest_of, data)
+        digest = await asyncio.to_thread(state_copies.digest_of, data)
         while True:
-            begin = copies.begin(model, incarnation, digest, len(data), _now_ms())
+            begin = state_copies.begin(model, incarnation, digest, len(data), _now_ms())
             copy, is_complete = await self._write(begin)
             if is_complete or await self._put_copy(model, incarnation, copy, data):
                 return digest
 
     async def _put_copy(self, model: str, incarnation: str, copy: int, data: bytes) -> bool:
-        """False when it was collected meanwhile."""
-        parts = range(0, len(data), copies.PART_BYTES)
+        """Write a copy; False if it was collected during the writing."""
+        parts = range(0, len(data), state_copies.PART_BYTES)
         for part, at in enumerate(parts):
-            piece = data[at : at + copies.PART_BYTES]
-            if not await self._write(copies.put_part(copy, part, piece, _now_ms())):
+            piece = data[at : at + state_copies.PART_BYTES]
+            if not await self._write(state_copies.put_part(copy, part, piece, _now_ms())):
                 return False
             self._checkpointer.wrote(len(piece))
-        return await self._write(copies.complete(model, incarnation, copy, len(parts)))
+        return await self._write(state_copies.complete(model, incarnation, copy, len(parts)))
 
     async def copy_get(self, model: str, incarnation: str, digest: str) -> bytes | None:
-        return await self._read(copies.get(model, incarnation, digest))
+        return await self._read(state_copies.get(model, incarnation, digest))
 
     async def copies(
         self, model: str, incarnation: str, with_partial: bool = False
     ) -> Sequence[StoredCopy]:
-        return await self._read(copies.stored(model, incarnation, with_partial))
+        return await self._read(state_copies.stored(model, incarnation, with_partial))
 
     async def copy_uses(self, model: str, incarnation: str) -> Sequence[CopyUse]:
-        return await self._read(copies.uses(model, incarnation))
+        return await self._read(state_copies.uses(model, incarnation))
 
     async def copy_delete(self, model: str, incarnation: str, digest: str) -> None:
-        await self._write(copies.delete(model, incarnation, digest))
+        await self._write(state_copies.delete(model, incarnation, digest))
 
     async def version_put(
         self, model: str, incarnation: str, version: Version, change: Change | None = None
     ) -> tuple[Version, bool]:
-        task = copies.name(model, incarnation, version, change, self._limits, _now_ms())
+        task = state_copies.name(model, incarnation, version, change, self._limits, _now_ms())
         return await self._write(task)
 
     async def versions(self, model: str, incarnation: str) -> Sequence[Version]:
-        return await self._read(copies.versions(model, incarnation))
+        return await self._read(state_copies.versions(model, incarnation))
 
     async def version_get(self, model: str, incarnation: str, name: str) -> Version | None:
-        return await self._read(copies.find(model, incarnation, name))
+        return await self._read(state_copies.find(model, incarnation, name))
 
     async def version_delete(
         self, model: str, incarnation: str, name: str, change: Change | None = None
     ) -> bool:
-        task = copies.unname(model, incarnation, name, change, self._limits, _now_ms())
+        task = state_copies.unname(model, incarnation, name, change, self._limits, _now_ms())
         return await self._write(task)
 
     async def audit(
@@ -323,33 +323,33 @@ class SqliteJournal(SqliteTransfer):
     ) -> Sequence[Audited]:
         return await self._read(audit.read(model, after, limit))
 
-    async def remember(self, model: str, incarnation: str, rows: Sequence[ToRemember]) -> int:
-        task = remembering.remember(model, incarnation, rows, self._limits, _now_ms)
+    async def remember(self, model: str, incarnation: str, rows: Sequence[NewPendingRow]) -> int:
+        task = pending_rows.remember(model, incarnation, rows, self._limits, _now_ms)
         count = await self._write(task)
         self._checkpointer.wrote(sum([len(row.body) for row in rows]))
         return count
 
     async def remembered(
         self, model: str, incarnation: str, keys: Sequence[bytes]
-    ) -> list[Remembered | None]:
-        return await self._read(remembering.remembered(model, incarnation, keys, _now_ms))
+    ) -> list[PendingRow | None]:
+        return await self._read(pending_rows.remembered(model, incarnation, keys, _now_ms))
 
     async def awaiting_labels(self) -> list[AwaitingLabels]:
-        return await self._read(remembering.awaiting_labels(_now_ms, models.AFTER_STAGED))
+        return await self._read(pending_rows.awaiting_labels(_now_ms, models.AFTER_STAGED))
 
     async def overdue(self, model: str, incarnation: str, limit: int = 100) -> Overdue:
-        task = remembering.overdue(model, incarnation, limit, self._limits, _now_ms)
+        task = pending_rows.overdue(model, incarnation, limit, self._limits, _now_ms)
         return await self._write(task)
 
     async def lease(
         self, bucket: str, rate: int, needed: int, most: int, at_ms: int | None = None
     ) -> Lease:
-        # With the appends that wait for the writer just now.
+        # In one transaction with the appends that wait for the writer.
         now_ms = _now_ms() if at_ms is None else at_ms
-        return await self._writer.write(leasing.lease(bucket, rate, needed, most, now_ms), 100)
+        return await self._writer.write(rate_buckets.lease(bucket, rate, needed, most, now_ms), 100)
 
     async def scrub(self, model: str, incarnation: str) -> bool:
-        # Deleted rows were overwritten as they went; the log may still have them.
+        # Deleted rows were overwritten (secure_delete); the write-ahead log may still have them.
         await self._read(lambda connection: find_head(connection, model, incarnation))
         return await self._checkpointer.empty()
 
@@ -367,7 +367,7 @@ class SqliteJournal(SqliteTransfer):
         await self._delete_in_steps(models.sweep_step)
 
     async def _delete_in_steps(self, step: Task[Deleted]) -> None:
-        """Take steps until nothing is left to do; other writes come between them."""
+        """Run steps until nothing is left to do; other writes come between them."""
         more = True
         while more:
             more, size = await self._write(step)
@@ -381,7 +381,7 @@ class SqliteJournal(SqliteTransfer):
     async def _read(self, task: Task[T]) -> T:
         return await self._reader.run(in_read(task, self._path))
 
-    # Last, because below its name means this method.
+    # Last, because it shadows the type `list` in what follows.
     async def list(self, after: str = "", limit: int = 100) -> list[ModelRecord]:
         return await self._read(models.list_models(after, limit))
 
@@ -392,7 +392,7 @@ def _identity(connection: sqlite3.Connection) -> str | None:
     return None if found is None else found[0]
 
 
-def _made(model: str, spec: bytes, given: bytes) -> ModelRecord:
+def _new_record(model: str, spec: bytes, given: bytes) -> ModelRecord:
     return models.new_model(model, new_incarnation(spec), spec, given, _now_ms())
 
 

@@ -1,4 +1,4 @@
-"""Tasks as transactions: one that reads, one that writes, and several that write together."""
+"""Transactions: one read, one write, or several writes grouped into one commit."""
 
 import sqlite3
 import time
@@ -14,13 +14,13 @@ T = TypeVar("T")
 Task = Callable[[sqlite3.Connection], T]
 
 READING_S = 0.001
-"""Those whose reads are done wait so long, at most, for those of others to begin."""
+"""Maximum time for which a group of reads is extended before its results are returned."""
 
 
 def in_write(task: Task[T], path: str) -> Task[T]:
-    """The task as one transaction that has the write lock from its beginning.
+    """Run the task in one transaction that takes the write lock at its beginning.
 
-    Raises JournalUnavailable (nothing was done), OutcomeUnknown, and what `task` raises.
+    Raises JournalUnavailable (nothing was done), OutcomeUnknown, and the task's exceptions.
     """
 
     def transaction(connection: sqlite3.Connection) -> T:
@@ -39,13 +39,13 @@ def in_write(task: Task[T], path: str) -> Task[T]:
     return transaction
 
 
-class Joined(ABC, Generic[T]):
-    """A task that is done in one go with others of its class."""
+class GroupTask(ABC, Generic[T]):
+    """A task that is executed together with others of its class."""
 
     __slots__ = ()
 
     def __call__(self, connection: sqlite3.Connection) -> T:
-        [outcome] = self.together(connection, [self])
+        [outcome] = self.run_group(connection, [self])
         if isinstance(outcome, BaseException):
             raise outcome
         done: T = outcome
@@ -53,25 +53,25 @@ class Joined(ABC, Generic[T]):
 
     @staticmethod
     @abstractmethod
-    def together(connection: sqlite3.Connection, tasks: Sequence[Any]) -> list[Any]:
-        """What each returns, or raises, having changed nothing then; in their order.
+    def run_group(connection: sqlite3.Connection, tasks: Sequence[Any]) -> list[Any]:
+        """Result, or exception without changes, of each task, in their order.
 
-        Where it raises itself, what it has done is to be undone.
+        If it raises itself, the caller rolls its changes back.
         """
 
     @abstractmethod
-    def undone(self) -> None:
-        """What it did in a transaction was undone, or may have been."""
+    def on_rollback(self) -> None:
+        """Called when the task's transaction was, or may have been, rolled back."""
 
 
 def in_one_write(tasks: Sequence[Task[Any]], path: str) -> Task[list[Any]]:
-    """The tasks one after the other in one transaction: what each returns, or raises.
+    """Run the tasks one after the other in one transaction; return each one's result or exception.
 
-    Each is all or none for itself, as if it were alone: one that raises before it has changed
-    anything leaves nothing to undo. Where one has, or SQLite fails, everything is undone, and each
-    is done in a transaction of its own.
+    Each task is atomic by itself: one that raises before it changes anything leaves nothing to
+    undo. If a task raises after a change, or SQLite fails, the transaction is rolled back and each
+    task is run in a transaction of its own.
 
-    Raises, of all of them, JournalUnavailable (nothing was done) and OutcomeUnknown.
+    Raises, for all tasks, JournalUnavailable (nothing was done) and OutcomeUnknown.
     """
 
     def transaction(connection: sqlite3.Connection) -> list[Any]:
@@ -91,16 +91,16 @@ def in_one_write(tasks: Sequence[Task[Any]], path: str) -> Task[list[Any]]:
 
 
 def _outcomes(connection: sqlite3.Connection, tasks: Sequence[Task[Any]]) -> list[Any]:
-    """What each returns, or raises, having changed nothing then.
+    """Result, or exception without changes, of each task.
 
-    Raises what one raises that has changed something, and sqlite3.Error.
+    Raises the exception of a task that has changed something, and sqlite3.Error.
     """
     outcomes: list[Any] = []
-    for kind, some in groupby(tasks, type):
-        if issubclass(kind, Joined):
-            outcomes += kind.together(connection, list(some))
+    for kind, batch in groupby(tasks, type):
+        if issubclass(kind, GroupTask):
+            outcomes += kind.run_group(connection, list(batch))
         else:
-            outcomes += [_unless_changed(connection, task) for task in some]
+            outcomes += [_unless_changed(connection, task) for task in batch]
     return outcomes
 
 
@@ -124,9 +124,9 @@ def _outcome(connection: sqlite3.Connection, task: Task[T]) -> T | BaseException
 
 
 def in_read(task: Task[T], path: str) -> Task[T]:
-    """The task as one transaction that sees one moment of the store.
+    """Run the task in one read transaction, which sees one moment of the store.
 
-    Raises JournalUnavailable, and what `task` raises.
+    Raises JournalUnavailable, and the task's exceptions.
     """
 
     def transaction(connection: sqlite3.Connection) -> T:
@@ -142,10 +142,10 @@ def in_read(task: Task[T], path: str) -> Task[T]:
 
 
 def in_one_read(tasks: Sequence[Task[Any]], path: str) -> Task[list[Any]]:
-    """The tasks one after the other in one transaction: what each returns, or raises.
+    """Run the tasks in one read transaction; return each one's result or exception.
 
-    They find in memory what those before them have read. It ends after READING_S, or where SQLite
-    fails: with the first ones then, one at least.
+    Later tasks find pages in the cache that earlier ones have read. It stops after READING_S, or if
+    SQLite fails: then it returns the outcomes of the first tasks, at least one.
     """
 
     def transaction(connection: sqlite3.Connection) -> list[Any]:
@@ -173,12 +173,12 @@ def _unavailable(path: str, error: sqlite3.Error) -> JournalUnavailable:
 
 
 def _commit(connection: sqlite3.Connection, tasks: Sequence[Task[Any]], path: str) -> None:
-    """Raises JournalUnavailable (nothing was done), OutcomeUnknown."""
+    """Commit. Raises JournalUnavailable (nothing was done), OutcomeUnknown."""
     try:
         connection.execute("COMMIT")
     except sqlite3.Error as error:
         _undo(connection, tasks)
-        # A failed write or sync may leave the commit in the file, to be found after a crash.
+        # After a failed write or sync the commit may be in the file, and effective after a crash.
         if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_IOERR:
             raise OutcomeUnknown(f"SQLite, {path}: {error}") from error
         raise JournalUnavailable(f"SQLite, {path}: {error}") from error
@@ -187,8 +187,8 @@ def _commit(connection: sqlite3.Connection, tasks: Sequence[Task[Any]], path: st
 def _undo(connection: sqlite3.Connection, tasks: Sequence[Task[Any]]) -> None:
     _roll_back(connection)
     for task in tasks:
-        if isinstance(task, Joined):
-            task.undone()
+        if isinstance(task, GroupTask):
+            task.on_rollback()
 
 
 def _roll_back(connection: sqlite3.Connection) -> None:

@@ -1,6 +1,6 @@
-"""Reading whole models from the tables and writing staged ones.
+"""Reading and staging of whole models in SQLite.
 
-A staged model is a row of the table `models` whose id no model can have and no list shows.
+A staged model is a row of the table `models` with an id that no model can have and no list shows.
 """
 
 import sqlite3
@@ -11,12 +11,12 @@ import msgspec
 
 from dualstream.service.journal.audit import Audited
 from dualstream.service.journal.chain import next_chain
-from dualstream.service.journal.protocol import Conflict, Entry, ModelRecord, Remembered
+from dualstream.service.journal.protocol import Conflict, Entry, ModelRecord, PendingRow
 from dualstream.service.journal.sqlite import (
     audit,
     models,
-    pending_rows as remembering,
-    state_copies as copies,
+    pending_rows,
+    state_copies,
 )
 from dualstream.service.journal.sqlite.heads import find_head
 from dualstream.service.journal.sqlite.nonces import RESTORED
@@ -64,8 +64,8 @@ class SqliteTransfer:
             keys, start = await self._read(_some_keys(model, incarnation, start))
             yield keys
 
-    async def kept_rows(self, model: str, incarnation: str) -> Sequence[Remembered]:
-        return await self._read(remembering.kept(model, incarnation))
+    async def kept_rows(self, model: str, incarnation: str) -> Sequence[PendingRow]:
+        return await self._read(pending_rows.kept(model, incarnation))
 
     async def stage(self, record: ModelRecord, trimmed: int, cursors: Mapping[str, str]) -> Staged:
         staged = Staged(models.STAGED + record.id, staged_incarnation())
@@ -81,8 +81,8 @@ class SqliteTransfer:
     async def stage_keys(self, staged: Staged, keys: Sequence[KeptKey]) -> None:
         await self._write(_add_keys(staged, keys))
 
-    async def stage_rows(self, staged: Staged, rows: Sequence[Remembered]) -> None:
-        await self._write(remembering.put(*staged, rows))
+    async def stage_rows(self, staged: Staged, rows: Sequence[PendingRow]) -> None:
+        await self._write(pending_rows.put(*staged, rows))
 
     async def show(self, staged: Staged, record: ModelRecord) -> None:
         await self._write(_show(staged, record))
@@ -163,7 +163,7 @@ def _add_entries(staged: Staged, entries: Sequence[Entry], uses: Sequence[CopyUs
             ],
         )
         for use in uses:
-            copies.use(connection, head.model, use.seq, use.digest)
+            state_copies.use(connection, head.model, use.seq, use.digest)
         connection.execute(
             "UPDATE heads SET seq = ?, chain = ? WHERE model = ?", (seq, chain, head.model)
         )
@@ -197,7 +197,7 @@ def _show(staged: Staged, record: ModelRecord) -> Task[None]:
             raise models.conflict(found)
         head = find_head(connection, *staged)
         if (head.seq, head.chain) != (record.seq, record.chain):
-            raise Conflict(f"what is staged of {record.id!r} ends at seq {head.seq}")
+            raise Conflict(f"the staged log of {record.id!r} ends at seq {head.seq}")
         connection.execute(
             "UPDATE models SET id = ?, incarnation = ? WHERE id = ?",
             (record.id, record.incarnation, staged.name),

@@ -1,26 +1,26 @@
-"""Letting go of a log's entries, some at a time: appends wait no longer than one step takes."""
+"""Trim a log: delete entries in bounded steps, so that appends wait for one step at most."""
 
 import sqlite3
 from typing import NamedTuple
 
 from dualstream.service.journal.protocol import Limits
-from dualstream.service.journal.sqlite import nonces as answers
+from dualstream.service.journal.sqlite import nonces
 from dualstream.service.journal.sqlite.heads import Head, find_head
-from dualstream.service.journal.sqlite.snapshots import held_ones
+from dualstream.service.journal.sqlite.snapshots import usable
 from dualstream.service.journal.sqlite.transactions import Task
 
 STEP_ENTRIES = 1000
 STEP_BYTES = 4 << 20
-"""What is deleted is overwritten, so that it takes as long as to append it."""
+"""Deleting overwrites the data, so it takes as long as appending it."""
 
 
 class Deleted(NamedTuple):
-    """What one step did."""
+    """Result of one step."""
 
     more: bool
-    """Whether there is more to do."""
+    """Is there more to do?"""
     size: int
-    """About so many bytes it wrote."""
+    """Bytes written, approximately."""
 
 
 def trim_step(
@@ -32,7 +32,7 @@ def trim_step(
         head = find_head(connection, model, incarnation)
         last, deleted = oldest(connection, head.model, _limited(connection, head, through, behind))
         if last is not None:
-            answers.outlive(connection, head, incarnation, last, limits)
+            nonces.keep_trimmed(connection, head, incarnation, last, limits)
             delete_through(connection, head.model, last)
             connection.execute("UPDATE heads SET trimmed = ? WHERE model = ?", (last, head.model))
         return deleted
@@ -41,7 +41,7 @@ def trim_step(
 
 
 def oldest(connection: sqlite3.Connection, model: int, through: int) -> tuple[int | None, Deleted]:
-    """How far one step goes of the entries up to `through`, at least one if any; what it does."""
+    """Last of the entries up to `through` that one step deletes (one at least), and its work."""
     last, size = None, 0
     found = connection.execute(
         "SELECT seq, length(body) FROM entries WHERE model = ? AND seq <= ? ORDER BY seq LIMIT ?",
@@ -61,8 +61,8 @@ def delete_through(connection: sqlite3.Connection, model: int, last: int) -> Non
 
 
 def _limited(connection: sqlite3.Connection, head: Head, through: int, behind: int | None) -> int:
-    """`through`, or where the snapshot stands that has to go on being enough."""
+    """`through`, or the seq of the snapshot from which the kept log must continue."""
     if behind is None:
         return through
-    held = held_ones(connection, head)
-    return min(through, held[behind][1]) if behind < len(held) else 0
+    snapshots = usable(connection, head)
+    return min(through, snapshots[behind][1]) if behind < len(snapshots) else 0

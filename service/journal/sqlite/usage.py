@@ -1,4 +1,4 @@
-"""What a model takes in the file."""
+"""Storage usage of a model in SQLite."""
 
 import sqlite3
 
@@ -8,11 +8,11 @@ from dualstream.service.journal.usage import Usage
 
 
 def usage(model: str, incarnation: str) -> Task[Usage]:
-    """The task behind `Journal.usage`."""
+    """The task of `Journal.usage`."""
 
     def task(connection: sqlite3.Connection) -> Usage:
         head = find_head(connection, model, incarnation)
-        # The length of a body stands in its row: its pages are not read.
+        # length() reads the row's header only, not the pages of the body.
         log_bytes = connection.execute(
             "SELECT coalesce(sum(length(body)), 0) FROM entries WHERE model = ?", (head.model,)
         ).fetchone()[0]

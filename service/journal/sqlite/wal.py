@@ -1,13 +1,13 @@
-"""Syncs the write-ahead log, and moves what it holds into the database file, beside the writer.
+"""Write-ahead log (WAL) of SQLite: syncs and checkpoints outside the writer thread.
 
-A checkpoint waits for the disk twice. SQLite would make it within the commit that fills the log,
-and every append would wait behind that one; a passive checkpoint on another connection lets
-writers go on. So the log is synced often, as a power cut takes what came since, and moved seldom:
-a page that many appends write is then moved once.
+A checkpoint waits for the disk twice. SQLite would run it within the commit that fills the WAL, and
+every append would wait for it; a passive checkpoint on another connection lets writers go on. The
+WAL is synced often, because a power cut loses what is not synced, and checkpointed rarely, because
+a page changed by many appends is then written to the file once.
 
-The log starts over at its beginning once a checkpoint finds it all moved. Where appends never
-cease one beside them never does; then the writer makes one between two of them, of the little that
-came while the one beside it moved the rest.
+The WAL restarts at its beginning once a checkpoint has moved all of it. If appends never pause, a
+checkpoint in another thread never does. Then the writer runs one between two appends, for the few
+pages that were added during the last one.
 """
 
 import asyncio
@@ -21,29 +21,29 @@ from contextlib import suppress
 from dualstream.service.concurrency import lower_priority
 from dualstream.service.journal.protocol import JournalUnavailable
 from dualstream.service.journal.sqlite.transactions import Task
-from dualstream.service.journal.sqlite.writer_thread import Worker
+from dualstream.service.journal.sqlite.writer_thread import ConnectionThread
 
 SYNCED_WRITES = 256
 SYNCED_BYTES = 16 << 20
-"""Appends wait for the disk while it syncs: for less, those of a MiB took up to twice as long."""
+"""Appends wait for the disk during a sync: with less, appends of 1 MiB took up to twice as long."""
 MOVED_BYTES = 16 << 20
-"""Of the log, about."""
+"""Approximate bytes of the WAL between checkpoints."""
 WRITE_BYTES = 3 * 4096
-"""What a write takes of the log beside its bytes: pages of head, entries and their index."""
+"""WAL bytes of a write besides its data: pages of head, entries and their index."""
 LONG_PAGES = 12_288
-"""Of a log that the writer lets start over."""
+"""Pages of a WAL that the writer checkpoints itself, so that it restarts."""
 REPEATED = 2
-"""Checkpoints before that, each of which finds less that came during the one before."""
-# Should that come to nothing, too, the commit that takes the log beyond this moves the rest.
+"""Checkpoints before that; each finds fewer pages, added during the one before."""
+# If that fails, too, the commit that takes the WAL beyond this size runs the checkpoint.
 MAX_PAGES = 4 * LONG_PAGES
 NICENESS = 10
-"""Moving pages takes some milliseconds of a core, which appends would wait for."""
+"""A checkpoint takes some milliseconds of a core, for which appends would wait."""
 
 
 class Checkpointer:
-    """Syncs the log, or makes a checkpoint, after so many writes or bytes, one at a time.
+    """Syncs or checkpoints the WAL every SYNCED_WRITES writes or SYNCED_BYTES, one at a time.
 
-    in_writer   does a task with the connection that writes, between two of its own
+    in_writer   runs a task on the writing connection, between two of its own
     """
 
     def __init__(
@@ -54,23 +54,23 @@ class Checkpointer:
     ) -> None:
         self._log = log_of(path)
         self._in_writer = in_writer
-        self._worker = Worker("journal-checkpointer", connect)
+        self._thread = ConnectionThread("journal-checkpointer", connect)
         self._writes = 0
         self._bytes = 0
         self._log_bytes = 0
         self._running: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        await self._worker.start()
-        await self._worker.run(lambda connection: lower_priority(NICENESS))
+        await self._thread.start()
+        await self._thread.run(lambda connection: lower_priority(NICENESS))
 
     async def stop(self) -> None:
         if self._running is not None:
             await asyncio.wait([self._running])
-        await self._worker.stop()
+        await self._thread.stop()
 
     def wrote(self, size: int) -> None:
-        """Take note of one write of about `size` bytes, which is done or soon will be."""
+        """Count one write of about `size` bytes, done or soon to be done."""
         self._writes += 1
         self._bytes += size
         if self._writes < SYNCED_WRITES and self._bytes < SYNCED_BYTES:
@@ -81,40 +81,40 @@ class Checkpointer:
             self._running = asyncio.create_task(self._tend())
 
     async def caught_up(self) -> None:
-        """Wait while it runs, for who would write faster than the log can be moved."""
+        """Wait for a running checkpoint, so that callers do not outrun it."""
         if self._running is not None:
             await asyncio.wait([self._running])
 
     async def empty(self) -> bool:
-        """Move all of the log into the file and cut it to nothing; False while others use it.
+        """Checkpoint and truncate the WAL; False while others use it.
 
         Raises JournalUnavailable.
         """
-        return await self._worker.run(_truncate)
+        return await self._thread.run(_truncate)
 
     async def settle(self) -> None:
-        """Return once all that was committed is on the disk.
+        """Return once everything committed is on the disk.
 
         Raises JournalUnavailable.
         """
         if not await self.empty():
-            await self._worker.run(lambda connection: _sync(self._log))
+            await self._thread.run(lambda connection: _sync(self._log))
 
     async def _tend(self) -> None:
-        # Not to be reported: nothing is lost, and the next one does what this one did not.
+        # Not reported: nothing is lost, and the next run does what this one did not.
         with suppress(JournalUnavailable, sqlite3.Error, OSError):
             if self._log_bytes < MOVED_BYTES:
-                await self._worker.run(lambda connection: _sync(self._log))
+                await self._thread.run(lambda connection: _sync(self._log))
             else:
                 self._log_bytes = 0
-                if await self._worker.run(_move) >= LONG_PAGES:
+                if await self._thread.run(_move) >= LONG_PAGES:
                     for _ in range(REPEATED):
-                        await self._worker.run(_move)
+                        await self._thread.run(_move)
                     await self._in_writer(_move)
 
 
 def _sync(log: str) -> None:
-    """SQLite's locks are on other files: to close this one lets go of none."""
+    """fsync the WAL. SQLite's locks are on other files, so closing this one releases none."""
     file = os.open(log, os.O_RDWR)
     try:
         os.fsync(file)
@@ -123,7 +123,7 @@ def _sync(log: str) -> None:
 
 
 def _move(connection: sqlite3.Connection) -> int:
-    """Move what no reader needs in the log; how many pages the log has, moved or not."""
+    """Passive checkpoint; returns the number of pages in the WAL, moved or not."""
     [_, pages, _] = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
     return int(pages)
 
@@ -137,21 +137,21 @@ def _truncate(connection: sqlite3.Connection) -> bool:
 
 
 WATCH_S, REST_S = 0.05, 0.1
-"""How often the log is looked at, and once it has not changed for RESTING_S."""
+"""Polling intervals of the WAL, and the one once it has not changed for RESTING_S."""
 RESTING_S = 5.0
 SETTLED_S = 0.25
-"""Once the log has stayed as it is for so long, all that is in it counts, most likely."""
+"""Once the WAL is unchanged for this long, everything in it is most likely visible."""
 ASKED_S = 0.5
-"""SQLite is asked so often at least."""
+"""Maximum time between two queries of SQLite."""
 
 
 def log_of(path: str) -> str:
-    """The path of the write-ahead log: SQLite has it beside the file that links lead to."""
+    """Path of the WAL, which is in the folder of the file that symbolic links resolve to."""
     return f"{os.path.realpath(path)}-wal"
 
 
 class LogWatch:
-    """The write-ahead log of the file at `path`."""
+    """Detects commits by other processes: checks the WAL's mtime before `data_version`."""
 
     def __init__(self, path: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log_of(path)
@@ -159,8 +159,8 @@ class LogWatch:
         self._seen: tuple[int, int, int] | None = None
         self._changed_at = self._asked_at = -math.inf
 
-    def is_to_ask(self) -> bool:
-        """Whether others may have committed something since this was so last."""
+    def should_poll(self) -> bool:
+        """May other processes have committed since this last returned True?"""
         now = self._clock()
         found = self._look()
         if found is None or found != self._seen:
@@ -172,7 +172,7 @@ class LogWatch:
 
     @property
     def pause_s(self) -> float:
-        """Until the next look."""
+        """Time until the next look."""
         return REST_S if self._clock() >= self._changed_at + RESTING_S else WATCH_S
 
     def _look(self) -> tuple[int, int, int] | None:
@@ -184,7 +184,7 @@ class LogWatch:
 
 
 def data_version(connection: sqlite3.Connection) -> int:
-    """A number that is another one once another connection has committed something."""
+    """`PRAGMA data_version`: changes when another connection commits."""
     try:
         version: int = connection.execute("PRAGMA data_version").fetchone()[0]
     except sqlite3.Error as error:

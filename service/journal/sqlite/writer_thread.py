@@ -1,4 +1,4 @@
-"""A thread that owns a connection and does one task after the other."""
+"""Thread that owns a SQLite connection and runs tasks; groups waiting tasks into transactions."""
 
 import asyncio
 import sqlite3
@@ -20,9 +20,9 @@ from dualstream.service.journal.sqlite.transactions import (
 
 T = TypeVar("T")
 
-# What waits joins a transaction until it has so many tasks or bytes; a larger task is alone.
-JOINED_TASKS = 64
-JOINED_BYTES = 1 << 20
+# Waiting tasks are grouped up to this number and size; a larger task is alone.
+MAX_GROUP_TASKS = 64
+MAX_GROUP_BYTES = 1 << 20
 
 
 class _Kind(Enum):
@@ -38,22 +38,22 @@ class _Job(NamedTuple):
     loop: asyncio.AbstractEventLoop
     kind: _Kind
     size: int = 0
-    """About how many bytes it writes."""
+    """Bytes written, approximately."""
 
-    def is_joined_by(self, other: "_Job", size: int) -> bool:
-        """Whether the other one goes into the transaction that this one began, of `size` bytes."""
+    def admits(self, other: "_Job", size: int) -> bool:
+        """May the other job share this one's transaction, which has `size` bytes so far?"""
         if other.kind is not self.kind or other.loop is not self.loop:
             return False
-        return size + other.size <= JOINED_BYTES
+        return size + other.size <= MAX_GROUP_BYTES
 
 
-class Worker:
-    """Runs tasks in a thread of its own; a failed one is delivered to its caller alone.
+class ConnectionThread:
+    """Runs tasks in its own thread; an exception goes to the task's caller alone.
 
-    The thread is woken once for all tasks of one turn of the event loop: that takes longer than a
-    small task does, and where both have one core the loop is interrupted by it.
+    The thread is woken once for all tasks of one event-loop iteration: waking takes longer than a
+    small task, and on a single core it interrupts the event loop.
 
-    path   names the file, in what `read` and `write` raise
+    path   file name for the exceptions of `read` and `write`
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Worker:
         self._path = path
         self._jobs: deque[_Job | None] = deque()
         self._wakes: SimpleQueue[None] = SimpleQueue()
-        # The loop that is going to wake the thread at the end of this turn.
+        # The loop that will wake the thread at the end of its iteration.
         self._waking: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._is_closed = False
@@ -77,9 +77,9 @@ class Worker:
         await self.run(lambda connection: None)
 
     def run(self, task: Task[T]) -> "asyncio.Future[T]":
-        """What `task` returns, or raises.
+        """Run a task; return its result or raise its exception.
 
-        A task that was taken up is finished even when its caller is cancelled.
+        A task that has started is finished even if its caller is cancelled.
 
         Raises JournalUnavailable once stopped.
         """
@@ -88,8 +88,8 @@ class Worker:
     def write(self, task: Task[T], size: int) -> "asyncio.Future[T]":
         """As `run`, for a task that writes about `size` bytes, in a transaction.
 
-        It shares the transaction with other such tasks that wait just now, and it is all or none
-        for itself; see `in_one_write`. One that is cancelled may or may not be done.
+        It shares the transaction with other such tasks that wait at the moment, and is atomic by
+        itself; see `in_one_write`. A cancelled task may or may not be done.
 
         Raises JournalUnavailable (nothing was done), OutcomeUnknown.
         """
@@ -98,7 +98,7 @@ class Worker:
     def read(self, task: Task[T]) -> "asyncio.Future[T]":
         """As `run`, for a task that reads, in a transaction that sees one moment of the store.
 
-        It shares the transaction with other such tasks that wait just now; see `in_one_read`.
+        It shares the transaction with other such tasks that wait at the moment; see `in_one_read`.
 
         Raises JournalUnavailable.
         """
@@ -120,7 +120,7 @@ class Worker:
         self._wakes.put(None)
 
     async def stop(self) -> None:
-        """Finish what waits, close the connection, end the thread."""
+        """Finish waiting tasks, close the connection, end the thread."""
         self._is_closed = True
         if self._thread.is_alive():
             self._jobs.append(None)
@@ -136,16 +136,16 @@ class Worker:
                 outcomes = _done(connection, jobs, self._path)
             except BaseException as error:
                 outcomes = [error] * len(jobs)
-            # Of reads that took long the first ones alone are done.
+            # A group of slow reads returns only its first outcomes; the others run next.
             self._jobs.extendleft(reversed(jobs[len(outcomes) :]))
-            with suppress(RuntimeError):  # the loop was closed: nobody waits any more
+            with suppress(RuntimeError):  # the loop is closed: no caller waits
                 jobs[0].loop.call_soon_threadsafe(_deliver, jobs, outcomes)
             del jobs, outcomes
         if connection is not None:
             connection.close()
 
     def _take(self) -> list[_Job]:
-        """The next task, with those that wait and share its transaction; none at the end."""
+        """The next job, with those waiting that share its transaction; empty at the end."""
         waiting = self._jobs
         while not waiting:
             self._wakes.get()
@@ -153,9 +153,9 @@ class Worker:
         if job is None:
             return []
         jobs, size = [job], job.size
-        while job.kind is not _Kind.ALONE and waiting and len(jobs) < JOINED_TASKS:
+        while job.kind is not _Kind.ALONE and waiting and len(jobs) < MAX_GROUP_TASKS:
             following = waiting[0]
-            if following is None or not job.is_joined_by(following, size):
+            if following is None or not job.admits(following, size):
                 break
             jobs.append(following)
             size += following.size
@@ -164,7 +164,7 @@ class Worker:
 
 
 def _done(connection: sqlite3.Connection, jobs: list[_Job], path: str) -> list[Any]:
-    """What the task of each returned, or raised; of reads that took long, of the first ones."""
+    """Outcome of each job; of slow reads, only of the first ones."""
     tasks = [job.task for job in jobs]
     match jobs[0].kind:
         case _Kind.ALONE:

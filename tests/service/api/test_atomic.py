@@ -6,7 +6,7 @@ import json
 import httpx
 import pytest
 
-from dualstream.service.replica.groups import Group, is_guarded
+from dualstream.service.replica.groups import Group, is_repeatable
 from dualstream.service.replica.requests import Request
 from tests.service.api.test_exactly_once import learn, sample
 from tests.service.conftest import SPEC, assert_problem
@@ -172,6 +172,6 @@ def test_rows_without_a_key_are_not_taken_for_guarded_as_they_stand_behind_an_id
         request = Request.of(rows, key, key and b"f" * 16, is_whole=True)
         return Group([request], [], request.parts, len(rows), b"", 0.0)
 
-    assert not is_guarded(group(sample(0, "a"), sample(1), key=None))
-    assert is_guarded(group(sample(0, "a"), sample(1, "b"), key=None))
-    assert is_guarded(group(sample(0, "a"), sample(1), key=b"\x01k"))
+    assert not is_repeatable(group(sample(0, "a"), sample(1), key=None))
+    assert is_repeatable(group(sample(0, "a"), sample(1, "b"), key=None))
+    assert is_repeatable(group(sample(0, "a"), sample(1), key=b"\x01k"))

@@ -174,7 +174,7 @@ def test_a_repeated_request_has_its_first_answer_from_any_worker(serve, store, t
     firsts = {}
     for number in range(12):
         rows = [sample(number + k, task=task) for k in range(1 + number % 4)]
-        rows.append({"x": {}, "y": None})  # refused at the door, each time
+        rows.append({"x": {}, "y": None})  # refused at the schema, each time
         if number % 3 == 0:
             rows.append(sample(number, f"id-{number}", task=task))
         firsts[number] = rows, learn(one, *rows, key=f"k{number}").json()
@@ -297,7 +297,7 @@ def test_answers_are_what_applying_gives_whichever_way_it_comes(tmp_path):
 
             spec = resolve_spec(SPEC)
             record, _ = await journal.create("m", canonical(spec), canonical(SPEC))
-            door = RowSchema(spec)
+            schema = RowSchema(spec)
             faults = [Fault.NONE, Fault.UNANSWERED, Fault.LOST, Fault.LATE, Fault.UNANSWERED] * 4
             faulty = FaultyJournal(journal, faults)
             replicas = [Replica(record), Replica(record)]
@@ -308,9 +308,9 @@ def test_answers_are_what_applying_gives_whichever_way_it_comes(tmp_path):
             async def send(number: int) -> None:
                 rows = [sample(number), sample(number + 1, f"id-{number % 5}"), sample(number + 2)]
                 body = json.dumps({"samples": rows}).encode()
-                intake = parse_body(door, None, body, labelled=True)
+                parsed = parse_body(schema, None, body, labelled=True)
                 key = make_key(KeyKind.REQUEST, f"k{number}")
-                request = Request.of(intake.rows, key, b"%016d" % number)
+                request = Request.of(parsed.rows, key, b"%016d" % number)
                 receipts = [await worker.submit(request) for worker in workers]
                 again = [await worker.submit(request) for worker in reversed(workers)]
                 placed = receipts[0].placed

@@ -20,7 +20,7 @@ from dualstream.service.replica.controls import Pause
 from dualstream.service.replica.groups import Appending, Group
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import ControlRequest
-from dualstream.service.replica.state import BESIDE
+from dualstream.service.replica.state import NOT_IN_STATE
 from tests.service.conftest import SPEC, assert_problem
 from tests.service.replica.snapshot_damage import Kept, bits, run
 from tests.service.replica.test_replica import lose_last_entry
@@ -68,7 +68,7 @@ def learned_of(client: TestClient, model: str) -> dict[str, bytes]:
     """All of a model's state that does not speak of guards."""
     replica = client.app._catalog.held(model).replica
     arrays = replica.capture().arrays
-    own = ("guard.", "pauses.", "refused_controls", *BESIDE)
+    own = ("guard.", "pauses.", "refused_controls", *NOT_IN_STATE)
     return {name: a.tobytes() for name, a in arrays.items() if not name.startswith(own)}
 
 

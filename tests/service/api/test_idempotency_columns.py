@@ -10,7 +10,7 @@ from dualstream.service.journal.record import (
     encode_rows,
     make_key,
 )
-from dualstream.service.replica.first_responses import Asked, AskedIn
+from dualstream.service.replica.first_responses import KeyedRequest, KeyedRequests
 
 FIRST = 7
 # A chunk of a long body is a request of its own.
@@ -40,12 +40,12 @@ def requests(draw) -> bytes:
     )
 
 
-def one_by_one(headers, first_seq: int, seq: int, most: int) -> list[Asked]:
+def one_by_one(headers, first_seq: int, seq: int, most: int) -> list[KeyedRequest]:
     found, opened, at = [], None, FIRST
     for header in headers:
         if not header.continues:
             is_request = header.key is not None and header.key[0] in OPENING
-            opened = Asked(header.key, at, 0) if is_request else None
+            opened = KeyedRequest(header.key, at, 0) if is_request else None
             found += [opened] if is_request else []
         elif opened is not None and header.key is not None and header.key[0] == KeyKind.SAMPLE:
             opened.ids += (header.key,)
@@ -68,4 +68,6 @@ def test_the_requests_within_some_rows_are_those_of_the_headers(bodies, skipped,
     parts, _ = decode_merged(b"".join(bodies))
     most = data.draw(st.integers(0, 5) | st.just(1000))
     first, last = FIRST + skipped, FIRST + skipped + rows
-    assert AskedIn(parts, FIRST).within(first, last, most) == one_by_one(parts, first, last, most)
+    assert KeyedRequests(parts, FIRST).within(first, last, most) == one_by_one(
+        parts, first, last, most
+    )

@@ -68,39 +68,39 @@ def test_every_format_has_the_limits(kind: str, pad: int):
     if kind == "text/x-vw":
         features = HASHED["features"]
     spec = resolve_spec({"algorithm": "perceptron", "features": features})
-    door = RowSchema(spec, RowLimits(rows=pad + 2, nonzeros=4))
+    schema = RowSchema(spec, RowLimits(rows=pad + 2, nonzeros=4))
     fine = {str(k): 0.5 for k in (1, 2, 3, 4)}
     rows = [fine] * pad + [fine | {"5": 0.5}, fine]
-    found = parse_body(door, kind, samples_of(kind, rows), labelled=True)
+    found = parse_body(schema, kind, samples_of(kind, rows), labelled=True)
     assert [error.index for error in found.errors] == [pad]
-    assert "5 features that are not 0, at most 4" in found.errors[0].reason
-    assert list(found.places) == [*range(pad), pad + 1]
+    assert "5 non-zero features; the limit is 4" in found.errors[0].reason
+    assert list(found.row_indices) == [*range(pad), pad + 1]
     assert len(found.rows) == pad + 1
     assert {name for _, name in found.names} <= set(fine)
     with pytest.raises(Exception, match="more than") as refused:
-        parse_body(door, kind, samples_of(kind, [fine, *rows]), labelled=True)
+        parse_body(schema, kind, samples_of(kind, [fine, *rows]), labelled=True)
     assert (refused.value.status, refused.value.slug) == (413, "too-many-rows")
 
 
 @pytest.mark.parametrize("pad", [0, PAD])
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "text/x-libsvm"])
 def test_every_format_has_the_longest_name(kind: str, pad: int):
-    door = RowSchema(resolve_spec(HASHED), LIMITS)
+    schema = RowSchema(resolve_spec(HASHED), LIMITS)
     rows = [{LONGER: 1.0}] * pad + [{LONGEST: 1.0}, {LONGER: 1.0}]
     body = samples_of(kind, rows)
     if kind in ("text/csv", "application/vnd.apache.arrow.stream"):
         with pytest.raises(Exception, match="at most 1024 characters") as refused:
-            parse_body(door, kind, body, labelled=True)
+            parse_body(schema, kind, body, labelled=True)
         assert refused.value.status == 422
         return
-    found = parse_body(door, kind, body, labelled=True)
+    found = parse_body(schema, kind, body, labelled=True)
     assert [error.index for error in found.errors] == [pad]
     assert "at most 1024 characters" in found.errors[0].reason
     assert len(found.rows) == pad + 1
 
 
 def test_messages_of_an_input_have_them():
-    door = RowSchema(resolve_spec(HASHED), LIMITS)
+    schema = RowSchema(resolve_spec(HASHED), LIMITS)
     many = b",".join(b"f%d:1" % k for k in range(5))
     messages = [
         [(b"y", b"1"), (b"x", many)],
@@ -108,9 +108,9 @@ def test_messages_of_an_input_have_them():
         [(b"y", b"1"), (b"x.text", LONGEST.encode())],
         [(b"y", b"1"), (b"x." + LONGER.encode(), LONGER.encode())],
     ]
-    found = parse_messages(door, messages, 10_000)
+    found = parse_messages(schema, messages, 10_000)
     assert [error.index for error in found.errors] == [0, 1, 2]
-    assert list(found.places) == [3]
+    assert list(found.row_indices) == [3]
 
 
 def test_requests_of_every_kind_are_bounded(serve, monkeypatch):

@@ -10,14 +10,14 @@ from dualstream.service.jobs.redis_input import _reason
 from dualstream.solvers import InvalidSpec, resolve_spec
 from dualstream.wire.problems import (
     MAX_QUOTED,
-    MAX_TOLD,
+    MAX_TEXT,
     Problem,
     RowError,
     beginning,
     quoted,
     shortened,
 )
-from tests.service.codecs.test_formats import ARROW, CSV, HASHED, INDEXED, door_of, stream_of
+from tests.service.codecs.test_formats import ARROW, CSV, HASHED, INDEXED, schema_of, stream_of
 from tests.service.conftest import SPEC
 
 MAX_BYTES = 16_384
@@ -47,8 +47,8 @@ TWICE = '{"x": {"%s": 1, "%s": 1}, "y": 1}' % ((LONG[:400_000],) * 2)
 ROWS = [
     *((INDEXED, JSON, json.dumps({"samples": [GOOD, row]}), why) for row, why in SAMPLES),
     *((INDEXED, NDJSON, f"{json.dumps(GOOD)}\n{json.dumps(row)}\n", why) for row, why in SAMPLES),
-    (INDEXED, JSON, f'{{"samples": [{json.dumps(GOOD)}, {TWICE}]}}', "is there twice"),
-    (INDEXED, NDJSON, f"{json.dumps(GOOD)}\n{TWICE}\n", "is there twice"),
+    (INDEXED, JSON, f'{{"samples": [{json.dumps(GOOD)}, {TWICE}]}}', "is used twice"),
+    (INDEXED, NDJSON, f"{json.dumps(GOOD)}\n{TWICE}\n", "is used twice"),
     (INDEXED, JSON, json.dumps({"x": [{}, {LONG: 1}], "y": [1, 1]}), "is not an index"),
     (INDEXED, JSON, json.dumps({"x": [{}, {}], "y": [1, LONG]}), "is not a label"),
     (HASHED, JSON, json.dumps({"samples": [GOOD, {"x": {LONG: 1}, "y": 1}]}), "at most 1024"),
@@ -94,10 +94,10 @@ def test_a_body_is_refused_in_few_words(client):
     client.put("/models/hashed", json=HASHED)
     stream = stream_of(pa.table({LONG: [1.0], "y": [1]}))
     for model, kind, body, why in (
-        ("indexed", CSV, f"{LONG},y\n1,1\n", "the name of a column"),
-        ("hashed", CSV, f"{LONG},y\n1,1\n", "the name of a column"),
-        ("indexed", ARROW, stream, "the name of a column"),
-        ("hashed", ARROW, stream, "the name of a column"),
+        ("indexed", CSV, f"{LONG},y\n1,1\n", "column names must"),
+        ("hashed", CSV, f"{LONG},y\n1,1\n", "column names must"),
+        ("indexed", ARROW, stream, "column names must"),
+        ("hashed", ARROW, stream, "column names must"),
         ("indexed", ARROW, stream_of(pa.table({"1": [1.0], "y": [LONG]})), "is not a label"),
         ("indexed", JSON, f'{{"samples": [], "{LONG}": 1}}', "unknown field"),
         ("indexed", JSON, f'{{"{LONG}": 1}}', "field"),
@@ -159,7 +159,7 @@ def test_a_line_of_a_request_is_refused_in_few_words(client):
 @pytest.mark.parametrize(
     ("message", "why"),
     [
-        ({LONG: "1", "y": "1"}, "is not known"),
+        ({LONG: "1", "y": "1"}, "unknown field"),
         ({"x": LONG, "y": "1"}, "is not index:value"),
         ({f"x.{LONG}": "1", "y": "1"}, "is not an index"),
         ({"x": "1:1", "y": LONG}, "is not a label"),
@@ -168,9 +168,9 @@ def test_a_line_of_a_request_is_refused_in_few_words(client):
 )
 def test_a_dead_letter_has_few_words(message, why):
     fields = [(name.encode(), text.encode()) for name, text in message.items()]
-    [error] = parse_messages(door_of(INDEXED), [fields], 2_000_000).errors
+    [error] = parse_messages(schema_of(INDEXED), [fields], 2_000_000).errors
     assert why in error.reason
-    assert len(_reason(error)) < 2 * MAX_TOLD
+    assert len(_reason(error)) < 2 * MAX_TEXT
 
 
 def test_what_is_short_is_told_as_it_is():
@@ -178,15 +178,15 @@ def test_what_is_short_is_told_as_it_is():
     assert quoted(name) == repr(name) and beginning(name) == name
     assert quoted(name + "b") == repr(name) + "..." and beginning(name + "b") == name + "..."
     assert quoted(1.5) == "1.5" and quoted(None) == "None"
-    text = "t" * MAX_TOLD
+    text = "t" * MAX_TEXT
     assert shortened(text) == text == str(Problem(422, "invalid-rows", text))
     assert RowError(0, text, text).as_dict() == {"index": 0, "pointer": text, "reason": text}
     ends = shortened(f"begin{text}end")
-    assert ends.startswith("begin") and ends.endswith("end") and len(ends) < MAX_TOLD / 2
+    assert ends.startswith("begin") and ends.endswith("end") and len(ends) < MAX_TEXT / 2
 
 
 def test_a_field_that_a_spec_does_not_know_is_quoted_in_part():
     said = r"^'a{76}\.\.\. is not a known field: it takes"
     with pytest.raises(InvalidSpec, match=said) as caught:
         resolve_spec(SPEC | {LONG: 1})
-    assert len(str(caught.value)) < MAX_TOLD
+    assert len(str(caught.value)) < MAX_TEXT

@@ -128,24 +128,24 @@ def test_bad_named_rows_are_refused(client, x, reason):
 
 
 def test_each_name_is_journalled_once_by_a_process():
-    door = RowSchema(resolve_spec(HASHED))
-    *_, first = door.features({"a": 1, "b": "x"})
+    schema = RowSchema(resolve_spec(HASHED))
+    *_, first = schema.features({"a": 1, "b": "x"})
     assert [name for _, name in first] == ["a", "b=x"]
-    assert door.features({"a": 1})[2] == [(place("a"), "a")], "not journalled yet"
-    door.told(first)
-    assert door.features({"a": 2, "b": "x", "c": 1})[2] == [(place("c"), "c")]
+    assert schema.features({"a": 1})[2] == [(place("a"), "a")], "not journalled yet"
+    schema.mark_journalled(first)
+    assert schema.features({"a": 2, "b": "x", "c": 1})[2] == [(place("c"), "c")]
 
 
 def test_name_that_is_told_as_a_text_may_be_too_long_as_a_name():
-    door = RowSchema(resolve_spec(HASHED))
+    schema = RowSchema(resolve_spec(HASHED))
     half = "h" * (LONGEST_NAME - 1)
     for name, text in ((half, half), ("h", "x")):
-        *_, names = door.features({name: text})
-        door.told(names)
-        assert door.features({name: text})[2] == []
-    assert door.features({"h=x": 2})[1:] == ([2.0], [])
+        *_, names = schema.features({name: text})
+        schema.mark_journalled(names)
+        assert schema.features({name: text})[2] == []
+    assert schema.features({"h=x": 2})[1:] == ([2.0], [])
     with pytest.raises(BadRow, match="characters"):
-        door.features({f"{half}={half}": 1})
+        schema.features({f"{half}={half}": 1})
 
 
 def test_names_of_lost_entries_are_told_again(serve, tmp_path):

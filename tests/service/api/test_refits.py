@@ -18,7 +18,8 @@ from dualstream.service.jobs.refit import Refits
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import AppendRequest, CursorMove
 from dualstream.service.journal.record import Control, decode
-from dualstream.service.replica.controls import obey
+from dualstream.service.models.solver_thread import SolverThread
+from dualstream.service.replica.controls import apply_to
 from dualstream.service.replica.point_in_time import kept_from
 from tests.service.conftest import assert_problem
 from tests.service.journal.faulty import Fault, FaultyJournal
@@ -39,7 +40,7 @@ NEVER = {"tol": 1e-12, "max_epochs": 1_000_000}
 
 @pytest.fixture(autouse=True)
 def beats_fast(monkeypatch):
-    monkeypatch.setattr(refits, "BEAT_S", 0.02)
+    monkeypatch.setattr(refits, "HEARTBEAT_S", 0.02)
 
 
 def samples(first: int, last: int) -> dict[str, Any]:
@@ -186,7 +187,7 @@ def test_an_unlearned_sample_does_not_come_back(serve, store, monkeypatch):
     replica = replica_of(client)
     state = bits(replica)
     stale = Control("refit", control.fields | {"seq": 200}, control.arrays)
-    verdict = obey(replica, stale)
+    verdict = apply_to(replica, stale)
     assert verdict.refusal is not None and "unlearned at seq 201" in verdict.refusal
     assert bits(replica) == state
 
@@ -470,7 +471,7 @@ def test_the_reference_bounds_what_is_served_and_the_regret_is_by_definition(ser
 
 def test_whoever_computes_gives_way_to_whoever_answers():
     before = os.getpriority(os.PRIO_PROCESS, 0)
-    desk = refits.SolverThread()
+    desk = SolverThread()
     try:
         computing = asyncio.run(desk.run(os.getpriority, os.PRIO_PROCESS, 0))
     finally:

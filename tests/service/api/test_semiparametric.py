@@ -37,7 +37,7 @@ SPEC: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def beats_fast(monkeypatch):
-    monkeypatch.setattr(refits, "BEAT_S", 0.02)
+    monkeypatch.setattr(refits, "HEARTBEAT_S", 0.02)
 
 
 def days(first: int, last: int) -> dict[str, Any]:

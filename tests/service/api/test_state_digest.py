@@ -4,7 +4,7 @@ import os
 
 import numpy as np
 
-from dualstream.service.replica.state import BESIDE
+from dualstream.service.replica.state import NOT_IN_STATE
 from tests.service.replica.test_replica import SPEC, learn, loaded, replica_of
 
 
@@ -36,7 +36,7 @@ def test_one_bit_makes_another_digest(serve, store):
     digest = captured.state_digest()
     tried = 0
     for name, array in captured.arrays.items():
-        if array.size and not name.startswith(BESIDE):
+        if array.size and not name.startswith(NOT_IN_STATE):
             bits = array.reshape(-1).view(np.uint8)
             bits[-1] ^= 1
             assert captured.state_digest() != digest, name

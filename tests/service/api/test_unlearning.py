@@ -26,7 +26,7 @@ from dualstream.service.journal.record import KeyKind, make_key
 from dualstream.service.metrics import Telemetry
 from dualstream.service.models.model import Model
 from dualstream.service.models.registry import ModelRegistry
-from dualstream.service.models.versions import go_back_to_seq, take_version
+from dualstream.service.models.versions import roll_back_to_seq, take_version
 from dualstream.service.replica.requests import ControlRequest, Request
 from dualstream.service.settings import Settings
 from dualstream.wire.problems import Problem
@@ -204,7 +204,7 @@ def test_nothing_is_kept_of_a_state_that_a_sample_is_unlearned_under(store, goes
             where = ("m", model.record.incarnation)
             if goes_back:
                 with pytest.raises(Problem, match="a sample was unlearned at seq"):
-                    await go_back_to_seq(model, late, model.replica.seq, None, b"")
+                    await roll_back_to_seq(model, late, model.replica.seq, None, b"")
                 assert (await journal.get("m")).seq == model.replica.retained.unlearned_seq
             else:
                 with pytest.raises(NotHeld):
@@ -254,9 +254,9 @@ def test_a_rollback_that_does_not_enter_leaves_no_copy(store):
             catalog = catalog_on(journal)
             model = await of_five(catalog)
             where, key = ("m", model.record.incarnation), make_key(KeyKind.REQUEST, "key")
-            order, _ = await go_back_to_seq(model, journal, 3, key, b"to 3")
+            order, _ = await roll_back_to_seq(model, journal, 3, key, b"to 3")
             for seq, asked in ((3, b"to 3"), (2, b"to 2")):
-                _, receipt = await go_back_to_seq(model, journal, seq, key, asked)
+                _, receipt = await roll_back_to_seq(model, journal, seq, key, asked)
                 assert receipt.placed.duplicate or receipt.placed.conflict
                 assert [copy.digest for copy in await journal.copies(*where)] == [order.digest]
             await catalog.close()
@@ -389,7 +389,7 @@ async def cleaned(catalog: ModelRegistry, seq: int = 6) -> Any:
 
 def test_a_death_at_any_step_is_made_good_by_the_next_process(store, monkeypatch):
     monkeypatch.setattr(clean_up, "RETRY_S", 0.005)
-    monkeypatch.setattr("dualstream.service.models.model.LEFT_TO_OTHERS_S", 0.001)
+    monkeypatch.setattr("dualstream.service.jobs.unlearn_cleanup.LEFT_TO_OTHERS_S", 0.001)
 
     async def dies_after(steps: int) -> list[str]:
         journal = await open_journal(store)
@@ -505,7 +505,7 @@ def test_the_store_is_cleaned_of_what_is_unlearned_by_who_holds_what_it_has_lost
     tmp_path, monkeypatch
 ):
     """The control comes with a rebuilding, at a seq that the replica had passed before."""
-    monkeypatch.setattr("dualstream.service.models.model.LEFT_TO_OTHERS_S", 0.001)
+    monkeypatch.setattr("dualstream.service.jobs.unlearn_cleanup.LEFT_TO_OTHERS_S", 0.001)
     store, path = f"sqlite:///{tmp_path}/lost.db", tmp_path / "lost.db"
 
     async def scenario() -> None:

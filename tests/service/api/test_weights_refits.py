@@ -13,7 +13,7 @@ from dualstream.service.jobs import refit as refits
 from dualstream.service.jobs.refit_window import Window, last_rows
 from dualstream.service.journal.protocol import Entry, Trimmed
 from dualstream.service.journal.record import Control
-from dualstream.service.replica.controls import obey
+from dualstream.service.replica.controls import apply_to
 from dualstream.service.replica.groups import Appending, Group
 from dualstream.service.replica.requests import ControlRequest, Request
 from dualstream.solvers import Batch
@@ -36,7 +36,7 @@ SPEC: dict[str, Any] = {"algorithm": "asset", "lambda": 0.01, "features": FEATUR
 
 @pytest.fixture(autouse=True)
 def beats_fast(monkeypatch):
-    monkeypatch.setattr(refits, "BEAT_S", 0.02)
+    monkeypatch.setattr(refits, "HEARTBEAT_S", 0.02)
 
 
 def rows_read(monkeypatch) -> list[list[float]]:
@@ -189,7 +189,7 @@ def test_weights_of_records_that_a_replica_never_had_are_refused(serve, tmp_path
     [control] = controls(stores[0])
     subject = loaded(stores[1])
     before = bits(subject)
-    verdict = obey(subject, control)
+    verdict = apply_to(subject, control)
     assert verdict.refusal is not None and "has lost records up to seq 50" in verdict.refusal
     assert bits(subject) == before
 

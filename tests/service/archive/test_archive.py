@@ -30,8 +30,8 @@ from dualstream.service.journal.protocol import (
     Change,
     CursorMove,
     JournalError,
+    NewPendingRow,
     Part,
-    ToRemember,
     Trimmed,
     Version,
 )
@@ -46,7 +46,7 @@ from tests.service.conftest import SPEC
 from tests.service.journal.groups import keyed, rows
 from tests.service.journal.leftovers import kept_bytes
 
-DOCUMENT = (Path(__file__).parents[2] / "docs/operate/archive.md").read_text()
+DOCUMENT = (Path(__file__).parents[3] / "docs/operate/archive.md").read_text()
 MEMBERS = [{"name": "dual", "algorithm": "dual_ascent"}, {"name": "steps", "algorithm": "sgd"}]
 FEATURES = {"kind": "hashed", "bits": 10}
 NAMED = {"algorithm": "portfolio", "features": FEATURES, "members": MEMBERS, "retain": 50}
@@ -133,7 +133,7 @@ async def named_and_trimmed(url: str) -> None:
 
 
 async def grown(journal, model: str, *texts: bytes):
-    """The model with an entry more for each text, made where there is none."""
+    """The model, created if it does not exist, with one more entry for each text."""
     record, _ = await journal.create(model, b"{}", b"{}")
     for text in texts:
         parts = [Part(text, 1)]
@@ -229,7 +229,7 @@ def test_a_restored_store_is_the_same_to_the_bit(stores):
             assert [one.change.action for one in found] == actions
             assert await changes(target) == found
             # Again, it changes nothing
-            assert all("has this model already" in one for one in await restored(target, archive))
+            assert all("already in this store" in one for one in await restored(target, archive))
             assert await changes(target) == found
             for model, kept in before.items():
                 assert await everything(target, model) == kept
@@ -344,9 +344,9 @@ def test_a_write_during_the_dump_is_in_it_whole_or_not_at_all(stores, monkeypatc
                 await source.snapshot_put(*own, *place, b"state %d" % count)
                 digest = await source.copy_put(*own, b"copy %d" % count)
                 await source.version_put(*own, Version(f"v{count}", *place, digest, 7))
-                await source.remember(*own, [ToRemember(key(10**6 + count), b"a later row")])
+                await source.remember(*own, [NewPendingRow(key(10**6 + count), b"a later row")])
 
-            await source.remember(*own, [ToRemember(key(n), b"row") for n in range(1, 200)])
+            await source.remember(*own, [NewPendingRow(key(n), b"row") for n in range(1, 200)])
             before = await source.get("m")
             await busy()
             for name in reads:
@@ -488,7 +488,7 @@ def small(url: str) -> bytes:
             move = CursorMove("a cursor", None, "1")
             nonce = os.urandom(16)
             await journal.append(AppendRequest(*own, nonce, 1, [rows(1, id="id")], move, digest))
-            await journal.remember(*own, [ToRemember(make_key(KeyKind.LABEL, "late"), b"a row")])
+            await journal.remember(*own, [NewPendingRow(make_key(KeyKind.LABEL, "late"), b"a row")])
             await journal.claim_identity("this machine")
             return await dumped(journal, "m")
 
@@ -554,7 +554,7 @@ def test_models_before_the_damage_are_restored(stores):
             assert [record.id for record in await target.list()] == ["a"]
             lines = await restored(target, archive)
             assert lines == [
-                "a: the store has this model already, it stays as it is",
+                "a: already in this store, left unchanged",
                 "b: restored up to seq 1",
             ]
             assert await everything(target, "b") == await everything(source, "b")
@@ -663,7 +663,7 @@ def test_commands_write_and_read_files(tmp_path):
         (("dump", "--store", of), "name a model, or give --all"),
         (("dump", "m", "--all", "--store", of), "name a model, or give --all"),
         (("dump", "n", "--store", of, "--output", file), "no model 'n'"),
-        (("dump", "m", "--store", f"{of}x", "--output", file), "there is no file"),
+        (("dump", "m", "--store", f"{of}x", "--output", file), "no file"),
         (("restore", tmp_path / "none", "--store", to), "No such file"),
         (("migrate", "--from", of, "--to", to), "dualstream restore --all --store NEW"),
     ):

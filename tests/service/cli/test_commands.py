@@ -68,10 +68,10 @@ def test_models_are_made_of_specs_files_and_fields(server, client, tmp_path, mon
     ("given", "code", "why"),
     [
         (["--spec", "none.json"], 2, "none.json: No such file"),
-        (["--spec", "bad.json"], 2, "bad.json: it is no JSON"),
-        (["--spec", "list.json"], 2, "a spec is a JSON object"),
-        (["--set", "rho"], 2, "--set takes PATH=VALUE"),
-        (["--set", "rho=1", "--set", "rho.x=1"], 2, "rho is no object"),
+        (["--spec", "bad.json"], 2, "bad.json: invalid JSON"),
+        (["--spec", "list.json"], 2, "the spec must be a JSON object"),
+        (["--set", "rho"], 2, "--set needs PATH=VALUE"),
+        (["--set", "rho=1", "--set", "rho.x=1"], 2, "rho is not an object"),
         (["--set", "eta=-1"], 3, "eta must be"),
         (["--set", "algorithm=trees"], 3, "trees"),
     ],
@@ -128,7 +128,7 @@ def test_events_of_all_models_are_lines_until_they_are_deleted(server, client):
 
 
 def test_watching_ends_by_interruption_and_where_there_is_nothing(server, client):
-    assert "no model to watch" in run(server, "watch").stderr
+    assert "no models to watch" in run(server, "watch").stderr
     assert run(server, "watch", "nobody").exit_code == 3
     client.create("m", SPEC)
     watching = subprocess.Popen(
@@ -191,7 +191,7 @@ def test_a_model_is_exported_to_a_file(server, client, tmp_path, monkeypatch):
     assert piped.stdout_bytes == Path("m.json").read_bytes()
     assert json.loads(piped.stdout_bytes)["seq"] == 2
     for given, code, why in (
-        (["--format", "pickle"], 2, "--format is one of json, onnx"),
+        (["--format", "pickle"], 2, "--format must be one of json, onnx"),
         (["-o", "-", "--json"], 2, "another file than -"),
         (["-o", "none/m.json"], 2, "none/m.json: No such file"),
         (["--member", "a"], 3, "has no members"),

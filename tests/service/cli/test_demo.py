@@ -66,7 +66,8 @@ def test_no_two_columns_share_a_place():
 def test_what_is_compiled_ahead_is_what_a_model_without_a_spec_needs():
     make_learner({})
     assert set(COMPILED_AHEAD) <= set(sys.modules)
-    mine = [name for name in sys.modules if name.startswith("dualstream.solvers.portfolio._")]
+    kernels = ("columns", "fused_kernels", "logistic_roots", "weighting_kernels")
+    mine = [f"dualstream.solvers.portfolio.{name}" for name in kernels]
     ahead = (
         "import sys; from dualstream.service.server.compile_kernels import *;"
         "from dualstream.service.cli.demo.run import *;"
@@ -89,7 +90,7 @@ def test_the_demonstration_ends_well_and_stays_until_an_interrupt(monkeypatch):
 
     def interrupt() -> None:
         url = re.search(
-            r"Its page is at (http://127.0.0.1:\d+)/#/models/adult until", said.getvalue()
+            r"The dashboard is at (http://127.0.0.1:\d+)/#/models/adult until", said.getvalue()
         )
         assert url is not None and httpx.get(f"{url.group(1)}/models/adult").json()["seq"] == 32_561
         raise KeyboardInterrupt

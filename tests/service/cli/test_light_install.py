@@ -75,7 +75,8 @@ except BadInput as wrong:
     print(wrong)
 """
     assert (
-        light(program, str(path)).stdout == f"{path}: .zst needs a package: pip install zstandard\n"
+        light(program, str(path)).stdout
+        == f"{path}: .zst files need zstandard: pip install zstandard\n"
     )
 
 

@@ -108,14 +108,14 @@ def test_what_a_trimmed_journal_can_tell_is_said(serve, store):
     found = replayed(store, "--set", "rho=0.5")
     assert (found["from_seq"], found["samples"], found["seq"]) == (41, 20, 60)
     said = CliRunner().invoke(cli.app, ["replay", "m", "--store", store, "--set", "rho=0.5"]).output
-    assert "the journal is kept from seq 41 on: what came before is not learned" in said
+    assert "the journal starts at seq 41; earlier rows are not learned" in said
 
 
 def test_a_replay_of_no_record_says_so(serve, store):
     serve(store=store).put("/models/m", json=SPEC)
     for given in ((), ("--set", "rho=0.5")):
         done = CliRunner().invoke(cli.app, ["replay", "m", "--store", store, *given])
-        assert done.output.startswith("m at seq 0, without a record to learn\nsamples 0, ")
+        assert done.output.startswith("m at seq 0, without records\nsamples 0, ")
 
 
 def test_what_cannot_be_replayed_is_refused_with_the_reason(serve, store, tmp_path: Path):
@@ -130,7 +130,7 @@ def test_what_cannot_be_replayed_is_refused_with_the_reason(serve, store, tmp_pa
     assert "rho" in refused(store, "--set", "rho=-1")
     assert "beat" in refused(store, "--set", "window.beat=1")
     assert "got 2" in refused(store, "--set", "window.kind=exponential", "--set", "window.beta=2")
-    assert "features cannot be another one" in refused(store, "--set", "features.dim=6")
+    assert "features cannot change" in refused(store, "--set", "features.dim=6")
     missing = tmp_path / "missing.db"
     assert "there is no store" in refused(f"sqlite:///{missing}")
     assert not missing.exists()

@@ -22,11 +22,11 @@ from tests.service.codecs.test_formats import (
     HASHED,
     INDEXED,
     bits,
-    door_of,
     learn,
+    schema_of,
     stream_of,
 )
-from tests.service.codecs.test_line_formats import DOORS, labels_of, outcome
+from tests.service.codecs.test_line_formats import SCHEMAS, labels_of, outcome
 from tests.service.conftest import assert_problem
 
 floats = st.floats(allow_nan=True) | st.sampled_from([0.0, -0.0, 1.0, 1e100, 2e100, 0.1])
@@ -48,16 +48,16 @@ KINDS = [
 
 
 @st.composite
-def tables(draw, door):
+def tables(draw, schema):
     """A table of some columns, with few nulls."""
-    names = ["a", "city", "a", "1", "é"] if door.is_hashed else ["5", "1", "3"]
+    names = ["a", "city", "a", "1", "é"] if schema.is_hashed else ["5", "1", "3"]
     n = draw(st.integers(0, 6))
     columns = []
-    for name in draw(st.lists(st.sampled_from(names), max_size=4, unique=not door.is_hashed)):
-        values, kind = draw(st.sampled_from(KINDS if door.is_hashed else KINDS[:5]))
+    for name in draw(st.lists(st.sampled_from(names), max_size=4, unique=not schema.is_hashed)):
+        values, kind = draw(st.sampled_from(KINDS if schema.is_hashed else KINDS[:5]))
         columns.append((name, draw(cells(values, n)), kind))
-    labels = labels_of(door)
-    if door.class_names:
+    labels = labels_of(schema)
+    if schema.class_names:
         columns.append(("y", draw(cells(st.sampled_from([*labels, "x"]), n)), pa.string()))
     else:
         columns.append(
@@ -80,15 +80,15 @@ def cells(draw, values, n):
     return found
 
 
-@given(st.sampled_from(DOORS), st.data(), st.booleans())
+@given(st.sampled_from(SCHEMAS), st.data(), st.booleans())
 @examples(80)
-def test_tables_by_kernel_are_tables_row_by_row(door, data, labelled):
-    table = data.draw(tables(door))
+def test_tables_by_kernel_are_tables_row_by_row(schema, data, labelled):
+    table = data.draw(tables(schema))
     cut = data.draw(st.integers(0, table.num_rows))
     batches = [table.slice(0, cut), table.slice(cut)]
-    columns = columns_of(door, table.schema.names, labelled)
-    quick = arrow_rows.parse_quickly(pa, door, batches, columns, labelled)
-    slow = arrow_rows.parse_slowly(door, batches, columns, labelled)
+    columns = columns_of(schema, table.schema.names, labelled)
+    quick = arrow_rows.parse_quickly(pa, schema, batches, columns, labelled)
+    slow = arrow_rows.parse_slowly(schema, batches, columns, labelled)
     assert outcome(quick) == outcome(slow)
 
 
@@ -106,13 +106,13 @@ def test_damaged_streams_are_refused_or_rows(stream, data):
         damaged[data.draw(st.integers(0, len(stream) - 1))] = data.draw(st.integers(0, 255))
     body = bytes(damaged)[: data.draw(st.integers(0, len(stream)) | st.just(len(stream)))]
     for spec in (INDEXED, HASHED):
-        door = door_of(spec)
+        schema = schema_of(spec)
         try:
-            intake = parse_body(door, ARROW, body, labelled=True)
+            parsed = parse_body(schema, ARROW, body, labelled=True)
         except Problem as problem:
             assert problem.status in (400, 413, 415, 422)
         else:
-            assert len(as_batch([intake.rows])) == len(intake.places)
+            assert len(as_batch([parsed.rows])) == len(parsed.row_indices)
 
 
 def test_nulls_and_strange_numbers_are_bad_rows():
@@ -123,24 +123,24 @@ def test_nulls_and_strange_numbers_are_bad_rows():
             "y": [1, 1, 1, 0, 0],
         }
     )
-    intake = parse_body(door_of(HASHED), ARROW, stream_of(table), labelled=True)
-    assert list(intake.places) == [0]
-    told = [(error.index, error.pointer) for error in intake.errors]
+    parsed = parse_body(schema_of(HASHED), ARROW, stream_of(table), labelled=True)
+    assert list(parsed.row_indices) == [0]
+    told = [(error.index, error.pointer) for error in parsed.errors]
     assert told == [(1, "/x/a"), (2, "/x/a"), (3, "/x/b"), (4, "/x/b")]
-    assert "null" in intake.errors[0].reason and "nan" in intake.errors[1].reason
+    assert "null" in parsed.errors[0].reason and "nan" in parsed.errors[1].reason
 
 
 def test_rows_whose_shared_places_add_up_to_too_much_are_bad():
     """The names of the other rows are reported once."""
-    door = door_of(HASHED)
+    schema = schema_of(HASHED)
     table = pa.RecordBatch.from_arrays(
         [pa.array([1.0, 1e100, 2.0]), pa.array([1.0, 1e100, 2.0]), pa.array([1, 0, 1])],
         ["a", "a", "y"],
     )
-    intake = parse_body(door, ARROW, stream_of(pa.Table.from_batches([table])), labelled=True)
-    assert [(error.index, error.pointer) for error in intake.errors] == [(1, "/x")]
-    assert list(intake.places) == [0, 2] and [name for _, name in intake.names] == ["a"]
-    assert as_batch([intake.rows]).values.tolist() == [2.0, 4.0]
+    parsed = parse_body(schema, ARROW, stream_of(pa.Table.from_batches([table])), labelled=True)
+    assert [(error.index, error.pointer) for error in parsed.errors] == [(1, "/x")]
+    assert list(parsed.row_indices) == [0, 2] and [name for _, name in parsed.names] == ["a"]
+    assert as_batch([parsed.rows]).values.tolist() == [2.0, 4.0]
 
 
 def test_reading_a_table_does_not_import_pandas():
@@ -156,9 +156,9 @@ def test_reading_a_table_does_not_import_pandas():
     reads = (
         "import json, sys; from dualstream.solvers import resolve_spec;"
         "from dualstream.service.codecs import RowSchema, parse_body;"
-        "door = RowSchema(resolve_spec(json.loads(sys.argv[1])));"
-        "print(list(parse_body(door, sys.argv[2], sys.stdin.buffer.read(), labelled=True).places),"
-        " 'pandas' in sys.modules)"
+        "schema = RowSchema(resolve_spec(json.loads(sys.argv[1])));"
+        "parsed = parse_body(schema, sys.argv[2], sys.stdin.buffer.read(), labelled=True);"
+        "print(list(parsed.row_indices), 'pandas' in sys.modules)"
     )
     command = [sys.executable, "-c", reads, json.dumps(HASHED), ARROW]
     run = subprocess.run(command, input=stream_of(pa.table(columns)), capture_output=True)
@@ -169,11 +169,11 @@ def test_fewer_rows_than_none_are_refused():
     """The library takes any number for the rows of a table that has no columns."""
     table = pa.table({"a": [1.0] * 77}).select([])
     body, count = stream_of(table), (77).to_bytes(8, "little")
-    assert parse_body(door_of(INDEXED), ARROW, body, labelled=False).count == 77
+    assert parse_body(schema_of(INDEXED), ARROW, body, labelled=False).count == 77
     assert body.count(count) == 1
     forged = body.replace(count, b"\xff" * 8)
     with pytest.raises(Problem) as refused:
-        parse_body(door_of(INDEXED), ARROW, forged, labelled=False)
+        parse_body(schema_of(INDEXED), ARROW, forged, labelled=False)
     assert refused.value.status == 400
 
 
@@ -181,34 +181,34 @@ def test_labels_and_ids_that_are_not_asked_for_may_be_anything():
     """Not every value of Arrow has one in Python."""
     longest = pa.array([2**63 - 1] * 2).cast(pa.duration("s"))
     body = stream_of(pa.table({"1": [1.0, math.nan], "y": longest, "id": longest}))
-    intake = parse_body(door_of(INDEXED), ARROW, body, labelled=False)
-    assert list(intake.places) == [0] and [e.pointer for e in intake.errors] == ["/x/1"]
+    parsed = parse_body(schema_of(INDEXED), ARROW, body, labelled=False)
+    assert list(parsed.row_indices) == [0] and [e.pointer for e in parsed.errors] == ["/x/1"]
 
 
 def test_no_number_is_a_bad_row_wherever_it_stands():
     signalling = np.frombuffer(b"\x01\0\x80\x7f", np.float32)
     body = stream_of(pa.table({"1": signalling, "y": [1]}))
-    assert not parse_body(door_of(INDEXED), ARROW, body, labelled=True).places
+    assert not parse_body(schema_of(INDEXED), ARROW, body, labelled=True).row_indices
     for place in range(3):
         row = [1.0, 2.0, 3.0]
         row[place] = float("nan")
         columns = {str(j + 1): [1.0, x] for j, x in enumerate(row)} | {"y": [1, 1]}
         for more in ({}, {"id": ["a", "b"]}):
             body = stream_of(pa.table(columns | more))
-            intake = parse_body(door_of(INDEXED), ARROW, body, labelled=True)
-            assert [error.pointer for error in intake.errors] == [f"/x/{place + 1}"]
-            assert list(intake.places) == [0] and "nan" in intake.errors[0].reason
+            parsed = parse_body(schema_of(INDEXED), ARROW, body, labelled=True)
+            assert [error.pointer for error in parsed.errors] == [f"/x/{place + 1}"]
+            assert list(parsed.row_indices) == [0] and "nan" in parsed.errors[0].reason
 
 
 @pytest.mark.parametrize(
     ("spec", "columns", "reason"),
     [
-        (HASHED, {"a": [1.0]}, "no column is called y or label"),
-        (HASHED, {"a": [[1.0]], "y": [1]}, "cannot hold list"),
-        (INDEXED, {"1": ["x"], "y": [1]}, "cannot hold string"),
+        (HASHED, {"a": [1.0]}, "the label column is missing"),
+        (HASHED, {"a": [[1.0]], "y": [1]}, "has type list"),
+        (INDEXED, {"1": ["x"], "y": [1]}, "has type string"),
         (INDEXED, {"age": [1.0], "y": [1]}, "not an index"),
-        (INDEXED, {"1": [1.0], "y": [1], "weight": ["2"]}, "'weight' cannot hold"),
-        (HASHED, {"a": [None], "y": [1]}, "cannot hold null"),
+        (INDEXED, {"1": [1.0], "y": [1], "weight": ["2"]}, "'weight' has type"),
+        (HASHED, {"a": [None], "y": [1]}, "has type null"),
     ],
 )
 def test_columns_that_no_row_can_use_refuse_the_body(client, spec, columns, reason):
@@ -257,9 +257,9 @@ def test_a_table_of_numbers_is_a_batch_of_them():
     rng = np.random.default_rng(0)
     x = rng.standard_normal((700, 5)) * (rng.random((700, 5)) < 0.8)
     table = pa.table({str(j + 1): x[:, j] for j in (3, 0, 4, 1)} | {"y": x[:, 0] > 0})
-    intake = parse_body(door_of(INDEXED), ARROW, stream_of(table), labelled=True)
+    parsed = parse_body(schema_of(INDEXED), ARROW, stream_of(table), labelled=True)
     x[:, 2] = 0
-    expected = as_batch([intake.rows]).from_dense(x, np.where(x[:, 0] > 0, 1.0, -1.0))
-    assert as_batch([intake.rows]).values.tobytes() == expected.values.tobytes()
-    assert as_batch([intake.rows]).indices.tobytes() == expected.indices.tobytes()
-    assert bits(intake)["labels"] == expected.labels.tobytes()
+    expected = as_batch([parsed.rows]).from_dense(x, np.where(x[:, 0] > 0, 1.0, -1.0))
+    assert as_batch([parsed.rows]).values.tobytes() == expected.values.tobytes()
+    assert as_batch([parsed.rows]).indices.tobytes() == expected.indices.tobytes()
+    assert bits(parsed)["labels"] == expected.labels.tobytes()

@@ -23,7 +23,7 @@ from tests.service.codecs.test_formats import (
     NDJSON,
     VW,
     bits,
-    door_of,
+    schema_of,
     stream_of,
 )
 from tests.wire.test_chunking import cut
@@ -47,7 +47,7 @@ LINES = [NDJSON, CSV, VW, LIBSVM]
 
 def read(media: str, body: str | bytes, spec: dict = INDEXED):
     body = body.encode("utf-8", "surrogateescape") if isinstance(body, str) else body
-    return parse_body(door_of(spec), media, body, labelled=True)
+    return parse_body(schema_of(spec), media, body, labelled=True)
 
 
 def refused(media: str, body: str | bytes, spec: dict = INDEXED) -> tuple[int, str]:
@@ -61,7 +61,7 @@ def assert_one_bad(media: str, row: str, reason: str, spec: dict = INDEXED) -> N
     if media == JSON:
         alone = read(JSON, f'{{"samples": [{row}]}}', spec)
         beside = read(JSON, GOOD[JSON] % f"{row}, ", spec)
-        assert (len(beside.places), len(beside.errors)) == (2, 1)
+        assert (len(beside.row_indices), len(beside.errors)) == (2, 1)
     else:
         head = "1,3,2,y\n" if media == CSV else ""
         alone = read(media, head + row, spec)
@@ -69,16 +69,16 @@ def assert_one_bad(media: str, row: str, reason: str, spec: dict = INDEXED) -> N
         # Behind rows that a kernel reads, and before others.
         beside = read(media, head + ROWS[media] * many + row + "\n" + ROWS[media], spec)
         good = ROWS[media].count("\n")
-        assert len(beside.places) == (many + 1) * good
+        assert len(beside.row_indices) == (many + 1) * good
         assert [error.index for error in beside.errors] == [many * good]
-    assert (len(alone.places), len(alone.errors)) == (0, 1)
-    for intake in (alone, beside):
-        assert reason in intake.errors[0].reason, intake.errors[0]
+    assert (len(alone.row_indices), len(alone.errors)) == (0, 1)
+    for parsed in (alone, beside):
+        assert reason in parsed.errors[0].reason, parsed.errors[0]
 
 
 def same_rows(media: str, body: str | bytes, other: str | bytes, spec: dict = INDEXED) -> None:
     one, two = read(media, body, spec), read(media, other, spec)
-    assert bits(one) == bits(two) and not one.errors and len(one.places) == 2
+    assert bits(one) == bits(two) and not one.errors and len(one.row_indices) == 2
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_a_truncated_body_without_lines_is_refused_whole():
     for body in (text[:at] for at in range(1, len(text))):
         assert refused(JSON, body)[0] == 400
     end = len(stream) - 8  # the mark of the end may be missing
-    assert len(read(ARROW, stream[:end]).places) == 2
+    assert len(read(ARROW, stream[:end]).row_indices) == 2
     for at in (1, 4, 7, 8, 100, end // 2, end - 1):
         assert refused(ARROW, stream[:at])[0] == 400
 
@@ -139,9 +139,9 @@ def test_a_million_columns_are_refused(media):
 def test_a_million_features_of_a_row_are_taken_where_they_have_room():
     values = [k % 7 + 1 for k in range(MILLION)]
     pairs = " ".join(f"{k + 1}:{x}" for k, x in enumerate(values))
-    assert_one_bad(LIBSVM, f"1 {pairs}", "at most 100000", WIDE)
-    door = RowSchema(resolve_spec(WIDE), RowLimits(MILLION, MILLION))
-    batch = as_batch([parse_body(door, LIBSVM, f"1 {pairs}".encode(), labelled=True).rows])
+    assert_one_bad(LIBSVM, f"1 {pairs}", "the limit is 100000", WIDE)
+    schema = RowSchema(resolve_spec(WIDE), RowLimits(MILLION, MILLION))
+    batch = as_batch([parse_body(schema, LIBSVM, f"1 {pairs}".encode(), labelled=True).rows])
     assert np.array_equal(batch.values, values) and np.array_equal(batch.indices, range(MILLION))
 
 
@@ -176,7 +176,7 @@ def test_an_index_of_more_digits_than_python_reads_is_above_the_width(media):
     assert_one_bad(media, row, "1024 characters" if media == VW else "above")
     assert refused(CSV, f"{index},y\n1,1\n")[0] == 422
     with pytest.raises(Problem, match="above"):
-        parse_query_row(door_of(INDEXED), f"{index}:1")
+        parse_query_row(schema_of(INDEXED), f"{index}:1")
 
 
 def test_columns_of_a_table_of_arrow_are_indices_too():
@@ -200,7 +200,7 @@ def test_a_column_name_of_a_megabyte_is_refused_with_the_table():
         assert status == 422 and "1024 characters" in detail and len(detail) < 1000
     assert_one_bad(CSV, f"{LONG},,,1", "1024 characters", HASHED)
     texts = read(ARROW, stream_of(pa.table({"a": [LONG, "b"], "y": [1, 0]})), HASHED)
-    assert texts.places == [1] and "1024 characters" in texts.errors[0].reason
+    assert texts.row_indices == [1] and "1024 characters" in texts.errors[0].reason
 
 
 @pytest.mark.parametrize(
@@ -269,13 +269,13 @@ def test_a_number_that_no_float_holds_is_refused_with_its_row(media):
         assert_one_bad(JSON, '{"x": [1, 2, 3, 4, 1e999], "y": 1}', "out of range")
         assert_one_bad(JSON, '{"x": {"1": 1}, "y": 1e999}', "out of range")
         columns = read(JSON, '{"x": [[1, 2, 3, 4, 5], [1, 1e999, 3, 4, 5]], "y": [1, 0]}')
-        assert columns.places == [0] and columns.errors[0].pointer == "/x/1/1"
+        assert columns.row_indices == [0] and columns.errors[0].pointer == "/x/1/1"
 
 
 def test_what_is_no_finite_number_in_a_table_is_refused_with_its_row():
     for wrong in (float("nan"), float("inf"), -float("inf")):
-        intake = read(ARROW, stream_of(pa.table({"1": [1.0, wrong], "y": [1, 0]})))
-        assert intake.places == [0] and [error.index for error in intake.errors] == [1]
+        parsed = read(ARROW, stream_of(pa.table({"1": [1.0, wrong], "y": [1, 0]})))
+        assert parsed.row_indices == [0] and [error.index for error in parsed.errors] == [1]
 
 
 def test_an_index_that_stands_twice_is_refused_and_a_name_summed():
@@ -321,6 +321,6 @@ def test_line_ends_of_windows_and_a_missing_last_one_change_nothing(media):
     head = "1,3,2,y\n" if media == CSV else ""
     expected = bits(read(media, head + many))
     for body in (many.replace("\n", "\r\n"), many.removesuffix("\n")):
-        intake = read(media, head + body)
-        assert bits(intake) == expected and not intake.errors
+        parsed = read(media, head + body)
+        assert bits(parsed) == expected and not parsed.errors
     same_rows(JSON, (GOOD[JSON] % "").replace(", ", ",\r\n") + "\r\n", GOOD[JSON] % "")

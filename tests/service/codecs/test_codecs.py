@@ -1,4 +1,4 @@
-"""Whatever the bytes are, the door answers with rows or with a refusal, and never guesses."""
+"""Whatever the bytes are, the schema answers with rows or with a refusal, and never guesses."""
 
 import json
 
@@ -12,7 +12,7 @@ from dualstream.wire.problems import Problem
 from tests.fuzzing import examples
 
 DIM = 4
-DOOR = RowSchema(
+SCHEMA = RowSchema(
     resolve_spec({"algorithm": "dual_ascent", "features": {"kind": "indexed", "dim": DIM}})
 )
 MANY = examples(400)
@@ -37,22 +37,22 @@ bodies = st.one_of(
 )
 
 
-def parsed(body: bytes, media: str, labelled: bool = True):
-    """The intake, checked for what must hold of any; None for a refusal of the whole body."""
+def parse(body: bytes, media: str, labelled: bool = True):
+    """The parsed, checked for what must hold of any; None for a refusal of the whole body."""
     try:
-        intake = parse_body(DOOR, media, body, labelled=labelled)
+        parsed = parse_body(SCHEMA, media, body, labelled=labelled)
     except Problem as problem:
         assert problem.status in (400, 422), problem
         return None
-    places = sorted([*intake.places, *(error.index for error in intake.errors)])
-    assert places == list(range(intake.count))
-    batch = as_batch([intake.rows])
-    assert len(batch) == len(intake.places) and batch.dim == DIM
-    # Has every rule of it checked: the rows of a door become batches without.
+    places = sorted([*parsed.row_indices, *(error.index for error in parsed.errors)])
+    assert places == list(range(parsed.count))
+    batch = as_batch([parsed.rows])
+    assert len(batch) == len(parsed.row_indices) and batch.dim == DIM
+    # Has every rule of it checked: the rows of a schema become batches without.
     Batch(batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, DIM)
     if labelled:
         assert set(batch.labels.tolist()) <= {-1.0, 1.0}
-    return intake
+    return parsed
 
 
 def test_a_row_that_waited_in_the_store_is_checked_as_it_becomes_a_batch():
@@ -64,23 +64,23 @@ def test_a_row_that_waited_in_the_store_is_checked_as_it_becomes_a_batch():
 @given(bodies, st.booleans())
 @MANY
 def test_any_json_is_rows_or_a_refusal(body, labelled):
-    parsed(json.dumps(body).encode(), "application/json", labelled)
+    parse(json.dumps(body).encode(), "application/json", labelled)
 
 
 @given(st.binary(max_size=60) | st.text(' {}[]",:x1y0.5e-+\\ samples', max_size=60).map(str.encode))
 @MANY
 def test_any_bytes_are_rows_or_a_refusal(body):
     for media in ("application/json", "text/x-libsvm"):
-        parsed(body, media)
+        parse(body, media)
 
 
 @given(st.text(" \n\t\r:#+-.eE0123459xnaif", max_size=80))
 @MANY
 def test_any_libsvm_text_is_rows_or_bad_lines(text):
-    intake = parsed(text.encode(), "text/x-libsvm")
+    parsed = parse(text.encode(), "text/x-libsvm")
     lines = [line.split("#")[0].strip() for line in text.replace("\r", " ").split("\n")]
-    assert intake.count == sum(1 for line in lines if line)
-    for error in intake.errors:
+    assert parsed.count == sum(1 for line in lines if line)
+    for error in parsed.errors:
         assert 1 <= error.line <= len(lines) and lines[error.line - 1]
 
 
@@ -104,10 +104,12 @@ def test_good_rows_come_in_to_the_bit_in_every_form(rows):
     text = "\n".join(
         " ".join([str(int(y)), *(f"{j + 1}:{v!r}" for j, v in enumerate(x))]) for x, y in rows
     )
-    intakes = [parsed(json.dumps(b).encode(), "application/json") for b in (dense, columns, named)]
-    intakes.append(parsed(text.encode(), "text/x-libsvm"))
-    for intake in intakes:
-        batch = as_batch([intake.rows])
+    parsed_bodies = [
+        parse(json.dumps(b).encode(), "application/json") for b in (dense, columns, named)
+    ]
+    parsed_bodies.append(parse(text.encode(), "text/x-libsvm"))
+    for parsed in parsed_bodies:
+        batch = as_batch([parsed.rows])
         for name in ("indptr", "indices", "values", "labels", "weights"):
             assert getattr(batch, name).tobytes() == getattr(expected, name).tobytes(), name
 
@@ -115,7 +117,7 @@ def test_good_rows_come_in_to_the_bit_in_every_form(rows):
 def test_pieces_join_to_the_batch_of_their_rows():
     rows = [[0, 1, 0, 2.5], [0, 0, 0, 0], [1, 1, 1, 1], [0, 0, 3, 0]]
     body = [json.dumps({"x": x, "y": 1, "weight": k}).encode() for k, x in enumerate(rows)]
-    pieces = [parsed(b, "application/json").rows for b in body]
+    pieces = [parse(b, "application/json").rows for b in body]
     whole = Batch.from_dense(rows, np.ones(4), np.arange(4.0))
     arrays = [as_batch([piece]) for piece in pieces]
     for joined in (as_batch(pieces), as_batch(arrays), as_batch([pieces[0], *arrays[1:]])):

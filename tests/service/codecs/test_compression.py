@@ -14,7 +14,7 @@ from hypothesis import given, strategies as st
 from dualstream.service.api import request_body
 from dualstream.service.api.http import Head
 from dualstream.service.codecs.decompress import Inflating
-from dualstream.service.transport.body_memory import Bodies, over
+from dualstream.service.transport.body_memory import BodyMemory, over
 from dualstream.wire.problems import Problem
 from tests.fuzzing import examples
 from tests.service.conftest import SPEC, assert_problem
@@ -156,24 +156,24 @@ def test_little_comes_out_of_a_bomb_at_a_time_and_of_one_body_after_another(enco
     monkeypatch.setattr(Inflating, "pieces", watched)
     monkeypatch.setattr(request_body, "_step", counted)
     head = Head(content_encoding=encoding)
-    bodies = Bodies(2**40, time.monotonic)
+    bodies = BodyMemory(2**40, time.monotonic)
 
     async def refused() -> None:
         async def receive():
             return {"type": "http.request", "body": given_, "more_body": False}
 
         scope: dict = {}
-        bodies.may_be_held_for(scope)
-        with pytest.raises(Problem, match="inflates to more"):
+        bodies.track(scope)
+        with pytest.raises(Problem, match="when decompressed"):
             await request_body.read_body(receive, head, 16 * LIMIT, scope)
-        assert bodies.held <= 4 * 17 * LIMIT
+        assert bodies.used <= 4 * 17 * LIMIT
         over(scope)
 
     async def all_at_once() -> None:
         await asyncio.gather(*(refused() for _ in range(4)))
 
     asyncio.run(all_at_once())
-    assert bodies.held == 0
+    assert bodies.used == 0
     assert max(sizes) <= LIMIT and max(size for _, size in steps) < 2 * LIMIT
     assert {number for number, _ in steps} == {1}, "one body after the other"
 

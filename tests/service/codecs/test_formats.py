@@ -18,15 +18,15 @@ INDEXED = {"algorithm": "dual_ascent", "features": {"kind": "indexed", "dim": 5}
 HASHED = {"algorithm": "dual_ascent", "features": {"kind": "hashed", "bits": 10}}
 
 
-def door_of(spec: dict) -> RowSchema:
+def schema_of(spec: dict) -> RowSchema:
     return RowSchema(resolve_spec(spec))
 
 
-def bits(intake) -> dict:
+def bits(parsed) -> dict:
     """All that a model sees of the rows, and of the names that ride along."""
-    batch = as_batch([intake.rows])
+    batch = as_batch([parsed.rows])
     names = FeatureNames()
-    names.keep(intake.names)
+    names.keep(parsed.names)
     told = {name: column.tobytes() for name, column in names.state().items()}
     columns = ("indptr", "indices", "values", "labels", "weights")
     return told | {name: getattr(batch, name).tobytes() for name in columns} | {"c": batch.classes}
@@ -42,10 +42,10 @@ def learn(client, body: str | bytes, media: str, path: str = "/models/m/learn"):
 def test_line_ends_and_marks_are_no_part_of_rows(ending, last, mark):
     lines = ['{"x": {"1": 1}, "y": 1}', "", '{"x": [0, 0, 1, 0, 2.5], "y": 0, "weight": 2}']
     body = mark + ending.join(lines) + last
-    intake = parse_body(door_of(INDEXED), NDJSON, body.encode(), labelled=True)
+    parsed = parse_body(schema_of(INDEXED), NDJSON, body.encode(), labelled=True)
     expected = {"samples": [json.loads(line) for line in lines if line]}
-    same = parse_body(door_of(INDEXED), None, json.dumps(expected).encode(), labelled=True)
-    assert intake.count == 2 and bits(intake) == bits(same)
+    same = parse_body(schema_of(INDEXED), None, json.dumps(expected).encode(), labelled=True)
+    assert parsed.count == 2 and bits(parsed) == bits(same)
 
 
 @pytest.mark.parametrize(
@@ -59,8 +59,8 @@ def test_line_ends_and_marks_are_no_part_of_rows(ending, last, mark):
         ('{"x": {"1": 1, "2": [1]}, "y": 1}', "/x/2", "array"),
         ('{"x": [1, 2], "y": 1}', "/x", "2 numbers"),
         ('{"x": {"1000000000": 1}, "y": 1}', "/x/1000000000", "above dim 5"),
-        ('{"x": {"1": 1, "1": 2}, "y": 1}', "", "'1' is there twice"),
-        ('{"x": {"1": 1}, "y": 1, "y": 0}', "", "'y' is there twice"),
+        ('{"x": {"1": 1, "1": 2}, "y": 1}', "", "'1' is used twice"),
+        ('{"x": {"1": 1}, "y": 1, "y": 0}', "", "'y' is used twice"),
         ('{"x": {"1": 1}}', "/y", "missing"),
         ('{"x": {"1": 1}, "y": 3}', "/y", "not a label"),
         ('{"samples": []}', "", "unknown field"),
@@ -76,18 +76,18 @@ def test_a_line_that_is_no_sample_is_refused_alone(line, pointer, reason):
     body = b"\n".join(
         [b'{"x": {"1": 1}, "y": 1}', b"", line.encode("latin-1"), b'{"x": {}, "y": 0}']
     )
-    intake = parse_body(door_of(INDEXED), NDJSON, body, labelled=True)
-    assert (list(intake.places), len(intake.errors)) == ([0, 2], 1)
-    bad = intake.errors[0]
+    parsed = parse_body(schema_of(INDEXED), NDJSON, body, labelled=True)
+    assert (list(parsed.row_indices), len(parsed.errors)) == ([0, 2], 1)
+    bad = parsed.errors[0]
     assert (bad.index, bad.line, bad.pointer) == (1, 3, pointer) and reason in bad.reason
 
 
 def test_names_that_stand_twice_are_summed_in_order_where_hashed():
     text = '{"x": {"a": 0.1, "x": 1, "a": 0.2, "c": "t", "a": 0.3, "c": "t"}, "y": 1}'
     summed = {"x": {"a": 0.1 + 0.2 + 0.3, "x": 1, "c=t": 2}, "y": 1}
-    expected = parse_body(door_of(HASHED), None, json.dumps(summed).encode(), labelled=True)
+    expected = parse_body(schema_of(HASHED), None, json.dumps(summed).encode(), labelled=True)
     for media, body in ((NDJSON, text), (None, text), (None, f'{{"samples": [{text}]}}')):
-        assert bits(parse_body(door_of(HASHED), media, body.encode(), labelled=True)) == bits(
+        assert bits(parse_body(schema_of(HASHED), media, body.encode(), labelled=True)) == bits(
             expected
         )
 
@@ -95,8 +95,8 @@ def test_names_that_stand_twice_are_summed_in_order_where_hashed():
 def test_what_sums_to_more_than_a_number_may_be_is_refused():
     body = b'{"x": {"a": 1e100, "b": 1, "a": 1e100}, "y": 1}'
     for media in (NDJSON, None):
-        intake = parse_body(door_of(HASHED), media, body, labelled=True)
-        assert "add up" in intake.errors[0].reason and not intake.places
+        parsed = parse_body(schema_of(HASHED), media, body, labelled=True)
+        assert "add up" in parsed.errors[0].reason and not parsed.row_indices
 
 
 def test_bad_lines_come_back_beside_what_was_learned(client):
@@ -213,9 +213,9 @@ def test_the_same_rows_have_the_same_bits_in_every_format(client, spec, rows):
     found, states = {}, {}
     for number, (media, text) in enumerate(written.items()):
         body = text if isinstance(text, bytes) else text.encode()
-        intake = parse_body(door_of(spec), media, body, labelled=True)
-        assert not intake.errors, (media, intake.errors)
-        found[media] = bits(intake)
+        parsed = parse_body(schema_of(spec), media, body, labelled=True)
+        assert not parsed.errors, (media, parsed.errors)
+        found[media] = bits(parsed)
         model = f"/models/m{number}"
         client.put(model, json=spec)
         told = learn(client, body, media, f"{model}/learn?scores=true").json()
@@ -236,8 +236,8 @@ def test_the_same_rows_have_the_same_bits_in_every_format(client, spec, rows):
 
 def errors_of(spec, media: str, body: str | bytes) -> list[tuple]:
     body = body.encode() if isinstance(body, str) else body
-    intake = parse_body(door_of(spec), media, body, labelled=True)
-    return [(error.index, error.line, error.pointer, error.reason) for error in intake.errors]
+    parsed = parse_body(schema_of(spec), media, body, labelled=True)
+    return [(error.index, error.line, error.pointer, error.reason) for error in parsed.errors]
 
 
 def test_csv_holds_quotes_line_ends_and_empty_fields():
@@ -249,11 +249,11 @@ def test_csv_holds_quotes_line_ends_and_empty_fields():
         {"x": {"age": 7}, "y": 0},
         {"x": {"city": 'tr"ue', 'a "b"': True}, "y": True},
     ]
-    intake = parse_body(door_of(HASHED), CSV, body.encode(), labelled=True)
+    parsed = parse_body(schema_of(HASHED), CSV, body.encode(), labelled=True)
     expected = parse_body(
-        door_of(HASHED), None, json.dumps({"samples": rows}).encode(), labelled=True
+        schema_of(HASHED), None, json.dumps({"samples": rows}).encode(), labelled=True
     )
-    assert not intake.errors and bits(intake) == bits(expected)
+    assert not parsed.errors and bits(parsed) == bits(expected)
 
 
 def test_bad_records_of_csv_are_named():
@@ -273,9 +273,9 @@ def test_bad_records_of_csv_are_named():
             ("", "1 fields"),
             ("", "3 fields"),
             ("/y", "missing"),
-            ("", "behind its quote"),
+            ("", "after the closing quote"),
             ("/y", "'maybe'"),
-            ("", "no end"),
+            ("", "is not closed"),
         ],
         strict=True,
     ):
@@ -290,14 +290,14 @@ def test_bad_records_of_csv_are_named():
 @pytest.mark.parametrize(
     ("spec", "header", "reason"),
     [
-        (HASHED, "a,b", "no column is called y or label"),
-        (HASHED, "a,y,label", "mean the same"),
+        (HASHED, "a,b", "the label column is missing"),
+        (HASHED, "a,y,label", "have the same role"),
         (HASHED, "n" * (LONGEST_NAME + 1) + ",y", "at most 1024 characters"),
         (HASHED, ",".join(map(str, range(70_000))) + ",y", "70001 columns"),
-        (HASHED, '"a,y', "no end"),
+        (HASHED, '"a,y', "is not closed"),
         (INDEXED, "age,y", "not an index"),
         (INDEXED, "6,y", "above dim 5"),
-        (INDEXED, "1,2,2,y", "index 2 is the name of two columns"),
+        (INDEXED, "1,2,2,y", "two columns have the index 2"),
     ],
 )
 def test_a_header_that_no_row_can_use_refuses_the_body(client, spec, header, reason):
@@ -319,11 +319,11 @@ def test_lines_of_vowpal_wabbit_are_rows_by_name():
         {"x": {"ns^b": 2.0 + 4.0 + 1.0}, "y": -1},
         {"x": {"a": 3}, "y": 1},
     ]
-    intake = parse_body(door_of(HASHED), VW, body.encode(), labelled=True)
+    parsed = parse_body(schema_of(HASHED), VW, body.encode(), labelled=True)
     expected = parse_body(
-        door_of(HASHED), None, json.dumps({"samples": rows}).encode(), labelled=True
+        schema_of(HASHED), None, json.dumps({"samples": rows}).encode(), labelled=True
     )
-    assert not intake.errors and bits(intake) == bits(expected)
+    assert not parsed.errors and bits(parsed) == bits(expected)
 
 
 @pytest.mark.parametrize(
@@ -339,7 +339,7 @@ def test_lines_of_vowpal_wabbit_are_rows_by_name():
         ("1 | a:nan", "/x/a", "not a number"),
         ("1 |ns a:1e200", "/x/ns^a", "1e100"),
         ("1 | :1", "/x", "no name"),
-        ("1 |:2 a", "", "no scale"),
+        ("1 |:2 a", "", "needs a name"),
         ("1 | " + "n" * (LONGEST_NAME + 1), "/x/" + "n" * 50, "at most"),
         ("1 | \xff", "", "UTF-8"),
         ("1 | a\0b", "", "control"),

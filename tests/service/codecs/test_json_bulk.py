@@ -14,7 +14,7 @@ from dualstream.wire.problems import Problem
 from tests.fuzzing import examples
 from tests.service.codecs.test_formats import HASHED, INDEXED, bits
 from tests.service.codecs.test_line_formats import (
-    DOORS,
+    SCHEMAS,
     encoded,
     flags,
     good_names,
@@ -22,7 +22,7 @@ from tests.service.codecs.test_line_formats import (
     good_samples,
     hashed_names,
     labels_of,
-    many_doors,
+    many_schemas,
     quoted,
     strange_samples,
     values,
@@ -33,23 +33,23 @@ MANY = examples(120)
 spaces = st.sampled_from(["", "", "", " ", "\n", "\r\n\t "])
 
 
-def outcome(parse, door: RowSchema, body: bytes, labelled: bool):
+def outcome(parse, schema: RowSchema, body: bytes, labelled: bool):
     try:
-        intake = parse(door, body, labelled)
+        parsed = parse(schema, body, labelled)
     except Problem as problem:
         return problem.status, problem.body("/")
-    if intake is None:
+    if parsed is None:
         return None
-    errors = [(e.index, e.line, e.pointer, e.reason) for e in intake.errors]
+    errors = [(e.index, e.line, e.pointer, e.reason) for e in parsed.errors]
     # A pointer to ids is asked for where a sample is known, and rows with ids are left to others.
-    return bits(intake), list(intake.places), errors, intake.single
+    return bits(parsed), list(parsed.row_indices), errors, parsed.single
 
 
-def assert_same(door: RowSchema, body: bytes, labelled: bool = True) -> None:
-    quick = outcome(parse_quickly, door, body, labelled)
+def assert_same(schema: RowSchema, body: bytes, labelled: bool = True) -> None:
+    quick = outcome(parse_quickly, schema, body, labelled)
     event(f"read quickly: {quick is not None}")
     if quick is not None:
-        assert quick == outcome(parse_exactly, door, body, labelled)
+        assert quick == outcome(parse_exactly, schema, body, labelled)
 
 
 def spoiled(draw, text: str) -> str:
@@ -64,8 +64,8 @@ def spoiled(draw, text: str) -> str:
 
 
 @st.composite
-def lists_of_samples(draw, door):
-    some = good_samples(door)
+def lists_of_samples(draw, schema):
+    some = good_samples(schema)
     if draw(st.integers(0, 3)) == 0:
         some = some | strange_samples()
     samples = draw(st.lists(some, min_size=1, max_size=6))
@@ -77,16 +77,16 @@ def lists_of_samples(draw, door):
 
 
 @st.composite
-def columns(draw, door):
-    keys = hashed_names if door.is_hashed else good_names
-    what = good_numbers | (quoted if door.is_hashed else st.nothing())
+def columns(draw, schema):
+    keys = hashed_names if schema.is_hashed else good_names
+    what = good_numbers | (quoted if schema.is_hashed else st.nothing())
     objects = st.lists(st.tuples(keys, what), max_size=4, unique_by=lambda pair: pair[0]).map(
         lambda pairs: "{" + ",".join(f"{json.dumps(k)}: {v}" for k, v in pairs) + "}"
     )
     lists = st.lists(st.integers(-3, 3), min_size=5, max_size=5).map(json.dumps)
-    x = objects if door.is_hashed else objects | lists
-    label = st.sampled_from(labels_of(door))
-    label = label.map(lambda y: json.dumps(y, ensure_ascii=False)) if door.class_names else label
+    x = objects if schema.is_hashed else objects | lists
+    label = st.sampled_from(labels_of(schema))
+    label = label.map(lambda y: json.dumps(y, ensure_ascii=False)) if schema.class_names else label
     cells = {
         "x": x,
         "y": label,
@@ -108,25 +108,25 @@ def columns(draw, door):
     return spoiled(draw, f"{space}{{{','.join(fields)}}}{space}")
 
 
-@given(many_doors, st.data(), flags)
+@given(many_schemas, st.data(), flags)
 @MANY
-def test_lists_of_samples_by_kernel_are_those_of_the_typed_decoder(door, data, labelled):
-    assert_same(door, encoded(data.draw(lists_of_samples(door))), labelled)
+def test_lists_of_samples_by_kernel_are_those_of_the_typed_decoder(schema, data, labelled):
+    assert_same(schema, encoded(data.draw(lists_of_samples(schema))), labelled)
 
 
-@given(many_doors, st.data(), flags)
+@given(many_schemas, st.data(), flags)
 @MANY
-def test_columns_by_kernel_are_those_of_the_typed_decoder(door, data, labelled):
-    assert_same(door, encoded(data.draw(columns(door))), labelled)
+def test_columns_by_kernel_are_those_of_the_typed_decoder(schema, data, labelled):
+    assert_same(schema, encoded(data.draw(columns(schema))), labelled)
 
 
 OPENINGS = st.sampled_from(['{"samples":[{"x":{"a":', '{"samples":[{', '{"x":[{', '{"y":[1],"x":['])
 
 
-@given(many_doors, OPENINGS, st.text('{}[]",:xy1.0e-\\ \n', max_size=40), flags)
+@given(many_schemas, OPENINGS, st.text('{}[]",:xy1.0e-\\ \n', max_size=40), flags)
 @MANY
-def test_any_text_as_json_of_many_rows(door, opening, text, labelled):
-    assert_same(door, (opening + text).encode(), labelled)
+def test_any_text_as_json_of_many_rows(schema, opening, text, labelled):
+    assert_same(schema, (opening + text).encode(), labelled)
 
 
 SAMPLES = [{"x": {"1": k, "3": k / 7}, "y": k % 2, "weight": 1 + k % 3} for k in range(100)]
@@ -137,20 +137,20 @@ AS_COLUMNS = {name: [sample[name] for sample in SAMPLES] for name in ("weight", 
 @pytest.mark.parametrize("indent", [None, 2])
 @pytest.mark.parametrize("spec", [INDEXED, HASHED])
 def test_usual_bodies_are_read_by_a_kernel(content, indent, spec):
-    door, body = RowSchema(resolve_spec(spec)), json.dumps(content, indent=indent).encode()
-    found = outcome(parse_quickly, door, body, True)
-    assert found is not None and found == outcome(parse_exactly, door, body, True)
-    assert outcome(parse_json, door, body, True) == found
+    schema, body = RowSchema(resolve_spec(spec)), json.dumps(content, indent=indent).encode()
+    found = outcome(parse_quickly, schema, body, True)
+    assert found is not None and found == outcome(parse_exactly, schema, body, True)
+    assert outcome(parse_json, schema, body, True) == found
 
 
 def test_a_few_unusual_rows_are_read_on_their_own():
     """An escape, a number of many digits, labels not met before, a row that the model refuses."""
     odd = '{"x":{"\\u0031":1,"2":1.2345678901234567e-17},"y":1},{"x":{"9":1},"y":0},'
     body = json.dumps({"samples": SAMPLES}).replace("[", "[" + odd, 1).encode()
-    for door in (DOORS[0], DOORS[1]):
-        found = outcome(parse_quickly, door, body, True)
-        assert found is not None and found == outcome(parse_exactly, door, body, True)
-    assert [e.pointer for e in parse_quickly(DOORS[0], body, True).errors] == ["/samples/1/x/9"]
+    for schema in (SCHEMAS[0], SCHEMAS[1]):
+        found = outcome(parse_quickly, schema, body, True)
+        assert found is not None and found == outcome(parse_exactly, schema, body, True)
+    assert [e.pointer for e in parse_quickly(SCHEMAS[0], body, True).errors] == ["/samples/1/x/9"]
     columns = {
         "y": [2**50 + k % 2 for k in range(5)],
         "x": [[1.5e-30, 0, 0, 0, k] for k in range(5)],
@@ -164,8 +164,8 @@ def test_a_few_unusual_rows_are_read_on_their_own():
 @pytest.mark.skipif(DISABLED, reason="too slow without a compiler")
 def test_a_body_of_unusual_rows_is_left_to_the_typed_decoder():
     body = json.dumps({"samples": [{"x": {"1": 1.5e-30}, "y": 1}] * 100}).encode()
-    assert parse_quickly(DOORS[0], body, True) is None
-    assert parse_json(DOORS[0], body, True).count == 100
+    assert parse_quickly(SCHEMAS[0], body, True) is None
+    assert parse_json(SCHEMAS[0], body, True).count == 100
     # A string with no end: looked for once.
     body = b'{"samples":[' + b'{"x":{"1":"' + b'\\"' * 1_000_000
-    assert parse_quickly(DOORS[1], body, True) is None
+    assert parse_quickly(SCHEMAS[1], body, True) is None

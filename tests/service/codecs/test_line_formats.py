@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, strategies as st
 
 from dualstream.service.codecs import RowSchema, as_batch, csv as csv_rows, ndjson, vw
-from dualstream.service.codecs.record_reader import parse_quickly, parse_slowly, with_last_end
+from dualstream.service.codecs.record_reader import ensure_line_feed, parse_quickly, parse_slowly
 from dualstream.service.codecs.row_schema import LONGEST_NAME
 from dualstream.solvers import hash_names, resolve_spec
 from dualstream.solvers.jit import DISABLED
@@ -25,7 +25,7 @@ SPECS = [
     INDEXED | {"task": "multiclass", "loss": "hinge"},
     {"algorithm": "dual_ascent", "features": {"kind": "hashed", "bits": 2}},
 ]
-DOORS = [RowSchema(resolve_spec(spec)) for spec in SPECS]
+SCHEMAS = [RowSchema(resolve_spec(spec)) for spec in SPECS]
 MANY = examples(80)
 
 numbers = st.one_of(
@@ -55,11 +55,11 @@ def objects(draw, keys, what, most):
     return "{" + f",{space}".join(f"{space}{k}{space}:{space}{v}{space}" for k, v in pairs) + "}"
 
 
-def labels_of(door: RowSchema) -> list[str]:
+def labels_of(schema: RowSchema) -> list[str]:
     """Texts that the model takes as labels."""
-    if door.class_names:
-        return list(door.class_names)
-    return ["1", "-2.5", "3e2", "0"] if door.task == "regression" else ["1", "0", "-1"]
+    if schema.class_names:
+        return list(schema.class_names)
+    return ["1", "-2.5", "3e2", "0"] if schema.task == "regression" else ["1", "0", "-1"]
 
 
 good_numbers = st.floats(-1e6, 1e6).map(repr) | st.integers(-9, 9).map(str) | st.just("0.1")
@@ -68,16 +68,16 @@ hashed_names = st.sampled_from(["a", "city", "é", "a=b", "", "n" * 30]) | good_
 
 
 @st.composite
-def good_samples(draw, door):
+def good_samples(draw, schema):
     """A sample that most models take."""
-    keys = hashed_names if door.is_hashed else good_names
+    keys = hashed_names if schema.is_hashed else good_names
     what = good_numbers | st.sampled_from(["true", "false"])
-    what = what | quoted if door.is_hashed else what
+    what = what | quoted if schema.is_hashed else what
     pairs = draw(st.lists(st.tuples(keys, what), max_size=5, unique_by=lambda pair: pair[0]))
     space = draw(spaces)
     x = f",{space}".join(f"{space}{json.dumps(k)}{space}:{space}{v}" for k, v in pairs)
-    y = draw(st.sampled_from(labels_of(door)))
-    y = json.dumps(y, ensure_ascii=False) if door.class_names else y
+    y = draw(st.sampled_from(labels_of(schema)))
+    y = json.dumps(y, ensure_ascii=False) if schema.class_names else y
     weight = draw(st.sampled_from(["", "", f',"weight":{space}2', ',"weight": 0.25']))
     return f'{space}{{{space}"x":{space}{{{x}}},{space}"y"{space}:{y}{weight}{space}}}{space}'
 
@@ -105,8 +105,8 @@ def strange_samples(draw):
 
 
 @st.composite
-def json_lines(draw, door):
-    line = draw(st.one_of(good_samples(door), good_samples(door), strange_samples(), spaces))
+def json_lines(draw, schema):
+    line = draw(st.one_of(good_samples(schema), good_samples(schema), strange_samples(), spaces))
     if draw(st.integers(0, 9)) == 0:
         at = draw(st.integers(0, len(line)))
         put = draw(st.sampled_from(['"', ",", "}", "\\", "\x00", ":", " ", "\udcff"]))
@@ -114,32 +114,32 @@ def json_lines(draw, door):
     return line
 
 
-def outcome(intake) -> tuple:
-    errors = [(e.index, e.line, e.pointer, e.reason) for e in intake.errors]
-    return bits(intake), list(intake.places), errors
+def outcome(parsed) -> tuple:
+    errors = [(e.index, e.line, e.pointer, e.reason) for e in parsed.errors]
+    return bits(parsed), list(parsed.row_indices), errors
 
 
-def ndjson_reader(door: RowSchema, body: bytes, labelled: bool):
-    return ndjson.SampleReader(door, body, labelled), ndjson.read_usual
+def ndjson_reader(schema: RowSchema, body: bytes, labelled: bool):
+    return ndjson.SampleReader(schema, body, labelled), ndjson.run_kernel
 
 
-def vw_reader(door: RowSchema, body: bytes, labelled: bool):
-    return vw.ExampleReader(door, body, labelled, tag_is_id=False), vw.read_usual
+def vw_reader(schema: RowSchema, body: bytes, labelled: bool):
+    return vw.ExampleReader(schema, body, labelled, tag_is_id=False), vw.run_kernel
 
 
-def csv_reader(door: RowSchema, body: bytes, labelled: bool):
-    reader = csv_rows.RecordReader(door, with_last_end(body), labelled)
+def csv_reader(schema: RowSchema, body: bytes, labelled: bool):
+    reader = csv_rows.RecordReader(schema, ensure_line_feed(body), labelled)
     return reader, reader.kernel()
 
 
-def quick_intake(make, door: RowSchema, body: bytes, labelled: bool = True):
-    reader, kernel = make(door, body, labelled)
-    return parse_quickly(door, labelled, reader, kernel, reader.most_entries())
+def quickly_parsed(make, schema: RowSchema, body: bytes, labelled: bool = True):
+    reader, kernel = make(schema, body, labelled)
+    return parse_quickly(schema, labelled, reader, kernel, reader.max_entries())
 
 
-def assert_same(make, door: RowSchema, body: bytes, labelled: bool = True) -> None:
-    quick = quick_intake(make, door, body, labelled)
-    slow = parse_slowly(door, labelled, make(door, body, labelled)[0])
+def assert_same(make, schema: RowSchema, body: bytes, labelled: bool = True) -> None:
+    quick = quickly_parsed(make, schema, body, labelled)
+    slow = parse_slowly(schema, labelled, make(schema, body, labelled)[0])
     if quick is None:
         assert slow.rows.ids
     else:
@@ -150,24 +150,24 @@ def encoded(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-many_doors = st.sampled_from(DOORS)
+many_schemas = st.sampled_from(SCHEMAS)
 
 
-@given(many_doors, st.data(), flags, flags)
+@given(many_schemas, st.data(), flags, flags)
 @MANY
-def test_ndjson_by_kernel_is_ndjson_line_by_line(door, data, labelled, has_end):
-    lines = data.draw(st.lists(json_lines(door), max_size=6))
+def test_ndjson_by_kernel_is_ndjson_line_by_line(schema, data, labelled, has_end):
+    lines = data.draw(st.lists(json_lines(schema), max_size=6))
     body = encoded("\n".join(lines) + "\n" * has_end)
-    assert_same(ndjson_reader, door, body, labelled)
+    assert_same(ndjson_reader, schema, body, labelled)
 
 
 @given(
-    many_doors,
+    many_schemas,
     st.binary(max_size=40) | st.text('{}[]",:xy1.0e-\\ \n', max_size=40).map(str.encode),
 )
 @MANY
-def test_any_bytes_as_ndjson(door, body):
-    assert_same(ndjson_reader, door, body)
+def test_any_bytes_as_ndjson(schema, body):
+    assert_same(ndjson_reader, schema, body)
 
 
 @pytest.mark.parametrize(
@@ -195,14 +195,16 @@ in_quotes = plain.map(lambda text: '"' + text.replace('"', '""') + '"')
 
 
 @st.composite
-def tables(draw, door):
+def tables(draw, schema):
     """CSV of some columns; most records have as many fields, most of them good ones."""
-    some = ["a", "city", "é", "a=b", "true", "a", "n" * 400] if door.is_hashed else ["1", "2", "5"]
-    header = draw(st.lists(st.sampled_from(some), max_size=4, unique=not door.is_hashed))
+    some = (
+        ["a", "city", "é", "a=b", "true", "a", "n" * 400] if schema.is_hashed else ["1", "2", "5"]
+    )
+    header = draw(st.lists(st.sampled_from(some), max_size=4, unique=not schema.is_hashed))
     extras = [["y"], ["label", "weight"], ["y", "weight"], ["y"], ["weight", "y", "id"]]
     header = draw(st.permutations([*header, *draw(st.sampled_from(extras))]))
-    good = good_numbers | st.sampled_from(looks) if door.is_hashed else good_numbers
-    usual = {"y": st.sampled_from(labels_of(door)), "weight": st.sampled_from(["2", "", "0.5"])}
+    good = good_numbers | st.sampled_from(looks) if schema.is_hashed else good_numbers
+    usual = {"y": st.sampled_from(labels_of(schema)), "weight": st.sampled_from(["2", "", "0.5"])}
     usual |= {"label": usual["y"], "id": st.sampled_from(["", "", "a", "7"])}
     records = [",".join(header)]
     for _ in range(draw(st.integers(0, 5))):
@@ -217,20 +219,20 @@ def tables(draw, door):
     return draw(st.sampled_from(["\n", "\r\n"])).join(records) + draw(st.sampled_from(["", "\n"]))
 
 
-@given(many_doors, st.data(), flags)
+@given(many_schemas, st.data(), flags)
 @MANY
-def test_csv_by_kernel_is_csv_record_by_record(door, data, labelled):
-    body = encoded(data.draw(tables(door)))
+def test_csv_by_kernel_is_csv_record_by_record(schema, data, labelled):
+    body = encoded(data.draw(tables(schema)))
     # Where ids are read, no kernel is asked.
-    assume(not labelled or csv_reader(door, body, labelled)[0].columns.id is None)
-    assert_same(csv_reader, door, body, labelled)
+    assume(not labelled or csv_reader(schema, body, labelled)[0].columns.id is None)
+    assert_same(csv_reader, schema, body, labelled)
 
 
 @given(st.text('1,y"a\n\r .', max_size=30), flags)
 @MANY
 def test_any_records_of_csv(text, labelled):
-    for door, header in ((DOORS[0], "1,y,2\n"), (DOORS[1], "a,weight,y\n")):
-        assert_same(csv_reader, door, encoded(header + text), labelled)
+    for schema, header in ((SCHEMAS[0], "1,y,2\n"), (SCHEMAS[1], "a,weight,y\n")):
+        assert_same(csv_reader, schema, encoded(header + text), labelled)
 
 
 gaps = st.sampled_from([" ", " ", "  ", "\t"])
@@ -238,17 +240,17 @@ vw_names = st.sampled_from(["6", "05", "a^b", "'", "n" * 1020, "n" * 1023, "é:"
 
 
 @st.composite
-def good_examples(draw, door):
+def good_examples(draw, schema):
     """A line that most models take."""
-    head = [draw(st.sampled_from(labels_of(door))), draw(st.sampled_from(["", "", "2", "0.5"]))]
+    head = [draw(st.sampled_from(labels_of(schema))), draw(st.sampled_from(["", "", "2", "0.5"]))]
     head.append(draw(st.sampled_from(["", "", "'tag", "'"])))
     line = draw(gaps).join(part for part in head if part) + draw(st.sampled_from([" ", "  "]))
-    spaces_of = ["", "", "ns", "é", "ns:0.5", "1"] if door.is_hashed else ["", ""]
+    spaces_of = ["", "", "ns", "é", "ns:0.5", "1"] if schema.is_hashed else ["", ""]
     keys = st.sampled_from(["a", "city=Oslo", "é", "a=b", "1", "2"])
-    keys = keys if door.is_hashed else st.sampled_from(["1", "2", "3", "4", "5"])
+    keys = keys if schema.is_hashed else st.sampled_from(["1", "2", "3", "4", "5"])
     for space in draw(st.lists(st.sampled_from(spaces_of), min_size=1, max_size=3)):
         line += "|" + space
-        for name in draw(st.lists(keys, max_size=4, unique=not door.is_hashed)):
+        for name in draw(st.lists(keys, max_size=4, unique=not schema.is_hashed)):
             value = draw(st.sampled_from(["", ":1", ":-0.5"]) | good_numbers.map(":{}".format))
             line += draw(gaps) + name + value
         line += draw(gaps)
@@ -271,18 +273,18 @@ def strange_examples(draw):
     return line
 
 
-@given(many_doors, st.data(), flags, st.sampled_from(["\n", "\r\n"]))
+@given(many_schemas, st.data(), flags, st.sampled_from(["\n", "\r\n"]))
 @MANY
-def test_vw_by_kernel_is_vw_line_by_line(door, data, labelled, ending):
-    lines = st.one_of(good_examples(door), good_examples(door), strange_examples(), spaces)
+def test_vw_by_kernel_is_vw_line_by_line(schema, data, labelled, ending):
+    lines = st.one_of(good_examples(schema), good_examples(schema), strange_examples(), spaces)
     body = encoded(ending.join(data.draw(st.lists(lines, max_size=6))))
-    assert_same(vw_reader, door, body, labelled)
+    assert_same(vw_reader, schema, body, labelled)
 
 
-@given(many_doors, st.text("1 '|a:.5\n\t", max_size=40) | st.text(max_size=20), flags)
+@given(many_schemas, st.text("1 '|a:.5\n\t", max_size=40) | st.text(max_size=20), flags)
 @MANY
-def test_any_text_as_vw(door, text, labelled):
-    assert_same(vw_reader, door, text.encode(), labelled)
+def test_any_text_as_vw(schema, text, labelled):
+    assert_same(vw_reader, schema, text.encode(), labelled)
 
 
 @given(st.lists(st.binary(max_size=40), max_size=8))
@@ -320,23 +322,23 @@ def test_a_table_of_places_holds_what_it_was_given():
 
 
 def test_names_are_told_once_and_again_after_a_loss():
-    door = RowSchema(resolve_spec(HASHED))
+    schema = RowSchema(resolve_spec(HASHED))
     body = b'{"x": {"a": 1, "city": "Oslo"}, "y": 1}\n' * 3
-    first = quick_intake(ndjson_reader, door, body, True)
+    first = quickly_parsed(ndjson_reader, schema, body, True)
     assert [name for _, name in first.names] == ["a", "city=Oslo"]
-    door.told(first.names)
-    more = quick_intake(ndjson_reader, door, body + b'{"x": {"b": 0, "a": 2}, "y": 0}', True)
+    schema.mark_journalled(first.names)
+    more = quickly_parsed(ndjson_reader, schema, body + b'{"x": {"b": 0, "a": 2}, "y": 0}', True)
     assert [name for _, name in more.names] == ["b"]
-    assert quick_intake(ndjson_reader, door, body, False).names == []
-    door.tell_names_again()
-    assert len(quick_intake(ndjson_reader, door, body, True).names) == 2
+    assert quickly_parsed(ndjson_reader, schema, body, False).names == []
+    schema.resend_names()
+    assert len(quickly_parsed(ndjson_reader, schema, body, True).names) == 2
 
 
 @pytest.mark.skipif(DISABLED, reason="too many rows without a compiler")
 @pytest.mark.parametrize("labels", [3, 5000])
 def test_any_number_of_classes_comes_through(labels):
-    door = RowSchema(resolve_spec(SPECS[4]))
+    schema = RowSchema(resolve_spec(SPECS[4]))
     lines = [json.dumps({"x": {"1": 1}, "y": f"c{k % labels}"}) for k in range(6000)]
-    quick = quick_intake(ndjson_reader, door, "\n".join(lines).encode(), True)
+    quick = quickly_parsed(ndjson_reader, schema, "\n".join(lines).encode(), True)
     assert len(as_batch([quick.rows]).classes) == labels
     assert quick.labels == [f'"c{k % labels}"' for k in range(6000)]

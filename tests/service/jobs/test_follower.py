@@ -8,8 +8,9 @@ import pytest
 
 from dualstream.service.cli.demo.server_process import ServerProcess
 from dualstream.service.jobs import follower as follower_module
-from dualstream.service.jobs.follower import Follower, Lag
+from dualstream.service.jobs.follower import Follower
 from dualstream.service.models import registry as catalog_module
+from dualstream.service.models.lag import Lag
 from tests.service.conftest import SPEC, assert_problem
 from tests.service.replica.test_replica import bits, loaded, replica_of
 
@@ -100,7 +101,7 @@ def test_min_seq_waits_no_longer_than_it_should(pair, monkeypatch):
     began = time.monotonic()
     answer = other.get(f"/models/m/predict?x=1:1&min_seq={seq}")
     told = assert_problem(answer, 503, "min-seq-not-reached")
-    assert "stands at seq 0" in told["detail"]
+    assert "is at seq 0" in told["detail"]
     assert time.monotonic() - began < 1.0
 
 
@@ -195,12 +196,12 @@ def test_heads_are_asked_for_where_something_may_have_been_committed(
 
 
 def test_heads_of_many_models_are_asked_for_some_at_a_time(nobody_follows, client, monkeypatch):
-    monkeypatch.setattr(follower_module, "LOOKED_AT", 2)
+    monkeypatch.setattr(follower_module, "HEADS_PER_QUERY", 2)
     for name in "abcde":
         assert client.put(f"/models/{name}", json=SPEC).status_code == 201
     catalog = client.app._catalog
     client.portal.call(Follower(catalog, catalog.journal)._look)
-    assert {model.lag.stood[1] for model in catalog} == {0}
+    assert {model.lag.confirmed[1] for model in catalog} == {0}
 
 
 def test_lag_is_told(pair, monkeypatch):
@@ -231,16 +232,16 @@ def test_lag_is_told(pair, monkeypatch):
 
 def test_lag_counts_from_the_oldest_head_not_applied():
     lag = Lag()
-    lag.hear(3)
-    lag.hear(5)
-    lag.hear(4)
+    lag.observe(3)
+    lag.observe(5)
+    lag.observe(4)
     assert lag.head() == 5 and lag.at(2).records == 3
     time.sleep(0.01)
-    lag.hear(6)
+    lag.observe(6)
     assert lag.at(3).seconds >= 0.01 and lag.at(3).records == 3
     assert lag.at(5).seconds < 0.01 and lag.at(5).records == 1
     assert lag.at(6) == (0.0, 0) and lag.head() == 0
-    lag.hear(9)
+    lag.observe(9)
     lag.correct(7, time.monotonic() - 1)
     assert lag.head() == 9
     lag.correct(7, time.monotonic() + 1)

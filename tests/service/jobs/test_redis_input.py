@@ -15,7 +15,7 @@ from hypothesis import given, strategies as st
 
 from dualstream.service.cli.demo.server_process import ServerProcess
 from dualstream.service.codecs import RowSchema, parse_messages
-from dualstream.service.jobs import redis_input as intakes
+from dualstream.service.jobs import redis_input
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import Journal
 from dualstream.service.journal.record import Rows
@@ -40,8 +40,8 @@ HASHED = {"algorithm": "sgd", "loss": "logistic", "features": {"kind": "hashed",
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A test does not wait for who was overtaken, or in trouble."""
-    monkeypatch.setattr(intakes, "LOST_S", 0.05)
-    monkeypatch.setattr(intakes, "TROUBLE_S", 0.05)
+    monkeypatch.setattr(redis_input, "LOST_S", 0.05)
+    monkeypatch.setattr(redis_input, "TROUBLE_S", 0.05)
 
 
 @pytest.fixture
@@ -113,22 +113,22 @@ def test_the_index_form_and_named_labels(serve, url, client):
 
 
 BAD: list[tuple[dict[Any, Any], str]] = [
-    ({"y": "1"}, "/x: a message has its features in x, or in fields x.NAME"),
-    ({"y": "1", "x": "1:1", "x.2": "1"}, "/x: a message has its features in x, or"),
-    ({"x": "1:1"}, "/y: the label is missing"),
+    ({"y": "1"}, "/x: send the features in the field x, or in fields x.NAME"),
+    ({"y": "1", "x": "1:1", "x.2": "1"}, "/x: send the features in the field x, or"),
+    ({"x": "1:1"}, "/y: the label `y` is missing"),
     ({"x": "1:1", "y": "maybe"}, "/y: 'maybe' is not a label"),
     ({"x": "6:1", "y": "1"}, "/x/6: index 6 is above dim 5"),
     ({"x.1": "word", "y": "1"}, "/x/1: "),
     ({"x": "1:nan", "y": "1"}, "/x/1: "),
     ({"x": "1:1", "y": "1", "weight": "-1"}, "/weight: "),
     ({"x": "1:1", "y": "1", "id": "a\nb"}, "/id: "),
-    ({"x": "1:1", "y": "1", "colour": "red"}, "/colour: the field 'colour' is not known"),
+    ({"x": "1:1", "y": "1", "colour": "red"}, "/colour: unknown field 'colour'"),
     ({"json": '{"x": [1], "y": 1'}, ""),
-    ({"json": '{"x": {"1": 1}}'}, "/y: the label is missing"),
-    ({"json": '{"x": {"1": 1}, "y": 1}', "y": "1"}, "/json: a message with json has no other"),
+    ({"json": '{"x": {"1": 1}}'}, "/y: the label `y` is missing"),
+    ({"json": '{"x": {"1": 1}, "y": 1}', "y": "1"}, "/json: a message with the field json must"),
     ({"json": '{"x": {"1": 1}, "y": null}'}, "/y: the label is null"),
     ({"x": "1:1", "y": b"\xff"}, "the message is not UTF-8"),
-    ({"x": "1:1", "y": "1" * 5000}, "the message has 5005 bytes, at most 4000 are taken"),
+    ({"x": "1:1", "y": "1" * 5000}, "the message has 5005 bytes; the limit is 4000"),
 ]
 
 
@@ -150,15 +150,15 @@ TEXTS = [
 
 @pytest.mark.parametrize("spec", [SPEC, HASHED, {"task": "regression"}, {"task": "multiclass"}])
 def test_no_message_stops_those_behind_it(spec):
-    door = RowSchema(resolve_spec(spec))
+    schema = RowSchema(resolve_spec(spec))
     good = [(b"json", b'{"x": {"1": 1}, "y": 1}')]
 
     @given(st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(TEXTS)), max_size=5))
     def check(fields):
-        intake = parse_messages(door, [fields, good], 1 << 20)
-        assert intake.places[-1] == 1
-        assert [*intake.places, *(error.index for error in intake.errors)] in ([0, 1], [1, 0])
-        Request.of(intake.rows, None, None)
+        parsed = parse_messages(schema, [fields, good], 1 << 20)
+        assert parsed.row_indices[-1] == 1
+        assert [*parsed.row_indices, *(error.index for error in parsed.errors)] in ([0, 1], [1, 0])
+        Request.of(parsed.rows, None, None)
 
     for name in NAMES:
         for text in TEXTS:
@@ -375,7 +375,7 @@ def values_of(found: Rows) -> list[int]:
 
 def test_a_store_without_inputs_is_refused_at_start(tmp_path):
     settings = Settings(store=f"sqlite:///{tmp_path / 'unused.db'}", redis_input=True)
-    with pytest.raises(ValueError, match="DUALSTREAM_REDIS_INPUT=1 needs a store in Redis"):
+    with pytest.raises(ValueError, match="DUALSTREAM_REDIS_INPUT=1 needs a Redis store"):
         create_app(settings)
     assert list(tmp_path.iterdir()) == []
 

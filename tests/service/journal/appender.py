@@ -1,8 +1,8 @@
-"""A process that appends and says what was acknowledged: one line per append.
+"""A process that appends and prints each acknowledged append, one per line.
 
-It appends `count` groups of `size` rows with ids `first`, `first` + 1 ..., and says "first-id seq"
-once each group is acknowledged, so whoever kills it knows what must be in the journal. Of several
-models, appended to at the same time, the ids of the n-th begin at `first` + n * 1,000,000.
+It appends `count` groups of `size` rows with ids `first`, `first` + 1 .... It prints "first-id seq"
+once each group is acknowledged, so a test that kills it knows what must be in the journal. With
+several models, appended to at once, the ids of the n-th begin at `first` + n * 1,000,000.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ APART = 1_000_000
 
 
 class Appender:
-    """Such a process, forked from one that has imported what it needs."""
+    """The process, forked from one with all imports done."""
 
     def __init__(self, url: str, models: Sequence[str], first: int, count: int, size: int) -> None:
         reads, writes = os.pipe()
@@ -35,11 +35,11 @@ class Appender:
         self._said = open(reads, "rb")
 
     async def line(self) -> bytes:
-        """What it says next."""
+        """The next line of its output."""
         return await asyncio.to_thread(self._said.readline)
 
     async def rest(self) -> bytes:
-        """All that it says until it has ended."""
+        """The rest of its output, once it has ended."""
         with self._said:
             said = await asyncio.to_thread(self._said.read)
         await asyncio.to_thread(self._process.join)

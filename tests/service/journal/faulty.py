@@ -1,4 +1,4 @@
-"""A journal with faults: it loses answers, answers late, or refuses, when told to."""
+"""Journal with injected faults: lost answers, late answers and refusals."""
 
 import asyncio
 from collections.abc import Iterable
@@ -15,23 +15,23 @@ from dualstream.service.journal.protocol import (
 
 
 class Fault(Enum):
-    """What becomes of one append."""
+    """Fault of one append."""
 
     NONE = "none"
     REFUSED = "refused"
     """Nothing is done: JournalUnavailable."""
     LOST = "lost"
-    """Nothing is done, and nobody can tell: OutcomeUnknown."""
+    """Nothing is done; OutcomeUnknown."""
     UNANSWERED = "unanswered"
-    """It is done, and nobody can tell: OutcomeUnknown."""
+    """The append is done; OutcomeUnknown."""
     LATE = "late"
-    """It is done at once and answered late."""
+    """The append is done at once and answered late."""
     DELAYED = "delayed"
-    """It is done late."""
+    """The append is done late."""
 
 
 class FaultyJournal:
-    """Passes everything on to a journal; each append takes the next fault, then there are none."""
+    """Wraps a journal; each append has the next fault, then none."""
 
     def __init__(self, journal: Journal, faults: Iterable[Fault] = (), delay_s: float = 0.01):
         self.journal = journal

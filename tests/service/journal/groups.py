@@ -1,4 +1,4 @@
-"""Short ways to write groups of parts, and a model that one appends to."""
+"""Helpers to build groups of parts, and a model to append to."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -46,7 +46,7 @@ def request(
 
 
 def whole(*parts: Part) -> list[Part]:
-    """The parts of one request, with or without a key, that is taken whole or not at all."""
+    """The parts of one request, with or without a key, journalled completely or not at all."""
     opening, *others = parts
     continued = [msgspec.structs.replace(part, continues=True) for part in others]
     return [msgspec.structs.replace(opening, whole=True), *continued]
@@ -77,7 +77,7 @@ def _continued(part: Part) -> Part:
 
 
 class Log:
-    """A model and what its appender knows of it."""
+    """A model, and the position that its appender knows."""
 
     def __init__(self, journal: Journal, record: ModelRecord) -> None:
         self.journal, self.record = journal, record

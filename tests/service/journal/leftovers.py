@@ -1,4 +1,4 @@
-"""Looking for bytes in what a store keeps."""
+"""Search for deleted bytes in the files and keys of a store."""
 
 import os
 import time
@@ -8,18 +8,18 @@ import redis
 
 
 def marks(count: int, size: int = 240) -> list[bytes]:
-    """Bytes that nobody else has, and that nothing compresses."""
+    """Random bytes: unique, and incompressible."""
     return [os.urandom(size) for _ in range(count)]
 
 
 def is_in(mark: bytes, blob: bytes) -> bool:
-    """Whether some part of the mark is there: stores cut it, and pack what is between."""
+    """Does the blob contain any piece of the mark? Stores split and pack data."""
     step = 8 * max(1, len(mark) // 240)
     return any(mark[at : at + 8] in blob for at in range(0, len(mark) - 8, step))
 
 
 def kept_bytes(url: str) -> bytes:
-    """All that a store keeps: the database's files, or every key of the server as it dumps it."""
+    """All data of a store: the database files, or a dump of every key of the server."""
     if url.startswith("sqlite:///"):
         path = Path(url.removeprefix("sqlite:///"))
         return b"".join(one.read_bytes() for one in sorted(path.parent.glob(path.name + "*")))
@@ -28,7 +28,7 @@ def kept_bytes(url: str) -> bytes:
 
 
 def append_only_file(url: str, *, rewrite: bool) -> bytes:
-    """What a Redis server has written of its commands, after a rewrite if so asked."""
+    """A Redis server's append-only file, optionally after a rewrite."""
     with redis.Redis.from_url(url) as client:
         wait_for_rewrite(client)  # the one after its start
         if rewrite:
@@ -39,7 +39,7 @@ def append_only_file(url: str, *, rewrite: bool) -> bytes:
 
 
 def wait_for_rewrite(client: redis.Redis) -> None:
-    """Return once a Redis server rewrites nothing. It was told to by its first connect."""
+    """Return once a Redis server has finished its rewrites, such as that of the first connect."""
     info = client.info("persistence")
     while info["aof_rewrite_in_progress"] or info["aof_rewrite_scheduled"]:
         time.sleep(0.005)

@@ -6,11 +6,11 @@ from contextlib import asynccontextmanager, suppress
 
 
 class Proxy:
-    """Passes bytes to and fro.
+    """Forwards bytes in both directions.
 
-    target    the port of this machine that it stands in front of; new connections go there
-    swallow   so many times, cut the connection instead of passing the server's next bytes back
-    halve     so many times, pass the first half of them before the cut
+    target    local port to which new connections go
+    swallow   number of times to drop the connection instead of returning the server's next bytes
+    halve     number of times to return the first half of them before dropping the connection
     """
 
     def __init__(self, target: int) -> None:

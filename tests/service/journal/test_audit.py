@@ -1,4 +1,4 @@
-"""The log of changes on every store: written with what it tells of, once, never lost with it."""
+"""Audit log on every store: each change is stored once, together with its write."""
 
 import asyncio
 from collections import Counter
@@ -141,7 +141,7 @@ async def test_changes_of_another_store_are_told_with_those_there_in_order_of_ti
     names = [one.change.action for one in of_model]
     assert names[:3] == ["old", "twin", "twin"] and names[-2:] == ["late", "later"]
     assert sorted(names[3:-2]) == ["create", "delete", "same moment"]
-    # Page by page nothing is told twice, and what is written afterwards comes last
+    # Page by page nothing is returned twice, and what is written afterwards comes last
     paged, after = [], None
     while page := await journal.audit("m", after, 1):
         paged += page

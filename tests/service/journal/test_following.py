@@ -68,7 +68,7 @@ async def test_own_appends_to_sqlite_are_not_announced(tmp_path: Path):
         await log.append(rows(1))
         await here.create("other", b"", b"")
         assert await version() == before
-        await there.append(log.model, log.incarnation, b"n" * 16, 1, [rows(2)])
+        await there.append(AppendRequest(log.model, log.incarnation, b"n" * 16, 1, [rows(2)]))
         assert await version() != before
 
 
@@ -97,18 +97,18 @@ async def test_sqlite_is_asked_for_commits_once_its_log_has_moved(tmp_path: Path
     log.write_bytes(b"1")
     clock = Clock()
     watch = LogWatch(str(tmp_path / "link.db"), clock)
-    assert [watch.is_to_ask() for _ in range(3)] == [True] * 3  # it may be just being written
+    assert [watch.should_poll() for _ in range(3)] == [True] * 3  # it may be just being written
     clock.now += SETTLED_S
-    assert [watch.is_to_ask() for _ in range(3)] == [False] * 3
+    assert [watch.should_poll() for _ in range(3)] == [False] * 3
     # Of the same size, and at the same time, as times go by some milliseconds.
     stamp = log.stat().st_mtime_ns
     log.write_bytes(b"2")
     os.utime(log, ns=(stamp, stamp + 1))
-    assert watch.is_to_ask()
+    assert watch.should_poll()
     clock.now += ASKED_S
-    assert watch.is_to_ask() and not watch.is_to_ask()
+    assert watch.should_poll() and not watch.should_poll()
     log.unlink()
-    assert watch.is_to_ask() and watch.is_to_ask()
+    assert watch.should_poll() and watch.should_poll()
 
 
 async def test_a_commit_that_the_log_does_not_show_is_announced(tmp_path: Path, monkeypatch: Any):
@@ -127,7 +127,7 @@ async def test_an_append_asks_sqlite_for_what_others_have_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     said: list[str] = []
-    monkeypatch.setattr(LogWatch, "is_to_ask", lambda self: said.append("look") or True)
+    monkeypatch.setattr(LogWatch, "should_poll", lambda self: said.append("look") or True)
     monkeypatch.setattr(LogWatch, "pause_s", 0.0)
     store = Store(f"sqlite:///{tmp_path / 'one.db'}")
     async with store.journal() as here, store.journal() as there:
@@ -141,12 +141,12 @@ async def test_an_append_asks_sqlite_for_what_others_have_committed(
         monkeypatch.setattr(here._writer, "run", asked)
         async with aclosing(here.announcements()) as told:
             assert await _next(told) == Announced() and said == ["look", "ask"]
-            await there.append(log.model, log.incarnation, b"n" * 16, 0, [rows(1)])
-            await here.append(log.model, log.incarnation, OURS.make(), 0, [rows(2)])
+            await there.append(AppendRequest(log.model, log.incarnation, b"n" * 16, 0, [rows(1)]))
+            await here.append(AppendRequest(log.model, log.incarnation, OURS.make(), 0, [rows(2)]))
             del said[:]
             assert await _next(told) == Announced() and said == ["look"]
-            # Nobody has appended since the last look: who has must be asked.
-            await there.append(log.model, log.incarnation, b"o" * 16, 0, [rows(3)])
+            # No append since the last look: SQLite must be asked.
+            await there.append(AppendRequest(log.model, log.incarnation, b"o" * 16, 0, [rows(3)]))
             del said[:]
             assert await _next(told) == Announced() and said == ["look", "ask"]
 

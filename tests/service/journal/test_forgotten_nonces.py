@@ -50,7 +50,7 @@ class Asked:
         return await self.ask(*parts, repeats=self.place)
 
     async def others(self, count: int, first: int = 100) -> None:
-        """So many appends of others."""
+        """Append this many other groups."""
         for tag in range(first, first + count):
             await self.log.append(rows(tag))
 
@@ -104,7 +104,7 @@ async def test_a_log_that_was_trimmed_does_not_tell(journal: Journal, parts: lis
     await asked.others(KEPT)
     assert first.seq is not None
     await journal.trim(asked.log.model, asked.log.incarnation, first.seq + 1)
-    with pytest.raises(NonceForgotten, match="nobody can tell"):
+    with pytest.raises(NonceForgotten, match="outcome .* is unknown"):
         await asked.again(*parts)
     assert await asked.log.last_seq() == first.seq + KEPT
 
@@ -139,7 +139,7 @@ async def test_an_entry_without_some_of_its_parts_does_not_tell_which(journal: J
 
 
 async def test_a_long_body_is_found_too(journal: Journal):
-    """Redis keeps it beside the log."""
+    """Redis stores it outside the log."""
     asked = await Asked.behind(journal, 1)
     part = rows(*range(40_000))
     assert len(part.body) > 64 * 1024

@@ -92,8 +92,8 @@ def test_a_lost_end_is_found():
 
 def test_a_doubled_row_is_found():
     doubled = journal_of([rows(1, id="a")], [rows(1, id="a")])
-    assert "doubled: 'a' is journalled 2 times" in broken(doubled, ANSWERS[:1])
-    assert "doubled: 'r'" in broken(rechained([*ENTRIES, ENTRIES[1]]))
+    assert "duplicated: 'a' is journalled 2 times" in broken(doubled, ANSWERS[:1])
+    assert "duplicated: 'r'" in broken(rechained([*ENTRIES, ENTRIES[1]]))
 
 
 def test_a_doubled_row_that_was_never_acknowledged_is_found():

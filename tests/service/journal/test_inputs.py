@@ -143,13 +143,13 @@ async def test_another_kind_of_value_stops_that_model_alone(
     found = await waiting(log)
     client.delete(name)
     client.lpush(name, "1")
-    with pytest.raises(JournalUnavailable, match="is no stream"):
+    with pytest.raises(JournalUnavailable, match="is not a stream"):
         await log.append(rows(1), cursor=move(found))
     assert (
         await log.last_seq() == 0 and await journal.cursor(log.model, log.incarnation, "in") is None
     )
     if name == IN:
-        with pytest.raises(JournalUnavailable, match="is no stream"):
+        with pytest.raises(JournalUnavailable, match="is not a stream"):
             await waiting(log)
     assert set(await journal.pending()) == {"adult", "other"}
     await other.append(rows(1), cursor=move(await waiting(other)))

@@ -190,7 +190,7 @@ async def test_a_key_that_came_again_is_not_forgotten_with_its_first_time(store:
         many = [rows(1, id=f"old {number}") for number in range(200)]
         await log.append(*many, rows(1, id="a"))
         await asyncio.sleep(1.05)
-        # More are expired than one append lets go of, so the old place of "a" is still kept.
+        # More are expired than one append deletes, so the old place of "a" is still kept.
         assert await happened(log, "a") == ["new"]
         for number in range(20):
             assert await happened(log, f"new {number}") == ["new"]

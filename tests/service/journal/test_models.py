@@ -96,7 +96,7 @@ async def test_a_model_that_has_moved_on_is_not_deleted(journal: Journal):
     log = await Log.create(journal)
     appended = await log.append(rows(1))
     for seq, chain in ((0, log.record.chain), (0, appended.chain), (1, log.record.chain)):
-        with pytest.raises(Conflict, match="stands at seq 1"):
+        with pytest.raises(Conflict, match="is at seq 1"):
             await journal.delete(log.model, log.incarnation, None, Place(seq, chain))
     with pytest.raises(ModelChanged):
         await journal.delete(log.model, "another", None, Place(1, appended.chain))

@@ -27,7 +27,7 @@ def test_own_nonces_are_first_once_and_others_never():
 
 
 def test_nonces_of_which_nobody_knows_any_more_are_not_first(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(nonces, "REMEMBERED", 100)
+    monkeypatch.setattr(nonces, "RECENT_NUMBERS", 100)
     own = Nonces()
     late, *made = [own.make() for _ in range(1000)]
     assert all(own.is_first(nonce) for nonce in made)
@@ -54,7 +54,7 @@ def test_nonces_differ_in_threads_and_in_a_forked_process():
     os.close(reads), os.close(writes)
 
 
-def told(appended: Appended) -> tuple:
+def outcome(appended: Appended) -> tuple:
     """An answer without what was unseen."""
     return appended.placed, appended.seq, appended.previous, appended.chain
 
@@ -86,7 +86,7 @@ async def test_repeated_appends_are_answered_as_at_first_though_their_entries_we
         await journal.trim(log.model, log.incarnation, through)
     for _ in range(2):
         for nonce, before, group in zip(made, first, groups, strict=True):
-            assert told(await log.append(*group, nonce=nonce)) == told(before)
+            assert outcome(await log.append(*group, nonce=nonce)) == outcome(before)
     assert await log.last_seq() == 7
 
 
@@ -94,14 +94,14 @@ async def test_repeated_appends_are_answered_as_at_first_though_their_entries_we
 async def test_the_first_one_behind_all_that_was_trimmed_is_answered_as_at_first(
     journal: Journal, id: str | None
 ):
-    """No entry tells what it follows."""
+    """No entry contains its previous chain."""
     log = await Log.create(journal)
     await log.append(rows(1))
     await journal.trim(log.model, log.incarnation, 1)
     nonce = OURS.make()
     first = await log.append(rows(2, id=id), nonce=nonce)
     assert first.previous
-    assert told(await log.append(rows(2, id=id), nonce=nonce)) == told(first)
+    assert outcome(await log.append(rows(2, id=id), nonce=nonce)) == outcome(first)
 
 
 async def test_another_process_is_answered_too(store: Store):
@@ -110,21 +110,7 @@ async def test_another_process_is_answered_too(store: Store):
         nonce = os.urandom(16)
         first = await log.append(rows(1), nonce=nonce)
         log.journal = other
-        assert told(await log.append(rows(1), nonce=nonce)) == told(first)
-
-
-async def test_what_is_kept_of_appends_stands_in_their_order_though_entries_went(store: Store):
-    async with store.journal(Limits(nonces=5)) as journal:
-        log = await Log.create(journal)
-        for tag in range(20):
-            await log.append(rows(tag, id="same" if tag % 3 == 0 else None))
-        made, first, _ = await appended_to(log)
-        await journal.trim(log.model, log.incarnation, 100)
-        kept = await journal.kept_appends(log.model, log.incarnation)  # type: ignore[attr-defined]
-        assert [one.nonce for one in kept[-5:]] == made[-5:]
-        assert [(one.seq, one.previous) for one in kept[-3:]] == [
-            (one.seq or first[2].seq, one.previous) for one in first[-3:]
-        ]
+        assert outcome(await log.append(rows(1), nonce=nonce)) == outcome(first)
 
 
 async def test_a_log_of_a_program_that_kept_a_row_for_each_append_is_gone_on_with(
@@ -136,12 +122,14 @@ async def test_a_log_of_a_program_that_kept_a_row_for_each_append_is_gone_on_wit
 
         def as_before(connection) -> None:  # type: ignore[no-untyped-def]
             head = find_head(connection, log.model, log.incarnation)
-            kept = answers.kept(connection, head, log.incarnation, Limits())
+            results = [
+                answers.find(connection, head, log.incarnation, nonce, Limits()) for nonce in made
+            ]
             connection.execute("DELETE FROM nonces")
-            for number, (nonce, result) in enumerate(kept):
+            for number, (nonce, result) in enumerate(zip(made, results, strict=True)):
                 row = (head.model, nonce, number, answers.pack_result(result))
                 connection.execute("INSERT INTO nonces VALUES (?, ?, ?, ?)", row)
-            # It trimmed the log, too, and kept nothing besides.
+            # That program also trimmed the log, and stored nothing else.
             connection.execute("DELETE FROM entries WHERE seq <= 4")
             connection.execute("UPDATE heads SET trimmed = 4")
 
@@ -149,7 +137,7 @@ async def test_a_log_of_a_program_that_kept_a_row_for_each_append_is_gone_on_wit
         await log.append(rows(8))
         await journal.trim(log.model, log.incarnation, 7)
         for nonce, before, group in zip(made, first, groups, strict=True):
-            assert told(await log.append(*group, nonce=nonce)) == told(before)
+            assert outcome(await log.append(*group, nonce=nonce)) == outcome(before)
         assert places(await log.append(rows(9))) == [(9, 9, "new")]
 
 

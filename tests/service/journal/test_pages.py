@@ -1,4 +1,4 @@
-"""Entries that are parsed when somebody looks at them."""
+"""Pages of entries are parsed on first access."""
 
 import weakref
 from functools import partial
@@ -13,7 +13,7 @@ ENTRIES = [Entry(seq, seq, b"n" * 16, "0" * 40, 0, b"body") for seq in (1, 2, 3)
 
 
 class Answer(bytes):
-    """An answer that tells how often it was parsed."""
+    """An answer that counts how often it was parsed."""
 
     parsed = 0
 

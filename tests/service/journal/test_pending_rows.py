@@ -1,4 +1,4 @@
-"""Rows that wait for their labels: kept, bounded, let go of with their label or when it is late."""
+"""Pending rows: stored, bounded, deleted with their label or on expiry."""
 
 import asyncio
 import os
@@ -13,8 +13,8 @@ from dualstream.service.journal.protocol import (
     Limits,
     ModelChanged,
     ModelRecord,
-    TooManyRemembered,
-    ToRemember,
+    NewPendingRow,
+    TooManyPendingRows,
 )
 from dualstream.service.journal.record import KeyKind, encode_rows, make_key
 from tests.service.journal.groups import GIVEN, SPEC, Part, fingerprint, request, rows, whole
@@ -27,8 +27,10 @@ def key(id: str) -> bytes:
     return make_key(KeyKind.LABEL, id)
 
 
-def waits(id: str, body: bytes = b"row", default: bytes = b"", wait_s: float = 0.0) -> ToRemember:
-    return ToRemember(key(id), body, default, wait_s)
+def waits(
+    id: str, body: bytes = b"row", default: bytes = b"", wait_s: float = 0.0
+) -> NewPendingRow:
+    return NewPendingRow(key(id), body, default, wait_s)
 
 
 def label(id: str, y: float = 1.0, continues: bool = False) -> Part:
@@ -98,7 +100,7 @@ async def test_a_row_whose_label_is_known_does_not_wait_again(store):
         assert await journal.remember(*given, again) == 0
         assert await bodies(journal, record, "a", "b") == [None, None]
         assert await journal.awaiting_labels() == []
-        # Those beside them wait, and one that waits already gives way as ever.
+        # Other rows are stored, and a stored one is replaced as usual.
         for body in (b"row", b"newer"):
             assert await journal.remember(*given, [*again, waits("c", body)]) == 1
             assert await bodies(journal, record, "a", "b", "c") == [None, None, body]
@@ -106,7 +108,7 @@ async def test_a_row_whose_label_is_known_does_not_wait_again(store):
         # A sample's id is no label's.
         await append(journal, record, rows(1, id="d"))
         assert await journal.remember(*given, [waits("d")]) == 1
-    # Once the key is forgotten nothing tells that the label was learned.
+    # Once the key is forgotten the store no longer knows that the label was learned.
     async with store.journal(Limits(key_ttl_s=0.001)) as journal:
         while await journal.remember(*given, again) < 2:
             await asyncio.sleep(0.005)
@@ -120,7 +122,7 @@ async def test_rows_whose_labels_are_known_take_no_room(store):
         given = MODEL, record.incarnation
         await append(journal, record, label("a"))
         assert await journal.remember(*given, [waits("a", b"." * 50), waits("b", b"." * 10)]) == 1
-        with pytest.raises(TooManyRemembered):
+        with pytest.raises(TooManyPendingRows):
             await journal.remember(*given, [waits("a"), waits("c")])
         assert await bodies(journal, record, "a", "b", "c") == [None, b"." * 10, None]
 
@@ -166,15 +168,15 @@ async def test_rows_and_bytes_that_wait_are_bounded(store):
         record = await made(journal)
         keep = lambda *some: journal.remember(MODEL, record.incarnation, some)  # noqa: E731
         await keep(waits("a", b"." * 10), waits("b", b"." * 10))
-        with pytest.raises(TooManyRemembered, match="2 rows of model 'm.1'"):
+        with pytest.raises(TooManyPendingRows, match="2 rows of model 'm.1'"):
             await keep(waits("c", b"."), waits("d", b"."))
-        with pytest.raises(TooManyRemembered):
+        with pytest.raises(TooManyPendingRows):
             await keep(waits("c", b"." * 11))
         assert await bodies(journal, record, "a", "c", "d") == [b"." * 10, None, None]
         await keep(waits("b", b"." * 10), waits("c", b"." * 5), waits("c", b"." * 10))
         await append(journal, record, label("a"))
         await keep(waits("d", b"." * 10))
-        with pytest.raises(TooManyRemembered):
+        with pytest.raises(TooManyPendingRows):
             await keep(waits("e", b"."))
 
 

@@ -44,7 +44,7 @@ async def checked(journal: Journal, said: list[Acknowledged], sent: range) -> in
 
 
 async def check_audit(journal: Journal, model: str) -> None:
-    """Each append was told of by its appender, in the log of changes too: all that were done."""
+    """Each append is in the audit log exactly once."""
     told: list[int] = []
     after = None
     while page := await journal.audit(model, after, 1000):
@@ -93,7 +93,7 @@ async def test_what_a_killed_appender_was_acknowledged_is_journalled_once(store:
             said += answers(output)
             rows = await checked(journal, said, range(first + 300_000))
             assert rows >= len(set(said))
-            # The next one begins with ids of which nobody knows whether they were journalled.
+            # The next process begins with ids that may or may not have been journalled.
             first = said[-1].tag + 1
             first -= first % 3
         sent = range(first + 30)

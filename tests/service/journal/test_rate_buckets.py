@@ -71,7 +71,7 @@ async def test_a_bucket_that_is_full_again_need_not_be_known(tmp_path, monkeypat
         for number in range(5):  # each looks at seven behind it, and at the first seven
             await journal.lease(f"c{number}", 10, 1, 1, later_ms)
         assert known() == {"b13", *(f"c{number}" for number in range(5))}
-        # As they were all full, nobody is given more than before; who owes still does.
+        # All deleted buckets were full, so none gives more than before; debts remain.
         assert (await journal.lease("b13", 10, 1, 1, later_ms)).taken == 0
         assert await journal.identity() == "mine"
         # A clock that was set back leaves none that is of no use.

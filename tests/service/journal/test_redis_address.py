@@ -6,7 +6,7 @@ from redis.asyncio import SSLConnection
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import JournalUnavailable
 from dualstream.service.journal.redis.address import Address, parse_address
-from dualstream.service.journal.redis.servers import Standing, Watched
+from dualstream.service.journal.redis.servers import FixedServer, SentinelPrimary
 
 
 def told(address: Address) -> tuple[object, ...]:
@@ -54,20 +54,20 @@ def test_user_and_password_are_of_the_servers_and_options_of_whom_they_name():
 @pytest.mark.parametrize(
     ("url", "wrong"),
     [
-        ("redis+x://h", "no Redis behind redis\\+x://"),
-        ("redis://", "'' is no HOST:PORT: write redis://HOST:PORT/DB"),
-        ("redis://h:x", "'h:x' is no HOST:PORT"),
-        ("redis://h:0", "'h:0' is no HOST:PORT"),
-        ("redis://a,b", "takes one server: write redis\\+sentinel://"),
-        ("redis://h/x", "'x' ends in no number of a database"),
-        ("redis://h/1/2", "'1/2' ends in no number"),
-        ("redis://h?colour=red", "option of the store's URL is not known.*colour"),
-        ("redis://h?sentinel_username=x", "'username' of Sentinels: redis:// has none"),
-        ("redis+sentinel://a:1,b:2", "the service that the Sentinels watch is missing"),
-        ("redis+sentinel://a:1,b:2/", "the service that the Sentinels watch is missing"),
-        ("redis+sentinel://a:1,,b:2/main", "'' is no HOST:PORT"),
-        ("redis+sentinel://a/main/x", "'main/x' ends in no number of a database"),
-        ("redis+cluster://a:1/1", "a Cluster has no databases"),
+        ("redis+x://h", "unknown scheme redis\\+x://"),
+        ("redis://", "'' is not HOST:PORT; write redis://HOST:PORT/DB"),
+        ("redis://h:x", "'h:x' is not HOST:PORT"),
+        ("redis://h:0", "'h:0' is not HOST:PORT"),
+        ("redis://a,b", "has one server; use redis\\+sentinel://"),
+        ("redis://h/x", "'x' does not end in a database number"),
+        ("redis://h/1/2", "'1/2' does not end in a database number"),
+        ("redis://h?colour=red", "unknown option in the store's URL.*colour"),
+        ("redis://h?sentinel_username=x", "'username' needs redis\\+sentinel://"),
+        ("redis+sentinel://a:1,b:2", "name of the Sentinels' service is missing"),
+        ("redis+sentinel://a:1,b:2/", "name of the Sentinels' service is missing"),
+        ("redis+sentinel://a:1,,b:2/main", "'' is not HOST:PORT"),
+        ("redis+sentinel://a/main/x", "'main/x' does not end in a database number"),
+        ("redis+cluster://a:1/1", "a Cluster has no database numbers"),
     ],
 )
 def test_what_is_wrong_with_an_address_is_said_without_its_password(url: str, wrong: str):
@@ -91,7 +91,7 @@ async def test_where_nobody_answers_the_store_is_away(kind: str, tls: str):
 
 def test_with_tls_every_connection_uses_it():
     address = parse_address("rediss+sentinel://u:p@a:1/main?ssl_ca_certs=/ca.pem")
-    for server in (Watched(address, 1.0), Standing(address, ("a", 1), 1.0)):
+    for server in (SentinelPrimary(address, 1.0), FixedServer(address, ("a", 1), 1.0)):
         connection = server.make_connection()
         assert isinstance(connection, SSLConnection)
         assert connection.ssl_context.ca_certs == "/ca.pem"

@@ -1,4 +1,4 @@
-"""Long bodies in Redis, which stand beside the log and not in it."""
+"""Long bodies in Redis, stored in keys of their own."""
 
 import os
 from collections.abc import Iterator
@@ -168,15 +168,15 @@ async def test_a_missing_body_is_damage(redis_store: Store, client: redis.Redis)
         await log.append(long_part())
         await log.append(rows(2))
         client.delete(*bodies(client))
-        with pytest.raises(CorruptRecord, match="after seq 1 is cut off"):
+        with pytest.raises(CorruptRecord, match="after seq 1 is truncated"):
             await read(log)
 
 
 @pytest.mark.parametrize(
     ("size", "seq", "told"),
     [
-        (79, 2, "the entry after seq 1 is cut off"),
-        (-1, 2, "the entry after seq 1 is cut off"),
+        (79, 2, "the entry after seq 1 is truncated"),
+        (-1, 2, "the entry after seq 1 is truncated"),
         (None, 3, "the entry at seq 3 does not end there"),
         (0, 2, "the entry at seq 2 does not end there"),
     ],

@@ -179,7 +179,7 @@ def test_a_restore_whose_replicas_leave_has_not_ended(
 async def test_a_primary_that_the_sentinels_have_left_is_left(
     sentinels: SentinelSet, monkeypatch: pytest.MonkeyPatch
 ):
-    """As where it was parted from them: it goes on, and takes what will be lost."""
+    """Simulates a network partition: the old primary accepts writes that will be lost."""
     primary = sentinels.primary()
     former = next(server for server in sentinels.servers if server is not primary)
     sentinels.ask(former, "REPLICAOF", "NO", "ONE")
@@ -307,7 +307,7 @@ async def test_a_slot_that_moves_under_appends_loses_and_doubles_nothing(cluster
         assert [one.model for one in await other.audit(limit=1000)] == ["still"] + [model] * (
             len(told)
         )
-        # Who has not noticed yet is told, for batches of reads, too.
+        # A connection that has not noticed yet raises, for batches of reads, too.
         heads = await other.heads(["still", model])
         assert [head.seq for head in heads if isinstance(head, Head)] == [0, tag]
         assert places(await log.append(rows(3, id="3"))) == [(4, 4, "duplicate")]
@@ -315,7 +315,7 @@ async def test_a_slot_that_moves_under_appends_loses_and_doubles_nothing(cluster
 
 async def test_who_stays_goes_on_with_no_other_owner_of_a_slot(cluster: ClusterSet):
     """As a restore: another owner may lack the last of what was written to the one before."""
-    journal = RedisJournal(cluster.url, stays=True)
+    journal = RedisJournal(cluster.url, is_pinned=True)
     await journal.open()
     try:
         slot = key_slot(b"stays")

@@ -195,12 +195,12 @@ async def test_a_server_that_does_not_sync_while_it_rewrites_its_log_keeps_memor
     options = {"no-appendfsync-on-rewrite": "yes"}
     with redis_or_skip(appendfsync="always", **options) as server:
         await check_level(server.url, "memory")
-        with pytest.raises(DurabilityTooLow, match="set .* no-appendfsync-on-rewrite no there"):
+        with pytest.raises(DurabilityTooLow, match="set .* no-appendfsync-on-rewrite no$"):
             await open_journal(server.url, "always")
 
 
 async def check_level(url: str, level: str) -> None:
-    """It is told, and less is taken, and more refused, where it is asked for."""
+    """The level is reported; a lower request is accepted, a higher one refused."""
     levels = ["memory", "everysec", "always"]
     for asked in (None, *levels):
         if asked is None or levels.index(asked) <= levels.index(level):
@@ -363,21 +363,21 @@ async def test_appends_that_follow_one_another_are_told_of_together():
     line = Sent()
     announcer = Announcer(line)
     for seq in range(1, 100):
-        announcer.tell("m", seq)
-        announcer.tell("other", 1000 - seq)
+        announcer.announce("m", seq)
+        announcer.announce("other", 1000 - seq)
     await asyncio.sleep(0.001)
     assert line.commands == [
         ("PUBLISH", "ds:appends", "m 99"),
         ("PUBLISH", "ds:appends", "other 999"),
     ]
-    announcer.tell("m", 100)
-    await announcer.close()  # what is due is told before it ends
+    announcer.announce("m", 100)
+    await announcer.close()  # what is due is published before it ends
     assert line.commands[2:] == [("PUBLISH", "ds:appends", "m 100")]
     line.is_away = True
-    announcer.tell("m", 101)
+    announcer.announce("m", 101)
     await asyncio.sleep(0.001)
     line.is_away = False
-    announcer.tell("m", 102)
+    announcer.announce("m", 102)
     await announcer.close()
     assert line.commands[3:] == [("PUBLISH", "ds:appends", "m 102")]
 

@@ -43,7 +43,7 @@ def persistence(server: RedisServer) -> dict[str, Any]:
 
 
 def has_rewritten(server: RedisServer) -> bool:
-    """Whether the server has written its log anew since its start."""
+    """Has the server rewritten its log since its start?"""
     return bool(persistence(server)["aof_last_rewrite_time_sec"] >= 0)
 
 
@@ -110,7 +110,7 @@ class Torn:
 
 async def torn_log(server: RedisServer, journal: Journal) -> tuple[Torn, Log]:
     log = await Log.create(journal)
-    until(lambda: has_rewritten(server), "a log written anew")
+    until(lambda: has_rewritten(server), "a rewritten log")
     await append(log, 1)
     before = tail_of(server).stat().st_size
     await append(log, 2)
@@ -188,7 +188,7 @@ async def test_a_replica_that_is_promoted_takes_nothing_before_its_log_has_what_
     server: RedisServer,
 ):
     async with Store(server.url).journal():
-        until(lambda: has_rewritten(server), "a log written anew")
+        until(lambda: has_rewritten(server), "a rewritten log")
     with redis_or_skip(**{"repl-diskless-sync-delay": "0"}) as primary:
         async with Store(primary.url).journal() as journal:
             log = await Log.create(journal)
@@ -202,8 +202,8 @@ async def test_a_replica_that_is_promoted_takes_nothing_before_its_log_has_what_
     assert is_rewriting(server)
     with pytest.raises(JournalUnavailable, match="a replica before, is not done with rewriting"):
         await open_journal(server.url, "always")
-    server.end_child()  # Redis begins anew
-    until(lambda: is_done(server), "a log written anew")
+    server.end_child()  # Redis rewrites its log
+    until(lambda: is_done(server), "a rewritten log")
     async with Store(server.url).journal() as journal:
         log = Log(journal, await journal.get(log.model))
         await append(log, 2)
@@ -221,7 +221,7 @@ async def test_the_log_is_written_anew_once_after_each_start(server: RedisServer
         for _ in range(2):
             async with Store(server.url).journal() as journal:
                 await journal.ping()
-                until(lambda: has_rewritten(server), "a log written anew")
+                until(lambda: has_rewritten(server), "a rewritten log")
         assert times_rewritten(server) == starts
         server.kill()
         server.start()

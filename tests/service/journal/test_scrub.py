@@ -1,4 +1,4 @@
-"""What a store was told to let go of is not in its keys and files, once it is scrubbed."""
+"""Deleted data is not in a store's keys and files after a scrub."""
 
 import numpy as np
 import pytest

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def chains(log: Log, count: int) -> list[str]:
-    """Append so many entries of two rows; the chain before and after each."""
+    """Append entries of two rows; return the chain before and after each."""
     return [log.record.chain] + [(await log.append(rows(1, 2))).chain for _ in range(count)]
 
 

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from dualstream.service.journal.protocol import (
+    AppendRequest,
     JournalUnavailable,
     ModelChanged,
     OutcomeUnknown,
@@ -39,7 +40,7 @@ async def test_heads_are_looked_up_where_somebody_else_may_have_moved_them(
 
     assert [await append() for _ in range(3)] == [1, 0, 0]
     async with sqlite_store.journal() as there:
-        await there.append("m1", logs[1].incarnation, os.urandom(16), 0, [rows(2)])
+        await there.append(AppendRequest("m1", logs[1].incarnation, os.urandom(16), 0, [rows(2)]))
     assert [await append() for _ in range(2)] == [1, 0]
     await logs[2].append(rows(3, id="a"))
     assert [await append() for _ in range(2)] == [1, 0]
@@ -51,7 +52,7 @@ async def test_heads_are_looked_up_where_somebody_else_may_have_moved_them(
 async def test_those_that_were_moved_longest_ago_are_forgotten(
     journal: SqliteJournal, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(KnownHeads, "MOST", 2)
+    monkeypatch.setattr(KnownHeads, "MAX_HEADS", 2)
     logs = await logs_of(journal, 3)
     for log, expected in zip([*logs, logs[2], logs[1], logs[0]], [1, 1, 1, 0, 0, 1], strict=True):
         _, said = await at_once(journal, [log], rows(1))
@@ -62,13 +63,15 @@ async def test_those_that_were_moved_longest_ago_are_forgotten(
 async def test_every_append_follows_the_one_before_it(
     journal: SqliteJournal, sqlite_store: Store, seed: int
 ):
-    """Whoever made that, in whichever way, and whatever became of others beside it."""
+    """For entries of any process and any kind of append, also with failures in the same group."""
     random_ = random.Random(seed)
     logs = await logs_of(journal, 4)
     async with sqlite_store.journal() as there:
 
         async def elsewhere(log: Log) -> None:
-            await there.append(log.model, log.incarnation, os.urandom(16), 0, [rows(0)])
+            await there.append(
+                AppendRequest(log.model, log.incarnation, os.urandom(16), 0, [rows(0)])
+            )
 
         async def with_key(log: Log) -> None:
             await log.append(rows(0, id=os.urandom(4).hex()))

@@ -105,7 +105,7 @@ async def test_what_waits_shares_a_transaction_up_to_a_number_and_a_size(
     assert [places(one) for one in appended] == [[(1, 1, "new")]] * 100
     assert said.count("COMMIT") == 2  # of 64 and of 36
     large = rows(*range(1000))
-    monkeypatch.setattr(worker, "JOINED_BYTES", 3 * len(large.body))
+    monkeypatch.setattr(worker, "MAX_GROUP_BYTES", 3 * len(large.body))
     _, said = await at_once(journal, logs[:7], large)
     assert said.count("COMMIT") == 3  # of 3, of 3 and of 1
     _, said = await at_once(journal, logs[:2], rows(*range(4000)))

@@ -30,7 +30,7 @@ async def test_appends_to_many_models_at_once_stand_in_the_order_of_each(journal
         assert await log.tags() == [1, 2, 3]
         own = appended[n::30]
         assert [places(one) for one in own] == [[(seq, seq, "new")] for seq in (1, 2, 3)]
-        # Each is told what came before it, though it may stand in the same transaction.
+        # Each gets the entries before its own, also those of the same transaction.
         assert [[entry.seq for entry in one.entries] for one in own] == [[], [1], [1, 2]]
         assert [one.previous for one in own[1:]] == [one.chain for one in own[:-1]]
 

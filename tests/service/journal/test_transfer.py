@@ -16,9 +16,9 @@ from dualstream.service.journal.protocol import (
     Limits,
     ModelChanged,
     ModelRecord,
+    NewPendingRow,
     NonceForgotten,
     Place,
-    ToRemember,
     UnknownModel,
     Version,
 )
@@ -55,7 +55,7 @@ async def test_staged_model_is_invisible_until_it_is_shown(journal):
     await journal.stage_entries(staged, entries[2:], [])
     await journal.stage_keys(staged, keys[:3])
     await journal.stage_keys(staged, keys[3:])
-    row = ToRemember(b"\6late", b"row", b"", 60.0)
+    row = NewPendingRow(b"\6late", b"row", b"", 60.0)
     await journal.remember(*staged, [row])
     rows_ = await journal.kept_rows(*staged)
     for look in (
@@ -144,7 +144,7 @@ async def test_what_is_settled_lies_in_the_file_itself(tmp_path):
         record = await written(journal)
         await journal.settle()
         shutil.copy(path, tmp_path / "cut.db")
-        # One who reads keeps the log from being emptied, and nobody waiting
+        # A reader keeps the log from being emptied, and no caller waits
         with closing(sqlite3.connect(path)) as reader:
             reader.execute("BEGIN")
             reader.execute("SELECT * FROM models").fetchall()

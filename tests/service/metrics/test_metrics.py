@@ -48,7 +48,7 @@ def test_series_are_of_the_first_models_and_the_others_are_summed(serve):
 
 def test_counted_models_are_bounded_while_they_come_and_go(serve):
     client = serve(metrics_max_models=1)
-    telemetry = client.app._catalog.telemetry
+    telemetry = client.app._catalog.counters
     for number in range(50):
         telemetry.saw_refused(f"m{number}", 1)
     assert len(telemetry._of_model) <= 4 * 8
@@ -86,7 +86,7 @@ def test_no_series_tells_when_it_was_created(model, name):
 
 
 def test_others_have_their_turns_while_a_long_exposition_is_written(monkeypatch):
-    monkeypatch.setattr(text, "TURN_S", 0.0)
+    monkeypatch.setattr(text, "SLICE_S", 0.0)
     registry = CollectorRegistry()
     Gauge("without_any", "It has no series.", ["a"], registry=registry)
     counter = Counter("many", 'Of 1,000 "models", \\ and\nlines.', ["a"], registry=registry)
@@ -96,7 +96,7 @@ def test_others_have_their_turns_while_a_long_exposition_is_written(monkeypatch)
     families = Folded(registry, ModelFilter(0))
 
     async def written() -> tuple[bytes, int]:
-        writing = asyncio.create_task(text.text_of(families.collect(), text.Turns()))
+        writing = asyncio.create_task(text.text_of(families.collect(), text.EventLoopSlices()))
         turns = 0
         while not writing.done():
             await asyncio.sleep(0)

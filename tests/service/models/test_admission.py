@@ -10,12 +10,12 @@ import pytest
 
 from dualstream.service.journal.protocol import OutcomeUnknown
 from dualstream.service.models.admission import (
-    FEW,
     LEARN,
+    MIN_QUEUE,
+    OVERLOAD_QUEUE,
+    PERIOD_S,
     PREDICT,
     REFUSE_AFTER_S,
-    SHORT,
-    WHILE_S,
     AdmissionControl,
     IdleShare,
     kind_of,
@@ -40,7 +40,7 @@ class Clock:
 
 def pressure_of(clock: Clock, **given: float) -> tuple[AdmissionControl, list[str]]:
     refused: list[str] = []
-    told = {"most": 1000, "patience_s": 0.05, "timeout_s": 10.0} | given
+    told = {"max_waiting": 1000, "patience_s": 0.05, "timeout_s": 10.0} | given
     made = AdmissionControl(on_refusal=refused.append, clock=clock, **told)  # type: ignore[arg-type]
     return made, refused
 
@@ -51,67 +51,71 @@ class Asks:
     refused_in = 0
 
 
-def enter(pressure: AdmissionControl, count: int) -> list[int]:
-    return [pressure.enter(asyncio.Future()) for _ in range(count)]
+def enter(admission: AdmissionControl, count: int) -> list[int]:
+    return [admission.enter(asyncio.Future()) for _ in range(count)]
 
 
-def leave(pressure: AdmissionControl, numbers: list[int]) -> None:
+def leave(admission: AdmissionControl, numbers: list[int]) -> None:
     for number in numbers:
-        pressure.leave(number)
+        admission.leave(number)
 
 
 @pytest.mark.anyio
 async def test_learning_is_refused_before_predicting():
     clock = Clock()
-    pressure, refused = pressure_of(clock)
-    numbers = enter(pressure, FEW - 1)
+    admission, refused = pressure_of(clock)
+    numbers = enter(admission, MIN_QUEUE - 1)
     clock.now = 0.2
-    assert pressure.admits(LEARN)  # however long they wait, they are few
-    numbers += enter(pressure, 1)
-    # Predictions find twice as many as they may in a rush, but there is none of them yet.
-    assert not pressure.admits(LEARN) and pressure.admits(PREDICT)
-    numbers += enter(pressure, FEW)
-    assert not pressure.admits(PREDICT)
+    assert admission.admits(LEARN)  # however long they wait, they are few
+    numbers += enter(admission, 1)
+    # Predictions find twice as many as they may during an overload, but there is none of them yet.
+    assert not admission.admits(LEARN) and admission.admits(PREDICT)
+    numbers += enter(admission, MIN_QUEUE)
+    assert not admission.admits(PREDICT)
     assert refused == [LEARN, PREDICT]
-    leave(pressure, numbers)
-    assert pressure.waiting == 0 and pressure.oldest_s == 0.0
+    leave(admission, numbers)
+    assert admission.waiting == 0 and admission.oldest_s == 0.0
 
 
 @pytest.mark.anyio
 async def test_the_queue_is_short_until_those_refused_may_all_wait():
     clock, clients = Clock(), [Asks() for _ in range(1000)]
-    pressure, _ = pressure_of(clock)
-    numbers = enter(pressure, FEW)
+    admission, _ = pressure_of(clock)
+    numbers = enter(admission, MIN_QUEUE)
     clock.now = 0.1
-    assert not pressure.rush and not pressure.admits(LEARN, clients[0]) and pressure.rush
-    leave(pressure, numbers)
+    assert (
+        not admission.overloaded_kinds
+        and not admission.admits(LEARN, clients[0])
+        and admission.overloaded_kinds
+    )
+    leave(admission, numbers)
     for number in range(3):
         # So many others, or the same ones so often: what counts is how many there are.
         for client in clients:
-            pressure.admits(LEARN, client)
-        enter(pressure, SHORT - pressure.waiting)
-        assert not any(pressure.admits(LEARN, client) for client in clients)
-        assert pressure.admits(PREDICT)
-        clock.now += 0.75 * WHILE_S
-        pressure.look()
-        assert pressure.rush
-        clock.now += 0.75 * WHILE_S
-        pressure.look()
-        assert pressure.rush, number
-    few = clients[: FEW - SHORT]
-    assert not any(pressure.admits(LEARN, client) for _ in range(10) for client in few)
-    clock.now += 2 * WHILE_S
-    pressure.look()
-    assert not pressure.rush
-    assert all(pressure.admits(LEARN, client) for client in few)
+            admission.admits(LEARN, client)
+        enter(admission, OVERLOAD_QUEUE - admission.waiting)
+        assert not any(admission.admits(LEARN, client) for client in clients)
+        assert admission.admits(PREDICT)
+        clock.now += 0.75 * PERIOD_S
+        admission.update()
+        assert admission.overloaded_kinds
+        clock.now += 0.75 * PERIOD_S
+        admission.update()
+        assert admission.overloaded_kinds, number
+    few = clients[: MIN_QUEUE - OVERLOAD_QUEUE]
+    assert not any(admission.admits(LEARN, client) for _ in range(10) for client in few)
+    clock.now += 2 * PERIOD_S
+    admission.update()
+    assert not admission.overloaded_kinds
+    assert all(admission.admits(LEARN, client) for client in few)
 
 
-def short_of(pressure: AdmissionControl) -> int:
-    """How many may wait in the rush that there is."""
-    numbers, before = [], pressure.waiting
-    while not pressure.refuses(LEARN):
-        numbers += enter(pressure, 1)
-    leave(pressure, numbers)
+def short_of(admission: AdmissionControl) -> int:
+    """How many may wait during the present overload."""
+    numbers, before = [], admission.waiting
+    while not admission.refuses(LEARN):
+        numbers += enter(admission, 1)
+    leave(admission, numbers)
     return before + len(numbers)
 
 
@@ -119,21 +123,23 @@ def short_of(pressure: AdmissionControl) -> int:
 async def test_the_queue_is_longer_where_the_event_loop_waits_for_the_store():
     clock, shares = Clock(), [0.9] * 8 + [0.1] + [0.0] * 8
     idle = iter([*shares, 0.1])
-    pressure = AdmissionControl(1000, 0.05, 1000.0, lambda kind: None, clock, lambda: next(idle))
-    numbers = enter(pressure, FEW)
+    admission = AdmissionControl(1000, 0.05, 1000.0, lambda kind: None, clock, lambda: next(idle))
+    numbers = enter(admission, MIN_QUEUE)
     clock.now = 0.1
-    assert pressure.refuses(LEARN)
-    leave(pressure, numbers)
+    assert admission.refuses(LEARN)
+    leave(admission, numbers)
     found = []
     for _ in shares:
-        pressure.look()
-        found.append(short_of(pressure))
-    # The first look tells of the time before the rush.
-    doubled = [min(SHORT * 2**k, FEW) for k in range(8)]
-    assert found == doubled + [FEW] + [max(FEW // 2**k, SHORT) for k in range(1, 9)]
-    clock.now += 2 * WHILE_S
-    pressure.look()
-    assert not pressure.rush
+        admission.update()
+        found.append(short_of(admission))
+    # The first update tells of the time before the overload.
+    doubled = [min(OVERLOAD_QUEUE * 2**k, MIN_QUEUE) for k in range(8)]
+    assert found == doubled + [MIN_QUEUE] + [
+        max(MIN_QUEUE // 2**k, OVERLOAD_QUEUE) for k in range(1, 9)
+    ]
+    clock.now += 2 * PERIOD_S
+    admission.update()
+    assert not admission.overloaded_kinds
 
 
 def test_idleness_is_what_a_thread_slept():
@@ -153,45 +159,45 @@ def test_idleness_is_what_a_thread_slept():
 @pytest.mark.anyio
 async def test_many_that_wait_but_not_long_are_served_up_to_a_number():
     clock = Clock()
-    pressure, _ = pressure_of(clock, most=400)
-    enter(pressure, 399)
-    assert pressure.admits(LEARN)
-    enter(pressure, 1)
-    assert not pressure.admits(LEARN)
-    other, _ = pressure_of(clock, most=400)
-    numbers = enter(other, FEW)
+    admission, _ = pressure_of(clock, max_waiting=400)
+    enter(admission, 399)
+    assert admission.admits(LEARN)
+    enter(admission, 1)
+    assert not admission.admits(LEARN)
+    other, _ = pressure_of(clock, max_waiting=400)
+    numbers = enter(other, MIN_QUEUE)
     clock.now = 0.06
     leave(other, numbers)
-    enter(other, FEW)
+    enter(other, MIN_QUEUE)
     assert not other.admits(LEARN)  # nobody has waited long, but those before them have
 
 
 @pytest.mark.anyio
 async def test_predictions_that_arrive_together_are_waits_too():
     clock = Clock()
-    pressure, refused = pressure_of(clock, most=300)
-    assert sum(pressure.admits(PREDICT) for _ in range(1000)) == 600
-    assert not pressure.admits(LEARN)
+    admission, refused = pressure_of(clock, max_waiting=300)
+    assert sum(admission.admits(PREDICT) for _ in range(1000)) == 600
+    assert not admission.admits(LEARN)
     assert refused.count(PREDICT) == 400 and refused.count(LEARN) == 1
     slow, _ = pressure_of(clock)
-    assert all(slow.admits(PREDICT) for _ in range(2 * FEW))
+    assert all(slow.admits(PREDICT) for _ in range(2 * MIN_QUEUE))
     clock.now += 0.11
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    assert sum(slow.admits(PREDICT) for _ in range(1000)) == 2 * FEW  # those before took long
+    assert sum(slow.admits(PREDICT) for _ in range(1000)) == 2 * MIN_QUEUE  # those before took long
     await asyncio.sleep(0)
 
 
 @pytest.mark.anyio
 async def test_who_waits_too_long_is_told_that_the_outcome_is_unknown():
     clock = Clock()
-    pressure, _ = pressure_of(clock, timeout_s=1.0)
+    admission, _ = pressure_of(clock, timeout_s=1.0)
     first, second = asyncio.Future(), asyncio.Future()
-    pressure.enter(first)
+    admission.enter(first)
     clock.now = 0.5
-    pressure.enter(second)
+    admission.enter(second)
     clock.now = 1.2
-    pressure.give_up()
+    admission.expire()
     assert isinstance(first.exception(), OutcomeUnknown) and not second.done()
 
 
@@ -205,7 +211,7 @@ def test_health_metrics_and_models_are_never_refused():
 def test_a_refusal_comes_a_moment_later_and_before_the_body_is_parsed(serve, monkeypatch):
     client = serve()
     client.put("/models/m", json=SPEC)
-    monkeypatch.setattr(client.app.pressure, "admits", lambda kind, client: kind != LEARN)
+    monkeypatch.setattr(client.app.admission, "admits", lambda kind, client: kind != LEARN)
     began = time.monotonic()
     answer = client.post(LEARNING, content=b"no JSON")
     assert time.monotonic() - began >= REFUSE_AFTER_S
@@ -231,7 +237,7 @@ def test_a_server_that_is_stuck_refuses_answers_and_gives_up(serve):
     journal.append = stuck
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(client.post, LEARNING, json=row, headers=key)
-        while client.app.pressure.waiting == 0:
+        while client.app.admission.waiting == 0:
             assert not first.done()
         answer = client.post(LEARNING, json=row)
         assert_problem(answer, 503, "overloaded")

@@ -102,7 +102,7 @@ def test_models_come_and_go_by_chance_in_two_workers(store, spec):
                     await model.refresh()
                     assert bits(model.replica) == bits(reader)
             for catalog in (one, other):
-                counted = shown(catalog, await catalog.telemetry.exposition(catalog))
+                counted = shown(catalog, await catalog.counters.exposition(catalog))
                 assert counted["dualstream_model_evictions_total"] > 20
 
     asyncio.run(scenario())
@@ -151,9 +151,9 @@ def test_a_loss_is_counted_once_by_whatever_brings_the_model_back(store, monkeyp
     async def scenario() -> None:
         async with serving(store, models_held=2) as catalog:
             await evicted(catalog)
-            _, trail = catalog.loads._left["m"]
+            _, trail = catalog.loader._evicted_lineages["m"]
             for seq in (301, 302, 303):
-                trail.pass_by(seq, f"{seq:064}")
+                trail.add(seq, f"{seq:064}")
             if way == "read, first in vain":
 
                 async def fail(*_: Any) -> Any:
@@ -169,8 +169,8 @@ def test_a_loss_is_counted_once_by_whatever_brings_the_model_back(store, monkeyp
                 assert await bits_of(catalog, "m") == await replayed(catalog)
                 model = catalog.find("m")
                 assert model is not None
-                catalog._held._evict(model)
-            counted = shown(catalog, await catalog.telemetry.exposition(catalog))
+                catalog._cache._evict(model)
+            counted = shown(catalog, await catalog.counters.exposition(catalog))
             assert counted['dualstream_lost_records_total{model="m"}'] == 3
 
     asyncio.run(scenario())
@@ -183,7 +183,7 @@ def test_no_loss_is_counted_of_another_incarnation(store):
             await other.delete("m")
             await other.create("m", ADULT)
             assert (await catalog.get("m")).replica.seq == 0
-            text = (await catalog.telemetry.exposition(catalog)).decode()
+            text = (await catalog.counters.exposition(catalog)).decode()
             assert 'dualstream_lost_records_total{model="m"}' not in text
 
     asyncio.run(scenario())
@@ -216,14 +216,14 @@ def test_a_loss_is_counted_of_what_learned_before_its_making_was_answered(store,
 
 
 def test_the_trails_of_the_models_that_left_last_are_kept(store, monkeypatch):
-    monkeypatch.setattr("dualstream.service.models.loader.MAX_TRAILS", 2)
+    monkeypatch.setattr("dualstream.service.models.loader.MAX_EVICTED_LINEAGES", 2)
 
     async def scenario() -> None:
         async with serving(store, models_held=1) as catalog:
             await create(catalog, IDS[:5])
-            assert list(catalog.loads._left) == IDS[2:4]
+            assert list(catalog.loader._evicted_lineages) == IDS[2:4]
             await catalog.get(IDS[2])
-            assert list(catalog.loads._left) == [IDS[3], IDS[4]]
+            assert list(catalog.loader._evicted_lineages) == [IDS[3], IDS[4]]
 
     asyncio.run(scenario())
 

@@ -24,10 +24,10 @@ from dualstream.service.jobs.unlearn_cleanup import UnlearnCleanup
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import JournalUnavailable
 from dualstream.service.journal.record import KeyKind, make_key
-from dualstream.service.journal.sqlite.writer_thread import Worker
+from dualstream.service.journal.sqlite.writer_thread import ConnectionThread
 from dualstream.service.metrics import Telemetry
 from dualstream.service.models import model as model_module, registry as catalog_module
-from dualstream.service.models.cache import MAX_LEAVING
+from dualstream.service.models.cache import MAX_EVICTION_SNAPSHOTS
 from dualstream.service.models.model import Model
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.models.sizeof import bytes_of
@@ -47,7 +47,7 @@ async def serving(store: str, **given: object) -> AsyncIterator[ModelRegistry]:
     """A catalog as a server has it."""
     journal = await open_journal(store)
     catalog = ModelRegistry(journal, Settings(store=store, **given), Telemetry(), MODEL_JOBS)
-    catalog.telemetry.watch(catalog)
+    catalog.counters.watch(catalog)
     try:
         yield catalog
     finally:
@@ -127,13 +127,13 @@ def test_models_stay_within_their_number_under_load_and_keep_their_bits(store):
                     receipt = await learn(catalog, model_id, rows(n, n + 1))
                     assert receipt.placed.count == 1
                     # Above it are those alone that somebody uses.
-                    assert len(catalog) <= 3 + 4 + MAX_LEAVING
+                    assert len(catalog) <= 3 + 4 + MAX_EVICTION_SNAPSHOTS
 
             await asyncio.gather(*(client(100 * n) for n in range(4)))
             assert len(await quiet(catalog)) <= 3
             live = {model_id: await bits_of(catalog, model_id) for model_id in IDS}
             await quiet(catalog)
-            told = shown(catalog, await catalog.telemetry.exposition(catalog))
+            told = shown(catalog, await catalog.counters.exposition(catalog))
             assert told['dualstream_models{state="stored"}'] == 8
             assert told['dualstream_models{state="held"}'] <= 3
             assert told["dualstream_model_evictions_total"] >= 5
@@ -158,7 +158,7 @@ def test_models_stay_within_their_bytes_as_they_grow(store):
                     await learn(catalog, model_id, rows(first, first + 250))
             await quiet(catalog)
             assert 1 <= len(catalog) < len(IDS)
-            assert catalog.held_bytes == sum(model.bytes for model in catalog) <= budget
+            assert catalog.cached_bytes == sum(model.bytes for model in catalog) <= budget
 
     asyncio.run(run())
 
@@ -303,7 +303,7 @@ def test_a_loading_goes_on_where_its_client_leaves(store):
             others[0].cancel()
             given = await asyncio.gather(*others[1:])
             assert given == [catalog.find("m0")] * 2 and first.cancelled()
-            assert not catalog.loads._under_way
+            assert not catalog.loader._under_way
 
     asyncio.run(run())
 
@@ -315,7 +315,7 @@ def test_who_waits_for_a_loading_is_told_why_it_failed(store):
                 *(catalog.get("m9") for _ in range(3)), return_exceptions=True
             )
             assert [one.status for one in told] == [404] * 3
-            assert not catalog.loads._under_way
+            assert not catalog.loader._under_way
 
     asyncio.run(run())
 
@@ -342,7 +342,7 @@ def test_requests_for_one_missing_model_share_one_load(store, monkeypatch):
             await create(catalog, ["m0", "m1"])
             await leave(catalog, "m0", ["m1"])
             loads = []
-            monkeypatch.setattr(catalog.telemetry, "saw_load", loads.append)
+            monkeypatch.setattr(catalog.counters, "saw_load", loads.append)
             receipts = await asyncio.gather(
                 *(learn(catalog, "m0", rows(n, n + 1)) for n in range(30))
             )
@@ -446,7 +446,7 @@ def test_metrics_show_the_state_of_models_held_and_all_counts_go_on(serve):
     client.post("/models/m1/learn", json=good)
     told = metrics()
     assert told['dualstream_samples_total{model="m1",outcome="learned"}'] == 1
-    assert told["dualstream_models_bytes"] == client.app._catalog.held_bytes > 0
+    assert told["dualstream_models_bytes"] == client.app._catalog.cached_bytes > 0
     client.delete("/models/m0")
     client.put("/models/m0", json=SPEC)
     assert 'dualstream_refused_rows_total{model="m0"}' not in metrics()
@@ -525,9 +525,9 @@ def test_loaded_models_take_the_memory_that_they_tell(store, many, features):
         async with serving(store) as catalog:
             for model_id in IDS:
                 model, _ = await catalog.create(model_id, ADULT | {"features": features})
-                intake = parse_json(model.door, named(many), True)
+                parsed = parse_json(model.row_schema, named(many), True)
                 await model.submit(
-                    await request_of(intake, make_key(KeyKind.REQUEST, "k"), b"f" * 16)
+                    await request_of(parsed, make_key(KeyKind.REQUEST, "k"), b"f" * 16)
                 )
         async with serving(store) as catalog:
             for model_id in IDS[:2]:  # whatever is allocated once
@@ -556,9 +556,9 @@ def test_models_of_one_specification_share_nothing_that_changes(store):
             for model_id in IDS[:2]:
                 await learn(catalog, model_id, rows(0, 20), "k")
                 model = catalog.find(model_id)
-                state, door = model.replica.state, model.door
+                state, schema = model.replica.state, model.row_schema
                 of = (state, model.replica.answers, model.replica.losses, model.replica.verdicts)
-                parts.append(changeable(of, model.replica.trail, model.lag, door.held()))
+                parts.append(changeable(of, model.replica.trail, model.lag, schema.owned_objects()))
             assert not parts[0].keys() & parts[1].keys()
 
     asyncio.run(run())
@@ -581,16 +581,16 @@ def test_who_asks_when_a_loaded_model_has_left_again_is_given_another(store):
         async with serving(store) as catalog:
             await create(catalog, ["m0"])
             catalog.forget(catalog.find("m0"))
-            put, asked = catalog._held.put, []
+            put, asked = catalog._cache.put, []
 
             def put_and_drop(model):
                 # It leaves, and somebody asks, before whoever waited for the loading goes on.
                 put(model)
                 if not asked:
-                    catalog._held.drop(model)
+                    catalog._cache.drop(model)
                     asked.append(asyncio.create_task(catalog.get("m0")))
 
-            catalog._held.put = put_and_drop
+            catalog._cache.put = put_and_drop
             gone = await catalog.get("m0")
             given = await asked[0]
             assert given is catalog.find("m0")
@@ -618,7 +618,9 @@ def test_a_model_of_sqlite_is_loaded_by_one_call_of_the_store(tmp_path, monkeypa
             for model_id in IDS[:2]:
                 catalog.forget(catalog.find(model_id))
             for way in ("run", "read"):
-                monkeypatch.setattr(reader, way, partial(counted, way=getattr(Worker, way)))
+                monkeypatch.setattr(
+                    reader, way, partial(counted, way=getattr(ConnectionThread, way))
+                )
             assert [await bits_of(catalog, model_id) for model_id in IDS[:2]] == before
             assert len(calls) == 2
 

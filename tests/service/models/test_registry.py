@@ -93,14 +93,14 @@ def test_nothing_is_kept_of_models_that_are_gone(store):
         async with serving(store) as other, serving(store) as catalog:
             await other.create("m", SPEC)
             await catalog.get("m")
-            catalog.telemetry.saw_refused("m", 1)
+            catalog.counters.saw_refused("m", 1)
             await other.delete("m")
             await Follower(catalog, catalog.journal)._look()
-            assert not catalog.telemetry._of_model and not len(catalog)
-            catalog.loads._forked["m"] = ("an incarnation", Lineage())
+            assert not catalog.counters._of_model and not len(catalog)
+            catalog.loader._forked_lineages["m"] = ("an incarnation", Lineage())
             with pytest.raises(Exception, match="no model"):
                 await catalog.get("m")
-            assert not catalog.loads._forked
+            assert not catalog.loader._forked_lineages
 
     asyncio.run(scenario())
 
@@ -210,7 +210,7 @@ def test_a_model_that_learns_while_it_is_replaced(store, monkeypatch, wherever):
                 assert created and len(learned) == 3
                 assert (model.replica.seq, model.replica.spec["rho"]) == (0, 0.5)
             else:
-                with pytest.raises(Problem, match="does not stand where If-Match says"):
+                with pytest.raises(Problem, match="has another ETag than If-Match names"):
                     await replacing
                 assert (await catalog.journal.get("m")).seq == 1
 

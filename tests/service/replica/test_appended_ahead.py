@@ -1,7 +1,7 @@
-"""Rows in bulk that are appended while those in front of them are learned; what may befall both.
+"""Bulk groups appended ahead: appended while the group in front of them is learned.
 
-Where the group in front fails, or what was appended is lost, those behind it tell what came of them
-all the same, and never of rows that the journal does not have.
+If the group in front fails, or the append is lost, the later groups still report their outcome, and
+never acknowledge rows that the journal does not have.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ def test_they_are_not_told_undone_where_the_store_goes_away(tmp_path, monkeypatc
 
 
 def test_what_was_learned_of_them_is_not_told_once_it_is_lost(tmp_path, monkeypatch):
-    """They are journalled anew, and told by what they find there."""
+    """They are journalled again, and their receipts hold the new positions."""
 
     async def scenario(bench: Bench) -> None:
         await bench.send("one")
@@ -153,7 +153,7 @@ def test_what_was_learned_of_them_with_a_front_that_failed_is_told(tmp_path, mon
 
 
 def test_a_fork_that_their_append_shows_is_known_before_their_turn(tmp_path, monkeypatch):
-    """Nobody is served of what the journal has lost until then."""
+    """Until then nothing is served that the journal has lost."""
     known = []
 
     async def scenario(bench: Bench) -> None:
@@ -180,7 +180,7 @@ def test_a_fork_that_their_append_shows_is_known_before_their_turn(tmp_path, mon
 
 
 def test_an_answer_of_what_was_read_meanwhile_shows_no_fork(tmp_path, monkeypatch):
-    """The front was lost; as many rows stand in its place, and the journal was read so far."""
+    """The front was lost; the same number of rows replaced it and was read."""
 
     async def scenario(bench: Bench) -> None:
         waits: list[Any] = []
@@ -238,7 +238,7 @@ def test_who_is_told_once_more_what_he_was_told_at_first_is_not_doubted(tmp_path
 
 
 def test_they_are_another_replicas_where_this_one_is_let_go_of(tmp_path, monkeypatch):
-    """Whoever is loaded in its place learns them, and tells what was lost: both would count it."""
+    """The replica loaded in its place learns them and counts the loss: otherwise both count it."""
 
     async def scenario(bench: Bench) -> None:
         async def refused(_: Applying) -> None:
@@ -262,7 +262,7 @@ def test_an_answer_that_comes_as_the_front_is_being_learned_shows_no_fork(tmp_pa
     met = []
 
     async def scenario(bench: Bench) -> None:
-        bench.replica._s_per_row = 1e-5  # so that they are learned in slices, beside the event loop
+        bench.replica._s_per_row = 1e-5  # so that they are learned in slices, in a thread
         run_in_thread = dualstream.service.replica.replica.run_in_thread
 
         async def answered_first(*given: Any) -> Any:
@@ -283,7 +283,7 @@ def test_an_answer_that_comes_as_the_front_is_being_learned_shows_no_fork(tmp_pa
 
 
 def test_a_fork_that_their_append_shows_is_known_while_the_front_is_learned(tmp_path, monkeypatch):
-    """Slices take their time, and all of it nobody is served of what the journal has lost."""
+    """Slices take time, and nothing lost is served during all of it."""
     met = []
 
     async def scenario(bench: Bench) -> None:

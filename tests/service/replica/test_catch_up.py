@@ -1,4 +1,4 @@
-"""What a replica asks of the store to reach a seq that it was told of, and what it finds there."""
+"""Catching up to a given seq: what a replica reads from the store, and what it finds there."""
 
 import sqlite3
 from collections import Counter

@@ -363,7 +363,7 @@ def test_where_nobody_can_tell_any_more_that_is_said_or_it_is_asked_for_by_its_k
         bench.faulty.append = forgotten
         place = Place(bench.replica.seq, bench.replica.chain)
         if key is None:
-            with pytest.raises(OutcomeUnknown, match="nobody can tell"):
+            with pytest.raises(OutcomeUnknown, match="outcome .* is unknown"):
                 await bench.committer.submit(request(key))
             assert asked == [None, place]
         else:
@@ -507,7 +507,7 @@ def test_snapshot_that_fails_does_not_stop_the_committer(tmp_path, caplog):
 
 
 def test_rows_that_are_known_to_be_lost_are_not_acknowledged(tmp_path, monkeypatch):
-    """Others stand in the journal where they stood."""
+    """Other rows took their positions in the journal."""
 
     async def scenario(bench: Bench) -> None:
         journal = bench.faulty.journal
@@ -526,7 +526,7 @@ def test_rows_that_are_known_to_be_lost_are_not_acknowledged(tmp_path, monkeypat
             return await get(model)
 
         monkeypatch.setattr(journal, "get", lose_and_get)
-        with pytest.raises(OutcomeUnknown, match="has lost what it had appended"):
+        with pytest.raises(OutcomeUnknown, match="has lost this append"):
             await bench.committer.submit(request("two"))
         assert not left and bench.replica.seq == 2
         bench.acknowledged.pop()  # what was lost
@@ -535,7 +535,7 @@ def test_rows_that_are_known_to_be_lost_are_not_acknowledged(tmp_path, monkeypat
 
 
 def test_nor_are_they_by_who_is_read_for_them(tmp_path, monkeypatch):
-    """The snapshot that it begins from is of others that stand where they stood."""
+    """The snapshot that the replica loads is of other rows at the same positions."""
 
     async def scenario(bench: Bench) -> None:
         journal, where = bench.faulty.journal, ("m", bench.replica.incarnation)
@@ -555,7 +555,7 @@ def test_nor_are_they_by_who_is_read_for_them(tmp_path, monkeypatch):
             return await get(*given)
 
         monkeypatch.setattr(journal, "snapshot_get", lose_and_get)
-        with pytest.raises(OutcomeUnknown, match="has lost what it had appended"):
+        with pytest.raises(OutcomeUnknown, match="has lost this append"):
             await bench.committer.submit(request("three"))
         assert not left and bench.replica.restored_seq == 3
 

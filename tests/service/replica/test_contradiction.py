@@ -1,4 +1,4 @@
-"""What an append tells, held against what a replica has come by, on journals made by chance."""
+"""Answers to appends compared with a replica's lineage, on random journals."""
 
 import random
 from collections.abc import Sequence
@@ -31,12 +31,12 @@ def trail_of(entries: Sequence[Entry]) -> Lineage:
     trail = Lineage()
     trail.begin(START.seq, START.chain)
     for entry in entries:
-        trail.pass_by(entry.seq, entry.chain)
+        trail.add(entry.seq, entry.chain)
     return trail
 
 
 def told(chance: random.Random, own: Sequence[Entry], known: int) -> Appended:
-    """What the store tells of a journal that ends with an own entry, or brought nothing new."""
+    """The store's answer: the journal ends with the own entry, or nothing was new."""
     unseen = tuple(entry for entry in own if entry.seq > known)
     if chance.random() < 0.4:
         end = place_of(own)
@@ -50,7 +50,7 @@ def told(chance: random.Random, own: Sequence[Entry], known: int) -> Appended:
 
 @pytest.mark.parametrize("seed", range(400))
 def test_one_on_the_journals_path_is_never_doubted(seed):
-    """Wherever it stands: before what was told, in its midst, or beyond it."""
+    """At any position: before, within or after the returned entries."""
     chance = random.Random(seed)
     journal = grown(chance, [], 8)
     own = journal[: chance.randrange(1, 8)]
@@ -81,7 +81,7 @@ def test_one_that_stands_on_what_is_lost_is_doubted(seed):
 
 
 def test_a_repeated_answer_is_of_the_end_that_it_found():
-    """A nonce that comes again is told what it was told at first; others have appended since."""
+    """A repeated nonce gets its first answer; other writers have appended since."""
     chance = random.Random(1)
     path = grown(chance, [], 5)
     chain = path[2].chain

@@ -1,4 +1,4 @@
-"""The verdicts of the last controls: so many are kept, and come back from their arrays."""
+"""Outcomes of the last controls: a limited number is kept and restored from arrays."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def test_they_come_back_as_they_were():
 
 
 def test_what_became_of_a_control_is_not_told_of_another():
-    """It stands where the first one was before it was lost."""
+    """It has the seq of the first one, which was lost."""
     verdicts = kept(5)
     assert verdicts.of(3, control_of(Rollback("0" * 64, 1, "v"))) == ControlOutcome("it is gone")
     assert verdicts.of(7, control_of(Refit("job", 5, "sdca"))) == ControlOutcome(rows=20)

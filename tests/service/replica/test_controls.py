@@ -184,7 +184,7 @@ def test_replica_in_the_midst_of_an_entry_applies_the_rest(store):
         (entry,) = await bench.journal.read("m", bench.record.incarnation, 0)
         for stand in range(1, 8):
             bench.replica.seq = stand
-            _, records, *_ = bench.replica._beyond([entry])
+            _, records, *_ = bench.replica._content_after([entry])
             sizes = [len(r) if isinstance(r, Batch) else r.kind for r in records]
             left = [1, 1, "member_add", 1, 1, 1, "promote", 1][stand:]
             assert sizes == _summed(left)
@@ -311,7 +311,7 @@ def test_control_that_cannot_be_done_is_refused_by_all_alike(store, caplog):
         assert (await bench.order(Demote())).verdict.refusal == "no member is promoted"
         assert (await bench.order(MemberRemove("a"))).verdict.refusal is None
         assert bench.replica.refused_controls == 3 and bench.replica.rejected == 0
-        assert "member_add at seq 4 is refused: there is a member 'a' already" in caplog.text
+        assert "member_add at seq 4 was refused: there is a member 'a' already" in caplog.text
 
     run(store, scenario)
 

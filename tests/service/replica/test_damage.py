@@ -37,7 +37,7 @@ def flipped(data: bytes, bit: int) -> bytes:
 
 
 def damage_entry(store: str, number: int, damage: Damage) -> str:
-    """Damage an entry of model m, by its number from 0; the name of the log as errors tell it."""
+    """Damage entry `number` (from 0) of model m. Return the name of the log in error messages."""
     if store.startswith("sqlite"):
         path = store.removeprefix("sqlite:///")
         _damage_row(path, number, damage)
@@ -125,12 +125,12 @@ def begin_later(entry: dict) -> None:
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
-        (flip("body", 300), "at seq 8: the part at byte 0 has another checksum"),
+        (flip("body", 300), "at seq 8: the part at byte 0 has a wrong checksum"),
         (cut, "at seq 8: "),
-        (emptied, "at seq 8: 0 records where there have to be 4"),
+        (emptied, "at seq 8: 0 records instead of 4"),
         (of_later_version, "at seq 8: record version 2"),
-        (begin_earlier, "begins at seq 3, the one before it ends at seq 4"),
-        (begin_later, "begins at seq 6, the one before it ends at seq 4"),
+        (begin_earlier, "begins at seq 3, but the one before it ends at seq 4"),
+        (begin_later, "begins at seq 6, but the one before it ends at seq 4"),
         (flip("nonce", 5), "the journal at seq 8 does not follow from seq 4"),
         (flip("chain", 1), "the journal at seq 8 does not follow from seq 4"),
     ],
@@ -196,7 +196,7 @@ def test_a_damaged_head_is_found_before_anything_is_appended_to_it(
     late = serve(store=store)
     for answer in (late.get("/models/m"), learn(late, 4, 5)):
         told = assert_problem(answer, 503, "unreadable-journal")
-        assert "ends at seq 4 with not" in told["detail"] and "outcome" not in told
+        assert "ends at seq 4 with chain not" in told["detail"] and "outcome" not in told
     assert client.get("/models/m").json()["seq"] == 4
     # Who holds it appends, and comes to know.
     told = assert_problem(learn(client, 4, 5), 503, "unreadable-journal")
@@ -224,7 +224,7 @@ def test_whoever_holds_a_model_lets_go_of_it_where_its_head_tells_of_too_much(st
             damage_head(store, "seq = 9", lambda _: {"seq": b"9"})
             with pytest.raises(NoBase, match="ends at seq 4, before its head"):
                 await asyncio.wait_for(model.refresh(), 10.0)
-            # What would be appended behind that head would be lost to whoever reads the journal.
+            # Rows appended after that head are lost to every reader of the journal.
             with pytest.raises(Problem, match="before its head") as refusal:
                 await catalog.get("m")
             assert refusal.value.slug == "unreadable-journal"
@@ -257,7 +257,7 @@ def test_any_bit_of_a_body_is_found(serve, store):
 
 
 def damage_spec(store: str, damage: Callable[[bytes], bytes]) -> str:
-    """Change the stored spec of model m; where it stands, as errors tell it."""
+    """Change the stored spec of model m. Return its name in error messages."""
     if store.startswith("sqlite"):
         path = store.removeprefix("sqlite:///")
         with sqlite3.connect(path) as db:
@@ -296,7 +296,7 @@ def test_a_damaged_spec_stops_its_model_alone_and_is_named(serve, store, damage,
         assert f"{name}: the spec is damaged" in told["detail"]
     assert late.get("/readyz?verbose").json()["unreadable"].keys() == {"m"}
     assert learn(late, 0, 5, "other").json()["seq"] == 5
-    # Whoever holds it goes on: it was read before.
+    # A process that loaded it before the damage continues.
     assert learn(client, 4, 5).json()["seq"] == 5
 
 

@@ -1,4 +1,4 @@
-"""Held by one at a time, in their order, whoever leaves meanwhile."""
+"""FIFO lock: one holder at a time, in order of arrival, also when waiters are cancelled."""
 
 import asyncio
 
@@ -8,23 +8,23 @@ from dualstream.service.replica.fifo_lock import FifoLock
 def test_those_who_wait_have_it_in_their_order_and_nobody_comes_between():
     order = []
 
-    async def wants(baton: FifoLock, name: str) -> None:
-        await baton.taken()
+    async def wants(lock: FifoLock, name: str) -> None:
+        await lock.acquire()
         order.append(name)
         await asyncio.sleep(0)
-        baton.hand_on()
+        lock.release()
 
     async def scenario() -> None:
-        baton = FifoLock()
-        assert baton.take() and not baton.take()
-        waiting = [asyncio.create_task(wants(baton, name)) for name in "abcd"]
+        lock = FifoLock()
+        assert lock.try_acquire() and not lock.try_acquire()
+        waiting = [asyncio.create_task(wants(lock, name)) for name in "abcd"]
         await asyncio.sleep(0)
         waiting[1].cancel()
         await asyncio.sleep(0)
-        baton.hand_on()
-        assert not baton.take()  # it is a's, who does not know yet
+        lock.release()
+        assert not lock.try_acquire()  # a holds it and has not run yet
         await asyncio.wait(waiting)
-        assert not baton.is_held and baton.take()
+        assert not lock.is_held and lock.try_acquire()
 
     asyncio.run(scenario())
     assert order == ["a", "c", "d"]
@@ -32,15 +32,15 @@ def test_those_who_wait_have_it_in_their_order_and_nobody_comes_between():
 
 def test_who_leaves_once_it_was_handed_to_him_hands_it_on():
     async def scenario() -> None:
-        baton = FifoLock()
-        baton.take()
-        leaving, staying = (asyncio.create_task(baton.taken()) for _ in range(2))
+        lock = FifoLock()
+        lock.try_acquire()
+        leaving, staying = (asyncio.create_task(lock.acquire()) for _ in range(2))
         await asyncio.sleep(0)
-        baton.hand_on()
+        lock.release()
         leaving.cancel()
         await asyncio.wait([leaving, staying])
-        assert leaving.cancelled() and baton.is_held
-        baton.hand_on()
-        assert not baton.is_held
+        assert leaving.cancelled() and lock.is_held
+        lock.release()
+        assert not lock.is_held
 
     asyncio.run(scenario())

@@ -1,7 +1,7 @@
-"""Whatever shows that the store has lost what a replica stands on: nobody is served of it any more.
+"""Forks: any evidence that the store lost what a replica applied stops it from serving.
 
-Not only the entries that it reads and appends in its turn: also answers that come while it learns,
-and places that the store says it does not hold.
+The evidence is not only in entries read and appended in order. It is also in answers that arrive
+while the replica learns, and in positions that the store does not hold.
 """
 
 import asyncio
@@ -13,8 +13,7 @@ import pytest
 
 import dualstream.service.replica.replica
 from dualstream.service.jobs.follower import Follower
-from dualstream.service.jobs.reference_optimum import Found, References
-from dualstream.service.jobs.refit import SolverThread
+from dualstream.service.jobs.reference_optimum import Reference, References
 from dualstream.service.jobs.unlearn_cleanup import UnlearnCleanup
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import (
@@ -26,6 +25,7 @@ from dualstream.service.journal.protocol import (
 )
 from dualstream.service.models.model import Model
 from dualstream.service.models.registry import ModelRegistry
+from dualstream.service.models.solver_thread import SolverThread
 from dualstream.service.models.versions import take_version
 from dualstream.service.replica.apply import Applying
 from dualstream.service.replica.committer import Committer
@@ -56,7 +56,7 @@ async def is_served(replica: Replica) -> bool:
 
 
 def test_rows_that_stand_across_its_place_show_it(tmp_path, monkeypatch):
-    """They were appended ahead; meanwhile it has read rows of others, which are lost then.
+    """They were appended ahead; then it read rows of other writers, which are lost by then.
 
     A front that fails lets it read on.
     """
@@ -95,13 +95,13 @@ def test_rows_that_stand_across_its_place_show_it(tmp_path, monkeypatch):
 
 
 def test_what_is_answered_to_its_predecessor_shows_it(tmp_path, monkeypatch):
-    """Which was let go of while rows in bulk were on their way; what these show is lost since."""
+    """The predecessor was evicted with bulk rows in flight, which show the loss."""
     loaded: list[Committer] = []
     shown = []
 
     async def scenario(bench: Bench) -> None:
         def on_late(appended: Any) -> None:
-            loaded[0].hear(appended)
+            loaded[0].check_late_append(appended)
             shown.append(loaded[0]._replica.is_forked)
 
         async def succeeded(_: Applying) -> None:
@@ -313,7 +313,7 @@ def test_a_place_that_is_not_held_any_more_shows_it(tmp_path, monkeypatch, what)
 
 
 def test_a_place_that_was_let_go_of_is_no_fork(tmp_path):
-    """The store has trimmed the journal past it: the head tells that it leads here all the same."""
+    """The store trimmed the journal past it; the head shows that the replica is not forked."""
 
     async def scenario(model: Model, catalog: ModelRegistry, journal: Any) -> None:
         place = await model.place()
@@ -325,7 +325,7 @@ def test_a_place_that_was_let_go_of_is_no_fork(tmp_path):
             await model.submit(ControlRequest.of(Demote(), held=place))
         assert await is_served(model.replica)
         assert catalog.find("m") is model
-        text = (await catalog.telemetry.exposition(catalog)).decode()
+        text = (await catalog.counters.exposition(catalog)).decode()
         assert 'dualstream_forks_total{model="m"}' not in text
 
     of_five_and(tmp_path, scenario)
@@ -347,7 +347,7 @@ def test_a_head_that_lies_behind_it_shows_it(tmp_path, monkeypatch):
 
 
 def test_one_that_failed_in_the_midst_of_a_row_is_read_anew(tmp_path, monkeypatch):
-    """It is learned, and not counted: the entry, when it came by again, would be learned twice."""
+    """The row is learned but not counted: applying the entry again learns it twice."""
 
     async def scenario(model: Model, catalog: ModelRegistry, journal: Any) -> None:
         progress = type(model.replica.progress)
@@ -375,18 +375,18 @@ def test_one_that_failed_in_the_midst_of_a_row_is_read_anew(tmp_path, monkeypatc
 
 
 async def other_row(tmp_path: Any, model: Model) -> None:
-    """The last row is lost, and another one stands in its place."""
+    """The last row is lost and another one takes its seq."""
     lose(tmp_path, 1)
     await learn(model, "another")
     assert model.replica.seq == 5 and not model.replica.is_forked
 
 
-async def reference_of(catalog: ModelRegistry) -> Found:
+async def reference_of(catalog: ModelRegistry) -> Reference:
     """Without when it was found."""
     return replace(await (await catalog.get("m")).references.find(), at=0.0)
 
 
-async def fresh_reference(journal: Any) -> Found:
+async def fresh_reference(journal: Any) -> Reference:
     fresh = catalog_on(journal)
     try:
         return await reference_of(fresh)
@@ -399,10 +399,10 @@ def test_a_reference_of_what_is_lost_is_found_anew(tmp_path):
 
     async def scenario(model: Model, catalog: ModelRegistry, journal: Any) -> None:
         async def is_shown() -> bool:
-            text = (await catalog.telemetry.exposition(catalog)).decode()
+            text = (await catalog.counters.exposition(catalog)).decode()
             return 'dualstream_reference_lower_bound{model="m"}' in text
 
-        catalog.telemetry.watch(catalog)
+        catalog.counters.watch(catalog)
         before = await reference_of(catalog)
         assert before.place.seq == 5 and await is_shown()
         await other_row(tmp_path, model)
@@ -418,7 +418,7 @@ def test_a_reference_of_what_is_lost_is_found_anew(tmp_path):
 
 
 def test_a_reference_is_found_anew_where_its_window_is_lost_meanwhile(tmp_path, monkeypatch):
-    """Whoever waits for it is told of the rows that there are."""
+    """The waiting client gets the optimum of the rows that exist."""
 
     async def scenario(model: Model, catalog: ModelRegistry, journal: Any) -> None:
         run, solved = SolverThread.run, []
@@ -439,7 +439,7 @@ def test_a_reference_is_found_anew_where_its_window_is_lost_meanwhile(tmp_path, 
 
 
 def test_there_is_no_telling_that_a_lost_window_had_no_rows(tmp_path, monkeypatch):
-    """They were lost, and other ones learned, before whoever asked was answered."""
+    """They were lost, and others learned, before the client was answered."""
 
     async def scenario(model: Model, catalog: ModelRegistry, journal: Any) -> None:
         run, refused = SolverThread.run, []
@@ -458,7 +458,7 @@ def test_there_is_no_telling_that_a_lost_window_had_no_rows(tmp_path, monkeypatc
 
 
 def test_half_a_row_is_not_named(tmp_path, monkeypatch):
-    """A group fails in the midst of it, just as it is the turn of whoever takes a version."""
+    """A group fails in the middle of a row, right before a version is taken."""
 
     async def scenario(model: Model, _: ModelRegistry, journal: Any) -> None:
         async def refreshed(*_: Any) -> None:

@@ -1,7 +1,7 @@
-"""Learning under a guard, held against a model that learns row by row and keeps every state.
+"""Learning under a guard, compared with a model that learns row by row and keeps every state.
 
-Whoever applies the journal, in whatever pieces, from its beginning or from any snapshot, comes to
-the same bits; and what is learned is what a reader of the rules would learn by hand.
+Any split of the journal, from its beginning or from any snapshot, gives the same bits. What is
+learned is what a manual application of the rules learns.
 """
 
 import random
@@ -15,7 +15,7 @@ import dualstream.service.replica.quarantine
 from dualstream.service.jobs.guard_rollback import _last_good
 from dualstream.service.journal.protocol import JournalUnavailable
 from dualstream.service.replica.controls import Pause, Resume, Rollback
-from dualstream.service.replica.quarantine import learn_held
+from dualstream.service.replica.quarantine import learn_quarantined
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import ControlRequest, Request
 from dualstream.solvers import Batch, guard_of, make_learner, resolve_spec
@@ -118,7 +118,7 @@ async def live_through(kept: Kept, seed: int) -> tuple[int, int]:
             assert receipt.set_aside == sum(set_aside)
             by_hand.agrees(kept.replica)
             pauses = kept.replica.guarding.pauses
-            if pauses.is_paused:  # whoever has not heard of it leaves the quarantine in the journal
+            if pauses.is_paused:  # a worker that lags keeps its entries
                 assert laggard.guarding.kept_after(laggard.seq) <= pauses.held_from
             if pauses.needs_rollback and rng.random() < 0.5:
                 trips += 1
@@ -192,9 +192,9 @@ def test_a_quarantine_is_learned_piece_by_piece(store, monkeypatch):
 
     def learn_piece(copy: Replica, entries: Any) -> int:
         pieces.append(len(entries))
-        return learn_held(copy, entries)
+        return learn_quarantined(copy, entries)
 
-    monkeypatch.setattr(dualstream.service.replica.apply_control, "learn_held", learn_piece)
+    monkeypatch.setattr(dualstream.service.replica.apply_control, "learn_quarantined", learn_piece)
 
     async def scenario(kept: Kept) -> None:
         pauses = await until_paused(kept)
@@ -226,7 +226,7 @@ def test_rows_that_a_state_has_are_not_learned_from_the_quarantine_once_more(tmp
     async def scenario(kept: Kept) -> None:
         pauses = await until_paused(kept)
         held_from = pauses.held_from
-        tripped = kept.replica.capture().as_copy()  # as nobody has gone back yet
+        tripped = kept.replica.capture().as_copy()  # as no rollback was done yet
         await order(kept, await rollback_of(kept))
         assert kept.replica.learner.samples == held_from < pauses.since
         digest = await kept.journal.copy_put(*kept.where, tripped.data)

@@ -1,4 +1,4 @@
-"""What a fork has cost is found from where both have come by."""
+"""Lineage: the cost of a fork follows from the positions of both sides."""
 
 import random
 from hashlib import sha1
@@ -28,8 +28,8 @@ def entries(seed: int, sizes: list[int], seq: int = 0, chain: str = START) -> li
 def trail_of(passed: list[Entry], kept: int | None = KEPT, first: Entry | None = None) -> Lineage:
     """Of a replica that began at the start, or with a snapshot behind `first`."""
     trail = Lineage(kept)
-    trail.pass_by(0, START) if first is None else trail.pass_by(first.seq, first.chain)
-    trail.pass_entries(passed)
+    trail.add(0, START) if first is None else trail.add(first.seq, first.chain)
+    trail.add_entries(passed)
     return trail
 
 
@@ -49,10 +49,10 @@ def test_what_was_applied_beyond_the_common_entries_is_lost(seed):
     mine = entries(seed + 1000, [rng.randint(1, 4) for _ in range(rng.randint(0, 9))], seq, chain)
     theirs = entries(seed + 2000, [rng.randint(1, 4) for _ in range(rng.randint(0, 9))], seq, chain)
     trail, other = trail_of(common + mine), trail_of(common + theirs, kept=None)
-    assert trail.give_way_to(other) == Lost(mine[-1].seq - seq if mine else 0, seq, True)
+    assert trail.replace_with(other) == Lost(mine[-1].seq - seq if mine else 0, seq, True)
     # Once: from here on it is the other's.
     assert trail._seqs == other._seqs and trail._seqs is not other._seqs
-    assert trail.give_way_to(other).records == 0
+    assert trail.replace_with(other).records == 0
 
 
 def test_what_lies_before_a_parting_is_not_known_to_be_on_the_path():
@@ -60,50 +60,50 @@ def test_what_lies_before_a_parting_is_not_known_to_be_on_the_path():
     mine = entries(2, [4, 1], 5, common[-1].chain)
     theirs = entries(3, [1] * (3 * KEPT), 5, common[-1].chain)
     trail, places = trail_of(common + mine), common + mine
-    assert all(trail.came_by(entry.seq, entry.chain) for entry in places)
-    assert not trail.came_by(4, START) and not trail.came_by(9, mine[-1].chain)
+    assert all(trail.includes(entry.seq, entry.chain) for entry in places)
+    assert not trail.includes(4, START) and not trail.includes(9, mine[-1].chain)
     # Given a rebuilding that begins with a snapshot at seq 25
     other = trail_of(theirs[20:30], first=theirs[19])
-    trail.give_way_to(other)
-    assert not any(trail.came_by(entry.seq, entry.chain) for entry in places)
-    assert not trail.came_by(10, mine[-1].chain) and trail.came_by(30, theirs[24].chain)
+    trail.replace_with(other)
+    assert not any(trail.includes(entry.seq, entry.chain) for entry in places)
+    assert not trail.includes(10, mine[-1].chain) and trail.includes(30, theirs[24].chain)
     # What is forgotten of later places is as good as ever
     for entry in theirs[30:]:
-        trail.pass_by(entry.seq, entry.chain)
-    assert trail._seqs[0] > 30 and trail.came_by(25, START) and not trail.came_by(24, START)
+        trail.add(entry.seq, entry.chain)
+    assert trail._seqs[0] > 30 and trail.includes(25, START) and not trail.includes(24, START)
 
 
 def test_a_loss_that_began_before_all_that_is_known_is_told_as_the_least_it_can_be():
     mine, theirs = entries(1, [2] * 30), entries(2, [2] * 30)
     # When the oldest of what is kept is lost, too
     short = Lineage(4)
-    short.pass_entries(mine)
-    assert short.give_way_to(trail_of(theirs, None)) == Lost(60 - 53, 53, False)
-    # When the journal was read from a snapshot that stands behind the fork
+    short.add_entries(mine)
+    assert short.replace_with(trail_of(theirs, None)) == Lost(60 - 53, 53, False)
+    # The journal was read from a snapshot after the fork.
     after = trail_of(theirs[20:], None, first=theirs[19])
-    assert trail_of(mine).give_way_to(after) == Lost(60 - 39, 39, False)
+    assert trail_of(mine).replace_with(after) == Lost(60 - 39, 39, False)
 
 
-@pytest.mark.parametrize(("is_parted", "lost"), [(False, 0), (True, 1)])
+@pytest.mark.parametrize(("has_diverged", "lost"), [(False, 0), (True, 1)])
 def test_of_what_was_overtaken_something_is_lost_only_where_it_is_known_to_have_parted(
-    is_parted, lost
+    has_diverged, lost
 ):
     theirs = entries(2, [2] * 30)
     behind = trail_of(entries(1, [2] * 5))
-    behind.is_parted = is_parted
-    told = behind.give_way_to(trail_of(theirs[20:], None, first=theirs[19]))
-    assert (told.records, told.is_all) == (lost, not is_parted)
-    assert not behind.is_parted
+    behind.has_diverged = has_diverged
+    told = behind.replace_with(trail_of(theirs[20:], None, first=theirs[19]))
+    assert (told.records, told.is_all) == (lost, not has_diverged)
+    assert not behind.has_diverged
 
 
 def test_a_trail_is_bounded_and_begins_anew_where_the_replica_does():
     trail = Lineage(10)
     passed = entries(1, [1] * 100)
     for entry in passed:
-        trail.pass_by(entry.seq, entry.chain)
+        trail.add(entry.seq, entry.chain)
         assert len(trail._seqs) <= 20
     assert list(trail._seqs)[-10:] == list(range(91, 101))
-    trail.pass_by(0, START)
+    trail.add(0, START)
     assert list(trail._seqs) == [0]
     trail.begin(7, passed[6].chain)  # with a snapshot, as what lies before was refused
     assert list(trail._seqs) == [7]
@@ -158,8 +158,8 @@ def test_what_was_lost_is_counted_once_by_a_rebuilding_that_comes_later(
         away.setattr(client.app._catalog.journal, "read", refuse)
         assert learn(client, 60, 65).json()["error"].startswith("planted")
     for _ in range(2):
-        # Whoever waited to move the forked replica on, as its follower does, is refused, ...
-        with pytest.raises(JournalUnavailable, match="is being read from its journal anew"):
+        # A waiter for the forked replica's lock, such as its follower, is refused, ...
+        with pytest.raises(JournalUnavailable, match="is being loaded again from its journal"):
             client.portal.call(forked.refresh)
         assert client.get("/models/m").json()["seq"] == 15  # ... and the next request loads it
         assert lost_records(client) == 4

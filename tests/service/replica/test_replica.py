@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dualstream.service.cli.demo.adult import adult_lines
-from dualstream.service.clock import Outside
+from dualstream.service.clock import Clock
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import (
     AppendRequest,
@@ -299,19 +299,19 @@ def test_control_record_of_a_later_version_stops_that_model_alone(serve, store, 
     assert learn(late, 0, 5, "other").status_code == 200
     listed = late.get("/models").json()["models"]
     assert [("unreadable" in view) for view in listed] == [True, False]
-    # Whoever held it before is stopped in front of it as well, once it is noticed.
+    # A process that loaded it before stops in front of it as well, once it notices.
     deadline = time.monotonic() + 10
     while client.get("/models/m").status_code == 200:
         assert time.monotonic() < deadline
         time.sleep(0.02)
     assert client.get("/readyz?verbose").json()["unreadable"].keys() == {"m"}
-    # Made anew it is served, here at once and there when it is tried again.
+    # Created again, it is served here at once and there at the next attempt.
     assert late.delete("/models/m").status_code == 204
     assert late.put("/models/m", json=SPEC).status_code == 201
     assert learn(late, 0, 5).json()["seq"] == 5
     assert late.get("/readyz?verbose").json()["unreadable"] == {}
     monkeypatch.setattr("dualstream.service.models.loader.UNREADABLE_S", 0.0)
-    client.app._catalog.loads._unreadable["m"] = ("tried again", 0.0)
+    client.app._catalog.loader._unreadable["m"] = ("tried again", 0.0)
     assert client.get("/models/m").json()["seq"] == 5
     assert client.get("/readyz?verbose").json()["unreadable"] == {}
 
@@ -380,8 +380,8 @@ def test_time_that_others_had_the_core_is_not_taken_for_work():
     spec = canonical(resolve_spec(SPEC))
     record = ModelRecord("m", "0" * 32, spec, spec, 0, 0, "")
     moments, worked = count(step=10.0), count(step=1e-5)
-    outside = Outside(lambda: next(moments), effort=lambda: next(worked))
-    replica = Replica(record, outside=outside)
+    clock = Clock(lambda: next(moments), cpu_seconds=lambda: next(worked))
+    replica = Replica(record, clock=clock)
     batch = Batch.from_libsvm(b"\n".join(adult_lines()[:100]) + b"\n", 123).batch
     for _ in range(50):
         asyncio.run(replica._learn(batch))

@@ -65,7 +65,7 @@ def learn(bench: Bench, *ids: str | None, weights: list[float] | None = None) ->
 
 
 def without(spec: Any, steps: list[Any]) -> Any:
-    """A learner that is told by age what to unlearn."""
+    """A learner that unlearns rows given by age."""
     learner = make_learner(resolve_spec(spec))
     for step in steps:
         if isinstance(step, int):

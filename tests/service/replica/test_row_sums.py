@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import given, strategies as st
 
-from dualstream.service.replica.row_sums import are_wrong, count, mean, places_where, where_not
+from dualstream.service.replica.row_sums import are_wrong, count, indices_where, mean, where_not
 
 ROW = st.tuples(
     st.floats(-1e6, 1e6), st.floats(0, 1e6), st.sampled_from((-1.0, 1.0)), st.booleans()
@@ -22,7 +22,7 @@ def test_a_list_and_an_array_give_the_same_bits(rows):
     assert mean(where_not(rejected, losses)) == expected
     assert mean(where_not(flags, np.array(losses))) == expected
     places = [place for place, was in enumerate(rejected) if was]
-    assert places_where(rejected) == places_where(flags) == places
+    assert indices_where(rejected) == indices_where(flags) == places
     wrong = [(score >= 0) != (y > 0) for score, y in zip(scores, labels, strict=True)]
     assert are_wrong(scores, np.array(labels)) == wrong
     assert are_wrong(np.array(scores), labels).tolist() == wrong

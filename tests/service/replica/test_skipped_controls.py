@@ -1,7 +1,7 @@
-"""A control that its worker comes past by others' snapshot: what became of it is told all the same.
+"""Controls that a worker passes by loading another worker's snapshot still report their outcome.
 
-Others append so much in front of it that the store does not tell it all, and write a snapshot
-behind it, with which the journal goes, before its append is answered.
+Other writers append more in front of the control than the store returns, and write a snapshot after
+it. The journal is trimmed to that snapshot before the append is answered.
 """
 
 import asyncio
@@ -185,7 +185,7 @@ def test_a_member_that_is_promoted_and_gone(two, passed):
 
 
 def test_what_no_snapshot_keeps_is_of_unknown_outcome(serve, store, passed, monkeypatch):
-    """It is journalled, and nobody is told that it was done, or was refused."""
+    """It is journalled, and no client is answered that it was done or refused."""
     monkeypatch.setattr("dualstream.service.models.loader.MAX_KEPT_ANSWERS", 0)
     one, other = serve(store=store), serve(store=store)
     assert one.put("/models/m", json=PAIR).status_code == 201

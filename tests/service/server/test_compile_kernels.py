@@ -56,8 +56,8 @@ def test_a_part_is_compiled_with_what_it_needs_and_nothing_else():
 def test_who_waits_for_kernels_is_told_so_where_no_cache_has_them(tmp_path):
     code = (
         "import time; from dualstream.service.server import compile_kernels as kernels\n"
-        "kernels.TOLD_AFTER_S = 0.05\n"
-        "with kernels.telling(print):\n"
+        "kernels.NOTICE_AFTER_S = 0.05\n"
+        "with kernels.notice_of_compilation(print):\n"
         "    kernels.compile_here(['dualstream.solvers.portfolio.logistic_roots']); time.sleep(1)"
     )
     command = [sys.executable, "-c", code]

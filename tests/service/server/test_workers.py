@@ -16,7 +16,7 @@ import httpx
 
 from dualstream.service.cli.demo.server_process import ServerProcess
 from dualstream.service.journal import open_journal
-from dualstream.service.server.workers import _Crew, _Worker, forks
+from dualstream.service.server.workers import _Worker, _WorkerPool, forks
 from dualstream.service.settings import Settings
 from tests.history import Acknowledged, check_history
 from tests.service.conftest import SPEC
@@ -161,18 +161,18 @@ def test_a_start_that_comes_to_nothing_is_made_again_at_the_next_look(tmp_path, 
     alive = _Worker(SimpleNamespace(exitcode=None, sentinel=ends), hears)
     starts: Iterator[_Worker | type[Exception]] = iter([dead, EOFError, ConnectionError, alive])
 
-    def started(self: _Crew, number: int) -> _Worker:
+    def started(self: _WorkerPool, number: int) -> _Worker:
         found = next(starts)
         if isinstance(found, type):
             raise found
         return found
 
-    monkeypatch.setattr(_Crew, "_started", started)
+    monkeypatch.setattr(_WorkerPool, "_started", started)
     with socket.socket() as at:
-        crew = _Crew(Settings(workers=1), at, str(tmp_path))
+        pool = _WorkerPool(Settings(workers=1), at, str(tmp_path))
         for _ in range(3):
-            crew.look()
-    assert crew._workers == [alive]
+            pool.look()
+    assert pool._workers == [alive]
     os.close(ends)
 
 

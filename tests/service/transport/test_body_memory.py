@@ -10,13 +10,13 @@ import pytest
 from dualstream.service.api.http import PIECE_BYTES as PIECE_OF_ANSWER, send_in_pieces
 from dualstream.service.codecs import CHUNK_BYTES
 from dualstream.service.transport.body_memory import (
+    CANDIDATES,
     CONNECTION,
     GRACE_S,
-    SLOW,
-    TRIED,
-    Bodies,
+    SLOW_BYTES_PER_S,
+    BodyMemory,
     body_of,
-    over,
+    release_body,
 )
 from dualstream.wire.problems import Problem
 from tests.service.conftest import assert_problem
@@ -86,19 +86,19 @@ def test_many_half_sent_bodies_hold_no_more_than_their_bound(serve, path, is_pac
     for _ in range(1 if is_packed else 2):
         for one in senders:
             one.send(packed if is_packed else PIECE)
-            assert client.app.bodies.held <= MOST
+            assert client.app.bodies.used <= MOST
     refused: list[Sender] = []
     while len(refused) < 30 - MOST // len(PIECE):  # what is packed is inflated in a thread
         refused = [one for one in senders if one.is_answered]
-        assert client.app.bodies.held <= MOST
+        assert client.app.bodies.used <= MOST
     assert {one.problem() for one in refused} == {(503, "too-many-bytes")}
-    assert client.app.bodies.held > 0
+    assert client.app.bodies.used > 0
     # Who sends one at once needs no room, and who leaves gives his back.
     assert client.post("/models/m/learn", json={"x": {"1": 1}, "y": 1}).status_code == 200
     for one in senders:
         if not one.is_answered:
             one.leave()
-    assert client.app.bodies.held == 0 and not client.app.bodies.open
+    assert client.app.bodies.used == 0 and not client.app.bodies.open
     last = Sender(client, path, headers[0])
     last.send(PIECE)
     last.send(b"{}", more=False)
@@ -112,12 +112,12 @@ def test_of_an_upload_counts_what_is_not_learned_yet(serve):
     lines = b'{"x": {"1": 1}, "y": 1}\n' * (CHUNK_BYTES // 24)
     for _ in range(12):
         one.send(lines)
-        while client.app.bodies.held > 4 * CHUNK_BYTES:
+        while client.app.bodies.used > 4 * CHUNK_BYTES:
             client.get("/livez")
     assert not one.is_answered
     one.send(b"", more=False)
     one._ends.result(timeout=30)
-    assert one.said[0]["status"] == 200 and client.app.bodies.held == 0
+    assert one.said[0]["status"] == 200 and client.app.bodies.used == 0
 
 
 def test_one_alone_always_has_room(serve):
@@ -132,15 +132,15 @@ def test_one_alone_always_has_room(serve):
 
 
 class World:
-    """Bodies, at a time of the test's."""
+    """BodyMemory, at a time of the test's."""
 
     def __init__(self, most: int) -> None:
         self.now = 0.0
-        self.bodies = Bodies(most, lambda: self.now)
+        self.bodies = BodyMemory(most, lambda: self.now)
 
     def scope(self) -> dict:
         scope: dict = {}
-        self.bodies.may_be_held_for(scope)
+        self.bodies.track(scope)
         return scope
 
 
@@ -155,34 +155,34 @@ def test_the_slowest_makes_room_for_who_is_quick():
         scopes = [world.scope() for _ in range(4)]
         waiting = []
         for number, scope in enumerate(scopes):
-            body_of(scope).hold(25)
+            body_of(scope).reserve(25)
             waiting.append(asyncio.create_task(body_of(scope).receive(_waits_for_ever)))
-            body_of(scope)._moved = 100 * number + (SLOW * 100 if number == 3 else 0)
+            body_of(scope)._moved = 100 * number + (SLOW_BYTES_PER_S * 100 if number == 3 else 0)
         await asyncio.sleep(0)
         newest = body_of(world.scope())
-        with pytest.raises(Problem, match="hold 100 bytes together") as full:  # nobody is slow yet
-            newest.hold(1)
+        with pytest.raises(Problem, match="have reached 100 bytes") as full:  # nobody is slow yet
+            newest.reserve(1)
         assert full.value.status == 503 and full.value.headers() == {"retry-after": "1"}
         world.now += GRACE_S
         for number in range(3):
-            newest.hold(25)
+            newest.reserve(25)
             await asyncio.sleep(0)
             await asyncio.sleep(0)
             assert [one.done() for one in waiting] == [n <= number for n in range(4)]
-            with pytest.raises(Problem, match="hold 100 bytes"):
+            with pytest.raises(Problem, match="have reached 100 bytes"):
                 waiting[number].result()
-            assert not waiting[number].cancelled() and world.bodies.held == 100
+            assert not waiting[number].cancelled() and world.bodies.used == 100
             with pytest.raises(Problem):
-                body_of(scopes[number]).hold(1)
-            over(scopes[number])
+                body_of(scopes[number]).reserve(1)
+            release_body(scopes[number])
         with pytest.raises(Problem):  # the last one sends quickly
-            newest.hold(25)
+            newest.reserve(25)
         waiting[3].cancel()
         await asyncio.wait([waiting[3]])
         assert waiting[3].cancelled(), "who is cancelled by others is told so"
-        over(scopes[3])
-        newest.let_go(1000)
-        assert world.bodies.held == 0 and list(world.bodies.open) == [newest]
+        release_body(scopes[3])
+        newest.release(1000)
+        assert world.bodies.used == 0 and list(world.bodies.open) == [newest]
 
     asyncio.run(told())
 
@@ -193,7 +193,7 @@ class Line:
     def __init__(self) -> None:
         self.reads, self.is_ended = asyncio.Event(), False
 
-    def make_room(self) -> None:
+    def close_slow(self) -> None:
         self.is_ended = True
         self.reads.set()
 
@@ -208,24 +208,24 @@ def test_who_does_not_read_a_long_answer_makes_room():
             if len(sent) == 3:
                 await line.reads.wait()
 
-        body_of(scope).hold(12)
+        body_of(scope).reserve(12)
         told = {"type": "http.response.body", "body": bytes(8 * PIECE_OF_ANSWER)}
         sending = asyncio.create_task(send_in_pieces(send, told, scope))
         while len(sent) < 3:
             await asyncio.sleep(0)
-        assert world.bodies.held == 8 * PIECE_OF_ANSWER, "in place of its body"
+        assert world.bodies.used == 8 * PIECE_OF_ANSWER, "in place of its body"
         newest = body_of(world.scope())
         with pytest.raises(Problem):
-            newest.hold(3 * PIECE_OF_ANSWER)
+            newest.reserve(3 * PIECE_OF_ANSWER)
         assert not line.is_ended
         world.now += 100.0
-        newest.hold(3 * PIECE_OF_ANSWER)
-        assert line.is_ended and world.bodies.held == 3 * PIECE_OF_ANSWER
+        newest.reserve(3 * PIECE_OF_ANSWER)
+        assert line.is_ended and world.bodies.used == 3 * PIECE_OF_ANSWER
         await sending
         # An answer is told whatever is held: what it tells of is done.
-        body_of(scope := world.scope()).hold_answer(20 * PIECE_OF_ANSWER)
-        assert world.bodies.held == 23 * PIECE_OF_ANSWER
-        over(scope)
+        body_of(scope := world.scope()).reserve_response(20 * PIECE_OF_ANSWER)
+        assert world.bodies.used == 23 * PIECE_OF_ANSWER
+        release_body(scope)
 
     asyncio.run(told())
 
@@ -234,19 +234,19 @@ def test_what_came_long_ago_does_not_make_a_body_quick():
     async def told() -> None:
         world, pieces = World(100), asyncio.Queue()
         body = body_of(world.scope())
-        for seconds, size in ((1.0, 10 * SLOW), (0.5, 0), (0.5, 0)):
+        for seconds, size in ((1.0, 10 * SLOW_BYTES_PER_S), (0.5, 0), (0.5, 0)):
             waiting = asyncio.create_task(body.receive(pieces.get))
             await asyncio.sleep(0)
-            assert body.speed() is None or seconds < 1.0
+            assert body.rate() is None or seconds < 1.0
             world.now += seconds
             pieces.put_nowait({"body": bytes(size)})
             await waiting
-            assert body.speed() is None, "while the server waits for nothing"
+            assert body.rate() is None, "while the server waits for nothing"
         waiting = asyncio.create_task(body.receive(pieces.get))
         await asyncio.sleep(0)
-        assert 4 * SLOW < body.speed() < 6 * SLOW, "2 s for 10 s' worth"
+        assert 4 * SLOW_BYTES_PER_S < body.rate() < 6 * SLOW_BYTES_PER_S, "2 s for 10 s' worth"
         world.now += 30.0
-        assert body.speed() < SLOW / 10
+        assert body.rate() < SLOW_BYTES_PER_S / 10
         waiting.cancel()
         await asyncio.wait([waiting])
 
@@ -256,9 +256,9 @@ def test_what_came_long_ago_does_not_make_a_body_quick():
 def test_who_is_slow_is_found_among_many_who_are_not():
     async def told() -> None:
         world = World(10_000)
-        scopes = [world.scope() for _ in range(5 * TRIED)]
+        scopes = [world.scope() for _ in range(5 * CANDIDATES)]
         for scope in scopes:
-            body_of(scope).hold(10)
+            body_of(scope).reserve(10)
         slow = asyncio.create_task(body_of(scopes[-1]).receive(_waits_for_ever))
         await asyncio.sleep(0)
         world.now += GRACE_S
@@ -266,7 +266,7 @@ def test_who_is_slow_is_found_among_many_who_are_not():
         while not slow.done():
             tries += 1
             try:
-                newest.hold(10_000 - len(scopes) * 10 + 1)
+                newest.reserve(10_000 - len(scopes) * 10 + 1)
             except Problem:
                 assert tries < 6
             await asyncio.sleep(0)

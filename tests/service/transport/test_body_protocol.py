@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 import uvicorn
 
-from dualstream.service.transport.body_protocol import LONG, protocol_of
+from dualstream.service.transport.body_protocol import LONG_BODY_BYTES, protocol_of
 from dualstream.service.transport.connections import Connections, Limits
 
 
@@ -58,7 +58,18 @@ def request(path: str, body: bytes, is_chunked: bool = False) -> bytes:
 
 def test_pipelined_bodies_arrive_as_they_were_sent(port):
     rng = random.Random(5)
-    sizes = [0, 1, LONG - 1, LONG, LONG + 1, 3 * LONG, 1_000_000, 17, 5 * LONG, 0]
+    sizes = [
+        0,
+        1,
+        LONG_BODY_BYTES - 1,
+        LONG_BODY_BYTES,
+        LONG_BODY_BYTES + 1,
+        3 * LONG_BODY_BYTES,
+        1_000_000,
+        17,
+        5 * LONG_BODY_BYTES,
+        0,
+    ]
     bodies = [rng.randbytes(size) for size in sizes]
     sent = [(f"/{number}", body, number % 4 == 3) for number, body in enumerate(bodies)]
     stream = b"".join(request(*one) for one in sent)
@@ -73,12 +84,12 @@ def test_pipelined_bodies_arrive_as_they_were_sent(port):
 
 
 def test_an_answer_before_the_body_has_come_leaves_the_connection_good(port):
-    body = bytes(4 * LONG)
+    body = bytes(4 * LONG_BODY_BYTES)
     with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
-        connection.sendall(request("/early", body)[: -2 * LONG])
+        connection.sendall(request("/early", body)[: -2 * LONG_BODY_BYTES])
         empty = hashlib.sha256().hexdigest()
         assert read_answers(connection, 1) == [f"/early {empty}"]
-        connection.sendall(body[: 2 * LONG] + request("/next", b"x"))
+        connection.sendall(body[: 2 * LONG_BODY_BYTES] + request("/next", b"x"))
         assert read_answers(connection, 1) == [f"/next {hashlib.sha256(b'x').hexdigest()}"]
 
 

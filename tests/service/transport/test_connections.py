@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 import pytest
 
 from dualstream.service.transport.connections import (
-    CLOSED_AT_ONCE,
+    CANDIDATES,
+    CLOSED_PER_STEP,
     MIN_BYTES,
-    TRIED,
+    Checkpoint,
     Connections,
     Limits,
-    Sight,
-    Waits,
+    State,
 )
 from dualstream.wire.problems import Problem
 
@@ -24,19 +24,19 @@ HEAD_S, BODY_S, IDLE_S = 10.0, 30.0, 5.0
 class Still:
     """A connection that stands where the test puts it."""
 
-    waits: Waits
+    waits: State
     begun: int = 1
     so_far: int = 0
-    seen: Sight | None = None
+    checkpoint: Checkpoint | None = None
     ended: list[Problem | None] = field(default_factory=list)
 
-    def waits_for(self):
+    def state(self):
         return self.waits
 
     def progress(self):
         return self.begun, self.so_far
 
-    def end(self, problem):
+    def terminate(self, problem):
         self.ended.append(problem)
 
 
@@ -57,19 +57,19 @@ class World:
         for _ in range(int(seconds)):
             self.now += 1.0
             standing = iter([one for one in connections if not one.ended])
-            while self.open.look(standing):
+            while self.open.check(standing):
                 pass
 
 
 @pytest.mark.parametrize(
     ("waits", "begun", "limit_s", "reason", "status"),
     [
-        (Waits.IDLE, 0, HEAD_S, "idle", None),
-        (Waits.HEAD, 1, HEAD_S, "slow-head", 408),
-        (Waits.BODY, 1, BODY_S, "slow-body", 408),
-        (Waits.READER, 1, BODY_S, "slow-reader", None),
-        (Waits.IDLE, 1, IDLE_S, None, None),  # which is nothing to count
-        (Waits.ANSWER, 1, None, None, None),  # nobody is closed for what the server takes
+        (State.IDLE, 0, HEAD_S, "idle", None),
+        (State.HEAD, 1, HEAD_S, "slow-head", 408),
+        (State.BODY, 1, BODY_S, "slow-body", 408),
+        (State.READER, 1, BODY_S, "slow-reader", None),
+        (State.IDLE, 1, IDLE_S, None, None),  # which is nothing to count
+        (State.ANSWER, 1, None, None, None),  # nobody is closed for what the server takes
     ],
 )
 def test_who_stands_still_too_long_is_closed(waits, begun, limit_s, reason, status):
@@ -86,14 +86,14 @@ def test_who_stands_still_too_long_is_closed(waits, begun, limit_s, reason, stat
 
 def test_who_goes_on_is_not_closed():
     world = World()
-    asking, sending = Still(Waits.HEAD), Still(Waits.BODY)
-    trickling, moving = Still(Waits.BODY), Still(Waits.HEAD)
+    asking, sending = Still(State.HEAD), Still(State.BODY)
+    trickling, moving = Still(State.BODY), Still(State.HEAD)
     world.add(asking, sending, trickling, moving)
     for second in range(300):
         asking.begun += second % 9 == 0  # one request after the other
         sending.so_far += MIN_BYTES // 30 + 1
         trickling.so_far += MIN_BYTES // 40
-        moving.waits = (Waits.HEAD, Waits.ANSWER)[second // 9 % 2]
+        moving.waits = (State.HEAD, State.ANSWER)[second // 9 % 2]
         world.wait(1, asking, sending, trickling, moving)
     assert not (asking.ended or sending.ended or moving.ended)
     assert trickling.ended and world.reasons == {"slow-body": 1}
@@ -101,16 +101,16 @@ def test_who_goes_on_is_not_closed():
 
 def test_the_idlest_make_room_and_none_that_is_being_answered():
     world = World(most=64)
-    answered = [Still(Waits.ANSWER) for _ in range(20)]
-    bodies = [Still(Waits.BODY, so_far=100 * n) for n in range(3)]
-    heads = [Still(Waits.HEAD) for _ in range(3)]
-    idle = [Still(Waits.IDLE) for _ in range(2)]
-    silent = [Still(Waits.IDLE, begun=0) for _ in range(36)]
+    answered = [Still(State.ANSWER) for _ in range(20)]
+    bodies = [Still(State.BODY, so_far=100 * n) for n in range(3)]
+    heads = [Still(State.HEAD) for _ in range(3)]
+    idle = [Still(State.IDLE) for _ in range(2)]
+    silent = [Still(State.IDLE, begun=0) for _ in range(36)]
     world.add(*answered, *bodies, *heads, *idle, *silent)
     assert not world.reasons
     order = []
     for _ in range(44):
-        newest = Still(Waits.ANSWER)
+        newest = Still(State.ANSWER)
         world.add(newest)
         gone = [one for one in (*silent, *idle, *heads, *bodies) if one.ended and one not in order]
         assert len(gone) == 1 and not newest.ended, "one for one"
@@ -119,7 +119,7 @@ def test_the_idlest_make_room_and_none_that_is_being_answered():
     # First those that never asked, the oldest first; of bodies those that brought least.
     assert order == [*silent, *idle, *heads, *bodies]
     assert not any(one.ended for one in answered)
-    last = Still(Waits.ANSWER)
+    last = Still(State.ANSWER)
     world.add(last)
     assert last.ended == [None] and world.reasons == {"room": 45}
 
@@ -137,14 +137,14 @@ def test_room_is_made_without_looking_at_all_who_are_there(is_known):
 
         __hash__ = object.__hash__
 
-    everyone = [Counted(Waits.ANSWER) for _ in range(9_000)]
-    everyone += [Counted(Waits.IDLE, begun=n % 2) for n in range(1_000)]
+    everyone = [Counted(State.ANSWER) for _ in range(9_000)]
+    everyone += [Counted(State.IDLE, begun=n % 2) for n in range(1_000)]
     world.add(*everyone)
     world.wait(is_known, *everyone)
     for _ in range(200):
-        looks, newest = 0, Counted(Waits.IDLE)
+        looks, newest = 0, Counted(State.IDLE)
         world.add(newest)
-        assert looks <= 2 * TRIED and not (is_known and newest.ended)
+        assert looks <= 2 * CANDIDATES and not (is_known and newest.ended)
     assert world.reasons == {"room": 200}
     if is_known:
         assert all(one.ended for one in everyone[9_000:9_400:2])
@@ -152,26 +152,26 @@ def test_room_is_made_without_looking_at_all_who_are_there(is_known):
 
 def test_few_are_closed_before_others_are_served():
     world = World()
-    heads = [Still(Waits.HEAD) for _ in range(50)]
+    heads = [Still(State.HEAD) for _ in range(50)]
     world.add(*heads)
     world.wait(1, *heads)
     world.now += HEAD_S + 1
     standing, closed = iter(heads), [0]
-    while world.open.look(standing):
+    while world.open.check(standing):
         closed.append(world.reasons["slow-head"])
     closed.append(world.reasons["slow-head"])
-    assert closed == [0, *range(CLOSED_AT_ONCE, 50, CLOSED_AT_ONCE), 50]
+    assert closed == [0, *range(CLOSED_PER_STEP, 50, CLOSED_PER_STEP), 50]
 
 
-def test_who_asks_now_and_then_does_not_make_room_for_a_silent_crowd():
+def test_who_asks_now_and_then_does_not_make_connection_limit_a_silent_crowd():
     world = World(most=50)
-    asking, asked_once = Still(Waits.IDLE, begun=0), Still(Waits.IDLE)
-    silent = [Still(Waits.IDLE, begun=0) for _ in range(40)]
+    asking, asked_once = Still(State.IDLE, begun=0), Still(State.IDLE)
+    silent = [Still(State.IDLE, begun=0) for _ in range(40)]
     world.add(asking, asked_once, *silent)
     for _ in range(4):
         asking.begun += 1
         world.wait(1, asking, asked_once, *silent)
-    crowd = [Still(Waits.IDLE, begun=0) for _ in range(500)]
+    crowd = [Still(State.IDLE, begun=0) for _ in range(500)]
     for one in crowd:
         world.add(one)
         for gone in (*silent, *crowd):
@@ -181,13 +181,13 @@ def test_who_asks_now_and_then_does_not_make_room_for_a_silent_crowd():
     # Where all have asked, who stood still longest goes first.
     world = World(most=3)
     world.add(asking, asked_once)
-    world.add(Still(Waits.ANSWER), Still(Waits.ANSWER))
+    world.add(Still(State.ANSWER), Still(State.ANSWER))
     assert asked_once.ended and not asking.ended
 
 
 def test_where_all_are_being_answered_the_newest_is_refused():
     world = World(most=2)
-    first, second, third = (Still(Waits.ANSWER) for _ in range(3))
+    first, second, third = (Still(State.ANSWER) for _ in range(3))
     world.add(first, second, third)
     assert third.ended == [None] and not first.ended and not second.ended
     assert world.reasons == {"room": 1}
@@ -195,12 +195,12 @@ def test_where_all_are_being_answered_the_newest_is_refused():
 
 def test_streams_of_events_make_room_where_no_other_can():
     world = World(most=20)
-    streams = [Still(Waits.LISTENS) for _ in range(15)]
-    answered, idle = Still(Waits.ANSWER), [Still(Waits.IDLE) for _ in range(4)]
+    streams = [Still(State.EVENTS) for _ in range(15)]
+    answered, idle = Still(State.ANSWER), [Still(State.IDLE) for _ in range(4)]
     world.add(*streams, answered, *idle)
     world.wait(1, *streams, answered, *idle)
     for number in range(6):
-        world.add(Still(Waits.ANSWER))
+        world.add(Still(State.ANSWER))
         for gone in [one for one in (*streams, *idle) if one.ended]:
             world.open.discard(gone)
         assert sum(bool(one.ended) for one in idle) == min(number + 1, 4)
@@ -211,13 +211,13 @@ def test_streams_of_events_make_room_where_no_other_can():
 
 def test_looking_lets_others_be_served_in_between(monkeypatch):
     world, turns = World(most=2000), 0
-    monkeypatch.setattr("dualstream.service.transport.connections.LOOK_S", 0.0)
-    world.add(*(Still(Waits.IDLE, 0) for _ in range(1000)))
+    monkeypatch.setattr("dualstream.service.transport.connections.CHECK_EVERY_S", 0.0)
+    world.add(*(Still(State.IDLE, 0) for _ in range(1000)))
 
     async def others() -> None:
         nonlocal turns
         looking = asyncio.create_task(world.open.run())
-        while not all(one.seen for one in list(world.open)):
+        while not all(one.checkpoint for one in list(world.open)):
             turns += 1
             await asyncio.sleep(0)
         looking.cancel()

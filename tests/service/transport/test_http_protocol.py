@@ -15,9 +15,9 @@ from uvicorn.server import ServerState
 
 from dualstream.service.api.http import PIECE_BYTES as PIECE, send_json as answer_json
 from dualstream.service.server.serve import UNSENT_BYTES, keep_few_unsent
-from dualstream.service.transport.body_memory import Bodies
-from dualstream.service.transport.body_protocol import MAX_HELD, protocol_of
-from dualstream.service.transport.connections import LISTENS, Connections, Limits, Waits
+from dualstream.service.transport.body_memory import BodyMemory
+from dualstream.service.transport.body_protocol import MAX_BUFFERED, protocol_of
+from dualstream.service.transport.connections import EVENT_STREAM, Connections, Limits, State
 from dualstream.service.transport.http_protocol import MAX_HEADERS
 from dualstream.wire.problems import Problem
 
@@ -110,7 +110,7 @@ def test_pipelined_requests_are_answered_in_order_one_at_a_time():
         one.data_received(b"".join(b"GET %b HTTP/1.1\r\n\r\n" % path.encode() for path in paths))
         while line.answers < 999:
             assert not line.is_reading, "nothing more is read while requests wait"
-            assert one.waits_for() is Waits.ANSWER
+            assert one.state() is State.ANSWER
             await asyncio.sleep(0)
         while line.answers < 1000:
             await asyncio.sleep(0)
@@ -239,7 +239,7 @@ def test_a_body_in_chunks_is_not_read_ahead_of_the_application():
 def test_an_answered_request_keeps_nothing_of_its_body():
     async def told() -> None:
         one, line = World(answer).connect()
-        for size in (50_000, MAX_HELD):
+        for size in (50_000, MAX_BUFFERED):
             head = b"POST /x HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % size
             answers = line.answers
             one.data_received(head + bytes(40_000))
@@ -247,7 +247,7 @@ def test_an_answered_request_keeps_nothing_of_its_body():
                 await asyncio.sleep(0)
             assert not one.cycle.body
             one.data_received(bytes(size - 40_000))
-            assert not one.cycle.body and line.is_reading and one.waits_for() is Waits.IDLE
+            assert not one.cycle.body and line.is_reading and one.state() is State.IDLE
 
     run(told)
 
@@ -267,7 +267,7 @@ def test_an_error_follows_the_answers_to_earlier_requests():
             one, line = world.connect()
             one.data_received(sent)
             await asyncio.sleep(0)
-            one.end(wrong)
+            one.terminate(wrong)
             one.data_received(GET)
             assert not line.written and not line.is_closed
             lines.append(line)
@@ -279,7 +279,7 @@ def test_an_error_follows_the_answers_to_earlier_requests():
         assert all(line.written.endswith(b"}") for line in lines)
         one, line = world.connect()
         one.data_received(post)
-        one.end(wrong)
+        one.terminate(wrong)
         assert line.is_closed and line.written.startswith(b"HTTP/1.1 408")
 
     run(told)
@@ -317,7 +317,7 @@ def test_who_listens_to_a_stream_can_make_room():
     async def told() -> None:
         async def stream(scope: Any, receive: Any, send: Any) -> None:
             await send({"type": "http.response.start", "status": 200, "headers": []})
-            scope[LISTENS] = True
+            scope[EVENT_STREAM] = True
             while (await receive())["type"] != "http.disconnect":
                 pass
 
@@ -325,11 +325,11 @@ def test_who_listens_to_a_stream_can_make_room():
         for sent in (GET, 100 * GET):  # whatever else it asks for
             one, line = world.connect()
             one.data_received(sent)
-            assert one.waits_for() is Waits.ANSWER
+            assert one.state() is State.ANSWER
             while not line.answers:
                 await asyncio.sleep(0)
-            assert one.waits_for() is Waits.LISTENS
-            one.make_room()
+            assert one.state() is State.EVENTS
+            one.close_slow()
             assert line.is_closed
             one.connection_lost(None)
         assert world.done["room"] == 2
@@ -342,7 +342,7 @@ def test_a_long_answer_waits_for_who_reads_it():
         body = bytes(10 * PIECE + 1)
 
         async def app(scope: Any, receive: Any, send: Any) -> None:
-            Bodies(2**30, lambda: 0.0).may_be_held_for(scope)
+            BodyMemory(2**30, lambda: 0.0).track(scope)
             await answer_json(send, body, [], scope)
 
         world = World(app)
@@ -376,7 +376,7 @@ def test_a_long_body_comes_in_before_it_is_asked_for_up_to_a_limit():
             await answer(scope, receive, send)
 
         one, line = World(read).connect()
-        size, piece = 3 * MAX_HELD, b"x" * (MAX_HELD // 4)
+        size, piece = 3 * MAX_BUFFERED, b"x" * (MAX_BUFFERED // 4)
         one.data_received(b"POST /x HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % size)
         for number in range(4):
             assert line.is_reading, number
@@ -390,7 +390,7 @@ def test_a_long_body_comes_in_before_it_is_asked_for_up_to_a_limit():
             while left and line.is_reading:  # all that has come by then
                 one.data_received(piece)
                 left -= 1
-        assert sizes == [MAX_HELD] * 3
+        assert sizes == [MAX_BUFFERED] * 3
 
     run(told)
 
@@ -547,11 +547,11 @@ def test_empty_lines_do_not_make_an_idle_connection_live_longer():
         one.data_received(GET)
         while not line.answers:
             await asyncio.sleep(0)
-        stands = one.waits_for(), one.progress()
-        assert stands[0] is Waits.IDLE
+        stands = one.state(), one.progress()
+        assert stands[0] is State.IDLE
         one.data_received(b"\r\n" * 1000)
-        assert (one.waits_for(), one.progress()) == stands
+        assert (one.state(), one.progress()) == stands
         one.data_received(b"G")
-        assert one.waits_for() is Waits.HEAD
+        assert one.state() is State.HEAD
 
     run(told)

@@ -1,7 +1,7 @@
-"""Planted faults: each stands in for a method of the service's own classes, as a slip would.
+"""Planted faults: each replaces a method of the service's own classes.
 
-A simulation that finds none of them would prove nothing. Every function here is given the true
-method first; what it does otherwise is what its docstring says.
+A simulation that finds none of them proves nothing. Every function here gets the true method as its
+first argument; its docstring says what it does differently.
 """
 
 from tests.simulation.bugs import appends, controls, following, memory, states

@@ -29,18 +29,18 @@ def _fresh_nonce(true: Any, self: Appending, group: Any) -> Any:
     before = getattr(self._replica, "sent_nonce", None)
     self._replica.sent_nonce = group.nonce  # type: ignore[attr-defined]
     if group.nonce == before:
-        group = msgspec.structs.replace(group, nonce=self._outside.nonce())
+        group = msgspec.structs.replace(group, nonce=self._clock.new_nonce())
     return true(self, group)
 
 
 def _anew(true: Any, self: Appending, group: Any) -> Any:
     """What is asked for again does not tell where it was asked for first."""
-    group.asked = None
+    group.first_known = None
     return true(self, group)
 
 
 def _keys_seen(true: Any, self: Store, request: AppendRequest) -> Any:
-    """Keys are held against what the appender has seen, not in the append."""
+    """Keys are compared with what the appender has seen, not within the append."""
     log = self.log(request.model, request.incarnation)
     unseen = {key: known for key, known in log.keys.items() if known.seq > request.known_seq}
     for key in unseen:
@@ -86,7 +86,7 @@ def _whatever_is_brought(true: Any, self: Store, model: str, incarnation: str, r
 
 
 def _keys_forgotten(true: Any, self: Store, mine: str) -> Any:
-    """Keys live as long as the process: whoever starts has none."""
+    """Keys live as long as the process: a new process has none."""
     for log in self.logs.values():
         log.keys.clear()
     return true(self, mine)
@@ -113,7 +113,7 @@ async def _nor_again(true: Any, self: Replica, seq: int, chain: str, *given: Any
 
 
 def _as_if_new(true: Any, rows: Rows, dim: int) -> Batch:
-    """Whoever reads the journal scores rows anew that were served long ago."""
+    """A reader of the journal computes scores again for rows that were served long ago."""
     return replace(true(rows, dim), served=None)
 
 
@@ -128,9 +128,9 @@ def _one_before(true: Any, done: Any, first_seq: int, seq: int) -> Any:
 
 
 def _of_an_empty_line(true: Any, self: Committer, taken: object = None) -> None:
-    """Whoever has the turn takes a group off a line from which all may have left."""
+    """The next group is taken from a queue from which all clients may have left."""
     if not self._waiting:
-        next_group(self._waiting, self._outside)
+        next_group(self._waiting, self._clock)
     true(self, taken)
 
 
@@ -152,7 +152,7 @@ async def _all_the_same(true: Any, self: Committer, group: Any) -> Any:
 
 
 def _at_any_moment(true: Any, self: Applying, appended: Any, front: Any, is_learning: bool) -> None:
-    """A replica is held against a later append while it is half learned what comes before that."""
+    """A replica is compared with a later append while it is inside an entry."""
     if is_learning and self._replica.seq == front.seq:
         true(self, appended, self.place, True)
     else:
@@ -160,7 +160,7 @@ def _at_any_moment(true: Any, self: Applying, appended: Any, front: Any, is_lear
 
 
 def _not_across(true: Any, appended: Any, place: Any, trail: Any) -> bool:
-    """Only what ends where a replica has come by, or before, is held against that."""
+    """Only entries that end at the replica's position or before are compared with it."""
     return bool((appended.seq or 0) <= place.seq and true(appended, place, trail))
 
 
@@ -201,14 +201,14 @@ BUGS = {
     "appended ahead and not looked at": Bug([(Applying, "look_ahead", nothing)]),
     "appended ahead and looked at in between": Bug([(Applying, "look_ahead", _at_any_moment)]),
     "appended ahead and across its place": Bug(
-        [(dualstream.service.replica.apply, "may_have_parted", _not_across)]
+        [(dualstream.service.replica.apply, "may_contradict", _not_across)]
     ),
     "place that is not held served on": Bug([(Applying, "has_lost", nothing)]),
     "appended ahead and refused": Bug([(Committer, "_commit", _all_the_same)]),
     "appended ahead and told of what is gone": Bug(
         [
-            (dualstream.service.replica.replica, "take_back", nothing),
-            (dualstream.service.replica.apply, "take_back", nothing),
+            (dualstream.service.replica.replica, "clear_outcomes", nothing),
+            (dualstream.service.replica.apply, "clear_outcomes", nothing),
         ]
     ),
 }

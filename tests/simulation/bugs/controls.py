@@ -63,7 +63,7 @@ def _still_to_come(true: Any, subject: Any, seq: int) -> str | None:
 
 
 def _from_anywhere(true: Any, self: Lineage, *given: Any) -> bool:
-    """Whoever looks whether a place is lost finds that it is not."""
+    """A check for a lost position never finds it lost."""
     return True
 
 
@@ -75,7 +75,7 @@ def _held_twice(true: Any, *given: Any) -> Iterator[Any]:
 
 
 async def _whatever_is_held(true: Any, self: Model, through: int) -> int:
-    """The journal is trimmed as if nobody needed the rows of a quarantine any more."""
+    """The journal is trimmed although a quarantine still needs its rows."""
     return through
 
 
@@ -101,7 +101,7 @@ def _under_its_own(
 
 
 def _under_way_for_ever(true: Any, stored: str | None) -> list[RefitJob]:
-    """Nobody takes over what was lost with its process."""
+    """No worker resumes a job whose process died."""
     return [] if stored is None else msgspec.json.decode(stored, type=list[RefitJob])
 
 
@@ -115,7 +115,7 @@ async def _anothers(true: Any, *given: Any) -> bool:
 
 
 BUGS = {
-    "rollback keeps the metrics": Bug([(Replica, "become", _kept_metrics)]),
+    "rollback keeps the metrics": Bug([(Replica, "restore_copy", _kept_metrics)]),
     "rollback by one too many": Bug(
         [(dualstream.service.models.versions, "state_at", _one_too_few)]
     ),
@@ -128,9 +128,9 @@ BUGS = {
         ]
     ),
     "rollback of another pause": Bug([(Store, "append", _pauses_whatever_was_lost)]),
-    "refit of what was lost": Bug([(Lineage, "came_by", _from_anywhere)]),
+    "refit of what was lost": Bug([(Lineage, "includes", _from_anywhere)]),
     "quarantine learned twice": Bug(
-        [(dualstream.service.replica.quarantine, "rows_held", _held_twice)]
+        [(dualstream.service.replica.quarantine, "quarantined_rows", _held_twice)]
     ),
     "quarantine trimmed away": Bug([(Model, "_may_go", _whatever_is_held)]),
     "weights entered behind a control": Bug(

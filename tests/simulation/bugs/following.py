@@ -1,4 +1,4 @@
-"""Slips of whoever follows a journal: forks, rebuilding, where it ends, and what was lost of it."""
+"""Faults of followers of a journal: forks, rebuilds, the journal's end, counted losses."""
 
 import contextlib
 from collections.abc import AsyncIterator, Sequence
@@ -49,7 +49,7 @@ async def _only_new(true: Any, self: Applying, group: Any, appended: Any, *given
 
 
 async def _looked_once(true: Any, self: Applying, read_already: bool) -> None:
-    """What the head tells of and a read does not find is left to the next refresh."""
+    """Records that the head has but a read does not find are left to the next refresh."""
     replica = self._replica
     record = await self._journal.get(replica.id)
     if record.incarnation != replica.incarnation:
@@ -114,37 +114,37 @@ def _anywhere(true: Any, *given: Any) -> bool:
 
 
 async def _replayed_once(true: Any, *given: Any) -> None:
-    """Entries that vanish between two reads of a journal fail whoever reads it."""
+    """Entries that vanish between two reads of a journal fail its reader."""
     await dualstream.service.replica.recovery._replay_once(*given)
 
 
 def _joined(true: Any, self: Lineage, seq: int, chain: str) -> None:
     """A replica is taken to have come from where it stood to where a snapshot stands."""
-    self.pass_by(seq, chain)
+    self.add(seq, chain)
 
 
 def _parted_for_sure(true: Any, self: Lineage, other: Lineage) -> Any:
     """Who was overtaken by the trimming counts what it cannot see as lost."""
-    is_parted, self.is_parted = self.is_parted, True
+    has_diverged, self.has_diverged = self.has_diverged, True
     try:
         return true(self, other)
     finally:
-        self.is_parted = is_parted
+        self.has_diverged = has_diverged
 
 
 def _wherever_it_is(true: Any, record: Any) -> None:
-    """A rebuilding ends where its reads do, whatever it was told of the head before."""
+    """A rebuild stops where its reads stop, even before the head that was read earlier."""
 
 
 def _by_its_seq(true: Any, self: Applying, appended: Any) -> None:
-    """Whatever stands where an entry stood is taken for that."""
+    """An entry is identified by its seq alone."""
     if any(placed.seq > self._replica.seq for placed in appended.placed):
         true(self, appended)
 
 
 async def _by_seq_alone(true: Any, self: References) -> Any:
-    """The optimum of a window is kept for whatever stands at its seq."""
-    model = self._whose()
+    """The optimum of a window is kept for any window that ends at its seq."""
+    model = self._model_ref()
     found = None if model is None else model.job(References).found
     return found if found and found.place.seq == model.replica.seq else await true(self)
 
@@ -164,19 +164,21 @@ BUGS = {
     "acknowledged though others stand there": Bug([(Applying, "_check_kept", _by_its_seq)]),
     "no chain check": Bug([(Replica, "apply", _any_chain)]),
     "no chain check at once": Bug([(Replica, "check_order", nothing)]),
-    "control applied out of place": Bug([(Replica, "_beyond", _controls_first)]),
+    "control applied out of place": Bug([(Replica, "_content_after", _controls_first)]),
     "no chain check where nothing is new": Bug([(Applying, "apply", _only_new)]),
     "fork served until it is rebuilt": Bug(
         [
             (Applying, "_rebuild", _served_meanwhile),
-            (dualstream.service.replica.apply, "parts_at", nothing),
+            (dualstream.service.replica.apply, "contradicts", nothing),
         ]
     ),
-    "fork served for one more turn": Bug([(dualstream.service.replica.apply, "parts_at", nothing)]),
+    "fork served for one more turn": Bug(
+        [(dualstream.service.replica.apply, "contradicts", nothing)]
+    ),
     "fork served to who asked before": Bug([(Replica, "serving", _whoever_came_before)]),
     "refresh cancelled with its caller": Bug([(Committer, "refresh", _with_its_caller)]),
     "rebuild forgets what is watched": Bug([(Replica, "rebuild", _unwatched)]),
-    "rebuild keeps the old metrics": Bug([(Replica, "_take_over", _old_progress)]),
+    "rebuild keeps the old metrics": Bug([(Replica, "_replace_state", _old_progress)]),
     "snapshot that does not lead on": Bug(
         [
             (dualstream.service.replica.recovery, "_go_on_from", _any_snapshot),
@@ -194,11 +196,11 @@ BUGS = {
     "entries gone between two reads": Bug(
         [(dualstream.service.replica.recovery, "_replay", _replayed_once)]
     ),
-    "head lost before it is read": Bug([(Applying, "_hold_against_head", _looked_once)]),
+    "head lost before it is read": Bug([(Applying, "_check_head", _looked_once)]),
     "let go and goes on": Bug([(Committer, "refuse", nothing)]),
     "head behind it served on": Bug([(Committer, "suspect", nothing)]),
-    "half a row kept": Bug([(Committer, "_doubt_after", nothing)]),
-    "page read ahead not looked at": Bug([(Replica, "_read_behind", _read_and_kept)]),
+    "half a row kept": Bug([(Committer, "_mark_forked_after", nothing)]),
+    "page read ahead not looked at": Bug([(Replica, "_read_ahead", _read_and_kept)]),
     "reference of whatever has its seq": Bug([(References, "find", _by_seq_alone)]),
     "reference of what is lost meanwhile": Bug([(Replica, "leads_on_from", _led_on)]),
     "rebuilt to anywhere": Bug([(dualstream.service.replica.replica, "Base", _wherever_it_is)]),

@@ -1,4 +1,4 @@
-"""What plants a fault: functions that stand in for the service's own, as a slip would."""
+"""Planting faults: functions that replace the service's own."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 @dataclass(frozen=True)
 class Bug:
-    """What stands in for what: (class or module, name, function)."""
+    """Replacements: (class or module, name, function)."""
 
     patches: Sequence[tuple[Any, str, Callable[..., Any]]]
 

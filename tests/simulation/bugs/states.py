@@ -71,7 +71,7 @@ async def _counted_prediction(true: Any, self: Replica, batch: Any) -> Any:
 
 
 async def _promised(true: Any, *given: Any) -> bool:
-    """The store is told to be clean before it is."""
+    """The store is reported as clean before it is."""
     return True
 
 
@@ -111,7 +111,7 @@ def _whoever_names_it(true: Any, self: Store, log: Log, digest: str) -> None:
 
 
 class _Unread:
-    """A journal that does not tell that it was trimmed to who reads for nothing else."""
+    """A journal that hides from readers that it was trimmed."""
 
     def __init__(self, journal: Any) -> None:
         self._journal = journal
@@ -129,7 +129,7 @@ async def _not_asked_again(true: Any, self: Replica, control: Control, journal: 
 
 
 def _of_lost_records(true: Any, self: Store, model: str, incarnation: str, *given: Any) -> Any:
-    """A version is taken of what the log has lost or let go of."""
+    """A version is taken of records that the log has lost or trimmed."""
     version, *others = given
     version = msgspec.structs.replace(version, created_ms=1)
     return true(self, model, incarnation, version, *others)
@@ -146,7 +146,7 @@ async def _left_there(true: Any, *given: Any) -> None:
 
 BUGS = {
     "copy without a name left behind": Bug(
-        [(dualstream.service.models.versions, "_let_go", _left_there)]
+        [(dualstream.service.models.versions, "_discard_copy", _left_there)]
     ),
     "snapshot without a count": Bug([(Replica, "restore", _uncounted)]),
     "snapshot not copied": Bug([(Replica, "capture", _uncopied)]),
@@ -165,6 +165,6 @@ BUGS = {
         [(Store, "snapshots_drop", _left_with_none), (Store, "trim", _to_anywhere)]
     ),
     "copy gone with its record": Bug(
-        [(dualstream.service.replica.replica, "obey_in_place", _not_asked_again)]
+        [(dualstream.service.replica.replica, "apply_control", _not_asked_again)]
     ),
 }

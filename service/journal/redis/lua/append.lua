@@ -1,28 +1,41 @@
--- KEYS: head, log, nonces, nonceq, keys, keyq, cursors; and in, dead where messages are
---   taken, or audit where there is a change
--- ARGV: 1 incarnation, 2 nonce, 3 known seq, 4 the bodies joined, or "" where they stand under
---   ds:{ID}:body:NONCE as those of no parts with keys, or of one part, 5 records in them,
---   6 msgpack [records, bytes, bytes of the key, of the fingerprint, 0 or 1 opens a request by its
---   key or 2 continues one, and 4 more where it opens one that is taken whole or not at all, and so on
---   for each part], or "" when none can be left out, 7 keys and fingerprints joined, 8 cursor's name or "", 9 "=" and its expected value, or "" for none,
---   10 its new value, 11 how long keys are kept (ms), 12 how many keys, 13 how many nonces,
---   14 bytes of unseen entries to answer with, 15 none, or the digest of the copy that
---   the entry names or "", 16 none or "", or a change to be kept, 17 how long (ms), 18 none or "", or
---   the seq at which the log has to hold the chain, 19 that chain, 20 none or "", or the seq behind which
---   the append was asked for first, where it is repeated, 21 the chain there; with 9 KEYS 15 is
---   msgpack {how many dead ones are kept, the reason of a sample id
---   used before, ids of the messages, {place of a refused one from 0, reason}, {part with a
---   sample id, place of its message}}
--- Answers one string: u64 the last seq among the unseen entries, u64 trimmed, u32 bytes of the result,
---   the result as under the nonce, the unseen entries (one string, because Python takes longer to
---   read an array than Redis to append); or {1} another incarnation, {2, value} the cursor stands
---   elsewhere, {5} the log does not hold the chain at that seq, {6} no such copy, {7} in or dead is no stream, {8} no body under the nonce,
---   {9} the append is repeated, its nonce is no longer kept, and the log does not tell whether it was used.
--- The streams are written first: if Redis refuses to write (no memory), nothing was done.
+-- Append to a model's log, in one atomic step; see Journal.append.
+--
+-- KEYS: head, log, nonces, nonceq, keys, keyq, cursors; then in, dead if messages are taken, or
+--   audit if there is a change
+-- ARGV:
+--   1 incarnation
+--   2 nonce
+--   3 known seq
+--   4 bodies, concatenated; "" if the body is in ds:{ID}:body:NONCE (parts without keys, or one part)
+--   5 number of records in the bodies
+--   6 "" if no part can be skipped, else msgpack with five numbers for each part: records, bytes,
+--     bytes of the key, bytes of the fingerprint, role (0, 1 opens a request by its key,
+--     2 continues one; plus 4 if it opens an all-or-nothing request)
+--   7 keys and fingerprints, concatenated
+--   8 name of the cursor to move, or ""
+--   9 "=" and its expected value, or "" for no value
+--   10 its new value
+--   11 how long keys are kept (ms)
+--   12 maximum number of keys
+--   13 maximum number of nonces
+--   14 maximum bytes of unseen entries in the answer
+--   15 absent, or digest of the copy to which the entry refers, or ""; with 9 KEYS msgpack {maximum
+--      number of dead messages, reason for a sample id used before, ids of the messages,
+--      {index of a refused one, reason, ...}, {part with a sample id, index of its message, ...}}
+--   16 absent, "", or a change for the audit log
+--   17 how long changes are kept (ms)
+--   18, 19 absent, "", or the seq and chain from which the log must continue, or where it must end
+--   20, 21 absent, "", or for a repeated append the seq and chain after which it was first sent
+-- Returns one string, because Python reads an array more slowly than Redis appends: u64 last seq of
+--   the unseen entries, u64 trimmed, u32 bytes of the result, the result as stored under the
+--   nonce, the unseen entries. Or {1} another incarnation, {2, value} the cursor has another value,
+--   {5} the log does not contain the position of 18, {6} no such copy, {7} in or dead is not a
+--   stream, {8} no body under the nonce, {9} a repeated append whose outcome the log cannot show.
+-- The streams are written first: if Redis refuses the write (no memory), nothing was done.
 
 local PURGE_KEYS = 64
-local LABEL = 4  -- the kind byte of a label's key
-local NONCES_KEPT_S = 86400  -- after the last append: an idle model lets go of its nonces
+local LABEL = 4  -- kind byte of a label's key
+local NONCES_KEPT_S = 86400  -- after the last append, so that an idle model's nonces expire
 
 local head = redis.call('HMGET', KEYS[1], 'incarnation', 'seq', 'chain', 'trimmed')
 if head[1] ~= ARGV[1] then
@@ -30,7 +43,7 @@ if head[1] ~= ARGV[1] then
 end
 local nonce, before, trimmed = ARGV[2], tonumber(head[2]), tonumber(head[4])
 
--- Which parts are new: their bodies, the last seq, the parts left out, the keys to keep.
+-- Deduplicate the parts: bodies of the new ones, last seq, skipped parts, keys to store, labels.
 local function sort(parts, time_ms)
   local kept, left, keys, order, labels = {}, {}, {}, {}, {}
   local seq, at, key_at = before, 1, 1
@@ -58,32 +71,32 @@ local function sort(parts, time_ms)
     keys[key] = {seq, records, mark}
   end
 
-  -- Leaves out part number (from 0); true unless its fingerprint is another one.
-  local function leave(number, mark, found)
+  -- Skips part number (from 0); true unless its fingerprint differs.
+  local function skip(number, mark, found)
     local is_conflict = mark ~= found[3]
     left[#left + 1] = {number, found[1], found[2], is_conflict}
     return not is_conflict
   end
 
-  -- The request that is being gone through, where its parts are not each for itself.
+  -- The current request, if its parts belong together.
   local opening, found, is_whole, before_it, is_accepted, is_alone, has_conflict
 
-  local function cut(list, length)
+  local function truncate(list, length)
     for number = #list, length + 1, -1 do
       list[number] = nil
     end
   end
 
-  -- Takes nothing of the request; which parts of it are in conflict stays known. With what stands
-  -- elsewhere, or with a row of the same request, which stands nowhere then.
+  -- Journals nothing of the request, but keeps its conflicts for the answer. A conflict with another
+  -- row of the same request gets an empty position, as that row is not journalled either.
   local function undo()
     seq = before_it.seq
-    cut(kept, before_it.kept)
-    cut(labels, before_it.labels)
+    truncate(kept, before_it.kept)
+    truncate(labels, before_it.labels)
     for number = before_it.order + 1, #order do
       keys[order[number]] = nil
     end
-    cut(order, before_it.order)
+    truncate(order, before_it.order)
     local length = before_it.left
     for number = before_it.left + 1, #left do
       local one = left[number]
@@ -92,7 +105,7 @@ local function sort(parts, time_ms)
         left[length] = one[2] <= seq and one or {one[1], seq, 0, true}
       end
     end
-    cut(left, length)
+    truncate(left, length)
   end
 
   local function close_request()
@@ -101,7 +114,7 @@ local function sort(parts, time_ms)
         undo()
       else
         if seq == before_it.seq then
-          cut(kept, before_it.kept)
+          truncate(kept, before_it.kept)
         end
         if (is_accepted or is_alone) and opening.key then
           keep(opening.key, seq - before_it.seq, opening.mark)
@@ -129,14 +142,14 @@ local function sort(parts, time_ms)
       end
     end
     if opening and found then
-      leave(number, opening.mark, found)
+      skip(number, opening.mark, found)
     else
       if string.byte(key) == LABEL then
         labels[#labels + 1] = key
       end
       local twin = not opens and key ~= '' and known(key)
       if twin then
-        if leave(number, mark, twin) then
+        if skip(number, mark, twin) then
           is_accepted = true
         else
           has_conflict = true
@@ -155,7 +168,7 @@ local function sort(parts, time_ms)
   return table.concat(kept), seq, left, keys, order, labels
 end
 
--- Keeps new keys and lets go of some that are too old or too many, so that no append pays for all.
+-- Stores new keys; deletes some that are expired or in excess, to bound the cost of one append.
 local function keep_keys(keys, order, time_ms)
   for _, key in ipairs(order) do
     local seq, records, mark = unpack(keys[key])
@@ -174,7 +187,7 @@ local function keep_keys(keys, order, time_ms)
     end
     redis.call('LPOP', KEYS[6])
     too_many = too_many - 1
-    -- a key that came again after it had expired stands further back in the list as well
+    -- a key stored again after its expiry has another, later item in the list
     local key = string.sub(first, 9)
     local stored = redis.call('HGET', KEYS[5], key)
     if stored and struct.unpack('<I8', stored, 17) == kept_ms then
@@ -183,20 +196,20 @@ local function keep_keys(keys, order, time_ms)
   end
 end
 
--- A key that few appends need.
+-- Name of a key that few appends need.
 local function key_of(name)
   return string.sub(KEYS[1], 1, -#'head' - 1) .. name
 end
 
-local MOST_UNPACKED = 4000  -- Lua's stack takes no more than 8000
+local MAX_UNPACKED = 4000  -- Lua's stack holds at most 8000 values
 
 local function is_stream(key)
   local kind = redis.call('TYPE', key).ok
   return kind == 'stream' or kind == 'none'
 end
 
--- The dead ones of the messages being taken: those refused, and those whose id is another sample's.
-local function bury(taken, left)
+-- Copies refused messages, and those whose id is another sample's, to the dead-letter stream.
+local function add_dead_letters(taken, left)
   local most, reused, ids, refused, keyed = unpack(taken)
   local reasons, place_of = {}, {}
   for _, pair in ipairs(refused) do
@@ -215,7 +228,7 @@ local function bury(taken, left)
     if reason then
       local message = redis.call('XRANGE', KEYS[8], id, id)[1]
       local fields = message and message[2] or {}
-      if #fields > MOST_UNPACKED then
+      if #fields > MAX_UNPACKED then
         fields = {'dead.fields', cmsgpack.pack(fields)}
       end
       redis.call('XADD', KEYS[9], 'MAXLEN', '~', most, '*', 'dead.id', id, 'dead.reason', reason,
@@ -224,7 +237,7 @@ local function bury(taken, left)
   end
 end
 
--- Keeps what was answered under the nonce, and lets go of the oldest.
+-- Stores the result under the nonce; deletes the oldest.
 local function keep_nonce(result)
   redis.call('HSET', KEYS[3], nonce, result)
   if redis.call('LPUSH', KEYS[4], nonce) > tonumber(ARGV[13]) then
@@ -234,21 +247,21 @@ local function keep_nonce(result)
   redis.call('EXPIRE', KEYS[4], NONCES_KEPT_S)
 end
 
-local MOST_SEARCHED = 10000  -- entries: others wait for it
+local MAX_SEARCHED = 10000  -- entries: other commands wait for the search
 local SEARCHED = 64
 
--- What a nonce that is no longer kept stood for, first asked for behind seq with this chain; nil where it
--- was not used, and a refusal where the log does not tell: it has lost the place, or has it not any more,
--- or too much has come since, or parts were left out, and it does not say which.
-local function find_again(seq, chain)
+-- Result of a nonce that is no longer kept, searched in the log after a position; nil if the nonce was
+-- not used. Returns {9} if the log cannot show it: it does not contain the position, too many entries
+-- follow, or parts were skipped and the log does not say which.
+local function find_in_log(seq, chain)
   local is_restored = redis.call('HEXISTS', KEYS[1], 'restored') == 1
   if not is_restored and redis.call('LLEN', KEYS[4]) < tonumber(ARGV[13]) then
-    return nil  -- all that came are kept
+    return nil  -- all nonces are still kept
   end
-  if not is_held(KEYS[2], {head[2], head[3]}, seq, chain) then
+  if not leads_on_from(KEYS[2], {head[2], head[3]}, seq, chain) then
     return nil, {9}
   end
-  for _ = 1, MOST_SEARCHED / SEARCHED do
+  for _ = 1, MAX_SEARCHED / SEARCHED do
     local batch = redis.call('XRANGE', KEYS[2], stream_id(seq + 1), '+', 'COUNT', SEARCHED)
     for _, item in ipairs(batch) do
       local entry = item[2][2]
@@ -269,9 +282,9 @@ local function find_again(seq, chain)
 end
 
 local function append_new()
-  local beside = ARGV[4] == '' and ARGV[5] ~= '0' and key_of('body:' .. nonce)
-  local beside_bytes = beside and redis.call('STRLEN', beside)
-  if beside_bytes == 0 then
+  local body_key = ARGV[4] == '' and ARGV[5] ~= '0' and key_of('body:' .. nonce)
+  local stored_bytes = body_key and redis.call('STRLEN', body_key)
+  if stored_bytes == 0 then
     return nil, {8}
   end
   if ARGV[8] ~= '' then
@@ -289,7 +302,7 @@ local function append_new()
     body, seq, left, keys, order, labels = sort(cmsgpack.unpack(ARGV[6]), time_ms)
   end
   local has_place = not KEYS[9] and seq > before and (ARGV[18] or '') ~= ''
-  if has_place and not is_held(KEYS[2], {head[2], head[3]}, tonumber(ARGV[18]), ARGV[19]) then
+  if has_place and not leads_on_from(KEYS[2], {head[2], head[3]}, tonumber(ARGV[18]), ARGV[19]) then
     return nil, {5}
   end
   local copy = not KEYS[9] and seq > before and ARGV[15] ~= '' and ARGV[15]
@@ -297,24 +310,24 @@ local function append_new()
     return nil, {6}
   end
   if copy then
-    -- Looked at before anything is written: of a slot that is being moved it may not be here.
+    -- Accessed before anything is written: in a slot being moved it may be on the other node.
     redis.call('EXISTS', key_of('uses'))
   end
   if #labels > 0 then
-    redis.call('EXISTS', key_of('waits'), key_of('waitq'))  -- likewise
+    redis.call('EXISTS', key_of('waits'), key_of('waitq'))  -- as above
   end
   local change = (seq > before or ARGV[5] == '0') and ARGV[16] ~= '' and ARGV[16]
   local taken = KEYS[9] and cmsgpack.unpack(ARGV[15])
   if taken then
-    bury(taken, left)
+    add_dead_letters(taken, left)
   end
   if seq > before then
     local chain = redis.sha1hex(head[3] .. nonce)
-    local bytes = beside_bytes or #body
+    local bytes = stored_bytes or #body
     local entry = struct.pack('<I8I4I4I8', before + 1, seq - before, bytes, time_ms)
     redis.call('XADD', KEYS[2], stream_id(seq), 'e', entry .. nonce .. chain .. body)
-    if beside then
-      redis.call('PERSIST', beside)
+    if body_key then
+      redis.call('PERSIST', body_key)
       redis.call('ZADD', key_of('bodies'), string.format('%.0f', seq), nonce)
       redis.call('HINCRBY', KEYS[1], 'bodies_bytes', bytes)
     end
@@ -322,8 +335,8 @@ local function append_new()
     if copy then
       redis.call('ZADD', key_of('uses'), seq, string.format('%.0f ', seq) .. copy)
     end
-  elseif beside then
-    redis.call('UNLINK', beside)
+  elseif body_key then
+    redis.call('UNLINK', body_key)
   end
   if change then
     keep_change(KEYS[8], ARGV[1], seq, change, ARGV[17])
@@ -334,7 +347,7 @@ local function append_new()
     keep_keys(keys, order, time_ms)
   end
   for _, key in ipairs(labels) do
-    let_go_of_row(KEYS[1], key_of('waits'), key_of('waitq'), key)
+    delete_waiting_row(KEYS[1], key_of('waits'), key_of('waitq'), key)
   end
   if ARGV[8] ~= '' then
     redis.call('HSET', KEYS[7], ARGV[8], ARGV[10])
@@ -349,7 +362,7 @@ local result = redis.call('HGET', KEYS[3], nonce)
 if not result then
   local refusal
   if (ARGV[20] or '') ~= '' then
-    result, refusal = find_again(tonumber(ARGV[20]), ARGV[21])
+    result, refusal = find_in_log(tonumber(ARGV[20]), ARGV[21])
   end
   if result then
     keep_nonce(result)
@@ -360,7 +373,7 @@ if not result then
     return refusal
   end
 else
-  -- A write, so that a WAIT after it is for what was written then, too.
+  -- A write, so that a WAIT after it covers the first append, too.
   redis.call('HSET', KEYS[3], nonce, result)
 end
 local known_seq, unseen, last = tonumber(ARGV[3]), '', tonumber(ARGV[3])

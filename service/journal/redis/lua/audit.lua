@@ -1,6 +1,9 @@
--- KEYS: audit, audit anew   ARGV: how long changes are kept (ms), then of each its id, incarnation, seq, JSON
--- Adds those that are not there, or not so often, in the order of their times. A stream takes on only what
--- comes behind its last entry: it is written anew where others come. Answers {0}.
+-- Merge changes into a model's audit log, in the order of their times; skip those it already has.
+-- A stream only accepts ids after its last one, so it is rewritten if a change belongs before that.
+--
+-- KEYS: audit, audit:anew   ARGV: how long changes are kept (ms), then for each change id,
+--   incarnation, seq, JSON
+-- Returns {0}.
 
 local function made(order, id, incarnation, seq, change)
   local ms, number = string.match(id, '^(%d+)-(%d+)$')
@@ -18,7 +21,7 @@ local function is_before(one, other)
   return one.order < other.order
 end
 
--- Behind the last one, which it returns.
+-- Appends a change after `last`, and returns it.
 local function add(key, change, last)
   if last and change.ms == last.ms and change.number <= last.number then
     change.number = last.number + 1
@@ -28,7 +31,7 @@ local function add(key, change, last)
   return change
 end
 
-local function told(item)
+local function parse(item)
   local fields = {}
   for at = 1, #item[2], 2 do
     fields[item[2][at]] = item[2][at + 1]
@@ -42,7 +45,7 @@ local function merge(given)
     return table.concat({string.format('%.0f', change.ms), change.i, change.s, change.c}, ' ')
   end
   for _, item in ipairs(redis.call('XRANGE', KEYS[1], '-', '+')) do
-    local change = told(item)
+    local change = parse(item)
     local text = text_of(change)
     known[text] = (known[text] or 0) + 1
     all[#all + 1] = change
@@ -71,7 +74,7 @@ end
 
 local given, are_behind = {}, true
 local newest = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)[1]
-newest = newest and told(newest)
+newest = newest and parse(newest)
 for at = 2, #ARGV, 4 do
   local change = made(#given + 1, unpack(ARGV, at, at + 3))
   if newest and (change.ms < newest.ms or (change.ms == newest.ms and change.number <= newest.number)) then

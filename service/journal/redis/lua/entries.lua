@@ -1,53 +1,53 @@
--- Put in front of every script. The keys of a model, all under the hash tag of its id, so that
--- they live in one slot:
+-- Prepended to every script. Keys of a model, all under the hash tag of its id, so that they are
+-- in one slot:
 --
 --   ds:{ID}:spec     hash    incarnation, created_ms, spec, given
---   ds:{ID}:head     hash    incarnation, seq and chain of the last entry, trimmed = the last seq
---                            that is no longer kept; restored = 1 of a model from an archive: the
---                            nonces of its older entries are not kept
+--   ds:{ID}:head     hash    incarnation, seq and chain of the last entry, trimmed = last seq that is
+--                            no longer kept; restored = 1 for a model from an archive: the nonces
+--                            of its older entries are not kept
 --   ds:{ID}:log      stream  one entry per append, id <seq of its last record>-0; field e: u64 first
 --                            seq, u32 records, u32 bytes of the body, u64 ms, nonce (16), chain (40),
---                            body; little-endian. A long body is not in it but under its nonce:
---   ds:{ID}:body:NONCE  string  a long body, sent before the script that journals it, as each text that
---                            goes through Lua is copied and hashed; expires until it is journalled
---   ds:{ID}:bodies   sorted set  the nonces of those that are, by the last seq of their entry; head's
---                            bodies_bytes says what these bodies take
---   ds:{ID}:log:anew          what the log becomes, for the time of one script
---   ds:{ID}:nonces   hash    nonce -> msgpack {seq before, seq after, chain before, parts left out}
+--                            body; little-endian. A long body is in a key of its own:
+--   ds:{ID}:body:NONCE  string  a long body, sent before the script that journals it, because Lua
+--                            copies and hashes every string; expires unless it is journalled
+--   ds:{ID}:bodies   sorted set  nonces of journalled long bodies, by the last seq of their entry;
+--                            head's bodies_bytes is the size of these bodies
+--   ds:{ID}:log:anew          the rewritten log, during one script
+--   ds:{ID}:nonces   hash    nonce -> msgpack {seq before, seq after, chain before, skipped parts}
 --   ds:{ID}:nonceq   list    the nonces, newest first
 --   ds:{ID}:keys     hash    kind byte and key -> u64 seq, u64 records, u64 ms, fingerprint (16 or 0)
 --   ds:{ID}:keyq     list    u64 ms, kind byte and key; oldest first
 --   ds:{ID}:cursors  hash    name -> value
 --   ds:{ID}:in       stream  messages of producers that no append has taken yet
---   ds:{ID}:dead     stream  messages that were refused: dead.id, dead.reason, then their fields;
---                            dead.fields = msgpack of these where there are too many
+--   ds:{ID}:dead     stream  refused messages: dead.id, dead.reason, then their fields;
+--                            dead.fields = msgpack of these if there are too many
 --   ds:{ID}:snaps    hash    token -> "seq chain parts"; parts is -1 until the snapshot is complete
---   ds:{ID}:snap:TOKEN  hash  number of the part, from 0 -> up to 1 MiB of the snapshot
---   ds:{ID}:copies   hash    digest -> "bytes parts ms complete": when it was last written to, and 1
---                            once all parts are there
---   ds:{ID}:copy:DIGEST  hash  number of the part, from 0 -> up to 1 MiB of the copy
+--   ds:{ID}:snap:TOKEN  hash  part number, from 0 -> up to 1 MiB of the snapshot
+--   ds:{ID}:copies   hash    digest -> "bytes parts ms complete": ms of the last write; complete is 1
+--                            once all parts are stored
+--   ds:{ID}:copy:DIGEST  hash  part number, from 0 -> up to 1 MiB of the copy
 --   ds:{ID}:versions hash    name -> "seq chain digest bytes ms note"
---   ds:{ID}:uses     sorted set  "seq digest", by seq: kept entries that name a copy
---   ds:{ID}:waits    hash    kind byte and key of a label -> u64 ms when the row was remembered, u64 ms
---                            when its wait is over, u32 bytes of the default label, the default
---                            label, the row; without one it has waited too long
---   ds:{ID}:waitq    sorted set  the same keys, by when the wait is over; head's waiting and
---                            waiting_bytes say how many of them have a row, and what these take
+--   ds:{ID}:uses     sorted set  "seq digest", by seq: kept entries that refer to a copy
+--   ds:{ID}:waits    hash    kind byte and key of a label -> u64 ms stored, u64 ms due, u32 bytes of
+--                            the default label, the default label, the row; an empty row without
+--                            a default label has expired
+--   ds:{ID}:waitq    sorted set  the same keys, by ms due; head's waiting and waiting_bytes are the
+--                            number and size of those with a row
 --   ds:{ID}:audit    stream  one entry per change, which outlives the model; i incarnation, s seq,
 --                            c JSON of the change
---   ds:{ID}:audit:anew        what it becomes, for the time of one script
+--   ds:{ID}:audit:anew        the rewritten audit log, during one script
 --
--- and those of the store:
+-- Keys of the store:
 --
---   ds:models        sorted set  the ids, all of score 0; written after ds:{ID}:spec, removed last
---   ds:waiting       set         the ids of models with rows in ds:{ID}:waits; written after these
---   ds:audited       sorted set  the ids of models with ds:{ID}:audit, by when that was last written
---                            to (ms); written before it
---   ds:rate:NAME:UNIT  string    thousandths in a bucket, and when that was (ms); goes once it is full
+--   ds:models        sorted set  ids, all of score 0; written after ds:{ID}:spec, removed last
+--   ds:waiting       set         ids of models with rows in ds:{ID}:waits; written after these
+--   ds:audited       sorted set  ids of models with ds:{ID}:audit, by ms of its last write; written
+--                            before it
+--   ds:rate:NAME:UNIT  string    thousandths in a token bucket, and their time (ms); expires once full
 --   ds:identity      string      the numeric identity in force
 --
--- Numbers in Lua are doubles: whole up to 2^53, which no seq reaches. They turn into text as %.14g
--- when joined, so ids are made by stream_id.
+-- Numbers in Lua are doubles: exact up to 2^53, which no seq reaches. Concatenation formats them as
+-- %.14g, so ids are made by stream_id.
 
 local function stream_id(seq)
   return string.format('%.0f-0', seq)
@@ -64,7 +64,7 @@ end
 
 local HEAD_BYTES = 80  -- of an entry
 
--- Bytes of an entry, and the key of its body where that stands elsewhere.
+-- Bytes of an entry, and the key of its body if that is stored separately.
 local function parts_of(log, entry)
   local bytes = #entry == HEAD_BYTES and struct.unpack('<I4', entry, 13) or 0
   if bytes == 0 then
@@ -75,10 +75,11 @@ end
 
 local FETCHED = 64
 
--- The entries (80 bytes and a body) with after < last seq <= through, up to limit bytes, at least one if any, as texts
--- that are to be joined; and the last seq among them. Fetches no more at once than the mean size so far lets expect.
--- Joined here, each byte would be copied and hashed at every step by which Lua's buffer grows; those that were fetched
--- at once make a text, because Python takes longer to read an array of them.
+-- Entries (80 bytes and a body) with after < last seq <= through, up to limit bytes, at least one if
+-- any, as a list of strings to be concatenated; and the last seq among them. The size of a batch
+-- follows the mean entry size so far. The strings of all batches are not concatenated here: Lua's
+-- buffer would copy and hash each byte every time it grows. Each batch is one string, because Python
+-- is slow at reading an array of many.
 local function entries_after(log, after, through, limit)
   local texts, count, size, last, step = {}, 0, 0, after, 1
   while last < through do
@@ -101,7 +102,7 @@ local function entries_after(log, after, through, limit)
         texts[#texts + 1] = table.concat(found)
         found = {}
         local body = redis.call('GET', key)
-        if not body then  -- damaged: it is told as cut off
+        if not body then  -- damaged: the reader reports a truncated entry
           return texts, seq_of(batch[number])
         end
         texts[#texts + 1] = body
@@ -114,8 +115,8 @@ local function entries_after(log, after, through, limit)
   return texts, last
 end
 
--- Whether the log leads on from seq with this chain, or ends there. head: its seq and chain.
-local function is_held(log, head, seq, chain)
+-- Does the log continue from seq with this chain, or end there? head: its seq and chain.
+local function leads_on_from(log, head, seq, chain)
   local following = redis.call('XRANGE', log, stream_id(seq + 1), '+', 'COUNT', 1)[1]
   if not following then
     return seq == tonumber(head[1]) and chain == head[2]
@@ -125,8 +126,8 @@ local function is_held(log, head, seq, chain)
     and redis.sha1hex(chain .. string.sub(entry, 25, 40)) == string.sub(entry, 41, 80)
 end
 
--- All snapshots, complete or not: {token, seq, chain, parts}, the newest first; of those of one
--- seq `first` comes first.
+-- All snapshots, complete or not: {token, seq, chain, parts}, newest first; of those with one seq,
+-- the one with token `first` comes first.
 local function snapshots_in(snaps, first)
   local found = {}
   local stored = redis.call('HGETALL', snaps)
@@ -140,33 +141,33 @@ local function snapshots_in(snaps, first)
   return found
 end
 
--- The complete ones that the log holds, one of each seq.
-local function held_snapshots(log, snaps, head, first)
+-- Complete snapshots from which the log continues, one for each seq.
+local function usable_snapshots(log, snaps, head, first)
   local found = {}
   for _, snapshot in ipairs(snapshots_in(snaps, first)) do
     local last = found[#found]
     local is_other = not last or last[2] ~= snapshot[2]
-    if snapshot[4] >= 0 and is_other and is_held(log, head, snapshot[2], snapshot[3]) then
+    if snapshot[4] >= 0 and is_other and leads_on_from(log, head, snapshot[2], snapshot[3]) then
       found[#found + 1] = snapshot
     end
   end
   return found
 end
 
--- A row that waits: when it was remembered, when its wait is over, its default label, the row.
+-- Parse a pending row: ms stored, ms due, default label, row.
 local function waiting_row(stored)
   local time_ms, due_ms, bytes = struct.unpack('<I8I8I4', stored)
   return time_ms, due_ms, string.sub(stored, 21, 20 + bytes), string.sub(stored, 21 + bytes)
 end
 
--- Changes how many rows of a model wait, and what they take.
+-- Adds to the number and bytes of a model's pending rows.
 local function count_waiting(head, rows, bytes)
   redis.call('HINCRBY', head, 'waiting', rows)
   redis.call('HINCRBY', head, 'waiting_bytes', bytes)
 end
 
--- Forgets what waits under a key.
-local function let_go_of_row(head, waits, waitq, key)
+-- Deletes the pending row under a key.
+local function delete_waiting_row(head, waits, waitq, key)
   local stored = redis.call('HGET', waits, key)
   if stored then
     local _, _, _, row = waiting_row(stored)
@@ -178,7 +179,7 @@ local function let_go_of_row(head, waits, waitq, key)
   end
 end
 
--- Keeps what is changed in the step that changes it; what is older than kept_ms may go.
+-- Stores a change in the audit log; changes older than kept_ms may be deleted.
 local function keep_change(key, incarnation, seq, change, kept_ms)
   local oldest_ms = string.format('%.0f', math.max(0, now_ms() - tonumber(kept_ms)))
   redis.call('XADD', key, 'MINID', oldest_ms, '*', 'i', incarnation,

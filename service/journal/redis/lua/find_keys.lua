@@ -1,5 +1,6 @@
--- KEYS: head, keys   ARGV: incarnation, how long keys are kept (ms), the keys looked for
--- Answers {0, "" or u64 seq, u64 records, u64 ms, fingerprint; for each key}, {1} another incarnation.
+-- Look up idempotency keys. KEYS: head, keys   ARGV: incarnation, how long keys are kept (ms), the keys
+-- Returns {0, then for each key "" or u64 seq, u64 records, u64 ms, fingerprint}, {1} another
+-- incarnation.
 
 if redis.call('HGET', KEYS[1], 'incarnation') ~= ARGV[1] then
   return {1}

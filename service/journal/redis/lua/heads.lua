@@ -1,9 +1,10 @@
--- KEYS: head of each of some models   Answers "incarnation seq chain" of each, one a line; an empty
--- one where there is none. One text, as whoever reads many small ones takes longer than Redis does.
+-- Read heads. KEYS: the heads of some models
+-- Returns "incarnation seq chain" of each, one per line, empty for an unknown model. One string,
+-- because Python is slow at reading an array of many.
 
-local told = {}
+local lines = {}
 for number, key in ipairs(KEYS) do
   local head = redis.call('HMGET', key, 'incarnation', 'seq', 'chain')
-  told[number] = head[1] and head[2] and head[3] and table.concat(head, ' ') or ''
+  lines[number] = head[1] and head[2] and head[3] and table.concat(head, ' ') or ''
 end
-return table.concat(told, '\n')
+return table.concat(lines, '\n')

@@ -1,6 +1,7 @@
--- KEYS: head, cursors, in   ARGV: incarnation, cursor's name, most messages, most bytes
--- Answers {0, the cursor's value or nil, the first messages: at least one if there is any, up to most
---   messages and bytes}, {1} another incarnation, {7} in is no stream.
+-- Read the first messages of an input.
+-- KEYS: head, cursors, in   ARGV: incarnation, cursor's name, maximum messages, maximum bytes
+-- Returns {0, the cursor's value or nil, the messages, at least one if there is any}, {1} another
+--   incarnation, {7} in is not a stream.
 
 if redis.call('HGET', KEYS[1], 'incarnation') ~= ARGV[1] then
   return {1}

@@ -1,19 +1,21 @@
+-- Create, read, replace, delete, stage and show models.
+--
 -- KEYS: spec, head, log, nonces, nonceq, keys, keyq, cursors, snaps, copies, versions, uses,
---   waits, waitq, bodies; to delete also in, dead, which whoever replaces a model or makes it anew finds as
---   they are; last but to get audit, which outlives the model
--- ARGV: what to do, then
+--   waits, waitq, bodies; for delete also in, dead, which survive a replacement; last, except for
+--   get, audit, which outlives the model
+-- ARGV: task, then
 --   get
 --   create   incarnation, first chain, spec, given, change
---   replace  incarnation, seq, chain expected, then as create
---   delete   incarnation expected or "", seq and chain expected or "" and "", change
---            change: none, or one to be kept and how long (ms)
---   stage    incarnation while it is staged, seq trimmed through, chain there or "", names and values of
---            the cursors: a head without a spec, which no reader finds
---   show     incarnation while it was staged, incarnation, seq, chain, created_ms, spec, given
---   discard  incarnation while it is staged
--- Answers {0, is created, incarnation, created_ms, spec, given, seq, chain}, for delete, stage,
---   show and discard {0}; {1} another incarnation, {4} unknown, {5, seq, chain} in
---   conflict: it stands there.
+--   replace  expected incarnation, seq, chain, then as create
+--   delete   expected incarnation or "", expected seq and chain or "" and "", change
+--            change: absent, or a change for the audit log and how long it is kept (ms)
+--   stage    staged incarnation, seq trimmed through, chain there or "", names and values of the
+--            cursors: writes a head without a spec, which no reader finds
+--   show     staged incarnation, incarnation, seq, chain, created_ms, spec, given
+--   discard  staged incarnation
+-- Returns {0, is created, incarnation, created_ms, spec, given, seq, chain}, for delete, stage,
+--   show and discard {0}; {1} another incarnation, {4} unknown model, {5, seq, chain} conflict with
+--   the model's position.
 
 local function record(is_created)
   local spec = redis.call('HMGET', KEYS[1], 'incarnation', 'created_ms', 'spec', 'given')
@@ -38,7 +40,7 @@ local function create(incarnation, chain, spec, given, change, kept_ms)
   return record(1)
 end
 
--- UNLINK frees what is large in the background.
+-- UNLINK frees large values in the background.
 local function remove_snapshot(token)
   redis.call('UNLINK', string.sub(KEYS[9], 1, -2) .. ':' .. token)
   redis.call('HDEL', KEYS[9], token)
@@ -65,7 +67,7 @@ end
 local existing = record(0)
 local task = ARGV[1]
 if task == 'create' and existing[1] == 4 then
-  remove()  -- what is staged under this id
+  remove()  -- a model staged under this id
   return create(ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7])
 end
 if (task == 'stage' or task == 'show') and existing[1] == 0 then

@@ -1,14 +1,16 @@
+-- Pending rows: rows that wait for labels.
+--
 -- KEYS: head, waits, waitq, keys
--- ARGV: what to do, incarnation, then
---   keep   how long rows without a default label wait (ms), how many may wait, how many bytes, how
---          long keys are kept (ms), then for each row its key, how long it waits with one (ms), its
---          default label or "", the row
---          Answers {0, how many of them wait now}, {8, how many wait} where they are too many.
---   find   the keys   Answers {0, ms now, what stands under each or "", ...}
---   sum    Answers {0, incarnation, how many wait, 1 when the wait of any is over, 1 when there are any}
---          whatever incarnation is given.
---   due    how long expired ones are known (ms), how many rows to answer at most
---          Answers {0, ms now, how many expired now, key, what stands under it, ...}
+-- ARGV: task, incarnation, then
+--   keep   how long rows without a default label wait (ms), maximum rows, maximum bytes, how long
+--          keys are kept (ms), then for each row its key, how long it waits for its default label
+--          (ms), its default label or "", the row
+--          Returns {0, how many of them wait now}, {8, how many wait} if there are too many.
+--   find   the keys   Returns {0, ms now, stored value or "" for each, ...}
+--   sum    Returns {0, incarnation, how many wait, 1 if any is due, 1 if there are any}, for every
+--          incarnation.
+--   due    how long expired rows stay known (ms), maximum rows to return
+--          Returns {0, ms now, how many expired now, key, stored value, ...}
 -- All: {1} another incarnation.
 
 local EXPIRED_AT_ONCE = 1000
@@ -62,8 +64,8 @@ if task == 'keep' then
       redis.call('ZREM', KEYS[3], key)
     else
       local due_ms = time_ms + tonumber(default ~= '' and ARGV[at + 1] or ARGV[3])
-      local told = struct.pack('<I8I8I4', time_ms, due_ms, #default)
-      redis.call('HSET', KEYS[2], key, told .. default .. ARGV[at + 3])
+      local header = struct.pack('<I8I8I4', time_ms, due_ms, #default)
+      redis.call('HSET', KEYS[2], key, header .. default .. ARGV[at + 3])
       redis.call('ZADD', KEYS[3], string.format('%.0f', due_ms), key)
     end
   end
@@ -80,8 +82,8 @@ if task == 'find' then
 end
 
 -- due
-local found, expired, room = {0, time_ms, 0}, 0, tonumber(ARGV[4])
--- Rows with a default label stay until they have it: beyond these are those that go.
+local found, expired, free = {0, time_ms, 0}, 0, tonumber(ARGV[4])
+-- Rows with a default label stay until they get it, so skip those already returned.
 local until_now = string.format('%.0f', time_ms)
 local at = 0
 while expired < EXPIRED_AT_ONCE do
@@ -94,10 +96,10 @@ while expired < EXPIRED_AT_ONCE do
     local kept_ms, due_ms, default, row = waiting_row(stored)
     if default ~= '' then
       at = at + 1
-      if room > 0 then
+      if free > 0 then
         found[#found + 1] = key
         found[#found + 1] = stored
-        room = room - 1
+        free = free - 1
       end
     elseif row ~= '' then
       expired = expired + 1
@@ -106,14 +108,14 @@ while expired < EXPIRED_AT_ONCE do
       redis.call('ZADD', KEYS[3], string.format('%.0f', due_ms), key)
       count_waiting(KEYS[1], -1, -(#key + #row))
       if due_ms <= time_ms then
-        at = at + 1  -- it has only now become one that is known to have expired
+        at = at + 1  -- it stays known as expired
       end
     else
       redis.call('HDEL', KEYS[2], key)
       redis.call('ZREM', KEYS[3], key)
     end
   end
-  if room == 0 then
+  if free == 0 then
     break
   end
 end

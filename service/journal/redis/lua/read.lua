@@ -1,5 +1,5 @@
--- KEYS: head, log   ARGV: incarnation, after, limit in bytes
--- Answers {0, the last seq among the entries, {texts of entries}}, {1} another incarnation, {3, trimmed}.
+-- Read entries. KEYS: head, log   ARGV: incarnation, after, limit in bytes
+-- Returns {0, last seq among the entries, {strings of entries}}, {1} another incarnation, {3, trimmed}.
 
 local head = redis.call('HMGET', KEYS[1], 'incarnation', 'seq', 'trimmed')
 if head[1] ~= ARGV[1] then

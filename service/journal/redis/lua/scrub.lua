@@ -1,14 +1,14 @@
--- KEYS: head, log, the log anew   ARGV: incarnation
--- Writes the log anew, without the entries that a trim has only marked as deleted in a node that it
--- shares with others. Answers {0, 1 when done, 0 where more is kept than one step may move},
--- {1} another incarnation.
+-- Rewrite the log without the entries that a trim only marked as deleted, in a node of the stream
+-- that they share with kept entries.
+-- KEYS: head, log, log:anew   ARGV: incarnation
+-- Returns {0, 1 if done, 0 if the log is too large for one step}, {1} another incarnation.
 
-local MOST_ENTRIES, MOST_BYTES, STEP = 10000, 16777216, 64
+local MAX_ENTRIES, MAX_BYTES, STEP = 10000, 16777216, 64
 
 if redis.call('HGET', KEYS[1], 'incarnation') ~= ARGV[1] then
   return {1}
 end
-if redis.call('XLEN', KEYS[2]) > MOST_ENTRIES then
+if redis.call('XLEN', KEYS[2]) > MAX_ENTRIES then
   return {0, 0}
 end
 redis.call('DEL', KEYS[3])
@@ -19,7 +19,7 @@ while true do
     redis.call('XADD', KEYS[3], entry[1], unpack(entry[2]))
     size = size + #entry[2][2]
   end
-  if size > MOST_BYTES then
+  if size > MAX_BYTES then
     redis.call('UNLINK', KEYS[3])
     return {0, 0}
   end

@@ -1,16 +1,17 @@
--- KEYS: head, log, snaps, the snapshot's own   ARGV: what to do, incarnation, then
---   begin     seq, chain, token, 1 when it replaces one of this seq   Answers {0, 1 when it may be written}
---   part      token, number of the part, its bytes   Answers {0, 1 unless the token is gone}
---   complete  token, parts   Answers {0, 1 unless the token is gone}
---   find      n   Answers {0, token, seq, chain, parts}, {0} where there is none
---   piece     number of the part   Answers {0, its bytes or nil}
---   places    Answers {0, seq, chain, ...}, the newest first
---   drop      seq   Lets go of all before it. Answers {0}, {5} where none from there on is held
--- All: {1} another incarnation; begin: {5} the log does not hold the chain at that seq.
+-- Write, read and delete snapshots.
 --
--- A complete snapshot makes every other of the same or an older seq useless, but the one before
--- it: those are removed, whether their writer died or is slow (a slow one finds its token gone).
--- So are those of entries that the log has lost.
+-- KEYS: head, log, snaps, the snapshot's own   ARGV: task, incarnation, then
+--   begin     seq, chain, token, 1 if it replaces one of this seq   Returns {0, 1 if it may be written}
+--   part      token, part number, its bytes   Returns {0, 1 unless the token is gone}
+--   complete  token, parts   Returns {0, 1 unless the token is gone}
+--   find      n   Returns {0, token, seq, chain, parts}, or {0}
+--   piece     part number   Returns {0, its bytes or nil}
+--   places    Returns {0, seq, chain, ...}, newest first
+--   drop      seq   Deletes all before it. Returns {0}, {5} if there is no usable one from there on
+-- All: {1} another incarnation; begin: {5} the log does not contain the chain at that seq.
+--
+-- Completing a snapshot deletes all others of the same or an older seq, but one: those of dead
+-- writers and of slow ones, which find their token gone, and those of entries that the log has lost.
 
 local KEPT = 2
 
@@ -39,10 +40,10 @@ end
 
 if task == 'begin' then
   local seq, chain, token = tonumber(ARGV[3]), ARGV[4], ARGV[5]
-  if not is_held(KEYS[2], place, seq, chain) then
+  if not leads_on_from(KEYS[2], place, seq, chain) then
     return {5}
   end
-  local newest = held_snapshots(KEYS[2], KEYS[3], place)[1]
+  local newest = usable_snapshots(KEYS[2], KEYS[3], place)[1]
   if newest and newest[2] >= seq + tonumber(ARGV[6]) then
     return {0, 0}
   end
@@ -65,7 +66,7 @@ if task == 'complete' then
   end
   redis.call('HSET', KEYS[3], ARGV[3], (string.gsub(stored, '-1$', ARGV[4])))
   local kept, newest = {}, nil
-  for number, snapshot in ipairs(held_snapshots(KEYS[2], KEYS[3], place, ARGV[3])) do
+  for number, snapshot in ipairs(usable_snapshots(KEYS[2], KEYS[3], place, ARGV[3])) do
     newest = newest or snapshot[2]
     kept[snapshot[1]] = number <= KEPT
   end
@@ -95,7 +96,7 @@ if task == 'places' then
 end
 
 if task == 'drop' then
-  local newest = held_snapshots(KEYS[2], KEYS[3], place)[1]
+  local newest = usable_snapshots(KEYS[2], KEYS[3], place)[1]
   if not newest or newest[2] < tonumber(ARGV[3]) then
     return {5}
   end

@@ -1,19 +1,22 @@
--- KEYS: head, copies, versions, uses, the copy's own, audit   ARGV: what to do, incarnation, then
---   begin     digest, bytes, parts   Answers {0, 1 when it is there}
---   part      digest, number of the part, its bytes   Answers {0, 1 unless it was collected}
---   complete  digest   Answers {0, 1 unless a part is missing}
---   find      digest   Answers {0, parts}, {0} where there is none
---   piece     number of the part   Answers {0, its bytes or nil}
---   list      1 for those too that are not complete   Answers {0, digest, bytes, ...}
---   uses      Answers {0, "seq digest", ...} in order of seq
---   delete    digest   Answers {0}, {5} where it is named
---   collect   how long copies stay without a name (ms)   Answers {0}
---   name      name, digest, ms or 0, what stands before and after it in a version, how many there
---             may be, none or a change to be kept and how long (ms)   Answers {0, 1 when it is new, version}, {5} another copy has the name,
---             {6} no such copy, {7} too many, {8} it has no time and the log does not hold its place
---   version   name   Answers {0, version or nil}
---   versions  Answers {0, name, version, ...}
---   unname    name, none or a change and how long (ms)   Answers {0, 1 if it was there}
+-- State copies, and the versions that name them.
+--
+-- KEYS: head, copies, versions, uses, the copy's own, audit   ARGV: task, incarnation, then
+--   begin     digest, bytes, parts   Returns {0, 1 if it is complete already}
+--   part      digest, part number, its bytes   Returns {0, 1 unless it was collected}
+--   complete  digest   Returns {0, 1 unless a part is missing}
+--   find      digest   Returns {0, parts}, or {0}
+--   piece     part number   Returns {0, its bytes or nil}
+--   list      1 to include incomplete ones   Returns {0, digest, bytes, ...}
+--   uses      Returns {0, "seq digest", ...}, ordered by seq
+--   delete    digest   Returns {0}, {5} if something refers to it
+--   collect   how long copies stay without a name (ms)   Returns {0}
+--   name      name, digest, ms or 0, text before and after the ms in a version, maximum number of
+--             versions, absent or a change and how long it is kept (ms)
+--             Returns {0, 1 if it is new, version}, {5} the name refers to another copy, {6} no such
+--             copy, {7} too many, {8} ms is 0 and the log does not contain the version's position
+--   version   name   Returns {0, version or nil}
+--   versions  Returns {0, name, version, ...}
+--   unname    name, absent or a change and how long it is kept (ms)   Returns {0, 1 if it existed}
 -- All: {1} another incarnation.
 
 local task = ARGV[1]
@@ -25,7 +28,7 @@ local function key_of(name)
   return string.sub(KEYS[2], 1, -#'copies' - 1) .. name
 end
 
--- bytes, parts, when it was last written to, 1 when it is complete
+-- bytes, parts, ms of the last write, 1 if complete
 local function find(digest)
   local stored = redis.call('HGET', KEYS[2], digest)
   if stored then
@@ -35,8 +38,8 @@ local function find(digest)
 end
 
 local function keep(digest, bytes, parts, done)
-  local told = string.format('%.0f %.0f %.0f %d', bytes, parts, now_ms(), done)
-  redis.call('HSET', KEYS[2], digest, told)
+  local value = string.format('%.0f %.0f %.0f %d', bytes, parts, now_ms(), done)
+  redis.call('HSET', KEYS[2], digest, value)
 end
 
 local function remove(digest)
@@ -48,7 +51,7 @@ local function digest_of(version)
   return string.match(version, '^%d+ %x+ (%x+)')
 end
 
--- The digests that a version or a kept record names.
+-- Digests to which a version or a kept record refers.
 local function named()
   local found = {}
   for _, version in ipairs(redis.call('HVALS', KEYS[3])) do
@@ -140,7 +143,7 @@ if task == 'name' then
   end
   local seq, chain = string.match(ARGV[6], '^(%d+) (%x+)')
   local place = redis.call('HMGET', KEYS[1], 'seq', 'chain')
-  if ARGV[5] == '0' and not is_held(key_of('log'), place, tonumber(seq), chain) then
+  if ARGV[5] == '0' and not leads_on_from(key_of('log'), place, tonumber(seq), chain) then
     return {8}
   end
   local _, _, _, done = find(digest)

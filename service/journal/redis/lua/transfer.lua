@@ -1,15 +1,17 @@
+-- Read a whole model, and write a staged one.
+--
 -- KEYS: spec, head, log, nonces, nonceq, keys, keyq, cursors, snaps, copies, versions, uses,
 --   waits, waitq, bodies
--- ARGV: what to do, then
---   position  Answers {0, incarnation, created_ms, spec, given, seq, chain, trimmed, name and value
+-- ARGV: task, then
+--   position  Returns {0, incarnation, created_ms, spec, given, seq, chain, trimmed, name and value
 --             of each cursor, ...}, {4} unknown model
---   kept      incarnation, the last item of the page before or "", how many
---             Answers {0, item of keyq, what stands under its key or "", ...}
--- and, with the incarnation of a staged model, what is added to it:
---   entries   for each the entry as in the log, and the digest of the copy that it names or ""
---   keys      how long they are kept (ms), for each the key, what stands under it, its item of keyq
---   rows      for each the key, what stands under it, when it is due
--- Answers {0}, {1} another incarnation, {5} an entry that does not follow the log's end.
+--   kept      incarnation, last item of the previous page or "", maximum number
+--             Returns {0, item of keyq, stored value of its key or "", ...}
+-- and, with the incarnation of a staged model, data to add:
+--   entries   for each the entry as in the log, and the digest of the copy to which it refers or ""
+--   keys      how long they are kept (ms), for each the key, its stored value, its item of keyq
+--   rows      for each the key, its stored value, ms due
+-- Returns {0}, {1} another incarnation, {5} an entry does not follow the end of the log.
 
 local head = redis.call('HMGET', KEYS[2], 'incarnation', 'seq', 'chain', 'trimmed')
 local task = ARGV[1]
@@ -31,7 +33,7 @@ if head[1] ~= ARGV[2] then
 end
 
 if task == 'kept' then
-  -- Appends take items off the front: where the last one is gone, all before it are gone, too.
+  -- Appends remove items from the front: if the last one is gone, all before it are gone, too.
   local last = ARGV[3] ~= '' and redis.call('LPOS', KEYS[7], ARGV[3])
   local from = last and last + 1 or 0
   local found = {0}

@@ -1,6 +1,7 @@
--- KEYS: head, log, snaps, bodies   ARGV: incarnation, through, "" or behind how many newer snapshots the
---   one stands that the log is kept for
--- One bounded step. Answers {0, 1 when there may be more to do}, {1} another incarnation.
+-- Trim the log, one bounded step.
+-- KEYS: head, log, snaps, bodies   ARGV: incarnation, through, "" or the number of newer snapshots of
+--   the snapshot from which the log must continue
+-- Returns {0, 1 if there may be more to do}, {1} another incarnation.
 
 local STEP = 1000
 
@@ -11,14 +12,14 @@ end
 local through = tonumber(ARGV[2])
 if ARGV[3] ~= '' then
   local place = {head[2], head[3]}
-  local snapshot = held_snapshots(KEYS[2], KEYS[3], place)[tonumber(ARGV[3]) + 1]
+  local snapshot = usable_snapshots(KEYS[2], KEYS[3], place)[tonumber(ARGV[3]) + 1]
   if not snapshot then
     return {0, 0}
   end
   through = math.min(through, snapshot[2])
 end
 local kept = stream_id(through + 1)
--- Whole nodes of the stream first, which can be limited; what is left then is part of one node.
+-- Whole nodes of the stream first, which can be limited; the rest is part of one node.
 local removed = redis.call('XTRIM', KEYS[2], 'MINID', '~', kept, 'LIMIT', STEP)
 if removed == 0 then
   redis.call('XTRIM', KEYS[2], 'MINID', kept)

@@ -1,6 +1,6 @@
--- KEYS: head, log, snaps   ARGV: incarnation
--- Answers {0, memory of the log, bytes of complete snapshots, ms of the first entry, ms of the first
--- entry that the newest of them lacks; -1 where there is none}, {1} another incarnation.
+-- Storage usage of a model. KEYS: head, log, snaps   ARGV: incarnation
+-- Returns {0, memory of the log, bytes of complete snapshots, ms of the first entry, ms of the first
+-- entry after the newest snapshot; -1 if there is no such entry}, {1} another incarnation.
 
 if redis.call('HGET', KEYS[1], 'incarnation') ~= ARGV[1] then
   return {1}

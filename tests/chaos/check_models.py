@@ -1,4 +1,4 @@
-"""After a storm: what clients, workers and the journal say of each model is one and the same."""
+"""Check after a storm: clients, workers and the journal agree on each model."""
 
 import asyncio
 import math
@@ -28,7 +28,7 @@ SETTLING_S = 30.0
 
 
 class Found(NamedTuple):
-    """What the journal says of a model: where every copy has to stand, and with which bits."""
+    """The journal's end of a model, and its digest, for every copy."""
 
     report: Report
     etag: str
@@ -38,7 +38,7 @@ class Found(NamedTuple):
 
 
 async def examine(run: Run, store: str, told: Mapping[str, Told], server: ServerProcess) -> None:
-    """Check every model, and every worker's copy of it. Raises HistoryBroken, AssertionError."""
+    """Check every model, and every worker's copy. Raises HistoryBroken, AssertionError."""
     found: dict[str, Found] = {}
     broken: HistoryBroken | None = None
     journal = await open_journal(store)
@@ -77,7 +77,7 @@ async def _examine_model(
         if not expects_loss or not all(map(_is_loss, report.problems)):
             raise
     assert (report.seq, report.chain) == (record.seq, record.chain)
-    # Every client was answered in the end: there is nothing that nobody was told of.
+    # Every client was answered in the end, so every row is acknowledged.
     assert report.unacknowledged == 0 or expects_loss, report
     restored = Replica(record)
     await restored.load(journal)
@@ -90,14 +90,14 @@ async def _examine_model(
 
 
 def _is_loss(problem: str) -> bool:
-    """It is not where its answer said; or it was, was lost, and came again under its id."""
+    """The row is not at its seq, or it was lost and sent again under its id."""
     return problem.startswith("lost") or " was answered " in problem
 
 
 def _learned_in_one_go(
     record: ModelRecord, replayed: Replica, entries: Sequence[Entry]
 ) -> tuple[Outcome, Batch]:
-    """One learner that sees all rows at once has every bit of the replica's state."""
+    """A learner that gets all rows at once has every bit of the replica's state."""
     batch = _rows(entries, replayed.dim)
     learner = make_learner(replayed.spec)
     outcome = learner.learn(batch)
@@ -119,7 +119,7 @@ def _rows(entries: Sequence[Entry], dim: int) -> Batch:
 
 
 def _mistakes(outcome: Outcome, batch: Batch) -> np.ndarray:
-    """Which rows were scored on the wrong side, or as another class; by the definition."""
+    """Rows scored with the wrong sign, or as another class, by the definition."""
     if outcome.predicted is None:
         return np.asarray((outcome.scores >= 0) != (batch.labels > 0))
     predicted = [outcome.classes[at] if at >= 0 else None for at in outcome.predicted.tolist()]
@@ -128,19 +128,19 @@ def _mistakes(outcome: Outcome, batch: Batch) -> np.ndarray:
 
 
 def _check_answers(answers: Sequence[dict[str, Any]], outcome: Outcome, batch: Batch) -> None:
-    """What each request was told of its rows is what they did in their place in the journal."""
+    """Each answer matches its rows' effect at their seqs."""
     wrong, losses = _mistakes(outcome, batch), outcome.losses.tolist()
     assert not outcome.rejected.any()
     for told in answers:
         rows = slice(told["seq"] - told["count"], told["seq"])
         if told["loss"] is None and told["duplicate"]:
-            continue  # its answer was no longer kept when it was repeated
+            continue  # the first answer was no longer stored when the request was repeated
         assert told["mistakes"] == wrong[rows].sum(), told
         assert told["loss"] == sum(losses[rows]) / told["count"], told
 
 
 def _check_metrics(metrics: dict[str, Any], outcome: Outcome, batch: Batch) -> None:
-    """The progressive metrics are the sums over the journal's rows."""
+    """Progressive metrics are sums over the journal's rows."""
     told, rows = metrics["since_start"], len(batch)
     assert metrics["samples"] == rows and metrics["rejected"] == 0, metrics
     assert round(told["error_rate"] * rows) == _mistakes(outcome, batch).sum(), metrics
@@ -148,12 +148,14 @@ def _check_metrics(metrics: dict[str, Any], outcome: Outcome, batch: Batch) -> N
 
 
 def _compare_workers(server: ServerProcess, found: dict[str, Found]) -> None:
-    """Each worker stands at the journal's end with the journal's bits and tells its metrics."""
+    """Each worker is at the journal's end, with the journal's digest, and returns its metrics."""
     deadline = time.monotonic() + SETTLING_S
     arguments = server.process.args
     assert isinstance(arguments, list)
     wanted = int(arguments[arguments.index("--workers") + 1])
-    while len(workers := sorted(children(server))) < wanted:  # who died last is being replaced
+    while (
+        len(workers := sorted(children(server))) < wanted
+    ):  # the last dead worker is being replaced
         assert time.monotonic() < deadline, workers
         time.sleep(0.02)
     for worker in workers:
@@ -171,21 +173,21 @@ def _compare_workers(server: ServerProcess, found: dict[str, Found]) -> None:
 
 
 def _stand(client: httpx.Client, model: str) -> tuple[str, str]:
-    """Where a worker's copy stands, and its digest."""
+    """Position of a worker's copy, and its digest."""
     answer = client.get(f"/models/{model}?digest=true")
     assert answer.status_code == 200, answer.text
     return answer.headers["etag"], answer.json()["state_digest"]
 
 
 def counted_by_workers(server: ServerProcess, name: str) -> float:
-    """What any worker says that all of them have counted under this name, summed over labels."""
+    """Sum over labels of a counter, as one worker reports it for all workers."""
     lines = httpx.get(f"{server.url}/metrics", timeout=30).text.splitlines()
     return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
 
 
 @contextmanager
 def _alone(worker: int, workers: Sequence[int]) -> Iterator[None]:
-    """The others are stopped meanwhile: a new connection is this worker's."""
+    """Stop the other workers, so that a new connection goes to this one."""
     others = [other for other in workers if other != worker]
     for other in others:
         os.kill(other, signal.SIGSTOP)
