@@ -23,9 +23,10 @@ from dualstream.service.cli.demo.adult import adult_lines, sample_of
 from dualstream.service.codecs.json_bulk import parse_json
 from dualstream.service.codecs.row_schema import RowSchema
 from dualstream.solvers import Batch, make_learner, resolve_spec
-from dualstream.solvers.portfolio.members import Crew
+from dualstream.solvers.portfolio.members import MemberSet
 from dualstream.solvers.portfolio.presets import EIGHT, PRIOR, Member
 from dualstream.solvers.portfolio.retained_rows import RetainedRows
+from dualstream.solvers.portfolio.spec import ModelFactory
 from dualstream.solvers.portfolio.weighting import Rule
 from load_tests.http import (
     CONNECTIONS,
@@ -378,11 +379,11 @@ def one_by_one(batch: Batch) -> list[tuple[str, float]]:
     eight = resolve_spec({**SPECS["eight"], "features": INDEXED})
     whole, alone = make_learner(eight), make_learner(resolve_spec(SPEC))
     rule = Rule(EIGHT, eight["eta"], eight["share"], classes=True)
-    crew = Crew.of(EIGHT, eight)
+    members = MemberSet.of(EIGHT, eight, ModelFactory(resolve_spec, make_learner))
     retained = RetainedRows(DIM, eight["retain"])
     for learner in (whole, alone):
         learner.learn(warm)
-    crew.learn(warm, rule)
+    members.learn(warm, rule)
     retained.add(warm)
 
     def each(call: Callable[[Batch], Any]) -> Callable[[], float]:
@@ -413,7 +414,7 @@ def one_by_one(batch: Batch) -> list[tuple[str, float]]:
 
     parts = {
         "`eight`: learn": each(whole.learn),
-        "of it the kernel, and the call of it": each(lambda row: crew.learn(row, rule)),
+        "of it the kernel, and the call of it": each(lambda row: members.learn(row, rule)),
         "of it retaining the row": each(retained.add),
         f"`eight`, {CONNECTIONS} rows a call": in_batches(CONNECTIONS),
         f"`eight`, {SLICE_ROWS} rows a call": in_batches(SLICE_ROWS),

@@ -1,4 +1,4 @@
-"""Online learners for linear models, with duality certificates where a dual exists."""
+"""Public API of the solvers: online learners for linear models, with duality certificates."""
 
 from dualstream.solvers.core.batch import LARGEST, MAX_DIM, Batch, LibsvmRows
 from dualstream.solvers.core.certificate import Certificate
@@ -18,6 +18,7 @@ from dualstream.solvers.core.errors import (
     UnlearningError,
 )
 from dualstream.solvers.core.hashing import NamePlaces, hash_names, hash_row, sorted_row
+from dualstream.solvers.core.intercept import width_of
 from dualstream.solvers.core.learner import Learner, Outcome, State, check_arrays, count_nonzeros
 from dualstream.solvers.core.members import (
     MEMBER_NAME,
@@ -65,7 +66,6 @@ from dualstream.solvers.evaluation.drift import DETECTORS, DriftEvent
 from dualstream.solvers.evaluation.guard import QUANTITIES, guard_of
 from dualstream.solvers.evaluation.late_label_scores import AsServed, as_served, why_not_as_served
 from dualstream.solvers.evaluation.progressive import Progressive
-from dualstream.solvers.features import width_of
 from dualstream.solvers.jit import APPLY_VERSION, compiled_signatures, numeric_identity
 from dualstream.solvers.offline import Progress, Solution, solve
 from dualstream.solvers.refit.refit import (

@@ -1,12 +1,12 @@
-"""The one way to make a kernel, and what every kernel of a fleet must agree on.
+"""Kernels: numba compilation for a pinned CPU, the kernel cache, and the numeric identity.
 
-A kernel is compiled when its module is imported, for the signature written beside it and for no
-other: a call with other types is a TypeError, never a compilation. Its machine code depends on the
-pinned CPU alone, so that all workers compute the same bits and a cache baked into an image hits.
+A kernel is compiled when its module is imported, only for the signature in its decorator: a call
+with other types is a TypeError, never a compilation. Its machine code depends only on the pinned
+CPU. So all workers compute the same bits, and a cache baked into an image is valid.
 
-Settings, read here once and nowhere else:
+Settings, read only here:
     DUALSTREAM_CPU         LLVM's name of the CPU to compile for (default: x86-64-v3, else generic)
-    DUALSTREAM_CACHE_DIR   where compiled kernels are kept (also NUMBA_CACHE_DIR, XDG_CACHE_HOME)
+    DUALSTREAM_CACHE_DIR   directory of compiled kernels (also NUMBA_CACHE_DIR, XDG_CACHE_HOME)
     NUMBA_DISABLE_JIT, NUMBA_BOUNDSCHECK   as numba defines them
 """
 
@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-# numba reads this when it is imported; SVML's exp has other bits than the C library's.
+# numba reads this on import; SVML's exp has other bits than the C library's.
 os.environ.setdefault("NUMBA_DISABLE_INTEL_SVML", "1")
 
 import numba
@@ -34,22 +34,22 @@ from numba.core.options import TargetOptions
 from numba.core.registry import cpu_target
 
 APPLY_VERSION = 4
-"""Raised whenever any bit of any state could come out differently."""
+"""Increase it whenever any bit of any state could change."""
 
-# numba fills these two as it runs; no type checker can know them.
+# numba sets these two at run time, so no type checker knows them.
 _config: Any = numba.config
 types: Any = numba.types
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-# The same arrays for the type checker and for numba, which knows their rank and layout too.
+# Array types for the type checker; numba's types also have rank and layout.
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Indices = npt.NDArray[np.int32]
 Bytes = npt.NDArray[np.uint8]
 Flags = npt.NDArray[np.bool_]
 
-# What signatures are made of. The RO_ ones also take arrays that may not be written.
+# Building blocks of signatures. The RO_ ones also accept read-only arrays.
 b1, i4, i8, u1, f8 = types.boolean, types.int32, types.int64, types.uint8, types.float64
 void = types.void
 B1, I4, I8, U1, F8 = b1[::1], i4[::1], i8[::1], u1[::1], f8[::1]
@@ -61,7 +61,7 @@ RO_I8 = types.Array(i8, 1, "C", readonly=True)
 RO_U1 = types.Array(u1, 1, "C", readonly=True)
 RO_F8 = types.Array(f8, 1, "C", readonly=True)
 
-# numba hands this flag of its own to LLVM, and offers it to no kernel of a CPU.
+# numba passes this flag of its own to LLVM, but does not offer it for CPU kernels.
 _options: Any = TargetOptions
 CPUTargetOptions.noalias = _options.Mapping("noalias")
 
@@ -73,9 +73,9 @@ SHARED_KERNELS = (
     "text/name_cache.py",
     "text/tokens.py",
 )
-"""The files whose kernels those of other files may call."""
+"""Files whose kernels may be called from kernels of other files."""
 
-# The features of the x86-64-v3 level that tell whether this machine has it.
+# The features of the x86-64-v3 level that decide whether this machine has it.
 _V3_FEATURES = ("avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe")
 
 
@@ -88,7 +88,7 @@ def _cpu_name() -> str:
 
 
 def _pin_cpu() -> str:
-    """Compile for a named CPU, with the features of that name and not those of this machine."""
+    """Compile for a named CPU, with the features of that name rather than of this machine."""
     if "_toplevel_target_context" in vars(cpu_target):
         warnings.warn(
             "numba compiled something before solvers was imported: its CPU cannot be pinned",
@@ -97,7 +97,7 @@ def _pin_cpu() -> str:
         )
         return str(_config.CPU_NAME or llvm.get_host_cpu_name())
     _config.CPU_NAME = _cpu_name()
-    # Empty, and not None: None would add the features of the machine at hand.
+    # Empty, not None: None adds the features of this machine.
     _config.CPU_FEATURES = ""
     return str(_config.CPU_NAME)
 
@@ -111,11 +111,11 @@ def _cache_root() -> Path:
 
 
 def _cache_dir() -> str | None:
-    """A writable directory named by what numba's own cache key leaves out, or None.
+    """Cache directory, named by a digest of what numba's own cache key lacks; None if not writable.
 
-    The key of a cached kernel covers its own file and not the functions that it calls in another
-    one (numba#1833), nor how it is compiled. So these files, this one and bounds checking name the
-    directory.
+    The key of a cached kernel covers its own file, but not the functions that it calls in other
+    files (numba#1833), nor the compile options. So the digest covers those files, this one and
+    bounds checking.
     """
     try:
         stamp = hashlib.sha256()
@@ -128,7 +128,7 @@ def _cache_dir() -> str | None:
         tempfile.TemporaryFile(dir=path).close()
     except (OSError, RuntimeError) as error:  # RuntimeError: no home directory
         warnings.warn(
-            f"kernels are compiled anew in each process, as no cache can be written: {error}",
+            f"every process compiles all kernels, because the cache cannot be written: {error}",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -148,13 +148,13 @@ _KERNELS: list[tuple[Any, Any]] = []
 def kernel(
     signature: Any, *, inline: bool = False, apart: bool = False
 ) -> Callable[[_Function], _Function]:
-    """Compile a function for `signature` (of numba types) as its module is imported.
+    """Compile a function for `signature` (of numba types) when its module is imported.
 
-    With `inline` its code is put into whoever calls it: for parts of a row's way, as a call hands
-    over six numbers for each array, and some tens of them cost more than a row. With `apart` its
-    arrays never overlap, so that loops over several of them can take four numbers at a time.
+    With `inline` the code is inlined into its callers: a call passes six numbers per array, and
+    some tens of arrays cost more than a row. With `apart` the caller promises that arrays never
+    overlap, which lets LLVM vectorize loops over several of them.
 
-    A kernel gets preallocated arrays and updates them in place; it allocates nothing, raises
+    A kernel receives preallocated arrays and updates them in place. It allocates nothing, raises
     nothing and draws no random numbers. It may call kernels of its own file and of SHARED_KERNELS.
     """
 
@@ -162,13 +162,13 @@ def kernel(
         if DISABLED:
             return _as_python(function)
         jit: Any = numba.njit
-        # Nothing is allocated, so there are no references to count: numba would, by atomic
-        # additions for every view of a row, and that took a quarter of a portfolio's time.
+        # Without allocations no references need counting. numba's atomic reference counts for every
+        # view of a row took a quarter of a portfolio's time.
         options = {"nogil": True, "error_model": "numpy", "_nrt": False}
         options |= {"cache": _CACHE_DIR is not None}
         options |= {"forceinline": inline} | ({"noalias": True} if apart else {})
-        # Only while this kernel is made: other users of numba keep their own cache. One at a time:
-        # families are imported in threads, and numba reads the directory more than once.
+        # Set only while this kernel is compiled: other users of numba keep their own cache. Under a
+        # lock: modules are imported in threads, and numba reads the directory more than once.
         with _MAKING:
             before, _config.CACHE_DIR = _config.CACHE_DIR, _CACHE_DIR or ""
             try:
@@ -182,7 +182,7 @@ def kernel(
 
 
 def _as_python(function: _Function) -> _Function:
-    """The function itself, dividing and overflowing as the compiled one does: silently."""
+    """The Python function, with silent division and overflow like the compiled one."""
 
     @functools.wraps(function)
     def quiet(*arguments: Any) -> Any:
@@ -193,7 +193,7 @@ def _as_python(function: _Function) -> _Function:
 
 
 def warm() -> int:
-    """Make sure that every kernel imported so far is compiled; return how many there are."""
+    """Compile every kernel imported so far; return their number."""
     for compiled, signature in _KERNELS:
         if not compiled.signatures:
             compiled.compile(signature)
@@ -201,12 +201,12 @@ def warm() -> int:
 
 
 def compiled_anew() -> int:
-    """How many kernels imported so far no cache had."""
+    """Number of kernels imported so far that were compiled because the cache lacked them."""
     return sum(sum(compiled.stats.cache_misses.values()) for compiled, _ in list(_KERNELS))
 
 
 def compiled_signatures() -> dict[str, int]:
-    """How many signatures each kernel was compiled for: one each, ever."""
+    """Number of compiled signatures per kernel: always one."""
     return {
         f"{compiled.__module__}.{compiled.__name__}": len(compiled.signatures)
         for compiled, _ in _KERNELS
@@ -215,11 +215,11 @@ def compiled_signatures() -> dict[str, int]:
 
 @functools.cache
 def numeric_identity() -> str:
-    """What must be equal between two workers for their states to be equal bit for bit.
+    """Identifies all that two workers must have in common for bit-identical states.
 
-    The apply version, the CPU that kernels are compiled for, the C library, and a digest of what
-    that library's functions really return here: it picks other code on CPUs without FMA, and
-    then log, expm1, cos and sin differ in their last bit although its version is the same.
+    The apply version, the CPU that kernels are compiled for, the C library, and a digest of results
+    of its functions on this machine: on CPUs without FMA the same version uses other code, and then
+    log, expm1, cos and sin differ in their last bit.
     """
     library = os.confstr("CS_GNU_LIBC_VERSION") if hasattr(os, "confstr") else None
     name = f"{APPLY_VERSION} {_CPU} {library or 'unknown libc'} libm-{_libm_digest()}"

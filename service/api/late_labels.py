@@ -222,7 +222,7 @@ class _LabelRequest:
         raise Problem(status, slug, detail, errors, rejected=len(errors))
 
     def _mistakes(self, labelled: Labelled) -> int | None:
-        if self._model.door.task == "regression":
+        if self._model.row_schema.task == "regression":
             return None
         if labelled.receipt is None:
             return 0

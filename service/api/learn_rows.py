@@ -58,7 +58,7 @@ async def learned_of(
     if receipt.placed.conflict:
         raise key_reused()
     if receipt.scores is not None:
-        model.remember_told(parsed, receipt)
+        model.mark_names_journalled(parsed, receipt)
         return answer_new(model, parsed, receipt, wants_scores), False
     answer = first_answer(model, receipt)
     skipped = SkippedRows(request, answer)

@@ -1,1 +1,1 @@
-"""What all learners share: rows, losses, windows, states, certificates."""
+"""Code shared by all learners: rows, losses, windows, states, certificates."""

@@ -1,6 +1,7 @@
-"""Rows with labels and weights, in the one layout that every kernel reads.
+"""Batch: labelled and weighted rows in compressed sparse row (CSR) layout.
 
-Rows are checked once, as they come in: sorted by index, zeros dropped, nothing but finite numbers.
+Every kernel reads this layout. Rows are checked once, on construction: sorted by index, without
+zeros, all numbers finite.
 """
 
 from collections.abc import Sequence
@@ -33,20 +34,20 @@ from dualstream.solvers.text import libsvm
 from dualstream.solvers.text.libsvm import BadLine
 
 LARGEST = 1e100
-"""No number of a row is beyond this: its square, summed over a row, is still a number."""
+"""Largest magnitude of a number in a row: its square, summed over a row, stays finite."""
 MAX_DIM = 2**31 - 2
 
-_MOST = LARGEST  # numba takes module constants as they are when a kernel is compiled
+_MAX_MAGNITUDE = LARGEST  # numba freezes module constants when it compiles a kernel
 
-# Compared with an array's own in a fraction of the time that the types take.
+# Comparing dtype objects takes a fraction of the time that comparing types takes.
 _INT64, _INT32, _FLOAT64 = (np.dtype(each) for each in (np.int64, np.int32, np.float64))
 
-# What a row can have wrong with it.
+# Faults of a row.
 _LOW, _HIGH, _TWICE, _NUMBER, _LABEL, _WEIGHT, _ZERO, _ORDER, _POINTERS = range(1, 10)
 _REASONS = {
     _LOW: "index {at} is below 1",
     _HIGH: "index {at} is above {dim}",
-    _TWICE: "index {at} stands twice",
+    _TWICE: "index {at} is duplicated",
     _NUMBER: "the number at index {at} is not finite or beyond 1e100",
     _LABEL: "the label is not finite or beyond 1e100",
     _WEIGHT: "the weight is negative, not finite or beyond 1e100",
@@ -58,11 +59,11 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """n rows of width `dim`: compressed sparse rows beside their labels and weights.
+    """n rows of width `dim` in CSR layout, with labels and weights.
 
-    Made by `from_dense`, `from_csr` or `from_libsvm`. Made directly, the arrays must already be
-    what is said here, else InvalidRow or ShapeMismatch, and are to stay so: a learner may keep them
-    as they are. `of_checked` looks at nothing again.
+    Made by `from_dense`, `from_csr` or `from_libsvm`. The constructor requires arrays in the
+    documented form and raises InvalidRow or ShapeMismatch otherwise. `of_checked` checks nothing.
+    Learners may keep references to the arrays, so the arrays must not change afterwards.
     """
 
     indptr: Ints
@@ -72,14 +73,14 @@ class Batch:
     values: Floats
     """(nnz,), finite, none of them 0."""
     labels: Floats
-    """(n,); NaN where there is none."""
+    """(n,); NaN for a missing label."""
     weights: Floats
     """(n,), finite, >= 0."""
     dim: int
     classes: tuple[str, ...] = ()
-    """Where it is not empty, a label is a place in it: the name of the row's class."""
+    """If not empty, each label is an index into `classes`, the names of the rows' classes."""
     served: Floats | None = None
-    """(n,): the scores that rows whose labels came late were served with; NaN for other rows."""
+    """(n,): scores that rows with late labels were served with; NaN for other rows."""
 
     UNLABELLED: ClassVar[float] = float("nan")
 
@@ -105,7 +106,7 @@ class Batch:
 
     def _check_numbers(self) -> None:
         pointers, labels, weights, dim = self.indptr, self.labels, self.weights, self.dim
-        # Ones are good numbers, and most journalled rows hold nothing else.
+        # Shared ones are valid by construction, and most journalled rows hold nothing else.
         values = _NO_VALUES if are_shared_ones(self.values) else self.values
         if not are_good(pointers, self.indices, values, labels, weights, dim):
             row, fault, at = first_bad_row(
@@ -121,14 +122,14 @@ class Batch:
 
     @property
     def nnz(self) -> int:
-        """Entries stored."""
+        """Number of stored entries."""
         return len(self.values)
 
     def __getitem__(self, rows: slice) -> "Batch":
-        """Some rows in a row; the columns are views, so that this costs no copy of the entries."""
+        """A contiguous slice of rows. Columns are views: entries are not copied."""
         start, stop, step = rows.indices(len(self))
         if step != 1:
-            raise ValueError(f"a batch is cut in steps of 1, got {step}")
+            raise ValueError(f"a batch slice takes a step of 1, got {step}")
         stop = max(start, stop)
         pointers = self.indptr[start : stop + 1]
         first, last = int(pointers[0]), int(pointers[-1])
@@ -144,7 +145,7 @@ class Batch:
         )
 
     def take(self, rows: npt.ArrayLike) -> "Batch":
-        """The rows at these places (or where this mask is true), in this order, as a copy."""
+        """Copy of the rows at these indices (or where this mask is true), in this order."""
         places = np.asarray(rows)
         places = np.flatnonzero(places) if places.dtype == bool else places.astype(np.int64)
         starts, lengths = self.indptr[places], np.diff(self.indptr)[places]
@@ -163,7 +164,7 @@ class Batch:
         )
 
     def with_labels(self, labels: npt.ArrayLike, classes: tuple[str, ...] = ()) -> "Batch":
-        """The same rows with other labels, of which it takes a copy.
+        """The same rows with a copy of other labels.
 
         Raises InvalidRow, ShapeMismatch.
         """
@@ -179,7 +180,7 @@ class Batch:
         return Batch.of_checked(*columns, self.dim, classes, self.served)
 
     def with_rows(self, indptr: Ints, indices: Indices, values: Floats, dim: int) -> "Batch":
-        """Other entries beside the same labels and weights; they are taken as they are."""
+        """Other entries with the same labels and weights. Entries are not checked or copied."""
         columns = (indptr, indices, values, self.labels, self.weights)
         return Batch.of_checked(*columns, dim, self.classes, self.served)
 
@@ -195,7 +196,7 @@ class Batch:
         classes: tuple[str, ...] = (),
         served: Floats | None = None,
     ) -> "Batch":
-        """Of arrays that are known to be what is said above: whoever has made them has checked."""
+        """Batch of arrays that the caller has already checked against the form above."""
         batch = object.__new__(Batch)
         _put_indptr(batch, indptr)
         _put_indices(batch, indices)
@@ -219,7 +220,7 @@ class Batch:
         classes: tuple[str, ...] = (),
         served: Floats | None = None,
     ) -> "Batch":
-        """Of arrays that are known to have the types and lengths said above, and no more.
+        """Batch of arrays whose types and lengths are right; their values are checked here.
 
         Raises InvalidRow.
         """
@@ -230,9 +231,9 @@ class Batch:
 
     @classmethod
     def concat(cls, batches: Sequence["Batch"]) -> "Batch":
-        """All rows of some batches of one width, in order.
+        """Concatenate batches of one width.
 
-        Raises ShapeMismatch where widths differ, ValueError for no batch at all.
+        Raises ShapeMismatch if widths differ, ValueError for no batch.
         """
         if len(batches) == 1:
             return batches[0]
@@ -289,12 +290,11 @@ class Batch:
         dim: int,
         sum_duplicates: bool = False,
     ) -> "Batch":
-        """Rows whose entries may stand in any order and hold zeros, which are dropped.
+        """Rows in CSR form whose entries may be unsorted and may hold zeros (dropped here).
 
-        `indices` count from 0. With `sum_duplicates` the values of an index that stands more than
-        once in a row are added, in their order. Raises InvalidRow (index out of range or, without
-        `sum_duplicates`, twice in a row; a number that is not finite or beyond 1e100),
-        ShapeMismatch.
+        `indices` count from 0. With `sum_duplicates`, values of a duplicate index are added in
+        their order. Raises ShapeMismatch; InvalidRow for an index out of range, a duplicate index
+        without `sum_duplicates`, and a number that is not finite or beyond 1e100.
         """
         pointers = np.array(indptr, np.int64, ndmin=1)
         columns = np.array(indices, np.int64, ndmin=1)
@@ -318,7 +318,7 @@ class Batch:
 
     @classmethod
     def from_libsvm(cls, text: bytes, dim: int, *, labelled: bool = True) -> "LibsvmRows":
-        """The lines of LIBSVM text that are good rows, and those that are not. Never raises.
+        """Parse LIBSVM text into valid rows and a list of bad lines. Never raises.
 
         With `labelled=False` a first token without a colon is skipped, and labels are NaN.
         """
@@ -327,16 +327,16 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class LibsvmRows:
-    """What LIBSVM text holds."""
+    """Result of parsing LIBSVM text."""
 
     batch: Batch
-    """The good rows. A label that is not a number is NaN here."""
+    """The valid rows. A label that is not a number is NaN here."""
     rows: Ints
-    """(n,): the place of each good row among the lines that are not blank, from 0."""
+    """(n,): index of each valid row among the lines that are not blank, from 0."""
     label_spans: Ints
-    """(n, 2): where the label of each good row begins and ends in the text, in bytes."""
+    """(n, 2): byte offsets of the begin and end of each valid row's label in the text."""
     bad: list[BadLine]
-    """The lines that were set aside, in order."""
+    """The bad lines, in order."""
 
     @classmethod
     def parse(cls, text: bytes, dim: int, labelled: bool) -> Self:
@@ -378,7 +378,7 @@ def _reason(code: int, at: int, dim: int) -> str:
 
 _NO_VALUES = np.empty(0)
 
-# How a field is set though Batch is frozen.
+# Sets a field although Batch is frozen.
 (
     _put_indptr,
     _put_indices,
@@ -392,12 +392,12 @@ _NO_VALUES = np.empty(0)
 
 
 def _check_classes(labels: Floats, classes: tuple[str, ...]) -> None:
-    """Raise InvalidRow unless each label is a place in `classes`, or missing."""
+    """Raise InvalidRow unless each label is NaN or an index into `classes`."""
     is_place = (labels >= 0) & (labels < len(classes)) & (labels == np.floor(labels))
     wrong = np.flatnonzero(~(is_place | np.isnan(labels)))
     if len(wrong):
         row = int(wrong[0])
-        raise InvalidRow(row, f"the label {labels[row]!r} is no place among {len(classes)} classes")
+        raise InvalidRow(row, f"label {labels[row]!r} is not an index into {len(classes)} classes")
 
 
 def _joined_served(batches: Sequence[Batch]) -> Floats | None:
@@ -409,12 +409,12 @@ def _joined_served(batches: Sequence[Batch]) -> Floats | None:
 
 
 def _joined_labels(batches: Sequence[Batch]) -> tuple[Floats, tuple[str, ...]]:
-    """The labels of all batches, as places in one tuple of classes where they are such."""
+    """Labels of all batches; with classes, as indices into one merged tuple of classes."""
     classes = batches[0].classes
     if all(batch.classes == classes for batch in batches):
         return np.concatenate([batch.labels for batch in batches]), classes
     if not all(batch.classes for batch in batches):
-        raise ShapeMismatch("batches with classes and batches without")
+        raise ShapeMismatch("cannot concatenate batches with classes and batches without")
     places: dict[str, int] = {}
     columns = []
     for batch in batches:
@@ -426,7 +426,7 @@ def _joined_labels(batches: Sequence[Batch]) -> tuple[Floats, tuple[str, ...]]:
 
 
 def _column(values: Any, dtype: Any) -> npt.NDArray[Any]:
-    """An array that kernels take: of this type, contiguous and aligned."""
+    """The array as kernels take it: of this type, contiguous and aligned."""
     if type(values) is np.ndarray and values.dtype == dtype:
         flags = values.flags
         if flags.c_contiguous and flags.aligned:
@@ -456,7 +456,7 @@ def _check_pointers(indptr: Ints, indices: Ints, values: Floats) -> None:
 
 @kernel(i8(RO_F8_2D, I8, I4, F8))
 def drop_zeros(matrix: Floats, indptr: Ints, indices: Indices, values: Floats) -> int:
-    """Write the entries of a dense matrix that are not 0; return how many there are."""
+    """Write the nonzero entries of a dense matrix; return their number."""
     n, dim = matrix.shape
     nnz = 0
     for i in range(n):
@@ -471,9 +471,10 @@ def drop_zeros(matrix: Floats, indptr: Ints, indices: Indices, values: Floats) -
 
 @kernel(i8(I8, I4, F8))
 def sum_equal_indices(indptr: Ints, indices: Indices, values: Floats) -> int:
-    """Add what stands at one index of a sorted row, in order; return the entries left, in place.
+    """Add the values of equal indices in a sorted row, in order and in place; return the new
+    length.
 
-    A term that is no number of a row makes its sum NaN, which is none either.
+    A term that is not a valid number makes its sum NaN, which is invalid too.
     """
     written = 0
     begin = indptr[0]
@@ -481,7 +482,7 @@ def sum_equal_indices(indptr: Ints, indices: Indices, values: Floats) -> int:
         end = indptr[i + 1]
         for p in range(begin, end):
             j, x = indices[p], values[p]
-            if not abs(x) <= _MOST:
+            if not abs(x) <= _MAX_MAGNITUDE:
                 x = np.nan
             if p > begin and indices[written - 1] == j:
                 values[written - 1] += x
@@ -497,10 +498,11 @@ def sum_equal_indices(indptr: Ints, indices: Indices, values: Floats) -> int:
 def tidy_rows(
     indptr: Ints, indices: Indices, values: Floats, dim: int, faults: Ints, at: Ints
 ) -> int:
-    """Sort each row, drop its zeros, empty it if it is bad; return the entries left, in place.
+    """Sort each row, drop its zeros, empty it if it is bad; in place. Returns the number of
+    entries.
 
-    faults (n,) int64   0, or what is wrong with a row
-    at     (n,) int64   the index at fault, from 0
+    faults  (n,) int64  0, or the fault of a row
+    at      (n,) int64  the index at fault, from 0
     """
     written = 0
     begin = indptr[0]
@@ -511,7 +513,7 @@ def tidy_rows(
         is_sorted, is_tidy = True, begin == written
         for p in range(begin, end):
             j, x = indices[p], values[p]
-            if j < 0 or j >= dim or not abs(x) <= _MOST:
+            if j < 0 or j >= dim or not abs(x) <= _MAX_MAGNITUDE:
                 faults[i] = _LOW if j < 0 else _HIGH if j >= dim else _NUMBER
                 at[i] = j
                 break
@@ -543,12 +545,11 @@ def tidy_rows(
 def are_good(
     indptr: Ints, indices: Indices, values: Floats, labels: Floats, weights: Floats, dim: int
 ) -> bool:
-    """Whether no row breaks a rule of Batch, told without a branch to mispredict.
+    """Whether every row satisfies the rules of Batch, computed without unpredictable branches.
 
-    Indices increase in every row where they fall between rows only; then a row's first and last one
-    tell of the others.
+    Indices may fall only between rows. Then the first and last index of each row bound the others.
 
-    values  (nnz,), or (0,) where they are known to be good
+    values  (nnz,), or (0,) if they are known to be valid
     """
     n, nnz = indptr.shape[0] - 1, indices.shape[0]
     good = indptr[0] == 0 and indptr[n] == nnz
@@ -557,11 +558,15 @@ def are_good(
     if not good:
         return False
     for i in range(n):
-        good &= (not abs(labels[i]) > _MOST) & (0.0 <= weights[i]) & (weights[i] <= _MOST)
+        good &= (
+            (not abs(labels[i]) > _MAX_MAGNITUDE)
+            & (0.0 <= weights[i])
+            & (weights[i] <= _MAX_MAGNITUDE)
+        )
     for p in range(values.shape[0]):
-        good &= (abs(values[p]) <= _MOST) & (values[p] != 0.0)
-    # Unsigned, so that no index is looked at for counting from the end; and as wide as what is
-    # compared, so that eight are at a time.
+        good &= (abs(values[p]) <= _MAX_MAGNITUDE) & (values[p] != 0.0)
+    # Unsigned, so that numba skips the check for negative indices; 64 bits wide like the compared
+    # numbers, so that LLVM vectorizes the loop by eight.
     falls, one = np.uint32(0), np.uint64(1)
     for p in range(one, np.uint64(nnz)):
         falls = np.uint32(falls + np.uint32(indices[p] <= indices[p - one]))
@@ -579,7 +584,7 @@ def are_good(
 def first_bad_row(
     indptr: Ints, indices: Indices, values: Floats, labels: Floats, weights: Floats, dim: int
 ) -> tuple[int, int, int]:
-    """The first row that breaks a rule of Batch, the rule, and the index; row -1 if none does."""
+    """First row that breaks a rule of Batch, the rule, and the index; row -1 if all are valid."""
     n = indptr.shape[0] - 1
     if are_good(indptr, indices, values, labels, weights, dim):
         return -1, 0, 0
@@ -588,16 +593,16 @@ def first_bad_row(
     for i in range(n):
         if indptr[i + 1] < indptr[i] or indptr[i + 1] > values.shape[0]:
             return i, _POINTERS, 0
-        if abs(labels[i]) > _MOST:
+        if abs(labels[i]) > _MAX_MAGNITUDE:
             return i, _LABEL, 0
-        if not 0.0 <= weights[i] <= _MOST:
+        if not 0.0 <= weights[i] <= _MAX_MAGNITUDE:
             return i, _WEIGHT, 0
         previous = -1
         for p in range(indptr[i], indptr[i + 1]):
             j = indices[p]
             if j <= previous:
                 return i, (_LOW if j < 0 else _ORDER), j
-            if not abs(values[p]) <= _MOST:
+            if not abs(values[p]) <= _MAX_MAGNITUDE:
                 return i, _NUMBER, j
             if values[p] == 0.0:
                 return i, _ZERO, j

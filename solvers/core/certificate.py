@@ -1,4 +1,4 @@
-"""How far the served weights are from the least possible objective, from above.
+"""Duality gap certificate: an upper bound on the distance from the least objective.
 
 The problem is  min over w of  (1/Delta) sum_n delta_n Q(h_n.w; y_n) + rho R(w).  For any served w
 and any dual variables lambda with w' = (1/(rho Delta)) sum_n delta_n lambda_n h_n,
@@ -6,11 +6,10 @@ and any dual variables lambda with w' = (1/(rho Delta)) sum_n delta_n lambda_n h
     gap = (1/Delta) sum_n delta_n [Q(z_n) + Q*(-lambda_n) + lambda_n z_n]
           + rho [R(w) + R*(w') - w.w'],                         z_n = h_n.w,
 
-is primal minus dual, and no term of it is below 0 (Fenchel and Young). The dual value and the
-second part are exact always. The first part needs every row that counts: with a sliding window all
-of them are retained; with the others it is the mean over the retained rows, weighted by delta,
-which is an estimate and no bound. A certificate is about optimisation: it does not say how well
-the model will do on rows to come.
+is primal minus dual, and each of its terms is >= 0 (Fenchel-Young). The dual value and the second
+part are always exact. The first part needs every row that counts. A sliding window retains all of
+them. Other windows average over the retained rows, weighted by delta: an estimate, not a bound. A
+certificate measures optimisation, not how well the model predicts new rows.
 """
 
 from collections.abc import Sequence
@@ -36,32 +35,32 @@ from dualstream.solvers.jit import (
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What is known about the distance to the optimum; all zeros before the first row."""
+    """Known bounds on the distance to the optimum; all zeros before the first row."""
 
     primal: float
-    """The objective at the served weights (`dual + gap` where it is an estimate)."""
+    """The objective at the served weights (`dual + gap` if it is an estimate)."""
     dual: float
-    """A lower bound of the least possible objective."""
+    """A lower bound of the least objective."""
     gap: float
     """primal - dual, from terms that are each >= 0."""
     relative_gap: float
     """gap / max(|primal|, |dual|), 0 where both are 0."""
     rows: int
-    """How many rows the first part was computed from."""
+    """Number of rows in the first part of the gap."""
     weight_share: float
-    """Their share of Delta, the weight of all rows that count."""
+    """The weight of these rows as a share of Delta, the weight of all rows that count."""
     estimate: bool
-    """Whether rows that count are missing, so that gap and primal are estimates."""
+    """Whether rows that count are missing, which makes gap and primal estimates."""
 
 
 def relative_gap(gap: float, primal: float, dual: float) -> float:
-    """The gap in units of the objective."""
+    """The gap relative to the objective."""
     scale = max(abs(primal), abs(dual))
     return gap / scale if scale > 0.0 else 0.0
 
 
 def summed(parts: Sequence[Certificate]) -> Certificate | None:
-    """That of the sum of several problems of the same rows; None of none."""
+    """Certificate of the sum of several problems of the same rows; None for an empty list."""
     if not parts:
         return None
     primal = sum(part.primal for part in parts)
@@ -96,9 +95,9 @@ def row_sums(
 ) -> None:
     """Sums over the retained rows `first` to `last` (see windows.Ring), newest first.
 
-    w     (width, 1 or 2)  v, and z where there is one: the served weights are fv v + fz z
-    bias                   what the last coordinate of every row holds
-    beta                   a row counts beta times as much as the one that came after it
+    w     (width, 1 or 2)  v, and z if there is one: the served weights are fv v + fz z
+    bias                   last coordinate of every row
+    beta                   weight of a row relative to that of the next row
     loss  (6,)             see losses.Loss.numbers
     out   (4,)             sums of delta, delta [Q + Q* + lambda z], delta Q, delta Q*
     """

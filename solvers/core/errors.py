@@ -1,30 +1,30 @@
-"""Everything that this package raises on purpose.
+"""Exceptions of the solvers.
 
 SolverError
-├── InvalidSpec         a model specification names something unknown or out of range
-│   └── NotAvailable    known, and not in this version
+├── InvalidSpec         a specification has an unknown field or a value out of range
+│   └── NotAvailable    the value is known but not implemented in this version
 ├── ShapeMismatch       rows of another width, or arrays that do not fit together
-├── InvalidRow          a row that no learner may see: which one, and why
+├── InvalidRow          a row that cannot be learned or scored: which one, and why
 ├── NotConverged        an offline solver stopped before its tolerance
-├── MemberError         a change of a portfolio's members that cannot be made, and why
-│   └── UnknownMember   no member of that name
+├── MemberError         a change of a portfolio's members that is impossible, and why
+│   └── UnknownMember   there is no member of that name
 ├── UnlearningError     a retained row that cannot be unlearned, and why
-├── RefitError          what was computed of a window is of no use for it any more, and why
-├── NotExpressible      a model that cannot be said in the form asked for, and why
+├── RefitError          a refit's result that no longer fits the window, and why
+├── NotExpressible      a model that the requested export format cannot express, and why
 └── CorruptState        bytes or arrays that are not a state of this learner
 
-Kernels never raise: they return a number, and the Python layer turns it into one of these.
+Kernels never raise. They return a number, which the Python layer turns into one of these.
 """
 
 from collections.abc import Sequence
 
 
 class SolverError(Exception):
-    """The root of the tree."""
+    """Base class of all exceptions here."""
 
 
 class InvalidSpec(SolverError):
-    """`field` (a JSON pointer into the specification) holds `value`, which is not `allowed`."""
+    """`field` (a JSON pointer into the specification) has `value`, which is not `allowed`."""
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
         super().__init__(self._sentence(field, value, allowed))
@@ -38,7 +38,7 @@ class InvalidSpec(SolverError):
 
     @classmethod
     def unknown_field(cls, field: str, value: object, known: Sequence[str]) -> "InvalidSpec":
-        """`field` is not one of `known`, the names that may stand in its place."""
+        """Error for a `field` that is not one of `known`."""
         error = cls(field, value, f"one of the fields {', '.join(known)}")
         owner, _, name = field.rpartition("/")
         place = f"{_dotted(owner)} takes" if owner else "it takes"
@@ -46,14 +46,14 @@ class InvalidSpec(SolverError):
         return error
 
     def under(self, owner: str) -> "InvalidSpec":
-        """The same of a specification that stands at `owner` within another one."""
+        """The same error for a specification nested at `owner` within another one."""
         error = InvalidSpec(owner + self.field, self.value, self.allowed)
         error.args = (f"{_dotted(owner)}: {self}",)
         return error
 
 
 class NotAvailable(InvalidSpec):
-    """The specification is a good one, of a later version."""
+    """The value is valid in a later version."""
 
     def __init__(self, field: str, value: object) -> None:
         super().__init__(field, value, "available")
@@ -64,11 +64,11 @@ class NotAvailable(InvalidSpec):
 
 
 class ShapeMismatch(SolverError):
-    """What was given has another width or length than what it must fit."""
+    """An argument has the wrong width or length."""
 
 
 class InvalidRow(SolverError):
-    """Row `row` (0-based) cannot be learned or scored; nothing was done with any row."""
+    """Row `row` (0-based) cannot be learned or scored; no row of the batch was processed."""
 
     def __init__(self, row: int, reason: str) -> None:
         super().__init__(f"row {row}: {reason}")
@@ -77,21 +77,21 @@ class InvalidRow(SolverError):
 
     @classmethod
     def of_label(cls, row: int, label: float, is_binary: bool) -> "InvalidRow":
-        """Its label is none that the task knows."""
+        """Error for a label that is not valid for the task."""
         known = "-1, 0 or 1" if is_binary else "a finite number"
         return cls(row, f"the label must be {known}, got {label!r}")
 
 
 class NotConverged(SolverError):
-    """The tolerance was not met within the steps allowed."""
+    """The tolerance was not met within the step limit."""
 
 
 class MemberError(SolverError):
-    """A change of members that cannot be made; nothing was changed."""
+    """A change of members that is impossible; nothing was changed."""
 
 
 class UnknownMember(MemberError):
-    """No member of that name."""
+    """There is no member of that name."""
 
 
 class UnlearningError(SolverError):
@@ -99,19 +99,19 @@ class UnlearningError(SolverError):
 
 
 class RefitError(SolverError):
-    """What was computed of a window does not fit it any more; nothing was changed."""
+    """A refit's result no longer fits the window; nothing was changed."""
 
 
 class NotExpressible(SolverError):
-    """What the model serves cannot be said exactly in the form asked for."""
+    """The requested form cannot express exactly what the model serves."""
 
 
 class CorruptState(SolverError):
-    """These bytes or arrays are not a state that was written here."""
+    """The bytes or arrays are not a state of this learner."""
 
 
 def _dotted(field: str) -> str:
-    """`/window/beta` as people write it: `window.beta`."""
+    """`/window/beta` in dotted form: `window.beta`."""
     return field.removeprefix("/").replace("/", ".") or "the spec"
 
 

@@ -1,9 +1,9 @@
-"""Named features as places in a row: the hashing trick.
+"""Feature hashing (the hashing trick): named features to indices of a row.
 
-A name's place is the MurmurHash3 x86 32 of its UTF-8 bytes, seed 0, modulo 2^bits (Appleby's
+The index of a name is MurmurHash3 x86 32 of its UTF-8 bytes, seed 0, modulo 2^bits (Appleby's
 reference code, MurmurHash3.cpp; Weinberger et al., "Feature hashing for large scale multitask
-learning", 2009, without their sign). A number stands at the place of its name; a string is the
-feature `name=text` with value 1; a bool is its name with 1 or 0. Nothing here has a state.
+learning", 2009, without their sign). A number is the value at the index of its name. A string is
+the feature `name=text` with value 1. A bool is its name with value 1 or 0. Hashing has no state.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ _F1, _F2 = 0x85EBCA6B, 0xC2B2AE35
 
 
 def hash_names(names: Sequence[str], bits: int) -> Ints:
-    """The places (n,), from 0, of these names in rows of width 2^bits."""
+    """Indices (n,), from 0, of these names in rows of width 2^bits."""
     encoded = [name.encode("utf-8", "surrogatepass") for name in names]
     ends = np.zeros(len(encoded) + 1, np.int64)
     np.cumsum([len(part) for part in encoded], out=ends[1:])
@@ -32,9 +32,9 @@ def hash_names(names: Sequence[str], bits: int) -> Ints:
 
 
 class NamePlaces(dict[str, int]):
-    """name -> place for rows of width 2^bits, remembered: `places[name]`.
+    """Cache of name -> index for rows of width 2^bits: `places[name]`.
 
-    At most `remembered` names are kept, so that names without end cost time and not memory.
+    At most `remembered` names are cached, which bounds the memory of an unbounded set of names.
     """
 
     def __init__(self, bits: int, remembered: int = 262_144) -> None:
@@ -52,10 +52,10 @@ class NamePlaces(dict[str, int]):
 def hash_row(
     features: Mapping[str, float | bool | str], places: NamePlaces
 ) -> tuple[list[int], list[float]]:
-    """Places, increasing, and values of a row of named features, without zeros.
+    """Increasing indices and values of a row of named features, without zeros.
 
-    Values at one place are added in the order of the features. Nothing is checked: a number that
-    no row may hold comes out as it is, or as a sum that no row may hold.
+    Values at one index are added in the order of the features. Nothing is checked: an invalid
+    number comes out unchanged, or as an invalid sum.
     """
     row: dict[int, float] = {}
     for name, value in features.items():
@@ -68,7 +68,7 @@ def hash_row(
 
 
 def sorted_row(row: Mapping[int, float]) -> tuple[list[int], list[float]]:
-    """Places, increasing, and values of a row, without zeros."""
+    """Increasing indices and values of a row, without zeros."""
     indices = sorted(row)
     values = [row[place] for place in indices]
     if 0.0 in values:
@@ -79,7 +79,7 @@ def sorted_row(row: Mapping[int, float]) -> tuple[list[int], list[float]]:
 
 @kernel(i8(i8, i8))
 def rotated(x: int, by: int) -> int:
-    """x, of 32 bits, rotated to the left."""
+    """The 32-bit number x, rotated to the left."""
     return ((x << by) | (x >> (32 - by))) & _MASK
 
 
@@ -87,8 +87,8 @@ def rotated(x: int, by: int) -> int:
 def hash_all(text: Bytes, ends: Ints, out: Ints) -> None:
     """MurmurHash3 x86 32, seed 0, of each piece of `text`; out (n,) in [0, 2^32).
 
-    text (m,) uint8, the pieces one behind the other; ends (n + 1,): piece i is ends[i]:ends[i+1].
-    Products wrap modulo 2^64, which leaves their low 32 bits right.
+    text (m,) uint8 holds the pieces one after the other; piece i is ends[i]:ends[i+1], ends (n +
+    1,). Products wrap modulo 2^64, which keeps their low 32 bits right.
     """
     for i in range(out.shape[0]):
         begin, end = ends[i], ends[i + 1]

@@ -1,7 +1,7 @@
-"""How wide rows are as they come in, and the constant that may stand behind them.
+"""Row width and intercept of a model.
 
-The intercept is a last coordinate, of index `dim`, that holds 1 in every row. Kernels add it
-themselves (`bias`), so that no row is copied for it.
+The intercept is a last coordinate, of index `dim`, that is 1 in every row. Kernels add it
+themselves (`bias`), which avoids a copy of each row.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from dualstream.solvers.core.spec_cache import WorkedOut
 
 @dataclass(frozen=True, slots=True)
 class Features(WorkedOut):
-    """Rows of width `dim`, and whether a constant 1 stands behind them."""
+    """Rows of width `dim`, and whether the model has an intercept."""
 
     dim: int
     intercept: bool
@@ -26,12 +26,13 @@ class Features(WorkedOut):
 
     @property
     def width(self) -> int:
-        """Coordinates of a learner: one per index and one for the intercept, used or not."""
+        """Coordinates of a learner: one per index, and one for the intercept whether it is used or
+        not."""
         return self.dim + 1
 
     @property
     def bias(self) -> float:
-        """What the last coordinate of every row holds."""
+        """The last coordinate of every row."""
         return 1.0 if self.intercept else 0.0
 
     def check(self, batch: Batch) -> None:
@@ -41,7 +42,7 @@ class Features(WorkedOut):
 
 
 def width_of(features: Mapping[str, Any]) -> int:
-    """The width of rows as they come in, from the `features` of a resolved specification."""
+    """Row width from the `features` of a resolved specification."""
     if features["kind"] == "hashed":
         return 1 << int(features["bits"])
     return int(features["dim"])

@@ -1,4 +1,4 @@
-"""What every learner can do, and what it says about each row."""
+"""Learner: the protocol of all algorithms; Outcome: the result for each row."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,38 +14,38 @@ from dualstream.solvers.core.errors import CorruptState
 from dualstream.solvers.jit import Flags, Floats, Ints
 
 State = dict[str, npt.NDArray[Any]]
-"""Named arrays of float64, int64, uint8 or bool; a single number is an array of no dimension."""
+"""Named arrays of float64, int64, uint8 or bool; a scalar is an array without dimensions."""
 
 
 @dataclass(slots=True, eq=False)
 class Outcome:
-    """What became of each row of a batch; all arrays are (n,).
+    """Result of learning a batch, row by row; all arrays are (n,).
 
-    Not frozen: to make one would take as long as to learn a row.
+    Not frozen: creating a frozen dataclass takes as long as learning a row.
     """
 
     scores: Floats
-    """By the weights served before the row was learned; NaN for a rejected row."""
+    """Scores by the weights served before the row was learned; NaN for a rejected row."""
     losses: Floats
     """The loss of that score, whatever the row's weight; NaN for a rejected row."""
     updated: Flags
-    """Whether the row's own step moved the weights: not a hinge row beyond its margin, say."""
+    """Whether the row changed the weights; a hinge row beyond its margin does not."""
     rejected: Flags
-    """Whether the row was left out, without a trace, as some number would not be finite."""
+    """Whether the row was skipped without effect, because a number would not be finite."""
     predicted: Ints | None = None
-    """Multiclass: the best class, a place in `classes`; -1 where none was known, or rejected."""
+    """Multiclass: the best class, an index into `classes`; -1 if none was known, or rejected."""
     classes: tuple[str, ...] = ()
-    """Multiclass: the classes known after the last row, in the order in which they were met."""
+    """Multiclass: the classes known after the last row, in order of first appearance."""
     log_losses: Floats | None = None
-    """Multiclass: -log of the probability of the row's class, where the loss gives any."""
+    """Multiclass: -log of the probability of the row's class, if the loss gives probabilities."""
     set_aside: Flags | None = None
-    """Whether a rejected row was not even tried, as learning pauses; None where none was."""
+    """Whether a rejected row was skipped because learning is paused; None if no row was."""
 
     def __len__(self) -> int:
         return len(self.scores)
 
     def __getitem__(self, rows: slice) -> "Outcome":
-        """Some rows in a row; the columns are views."""
+        """A contiguous slice of rows; columns are views."""
         predicted, log_losses, set_aside = self.predicted, self.log_losses, self.set_aside
         return Outcome(
             self.scores[rows],
@@ -60,7 +60,7 @@ class Outcome:
 
     @classmethod
     def joined(cls, outcomes: Sequence["Outcome"]) -> "Outcome":
-        """The outcome of consecutive batches, at least one, as one."""
+        """Concatenate the outcomes of consecutive batches (at least one)."""
         if len(outcomes) == 1:
             return outcomes[0]
         predicted = [o.predicted for o in outcomes if o.predicted is not None]
@@ -78,7 +78,8 @@ class Outcome:
 
     @classmethod
     def of_rows_set_aside(cls, like: "Outcome", rows: int) -> "Outcome":
-        """Of so many rows that were not tried, with the columns and classes of `like`."""
+        """Outcome of `n` rows skipped while learning is paused, with the columns and classes of
+        `like`."""
         nan = np.full(rows, np.nan)
         rejected = np.ones(rows, np.bool_)
         return cls(
@@ -94,7 +95,7 @@ class Outcome:
 
 
 def _set_aside(outcomes: Sequence[Outcome]) -> Flags | None:
-    """Which rows of consecutive batches were set aside; None where none was."""
+    """The `set_aside` column of consecutive batches; None if no row was skipped."""
     if all(o.set_aside is None for o in outcomes):
         return None
     return np.concatenate(
@@ -103,23 +104,24 @@ def _set_aside(outcomes: Sequence[Outcome]) -> Flags | None:
 
 
 class Learner(Protocol):
-    """One model. A batch of n rows is n single rows, bit for bit; reads change no bit."""
+    """One model. Learning a batch of n rows equals learning n single rows, bit for bit; reads
+    change no bit."""
 
     spec: Mapping[str, Any]
-    """The resolved specification that it was made from."""
+    """The resolved specification of this learner."""
 
     def learn(self, batch: Batch) -> Outcome:
         """Score and learn each row in order.
 
-        Raises ShapeMismatch, or InvalidRow for a label that the task does not know (a binary task
-        knows -1, 1 and 0, which is -1); then no row was learned.
+        Raises ShapeMismatch, or InvalidRow for a label outside the task (binary: -1, 1, and 0 for
+        -1). Then no row was learned.
         """
 
     def predict(self, batch: Batch) -> Floats:
-        """Scores (n,) by the served weights; labels are not looked at. Raises ShapeMismatch."""
+        """Scores (n,) by the served weights; labels are ignored. Raises ShapeMismatch."""
 
     def probabilities(self, scores: Floats) -> Floats | None:
-        """Of the positive class, for these scores, where the loss gives any."""
+        """Probabilities of the positive class for these scores; None if the loss gives none."""
 
     @property
     def weights(self) -> Floats:
@@ -127,28 +129,28 @@ class Learner(Protocol):
 
     @property
     def intercept(self) -> float:
-        """The served intercept; 0 where there is none."""
+        """The served intercept; 0 without an intercept."""
 
     @property
     def nonzeros(self) -> int:
-        """Served weights beyond 1e-12 of the largest: smaller ones are left over by rounding."""
+        """Served weights beyond 1e-12 of the largest; smaller ones are rounding errors."""
 
     @property
     def samples(self) -> int:
-        """Rows learned, those of weight 0 included."""
+        """Rows learned, including those of weight 0."""
 
     def certificate(self) -> Certificate | None:
-        """Where the learner stands; None where its algorithm has no dual."""
+        """The current certificate; None if the algorithm has no dual."""
 
     def state(self) -> State:
-        """All of it, as copies: a learner of the same specification goes on from it."""
+        """The complete state, as copies; a learner of the same specification can resume from it."""
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Be in this state, to the bit. Raises CorruptState, and then nothing has changed."""
+        """Restore this state, to the bit. Raises CorruptState, and then nothing has changed."""
 
 
 def count_nonzeros(weights: Floats) -> int:
-    """How many weights are beyond 1e-12 of the largest."""
+    """Number of weights beyond 1e-12 of the largest."""
     size = np.abs(weights)
     return int(np.count_nonzero(size > 1e-12 * size.max(initial=0.0)))
 
@@ -156,7 +158,7 @@ def count_nonzeros(weights: Floats) -> int:
 def check_arrays(
     state: Mapping[str, npt.NDArray[Any]], shapes: Mapping[str, tuple[int, ...]]
 ) -> None:
-    """Raise CorruptState unless these arrays are there, of these shapes, and finite."""
+    """Raise CorruptState unless these arrays exist, have these shapes, and are finite."""
     for name, shape in shapes.items():
         if name not in state:
             raise CorruptState(f"the state has no {name}")

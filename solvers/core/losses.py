@@ -1,4 +1,4 @@
-"""The nine losses, each once, as numbers: see `_scalar.py` for what the numbers mean.
+"""Losses: the nine losses as six numbers each; scalar.py defines the numbers.
 
 | name                | Q(z; y)                                               | parameter   |
 |---------------------|-------------------------------------------------------|-------------|
@@ -28,7 +28,7 @@ from dualstream.solvers.jit import Floats
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A number that a loss takes, its default, and where it may lie."""
+    """The parameter of a loss: its default and its range."""
 
     name: str
     default: float
@@ -39,11 +39,11 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Loss(WorkedOut):
-    """One loss with its parameter chosen."""
+    """One loss with a value for its parameter."""
 
     name: str
     margin: bool = False
-    """Whether it is a function of y z with y = -1 or 1, and so knows no regression."""
+    """Whether it is a function of y z with y = -1 or 1, and so cannot be used for regression."""
     logistic: bool = False
     eps: float = 0.0
     gamma: float = 0.0
@@ -99,17 +99,17 @@ _MAKERS: Mapping[str, Callable[[float], Loss]] = {
 }
 
 LOSSES = tuple(_MAKERS)
-"""Their names."""
+"""Names of all losses."""
 
 MARGIN_LOSSES = tuple(name for name in LOSSES if _MAKERS[name](1.0).margin)
-"""Those that need labels -1 and 1."""
+"""Losses that need labels -1 and 1."""
 
 NONSMOOTH_LOSSES = ("hinge", "absolute", "quantile", "epsilon_insensitive")
-"""Those for which the averaged weights are served unless a model says otherwise."""
+"""Losses for which averaged weights are served by default."""
 
 
 def make_loss(name: str, parameter: float | None = None) -> Loss:
-    """The loss of this name; `parameter` is the one of PARAMETERS, its default when None."""
+    """The loss of this name; `parameter` is that of PARAMETERS, None for its default."""
     if parameter is None:
         parameter = PARAMETERS[name].default if name in PARAMETERS else 0.0
     return _MAKERS[name](parameter)

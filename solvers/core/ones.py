@@ -1,7 +1,7 @@
-"""Ones that all share: what most rows of words and of categories hold, and most weights.
+"""Shared read-only array of ones, for the values and weights of most rows.
 
-Nobody has to write them, they are counted to nobody's memory, and a processor that learns row after
-row has them at hand.
+Rows of words and of categories hold only ones. A shared array saves writing them, uses no memory
+per batch, and stays in the processor's cache.
 """
 
 from functools import cache
@@ -10,21 +10,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-_MOST = 1 << 17
+_MAX_SHARED = 1 << 17
 
 
 @cache
 def _ones() -> npt.NDArray[np.float64]:
-    ones = np.ones(_MOST)
+    ones = np.ones(_MAX_SHARED)
     ones.flags.writeable = False
     return ones
 
 
 def shared_ones(count: int) -> npt.NDArray[np.float64]:
-    """(count,) ones, not to be written: the same for all, unless they are very many."""
-    return _ones()[:count] if count <= _MOST else np.ones(count)
+    """(count,) read-only ones; shared, unless `count` is very large."""
+    return _ones()[:count] if count <= _MAX_SHARED else np.ones(count)
 
 
 def are_shared_ones(array: npt.NDArray[Any]) -> bool:
-    """Whether this is a part of what all share."""
+    """Whether the array is a part of the shared ones."""
     return array.base is _ones()

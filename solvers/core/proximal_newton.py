@@ -1,17 +1,18 @@
-"""The minimum of a smooth mean loss and lambda |w|_1 on a few rows: the local phase of RDA+.
+"""Proximal Newton method for a smooth mean loss and lambda |w|_1: the local phase of RDA+.
 
     F(w) = (1/n) sum_i c_i Q(h_i.w; y_i) + lambda |w|_1 + sigma |w|^2 / 2, the intercept free
 
 Lee, "Optimization methods for regularized convex formulations in machine learning" (thesis),
 section 2.5 and Algorithm 2, with a proximal Newton method in place of LPS. It works on a set M of
 coordinates: those that are not 0, those whose gradient is nearly lambda (2.46), and the intercept.
-As printed, the algorithm stops at the minimum over M, which is not the minimum wherever M lacks a
-coordinate: so the gradient of all coordinates is looked at then, those at 0 with |gradient| >
-lambda join M, and it goes on.
+The printed algorithm stops at the minimum over M, which is not the minimum of F if M lacks a
+coordinate. So this one then checks the full gradient, adds coordinates at 0 with |gradient| >
+lambda to M, and continues.
 
-Each Newton step minimises the quadratic model exactly: coordinate descent finds the signs, one
-factorisation solves for the weights that have them. A model that promises more than it keeps is
-damped (Levenberg, Marquardt). Everything is summed in order: no BLAS, the same bits everywhere.
+Each Newton step minimises the quadratic model exactly: coordinate descent finds the signs, and one
+factorisation solves for the weights with these signs. A step that lowers F by less than the model
+predicts is damped (Levenberg, Marquardt). Sums run in a fixed order without BLAS: the same bits on
+every machine.
 """
 
 import math
@@ -40,12 +41,12 @@ from dualstream.solvers.jit import (
 )
 
 MAX_MEMBERS = 500
-"""Coordinates of M beyond which there is no local phase: a factorisation costs their cube."""
+"""Maximum size of M for a local phase: the cost of a factorisation is cubic in it."""
 _ROUNDS = 20
 _STEPS = 100
 _REACHED, _STALLED, _FAILED = range(3)
 
-# The rows of the scratch array.
+# Rows of the scratch array.
 _GRADIENT, _NEXT, _TRIAL, _LINEAR, _RESIDUAL, _CHECK, _RIGHT = range(7)
 _N_SCRATCH = 7
 _TINIEST = 1e-290
@@ -53,7 +54,7 @@ _TINIEST = 1e-290
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """n rows in compressed form, labels -1 and 1 (or any number), and the weights c_i."""
+    """n rows in CSR form, labels -1 and 1 (or any number), and the weights c_i."""
 
     indptr: Ints
     indices: Indices
@@ -62,10 +63,10 @@ class Rows:
     weights: Floats
     width: int
     bias: float
-    """What stands behind every row, at index `width`."""
+    """The last coordinate of every row, at index `width`."""
 
     def of_columns(self, members: Flags) -> "Rows":
-        """The same rows with some of their columns, counted anew."""
+        """The same rows restricted to some columns, renumbered."""
         place = np.full(self.width, -1, np.int32)
         count = int(np.count_nonzero(members))
         place[members] = np.arange(count, dtype=np.int32)
@@ -79,10 +80,10 @@ class Rows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Objective:
-    """What is added over the rows, and to them."""
+    """The terms of the objective F besides the rows."""
 
     loss: Floats
-    """(6,): see losses.Loss.numbers; no loss with a kink."""
+    """(6,): see losses.Loss.numbers; smooth losses only."""
     lam: float
     sigma: float
 
@@ -102,20 +103,21 @@ class Optimum:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Round:
-    """The minimum over M alone, and what the gradient says of the coordinates off M."""
+    """The minimum over M, and the gradient at the coordinates outside M."""
 
     optimum: Optimum
     missing: Flags
-    """(width,): those off M that are not 0 at the minimum of F."""
+    """(width,): coordinates outside M that are not 0 at the minimum of F."""
     converged: bool
 
 
 def minimise(
     rows: Rows, objective: Objective, start: Floats, members: Flags, tol: float
 ) -> Optimum | None:
-    """The minimum of F, from `start` (width + 1,) and M = `members` (width,); `start` is 0 off M.
+    """The minimum of F, from `start` (width + 1,) and M = `members` (width,); `start` is 0 outside
+    M.
 
-    None where M has grown beyond MAX_MEMBERS, or where the minimum was not found.
+    None if M grows beyond MAX_MEMBERS, or if the minimum was not found.
     """
     weights, members = start, members.copy()
     for _ in range(_ROUNDS):
@@ -137,7 +139,7 @@ def minimise_over(
     tol: float,
     most: int,
 ) -> Round | None:
-    """The minimum of F over M, the coordinates off it being 0; None where M is beyond `most`."""
+    """The minimum of F over M, all other coordinates being 0; None if M has more than `most`."""
     lam, sigma, loss = objective.lam, objective.sigma, objective.loss
     weights = start.copy()
     gradient, scores = np.empty(rows.width + 1), np.empty(len(rows.labels))
@@ -183,7 +185,7 @@ def pick_columns(
     out_indices: Indices,
     out_values: Floats,
 ) -> int:
-    """Write the entries whose place is not below 0, at their place; return how many they are."""
+    """Write the entries whose new index is >= 0, at that index; return their number."""
     nnz = 0
     for i in range(indptr.shape[0] - 1):
         for p in range(indptr[i], indptr[i + 1]):
@@ -232,7 +234,7 @@ def evaluate(
 
 @kernel(f8(RO_F8, RO_F8, f8, f8))
 def optimality(w: Floats, gradient: Floats, lam: float, bias: float) -> float:
-    """delta of (2.45); an intercept that is not used does not count."""
+    """delta of (2.45); an unused intercept does not count."""
     end, total = w.shape[0] - 1, 0.0
     for j in range(end):
         if w[j] == 0.0:
@@ -292,7 +294,7 @@ def steepest_curvature(
     sigma: float,
     sums: Floats,
 ) -> float:
-    """The largest that any diagonal entry of `hessian` can be, at any w. `sums` is scratch."""
+    """Upper bound of the diagonal entries of `hessian`, over all w. `sums` is scratch."""
     n, end = weights.shape[0], sums.shape[0] - 1
     sums[:] = sigma
     sums[end] = _TINIEST
@@ -312,8 +314,8 @@ def steepest_curvature(
 def solve_symmetric(a: Floats, size: int, b: Floats) -> bool:
     """b = A^-1 b for a positive definite A, given and overwritten in its upper half.
 
-    Cholesky's method with D apart, A = L D L'. The lower half of column 0 holds the diagonal of A:
-    False where a pivot is lost to rounding beside it.
+    Cholesky factorisation with separate diagonal, A = L D L'. The lower half of column 0 stores the
+    diagonal of A. Returns False if rounding error dominates a pivot.
     """
     for k in range(size):
         if not a[k, k] > 1e-14 * a[k, 0]:
@@ -349,7 +351,8 @@ def solve_with_signs(
     b: Floats,
     chosen: Ints,
 ) -> bool:
-    """Put u at the minimum of the model that has its signs, if that is the minimum of all.
+    """Set u to the model's minimum among vectors with the signs of u, if that is the global
+    minimum.
 
     h         (k + 1, k + 1)   second derivative, damped by `damping`
     linear    (k + 1,)         the model is linear.u + u'(h + damping)u / 2 + lam |u|_1
@@ -405,8 +408,8 @@ def minimise_model(
 ) -> None:
     """u = argmin of  g.(u - w) + (u - w)'(h + damping)(u - w) / 2 + lam |u|_1.
 
-    Coordinate descent, with a look after every few sweeps at whether its signs are those of the
-    minimum; if they never are, u is as near as it has come. g and u are rows of `scratch`.
+    Coordinate descent that tests after every few sweeps whether its signs are those of the minimum.
+    If they never are, u is the last iterate. g and u are rows of `scratch`.
     """
     gradient, u, residual = scratch[_GRADIENT], scratch[_NEXT], scratch[_RESIDUAL]
     linear = scratch[_LINEAR]
@@ -461,9 +464,9 @@ def newton(
     scratch: Floats,
     chosen: Ints,
 ) -> int:
-    """Minimise F over all k columns and the intercept, from w on, in place.
+    """Minimise F over all k columns and the intercept, starting at w, in place.
 
-    Returns whether delta of (2.45) has come to `tol`, or as low as rounding lets it, or neither.
+    Returns whether delta of (2.45) reached `tol`, or the rounding limit, or neither.
 
     w         (k + 1,)         read and written
     h, a      (k + 1, k + 1)   scratch
@@ -498,7 +501,7 @@ def newton(
             reached = evaluate(
                 indptr, indices, values, labels, weights, bias, loss, lam, sigma, u, scores, trial
             )
-            # Where F itself cannot tell any more, its gradient can.
+            # Where differences of F vanish in rounding, the gradient still decides.
             is_flat = not promised < -1e-12 * abs(value)
             if reached <= value + 1e-4 * promised and not is_flat:
                 accepted = True

@@ -1,8 +1,9 @@
 """Which models can be refitted, by which methods, and why others cannot.
 
-A model with dual variables of its retained rows takes new dual variables (`window_problem.py`); one
-whose state is its weights takes weights, solved for on the last rows of its journal
-(`weights_problem.py`); a semiparametric one takes its solution. Nothing here imports a kernel.
+A model with dual variables of its retained rows accepts new dual variables
+(`refit/window_problem.py`). A model whose state is its weights accepts weights, solved for on the
+last rows of its journal (`refit/weights_problem.py`). A semiparametric model accepts its solution.
+This module imports no kernel.
 """
 
 from collections.abc import Mapping
@@ -11,10 +12,9 @@ from typing import Any
 
 from dualstream.solvers.core.losses import LOSSES, NONSMOOTH_LOSSES
 from dualstream.solvers.core.spec_cache import worked_out_once
-from dualstream.solvers.semiparametric.spec import METHODS as KERNEL_METHODS
 
 WINDOW_ROWS = 10_000
-"""So many of the last rows of the journal a refit of weights is of, unless it is said otherwise."""
+"""Default number of rows, the last of the journal, for a refit of weights."""
 MAX_WINDOW_ROWS = 1_000_000
 
 _SMOOTH = tuple(loss for loss in LOSSES if loss not in NONSMOOTH_LOSSES)
@@ -23,7 +23,8 @@ _MIN_RHO = 1e-100
 
 @dataclass(frozen=True, slots=True)
 class _Method:
-    """What of an offline method decides whether it can refit; see `offline.methods`."""
+    """Properties of an offline method that decide whether it can refit a model; see
+    `offline.methods`."""
 
     losses: tuple[str, ...]
     regularizer: str = "l2"
@@ -44,9 +45,16 @@ METHODS: Mapping[str, _Method] = {
     "ocas": _Method(("hinge",), gives_duals=False, intercept_may_be_free=True),
     "newton_l1": _Method(_SMOOTH, regularizer="l1", gives_duals=False),
 }
-"""Of linear models; the first that fits a model is its default."""
+"""Methods for linear models; the first that fits a model is its default."""
 
-ALL_METHODS = (*METHODS, *KERNEL_METHODS)
+SEMIPARAMETRIC_METHODS = ("ipm", "pdsg", "mpd")
+"""Methods of `solve_semiparametric`; the first is the default.
+
+The interior point method converges for any C and any number of basis functions:
+docs/guides/semiparametric.md.
+"""
+
+ALL_METHODS = (*METHODS, *SEMIPARAMETRIC_METHODS)
 
 _TAKES_WEIGHTS = ("sgd", "spg", "asset", "truncated_gradient", "fobos", "passive_aggressive")
 
@@ -57,27 +65,27 @@ _DERIVED = {
     "alma": "its weights are computed from what it accumulates",
 }
 _NO_PROBLEM = {
-    "dc": "its loss is not convex: no dual value tells how far a solution is from the best",
-    "perceptron": "it steps where a row is on the wrong side, and minimises no objective",
-    "ogd": "its steps minimise a loss without a regularizer: a window has no one best weights",
+    "dc": "its loss is not convex: no dual value bounds the distance to the optimum",
+    "perceptron": "it corrects misclassified rows and minimises no objective",
+    "ogd": "its steps minimise a loss without a regularizer: a window has no unique optimum",
 }
 
 
 def takes_weights(spec: Mapping[str, Any]) -> bool:
-    """Whether a refit of the model of a resolved specification is of rows of its journal."""
+    """Whether a refit of this model solves for weights, on rows of its journal."""
     return spec["algorithm"] in _TAKES_WEIGHTS
 
 
 @worked_out_once
 def why_not_refit(spec: Mapping[str, Any]) -> str | None:
-    """Why the model of a resolved specification cannot be refitted; None where it can."""
+    """Why a model of this resolved specification cannot be refitted; None if it can."""
     algorithm = spec["algorithm"]
     if algorithm in ("dual_ascent", "semiparametric"):
         return None
     if algorithm == "portfolio":
         return (
-            "the shares of its members come from losses that they had as they were; "
-            "of a model of its own, a member can be refitted"
+            "the shares of its members follow from their past losses; "
+            "create the member as a separate model to refit it"
         )
     if algorithm in _DERIVED:
         return f"{algorithm} cannot take other weights: {_DERIVED[algorithm]}"
@@ -86,20 +94,20 @@ def why_not_refit(spec: Mapping[str, Any]) -> str | None:
 
 
 def _why_no_problem(spec: Mapping[str, Any]) -> str | None:
-    """The same of a model whose state is its weights."""
+    """`why_not_refit` for a model whose state is its weights."""
     algorithm = spec["algorithm"]
     if algorithm == "passive_aggressive" and spec["variant"] == "pa":
         return (
-            "variant pa asks every row for its margin, at any cost; "
-            "pa1 and pa2 have an objective where no weights give it"
+            "variant pa requires the full margin of every row; "
+            "pa1 and pa2 have an objective even if no weights satisfy that"
         )
     if algorithm in ("sgd", "spg") and not spec["rho"] >= _MIN_RHO:
-        return "with rho 0 a window has no one best weights"
+        return "with rho 0 a window has no unique optimum"
     if algorithm in ("truncated_gradient", "fobos"):
         if not spec["lambda"] >= _MIN_RHO:
-            return "with lambda 0 a window has no one best weights"
+            return "with lambda 0 a window has no unique optimum"
         if spec.get("theta") is not None:
-            return "weights beyond theta are not cut, which no regularizer does"
+            return "weights beyond theta are not truncated, which no regularizer expresses"
         if (loss := _loss(spec)) in NONSMOOTH_LOSSES:
             return f"no method here minimises the {loss} loss with lambda |w|_1"
     return None
@@ -107,9 +115,9 @@ def _why_no_problem(spec: Mapping[str, Any]) -> str | None:
 
 @worked_out_once
 def why_no_reference(spec: Mapping[str, Any]) -> str | None:
-    """Why there is no least objective of the window to compare with; None where there is."""
+    """Why the window has no reference optimum to compare with; None if it has one."""
     if spec["algorithm"] == "semiparametric":
-        return "a refit of a semiparametric model solves just that problem, and tells its gap"
+        return "a refit of a semiparametric model solves the same problem and reports its gap"
     if takes_weights(spec):
         return f"{spec['algorithm']} retains no rows"
     return why_not_refit(spec)
@@ -117,41 +125,43 @@ def why_no_reference(spec: Mapping[str, Any]) -> str | None:
 
 @worked_out_once
 def refit_methods(spec: Mapping[str, Any]) -> tuple[str, ...]:
-    """How the window of the model of a resolved specification can be solved; the default first."""
+    """The methods that can refit a model of this resolved specification; the default first."""
     if spec["algorithm"] == "semiparametric":
-        return KERNEL_METHODS
+        return SEMIPARAMETRIC_METHODS
     fit = tuple(method for method in METHODS if why_not_method(spec, method) is None)
     if not takes_weights(spec):
         return fit
-    # Behind maps and with lambda near 0 cuts are the sooner done; dcd leaves out rows that are.
+    # Cutting planes are faster after a feature map and with lambda near 0. dcd is faster otherwise:
+    # it skips rows at their bounds.
     first = "mcpa" if spec["algorithm"] == "asset" else "dcd"
     return tuple(sorted(fit, key=lambda method: method != first))
 
 
 def why_not_method(spec: Mapping[str, Any], method: str) -> str | None:
-    """Why a method does not solve the problem of a resolved specification; None where it does."""
+    """Why a method cannot solve the problem of a resolved specification; None if it can."""
     if spec["algorithm"] == "semiparametric":
-        if method in KERNEL_METHODS:
+        if method in SEMIPARAMETRIC_METHODS:
             return None
-        return f"a semiparametric model is refitted by {', '.join(KERNEL_METHODS)}, not {method}"
+        allowed = ", ".join(SEMIPARAMETRIC_METHODS)
+        return f"a semiparametric model is refitted by {allowed}, not {method}"
     if method not in METHODS:
-        return f"{method} is no method for linear models: {', '.join(METHODS)}"
+        return f"{method} is not a method for linear models; use one of {', '.join(METHODS)}"
     is_of = METHODS[method]
     loss, regularizer = _loss(spec), _regularizer(spec)
     if loss not in is_of.losses:
-        return f"{method} takes the losses {', '.join(is_of.losses)}, and not {loss}"
+        return f"{method} supports the losses {', '.join(is_of.losses)}, not {loss}"
     if takes_weights(spec):
         if regularizer != is_of.regularizer:
-            return f"{method} takes the regularizer {is_of.regularizer}, and not {regularizer}"
+            return f"{method} supports the regularizer {is_of.regularizer}, not {regularizer}"
         if spec.get("bound") is not None and not is_of.intercept_may_be_free:
-            return f"{method} cannot leave the intercept unpenalised, as `bound` has it"
+            return f"{method} cannot leave the intercept unpenalised, which `bound` requires"
         return None
     if method == "sdca":
         return None
     if not is_of.gives_duals:
-        return f"{method} gives no dual variables, which are what the model takes"
+        return f"{method} gives no dual variables, which the model needs"
     if regularizer != is_of.regularizer:
-        return f"{method} takes the regularizer {is_of.regularizer}, and not {regularizer}"
+        return f"{method} supports the regularizer {is_of.regularizer}, not {regularizer}"
     window = spec["window"]
     kind = window if isinstance(window, str) else window["kind"]
     if kind != "sliding" and not is_of.takes_fixed:

@@ -1,9 +1,8 @@
-"""How weights that were solved for elsewhere enter a learner whose state they are.
+"""TakesWeights: the protocol of learners whose state is their weights, for refits.
 
-They take the place of the learner's own: what rows that came since had changed goes with those.
-An average of iterates begins anew at them. What becomes of a step size is each learner's own
-affair, as it is what tells whether the first rows that come throw the weights away again: see
-`take_weights` of each.
+New weights replace the learner's own, including what rows learned since the refit began had
+changed. An average of iterates restarts at the new weights. The step size decides whether the next
+rows undo the new weights, so each learner sets it: see its `take_weights`.
 """
 
 from collections.abc import Mapping
@@ -18,42 +17,42 @@ from dualstream.solvers.core.learner import Learner
 from dualstream.solvers.jit import Floats
 
 WEIGHTS = ("rows", "reach", "width", "counts", "places", "weights")
-"""What a refit of such a learner brings: how many rows it is of, how far the weights of each
-problem may be from the best ones, and of each problem the weights that are not 0."""
+"""Arrays of a refit of weights: the number of rows, a bound on the distance from the best weights
+for each problem, and the nonzero weights of each problem."""
 
 
 class TakesWeights(Learner, Protocol):
     """A learner whose state is its weights."""
 
     def window(self, batch: Batch) -> tuple[Batch, list[Floats]]:
-        """Rows as the learner's problems see them now, and their labels (n,) for each problem.
+        """The rows as the learner's problems see them now, and labels (n,) for each problem.
 
-        Changes nothing. Of several problems the first is that of none of the known classes. Raises
-        RefitError where there is nothing yet to see them by.
+        Changes nothing. With classes, the first problem is the prototype for new classes. Raises
+        RefitError if no row has been learned that the transformation needs.
         """
 
     def served(self) -> Floats:
-        """(problems, width): the weights served of each problem, the intercept last."""
+        """(problems, width): the served weights of each problem, the intercept last."""
 
     def take_weights(self, weights: Floats, reach: Floats, rows: int) -> None:
-        """Go on from these weights.
+        """Continue from these weights.
 
-        weights  (problems, width)  as `served` has them
-        reach    (problems,)        how far from there the best weights may be
-        rows                        how many rows they were solved on
+        weights  (problems, width)  as `served` returns them
+        reach    (problems,)        bound on the distance to the best weights
+        rows                        number of rows they were solved on
 
-        A problem that was not there then takes what the first one does. Raises RefitError where
-        they do not fit; then the learner may have changed in part.
+        A class that was added since then receives the weights of the first problem. Raises
+        RefitError if the arrays do not fit; then the learner may be partly changed.
         """
 
 
 def taking_weights(learner: Learner) -> TakesWeights:
-    """The learner of a specification whose state is its weights."""
+    """Cast a learner whose state is its weights."""
     return cast(TakesWeights, learner)
 
 
 def enter_weights(learner: Learner, arrays: Mapping[str, npt.NDArray[np.float64]]) -> None:
-    """Let the learner take weights. Raises RefitError, and then nothing has changed."""
+    """Apply the weights of a refit. Raises RefitError, and then nothing has changed."""
     weights, reach, rows = _read(arrays)
     before = learner.state()
     try:
@@ -64,7 +63,7 @@ def enter_weights(learner: Learner, arrays: Mapping[str, npt.NDArray[np.float64]
 
 
 def check_weights(weights: Floats, reach: Floats, problems: int, width: int) -> None:
-    """Raise RefitError unless they are of at most so many problems, each of this width."""
+    """Raise RefitError unless these are at most `problems` weight vectors of width `width`."""
     count = len(weights)
     if not (1 <= count <= problems and weights.shape[1] == width and len(reach) == count):
         raise RefitError(
@@ -82,7 +81,7 @@ def _read(arrays: Mapping[str, npt.NDArray[np.float64]]) -> tuple[Floats, Floats
     places, values = arrays["places"].astype(np.int64), arrays["weights"]
     is_good = len(places) == len(values) == counts.sum() and (counts >= 0).all()
     if not (is_good and ((places >= 0) & (places < width)).all() and rows > 0):
-        raise RefitError("its weights and their places do not fit together")
+        raise RefitError("its weights and their indices do not fit together")
     weights = np.zeros((len(counts), width))
     weights[np.repeat(np.arange(len(counts)), counts), places] = values
     return weights, arrays["reach"], rows

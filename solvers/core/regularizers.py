@@ -1,9 +1,9 @@
-"""What is added to the loss: R(w), its conjugate, and the map from the dual's side to the weights.
+"""Regularizers R(w), their conjugates, and the map from dual variables to weights.
 
 For every regularizer here w = grad R*(w'), with w' = u / (rho Delta) and u the weighted sum of the
-rows. The certificate needs R(w) + R*(w') - w.w' for served weights w, in a form that cannot come
-out below 0 by rounding. Those of elastic net and entropy stand in `_odca_general.py`, where the
-kernels that need their map can call it.
+rows. The certificate needs R(w) + R*(w') - w.w' for served weights w, in a form that rounding
+cannot make negative. Elastic net and entropy are in `online/dual_ascent/general_kernels.py`, next
+to the kernels that call their map.
 """
 
 from dualstream.solvers.jit import F8, RO_F8_2D, Floats, f8, kernel, void

@@ -1,8 +1,8 @@
-"""Going back to just before a row, for whoever stands around a learner.
+"""Rewind: restore a learner to the moment before a rejected row.
 
-A stage in front of a learner, or one of several learners that share a row, must take a row back
-that some learner rejects. As a batch is its rows one by one, any recent point is reached by a copy
-of the state and the rows learned since. Rejected rows are rare: they may be slow, and are exact.
+A stage in front of a learner, or another learner of the same row, must undo a row that some learner
+rejects. Learning a batch equals learning its rows one by one, so a copy of the state and the rows
+learned since reproduce any recent moment exactly. Rejected rows are rare, so this may be slow.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ _MIN_ROOM = 262_144
 
 
 class Rewindable(Protocol):
-    """The part of a learner that is needed to go back."""
+    """The methods of a learner that Rewind needs."""
 
     def learn(self, batch: Batch) -> Outcome: ...
 
@@ -28,10 +28,10 @@ class Rewindable(Protocol):
 
 
 class Rewind:
-    """A learner that learns up to the first rejected row and stops there.
+    """A learner that stops at the first rejected row.
 
-    With `row_is_whole`, a single row that `learner` rejects has left no trace in it. Memory: as
-    much again as the learner's state, twice, once a batch of several rows has been learned.
+    With `row_is_whole`, a single row that `learner` rejects has no effect on it. Memory: up to two
+    copies of the learner's state, once a batch of several rows has been learned.
     """
 
     def __init__(self, learner: Rewindable, *, row_is_whole: bool) -> None:
@@ -42,10 +42,10 @@ class Rewind:
         self._room = 0
 
     def learn_prefix(self, batch: Batch) -> Outcome:
-        """Learn rows up to the first that is rejected; the outcome ends with it.
+        """Learn rows up to and including the first rejected one; the outcome ends with it.
 
-        The learner is then as if it had seen the rows before that one, and nothing else. Raises
-        as the learner does, and then nothing was learned.
+        The learner then has the state before the rejected row. Raises like the learner, and then
+        nothing was learned.
         """
         if self._saved is None and not (self._row_is_whole and len(batch) == 1):
             self._save()
@@ -61,7 +61,7 @@ class Rewind:
         return outcome[: first + 1]
 
     def forget(self) -> None:
-        """The learner's state was set from elsewhere."""
+        """Drop the saved state, because the learner's state was set from outside."""
         self._saved = None
         self._since = []
 
@@ -80,7 +80,7 @@ class Rewind:
             self.forget()
 
     def _go_back(self, rows: Batch) -> None:
-        """To the saved state, and from there through all that was learned since, and `rows`."""
+        """Restore the saved state and learn again all rows learned since, and `rows`."""
         assert self._saved is not None
         self._learner.restore(self._saved)
         for batch in (*self._since, rows):
@@ -90,10 +90,10 @@ class Rewind:
 
 
 def learn_in_pieces(batch: Batch, learn_prefix: Callable[[Batch], Outcome]) -> Outcome:
-    """Learn all rows, where `learn_prefix` stops at the first rejected one.
+    """Learn all rows with a `learn_prefix` that stops at the first rejected one.
 
-    The first piece is the whole batch, so that a label that no learner knows is found before any
-    row is learned. After a rejected row pieces begin at one row and double.
+    The first piece is the whole batch, which finds an invalid label before any row is learned.
+    After a rejected row, pieces begin at one row and double.
     """
     n = len(batch)
     if n == 0:

@@ -1,4 +1,4 @@
-"""Functions of a few numbers: the only compiled code that kernels of other files may call.
+"""Scalar functions of losses and steps; kernels of other files may call these (SHARED_KERNELS).
 
 A loss is six numbers, not code (see losses.py): `logistic` (1.0 or 0.0), `margin` (1.0 or 0.0),
 `eps`, `gamma`, `lo`, `hi`. With sgn = y and t = 1 for a margin loss, sgn = 1 and t = y for the
@@ -35,13 +35,13 @@ from dualstream.solvers.jit import (
 )
 
 _MAGIC = 6755399441055744.0
-"""1.5 * 2^52: a number of up to 51 bits added to it stands in its last bits as a whole number."""
+"""1.5 * 2^52: adding a number of up to 51 bits leaves that number, rounded, in the low bits."""
 _MAGIC_BITS = 0x4338000000000000
 _LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
 _LOG2_E = 1.4426950408889634
 _ROOT_HALF_BITS = 0x3FE6A09E667F3BCD
 
-# A mean square below this has no root that divides anything.
+# A mean square below this has no square root that is safe to divide by.
 _TINY = 1e-290
 
 
@@ -57,7 +57,7 @@ def clip(x: float, lo: float, hi: float) -> float:
 
 @kernel(f8(f8, f8))
 def soft(x: float, eps: float) -> float:
-    """The soft threshold: x moved towards 0 by eps, and no further."""
+    """Soft threshold: x moved towards 0 by eps, but not past 0."""
     if x > eps:
         return x - eps
     if x < -eps:
@@ -69,7 +69,7 @@ def soft(x: float, eps: float) -> float:
 def sigmoid(x: float) -> float:
     """1 / (1 + exp(-x)), for any x without overflow."""
     e = math.exp(-abs(x))
-    # A choice of two numbers and not of two ways, as no processor can foresee it.
+    # Selects between two numbers rather than two branches, which no processor could predict.
     return (1.0 if x >= 0.0 else e) / (1.0 + e)
 
 
@@ -91,17 +91,17 @@ def xlogx(x: float) -> float:
 def logistic_root(c: float, s: float) -> tuple[float, float]:
     """The root u of F(u) = u + c + s sigmoid(u), and b = sigmoid(u).
 
-    For finite c and s >= 0. Householder's method of order three, which squares its error twice a
-    step (Householder 1970, section 4.4), kept inside a bracket, bisecting where a step is not half
-    of the one before: where s sigmoid(u) is exponential, steps alone stay near one unit, however
-    far the root is. An exponential costs more than all the rest, so few steps are what counts.
-    Solving for u = logit(b), and not for b, keeps b exact where it is within rounding of 0 or 1.
+    For finite c and s >= 0. Householder's method of order three (Householder 1970, section 4.4)
+    inside a bracket; it bisects if a step is not half of the one before. Where s sigmoid(u) is
+    exponential, unbracketed steps stay near one unit, however far the root is. The exponential
+    dominates the cost, so the number of steps matters. Solving for u = logit(b) rather than b keeps
+    b exact within rounding of 0 and 1.
     """
     lo = -c - s
     if s > 2.0:
         lo = max(lo, -math.log1p(s) - max(c, 0.0) - 1.0)
     hi = min(-c, max(0.0, -c - 0.5 * s))
-    # One Newton step from -c, with a rational stand-in for the sigmoid.
+    # One Newton step from -c, with a rational approximation of the sigmoid.
     guess = 0.5 - 0.5 * c / (1.0 + abs(c))
     u = -c - s * guess / (1.0 + s * guess * (1.0 - guess))
     if not lo < u < hi:
@@ -114,7 +114,7 @@ def logistic_root(c: float, s: float) -> tuple[float, float]:
             hi = u
         else:
             lo = u
-        # The derivatives of the sigmoid, and of F.
+        # Derivatives of the sigmoid, and of F.
         b1 = b * (1.0 - b)
         b2, b3 = b1 * (1.0 - 2.0 * b), b1 * (1.0 - 6.0 * b1)
         slope = 1.0 + s * b1
@@ -122,12 +122,12 @@ def logistic_root(c: float, s: float) -> tuple[float, float]:
         bent = newton * s * b2
         step = newton * (6.0 * slope + 3.0 * bent)
         step /= 6.0 * slope + 6.0 * bent + newton * newton * s * b3
-        # The error that is left is about the fourth power of the step, in u and relative in b.
+        # The remaining error is about the fourth power of the step, in u and relative in b.
         if abs(step) <= 1e-4:
             u += step
             b += step * (b1 + 0.5 * step * (b2 + step * b3 / 3.0))
             break
-        # Written so that a step that is not a number bisects.
+        # Written so that a NaN step bisects.
         if not (lo < u + step < hi and 2.0 * abs(step) <= abs(last)):
             step = lo + 0.5 * (hi - lo) - u
         last = step
@@ -142,7 +142,7 @@ def logistic_root(c: float, s: float) -> tuple[float, float]:
 def logistic_step(c: float, s: float) -> tuple[float, float]:
     """b = sigmoid(u) at the root of logistic_root, and b log b + (1 - b) log(1 - b)."""
     u, b = logistic_root(c, s)
-    # log b - log(1 - b) = u: one logarithm is enough, the one that does not cancel.
+    # log b - log(1 - b) = u, so one logarithm is enough: the one without cancellation.
     if u < 0.0:
         return b, math.log1p(-b) + b * u
     return b, math.log(b) - (1.0 - b) * u
@@ -152,7 +152,7 @@ def logistic_step(c: float, s: float) -> tuple[float, float]:
 def best_b(r: float, curvature: float, eps: float, lo: float, hi: float) -> float:
     """argmax over lo <= b <= hi of  b r - eps |b| - curvature b^2 / 2; the smallest |b| at a tie.
 
-    Curvature 0 is the limit of small ones: an end of [lo, hi], or 0.
+    Curvature 0 is the limit of small curvatures: an end of [lo, hi], or 0.
     """
     x = soft(r, eps)
     if curvature > 0.0:
@@ -196,8 +196,8 @@ def loss_slope(
 ) -> float:
     """An element of the subdifferential of Q( . ; y) at z.
 
-    At a kink it is the one nearest 0, but for margin losses the one that still corrects the row,
-    as Ying, Yuan, Sayed, "Online dual coordinate ascent learning", have it in eq. (46).
+    At a kink: the element nearest 0; for margin losses the one that still corrects the row, as in
+    Ying, Yuan, Sayed, "Online dual coordinate ascent learning", eq. (46).
     """
     if logistic != 0.0:
         return -y * sigmoid(-y * z)
@@ -242,9 +242,9 @@ def dual_step(
 ) -> tuple[float, float]:
     """tau = argmin of  Q*(-tau; y) + tau m + s tau^2 / 2  for s >= 0, and Q*(-tau; y).
 
-    The dual coordinate of one row (eq. (26a) of the same paper, times Delta_N / delta_n, for the
-    l2 regularizer): m is the row's score before the step, s = a |h|^2. For s = 0 it is the limit
-    s -> 0, the element of -dQ(m; y) nearest 0, so that a row of zeros has no gap of its own.
+    The dual coordinate of one row (eq. (26a) of the same paper, times Delta_N / delta_n, for the l2
+    regularizer): m is the row's score before the step, s = a |h|^2. For s = 0 it is the limit s ->
+    0, the element of -dQ(m; y) nearest 0, so a row of zeros adds nothing to the gap.
     """
     if logistic != 0.0:
         b, conjugate = logistic_step(y * m, s)
@@ -266,7 +266,7 @@ def gap_term(
     lo: float,
     hi: float,
 ) -> float:
-    """Q(z; y) + Q*(-tau; y) + tau z: what one row adds to the duality gap; never below 0."""
+    """Q(z; y) + Q*(-tau; y) + tau z, a row's contribution to the duality gap; never below 0."""
     value = loss_value(z, y, logistic, margin, eps, gamma, lo, hi)
     conjugate = loss_conjugate(tau, y, logistic, margin, eps, gamma, lo, hi)
     return max(0.0, value + conjugate + tau * z)
@@ -285,7 +285,7 @@ def sort_row(indices: Indices, values: Floats, start: int, end: int) -> None:
                 q -= 1
             indices[q + 1], values[q + 1] = j, x
         return
-    # Heapsort: no row, however it is ordered, costs more than k log k.
+    # Heapsort: O(k log k) in the worst case.
     root, last = count // 2, count
     while last > 1:
         if root > 0:
@@ -313,7 +313,7 @@ def sort_row(indices: Indices, values: Floats, start: int, end: int) -> None:
 
 
 def _prefetch(typing: Any, matrix: Any, row: Any) -> Any:
-    """Ask for the cache line of matrix[row, 0]; changes nothing, waits for nothing."""
+    """Prefetch the cache line of matrix[row, 0]; changes nothing and does not wait."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
@@ -331,11 +331,11 @@ def _prefetch(typing: Any, matrix: Any, row: Any) -> Any:
 
 
 def _no_prefetch(matrix: Floats, row: int) -> None:
-    """Without a compiler there is nothing to ask for."""
+    """Without a compiler there is no prefetch."""
 
 
 prefetch: Any = _no_prefetch if DISABLED else intrinsic(_prefetch)
-"""For tables larger than a cache: the rows that are needed next come while this one is used."""
+"""For tables larger than a cache: loads the next rows while the current one is used."""
 
 
 @kernel(f8(f8, f8, f8, f8, f8, f8, f8, f8))
@@ -349,7 +349,7 @@ def loss_curvature(
     lo: float,
     hi: float,
 ) -> float:
-    """The second derivative of Q( . ; y) at z; at a jump of it, 0. For gamma = 0: 0."""
+    """Second derivative of Q( . ; y) at z; 0 where it jumps, and for gamma = 0."""
     if logistic != 0.0:
         b = sigmoid(-y * z)
         return b * (1.0 - b)
@@ -360,7 +360,8 @@ def loss_curvature(
 
 @kernel(i8(RO_F8, b1))
 def unknown_label(labels: Floats, binary: bool) -> int:
-    """The first row whose label a task does not know, or -1: NaN; for binary all but -1, 0, 1."""
+    """First row with a label that is invalid for the task, or -1. Invalid: NaN; for binary all but
+    -1, 0, 1."""
     for i in range(labels.shape[0]):
         y = labels[i]
         if y != y or (binary and not (y == 1.0 or y == -1.0 or y == 0.0)):
@@ -370,7 +371,7 @@ def unknown_label(labels: Floats, binary: bool) -> int:
 
 @kernel(f8(RO_F8, i8, i8, f8))
 def scaled_norm(values: Floats, begin: int, end: int, bias: float) -> float:
-    """The 2-norm of entries `begin` to `end` and `bias`, where squares of them would vanish."""
+    """The 2-norm of entries `begin` to `end` and `bias`, safe from underflow of the squares."""
     largest = abs(bias)
     for p in range(begin, end):
         largest = max(largest, abs(values[p]))
@@ -384,7 +385,7 @@ def scaled_norm(values: Floats, begin: int, end: int, bias: float) -> float:
 
 @kernel(f8(f8, f8))
 def shrink(x: float, eps: float) -> float:
-    """The soft threshold for finite x and eps >= 0, without a branch to mispredict."""
+    """Soft threshold for finite x and eps >= 0, without an unpredictable branch."""
     at_least = x if x > -eps else -eps
     return x - (at_least if at_least < eps else eps)
 
@@ -401,7 +402,7 @@ def dual_argmin(
     lo: float,
     hi: float,
 ) -> float:
-    """The first of what dual_step gives, for who does not need Q*."""
+    """The first result of dual_step, for callers that do not need Q*."""
     if logistic != 0.0:
         _, b = logistic_root(y * m, s)
         return y * b
@@ -411,7 +412,7 @@ def dual_argmin(
 
 @kernel(f8(f8, f8))
 def balance(share: float, power: float) -> float:
-    """share^(-power): what a sparse column of balanced scaling is multiplied by."""
+    """share^(-power): the factor of a sparse column under balanced scaling."""
     if power == 0.25:
         return math.sqrt(math.sqrt(1.0 / share))
     if power == 0.0:
@@ -479,8 +480,8 @@ float_of: Any = _plain_float_of if DISABLED else intrinsic(_float_of)
 def exp_of(x: float) -> float:
     """exp(x) for x in [-708, 709], to about one unit in the last place; NaN for NaN.
 
-    For loops over the members of a portfolio: nothing but sums and products, so that a compiler
-    takes four of them at a time, where the C library is asked for one after the other.
+    For loops over the members of a portfolio: sums and products only, which LLVM vectorizes by
+    four. Calls of the C library run one after the other.
     """
     shifted = x * _LOG2_E + _MAGIC
     n = shifted - _MAGIC

@@ -1,7 +1,7 @@
-"""Learners that serve `scale` times a vector v, and have no loss to choose.
+"""PlainLearner: learners whose weights are `scale` times a vector v, without a choice of loss.
 
-An algorithm that rescales its weights then need not touch them all; where one never does, scale
-stays 1. The last of v is the intercept's.
+An algorithm that rescales its weights then changes one number. `scale` stays 1 for the others. The
+last entry of v is the intercept's.
 """
 
 from collections.abc import Mapping
@@ -26,20 +26,20 @@ from dualstream.solvers.jit import (
 )
 
 SCALE = 0
-"""Where `scale` stands among a learner's numbers ..."""
+"""Index of `scale` among a learner's floats."""
 ROUNDS = SAMPLES + 1
-"""... and, among its whole ones, how many learned rows had a weight above 0."""
+"""Index, among a learner's integers, of the number of learned rows with a weight above 0."""
 
 
 class PlainLearner(TableLearner):
-    """The Learner protocol, but for `_learn_rows`."""
+    """The Learner protocol, except `_learn_rows`."""
 
     COLUMNS = ("v",)
 
     def __init__(self, spec: Mapping[str, Any], floats: int, ints: int) -> None:
         super().__init__(spec, make_loss("hinge"), floats, ints, 1)
         self._floats[SCALE] = 1.0
-        # The same memory without the second axis, which costs kernels a multiplication.
+        # A view of the same memory without the second axis, which saves kernels a multiplication.
         self._v = self._w.reshape(-1)
 
     def predict(self, batch: Batch) -> Floats:
@@ -67,7 +67,7 @@ def score_rows(
     scale: float,
     bias: float,
 ) -> None:
-    """Scores (n,) by the weights scale v, summed as every learning kernel sums them."""
+    """Scores (n,) by the weights scale v, summed in the same order as every learning kernel."""
     end_of_v = v.shape[0] - 1
     for i in range(scores.shape[0]):
         dot = 0.0

@@ -1,8 +1,8 @@
-"""What a learner serves, as numbers: for programs that score rows without this one.
+"""Form: the served model as numbers, for exports that score rows without this package.
 
-A form is what `predict` computes. A row x of width `dim` goes through `stages` in their order, and
-h comes out; each of `scores` (one, or one a class) is then h . w + b, or a mixture of what other
-forms say of h. Nothing here can learn.
+A form computes what `predict` does. A row x of width `dim` passes through `stages` in their order
+and becomes h. Each of `scores` (one, or one per class) is h . w + b, or a mixture of other forms of
+h. A form cannot learn.
 """
 
 from collections.abc import Sequence
@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BalancedForm:
-    """Balanced scaling, which counts the row itself: features/scaling.py has its formulas.
+    """Balanced scaling, which counts the row itself: formulas in features/scaling.py.
 
-    Of the columns that were ever not 0, in rising order, arrays (n,); all others have count 0. In
-    the formulas a row is number rows + 1, and what it holds enters count, mean and deviations.
+    Arrays (n,) describe the columns that were ever not 0, in increasing order; all others have
+    count 0. In the formulas a row is number rows + 1, and its values enter count, mean and
+    deviations.
     """
 
     rows: float
@@ -34,7 +35,7 @@ class BalancedForm:
     """From 0."""
     counts: Floats
     means: Floats
-    """0 without moments, and so are the deviations."""
+    """0 without moments, like the deviations."""
     deviations: Floats
     """Sums of squared deviations from the mean."""
     dense: Flags
@@ -50,7 +51,7 @@ class FourierForm:
 
 @dataclass(frozen=True, slots=True)
 class NystroemForm:
-    """L h = k with k_i = exp(-gamma |x - z_i|^2); h has zeros behind, up to `components`."""
+    """L h = k with k_i = exp(-gamma |x - z_i|^2); h is padded with zeros up to `components`."""
 
     landmarks: "Batch"
     """The rows z_i, as many as L has."""
@@ -74,10 +75,10 @@ StageForm = BalancedForm | FourierForm | NystroemForm | NormForm
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """h . w + intercept, of the weights that are not 0."""
+    """h . w + intercept, storing the nonzero weights."""
 
     places: Ints
-    """From 0, rising."""
+    """From 0, increasing."""
     weights: Floats
     intercept: float
 
@@ -89,31 +90,32 @@ class Linear:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A member of a mixture. With no form, its score is the constant `b`, or is not there."""
+    """A member of a mixture. Without a form, its score is the constant `b`, or absent."""
 
     name: str
     share: float
     a: float
-    """Classes: it says sigmoid(clip(a m + b)) of its score m, clipped."""
+    """Classes: the probability is sigmoid(clip(a m + b)) of the score m, clipped."""
     b: float
-    """Numbers: it says m + b, clipped."""
+    """Numbers: the prediction is m + b, clipped."""
     form: "Form | None"
 
 
 @dataclass(frozen=True, slots=True)
 class ClassMixture:
-    """log(p / (1 - p)) of p = sum of share sigmoid(clip(a clip(m) + b)); portfolio/_rule.py."""
+    """log(p / (1 - p)) of p = sum of share sigmoid(clip(a clip(m) + b)); see
+    portfolio/weighting.py."""
 
     parts: tuple[Part, ...]
     largest_score: float
-    """|m| is clipped to it ..."""
+    """|m| is clipped to this."""
     largest_log_odds: float
-    """... and |a m + b| to this."""
+    """|a m + b| is clipped to this."""
 
 
 @dataclass(frozen=True, slots=True)
 class NumberMixture:
-    """mean + sum of share (clip(m + b) - mean), clipped to [low, high]; portfolio/_rule.py."""
+    """mean + sum of share (clip(m + b) - mean), in [low, high]; see portfolio/weighting.py."""
 
     parts: tuple[Part, ...]
     mean: float
@@ -126,41 +128,41 @@ ScoreForm = Linear | ClassMixture | NumberMixture
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What a learner serves; see the top of this file."""
+    """The served model; see the module docstring."""
 
     dim: int
     stages: tuple[StageForm, ...]
     scores: tuple[ScoreForm, ...]
 
     def behind(self, *stages: StageForm, dim: int) -> "Form":
-        """The same with these stages in front of it, for rows of width `dim`."""
+        """The same form with these stages in front of it, for rows of width `dim`."""
         return Form(dim, (*stages, *self.stages), self.scores)
 
 
 def linear_form(dim: int, weights: Floats, intercept: float) -> Form:
-    """Of a learner without stages."""
+    """Form of a learner without stages."""
     return Form(dim, (), (Linear.of(weights, intercept),))
 
 
 def served_form(learner: Learner) -> Form:
-    """What the learner serves as it stands. Raises NotExpressible."""
+    """Form of the learner's current state. Raises NotExpressible."""
     form = getattr(learner, "form", None)
     if form is not None:
-        told: Form = form()
-        return told
+        result: Form = form()
+        return result
     weights = learner.weights
     return linear_form(len(weights), weights, learner.intercept)
 
 
 def joined_scores(forms: Sequence[Form], dim: int) -> Form:
-    """One score a form, for learners of the same rows that have no stages of their own."""
+    """One score per form, for learners of the same rows without stages of their own."""
     if any(form.stages for form in forms):
-        raise NotExpressible("its classes have stages of their own")
+        raise NotExpressible("its classes have separate feature stages")
     return Form(dim, (), tuple(score for form in forms for score in form.scores))
 
 
 def numbers_in(form: Form) -> int:
-    """How many numbers it takes to say it, as far as they grow with a model's size."""
+    """Number of stored numbers that grow with a model's size."""
     total = 0
     for stage in form.stages:
         if isinstance(stage, FourierForm):
@@ -178,12 +180,13 @@ def numbers_in(form: Form) -> int:
 
 
 def columns_of(form: Form) -> Ints:
-    """The features, from 0 and rising, that any score depends on, where no stage mixes features.
+    """Increasing indices, from 0, of the features that any score depends on, if no stage mixes
+    features.
 
-    Raises NotExpressible where all of them may matter: in front of a map or a norm.
+    Raises NotExpressible before a map or a norm, where all features may matter.
     """
     if any(not isinstance(stage, BalancedForm) for stage in form.stages):
-        raise NotExpressible("its scores depend on every feature of a row")
+        raise NotExpressible("its scores depend on every feature of a row (map or norm)")
     found = [np.empty(0, np.int64)]
     for score in form.scores:
         if isinstance(score, Linear):
@@ -200,7 +203,7 @@ def classes_of(learner: Learner) -> tuple[str, ...]:
 
 
 def gives_probabilities(learner: Learner) -> bool:
-    """Whether sigmoid(score) is a probability, normalised over the classes where there are more."""
+    """Whether sigmoid(score) is a probability, normalised over the classes if there are more."""
     ask: Any = getattr(learner, "class_probabilities", None)
     if ask is not None:
         return ask(np.zeros((1, 1))) is not None

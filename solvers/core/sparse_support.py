@@ -1,4 +1,4 @@
-"""Which features a sparse model uses, and for how long it has used just these."""
+"""Support of a sparse model: the features it uses, and since when."""
 
 from dataclasses import dataclass
 
@@ -7,15 +7,15 @@ from dualstream.solvers.jit import Floats, Ints
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Support:
-    """The sign pattern of the penalised weights (without a free intercept) and its history."""
+    """Sign pattern of the penalised weights (without a free intercept) and its history."""
 
     features: Ints
-    """(k,): the indices, from 1, of the features whose weight is not 0, in order."""
+    """(k,): increasing indices, from 1, of the features with a nonzero weight."""
     weights: Floats
     """(k,): their weights."""
     unchanged_since: int
-    """The pattern is what it was when the learner's `samples` stood here: 0 if it never changed.
-    Rows of weight 0 are counted as if they had come before."""
+    """The value of `samples` at the last change of the pattern; 0 if it never changed. Rows of
+    weight 0 count like the row before them."""
     changes_per_1000: float
-    """Weights that became 0, left 0 or changed sign, one that did so n rows ago counting 0.999^n:
-    about how many did in the last 1,000 rows."""
+    """Weights that became 0, left 0 or changed sign. A change n rows ago counts 0.999^n, so this is
+    about the number of changes in the last 1,000 rows."""

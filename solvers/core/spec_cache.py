@@ -1,4 +1,4 @@
-"""Specifications that many models have: what follows from one is worked out once."""
+"""Cache of values derived from a specification, shared by all models with that specification."""
 
 from collections.abc import Callable, Mapping
 from functools import wraps
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 class FixedSpec(dict[str, Any]):
-    """A specification that nobody changes any more, to be given to all models that have it."""
+    """An immutable specification, shared by all models that have it."""
 
     __slots__ = ("follows",)
 
@@ -18,13 +18,14 @@ class FixedSpec(dict[str, Any]):
 
 
 class WorkedOut:
-    """What follows from a specification: shared by all models that have it, changed by nobody."""
+    """Immutable value derived from a specification, shared by all models that have it."""
 
     __slots__ = ()
 
 
 def worked_out_once(work: Callable[[Mapping[str, Any]], T]) -> Callable[[Mapping[str, Any]], T]:
-    """The function of a specification, which a FixedSpec remembers; its result is not changed."""
+    """Decorator: memoize a function of a specification in its FixedSpec. Results must not be
+    changed."""
 
     @wraps(work)
     def remembered(spec: Mapping[str, Any]) -> T:

@@ -1,6 +1,6 @@
-"""Readers of a specification's fields: each gives a checked value, or says what it may be.
+"""Readers of specification fields: each returns a checked value or raises InvalidSpec.
 
-`owner` is the JSON pointer of the object that holds the field. All raise InvalidSpec.
+`owner` is the JSON pointer of the object that has the field.
 """
 
 from collections.abc import Mapping
@@ -13,14 +13,14 @@ Spec = dict[str, Any]
 
 
 def refuse_unknown(fields: Mapping[str, Any], owner: str, takes: tuple[str, ...]) -> None:
-    """Refuse a field that is not one of `takes`."""
+    """Refuse fields that are not in `takes`."""
     for name, value in fields.items():
         if name not in takes:
             raise InvalidSpec.unknown_field(f"{owner}/{name}", value, takes)
 
 
 def read_object(value: Any, field: str, takes: tuple[str, ...], allowed: str) -> Spec:
-    """`value` as an object of the fields `takes`."""
+    """`value` as an object with the fields `takes`."""
     if not isinstance(value, Mapping):
         raise InvalidSpec(field, value, allowed)
     refuse_unknown(value, field, takes)
@@ -34,7 +34,7 @@ def read_choice(
     choices: tuple[str, ...],
     later: tuple[str, ...] = (),
 ) -> str:
-    """One of some names; one of `later` is known and not in this version."""
+    """One of some names; those in `later` raise NotAvailable."""
     value = fields.get(name, default)
     if isinstance(value, str) and value in choices:
         return value
@@ -50,7 +50,7 @@ def read_kind(
     kinds: Mapping[str, tuple[str, ...]],
     later: tuple[str, ...] = (),
 ) -> Spec:
-    """A field with parameters: an object with `kind`, for which a bare string is short."""
+    """A field with parameters: an object with `kind`, or a string as its short form."""
     value = fields.get(name, default)
     if isinstance(value, str):
         return {"kind": read_choice({name: value}, name, default, tuple(kinds), later)}
@@ -66,7 +66,7 @@ def read_kind(
 
 
 def short_form(field: Spec) -> str | Spec:
-    """A kind without parameters is written as its name."""
+    """Write a kind without parameters as its name."""
     return str(field["kind"]) if len(field) == 1 else field
 
 
@@ -79,7 +79,7 @@ def read_number(
     most: float,
     allowed: str,
 ) -> float:
-    """A number within bounds; a bool is none."""
+    """A number within bounds. A bool is not a number."""
     value = fields.get(name, default)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not least <= value <= most:
@@ -90,7 +90,7 @@ def read_number(
 def read_whole(
     fields: Mapping[str, Any], owner: str, name: str, default: int | None, least: int, most: int
 ) -> int:
-    """A whole number within bounds; it must be there where `default` is None."""
+    """A whole number within bounds; required if `default` is None."""
     value = fields.get(name, default)
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise InvalidSpec(f"{owner}/{name}", value, f"a whole number in [{least}, {most}]")
@@ -98,7 +98,7 @@ def read_whole(
 
 
 def read_flag(fields: Mapping[str, Any], name: str, default: bool) -> bool:
-    """True or false."""
+    """A boolean."""
     value = fields.get(name, default)
     if not isinstance(value, bool):
         raise InvalidSpec(f"/{name}", value, "true or false")
@@ -106,7 +106,7 @@ def read_flag(fields: Mapping[str, Any], name: str, default: bool) -> bool:
 
 
 def read_loss(spec: Mapping[str, Any], task: str) -> Spec:
-    """The loss that a task knows, with its parameter."""
+    """A loss that the task supports, with its parameter."""
     default = "squared" if task == "regression" else "logistic"
     fields = {name: (PARAMETERS[name].name,) if name in PARAMETERS else () for name in LOSSES}
     if task == "regression":
@@ -121,7 +121,7 @@ def read_loss(spec: Mapping[str, Any], task: str) -> Spec:
 
 
 def read_average(spec: Mapping[str, Any], loss: str) -> Spec | None:
-    """Left out: on for losses with a kink, off for the others; null: off."""
+    """Default: on for losses with a kink, off for the others; null: off."""
     if "average" not in spec:
         return {"kappa": 0.9995} if loss in NONSMOOTH_LOSSES else None
     average = spec["average"]

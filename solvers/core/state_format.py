@@ -1,8 +1,8 @@
-"""Arrays and bytes: the safetensors layout, with sorted keys, so that equal states are equal bytes.
+"""Snapshot format of states: safetensors with sorted keys, so equal states are equal bytes.
 
     8 bytes, little-endian: length of the header
     header: JSON, name -> {"dtype", "shape", "data_offsets"}, and "__metadata__", strings only
-    the arrays, in order of name, one behind the other
+    the arrays, in order of name, one after the other
 
 The metadata holds the version of this format and the SHA-256 of everything else.
 """
@@ -30,7 +30,7 @@ _DTYPES: Mapping[str, np.dtype[Any]] = {
     "U8": np.dtype("u1"),
     "BOOL": np.dtype("?"),
 }
-# What reading raises where something else stands than was written.
+# Exceptions of parsing damaged bytes.
 _DAMAGE = (ValueError, KeyError, TypeError, AttributeError, IndexError)
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
@@ -38,15 +38,15 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 def dump(arrays: Mapping[str, npt.NDArray[Any]], metadata: Mapping[str, str]) -> bytes:
     """The bytes that `load` reads; equal arrays and metadata give equal bytes.
 
-    Raises ValueError for an array of another type than float64, float32, int64, int32, uint8 or
-    bool, and for metadata named as the format's own.
+    Raises ValueError for an array type other than float64, float32, int64, int32, uint8 or bool,
+    and for metadata with a reserved name.
     """
     header: dict[str, Any] = {}
     parts, offset = [], 0
     for name in sorted(arrays):
         array = np.asarray(arrays[name])
         if array.dtype not in _NAMES:
-            raise ValueError(f"{name} is an array of {array.dtype}, which has no place in a state")
+            raise ValueError(f"{name} is an array of {array.dtype}, which a state cannot hold")
         part = array.tobytes()
         header[name] = {
             "dtype": _NAMES[array.dtype],
@@ -59,18 +59,19 @@ def dump(arrays: Mapping[str, npt.NDArray[Any]], metadata: Mapping[str, str]) ->
     own = {_FORMAT_KEY: str(FORMAT), _DIGEST_KEY: _NO_DIGEST}
     for name in own:
         if name in metadata:
-            raise ValueError(f"{name} is written by the format itself")
+            raise ValueError(f"{name} is a reserved name of the format")
     header["__metadata__"] = {**metadata, **own}
     head = _head(header)
-    # No string holds these quotes, and no array of that name is a string: it stands there once.
+    # The quotes are escaped within strings, and an array entry is an object, so this text occurs
+    # once.
     signed = _DIGEST_ENTRY % _digest(head, data).encode()
     return head.replace(_DIGEST_ENTRY % _NO_DIGEST.encode(), signed) + data
 
 
 def load(content: bytes) -> tuple[dict[str, npt.NDArray[Any]], dict[str, str]]:
-    """The arrays (as copies) and the metadata that were dumped.
+    """The arrays (as copies) and the metadata that `dump` wrote.
 
-    Raises CorruptState for anything that `dump` has not written whole.
+    Raises CorruptState for anything that is not a complete output of `dump`.
     """
     try:
         length = int.from_bytes(content[:8], "little")
@@ -81,10 +82,10 @@ def load(content: bytes) -> tuple[dict[str, npt.NDArray[Any]], dict[str, str]]:
     except (*_DAMAGE, RecursionError) as error:
         raise CorruptState(f"not a state: {error!r}") from error
     if version != str(FORMAT):
-        raise CorruptState(f"a state of format {version}, where {FORMAT} is read")
+        raise CorruptState(f"a state of format {version}; this version reads {FORMAT}")
     for name, value in metadata.items():
         if not isinstance(value, str):
-            raise CorruptState(f"not a state: its {name} is no string")
+            raise CorruptState(f"not a state: its {name} is not a string")
     data = memoryview(content)[8 + length :]
     if digest != _digest(unsigned, data):
         raise CorruptState("the bytes do not match their SHA-256")

@@ -1,8 +1,8 @@
-"""Which models can unlearn a row, and what those that can promise.
+"""Unlearner: the protocol of learners that can unlearn a retained row.
 
-A row can be taken out where a learner keeps what the row has put in: its dual variable and, behind
-the stages, the row itself. Where anything else has learned from the rows (statistics of a stage,
-the shares of members), taking it out of the weights would leave it there.
+A learner can unlearn a row if it keeps the row's contribution: its dual variable and, after the
+stages, the row itself. If anything else has learned from the row (statistics of a stage, shares of
+members), removing it from the weights would leave it there.
 """
 
 from collections.abc import Mapping
@@ -13,25 +13,26 @@ from dualstream.solvers.core.spec_cache import worked_out_once
 
 
 class Unlearner(Learner, Protocol):
-    """A learner that retains rows and can unlearn any of these."""
+    """A learner that can unlearn any of its retained rows."""
 
     @property
     def retained(self) -> int:
-        """How many rows are retained: the last ones learned of a weight above 0."""
+        """Number of retained rows: the last learned rows of a weight above 0."""
 
     def unlearn(self, age: int) -> None:
-        """Unlearn the row that came `age` rows before the newest retained one; averages restart.
+        """Unlearn the row that was learned `age` rows before the newest retained one; averages
+        restart.
 
-        What is left is the problem without the row: its dual variable is 0, it is not among the
-        retained rows, Delta is that of the others; these keep their weight, and the dual variables
-        that were chosen while the row was there. Raises ValueError where no such row is retained;
-        UnlearningError where a number would not be finite, and then nothing has changed.
+        The result is the problem without the row: its dual variable is 0, it is not retained, and
+        Delta is the sum over the others. The others keep their weights and the dual variables
+        chosen while the row was there. Raises ValueError if there is no such row; UnlearningError
+        if a number would not be finite, and then nothing has changed.
         """
 
 
 @worked_out_once
 def why_not_unlearn(spec: Mapping[str, Any]) -> str | None:
-    """Why the model of a resolved specification cannot unlearn a row; None where it can."""
+    """Why a model of this resolved specification cannot unlearn a row; None if it can."""
     algorithm = spec["algorithm"]
     if algorithm == "portfolio":
         return (
@@ -54,5 +55,5 @@ def why_not_unlearn(spec: Mapping[str, Any]) -> str | None:
 
 
 def unlearner(learner: Learner) -> Unlearner:
-    """The learner of a specification that `why_not_unlearn` finds nothing against."""
+    """Cast a learner for which `why_not_unlearn` returns None."""
     return cast(Unlearner, learner)

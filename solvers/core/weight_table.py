@@ -1,7 +1,7 @@
-"""Learners whose state is a table of numbers, a row for each coordinate, and a few numbers beside.
+"""TableLearner: learners whose state is a table with a row per coordinate, and some scalars.
 
-What they share in Python: labels are checked before any row is learned, and a state is its columns
-and its numbers by name.
+Shared Python code: labels are checked before any row is learned, and a state is its columns and
+scalars by name.
 """
 
 from collections.abc import Mapping
@@ -13,19 +13,19 @@ import numpy.typing as npt
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.certificate import Certificate
 from dualstream.solvers.core.errors import CorruptState, InvalidRow
+from dualstream.solvers.core.intercept import Features
 from dualstream.solvers.core.learner import Outcome, State, check_arrays, count_nonzeros
 from dualstream.solvers.core.losses import Loss, make_loss
 from dualstream.solvers.core.refit_weights import check_weights
 from dualstream.solvers.core.scalar import sigmoid, unknown_label
-from dualstream.solvers.features import Features
 from dualstream.solvers.jit import F8, RO_F8, Floats, kernel, void
 
 SAMPLES = 0
-"""Where `samples` stands among a learner's whole numbers."""
+"""Index of `samples` among a learner's integers."""
 
 
 def loss_of(spec: Mapping[str, Any]) -> Loss:
-    """The loss of a resolved specification."""
+    """The Loss of a resolved specification."""
     loss = spec["loss"]
     if isinstance(loss, str):
         return make_loss(loss)
@@ -33,12 +33,12 @@ def loss_of(spec: Mapping[str, Any]) -> Loss:
 
 
 class TableLearner:
-    """The Learner protocol, but for `_learn_rows`, `predict` and `_served`.
+    """The Learner protocol, except `_learn_rows`, `predict` and `_served`.
 
-    And TakesWeights for those that have `_take_weights`.
+    Also TakesWeights, for subclasses with `_take_weights`.
 
-    STATE_FLOATS, STATE_INTS   name and place of those numbers that are state; the others are what
-                               the specification fixes
+    STATE_FLOATS, STATE_INTS   name and index of the scalars that are state; the others follow from
+                               the specification
     COLUMNS                    names of the columns of the table
     """
 
@@ -66,7 +66,7 @@ class TableLearner:
         raise NotImplementedError
 
     def learn(self, batch: Batch) -> Outcome:
-        """See Learner. O(entries) for each row, whatever the width."""
+        """See Learner. O(entries) per row, independent of the width."""
         self._features.check(batch)
         row = unknown_label(batch.labels, self._binary)
         if row >= 0:
@@ -105,7 +105,7 @@ class TableLearner:
         return int(self._ints[SAMPLES])
 
     def certificate(self) -> Certificate | None:
-        """None: there is no dual."""
+        """None: these algorithms have no dual."""
         return None
 
     def window(self, batch: Batch) -> tuple[Batch, list[Floats]]:
@@ -123,7 +123,7 @@ class TableLearner:
         self._take_weights(weights[0], float(reach[0]), rows)
 
     def _take_weights(self, weights: Floats, reach: float, rows: int) -> None:
-        """Go on from these weights (width,), which are finite."""
+        """Continue from these finite weights (width,)."""
         raise NotImplementedError
 
     def state(self) -> State:

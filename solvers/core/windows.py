@@ -1,4 +1,4 @@
-"""Which rows count, and how much: delta(n, N), the weight of row n once row N is there.
+"""Windows: which rows count, and delta(n, N), the weight of row n after row N.
 
 | window      | delta(n, N)                   | Delta_N = sum of delta(n, N)  |
 |-------------|-------------------------------|-------------------------------|
@@ -46,9 +46,9 @@ class Window(WorkedOut):
     """A window as the numbers that kernels take."""
 
     beta: float = 1.0
-    """What every weight is multiplied by when a row comes in."""
+    """Factor of every weight when a row is learned."""
     length: int = 0
-    """How many rows count; 0: all of them."""
+    """Number of rows that count; 0: all of them."""
 
     @classmethod
     def of(cls, spec: Mapping[str, Any]) -> "Window":
@@ -60,25 +60,25 @@ class Window(WorkedOut):
 
 
 LABEL, WEIGHT, DUAL = range(3)
-"""The columns of `Ring.rows`."""
+"""Columns of `Ring.rows`."""
 
 RING_ARRAYS = tuple(
     f"ring_{name}" for name in ("indptr", "indices", "values", "labels", "weights", "duals")
 )
-"""What a ring is in a state."""
+"""State arrays of a ring."""
 
 
 _Arrays = tuple[Ints, Indices, Floats, Floats]
 
 
-class _Waiting(NamedTuple):
-    """Rows that the arrays of a buffer are to hold, as they came.
+class _PendingRows(NamedTuple):
+    """Rows that were learned but not yet copied into the arrays of a buffer.
 
     columns         indptr, indices, values, labels and weights of a batch, and taus, NaN of rows
                     that are not retained
-    start           where the first row is that is retained
+    start           index of the first retained row
     is_binary       whether a label of 0 means -1
-    n, entries      how many rows are retained, and what they have in all
+    n, entries      number of retained rows, and of their entries
     """
 
     columns: tuple[Ints, Indices, Floats, Floats, Floats, Floats]
@@ -89,42 +89,44 @@ class _Waiting(NamedTuple):
 
 
 class RowBuffer:
-    """The last rows learned, at most `retain`, oldest first, in arrays that kernels append to.
+    """Buffer of the last learned rows, at most `retain`, oldest first, in arrays that kernels
+    append to.
 
-    Rows stand one behind the other. Kernels append behind the last and move `first` on, and stop
-    when an array is full; `make_room` then moves what is retained to the front, into other arrays
-    where these have little room left or far too much. So memory is about one and a half times what
-    is retained and never four times, an append costs no more than three copies, and what is
-    retained is always in one piece.
+    Rows are contiguous. Kernels append at the end, advance `first`, and stop when an array is full.
+    `make_room` then moves the retained rows to the front, into other arrays if these are nearly
+    full or far too large. So memory is about 1.5 times the retained rows and never four times, an
+    append costs at most three copies, and the retained rows are always contiguous.
 
-    What was learned in bulk waits in the arrays that it came in, if these take no more memory,
-    until somebody looks at the buffer's: many a model leaves the memory before anybody does, and to
-    copy its rows would take a good part of the time to learn them.
+    Rows learned in bulk stay in their batch, if that takes no more memory, until the arrays are
+    first read. Many models leave memory before that, and copying the rows would take a good part of
+    the time to learn them.
     """
 
     def __init__(self, retain: int, columns: int, value_shape: tuple[int, ...] = ()) -> None:
         self.retain = retain
         self._columns, self._value_shape = columns, value_shape
-        # Half as many as are retained come before they have to be moved again.
-        self._most = retain + max(1, retain // 2)
-        self._held: _Arrays | None = None
-        self._waiting: _Waiting | None = None
+        # Half as many rows as are retained arrive before the next move.
+        self._max_rows = retain + max(1, retain // 2)
+        self._own_arrays: _Arrays | None = None
+        self._pending: _PendingRows | None = None
 
     @property
     def arrays(self) -> _Arrays:
-        """Starts, indices, values and rows: made, and filled with what waits, at the first look."""
-        held = self._held
-        return self._made() if held is None else held
+        """Starts, indices, values and rows; allocated, and filled with the pending rows, on first
+        access."""
+        arrays = self._own_arrays
+        return self._made() if arrays is None else arrays
 
     def _made(self) -> _Arrays:
-        # In this order: whoever has made them in another thread has put them there first.
-        waiting, held = self._waiting, self._held
-        if held is None:
-            held = self._arrays_for(*self._first_room(waiting))
-            if waiting is not None:
-                retain_rows(*waiting.columns, waiting.start, waiting.is_binary, 0, *held)
-            self._held, self._waiting = held, None
-        return held
+        # Read `_pending` first: another thread that fills the arrays assigns them before it clears
+        # `_pending`.
+        pending, arrays = self._pending, self._own_arrays
+        if arrays is None:
+            arrays = self._arrays_for(*self._first_room(pending))
+            if pending is not None:
+                retain_rows(*pending.columns, pending.start, pending.is_binary, 0, *arrays)
+            self._own_arrays, self._pending = arrays, None
+        return arrays
 
     @property
     def starts(self) -> Ints:
@@ -143,13 +145,13 @@ class RowBuffer:
 
     @property
     def rows(self) -> Floats:
-        """(capacity, columns): what else is known of a row."""
+        """(capacity, columns): the other numbers of each row."""
         return self.arrays[3]
 
-    def _first_room(self, waiting: _Waiting | None) -> tuple[int, int]:
-        if waiting is None:
-            return min(self._most, 64), 1024
-        return self._room_for(waiting.n, waiting.entries)
+    def _first_room(self, pending: _PendingRows | None) -> tuple[int, int]:
+        if pending is None:
+            return min(self._max_rows, 64), 1024
+        return self._room_for(pending.n, pending.entries)
 
     def _arrays_for(self, capacity: int, entries: int) -> _Arrays:
         starts = np.empty(capacity + 1, np.int64)
@@ -159,40 +161,40 @@ class RowBuffer:
 
     @property
     def bytes_held(self) -> int:
-        """What it takes of memory; as long as there are no arrays, what they will take."""
-        if self._held is not None:
-            return sum(map(getsizeof, self._held))
-        return self._bytes_of(*self._first_room(self._waiting)) + _BESIDE_BYTES
+        """Memory in bytes; before the arrays exist, what they will take."""
+        if self._own_arrays is not None:
+            return sum(map(getsizeof, self._own_arrays))
+        return self._bytes_of(*self._first_room(self._pending)) + _OVERHEAD_BYTES
 
     def _bytes_of(self, rows: int, entries: int) -> int:
-        """Of so many rows that have so many entries in all."""
+        """Bytes for this many rows and entries."""
         per_entry = 4 + 8 * math.prod(self._value_shape)
         return 8 * (1 + self._columns) * rows + per_entry * entries
 
     def make_room(self, first: int, last: int, entries: int, more: int = 1) -> None:
-        """Move rows `first` to `last` to the front, with room for more that have so many entries.
+        """Move rows `first` to `last` to the front, with room for rows of this many more entries.
 
-        Not more than are retained, and one.
+        The room is for at most `retain` rows, and one more.
         """
         start, end = self.starts[first], self.starts[last]
         starts, rows = self.starts[first : last + 1] - start, self.rows[first:last]
         indices, values = self.indices[start:end], self.values[..., start:end]
-        self.hold(starts, rows, indices, values, entries, more)
+        self.store(starts, rows, indices, values, entries, more)
 
     def rows_between(self, first: int, last: int) -> tuple[npt.NDArray[Any], ...]:
-        """Starts from 0 on, rows, indices and values of rows `first` to `last`, as copies."""
+        """Copies of starts (from 0), rows, indices and values of rows `first` to `last`."""
         start, end = self.starts[first], self.starts[last]
         starts, rows = self.starts[first : last + 1] - start, self.rows[first:last].copy()
         return starts, rows, self.indices[start:end].copy(), self.values[..., start:end].copy()
 
     def remove(self, first: int, last: int, at: int) -> None:
-        """Hold rows `first` to `last` without row `at`, from place 0 on, and nothing of it."""
+        """Keep rows `first` to `last` except row `at`, from index 0, and erase that row."""
         starts, rows, indices, values = self.rows_between(first, last)
         begin, end = starts[at - first], starts[at - first + 1]
         starts = np.delete(starts, at - first)
         starts[at - first :] -= end - begin
         gap = slice(begin, end)
-        self.hold(
+        self.store(
             starts,
             np.delete(rows, at - first, axis=0),
             np.delete(indices, gap),
@@ -202,7 +204,7 @@ class RowBuffer:
         self.indices[starts[-1] :] = 0
         self.values[..., starts[-1] :] = 0.0
 
-    def hold(
+    def store(
         self,
         starts: npt.NDArray[Any],
         rows: npt.NDArray[Any],
@@ -211,7 +213,7 @@ class RowBuffer:
         entries: int = 0,
         more: int = 1,
     ) -> None:
-        """Hold these rows from place 0 on, with room for more that have so many entries."""
+        """Store these rows from index 0, with room for rows of this many more entries."""
         self._fit(len(rows) + more, len(indices) + entries)
         self.starts[: len(starts)] = starts
         self.rows[: len(rows)] = rows
@@ -219,17 +221,17 @@ class RowBuffer:
         self.values[..., : len(indices)] = values
 
     def _room_for(self, rows: int, entries: int) -> tuple[int, int]:
-        """Of how many rows and entries there is to be room, to begin with so many."""
-        capacity = min(self._most, max(64, 2 * rows))
+        """Number of rows and entries to make room for, given the initial numbers."""
+        capacity = min(self._max_rows, max(64, 2 * rows))
         return capacity, max(1024, min(2 * entries, entries * capacity // rows))
 
     def _fit(self, rows: int, entries: int) -> None:
-        """Arrays for so many rows, and for those that come until they are moved again."""
+        """Allocate arrays for this many rows, and for those that arrive before the next move."""
         capacity, room = self._room_for(rows, entries)
-        # Arrays that are large enough stay: new ones would come page by page.
+        # Keep arrays that are large enough: new ones are paged in one page at a time.
         is_enough = entries + entries // 8 <= len(self.indices) <= 2 * room
         if len(self.rows) != capacity or not is_enough:
-            self._held = self._arrays_for(capacity, room)
+            self._own_arrays = self._arrays_for(capacity, room)
 
 
 class Ring(RowBuffer):
@@ -241,21 +243,21 @@ class Ring(RowBuffer):
     def keep_last(
         self, batch: Batch, taus: Floats, is_binary: bool, first: int, last: int
     ) -> tuple[int, int]:
-        """Keep the last of the rows that have a tau, and of rows `first` to `last` what fits.
+        """Keep the last of the rows that have a tau, and as many of rows `first` to `last` as fit.
 
         taus  (n,)  NaN of rows that are not retained
-        Returns where the retained rows begin and end from now on. The batch is not to change.
+        Returns the new begin and end of the retained rows. The batch must not change afterwards.
         """
         start, count, entries = last_rows(batch.indptr, taus, self.retain)
         first = max(first, last - (self.retain - count))
         columns = (batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, taus)
         if first == last and count:
-            # The arrays would have room for half as many rows more, at least.
+            # The arrays would have room for at least half as many rows more.
             most = 1.5 * self._bytes_of(count, entries)
             if _bytes_behind(columns) <= most:
-                self._held, self._waiting = (
+                self._own_arrays, self._pending = (
                     None,
-                    _Waiting(columns, start, is_binary, count, entries),
+                    _PendingRows(columns, start, is_binary, count, entries),
                 )
                 return 0, count
         if last + count > len(self.rows) or self.starts[last] + entries > len(self.values):
@@ -265,7 +267,7 @@ class Ring(RowBuffer):
         return first, last + count
 
     def state(self, first: int, last: int) -> dict[str, npt.NDArray[Any]]:
-        """Rows `first` to `last`, as copies."""
+        """Copies of rows `first` to `last`."""
         starts, rows, indices, values = self.rows_between(first, last)
         return {
             "ring_indptr": starts,
@@ -277,7 +279,7 @@ class Ring(RowBuffer):
         }
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]], dim: int) -> int:
-        """Hold the rows of such a state, from place 0 on; return how many there are.
+        """Store the rows of such a state, from index 0; return their number.
 
         Raises CorruptState, and then nothing has changed.
         """
@@ -286,7 +288,7 @@ class Ring(RowBuffer):
             raise CorruptState(f"the state has no {missing[0]}")
         indptr, labels = state["ring_indptr"], state["ring_labels"]
         try:
-            # Rows that some kernel will follow by index: checked as any others.
+            # Kernels follow the indices of these rows, so they are checked like any others.
             retained = Batch(
                 indptr,
                 state["ring_indices"].astype(np.int32),
@@ -306,22 +308,22 @@ class Ring(RowBuffer):
         if duals.shape != (n,) or not np.isfinite(duals).all():
             raise CorruptState("the retained rows and their dual variables do not fit together")
         rows = np.stack([labels, retained.weights, duals], axis=1)
-        self.hold(indptr, rows, retained.indices, retained.values)
+        self.store(indptr, rows, retained.indices, retained.values)
         return n
 
 
-_BESIDE_BYTES = 8 + 4 * getsizeof(np.empty(0))
+_OVERHEAD_BYTES = 8 + 4 * getsizeof(np.empty(0))
 
 
 def _bytes_behind(columns: Iterable[npt.NDArray[Any]]) -> float:
-    """What is kept in memory for arrays that may be parts of others."""
+    """Bytes kept alive by arrays that may be views of larger ones."""
     total = 0
     for column in columns:
         whole = column.base
         if whole is None:
             total += column.nbytes
         elif not are_shared_ones(column):
-            # Of what is no array, or a part of something else, nobody knows how large it is.
+            # The size of anything else than a plain array or a view of one is unknown.
             if type(whole) is not np.ndarray or whole.base is not None:
                 return math.inf
             total += whole.nbytes
@@ -330,7 +332,7 @@ def _bytes_behind(columns: Iterable[npt.NDArray[Any]]) -> float:
 
 @kernel(types.UniTuple(i8, 3)(RO_I8, RO_F8, i8))
 def last_rows(indptr: Ints, taus: Floats, most: int) -> tuple[int, int, int]:
-    """Where the last `most` rows that have a tau begin, how many they are, and their entries."""
+    """Begin of the last `most` rows that have a tau, their number, and their entries."""
     start, count, entries = taus.shape[0], 0, 0
     while start > 0 and count < most:
         start -= 1
@@ -356,13 +358,13 @@ def retain_rows(
     ring_values: Floats,
     ring_rows: Floats,
 ) -> None:
-    """Put the rows from `start` on that have a tau into the ring, from place `last` on.
+    """Append the rows from `start` that have a tau to the ring, from index `last`.
 
-    There is room. With `is_binary` a label of 0 means -1.
+    The caller has made room. With `is_binary` a label of 0 means -1.
     """
     n, i = labels.shape[0], start
     while i < n:
-        # All entries of a run of rows at once.
+        # Copies all entries of a run of rows at once.
         stop = i
         while stop < n and taus[stop] == taus[stop]:
             stop += 1

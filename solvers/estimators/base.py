@@ -1,4 +1,4 @@
-"""What the estimators of other libraries' kinds share; no other library is imported here."""
+"""Shared base of the estimators; imports neither scikit-learn nor River."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ _OWN_FIELDS = ("algorithm", "task", "features", "labels")
 class Model:
     """A learner that is copied and pickled as its specification and its state.
 
-    What it refuses is a ValueError, as users of estimators expect.
+    Errors of the solvers become ValueError, as users of estimators expect.
     """
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
@@ -30,11 +30,11 @@ class Model:
         with value_errors():
             self.learner: Learner = make_learner(spec)
         self.rejected = 0
-        """Rows left out so far, as their step would not have been finite."""
+        """Rows rejected so far, because a number would not have been finite."""
 
     @classmethod
     def restored(cls, spec: Mapping[str, Any], state: State, rejected: int) -> "Model":
-        """The model that was copied or pickled."""
+        """Restore a copied or pickled model."""
         model = cls(spec)
         model.learner.restore(state)
         model.rejected = rejected
@@ -50,17 +50,17 @@ class Model:
         self.rejected += int(np.count_nonzero(outcome.rejected))
 
     def scores(self, batch: Batch) -> Floats:
-        """(n,), of a binary or a regression model."""
+        """(n,), for a binary or a regression model."""
         with value_errors():
             return self.learner.predict(batch)
 
     def class_scores(self, batch: Batch) -> "ClassScores":
-        """Of a multiclass model."""
+        """(n, K), for a multiclass model."""
         with value_errors():
             return cast("ClassLearner", self.learner).predict_classes(batch)
 
     def probabilities(self, batch: Batch) -> tuple[tuple[str, ...], Floats | None]:
-        """Classes (K,) and their probabilities (n, K), where the loss gives any.
+        """Classes (K,) and their probabilities (n, K), if the loss gives any.
 
         Classes are JSON texts: those of a binary model are `false` and `true`.
         """
@@ -75,7 +75,7 @@ class Model:
 def full_spec(
     algorithm: str, task: str, features: Mapping[str, Any], fields: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """The specification with the `fields` that a user adds.
+    """The specification with the user's `fields`.
 
     Raises ValueError for a field that the estimator sets itself.
     """
@@ -87,13 +87,13 @@ def full_spec(
 
 
 def portfolio_fields(**fields: Any) -> dict[str, Any]:
-    """The fields of a portfolio's specification that are not left to their defaults by None."""
+    """The given fields of a portfolio's specification; None stands for a default."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
 @contextmanager
 def value_errors() -> Iterator[None]:
-    """Raise what this package refuses as a ValueError of the same words."""
+    """Re-raise SolverError as ValueError with the same message."""
     try:
         yield
     except SolverError as error:

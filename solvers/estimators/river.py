@@ -4,9 +4,8 @@
     model = DualstreamClassifier("dc", spec={"norm": "row"})
     model = PortfolioClassifier()  # nothing to tune: many specifications, see solvers/portfolio
 
-Features go by the text of their names, through hashing (see hashing.py): names may come and go, and
-memory stays as it is. A number stands for itself, a string is a category. `learn_many` of n rows is
-`learn_one` of each, bit for bit.
+Feature names are hashed (see core/hashing.py), so new names need no memory. A number is a value, a
+string is a category. `learn_many` of n rows equals `learn_one` of each, bit for bit.
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -34,7 +33,7 @@ Row = Mapping[Hashable, Any]
 
 
 class _Estimator:
-    """What all have in common."""
+    """Base of all estimators."""
 
     def _begin(
         self, algorithm: str, task: str, bits: int, fields: Mapping[str, Any] | None
@@ -49,7 +48,7 @@ class _Estimator:
 
     @property
     def rejected(self) -> int:
-        """Rows left out so far, as their step would not have been finite."""
+        """Rows rejected so far, because a number would not have been finite."""
         return self._model.rejected
 
     def _rows(self, rows: Iterable[Row]) -> Batch:
@@ -111,7 +110,7 @@ class _Classifier(_Estimator, base.MiniBatchClassifier):
         self._learn(self._frame(X), list(y))
 
     def predict_one(self, x: Row, **_: Any) -> Any:
-        """The label; None as long as no class is known."""
+        """The label; None if no class is known."""
         return self._predict(self._rows([x]))[0]
 
     def predict_many(self, X: Any) -> Any:
@@ -119,9 +118,9 @@ class _Classifier(_Estimator, base.MiniBatchClassifier):
         return import_pandas().Series(self._predict(self._frame(X)), index=X.index)
 
     def predict_proba_one(self, x: Row, **_: Any) -> dict[Any, float]:
-        """The probability of each label that is known.
+        """The probability of each known label.
 
-        Raises NotImplementedError where the algorithm gives none: its loss is not logistic.
+        Raises NotImplementedError for a loss without probabilities: only logistic has them.
         """
         labels, probabilities = self._probabilities(self._rows([x]))
         return dict(zip(labels, probabilities[0].tolist(), strict=True))
@@ -183,12 +182,11 @@ class DualstreamClassifier(_Classifier):
         The name of an algorithm, as in a model specification.
     task
         `binary`: labels are True and False, or 1 and 0, or 1 and -1. `multiclass`: labels are
-        strings, numbers or bools, met on the way, and learned one against the rest.
+        strings, numbers or bools; classes are added when they appear, and learned one-vs-rest.
     bits
-        Names are hashed to 2^bits places.
+        Names are hashed to 2^bits indices.
     spec
         Further fields of the specification, such as `loss`, `scaling`, `intercept` or `seed`.
-
     """
 
     def __init__(
@@ -206,17 +204,16 @@ class DualstreamClassifier(_Classifier):
 
 
 class DualstreamRegressor(_Regressor):
-    """A linear regressor, learned row by row, by an algorithm that knows the task `regression`.
+    """A linear regressor, learned row by row, by an algorithm that supports the task `regression`.
 
     Parameters
     ----------
     algorithm
         The name of an algorithm, as in a model specification.
     bits
-        Names are hashed to 2^bits places.
+        Names are hashed to 2^bits indices.
     spec
         Further fields of the specification, such as `loss`, `scaling`, `intercept` or `seed`.
-
     """
 
     def __init__(
@@ -233,11 +230,10 @@ class DualstreamRegressor(_Regressor):
 
 
 class PortfolioClassifier(_Classifier):
-    """Labels and calibrated probabilities by many models at once, with no tuning.
+    """Labels and calibrated probabilities by a portfolio of models, without tuning.
 
-    Its members learn every row and are weighed by how well each did on the rows before it; of a
-    binary one, `learner.members()` says how they stand. Each class of a multiclass one has a
-    portfolio of its own.
+    Its members learn every row and are weighted by their performance on earlier rows. For a binary
+    one, `learner.members()` returns their figures. A multiclass one has a portfolio per class.
 
     Parameters
     ----------
@@ -245,12 +241,11 @@ class PortfolioClassifier(_Classifier):
         The name of a list of members (`dualstream.solvers.portfolio.PRESETS`), or specifications.
     task
         `binary`: labels are True and False, or 1 and 0, or 1 and -1. `multiclass`: labels are
-        strings, numbers or bools, met on the way, and learned one against the rest.
+        strings, numbers or bools; classes are added when they appear, and learned one-vs-rest.
     bits
-        Names are hashed to 2^bits places.
+        Names are hashed to 2^bits indices.
     eta, share, retain
         Fields of the specification; None is their default.
-
     """
 
     def __init__(
@@ -273,20 +268,19 @@ class PortfolioClassifier(_Classifier):
 
 
 class PortfolioRegressor(_Regressor):
-    """Numbers for rows by many models at once, with no tuning.
+    """Regression by a portfolio of models, without tuning.
 
-    Its members learn every row and are weighed by how well each did on the rows before it:
-    `learner.members()` says how they stand.
+    Its members learn every row and are weighted by their performance on earlier rows:
+    `learner.members()` returns their figures.
 
     Parameters
     ----------
     members
         The name of a list of members (`portfolio.REGRESSION_PRESETS`), or specifications.
     bits
-        Names are hashed to 2^bits places.
+        Names are hashed to 2^bits indices.
     eta, share, retain
         Fields of the specification; None is their default.
-
     """
 
     def __init__(
@@ -308,12 +302,12 @@ class PortfolioRegressor(_Regressor):
 
 
 def _class_of(label: Any) -> str:
-    """The name of a label's class; numpy's scalars are those of Python."""
+    """The name of a label's class; numpy scalars become Python's."""
     return class_text(label.item() if isinstance(label, np.generic) else label)
 
 
 def _truth_of(label: Any) -> float:
-    """1 and -1 for what is true and false. Raises ValueError for anything else."""
+    """1 for true, -1 for false. Raises ValueError for anything else."""
     if label in (1, 0, -1):
         return 1.0 if label == 1 else -1.0
     raise ValueError(f"a label must be True or False, got {label!r}: or is task multiclass?")

@@ -4,8 +4,8 @@
     DualstreamClassifier("rda", passes=3, spec={"regularizer": {"kind": "l1", "lambda": 0.01}})
     PortfolioClassifier()  # nothing to tune: many specifications at once, see solvers/portfolio
 
-They learn row by row: the order of the rows matters, and there is no `sample_weight`, as a weight
-of 2 is not the same as a row that comes twice.
+They learn row by row, so the order of the rows matters. There is no `sample_weight`, because a
+weight of 2 does not equal a repeated row.
 """
 
 import warnings
@@ -37,7 +37,7 @@ __all__ = [
 
 
 class _Estimator(BaseEstimator):
-    """What all have in common; what a model is specified by comes from the classes beside it."""
+    """Base of all estimators; mixins add the parameters of the specification."""
 
     passes: int
     shuffle: bool
@@ -49,7 +49,7 @@ class _Estimator(BaseEstimator):
         return tags
 
     def _chosen(self) -> tuple[str, dict[str, Any] | None]:
-        """The algorithm, and the fields of the specification that a user has a say in."""
+        """The algorithm, and the user's fields of the specification."""
         raise NotImplementedError
 
     def _spec(self, task: str, dim: int) -> dict[str, Any]:
@@ -57,7 +57,7 @@ class _Estimator(BaseEstimator):
         return full_spec(algorithm, task, {"kind": "indexed", "dim": dim}, fields)
 
     def _checked(self, X: Any, y: Any, *, reset: bool) -> tuple[Batch, Any]:
-        """Rows without labels, and the labels beside them."""
+        """Rows without labels, and their labels."""
         X, y = validate_data(
             self,
             X,
@@ -70,7 +70,7 @@ class _Estimator(BaseEstimator):
         return _batch(X), y
 
     def _rows(self, X: Any) -> Batch:
-        """Rows to predict, of the width that was learned."""
+        """Rows to predict, of the fitted width."""
         check_is_fitted(self)
         return _batch(validate_data(self, X, reset=False, accept_sparse="csr", dtype=np.float64))
 
@@ -92,10 +92,10 @@ class _Estimator(BaseEstimator):
 
 
 class _Classifier(ClassifierMixin, _Estimator):
-    """Classes of rows; more than two are learned one against the rest."""
+    """Classes of rows; more than two are learned one-vs-rest."""
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Learn from nothing, in `passes` passes over the rows (n, d) and their labels (n,)."""
+        """Learn from scratch, in `passes` passes over the rows (n, d) and their labels (n,)."""
         batch, y = self._checked(X, y, reset=True)
         check_classification_targets(y)
         self._begin_classes(np.unique(y))
@@ -119,7 +119,7 @@ class _Classifier(ClassifierMixin, _Estimator):
     def decision_function(self, X: Any) -> Floats:
         """Scores: (n,) of the second of two classes, else (n, K).
 
-        A class that no row had so far scores minus infinity.
+        A class without rows so far has score minus infinity.
         """
         rows = self._rows(X)
         if len(self.classes_) == 2:
@@ -134,17 +134,17 @@ class _Classifier(ClassifierMixin, _Estimator):
         return self.classes_[places]
 
     def _gives_probabilities(self) -> bool:
-        """Whether scores are log odds. Not fitted, raises ValueError where no model can be made."""
+        """Whether scores are log odds. Raises ValueError for an invalid specification."""
         if hasattr(self, "model_"):
             return scores_are_log_odds(self.model_.learner.spec)
         return scores_are_log_odds(resolve_spec(self._spec("binary", 1)))
 
     @available_if(_gives_probabilities)
     def predict_proba(self, X: Any) -> Floats:
-        """(n, K): the probability of each class; there where the loss is logistic.
+        """(n, K): the probability of each class; available for the logistic loss.
 
-        Those of more than two classes are of one against the rest, divided by their sum; a class
-        that no row had so far has probability 0.
+        For more than two classes: one-vs-rest probabilities divided by their sum; a class without
+        rows so far has probability 0.
         """
         rows = self._rows(X)
         classes, found = self.model_.probabilities(rows)
@@ -152,7 +152,7 @@ class _Classifier(ClassifierMixin, _Estimator):
         return columns if len(self.classes_) == 2 else self._by_class(classes, columns, 0.0)
 
     def _by_class(self, classes: tuple[str, ...], columns: Floats, missing: float) -> Floats:
-        """Columns of the classes met so far in the order of `classes_`, the others `missing`."""
+        """Columns of the known classes in the order of `classes_`, the others `missing`."""
         out = np.full((len(columns), len(self.classes_)), missing)
         out[:, [int(place) for place in classes]] = columns
         return out
@@ -164,17 +164,17 @@ class _Classifier(ClassifierMixin, _Estimator):
         self._begin("binary" if len(classes) == 2 else "multiclass")
 
     def _labelled(self, batch: Batch, y: Any) -> Batch:
-        """The rows with places in `classes_` as labels."""
+        """The rows with indices into `classes_` as labels."""
         places = LabelEncoder().fit(self.classes_).transform(y)
         names = tuple(str(place) for place in range(len(self.classes_)))
         return batch.with_labels(places, names if len(names) > 2 else ())
 
 
 class _Regressor(RegressorMixin, _Estimator):
-    """Numbers for rows."""
+    """Regression estimators."""
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Learn from nothing, in `passes` passes over the rows (n, d) and their targets (n,)."""
+        """Learn from scratch, in `passes` passes over the rows (n, d) and their targets (n,)."""
         batch, y = self._checked(X, y, reset=True)
         self._begin("regression")
         self._pass_over(_with_targets(batch, y))
@@ -190,7 +190,7 @@ class _Regressor(RegressorMixin, _Estimator):
         return self
 
     def predict(self, X: Any) -> Floats:
-        """(n,)"""
+        """Predictions (n,)."""
         rows = self._rows(X)
         return self.model_.scores(rows)
 
@@ -218,7 +218,7 @@ class _OfAlgorithm:
 
 
 class _OfPortfolio:
-    """The parameters of a portfolio, and what it says of its members."""
+    """The parameters and member figures of a portfolio."""
 
     model_: Model
 
@@ -248,95 +248,96 @@ class _OfPortfolio:
 
     @property
     def members_(self) -> list[MemberView]:
-        """How the members stand. An AttributeError for more than two classes: each has its own."""
+        """Figures of the members. AttributeError for more than two classes: each has its own
+        members."""
         check_is_fitted(self)
         learner = member_learner(self.model_.learner)
         if learner is None:
             raise AttributeError(
-                "members_ is for two classes: of more, each has members of its own"
+                "members_ is for two classes; with more, each class has its own members"
             )
         return learner.members()
 
 
 class DualstreamClassifier(_OfAlgorithm, _Classifier):
-    """Classes of rows; more than two are learned one against the rest.
+    """Linear classifier; more than two classes are learned one-vs-rest.
 
     Parameters
     ----------
     algorithm : the name of an algorithm, as in a model specification
-    passes : how often `fit` goes through the rows
-    shuffle : whether each time in an order of its own, or always in the order of the rows
+    passes : number of passes of `fit` over the rows
+    shuffle : whether each pass has its own random order, or the order of the rows
     random_state : seeds these orders: an int, a RandomState, or None
     spec : further fields of the specification, such as `loss`, `scaling`, `map` or `seed`
 
     Attributes
     ----------
-    model_ : its `learner`, and how many rows that `rejected`, as their step was not finite
+    model_ : its `learner`, and the number of `rejected` rows, whose step was not finite
     classes_ : the labels, sorted
     """
 
 
 class DualstreamRegressor(_OfAlgorithm, _Regressor):
-    """Numbers for rows, by an algorithm that knows the task `regression`.
+    """Linear regressor, by an algorithm that supports the task `regression`.
 
     Parameters
     ----------
     algorithm : the name of an algorithm, as in a model specification
-    passes : how often `fit` goes through the rows
-    shuffle : whether each time in an order of its own, or always in the order of the rows
+    passes : number of passes of `fit` over the rows
+    shuffle : whether each pass has its own random order, or the order of the rows
     random_state : seeds these orders: an int, a RandomState, or None
     spec : further fields of the specification, such as `loss`, `scaling`, `map` or `seed`
 
     Attributes
     ----------
-    model_ : its `learner`, and how many rows that `rejected`, as their step was not finite
+    model_ : its `learner`, and the number of `rejected` rows, whose step was not finite
     """
 
 
 class PortfolioClassifier(_OfPortfolio, _Classifier):
-    """Classes and calibrated probabilities of rows, by many models at once, with no tuning.
+    """Classes and calibrated probabilities by a portfolio of models, without tuning.
 
-    Its members learn every row and are weighed by how well each did on the rows before it. More
-    than two classes are learned one against the rest, each by a portfolio of its own.
+    Its members learn every row and are weighted by their performance on earlier rows. More than two
+    classes are learned one-vs-rest, each by its own portfolio.
 
     Parameters
     ----------
     members : the name of a list of members (`portfolio.PRESETS`), or specifications
-    passes : how often `fit` goes through the rows. From the second time on, members are weighed
+    passes : number of passes of `fit` over the rows. From the second pass on, members are weighted
         and calibrated on rows that they have learned before
-    shuffle : whether each time in an order of its own. False is for rows in the order of time: the
-        last ones count most, and rows sorted by their classes teach little
+    shuffle : whether each pass has its own random order. False is for rows in order of time: the
+        last ones count most, and rows sorted by class teach little
     random_state : seeds these orders: an int, a RandomState, or None
     eta, share, retain : fields of the specification; None is their default
 
     Attributes
     ----------
     model_ : its `learner`
-    members_ : of two classes, how each member stands, as a list of `solvers.MemberView`
+    members_ : for two classes, the figures of each member, as a list of `solvers.MemberView`
     classes_ : the labels, sorted
     """
 
 
 class PortfolioRegressor(_OfPortfolio, _Regressor):
-    """Numbers for rows, by many models at once, with no tuning.
+    """Regression by a portfolio of models, without tuning.
 
-    Its members learn every row and are weighed by how well each did on the rows before it. Some
-    follow the last target: they are of use where rows that follow each other are alike.
+    Its members learn every row and are weighted by their performance on earlier rows. Some follow
+    the last target: they help if consecutive rows are alike.
 
     Parameters
     ----------
     members : the name of a list of members (`dualstream.solvers.portfolio.REGRESSION_PRESETS`), or
         specifications
-    passes : how often `fit` goes through the rows. From the second time on, members are weighed
+    passes : number of passes of `fit` over the rows. From the second pass on, members are weighted
         on rows that they have learned before
-    shuffle : whether each time in an order of its own. False is for rows in the order of time
+    shuffle : whether each pass has its own random order. False is for rows in order of time
     random_state : seeds these orders: an int, a RandomState, or None
     eta, share, retain : fields of the specification; None is their default
 
     Attributes
     ----------
     model_ : its `learner`
-    members_ : how each member stands, as a list of `solvers.MemberView`
+    members_ : figures of each member, as a list of `solvers.MemberView`
     """
 
     def __init__(

@@ -1,9 +1,9 @@
-"""How well a multiclass learner does: the views and baselines of progressive.py, for any classes.
+"""Progressive metrics of multiclass learners: the views and baselines of progressive.py.
 
-A row of a class that was not known when it was scored is a mistake. The baselines answer the most
-frequent class so far (the first seen at a tie) and the class of the last row; before any row they
-have no answer, which is a mistake. Classes beyond the first MAX_CLASSES are counted as mistakes of
-both and not remembered (a learner refuses such rows, but for those of weight 0).
+A row of a class that was unknown when it was scored is a mistake. The baselines predict the most
+frequent class so far (the oldest at a tie) and the class of the last row. Before any row they have
+no prediction, which is a mistake. Classes beyond the first MAX_CLASSES count as mistakes of both
+baselines and are not stored (a learner rejects such rows, except those of weight 0).
 """
 
 from collections.abc import Mapping
@@ -34,12 +34,12 @@ from dualstream.solvers.jit import (
     void,
 )
 
-# What is remembered beside the counts: the class of the last row, and the most frequent one.
-_LAST, _MOST = range(2)
+# Stored in addition to the counts: the class of the last row, and the most frequent one.
+_LAST, _MOST_FREQUENT = range(2)
 
 
 class ClassProgressive(Progressive):
-    """Metrics of `task: multiclass`; 8 bytes a class beside those of the others."""
+    """Metrics of `task: multiclass`; 8 bytes per class more than for other tasks."""
 
     def __init__(self, *, log_loss: bool = False) -> None:
         super().__init__("multiclass", log_loss=log_loss)
@@ -57,7 +57,7 @@ class ClassProgressive(Progressive):
             return
         learned = ~outcome.rejected
         labels = np.where(learned, batch.labels, 0.0).astype(np.int64)
-        self._meet(batch.classes, labels[learned])
+        self._add_classes(batch.classes, labels[learned])
         places = _places_in(batch.classes, self._places)[labels]
         known = {name: place for place, name in enumerate(outcome.classes)}
         assert outcome.predicted is not None
@@ -66,7 +66,7 @@ class ClassProgressive(Progressive):
         self._to_count_in().drift.watch(outcome.losses, learned, first_seq, self.rows)
         log_losses = np.zeros(len(batch)) if outcome.log_losses is None else outcome.log_losses
         terms = np.zeros((len(batch), len(self._names)))
-        judge_rows(
+        row_terms(
             places, mistakes, outcome.losses, log_losses, learned,
             self._counts, self._guesses, terms,
         )  # fmt: skip
@@ -75,18 +75,18 @@ class ClassProgressive(Progressive):
     def update(
         self, labels: Floats, scores: Floats, losses: Floats, learned: Flags, first_seq: int = 1
     ) -> None:
-        """Not for classes: see count."""
+        """Not supported for classes: see count."""
         raise TypeError("a multiclass outcome is counted by count(batch, outcome)")
 
-    def _meet(self, classes: tuple[str, ...], labels: Ints) -> None:
-        """Remember classes in the order of the rows that have them."""
+    def _add_classes(self, classes: tuple[str, ...], labels: Ints) -> None:
+        """Store classes in the order of their rows."""
         found, first = np.unique(labels, return_index=True)
         for label in found[np.argsort(first)].tolist():
             if classes[label] not in self._places and len(self._places) < MAX_CLASSES:
                 self._places[classes[label]] = len(self._places)
 
     def state(self) -> State:
-        """All of it, as copies."""
+        """The state, as copies."""
         names = names_state(tuple(self._places))
         return (
             super().state()
@@ -98,13 +98,13 @@ class ClassProgressive(Progressive):
         )
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Be in this state, to the bit. Raises CorruptState, and then nothing has changed."""
+        """Restore this state, to the bit. Raises CorruptState, and then nothing has changed."""
         head = "metrics_class_"
         names = names_of({name[8:]: a for name, a in state.items() if name.startswith(head)})
         check_arrays(state, {"metrics_class_counts": (len(names),), "metrics_guesses": (2,)})
         guesses = state["metrics_guesses"]
         if not np.all((guesses >= -1) & (guesses < len(names))):
-            raise CorruptState("the most frequent class is none of those seen")
+            raise CorruptState("the most frequent class has not been seen")
         super().restore(state)
         self._places = {name: place for place, name in enumerate(names)}
         self._counts[:] = 0
@@ -113,12 +113,12 @@ class ClassProgressive(Progressive):
 
 
 def _places_in(classes: tuple[str, ...], places: Mapping[str, int]) -> Ints:
-    """(len(classes),): where each stands in `places`; -1 where it does not."""
+    """(len(classes),): index of each in `places`; -1 if missing."""
     return np.array([places.get(name, -1) for name in classes], np.int64)
 
 
 @kernel(void(RO_I8, B1, RO_F8, RO_F8, B1, I8, I8, F8_2D))
-def judge_rows(
+def row_terms(
     places: Ints,
     mistakes: Flags,
     losses: Floats,
@@ -128,12 +128,12 @@ def judge_rows(
     guesses: Ints,
     terms: Floats,
 ) -> None:
-    """What is summed of each learned row, in order, as progressive.count_rows sees it.
+    """The summed quantities of each learned row, in order, for progressive.count_rows.
 
     places   (n,)           the class of each row, or -1
     counts   (MAX_CLASSES,) rows of each class
     guesses  (2,)           the class of the last row and the most frequent one; -1 for none
-    terms    (n, m)         written, but for rows that were not learned
+    terms    (n, m)         written, except for rows that were not learned
     """
     for i in range(places.shape[0]):
         if not learned[i]:
@@ -142,15 +142,15 @@ def judge_rows(
         terms[i, 0] = min(losses[i], LARGEST_TERM)
         terms[i, 1] = 1.0 if mistakes[i] else 0.0
         terms[i, 2] = log_losses[i]
-        terms[i, 3] = 1.0 if own < 0 or own != guesses[_MOST] else 0.0
+        terms[i, 3] = 1.0 if own < 0 or own != guesses[_MOST_FREQUENT] else 0.0
         terms[i, 4] = 1.0 if own < 0 or own != guesses[_LAST] else 0.0
         guesses[_LAST] = own
         if own >= 0:
             counts[own] += 1
-            most = guesses[_MOST]
+            most = guesses[_MOST_FREQUENT]
             if (
                 most < 0
                 or counts[own] > counts[most]
                 or (counts[own] == counts[most] and own < most)
             ):
-                guesses[_MOST] = own
+                guesses[_MOST_FREQUENT] = own

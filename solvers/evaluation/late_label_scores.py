@@ -1,7 +1,7 @@
-"""Rows whose labels come late are counted with the scores that they were served with.
+"""Late labels: rows are counted in the metrics with the scores that they were served with.
 
-By the time that the label comes the weights are others, and how well these do on the row was of no
-use to anybody. Learning does not look at it: the step is the one from the weights as they are.
+When a late label arrives the weights have changed, and their score of the row served no client.
+Learning is unaffected: the step uses the current weights.
 """
 
 from collections.abc import Mapping
@@ -17,23 +17,23 @@ from dualstream.solvers.core.scalar import loss_value
 from dualstream.solvers.core.spec_cache import worked_out_once
 from dualstream.solvers.jit import B1, F8, RO_F8, Flags, Floats, kernel, types, void
 
-_LARGEST_LOSS = 1e290  # of an absurd score: sums stay finite
+_LARGEST_LOSS = 1e290  # of an absurd score: keeps sums finite
 
 
 def why_not_as_served(spec: Mapping[str, Any]) -> str | None:
-    """Why rows of the model of a resolved specification cannot be counted so; None if they can."""
+    """Why rows of a model of this resolved specification cannot be counted so; None if they can."""
     if spec["task"] == "multiclass":
-        return "of a multiclass prediction one score does not tell what it was worth"
+        return "a multiclass prediction has more than one score"
     if spec["algorithm"] == "dc":
         return "the loss of dc is no function of the score alone"
     return None
 
 
 class AsServed:
-    """Puts scores as they were served into outcomes of one model.
+    """Puts served scores into the outcomes of one model.
 
-    Loss: that of the specification; of a portfolio the log-loss, or half the squared error; hinge
-    where an algorithm has no loss to choose.
+    Loss: that of the specification; for a portfolio the log-loss, or half the squared error; hinge
+    for algorithms without a choice of loss.
     """
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
@@ -42,10 +42,10 @@ class AsServed:
         self._numbers = _loss_of(spec).numbers
 
     def put(self, batch: Batch, outcome: Outcome) -> Outcome:
-        """The outcome of learning the batch, with what was served where that is known.
+        """The outcome of learning the batch, with served scores where known.
 
-        Rejected rows stay as they are. A specification that cannot is left with its own scores: it
-        is another one than that which served.
+        Rejected rows are unchanged. So are all rows if the specification does not support it: then
+        the specification changed after the scores were served.
         """
         if batch.served is None or self._why_not is not None:
             return outcome
@@ -59,7 +59,7 @@ class AsServed:
 
 @worked_out_once
 def as_served(spec: Mapping[str, Any]) -> AsServed:
-    """That of the models of a resolved specification."""
+    """The AsServed of models of a resolved specification."""
     return AsServed(spec)
 
 
@@ -82,7 +82,7 @@ def score_served(
     scores: Floats,
     losses: Floats,
 ) -> None:
-    """Put finite `served` scores of rows that were learned, and their losses, in place.
+    """Replace the scores and losses of learned rows by those of finite `served` scores.
 
     numbers (6,): see losses.Loss.numbers; labels of binary rows are positive or not
     """
@@ -96,4 +96,4 @@ def score_served(
             served[i], y, numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[5]
         )
         scores[i] = served[i]
-        losses[i] = loss if loss <= _LARGEST_LOSS else _LARGEST_LOSS  # NaN is not
+        losses[i] = loss if loss <= _LARGEST_LOSS else _LARGEST_LOSS  # False for NaN, too

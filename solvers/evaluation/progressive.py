@@ -1,10 +1,10 @@
-"""How well a learner does, on rows that it had not learned when it scored them.
+"""Progressive (test-then-train) metrics: each row is scored before it is learned.
 
-Each learned row counts once, whatever its weight; a rejected row does not. Three views of the same
-rows: since the start, the last 1,000 (exactly), and fading by 0.999 a row; and points of the way
-there. Two baselines that see only labels stand beside the model, and two detectors of drift watch
-the losses. This is part of the replicated state: as the learner, it gives the same bits for the
-same rows, however they are cut into batches.
+Each learned row counts once, whatever its weight; rejected rows do not count. There are three views
+of the same rows: since the start, the last 1,000 (exactly), and fading by 0.999 per row; and a
+timeline. Two baselines that use only labels are counted alongside the model, and two drift
+detectors watch the losses. All this is part of the replicated state: the same rows give the same
+bits, independent of batch boundaries.
 """
 
 import importlib
@@ -44,30 +44,31 @@ from dualstream.solvers.jit import (
 RECENT = 1000
 """Rows in the rolling view."""
 FADING = 0.999
-"""What a row counts for one row later, in the fading view."""
+"""Factor of a row's weight per later row, in the fading view."""
 
-MAX_WAITING, BATCHES_WAITING = 4096, 16
-"""So many rows, in so many batches, wait until somebody asks: they take 100 kB or less."""
+MAX_PENDING_ROWS, MAX_PENDING_BATCHES = 4096, 16
+"""Maximum pending rows, and pending batches: they take 100 kB or less."""
 
-Waiting = tuple[Floats, Floats, Floats, Flags, int]
-"""Of a batch labels, scores, losses, which rows were rejected, and where the first one stands."""
+PendingBatch = tuple[Floats, Floats, Floats, Flags, int]
+"""Labels, scores, losses and rejected flags of a batch, and the log position of its first row."""
 
 LARGEST_TERM = 1e290
-"""One absurd row must not make a sum infinite."""
+"""Terms are clipped to this, so one absurd row cannot make a sum infinite."""
 
-# What is summed, per row. Classes: errors are 0 or 1. Regression: absolute and squared errors.
+# Quantities that are summed per row. Classes: errors are 0 or 1. Regression: absolute and squared
+# errors.
 _CLASSES = ("loss", "error_rate", "log_loss", "most_frequent", "last_label")
 _REGRESSION = ("loss", "mae", "mse", "mean_mae", "mean_mse", "last_mae", "last_mse")
 
-# What is remembered of the labels. Regression uses the sum and the last one.
+# What is stored of the labels. Regression uses the sum and the last one.
 _N_NEGATIVE, _N_POSITIVE, _FIRST, _LAST, _SUM = range(5)
 
 
 class _Counted:
-    """What the rows came to so far.
+    """Sums over the counted rows.
 
-    rows    (1,) int64          how many they are
-    labels  (5,)                what is remembered of their labels
+    rows    (1,) int64          their number
+    labels  (5,)                what is stored of their labels
     sums    (2, columns + 1)    since the start, and fading; last the weight
     recent  (RECENT, columns)   row t at t mod RECENT
     """
@@ -78,45 +79,45 @@ class _Counted:
         self.rows = np.zeros(1, np.int64)
         self.labels = np.zeros(5)
         self.sums = np.zeros((2, columns + 1))
-        # 40 kB that most models never come to are not cleared: no row is read before it is there.
+        # Uninitialised: most models never use all 40 kB, and no row is read before it is written.
         self.recent = np.empty((RECENT, columns))
         self.timeline = Timeline(columns + 1)
         self.drift = DriftWatch()
 
     @property
     def bytes_held(self) -> int:
-        """What it takes of memory."""
+        """Memory in bytes."""
         arrays = (self.rows, self.labels, self.sums, self.recent)
         return sum(map(getsizeof, arrays)) + self.timeline.bytes_held + self.drift.bytes_held
 
 
-class _NothingCounted(_Counted, WorkedOut):
-    """That of every model of which no row was counted, changed by none of them."""
+class _NoRowsCounted(_Counted, WorkedOut):
+    """The sums of every model without counted rows, shared and read-only."""
 
     __slots__ = ()
 
 
-_nothing_counted = cache(_NothingCounted)
+_no_rows_counted = cache(_NoRowsCounted)
 
 
 class Progressive:
-    """Metrics of a `task`; `log_loss` where scores are log odds."""
+    """Metrics of a `task`; `log_loss` if scores are log odds."""
 
-    __slots__ = ("_counted", "_waiting", "_waiting_rows", "log_loss", "task")
+    __slots__ = ("_counted", "_pending", "_pending_rows", "log_loss", "task")
 
     def __init__(self, task: str, *, log_loss: bool = False) -> None:
         self.task = task
         self.log_loss = log_loss
-        self._counted: _Counted = _nothing_counted(len(self._names))
-        # Rows that nobody has asked about yet, in their order.
-        self._waiting: list[Waiting] = []
-        self._waiting_rows = 0
+        self._counted: _Counted = _no_rows_counted(len(self._names))
+        # Pending rows that are not counted yet, in order.
+        self._pending: list[PendingBatch] = []
+        self._pending_rows = 0
 
     @classmethod
     def of(cls, spec: Mapping[str, Any]) -> "Progressive":
         """Metrics for the learner of a resolved specification."""
         if spec["task"] == "multiclass":
-            # It is made of this one.
+            # Imported on demand, because that module imports this one.
             module: Any = importlib.import_module("dualstream.solvers.evaluation.class_progressive")
             metrics: Progressive = module.ClassProgressive.of(spec)
             return metrics
@@ -134,43 +135,44 @@ class Progressive:
 
     @property
     def drift(self) -> DriftWatch:
-        """The detectors, which have seen all rows."""
+        """The detectors, after all rows."""
         self._catch_up()
         return self._counted.drift
 
     def count(self, batch: Batch, outcome: Outcome, first_seq: int = 1) -> None:
-        """Count the rows of a batch that were learned, in order; the first is at `first_seq`."""
-        # Looked at when somebody asks, as nothing that learns depends on them: a model that comes
-        # into memory for one row, and leaves it, has read thousands that are never told of.
+        """Count the learned rows of a batch, in order; the first is at log position `first_seq`."""
+        # Counted on demand, because learning does not depend on it: a model that is loaded for one
+        # row and evicted again would otherwise count thousands of replayed rows that no client
+        # reads.
         labels = batch.labels
         if labels.base is not None:
-            labels = labels.copy()  # not to hold a body of many columns
-        waiting = self._waiting
-        waiting.append((labels, outcome.scores, outcome.losses, outcome.rejected, first_seq))
-        self._waiting_rows += len(labels)
-        if self._waiting_rows > MAX_WAITING or len(waiting) > BATCHES_WAITING:
+            labels = labels.copy()  # avoids keeping a whole request body alive
+        pending = self._pending
+        pending.append((labels, outcome.scores, outcome.losses, outcome.rejected, first_seq))
+        self._pending_rows += len(labels)
+        if self._pending_rows > MAX_PENDING_ROWS or len(pending) > MAX_PENDING_BATCHES:
             self._catch_up()
 
     def _catch_up(self) -> None:
-        """Count the rows that wait: those of batches that follow each other at once."""
-        if not self._waiting:
+        """Count the pending rows; consecutive batches are counted together."""
+        if not self._pending:
             return
-        waiting, self._waiting, self._waiting_rows = self._waiting, [], 0
-        for batches in _consecutive(waiting):
+        pending, self._pending, self._pending_rows = self._pending, [], 0
+        for batches in _consecutive(pending):
             columns = zip(*batches, strict=True)
             labels, scores, losses, rejected = map(_joined, islice(columns, 4))
             self.update(labels, scores, losses, ~rejected, batches[0][-1])
 
     def _to_count_in(self) -> _Counted:
-        """What was counted, of this model alone."""
-        if isinstance(self._counted, _NothingCounted):
+        """The sums, of this model alone."""
+        if isinstance(self._counted, _NoRowsCounted):
             self._counted = _Counted(len(self._names))
         return self._counted
 
     def update(
         self, labels: Floats, scores: Floats, losses: Floats, learned: Flags, first_seq: int = 1
     ) -> None:
-        """Count the rows that were learned, in order; all arrays are (n,), as in Outcome."""
+        """Count the learned rows, in order; all arrays are (n,), as in Outcome."""
         self._catch_up()
         counted = self._to_count_in()
         counted.drift.watch(losses, learned, first_seq, int(counted.rows[0]))
@@ -188,7 +190,7 @@ class Progressive:
             timeline.make_room(len(labels) - row)
 
     def _add(self, terms: Floats, learned: Flags) -> None:
-        """Count the rows that were learned, of which what is summed stands in `terms` (n, m)."""
+        """Add the learned rows, whose quantities are in `terms` (n, m)."""
         counted = self._to_count_in()
         row, timeline = 0, counted.timeline
         while True:
@@ -201,9 +203,9 @@ class Progressive:
             timeline.make_room(len(terms) - row)
 
     def summary(self) -> dict[str, Any]:
-        """The means of all three views; None where there is no row, or no such number.
+        """The means of all three views; None without rows, or without such a quantity.
 
-        `drift` counts what each detector saw: losses that rose, and losses that fell.
+        `drift` has the number of events of each detector: losses that rose, and losses that fell.
         """
         self._catch_up()
         total, faded = self._counted.sums
@@ -221,21 +223,21 @@ class Progressive:
     def timeline(self) -> list[dict[str, Any]]:
         """Points of the stream so far, oldest first: `rows`, and the means of two stretches.
 
-        `since_start` is of all rows up to that one, `rolling` of those since the point before. The
-        last point is where the stream stands.
+        `since_start` is of all rows up to that one, `rolling` of those since the previous point.
+        The last point is the current one.
         """
         self._catch_up()
         sums = self._counted.sums[0]
         points = [*self._counted.timeline.sums, sums]
-        told, before = [], np.zeros(len(sums))
+        stretches, before = [], np.zeros(len(sums))
         for sums in points:
             if sums[-1] > before[-1]:
                 between = {"rows": int(sums[-1] - before[-1])} | self._view(sums - before)
-                told.append(
+                stretches.append(
                     {"rows": int(sums[-1]), "since_start": self._view(sums), "rolling": between}
                 )
             before = sums
-        return told
+        return stretches
 
     def _view(self, sums: Floats) -> dict[str, Any]:
         """Means by name; the last of `sums` is the weight of all rows."""
@@ -265,7 +267,7 @@ class Progressive:
         }
 
     def state(self) -> State:
-        """All of it, as copies."""
+        """The state, as copies."""
         self._catch_up()
         counted = self._counted
         return {
@@ -278,7 +280,7 @@ class Progressive:
         }
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Be in this state, to the bit. Raises CorruptState, and then nothing has changed."""
+        """Restore this state, to the bit. Raises CorruptState, and then nothing has changed."""
         check_arrays(state, {"metrics_rows": (1,)})
         rows = int(state["metrics_rows"][0])
         held, counted = min(max(rows, 0), RECENT), _Counted(len(self._names))
@@ -296,19 +298,19 @@ class Progressive:
         counted.labels[:] = state["metrics_labels"]
         counted.sums[:] = state["metrics_sums"]
         counted.recent[:held] = state["metrics_recent"]
-        self._waiting, self._waiting_rows = [], 0
+        self._pending, self._pending_rows = [], 0
         self._counted = counted
 
 
-def _consecutive(waiting: Sequence[Waiting]) -> Iterator[Sequence[Waiting]]:
-    """The batches in runs in which each begins where the one before it ends."""
-    first, end = 0, waiting[0][-1]
-    for number, (labels, *_, first_seq) in enumerate(waiting):
+def _consecutive(pending: Sequence[PendingBatch]) -> Iterator[Sequence[PendingBatch]]:
+    """Group the batches into runs without gaps in log positions."""
+    first, end = 0, pending[0][-1]
+    for number, (labels, *_, first_seq) in enumerate(pending):
         if first_seq != end:
-            yield waiting[first:number]
+            yield pending[first:number]
             first = number
         end = first_seq + len(labels)
-    yield waiting[first:]
+    yield pending[first:]
 
 
 def _joined(columns: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
@@ -316,7 +318,7 @@ def _joined(columns: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
 
 
 def scores_are_log_odds(spec: Mapping[str, Any]) -> bool:
-    """Whether the learner of a resolved specification gives probabilities by its scores."""
+    """Whether the scores of a learner of this resolved specification give probabilities."""
     is_portfolio = spec["algorithm"] == "portfolio"
     return spec["task"] != "regression" and (is_portfolio or spec.get("loss") == "logistic")
 
@@ -334,12 +336,12 @@ def errors_of(guess: float, y: float) -> tuple[float, float]:
 
 @kernel(void(i8, I8, F8_2D, F8_2D, F8_2D, I8), inline=True)
 def add_row(at: int, rows: Ints, sums: Floats, recent: Floats, points: Floats, place: Ints) -> None:
-    """Add row `at` of `recent`, the next one, to the sums; make the point that is due after it.
+    """Add row `at` of `recent`, the next one, to the sums; then add a point to the timeline if due.
 
     points, place   those of a Timeline that has room for one more point
     """
     m = recent.shape[1]
-    # Unsigned, so that no index is looked at for counting from the end.
+    # Unsigned, so that numba skips the check for negative indices.
     for j in range(np.uint64(m)):
         sums[0, j] += recent[at, j]
         sums[1, j] = FADING * sums[1, j] + recent[at, j]
@@ -380,13 +382,13 @@ def count_rows(
     points: Floats,
     place: Ints,
 ) -> int:
-    """Add the learned rows from `row` on to every view, in order; return the first still to come.
+    """Add the learned rows from `row` on to every view, in order; return the first uncounted row.
 
     rows    (1,)          rows counted so far
-    seen    (5,)          what is remembered of the labels
+    seen    (5,)          what is stored of the labels
     sums    (2, m + 1)    since the start, and fading; last the weight
     recent  (RECENT, m)   row t at t mod RECENT
-    points, place         those of a Timeline; rows are left once it has no room
+    points, place         those of a Timeline; counting stops when it has no room
     """
     at = rows[0] % recent.shape[0]
     for i in range(row, labels.shape[0]):
@@ -433,7 +435,7 @@ def add_rows(
     points: Floats,
     place: Ints,
 ) -> int:
-    """As `count_rows`, of rows of which what is summed stands in `terms` (n, m) already."""
+    """Like `count_rows`, for rows whose quantities are already in `terms` (n, m)."""
     for i in range(row, terms.shape[0]):
         if not learned[i]:
             continue
@@ -448,7 +450,7 @@ def add_rows(
 
 @kernel(void(F8_2D, i8, F8))
 def sum_rows(recent: Floats, held: int, out: Floats) -> None:
-    """out (m + 1,): the sum of the first `held` rows, in order, and how many they are."""
+    """out (m + 1,): the sum of the first `held` rows, in order, and their number."""
     m = recent.shape[1]
     for t in range(held):
         for j in range(m):

@@ -1,8 +1,8 @@
-"""How the progressive metrics came to be what they are: sums at evenly spaced rows.
+"""Timeline of progressive metrics: cumulative sums at evenly spaced rows.
 
-At most POINTS of them, whatever the length of the stream: once all places are taken every second
-point goes, and from then on they are made half as often. Point k is of row k times the spacing, so
-the metrics between any two points are the difference of their sums.
+At most POINTS of them, whatever the length of the stream: when full, every second point is dropped
+and the spacing doubles. Point k is at row k times the spacing, so the metrics between any two
+points are the difference of their sums.
 """
 
 from collections.abc import Mapping
@@ -16,22 +16,22 @@ from dualstream.solvers.core.learner import State, check_arrays
 from dualstream.solvers.jit import Floats
 
 POINTS = 256
-_FEWEST = 16
-"""Room is made for so many points; when that is full it is doubled until the next rows fit."""
+_MIN_CAPACITY = 16
+"""Initial capacity in points; it doubles when full."""
 HELD, SPACING = range(2)
 
 
 class Timeline:
     """Points of `columns` sums each.
 
-    points  (room, columns)  the sums at rows spacing, 2 spacing ..., of which so many are `held`
+    points  (room, columns)  the sums at rows spacing, 2 spacing ...; the first `held` are used
     place   (2,) int64       HELD, and SPACING: learned rows from one point to the next
 
-    Kernels that count rows make the points (progressive.add_row) and stop where there is no room.
+    Kernels that count rows add the points (progressive.add_row) and stop when there is no room.
     """
 
     def __init__(self, columns: int) -> None:
-        self.points = np.zeros((_FEWEST, columns))
+        self.points = np.zeros((_MIN_CAPACITY, columns))
         self.place = np.array([0, 1], np.int64)
 
     @property
@@ -45,7 +45,7 @@ class Timeline:
         return getsizeof(self.points) + getsizeof(self.place)
 
     def make_room(self, rows: int) -> None:
-        """Room for the points that so many rows more make, one at least where there is none."""
+        """Make room for the points of this many more rows, at least one if it is full."""
         held, spacing = self.place.tolist()
         room, columns = self.points.shape
         needed = min(POINTS, held + max(1, rows // spacing))
@@ -58,14 +58,14 @@ class Timeline:
         self.points = points
 
     def state(self) -> State:
-        """All of it, as copies."""
+        """The state, as copies."""
         return {"timeline_sums": self.sums.copy()}
 
     @classmethod
     def of(cls, state: Mapping[str, npt.NDArray[Any]], rows: int, columns: int) -> "Timeline":
-        """In the state of `rows` learned rows. Raises CorruptState.
+        """A Timeline with the state of `rows` learned rows. Raises CorruptState.
 
-        States of versions that made no points have sums of no rows in their place.
+        States of versions without a timeline have sums over no rows instead.
         """
         timeline, spacing = cls(columns), 1
         while rows // spacing >= POINTS:

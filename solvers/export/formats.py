@@ -1,4 +1,4 @@
-"""Every format by its name."""
+"""Registry of export formats."""
 
 import importlib
 from collections.abc import Callable
@@ -9,28 +9,28 @@ from dualstream.solvers import NotExpressible, numbers_in
 from dualstream.solvers.export.source import Source
 
 MAX_NUMBERS = 1 << 24
-"""Of a model that is exported: 128 MiB, and twice as much as text."""
+"""Maximum numbers of an exported model: 128 MiB, and twice as much as text."""
 
 
 class MissingExtra(Exception):
-    """A package that this server was installed without is needed; the message names the extra."""
+    """A required package is not installed; the message names the extra."""
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How a format is called outside, and who writes it."""
+    """Public name of a format, and its writer."""
 
     media_type: str
     suffix: str
     module: str
     needs: str | None = None
-    """A package, which the extra of this name brings."""
+    """Package that the format requires; the extra has the same name."""
 
     def write(self, source: Source) -> bytes:
         """Raises NotExpressible, MissingExtra."""
         numbers = numbers_in(source.form)
         if numbers > MAX_NUMBERS:
-            raise NotExpressible(f"it has {numbers:,} numbers, and a file {MAX_NUMBERS:,} at most")
+            raise NotExpressible(f"it has {numbers:,} numbers; the maximum is {MAX_NUMBERS:,}")
         if self.needs is not None:
             try:
                 importlib.import_module(self.needs)

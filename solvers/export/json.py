@@ -1,6 +1,6 @@
-"""`json`: all that a model serves, for programs of one's own. docs/guides/export.md has its fields.
+"""`json` export: the complete form. Fields: docs/guides/export.md.
 
-Features are counted from 1. Numbers are written so that reading them gives the same float64.
+Features are counted from 1. Numbers are written such that reading them gives the same float64.
 """
 
 from typing import Any
@@ -24,7 +24,7 @@ from dualstream.solvers.export.source import Source
 
 
 def write(source: Source) -> bytes:
-    """Every form can be said so."""
+    """Can express every form."""
     seen: set[int] = set()
     form = _form(source.form, seen)
     return msgspec.json.encode(
@@ -46,7 +46,7 @@ def write(source: Source) -> bytes:
 
 
 def _form(form: Form, seen: set[int]) -> dict[str, Any]:
-    """`seen` gets the places of all features that stand in it."""
+    """`seen` receives the indices of all features in the form."""
     stages = []
     is_mapped = False
     for stage in form.stages:
@@ -59,7 +59,7 @@ def _form(form: Form, seen: set[int]) -> dict[str, Any]:
 def _stage(stage: StageForm, seen: set[int]) -> dict[str, Any]:
     if isinstance(stage, BalancedForm):
         seen.update(stage.columns.tolist())
-        told = {
+        fields = {
             "kind": "balanced",
             "power": stage.power,
             "moments": stage.moments,
@@ -68,12 +68,12 @@ def _stage(stage: StageForm, seen: set[int]) -> dict[str, Any]:
             "counts": stage.counts.tolist(),
         }
         if stage.moments:
-            told |= {
+            fields |= {
                 "means": stage.means.tolist(),
                 "deviations": stage.deviations.tolist(),
                 "dense": stage.dense.tolist(),
             }
-        return told
+        return fields
     if isinstance(stage, FourierForm):
         return {"kind": "fourier", "nu": stage.nu.tolist(), "beta": stage.beta.tolist()}
     if isinstance(stage, NystroemForm):

@@ -1,4 +1,4 @@
-"""Forms that are one weight a feature, for programs that know nothing else."""
+"""Reduces a form to one weight per feature, for formats that support only that."""
 
 import numpy as np
 
@@ -8,8 +8,8 @@ from dualstream.solvers import BalancedForm, Form, Linear, NormForm, NotExpressi
 def one_weight_a_feature(form: Form) -> list[Linear]:
     """The same scores without stages: x . w + intercept. Raises NotExpressible.
 
-    Scaling by counts alone multiplies a feature by a number that no row changes, as a row counts
-    itself once wherever the feature is not 0.
+    Scaling by counts alone multiplies a feature by a constant, because a row counts itself once in
+    each of its nonzero features.
     """
     factors = np.ones(0)
     for stage in form.stages:
@@ -24,7 +24,7 @@ def one_weight_a_feature(form: Form) -> list[Linear]:
 def _times(score: ScoreForm, factors: np.ndarray) -> Linear:
     if not isinstance(score, Linear):
         raise NotExpressible(
-            "a portfolio is a mixture of what its members say, and no sum of weights: name one of"
+            "a portfolio is a mixture of its members, not a sum of weights: choose one of"
             " them as `member`"
         )
     if not len(factors):

@@ -1,4 +1,4 @@
-"""A graph of ONNX as it is written down: nodes by what they compute, each once."""
+"""Graph: builds an ONNX graph; equal nodes are created once."""
 
 import hashlib
 from typing import Any
@@ -7,11 +7,11 @@ import numpy as np
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 OPSET, IR_VERSION = 18, 8
-"""Of 2022, which ONNX Runtime reads since 1.14."""
+"""Released in 2022; ONNX Runtime supports them since 1.14."""
 
 
 class Graph:
-    """Names stand for tensors of float64, unless said otherwise. The same node is made once."""
+    """Tensor names refer to float64 tensors by default. Equal nodes are created once."""
 
     def __init__(self) -> None:
         self.nodes: list[NodeProto] = []
@@ -19,17 +19,17 @@ class Graph:
         self._known: dict[Any, str] = {}
 
     def constant(self, value: Any, kind: Any = np.float64) -> str:
-        """The name of a tensor that is always this one."""
+        """Name of a constant tensor."""
         array = np.asarray(value, kind)
         key = (array.dtype.str, array.shape, hashlib.sha256(array.tobytes()).digest())
         if key not in self._known:
             self._known[key] = f"c{len(self.constants)}"
-            # from_array writes the bytes as little-endian ones.
+            # from_array stores the bytes as little-endian.
             self.constants.append(numpy_helper.from_array(array, self._known[key]))
         return self._known[key]
 
     def node(self, operator: str, *inputs: Any, **attributes: Any) -> str:
-        """The name of what an operator makes of tensors; a number or an array is a constant."""
+        """Name of the result of an operator; number and array arguments become constants."""
         names = [one if isinstance(one, str) else self.constant(one) for one in inputs]
         key = (operator, *names, *sorted(attributes.items()))
         if key not in self._known:
@@ -39,7 +39,7 @@ class Graph:
         return self._known[key]
 
     def named(self, name: str, value: str) -> None:
-        """Call a tensor by this name, too."""
+        """Give a tensor this additional name."""
         self.nodes.append(helper.make_node("StoreIdentity", [value], [name]))
 
     def squares(self, rows: str) -> str:

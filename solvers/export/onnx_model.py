@@ -1,8 +1,8 @@
-"""`onnx`: a graph from rows to scores and probabilities, in float64.
+"""`onnx` export: a graph from rows to scores and probabilities, in float64.
 
-Input `x` (n, columns): a column for each feature, all of them in their order; of a model by hashed
-names those that its scores depend on, which the metadata `indices` and `names` tell. Output
-`scores`, (n,) or (n, classes), and where there are any `probabilities` of the same shape.
+Input `x` (n, columns): one column per feature, in order. For a model with hashed features: only
+those that its scores depend on, listed in the metadata `indices` and `names`. Output `scores`, (n,)
+or (n, classes), and `probabilities` of the same shape if the model has any.
 """
 
 from contextlib import suppress
@@ -16,7 +16,7 @@ from dualstream.solvers.export.onnx_stages import scores_of
 from dualstream.solvers.export.source import Source
 
 MAX_WEIGHTS = 1 << 24
-"""Columns times sums of weights, each of which has one for every column."""
+"""Maximum of columns times sums of weights, each of which has one weight per column."""
 
 
 def write(source: Source) -> bytes:
@@ -58,7 +58,7 @@ def _columns(source: Source) -> np.ndarray:
     if source.is_hashed:
         with suppress(NotExpressible):
             found = columns_of(source.form)
-            # A graph has one input at least.
+            # A graph has at least one input.
             columns = found if len(found) else np.zeros(1, np.int64)
     width = len(columns) or dim
     weights = width * _sums_in(source.form)
@@ -80,7 +80,7 @@ def _sums_in(form: Form) -> int:
 def _probabilities(graph: Graph, scores: str, is_single: bool) -> str:
     if is_single:
         return graph.node("Sigmoid", scores)
-    # sigmoid(s) / sum of them, in logarithms, as all may be 0 by rounding.
+    # sigmoid(s) / sum of them, in logarithms, because rounding may make all of them 0.
     size = graph.node("Exp", graph.node("Neg", graph.node("Abs", scores)))
     logs = graph.node(
         "Sub", graph.node("Min", scores, 0.0), graph.node("Log", graph.node("Add", size, 1.0))

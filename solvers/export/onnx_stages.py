@@ -1,4 +1,4 @@
-"""Stages and scores of a form as nodes of a graph; the same formulas, in the same order."""
+"""ONNX nodes of stages and scores: the same formulas, in the same order."""
 
 from collections.abc import Callable
 
@@ -23,7 +23,7 @@ _TINY, _ROUNDING = 1e-290, 1e-30
 
 
 def scores_of(graph: Graph, form: Form, rows: str, columns: np.ndarray) -> list[str]:
-    """Each score (n, 1) of `rows` (n, columns); columns: which features these are, rising."""
+    """Each score (n, 1) of `rows` (n, columns); columns: increasing indices of these features."""
     for stage in form.stages:
         rows, columns = _behind(graph, stage, rows, columns)
     return [_score(graph, score, rows, columns) for score in form.scores]
@@ -44,7 +44,7 @@ def _behind(
 
 
 def _spread(values: np.ndarray, stage: BalancedForm, columns: np.ndarray) -> np.ndarray:
-    """Values of the columns that the stage knows, for these ones; 0 for those it does not know."""
+    """Values of a stage's columns at these columns; 0 for columns that the stage has not seen."""
     out = np.zeros(len(columns))
     if len(stage.columns):
         at = np.minimum(np.searchsorted(stage.columns, columns), len(stage.columns) - 1)
@@ -54,7 +54,7 @@ def _spread(values: np.ndarray, stage: BalancedForm, columns: np.ndarray) -> np.
 
 
 def _balanced(graph: Graph, stage: BalancedForm, rows: str, columns: np.ndarray) -> str:
-    """features/scaling.py; a row counts itself, in the columns where it is not 0."""
+    """features/scaling.py; a row counts itself, in its nonzero columns."""
     node = graph.node
     count = _spread(stage.counts, stage, columns)
     c, t = count + 1.0, stage.rows + 1.0
@@ -85,19 +85,19 @@ def _balanced(graph: Graph, stage: BalancedForm, rows: str, columns: np.ndarray)
         above = node("Sub", rows, node("Mul", mu, share))
         dense = _divided(node, above, variance, is_constant)
         h = node("Where", graph.constant(is_dense, np.bool_), dense, h)
-    return node("Where", is_zero, _of_nothing(count, mean, m, was_dense, t), h)
+    return node("Where", is_zero, _scaled_zero(count, mean, m, was_dense, t), h)
 
 
 def _divided(node: Callable[..., str], above: str, square: str, is_none: str) -> str:
-    """above / sqrt(square), 0 where there is no such number."""
+    """above / sqrt(square), 0 if that is not finite."""
     root = node("Sqrt", node("Where", is_none, 1.0, square))
     return node("Where", is_none, 0.0, node("Div", above, root))
 
 
-def _of_nothing(
+def _scaled_zero(
     count: np.ndarray, mean: np.ndarray, m: np.ndarray, was_dense: np.ndarray, t: float
 ) -> np.ndarray:
-    """What a 0 becomes: 0, but in dense columns, that say how far below their mean it is."""
+    """The value of a 0: 0, except in dense columns, where it is its distance below their mean."""
     share = count / t
     of_mean = share * mean * mean
     variance = m / t + (1.0 - share) * of_mean
@@ -128,7 +128,9 @@ def _nystroem(graph: Graph, stage: NystroemForm, rows: str) -> str:
 
 
 def _inverse(factor: np.ndarray) -> np.ndarray:
-    """Of a lower triangular matrix; by sums in one order, as BLAS has one for each machine."""
+    """Inverse of a lower triangular matrix, summed in a fixed order; BLAS has one for each
+    machine.
+    """
     inverse = np.zeros(factor.shape)
     for i in range(len(factor)):
         inverse[i, i] = 1.0 / factor[i, i]
@@ -144,7 +146,7 @@ def _score(graph: Graph, score: ScoreForm, rows: str, columns: np.ndarray) -> st
         known = score.places <= (columns[-1] if len(columns) else -1)
         weights[np.searchsorted(columns, score.places[known]), 0] = score.weights[known]
         return node("Add", node("MatMul", rows, weights), score.intercept)
-    told = []
+    terms = []
     for part in score.parts:
         if part.form is not None:
             (m,) = scores_of(graph, part.form, rows, columns)
@@ -154,12 +156,12 @@ def _score(graph: Graph, score: ScoreForm, rows: str, columns: np.ndarray) -> st
             m = _clipped(graph, m, -score.largest_score, score.largest_score)
             odds = node("Add", node("Mul", m, part.a), part.b)
             odds = _clipped(graph, odds, -score.largest_log_odds, score.largest_log_odds)
-            told.append(node("Mul", node("Sigmoid", odds), part.share))
+            terms.append(node("Mul", node("Sigmoid", odds), part.share))
         else:
             own = _clipped(graph, node("Add", m, part.b), score.low, score.high)
-            told.append(node("Mul", node("Sub", own, score.mean), part.share))
-    total = told[0]
-    for one in told[1:]:
+            terms.append(node("Mul", node("Sub", own, score.mean), part.share))
+    total = terms[0]
+    for one in terms[1:]:
         total = node("Add", total, one)
     if isinstance(score, NumberMixture):
         return node("Add", total, score.mean)

@@ -1,4 +1,4 @@
-"""`sklearn-coef`: the coefficients of a linear model of scikit-learn, as JSON.
+"""`sklearn-coef` export: the coefficients of a linear scikit-learn model, as JSON.
 
 `coef_` is a sparse matrix in the CSR layout of scipy, (scores, dim), its columns from 0.
 """
@@ -15,7 +15,7 @@ def write(source: Source) -> bytes:
     rows = one_weight_a_feature(source.form)
     ends = np.cumsum([0, *(len(row.places) for row in rows)])
     places = np.concatenate([row.places for row in rows])
-    told = {
+    document = {
         "format": "dualstream-sklearn-coef",
         "format_version": 1,
         "model": source.model,
@@ -35,11 +35,11 @@ def write(source: Source) -> bytes:
         "features": source.spec["features"],
         "names": source.names(np.unique(places)),
     }
-    return msgspec.json.encode(told)
+    return msgspec.json.encode(document)
 
 
 def _loss(source: Source) -> str:
-    """The one of SGDClassifier by which it has the model's probabilities, or none."""
+    """The loss of SGDClassifier that gives the model's probabilities, or none."""
     if not source.classes:
         return "squared_error"
     return "log_loss" if source.has_probabilities else "hinge"

@@ -1,4 +1,4 @@
-"""What is exported: what a model or a member serves, and how its rows and answers are read."""
+"""Source: the content of an export, a form with its labels and feature names."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from dualstream.solvers.core.served_form import served_form
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Numbers of the state, copied: it can be written while the model goes on."""
+    """Copied numbers of the state: writing can proceed while the model learns."""
 
     model: str
     member: str | None
@@ -21,10 +21,10 @@ class Source:
     spec: Mapping[str, Any]
     form: Form
     classes: tuple[Any, ...]
-    """In the order of the scores; of a binary model negative and positive; () for numbers."""
+    """In the order of the scores; for a binary model negative and positive; () for regression."""
     has_probabilities: bool
     name_of: Callable[[int], str | None]
-    """The name of the hashed feature at a place from 0, where it is known."""
+    """Name of the hashed feature at an index from 0, if known."""
 
     @property
     def is_hashed(self) -> bool:
@@ -39,7 +39,7 @@ class Source:
 def whole_source(
     model: str, seq: int, etag: str, learner: Any, name_of: Callable[[int], str | None]
 ) -> Source:
-    """Of all that a model serves. Raises NotExpressible."""
+    """Source of the whole model. Raises NotExpressible."""
     return Source(
         model=model,
         member=None,
@@ -61,7 +61,7 @@ def member_source(
     member: str,
     name_of: Callable[[int], str | None],
 ) -> Source:
-    """Of one member's own score, not yet calibrated. Raises UnknownMember, NotExpressible."""
+    """Source of one member's own score, not calibrated. Raises UnknownMember, NotExpressible."""
     return Source(
         model=model,
         member=member,

@@ -1,16 +1,16 @@
-"""`vw`: a model file of Vowpal Wabbit, for `vw -t -i FILE`.
+"""`vw` export: a model file of Vowpal Wabbit, for `vw -t -i FILE`.
 
-The layout is what version 9 writes with `--predict_only_model`, and reads, as later ones do. All
-numbers are little-endian:
+The layout is the one that version 9 writes with `--predict_only_model`; later versions read it too.
+All numbers are little-endian:
 
     version text | id text | 'm' | min and max label float32 | bits uint32 | three unused uint32 |
-    options text | 4 | checksum uint32 | 0 uint8 | (index uint32, weight float32), rising
+    options text | 4 | checksum uint32 | 0 uint8 | (index uint32, weight float32), increasing
 
-where a text is its length in bytes, uint32, and then itself with a 0 behind it. The checksum is the
+where a text is its length in bytes, uint32, and then the zero-terminated text. The checksum is the
 MurmurHash3 of each field between the version and itself, seeded by that of the field before.
-Features stand where Vowpal Wabbit's parser puts them: an index at itself, and a name, by `--hash
-all`, at the same MurmurHash3 as here. Its constant, the intercept, stands at CONSTANT modulo
-2^bits; so bits are chosen for indices to lie below that.
+Features have the indices of Vowpal Wabbit's parser: an index is itself, and a name has, with
+`--hash all`, the same MurmurHash3 as here. VW's constant, the intercept, is at CONSTANT modulo
+2^bits, so bits are chosen such that all indices are below it.
 """
 
 import struct
@@ -25,14 +25,14 @@ CONSTANT = 11650396
 _VERSION = "9.0.0"
 _MAX_BITS = 30
 _NO_LIMIT = float(np.finfo(np.float32).max)
-"""Predictions are clipped to the labels that were seen."""
+"""Predictions are clipped to the range of labels in the file."""
 
 
 def write(source: Source) -> bytes:
     """Raises NotExpressible."""
     rows = one_weight_a_feature(source.form)
     if source.spec["task"] == "multiclass":
-        raise NotExpressible("a file of Vowpal Wabbit has one score, and this model one a class")
+        raise NotExpressible("a Vowpal Wabbit file has one score; this model has one per class")
     (row,) = rows
     indices, weights = row.places.astype(np.int64), row.weights
     if source.is_hashed:
@@ -46,19 +46,19 @@ def write(source: Source) -> bytes:
         constant = CONSTANT % (1 << bits)
         if constant in indices:
             raise NotExpressible(
-                f"the feature at index {constant + (1 if source.is_hashed else 0)} has a weight,"
-                " where Vowpal Wabbit has its constant: use other `bits`"
+                f"the feature at index {constant + (1 if source.is_hashed else 0)} is used,"
+                " where Vowpal Wabbit has its constant: choose other `bits`"
             )
         indices, weights = np.append(indices, constant), np.append(weights, row.intercept)
     with np.errstate(over="ignore"):
         singles = weights.astype("<f4")
     if not np.all(np.isfinite(singles)):
-        raise NotExpressible("a weight is too large for a float32, which Vowpal Wabbit has")
+        raise NotExpressible("a weight is too large for the float32 of Vowpal Wabbit")
     return _header(bits, options) + _table(indices, singles)
 
 
 def _bits_for(dim: int) -> int:
-    """The least bits by which an index, from 1 to dim, lies below the constant."""
+    """The smallest bits for which all indices, from 1 to dim, are below the constant."""
     for bits in range(1, _MAX_BITS + 1):
         if dim < CONSTANT % (1 << bits):
             return bits
@@ -94,7 +94,7 @@ def _table(indices: np.ndarray, weights: np.ndarray) -> bytes:
 
 
 def _murmur3(data: bytes, seed: int) -> int:
-    """MurmurHash3 x86 32 (Appleby); solvers/core/hashing.py has it for many texts and seed 0."""
+    """MurmurHash3 x86 32 (Appleby); core/hashing.py has it for many texts and seed 0."""
     h, mask = seed, 0xFFFFFFFF
     for begin in range(0, len(data), 4):
         piece = data[begin : begin + 4]

@@ -1,13 +1,13 @@
-"""What happens to a row on its way into a learner, in this order.
+"""Feature stages: transformations of a row before its learner, in this order.
 
-    hash        named features become indices, at the door (core/hashing.py): width 2^bits
+    hash        named features become indices, on parsing (core/hashing.py): width 2^bits
     scaling     each column by its own running moments (scaling.py)
     map         random Fourier features or Nystroem landmarks (fourier.py, nystroem.py)
     norm        each row by its own norm, or by a running mean of norms (norm.py)
-    intercept   a last coordinate of 1 (intercept.py), which kernels add themselves
+    intercept   a last coordinate of 1 (core/intercept.py), which kernels add themselves
 
-Stages see no labels. staged.py puts them in front of any learner; a model without scaling, map and
-norm has no stage, and its learner is made as it is.
+Stages ignore labels. pipeline.py puts them in front of any learner. A model without scaling, map
+and norm has no stage, and its learner is created directly.
 """
 
 from dualstream.solvers.core.intercept import Features, width_of

@@ -1,4 +1,4 @@
-"""From a resolved specification with stages to its learner."""
+"""Builds the learner of a resolved specification with feature stages."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -22,7 +22,7 @@ _NO_STAGES: Spec = {"map": None, "scaling": "none", "norm": "none"}
 
 
 def make_staged(spec: Spec, make_core: Callable[[Spec], Learner]) -> Learner:
-    """The stages that `spec` names in front of the learner that it names."""
+    """The learner of `spec` behind its stages."""
     width, mapping, core = width_of(spec["features"]), spec["map"], _core_of(spec)
     front: dict[str, Stage] = {}
     if spec["scaling"] != "none":

@@ -4,8 +4,8 @@ phi(x) = sqrt(2 / D) cos(nu'x + beta), with the columns of nu drawn from N(0, 2 
 from U[0, 2 pi): Rahimi and Recht, "Random features for large-scale kernel machines" (2007), and
 section 3.2.3.2 of the thesis with the corrections of docs/internals/misprints.md. Then
 E[phi(x)'phi(z)] is the kernel. The draws come from the raw bits of PCG64 (O'Neill 2014) and an own
-Box-Muller transform, so that no version of a library can change them; they are part of the state
-all the same.
+Box-Muller transform, so they do not depend on library versions. They are part of the state
+nevertheless.
 """
 
 import math
@@ -34,7 +34,8 @@ from dualstream.solvers.jit import (
 
 
 class Fourier:
-    """The stage `map: fourier`. 8 bytes for each of dim x components; O(components) an entry."""
+    """The stage `map: fourier`. Memory: 8 bytes for each of dim x components; O(components) per
+    entry."""
 
     def __init__(self, dim: int, components: int, gamma: float, seed: int) -> None:
         self.dim = dim
@@ -52,7 +53,7 @@ class Fourier:
         return with_dense_rows(batch, out)
 
     def undo(self) -> None:
-        """See Stage: there is nothing that rows change."""
+        """See Stage: rows change nothing."""
 
     def form(self) -> FourierForm:
         """See Stage."""
@@ -81,7 +82,7 @@ def draw_frequencies(dim: int, components: int, gamma: float, seed: int) -> tupl
 
 
 def with_dense_rows(batch: Batch, matrix: Floats) -> Batch:
-    """The labels and weights of a batch beside the rows of a matrix, whose zeros are dropped."""
+    """The labels and weights of a batch with the rows of a matrix, whose zeros are dropped."""
     n, dim = matrix.shape
     indptr = np.zeros(n + 1, np.int64)
     indices, values = np.empty(matrix.size, np.int32), np.empty(matrix.size)
@@ -105,7 +106,7 @@ def fourier_rows(
 ) -> None:
     """out (n, D) = sqrt(2 / D) cos(nu'x + beta) for each row x.
 
-    nu (dim, D), beta (D,). Cost O(D) an entry, and D cosines a row.
+    nu (dim, D), beta (D,). Cost O(D) per entry, and D cosines per row.
     """
     d = beta.shape[0]
     scale = math.sqrt(2.0 / d)

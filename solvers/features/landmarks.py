@@ -1,9 +1,9 @@
-"""A learner behind a Nystroem map, from its first row on: landmarks come from the stream.
+"""Learner behind a Nystroem map whose landmarks come from the stream.
 
-Until there are `components` different rows, or 10 times as many rows in all, rows are kept: they
-get the score 0. Then the map is made from the different ones among them, and all are learned in
-their order, at once, with the row that completes them: that row costs O(components^3). A kept row
-that the learner then rejects is not learned, although it counts as such.
+Rows are buffered, with score 0, until there are `components` different rows, or 10 times as many
+rows in all. Then the map is made from the different rows, and all buffered rows are learned in
+order together with the row that completes them: that row costs O(components^3). A buffered row that
+the learner then rejects is not learned, although it counts as such.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ KEPT_PER_LANDMARK = 10
 
 
 class Landmarks(Wrapped):
-    """`make_mapped` gives a learner behind the map; `blank` scores rows as long as there is none.
+    """`make_mapped` returns a learner behind the map; `blank` scores rows before the map exists.
 
     `blank` takes rows of the map's features, and learns nothing.
     """
@@ -51,7 +51,7 @@ class Landmarks(Wrapped):
 
     @property
     def samples(self) -> int:
-        """See Learner: the rows that were kept count as learned."""
+        """See Learner: buffered rows count as learned."""
         return self._scored + (self._mapped.samples if self._map.rank else 0)
 
     def learn_prefix(self, batch: Batch) -> Outcome:
@@ -72,7 +72,7 @@ class Landmarks(Wrapped):
         return Batch(*columns, self._map.components, batch.classes)
 
     def _keep(self, batch: Batch) -> int:
-        """Keep rows until they are complete; return how many were looked at."""
+        """Buffer rows until they are complete; return how many were processed."""
         taken = 0
         while taken < len(batch) and not self._is_complete():
             if batch.weights[taken] > 0.0:
@@ -117,7 +117,7 @@ class Landmarks(Wrapped):
 
     def _check_map(self) -> None:
         if not self._map.rank:
-            raise RefitError("it has no landmarks yet, and so no map")
+            raise RefitError("it has no landmarks yet")
 
     def form(self) -> Form:
         """See served_form."""
@@ -130,14 +130,14 @@ class Landmarks(Wrapped):
         self._mapped.forget()
 
     def state(self) -> State:
-        """See Learner: the kept rows as long as there is no map, the mapped learner after that."""
+        """See Learner: the buffered rows before the map exists, the mapped learner afterwards."""
         arrays: State = {"samples": np.array(self.samples)}
         if self._map.rank:
             return arrays | {f"mapped.{k}": array for k, array in self._mapped.state().items()}
         rows = self._kept_rows()
         labels, classes = rows.labels, rows.classes
         if classes:
-            # Numbered by their rows, and not by the batches that they came in.
+            # Numbered by the rows, not by the batches in which they arrived.
             labels, classes = class_places([classes[int(label)] for label in labels])
         kept = {
             "indptr": rows.indptr.copy(),
@@ -157,7 +157,7 @@ class Landmarks(Wrapped):
         if mapped:
             self._mapped.restore(mapped)
             if not self._map.rank:
-                raise CorruptState("there is a mapped learner and no map")
+                raise CorruptState("there is a mapped learner but no map")
             self._learner = self._mapped
         else:
             self._keep(self._batch_of(under("kept.", state)))
@@ -178,11 +178,13 @@ class Landmarks(Wrapped):
         except (KeyError, SolverError) as error:
             raise CorruptState(f"the kept rows are damaged: {error!r}") from error
         if len(rows) >= KEPT_PER_LANDMARK * self._map.components:
-            raise CorruptState(f"{len(rows)} rows are kept, and no map was made of them")
+            raise CorruptState(
+                f"{len(rows)} rows are buffered, enough for a map, but there is no map"
+            )
         return rows
 
 
 class LandmarksMulticlass(Landmarks, WrappedClasses):
-    """The same around a multiclass learner."""
+    """The same for a multiclass learner."""
 
     _learner: ClassLearner

@@ -1,8 +1,7 @@
-"""The norm of rows, without the intercept.
+"""Row norms, without the intercept.
 
-row      h / |h|; a row of zeros stays one
-running  h / sqrt((1/t) sum of |h|^2 over rows 1 to t), this row included; unchanged where that
-         is 0
+row      h / |h|; a row of zeros is unchanged
+running  h / sqrt((1/t) sum of |h|^2 over rows 1 to t), including this row; unchanged if that is 0
 """
 
 import math
@@ -30,12 +29,12 @@ from dualstream.solvers.jit import (
     void,
 )
 
-# The numbers of a stage.
+# Floats of a stage.
 _T, _SUM = range(2)
 
 
 class Norm:
-    """The stages `norm: row` and `norm: running`; two numbers."""
+    """The stages `norm: row` and `norm: running`; two floats."""
 
     def __init__(self, *, running: bool) -> None:
         self.running = running
@@ -94,7 +93,7 @@ def norm_rows(
     """Divide each row by its norm, or by the root of the mean square norm so far.
 
     f      (2,)  rows counted, and the sum of |h|^2 over them; a row of weight 0 does not count
-    out_*        the rows, as Batch has them, with as much room as the rows have entries
+    out_*        the rows, as in Batch, with room for as many entries as the rows have
     """
     at = 0
     for i in range(weights.shape[0]):
@@ -109,7 +108,7 @@ def norm_rows(
             if weights[i] > 0.0:
                 f[_T], f[_SUM] = t, total
         elif square < 1e-280 and largest > 0.0:
-            # Squares that are no full numbers any more.
+            # The squares are subnormal.
             square = 0.0
             for p in range(begin, end):
                 square += (values[p] / largest) * (values[p] / largest)

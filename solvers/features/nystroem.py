@@ -1,10 +1,10 @@
 """Nystroem features of the kernel exp(-gamma |x - z|^2), from landmarks of the stream.
 
-With landmarks S and a pivoted Cholesky factor of K_SS = L L' (in the order of the pivots),
-phi(x) = L^(-1) k_S(x) has phi(x)'phi(z) = k_S(x)' K_SS^(-1) k_S(z): the kernel of Williams and
-Seeger, "Using the Nystroem method to speed up kernel machines" (2001), and of (3.20) of the
-thesis up to a rotation. Pivots below 1e-12 of the first are cut, with their landmarks; so the rank,
-and the number of features in use, may be below the number of landmarks.
+With landmarks S and a pivoted Cholesky factor of K_SS = L L' (in the order of the pivots), phi(x) =
+L^(-1) k_S(x) has phi(x)'phi(z) = k_S(x)' K_SS^(-1) k_S(z): the kernel of Williams and Seeger,
+"Using the Nystroem method to speed up kernel machines" (2001), and of (3.20) of the thesis up to a
+rotation. Pivots below 1e-12 of the first are dropped with their landmarks, so the rank, the number
+of features in use, may be below the number of landmarks.
 """
 
 import math
@@ -42,7 +42,7 @@ RANK_CUT = 1e-12
 class Nystroem:
     """The stage `map: nystroem`: rows of `components` features, the first `rank` of them in use.
 
-    It can transform nothing before it has its landmarks. 8 rank^2 / 2 operations a row.
+    It cannot transform rows before it has landmarks. 8 rank^2 / 2 operations per row.
     """
 
     def __init__(self, dim: int, components: int, gamma: float) -> None:
@@ -54,11 +54,11 @@ class Nystroem:
 
     @property
     def rank(self) -> int:
-        """Features in use; 0 as long as there are no landmarks."""
+        """Features in use; 0 before there are landmarks."""
         return len(self._factor)
 
     def set_landmarks(self, rows: Batch) -> None:
-        """Make the map of these rows, at most `components` of them."""
+        """Use these rows, at most `components`, as landmarks."""
         self._take_landmarks(rows)
         gram = np.empty((len(rows), len(rows)))
         self._kernel_rows(rows, gram)
@@ -68,7 +68,7 @@ class Nystroem:
         self._factor = np.ascontiguousarray(factor[:rank, :rank])
 
     def _take_landmarks(self, rows: Batch) -> None:
-        """Keep them by column, as rows are compared with all of them at once."""
+        """Store landmarks by column, because rows are compared with all of them at once."""
         self._landmarks = rows
         order = np.argsort(rows.indices, kind="stable")
         owners = np.repeat(np.arange(len(rows)), np.diff(rows.indptr))
@@ -97,7 +97,7 @@ class Nystroem:
         return with_dense_rows(batch, out)
 
     def undo(self) -> None:
-        """See Stage: there is nothing that rows change."""
+        """See Stage: rows change nothing."""
 
     def form(self) -> NystroemForm:
         """See Stage."""
@@ -154,9 +154,9 @@ def kernel_rows(
 ) -> None:
     """out (n, s) = exp(-gamma |x - z|^2) of each row x and each of s landmarks z.
 
-    columns (dim + 1,)  column j of the landmarks holds entries columns[j] to columns[j + 1]
-    owners, column_values   which landmark an entry belongs to, and its value
-    norms   (s,)        |z|^2. A row equal to a landmark is at distance 0: the same terms in order.
+    columns (dim + 1,)  column j of the landmarks has entries columns[j] to columns[j + 1]
+    owners, column_values   the landmark of an entry, and its value
+    norms   (s,)        |z|^2. A row equal to a landmark has distance 0: the same terms in order.
     """
     s = norms.shape[0]
     for i in range(out.shape[0]):
@@ -178,7 +178,7 @@ def pivoted_cholesky(gram: Floats, factor: Floats, order: Ints, cut: float) -> i
     """gram[order, order] = L L' for the first r of `order`; return the rank r.
 
     gram   (s, s)           positive semidefinite
-    factor (s, s), zeros    on return its first r rows and columns hold L
+    factor (s, s), zeros    on return its first r rows and columns are L
     order  (s,), 0 to s - 1 on return the pivots come first, largest remaining diagonal at each step
     Stops before a pivot below `cut` times the first. O(s r^2), in one order of summation.
     """

@@ -1,8 +1,7 @@
-"""Stages in front of a learner: the whole is a learner again.
+"""Staged: feature stages in front of a learner, which together are a learner.
 
-A row that the learner rejects leaves no trace in the stages either; a row of weight 0 is scored as
-a prediction would and changes no stage. Weights are per feature as the learner sees it: scaled, or
-of the map.
+A row that the learner rejects is undone in the stages. A row of weight 0 is scored like a
+prediction and changes no stage. Weights refer to the learner's features: scaled, or of the map.
 """
 
 from collections.abc import Mapping
@@ -28,7 +27,8 @@ from dualstream.solvers.jit import Floats
 
 
 class Staged(Wrapped):
-    """`learner` behind `stages`, in order; `prefix` is the same learner, stopping where needed."""
+    """`learner` behind `stages`, in order; `prefix` is the same learner, able to stop at a rejected
+    row."""
 
     def __init__(
         self,
@@ -81,12 +81,12 @@ class Staged(Wrapped):
         return unlearner(self._learner).retained
 
     def unlearn(self, age: int) -> None:
-        """See Unlearner: behind stages that keep nothing of the rows."""
+        """See Unlearner: only behind stages without row statistics."""
         unlearner(self._learner).unlearn(age)
         self._prefix.forget()
 
     def take_duals(self, prints: Floats, duals: Floats, share: float) -> int:
-        """See Refittable: rows are retained as they came out of the stages."""
+        """See Refittable: rows are retained as they leave the stages."""
         rows = super().take_duals(prints, duals, share)
         self._prefix.forget()
         return rows
@@ -97,7 +97,7 @@ class Staged(Wrapped):
         self._prefix.forget()
 
     def state(self) -> State:
-        """See Learner: arrays of the learner and of each stage, by the name of their owner."""
+        """See Learner: arrays of the learner and of each stage, prefixed by their owner."""
         arrays = {f"core.{name}": array for name, array in self._learner.state().items()}
         for owner, stage in self._stages.items():
             arrays |= {f"{owner}.{name}": array for name, array in stage.state().items()}
@@ -111,6 +111,6 @@ class Staged(Wrapped):
 
 
 class StagedMulticlass(Staged, WrappedClasses):
-    """Stages in front of a multiclass learner, which all its binary learners share."""
+    """Stages in front of a multiclass learner, shared by all its binary learners."""
 
     _learner: ClassLearner

@@ -1,21 +1,21 @@
 """Balanced scaling: each column by its own running moments, label-free, O(entries of the row).
 
-Over the t rows so far, this row included, column j has c_j non-zeros with mean mu_j and sum of
-squared deviations M_j (Welford 1962). A row comes out as
+Over the t rows so far, including this row, column j has c_j non-zeros with mean mu_j and sum of
+squared deviations M_j (Welford 1962). The scaled row is
 
     sparse column   h_j = (x_j / rms_j) (c_j / t)^(-power),   rms_j^2 = M_j / c_j + mu_j^2
     dense column    h_j = (x_j - mean_j) / std_j,             also where x_j = 0
                     mean_j = mu_j c_j / t
                     var_j  = M_j / t + (c_j / t) (1 - c_j / t) mu_j^2
 
-From row 21 on a column that is not 0 in the row and has c_j >= t / 2 becomes dense; a dense one
+From row 21 on, a column that is not 0 in the row and has c_j >= t / 2 becomes dense; a dense one
 with c_j < t / 4 becomes sparse. Scaling by s_j multiplies the step of coordinate j by s_j^2, so
-that power 1/4 gives the 1 / sqrt(count) of AdaGrad (Duchi, Hazan, Singer 2011) to a learner with
-one step for all coordinates. With `moments: false`, h_j = x_j (c_j / t)^(-power) and no column is
-ever dense. This stage goes beyond the papers that the learners come from.
+power 1/4 gives the 1 / sqrt(count) of AdaGrad (Duchi, Hazan, Singer 2011) to a learner with one
+step for all coordinates. With `moments: false`, h_j = x_j (c_j / t)^(-power) and no column becomes
+dense. This stage is not part of the learners' papers.
 
-A column whose variance is rounding (var_j <= 1e-30 of the mean square) holds 0, and so does one
-whose squares are too small for a number (below 1e-290).
+A column is 0 if its variance is rounding error (var_j <= 1e-30 of the mean square), or if its
+squares are too small (below 1e-290).
 """
 
 from collections.abc import Mapping
@@ -48,18 +48,18 @@ from dualstream.solvers.jit import (
     void,
 )
 
-# The numbers of a stage: rows counted, dense columns, and the two of its specification.
+# Scalars of a stage: rows counted, dense columns, and the two of its specification.
 _T, _DENSE, _POWER = range(3)
-# The columns of `columns`.
+# Columns of `columns`.
 _COUNT, _MEAN, _M, _IS_DENSE = range(4)
 
 _FIRST_DENSE_ROW = 21
-# Numbers that a cache of the first or second level holds.
+# Numbers that fit into a first or second level cache.
 _CACHED = 32_768
 
 
 class Balanced:
-    """The stage `scaling: balanced`. 32 bytes a column (8 without moments)."""
+    """The stage `scaling: balanced`. 32 bytes per column (8 without moments)."""
 
     def __init__(self, dim: int, power: float, moments: bool) -> None:
         self.dim = dim
@@ -174,7 +174,7 @@ def without_rare(columns: Floats, dense: Indices, held: int, t: float) -> int:
 
 @kernel(i8(I4, i8, i8))
 def with_column(dense: Indices, held: int, column: int) -> int:
-    """Put a column into its place among the dense ones; return how many there are."""
+    """Insert a column into the sorted list of dense ones; return their number."""
     q = held
     while q > 0 and dense[q - 1] > column:
         dense[q] = dense[q - 1]
@@ -200,15 +200,15 @@ def scale_rows(
     out_indices: Indices,
     out_values: Floats,
 ) -> int:
-    """Scale rows `start` to n; return n, or the row that some array has no room for.
+    """Scale rows `start` to n; return n, or the first row that does not fit into an array.
 
-    A row of weight 0 is scaled as if it counted, and does not count.
+    A row of weight 0 is scaled as if it counted, but does not count.
 
-    columns  (dim, 4 or 1)  c_j, mu_j, M_j, 1.0 where dense; or c_j alone
-    dense    (capacity,)    the dense columns, rising; f[_DENSE] of them
-    f        (3,)           see the top of this file
-    other    (nnz, 2)       on return mu_j and M_j as they were before the row counted
-    out_*                   the scaled rows, as Batch has them; out_indptr[start] is known
+    columns  (dim, 4 or 1)  c_j, mu_j, M_j, 1.0 if dense; or c_j alone
+    dense    (capacity,)    the dense columns, increasing; f[_DENSE] of them
+    f        (3,)           see the constants at the top of this file
+    other    (nnz, 2)       on return mu_j and M_j before the row was counted
+    out_*                   the scaled rows, as in Batch; out_indptr[start] is an input
     Cost O(entries of the row + dense columns).
     """
     n = indptr.shape[0] - 1
@@ -232,7 +232,7 @@ def scale_rows(
                 other[p, 0] = mean
                 other[p, 1] = columns[j, _M] + step * (x - mean)
 
-        # Entries and dense columns together, by index.
+        # Merge entries and dense columns by index.
         settled = t >= _FIRST_DENSE_ROW
         changed = False
         p, q = begin, 0
@@ -297,7 +297,7 @@ def unscale_rows(
     dense: Indices,
     dense_before: Indices,
 ) -> None:
-    """Take rows out of the statistics, the last one first; see scale_rows."""
+    """Remove rows from the statistics, the last one first; see scale_rows."""
     moments = columns.shape[1] == 4
     for q in range(dense.shape[0]):
         columns[dense[q], _IS_DENSE] = 0.0

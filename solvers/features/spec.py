@@ -1,4 +1,4 @@
-"""The fields of a specification that say what stands in front of a learner."""
+"""Specification fields of the feature stages."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,12 +11,12 @@ from dualstream.solvers.core.spec_fields import Spec, read_kind, read_number, re
 MAX_MAPPED_DIM = 2**24
 MAX_COMPONENTS = 2**16
 MAX_FREQUENCIES = 2**26
-"""Of dim x components: 512 MiB of frequencies."""
+"""Maximum of dim x components: 512 MiB of frequencies."""
 MAX_LANDMARKS = 2048
 
 
 def has_stages(spec: Mapping[str, Any]) -> bool:
-    """Whether rows are changed between the door and the learner of a resolved specification."""
+    """Whether a model of this resolved specification transforms rows before its learner."""
     if "map" not in spec:
         return False
     return spec["map"] is not None or spec["scaling"] != "none" or spec["norm"] != "none"
@@ -53,10 +53,10 @@ def read_map(spec: Mapping[str, Any], features: Mapping[str, Any]) -> Spec | Non
     kinds = {"fourier": ("components", "gamma", "seed"), "nystroem": ("components", "gamma")}
     mapping = read_kind(spec, "map", "fourier", kinds)
     if features["kind"] != "indexed":
-        raise InvalidSpec("/map", spec["map"], "null where features are hashed")
+        raise InvalidSpec("/map", spec["map"], "null if features are hashed")
     dim, most = features["dim"], MAX_LANDMARKS
     if dim > MAX_MAPPED_DIM:
-        raise InvalidSpec("/map", spec["map"], f"null where dim is above {MAX_MAPPED_DIM}")
+        raise InvalidSpec("/map", spec["map"], f"null if dim is above {MAX_MAPPED_DIM}")
     if mapping["kind"] == "fourier":
         most = min(MAX_COMPONENTS, MAX_FREQUENCIES // dim)
         mapping["seed"] = read_whole(mapping, "/map", "seed", 0, 0, 2**63 - 1)

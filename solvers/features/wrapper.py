@@ -1,4 +1,4 @@
-"""A learner around a learner: what the outer one leaves to the inner one."""
+"""Wrapped: a learner around a learner, which delegates to the inner one."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -11,10 +11,10 @@ from dualstream.solvers.core.errors import ShapeMismatch
 from dualstream.solvers.core.intercept import width_of
 from dualstream.solvers.core.learner import Learner, Outcome, State
 from dualstream.solvers.core.refit_weights import taking_weights
+from dualstream.solvers.core.refittable import DualProblem, refittable
 from dualstream.solvers.core.rewind import learn_in_pieces
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.online.multiclass import ClassScores
-from dualstream.solvers.refit.refit import DualProblem, refittable
 
 
 class PrefixLearner(Protocol):
@@ -40,18 +40,18 @@ class ClassLearner(Learner, Protocol):
 
 
 class Wrapped:
-    """The Learner protocol, but for `learn_prefix`, `_behind`, `state` and `_take`."""
+    """The Learner protocol, except `learn_prefix`, `_behind`, `state` and `_take`."""
 
     spec: Mapping[str, Any]
     _learner: Learner
-    """Whoever answers questions about weights."""
+    """The learner that has the weights."""
 
     def learn_prefix(self, batch: Batch) -> Outcome:
-        """Learn rows up to the first that is rejected, or fewer; only a last one is rejected."""
+        """Learn rows up to and including the first rejected one, or fewer."""
         raise NotImplementedError
 
     def _behind(self, batch: Batch) -> Batch:
-        """Rows as the inner learner would be shown them, without a change of anything."""
+        """Rows as the inner learner would receive them; changes nothing."""
         raise NotImplementedError
 
     def state(self) -> State:
@@ -59,7 +59,7 @@ class Wrapped:
         raise NotImplementedError
 
     def _take(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Be in this state, or raise CorruptState in the midst of it."""
+        """Restore this state; raise CorruptState possibly halfway."""
         raise NotImplementedError
 
     def check(self, batch: Batch) -> None:
@@ -74,7 +74,7 @@ class Wrapped:
         return learn_in_pieces(batch, self.learn_prefix)
 
     def forget(self) -> None:
-        """See Rewind: nothing is kept here that this object does not change itself."""
+        """See Rewind: there is no saved state here."""
 
     def predict(self, batch: Batch) -> Floats:
         """See Learner."""
@@ -87,7 +87,7 @@ class Wrapped:
 
     @property
     def weights(self) -> Floats:
-        """See Learner; one for each feature that the inner learner sees."""
+        """See Learner; one for each feature of the inner learner."""
         return self._learner.weights
 
     @property
@@ -106,7 +106,7 @@ class Wrapped:
         return self._learner.samples
 
     def certificate(self) -> Certificate | None:
-        """See Learner: of the problem that the inner learner solves."""
+        """See Learner: for the problem of the inner learner."""
         return self._learner.certificate()
 
     @property
@@ -119,7 +119,7 @@ class Wrapped:
         return refittable(self._learner).take_duals(prints, duals, share)
 
     def window(self, batch: Batch) -> tuple[Batch, list[Floats]]:
-        """See TakesWeights: as a prediction would show the rows to the inner learner now."""
+        """See TakesWeights: rows as a prediction would pass them to the inner learner now."""
         self.check(batch)
         return taking_weights(self._learner).window(self._behind(batch))
 
@@ -142,7 +142,7 @@ class Wrapped:
 
 
 class WrappedClasses(Wrapped):
-    """The same around a multiclass learner."""
+    """The same for a multiclass learner."""
 
     _learner: ClassLearner
 

@@ -1,4 +1,4 @@
-"""Offline: the reference optimum of rows that are all at hand, by the methods of the papers."""
+"""Offline solvers: the reference optimum of a fixed set of rows."""
 
 from dualstream.solvers.offline.solution import Progress, Solution, Trace
 from dualstream.solvers.offline.solve import solve

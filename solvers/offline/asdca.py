@@ -1,9 +1,9 @@
-"""ASDCA: stages of SDCA with momentum between them, for smooth losses.
+"""ASDCA: accelerated SDCA, in stages with momentum, for smooth losses.
 
-Shalev-Shwartz, Zhang, "Accelerated proximal stochastic dual coordinate ascent for regularized
-loss minimization" (2014). kappa = R^2 / (gamma n) - rho, eta = sqrt(mu / (mu + kappa)) with
-mu = rho / 2, and z = w_s + beta (w_s - w_{s-1}), beta = (1 - eta) / (1 + eta): w and not the z
-before, which a published program takes. Where kappa would be negative it is 0, and this is SDCA.
+Shalev-Shwartz, Zhang, "Accelerated proximal stochastic dual coordinate ascent for regularized loss
+minimization" (2014). kappa = R^2 / (gamma n) - rho, eta = sqrt(mu / (mu + kappa)) with mu = rho /
+2, and z = w_s + beta (w_s - w_{s-1}), beta = (1 - eta) / (1 + eta): extrapolated from w, not from
+the previous z as in a published program. A negative kappa is replaced by 0, and this is SDCA.
 """
 
 import math

@@ -1,8 +1,8 @@
-"""ASPDC: dual steps without the term of |h_i|^2, for smooth losses and a rho that is large enough.
+"""ASPDC: dual steps without the term of |h_i|^2, for smooth losses and large rho.
 
-Liang et al. (see aspdc_i.py), Algorithm 1: lambda_i <- -Q'(h_i.w). It is SDCA but for that term,
-which costs nothing to keep. Its Lemma 2 asks for rho >= 4 R^2 / (n gamma) (printed for R = 1), and
-it does diverge below about a quarter of that: such a rho is refused.
+Liang et al. (see aspdc_i.py), Algorithm 1: lambda_i <- -Q'(h_i.w). It is SDCA without that term,
+whose cost is negligible. Its Lemma 2 requires rho >= 4 R^2 / (n gamma) (printed for R = 1). It
+diverges below about a quarter of that, so a smaller rho is refused.
 """
 
 from collections.abc import Mapping

@@ -1,10 +1,10 @@
-"""ASPDC-i: stages of ASPDC, for ill conditioned problems with smooth losses.
+"""ASPDC-i: stages of ASPDC, for ill-conditioned problems with smooth losses.
 
 Liang, Cai, Wu, Shang, Cheng, Li, "ASPDC: accelerated SPDC regularized empirical risk minimization
 for ill-conditioned problems in large-scale machine learning" (2022), Algorithm 3, and with
-`stages="certified"` Algorithm 2: a stage ends when its own gap is small enough. kappa = 4 R^2 /
-(n gamma) - rho (printed for R = 1), and z = w_s. Where kappa would be negative it is 0, and this is
-ASPDC. `stage_epochs=2, visits="replacement"` is what the paper ran.
+`stages="certified"` Algorithm 2, where a stage ends when its own gap is small enough. kappa = 4 R^2
+/ (n gamma) - rho (printed for R = 1), and z = w_s. A negative kappa is replaced by 0, and this is
+ASPDC. The paper's experiments used `stage_epochs=2, visits="replacement"`.
 """
 
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ class Staged(Stages):
         if self._is_certified:
             rho, kappa = problem.rho, self.kappa
             self._eta = rho / (rho + 2.0 * kappa)
-            # As printed, from the gap at the start.
+            # As printed, from the initial gap.
             self._xi = (1.0 + 1.0 / self._eta) * self.bounds().gap
 
     def choose_kappa(self, least: float) -> float:
@@ -50,7 +50,7 @@ class Staged(Stages):
         if not self._is_certified:
             return super().stage_is_over()
         eta = self._eta
-        # The weights are those of the stage's dual variables: its gap is the loss part alone.
+        # The weights are those of the stage's dual variables, so its gap is the loss part alone.
         if self._problem.loss_gap(self.weights, self.duals) > eta * self._xi / (2 + 2 / eta):
             return False
         self._xi *= 1.0 - 0.5 * eta

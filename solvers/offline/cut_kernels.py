@@ -1,4 +1,4 @@
-"""What cutting planes do with all rows: the line search, and the cuts at a point."""
+"""Cutting plane kernels: the line search, and the cuts at a point."""
 
 import math
 
@@ -33,9 +33,9 @@ def line_search(
 ) -> float:
     """argmin over k >= 0 of  slope k + curve k^2 / 2 + sum_i costs_i max(0, 1 - m_i - k moves_i).
 
-    Franc, Sonnenburg (2008), without sorting: the derivative is piecewise linear and rises by
-    costs_i |moves_i| where row i begins or ceases to count; the piece where it crosses 0 is found
-    as quickselect finds an element. A row with margin 1 counts from there on if its margin falls.
+    Franc, Sonnenburg (2008), without sorting. The derivative is piecewise linear and rises by
+    costs_i |moves_i| where row i begins or ceases to count. The piece where it crosses 0 is found
+    by quickselect. A row with margin 1 counts from there on if its margin falls.
 
     margins, moves, costs (n,);  places, jumps (n,) scratch. Cost O(n) on average.
     """
@@ -50,11 +50,11 @@ def line_search(
             if place > 0.0:
                 places[count], jumps[count] = place, abs(move)
                 count += 1
-    # Slopes of this size are rounding: a piece that is flat has no crossing far away.
+    # Slopes of this size are rounding errors: a flat piece has no distant crossing.
     noise = 1e-15 * size
     if not at_zero < -noise:
         return 0.0
-    # The derivative just after `low` is at_low < 0; what lies beyond `low` is in places[a:b].
+    # The derivative just after `low` is at_low < 0; places[a:b] are the breakpoints beyond `low`.
     low, at_low, a, b = 0.0, at_zero, 0, count
     high = math.inf
     while a < b:
@@ -107,10 +107,10 @@ def cuts_at(
 ) -> None:
     """The cut of each part of the rows at the point with these margins y_i h_i.w.
 
-    Row i belongs to part i mod `parts`, and counts where its margin is below 1.
+    Row i belongs to part i mod `parts`, and counts if its margin is below 1.
 
     planes  (parts, width + 1)   sum of costs_i y_i h_i; the last coordinate is the intercept's
-    offsets (parts,)             sum of costs_i;  sizes (parts,) how many rows
+    offsets (parts,)             sum of costs_i;  sizes (parts,) number of rows
     active  (n,)                 1 for rows that count
     Cost O(entries of the rows that count).
     """

@@ -1,13 +1,14 @@
-"""OCAS and MCPA: the hinge loss from below, by planes that touch it.
+"""OCAS and MCPA: cutting planes for the hinge loss.
 
 Lee, "Optimization methods for regularized convex formulations in machine learning" (thesis),
-Algorithms 7 and 8, after Franc and Sonnenburg (2008). Each iteration solves the problem that has
-the cuts so far in place of the loss, looks from the best weights so far towards its solution, and
-cuts between the two. An epoch is an iteration: two passes over the rows.
+Algorithms 7 and 8, after Franc and Sonnenburg (2008). Each iteration solves the relaxed problem,
+which has the cuts so far in place of the loss, searches the line from the best weights towards its
+solution, and cuts between the two. An epoch is an iteration: two passes over the rows.
 
-Where it differs from print: a free intercept is boxed in (relaxed.py); cuts that say nothing new
-are left out, and where all are, the next ones are taken further towards the relaxed solution. The
-gap is that of the best lower bound of all iterations, which stays one while cuts are laid aside.
+Differences from the printed algorithms: a free intercept has bounds (relaxed_problem.py). Cuts that
+do not exclude the relaxed solution are dropped; if all are, the next ones are taken nearer to the
+relaxed solution. The gap uses the best lower bound of all iterations, which remains valid when cuts
+are dropped.
 """
 
 from collections.abc import Mapping
@@ -22,16 +23,16 @@ from dualstream.solvers.offline.methods import Method, Option, Start
 from dualstream.solvers.offline.problem import Bounds, Problem
 from dualstream.solvers.offline.relaxed_problem import Cuts, Relaxed
 
-_AFRESH = 50
-"""Iterations after which the scores of the best weights are computed anew."""
+_RECOMPUTE_EVERY = 50
+"""Iterations after which the scores of the best weights are recomputed."""
 _NEW = 1e-12
-"""By how much a cut must be broken to be one."""
-_ASLEEP = 1e-9
-"""An alpha below this is 0 as far as the age of its cut goes."""
+"""A cut is new if the relaxed solution violates it by this much."""
+_IDLE_ALPHA = 1e-9
+"""An alpha below this counts as 0 for the age of its cut."""
 _STALLS = 3
-"""Iterations in a row without a new cut after which there is none to be had."""
-_NOTHING = 1e-12
-"""A gap that is none: with one class and a free intercept the least objective is 0."""
+"""Consecutive iterations without a new cut after which the run has stalled."""
+_ZERO_GAP = 1e-12
+"""A gap that counts as 0: with one class and a free intercept the least objective is 0."""
 
 
 class CuttingPlanes:
@@ -52,7 +53,7 @@ class CuttingPlanes:
         self._rho, self._labels = problem.rho, problem.labels
         self._costs = problem.batch.weights / problem.total
         self._is_free = problem.intercept == "free"
-        # Only columns that occur: a cut is dense.
+        # Only columns that occur, because a cut is dense.
         occurs = np.zeros(problem.batch.dim, bool)
         occurs[problem.batch.indices] = True
         self._columns = np.flatnonzero(occurs)
@@ -87,7 +88,7 @@ class CuttingPlanes:
 
     @property
     def duals(self) -> Floats:
-        """Of the rows: y_i times the sum of the alpha whose cuts count row i."""
+        """Dual variables of the rows: y_i times the sum of the alpha whose cuts count row i."""
         if self._alpha is None:
             return self._first_duals
         total = np.zeros(self._problem.n)
@@ -118,15 +119,16 @@ class CuttingPlanes:
         if self._is_lazy and (self._last_guard > 0.0 or self.last_step > 0.0):
             guard = 0.0
         self._last_guard = guard
-        # Where nothing is new between the two: at the relaxed solution itself, as Kelley has it.
+        # If no cut between the two is new: cut at the relaxed solution itself, as in Kelley's
+        # method.
         is_new = self._cut((1.0 - guard) * self._margins + guard * margins, relaxed)
         is_new = is_new or self._cut(margins, relaxed)
-        # The relaxed solution is the best there is, as far as it was solved.
+        # The relaxed solution is optimal, up to the accuracy of its solver.
         self._stalls = 0 if is_new else self._stalls + 1
         return 1.0 if self._stalls < _STALLS else 0.0
 
     def _begin_with(self, duals: Floats) -> None:
-        """At the weights of these dual variables, with their bound."""
+        """Start at the weights of these dual variables, with their bound."""
         problem = self._problem
         dashed = problem.from_duals(duals)
         shares = self._costs * duals
@@ -139,7 +141,7 @@ class CuttingPlanes:
             self._lower, self._first_duals = lower, duals
 
     def _step_towards(self, towards: Floats, margins: Floats) -> float:
-        """Move the best weights along the line to `towards`; return how far."""
+        """Move the best weights along the line to `towards`; return the step length."""
         problem = self._problem
         move = towards - self._best
         if self._is_free:
@@ -155,7 +157,7 @@ class CuttingPlanes:
             return 0.0
         before = self._best, self._margins, self._primal
         self._best = self._best + k * move
-        if self.iterations % _AFRESH:
+        if self.iterations % _RECOMPUTE_EVERY:
             self._margins = (1.0 - k) * self._margins + k * margins
         else:
             self._margins = self._labels * problem.scores(self._best)
@@ -171,7 +173,9 @@ class CuttingPlanes:
         return dot(self._costs, losses) + 0.5 * self._rho * dot(w, w)
 
     def _cut(self, margins: Floats, relaxed: Relaxed) -> bool:
-        """Add the cuts at these margins that the relaxed solution breaks; whether there are any."""
+        """Add the cuts at these margins that the relaxed solution violates; whether there
+        are any.
+        """
         batch, parts = self._problem.batch, self._parts
         planes, offsets = np.empty((parts, self._width)), np.empty(parts)
         sizes = np.empty(parts, np.int64)
@@ -193,18 +197,18 @@ class CuttingPlanes:
         return is_new
 
     def _chosen(self) -> Any:
-        """The cuts of the next relaxed problem: those that were idle long rest now and then."""
+        """The cuts of the next relaxed problem: long idle ones are left out from time to time."""
         idle = self._cuts.idle
         if not self._rest or self.iterations % self._recall == 0:
             return np.arange(len(idle))
         return np.flatnonzero(idle < self._rest)
 
     def _age(self, relaxed: Relaxed) -> None:
-        is_used = relaxed.alpha > _ASLEEP
+        is_used = relaxed.alpha > _IDLE_ALPHA
         self._cuts.idle = np.where(is_used, 0, self._cuts.idle + 1)
 
     def _accuracy(self) -> float:
-        """As much as the gap can make use of."""
+        """Tolerance of the relaxed problem, relative to the current gap."""
         share = (self._primal - self._lower) / max(abs(self._primal), 1e-300)
         return float(np.clip(1e-3 * share, 1e-13, 1e-6))
 
@@ -217,7 +221,7 @@ class CuttingPlanes:
 
 
 def method(parts: int, rest: int) -> Method:
-    """Cutting planes with these defaults."""
+    """The cutting plane Method with these defaults."""
     return Method(
         begin=CuttingPlanes,
         losses=("hinge",),
@@ -229,6 +233,6 @@ def method(parts: int, rest: int) -> Method:
             "rest": Option(rest, 0, 1_000_000, whole=True),
             "recall": Option(50, 1, 1_000_000, whole=True),
         },
-        least_gap=_NOTHING,
+        least_gap=_ZERO_GAP,
         is_seen_through=True,
     )

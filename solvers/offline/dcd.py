@@ -1,13 +1,13 @@
-"""Dual coordinate descent with shrinking, for hinge and squared hinge.
+"""DCD: dual coordinate descent with shrinking, for hinge and squared hinge.
 
 Hsieh, Chang, Lin, Keerthi, Sundararajan, "A dual coordinate descent method for large-scale linear
-SVM" (2008), Algorithm 3 and appendix, as LIBLINEAR runs it: random order, and rows that stay at a
-bound leave the pass until the rest is solved. Their alpha_i is C b_i with b_i = y_i lambda_i in
-[0, U], U = 1 for the hinge and infinite for its square, and C_i = a_i = c_i / (rho Delta).
+SVM" (2008), Algorithm 3 and appendix, as in LIBLINEAR: random order, and rows that stay at a bound
+are skipped until the rest is solved. Their alpha_i is C b_i with b_i = y_i lambda_i in [0, U], U =
+1 for the hinge and infinite for its square, and C_i = a_i = c_i / (rho Delta).
 
-Passes find out soon which rows of the squared hinge are active, and are slow to find their b_i to
-the last digits; with few columns, equations in all active b_i at once are solved after the first
-passes (finite_newton.py). What is found so is taken only where the dual rises by it.
+For the squared hinge, passes soon identify the active rows but converge slowly in the last digits
+of b_i. With few columns, equations in all active b_i at once are solved after the first passes
+(finite_newton.py). Their solution is accepted only if it increases the dual.
 """
 
 import math
@@ -39,19 +39,19 @@ from dualstream.solvers.offline.finite_newton import FiniteNewton
 from dualstream.solvers.offline.methods import Method, Option, Start, first_duals
 from dualstream.solvers.offline.problem import Bounds, Problem
 
-# What passes leave in `out`.
-_MOST, _LEAST, _GAP, _ACTIVE = range(4)
+# Outputs of the passes in `out`.
+_MAX_GRADIENT, _MIN_GRADIENT, _GAP, _ACTIVE = range(4)
 _SOLVED = 1e-12
-_AT_ONCE, _FEW = 8, 4_000
-"""Passes over few rows are made together, up to an eighth of all, or to so many: each costs little,
-and between two of them the interpreter's lock is asked for."""
+_SHARE_AT_ONCE, _VISITS_AT_ONCE = 8, 4_000
+"""Passes over few rows are run together, with visits up to an eighth of all rows or up to the
+second number: reacquiring the interpreter lock after each pass would cost more."""
 _PASSES = 0.25
-"""So many passes, for each that it costs, come before a step on all active rows: a few or more."""
+"""Passes before a step on all active rows, as a multiple of the step's cost in passes."""
 _STEPS = 50
-"""Of those, at most; finitely many do, and rounding may not know which is the last."""
+"""Maximum number of such steps. Finitely many suffice, but rounding may hide the last one."""
 
 RO_I4_2D = types.Array(i4, 2, "C", readonly=True)
-_AHEAD = 12  # as in _sweep.py
+_AHEAD = 12  # as in dual_sweep.py
 
 
 class Descent:
@@ -89,9 +89,9 @@ class Descent:
         return self._problem.labels * self._table[:, DUAL]
 
     def _forget(self) -> None:
-        """Begin again with all rows and no idea of which may be left out."""
+        """Restart with all rows and without bounds for shrinking."""
         self._active = len(self._order)
-        self._most, self._least = math.inf, -math.inf
+        self._max_gradient, self._min_gradient = math.inf, -math.inf
 
     def advance(self) -> float:
         if self._passes >= self._due:
@@ -102,7 +102,7 @@ class Descent:
         return self._pass()
 
     def _step(self) -> float:
-        """A step on all active rows; 0 where there is none yet, or no more."""
+        """A step on all active rows; 0 if not available."""
         if self._newton is None:
             newton = FiniteNewton(self._problem, self.weights)
             self._due = _PASSES * newton.cost
@@ -127,7 +127,7 @@ class Descent:
 
     def _pass(self) -> float:
         problem, count = self._problem, len(self._order)
-        at_once = max(self._active, count // _AT_ONCE, min(count, _FEW))
+        at_once = max(self._active, count // _SHARE_AT_ONCE, min(count, _VISITS_AT_ONCE))
         visits = descend(
             *problem.columns,
             problem.bias,
@@ -137,21 +137,21 @@ class Descent:
             self._active,
             self._rng.random(at_once),
             self._shrinking,
-            self._most,
-            self._least,
+            self._max_gradient,
+            self._min_gradient,
             self.weights,
             self._table,
             self._out,
         )
         self.promise = self._out[_GAP] * problem.rho
-        self._most, self._least = self._out[_MOST], self._out[_LEAST]
+        self._max_gradient, self._min_gradient = self._out[_MAX_GRADIENT], self._out[_MIN_GRADIENT]
         self._active = int(self._out[_ACTIVE])
         if self._active == 0:
             self._forget()
         return visits / max(1, count)
 
     def bounds(self) -> Bounds:
-        """Of all rows; those that were left out come back where they have a part in the gap."""
+        """Bounds from all rows; skipped rows that contribute to the gap return."""
         duals = self.duals
         self.weights = self._problem.from_duals(duals)
         found = self._problem.bounds(self.weights, duals, self.weights)
@@ -184,13 +184,13 @@ def descend(
     over 0 <= b_i <= hi, one b_i after the other, exactly.
 
     indptr, indices, values     columns
-    order  (k,) updated         rows that leave go behind those that stay
+    order  (k,) updated         rows that are shrunk move to the end
     draws  (active or more,)    in [0, 1): a pass takes one for each row
     most_before, least_before   bounds of the projected gradient in the pass before
     w      (dim + 1,) updated
     table  (n, 4)               y_i, a_i, |h_i|^2, b_i, of which the last is updated
-    out    (4,)                 bounds for the next pass; sum of a_i times the gap of row i as met
-                                in the last one; how many rows are left, 0: begin anew with all
+    out    (4,)                 bounds for the next pass; sum of a_i times the gap of row i at
+                                its last visit; number of rows left, 0: restart with all
     """
     last, visits = w.shape[0] - 1, 0
     while True:
@@ -211,7 +211,7 @@ def descend(
             i = order[s]
             begin, end = indptr[i, 0], indptr[i + 1, 0]
             y, a, q, old = table[i, 0], table[i, 1], table[i, 2], table[i, 3]
-            # Two sums: one addition need not wait for the one before.
+            # Two sums, because each addition waits for the previous one.
             z, z2 = bias * w[last], 0.0
             p = begin
             while p + 1 < end:
@@ -236,7 +236,7 @@ def descend(
                     continue
                 projected = max(g, 0.0)
             most, least = max(most, projected), min(least, projected)
-            # max over b of b r - gamma b^2 / 2, less the same at b as it is.
+            # max over b of b r - gamma b^2 / 2, minus the same at the current b.
             best = r / gamma if gamma > 0.0 else hi
             best = min(max(best, 0.0), hi) if r > 0.0 else 0.0
             gap += a * (best * r - 0.5 * gamma * best * best - old * (r - 0.5 * gamma * old))

@@ -1,6 +1,6 @@
-"""Dense linear algebra without BLAS, whose threads wait for each other where cores are shared.
+"""Dense linear algebra without BLAS, whose threads contend when cores are shared.
 
-Everything is summed in order: the same bits with any number of threads.
+Sums run in a fixed order: the same bits on any number of threads.
 """
 
 import math
@@ -46,7 +46,7 @@ def subtract(out: Floats, row: Floats, a: float) -> None:
 
 @kernel(f8(RO_F8, RO_F8))
 def dot(a: Floats, b: Floats) -> float:
-    """a.b in eight sums, as one waits for each of its additions to end."""
+    """a.b in eight sums, because each addition waits for the previous one."""
     s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = 0.0
     n = a.shape[0]
     whole = n - n % 8
@@ -66,7 +66,7 @@ def dot(a: Floats, b: Floats) -> float:
 
 @kernel(b1(F8_2D))
 def factor(a: Floats) -> bool:
-    """A symmetric matrix becomes U with U'U = A, in place; False where a pivot is not above 0.
+    """Cholesky: a symmetric matrix becomes U with U'U = A, in place; False for a pivot <= 0.
 
     a (n, n): its lower half is neither read nor written. Cost O(n^3 / 3).
     """

@@ -1,4 +1,4 @@
-"""One kernel for every method that steps on one dual variable after the other (l2)."""
+"""Kernel of sequential steps on single dual variables (l2), shared by several methods."""
 
 from dualstream.solvers.core.scalar import dual_argmin, prefetch
 from dualstream.solvers.jit import (
@@ -20,10 +20,10 @@ from dualstream.solvers.jit import (
 RO_I4_2D = types.Array(i4, 2, "C", readonly=True)
 
 LABEL, STEP, CURVATURE, DUAL = range(4)
-"""The columns of `table`: one line of a cache holds all that a step needs to know of its row."""
+"""Columns of `table`: one cache line has all numbers of a row's step."""
 
-# Rows lie in memory in another order than that of the visits: so many visits ahead their entries
-# are asked for, and their place twice as far ahead.
+# Prefetch distance, in visits: rows are visited in random order, so their entries are prefetched
+# this far ahead, and their positions twice as far.
 _AHEAD = 12
 
 
@@ -38,7 +38,7 @@ def sweep(
     w: Floats,
     table: Floats,
 ) -> float:
-    """Dual steps on the rows of `order`; return sum of a_i times the gap of row i as met.
+    """Dual steps on the rows of `order`; return sum of a_i times the gap of row i as visited.
 
     tau_i <- argmin of  Q*(-tau; y_i) + tau m + s_i tau^2 / 2,  m = h_i.w - s_i tau_i
     w     <- w + a_i (change of tau_i) h_i
@@ -67,7 +67,7 @@ def sweep(
         i = order[k]
         begin, end = indptr[i, 0], indptr[i + 1, 0]
         y, a, s, old = table[i, 0], table[i, 1], table[i, 2], table[i, 3]
-        # Two sums: one addition need not wait for the one before.
+        # Two sums, because each addition waits for the previous one.
         z, z2 = bias * w[last], 0.0
         p = begin
         while p + 1 < end:

@@ -1,15 +1,15 @@
-"""Exact steps on all active rows at once, for the squared hinge.
+"""Finite Newton method for the squared hinge: exact steps on all active rows at once.
 
 Keerthi and DeCoste, "A modified finite Newton method for fast solution of large scale linear SVMs"
-(2005), after Mangasarian (2002): while the rows with y z < 1 are taken to stay those they are, the
-squared hinge is a quadratic, whose minimum is the solution of
+(2005), after Mangasarian (2002): for a fixed set of active rows, those with y z < 1, the squared
+hinge is a quadratic, whose minimum is the solution of
 
     (rho I + sum of a_i h_i h_i' over active rows) w = sum of a_i y_i h_i + f / Delta,
     a_i = c_i / (gamma Delta)
 
-An exact search towards it makes the objective fall whatever the rows do then, and where they have
-come to stay the step is the last one. In the dual it is the exact solution in all b_i that are not
-at their bound: b_i = (1 - y_i z_i) / gamma.
+An exact line search towards it decreases the objective even if the active set changes. If the set
+does not change, the step is the last one. In the dual it is the exact solution in all b_i that are
+not at their bound: b_i = (1 - y_i z_i) / gamma.
 """
 
 from dataclasses import dataclass
@@ -22,14 +22,14 @@ from dualstream.solvers.offline.finite_newton_kernels import normal_equations, s
 from dualstream.solvers.offline.problem import Problem
 
 _MAX_COLUMNS = 1000
-"""The equations are a matrix as wide, and their solution costs its cube."""
-_LEAST = 1e-15
-"""A step of this share of the weights is none."""
+"""Maximum number of columns: the matrix is that wide, and its factorisation costs the cube."""
+_MIN_STEP = 1e-15
+"""A step below this share of the weights counts as none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Where a step has led."""
+    """Result of a step."""
 
     multipliers: Floats
     """(n,) b_i of the rows at these weights."""
@@ -38,11 +38,11 @@ class Point:
     dashed: Floats
     """(dim + 1,) w' of the dual variables."""
     epochs: float
-    """What it cost, in passes."""
+    """Cost of the step, in passes."""
 
 
 class FiniteNewton:
-    """Steps one after the other, from some weights (dim + 1,) on."""
+    """Consecutive steps, starting at some weights (dim + 1,)."""
 
     def __init__(self, problem: Problem, weights: Floats) -> None:
         batch = problem.batch
@@ -59,24 +59,24 @@ class FiniteNewton:
         self._lengths = np.diff(batch.indptr) + 1.0
         self._weights = weights.copy()
         if problem.fixed is not None:
-            # Off the columns that occur the best weights are known.
+            # The best weights of columns that do not occur are known.
             self._weights[~occurs] = self._off[~occurs]
         self._short = 1.0 - problem.labels * problem.scores(self._weights)
         self._value = np.inf
 
     @property
     def cost(self) -> float:
-        """What a step may cost, in passes; infinite where there are too many columns."""
+        """Cost of a step in passes; infinite with too many columns."""
         is_too_wide = len(self._columns) > _MAX_COLUMNS
         return np.inf if is_too_wide else self._passes(self._lengths)
 
     def _passes(self, lengths: Floats) -> float:
-        """What a step costs with active rows of so many entries."""
+        """Cost in passes of a step whose active rows have this many entries."""
         work = 0.5 * float((lengths * lengths).sum()) + len(self._columns) ** 3 / 3.0
         return 2.0 + work / (2.0 * float(self._lengths.sum()))
 
     def step(self) -> Point | None:
-        """Go on by a step; None where none makes the objective fall, but for rounding."""
+        """The next step; None if none decreases the objective beyond rounding."""
         problem, k = self._problem, len(self._columns)
         batch, labels, rho = problem.batch, problem.labels, problem.rho
         matrix, right = np.zeros((k, k)), self._fixed.copy()
@@ -90,7 +90,7 @@ class FiniteNewton:
         solve_factored(matrix, right[None, :])
         before = self._weights[self._columns]
         move = right - before
-        if not np.isfinite(move).all() or dot(move, move) <= _LEAST**2 * dot(before, before):
+        if not np.isfinite(move).all() or dot(move, move) <= _MIN_STEP**2 * dot(before, before):
             return None
         towards = np.zeros(problem.width)
         towards[self._columns] = move

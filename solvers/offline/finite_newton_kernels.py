@@ -1,7 +1,7 @@
-"""Kernels of finite_newton.py: the normal equations of active rows, and the way to their solution.
+"""Kernels of finite_newton.py: normal equations of the active rows, and the line search.
 
-h_i is row i with `bias` behind it; columns are numbered anew, those that occur alone, the
-intercept's last. Active rows are those with 1 - y_i z_i > 0.
+h_i is row i followed by `bias`. Columns are renumbered: only those that occur, the intercept last.
+Active rows are those with 1 - y_i z_i > 0.
 """
 
 from dualstream.solvers.jit import (
@@ -33,7 +33,7 @@ def normal_equations(
 ) -> None:
     """matrix += sum of costs h h', right += sum of costs y h, over rows with short > 0.
 
-    Indices rise within a row; of the matrix (k, k) the upper triangle is written.
+    Indices increase within a row; only the upper triangle of the matrix (k, k) is written.
     """
     last = matrix.shape[0] - 1
     for i in range(labels.shape[0]):
@@ -56,8 +56,8 @@ def normal_equations(
 def step_length(short: Floats, change: Floats, costs: Floats, slope: float, curve: float) -> float:
     """argmin over t >= 0 of sum of costs max(0, short + t change)^2 / 2 + slope t + curve t^2 / 2.
 
-    Convex and quadratic between the t at which rows change sides: Newton's method on its
-    derivative, held between two t of which it lies between, ends after finitely many steps.
+    Convex and piecewise quadratic: bracketed Newton on its derivative ends after finitely many
+    steps.
     """
     low, high, t = 0.0, -1.0, 1.0
     for _ in range(100):

@@ -1,9 +1,9 @@
-"""A dense interior point method for quadratic programs with simple bounds.
+"""Dense interior point method for quadratic programs with simple bounds.
 
     min over z of  z'Q z / 2 + p.z   subject to  A z = r,  0 <= z <= upper  (which may be infinite)
 
-Mehrotra's predictor and corrector from an infeasible start. Q need not be definite: what is
-factorised is Q plus a positive diagonal.
+Mehrotra's predictor-corrector method from an infeasible start. Q need not be positive definite: Q
+plus a positive diagonal is factorised.
 """
 
 from collections.abc import Callable
@@ -22,18 +22,19 @@ Solve = Callable[[Floats], Floats]
 
 
 class Quadratic(Protocol):
-    """Q, by what the method does with it."""
+    """Q as an operator."""
 
     def product(self, z: Floats) -> Floats:
         """Q z, (n,)."""
 
     def factor(self, diagonal: Floats) -> Solve:
-        """What gives (Q + diag(diagonal))^-1 b for each row b of a (k, n) array."""
+        """Factorise Q + diag(diagonal): returns a function that solves for each row b of a (k, n)
+        array."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Optimum:
-    """Where the method came to."""
+    """Result of the method."""
 
     z: Floats
     """(n,), strictly between the bounds."""
@@ -45,7 +46,7 @@ class Optimum:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dense:
-    """Q as it stands, (n, n)."""
+    """Q as a dense matrix (n, n)."""
 
     q: Floats
 
@@ -71,7 +72,7 @@ def product(q: Floats, z: Floats) -> Floats:
 
 
 def cholesky(q: Floats, diagonal: Floats) -> Floats:
-    """U of Q + diag(diagonal) = U'U; where rounding spoils a pivot, the diagonal grows by it."""
+    """U of Q + diag(diagonal) = U'U; if rounding makes a pivot <= 0, the diagonal is increased."""
     matrix = np.array(q, order="C")
     places = np.diag_indices(len(diagonal))
     base = matrix[places] + diagonal
@@ -97,8 +98,8 @@ def minimise(
 ) -> Optimum:
     """The minimum, to `tol` relative to the size of the objective and of each residual.
 
-    p, upper (n,), upper > 0;  a (k, n) of full row rank;  r (k,).
-    `cancelled` is asked before each factorisation; then the answer is not converged.
+    p, upper (n,), upper > 0;  a (k, n) of full row rank;  r (k,). `cancelled` is called before each
+    factorisation; if it returns True the result is not converged.
     """
     with np.errstate(all="ignore"):
         return _minimise(quadratic, p, a, r, upper, tol, cancelled)
@@ -123,7 +124,7 @@ def _minimise(
     s = np.maximum(slope, 0.0) + size
     t = np.maximum(-slope[top], 0.0) + size
     scale_d, scale_p = size, 1.0 + float(np.abs(r).max(initial=0.0))
-    # What rounding leaves where the objective goes to 0.
+    # Rounding error where the objective goes to 0.
     nothing = 1e-14 * size * float(np.minimum(upper, 1.0).sum())
     best, best_error = (z, eta), np.inf
     since_best = 0

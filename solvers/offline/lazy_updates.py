@@ -1,8 +1,8 @@
-"""Coordinates that nothing touches for k steps of w <- q w + g u, caught up with in one.
+"""Lazy updates: k missed steps of w <- q w + g u in one, for coordinates that no row touched.
 
     w after k steps = q^k w + g_k u,   g_k = g (1 + q + ... + q^(k-1)) = (1 - q^k) g / (1 - q)
 
-Powers stand in two tables, as k = low + 4096 high: an exponential costs more than all the rest.
+Powers come from two tables, with k = low + 4096 high: an exponential costs more than all the rest.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ LOW_BITS = 12
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Affine:
-    """q^k and g_k for k up to a largest one."""
+    """q^k and g_k for k up to a maximum."""
 
     low: Floats
     """(4096, 2) q^k, g_k for k < 4096."""

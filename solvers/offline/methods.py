@@ -1,7 +1,7 @@
-"""Every method by its name; the file of each is imported when it is first asked for.
+"""Registry of the offline methods; each module is imported on first use.
 
-A method is a class that is made with a Problem, options and a seed, and then has the attributes of
-Run; its file ends with `METHOD = Method(...)`. A new one is a file and a line of FILES.
+A method is a class that takes a Problem, options and a seed, and has the attributes of Run. Its
+module ends with `METHOD = Method(...)`. To add a method, add a module and a line to FILES.
 """
 
 import importlib
@@ -28,23 +28,24 @@ FILES: Mapping[str, str] = {
     "svrg": "svrg",
     "newton_l1": "newton_l1",
 }
-"""Methods, and the files beside this one that they stand in."""
+"""Method names and their modules in this package."""
 
 METHODS = tuple(FILES)
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where a run begins; of the two only one is given, or none: at 0."""
+    """Starting point of a run; at most one is given, the default is 0."""
 
     duals: Floats | None = None
-    """(n,) dual variables of the rows; those that are not allowed are moved to the nearest."""
+    """(n,) dual variables of the rows; values outside the domain are moved to the nearest valid
+    one."""
     weights: Floats | None = None
     """(dim + 1,) weights and intercept."""
 
 
 def first_duals(problem: Problem, start: Start) -> Floats:
-    """(n,) where a method with dual variables begins."""
+    """(n,) initial dual variables."""
     if start.duals is not None:
         return problem.clipped(start.duals)
     if start.weights is not None:
@@ -53,39 +54,39 @@ def first_duals(problem: Problem, start: Start) -> Floats:
 
 
 class Run(Protocol):
-    """A method at work on one problem."""
+    """One run of a method on a problem."""
 
     @property
     def weights(self) -> Floats:
-        """(dim + 1,) where it stands; the intercept is last."""
+        """(dim + 1,) current weights; the intercept is last."""
         ...
 
     @property
     def duals(self) -> Floats | None:
-        """(n,) where it stands, or None for a method that has none."""
+        """(n,) current dual variables, or None for a method without them."""
         ...
 
     def advance(self) -> float:
-        """Work for one epoch or less; return how many epochs that was.
+        """Work for at most one epoch; return the number of epochs done.
 
-        An epoch is as much work as one step on each row. Kernels release the GIL meanwhile.
-        0 is said by a method that can get no further: the run is over.
+        An epoch is as much work as one step on each row. Kernels release the GIL. 0 means that the
+        method cannot make progress, and ends the run.
         """
         ...
 
     def bounds(self) -> Bounds:
-        """Primal, dual and gap of weights and dual variables as they stand, from all rows."""
+        """Primal, dual and gap of the current weights and dual variables, from all rows."""
         ...
 
     @property
     def promise(self) -> float:
-        """About what the gap may be; NaN where nothing is known. Cheap."""
+        """A cheap estimate of the gap; NaN if unknown."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A number that a method takes, or one of some names."""
+    """An option of a method: a number, a flag, or one of some names."""
 
     default: Any
     least: float = 0.0
@@ -94,7 +95,7 @@ class Option:
     whole: bool = False
 
     def read(self, name: str, value: Any) -> Any:
-        """The value, if it is allowed. Raises InvalidSpec."""
+        """The value, if it is valid. Raises InvalidSpec."""
         if self.choices:
             if value not in self.choices:
                 raise InvalidSpec(f"/{name}", value, f"one of {', '.join(self.choices)}")
@@ -117,7 +118,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """What a method can do, and how it is begun."""
+    """Properties of a method, and its constructor."""
 
     begin: Callable[[Problem, Start, Mapping[str, Any], np.random.Generator], Run]
     losses: tuple[str, ...] = LOSSES
@@ -128,18 +129,18 @@ class Method:
             "(sum_i c_i lambda_i = 0), which steps on one of them cannot keep"
         }
     )
-    """Of none, penalized and free those that it cannot have, each with the reason."""
+    """Unsupported intercepts (none, penalized, free), each with the reason."""
     options: Mapping[str, Option] = field(default_factory=dict)
     takes_fixed: bool = False
-    """Whether the problem may have a part of rows that are not there."""
+    """Whether the problem may include a fixed part of rows that are not given."""
     least_gap: float = 0.0
-    """A gap that is none, whatever the objective is, which may be 0."""
+    """A gap that counts as 0 whatever the objective, which may be 0."""
     is_seen_through: bool = False
-    """Whether bounds() costs nothing, and is asked after each epoch."""
+    """Whether bounds() is free, and so is computed after each epoch."""
 
 
 def method_of(name: str) -> Method:
-    """The method of this name, imported if need be. Raises InvalidSpec."""
+    """The method of this name; imports its module. Raises InvalidSpec."""
     if name not in FILES:
         raise InvalidSpec("/method", name, f"one of {', '.join(METHODS)}")
     module: Any = importlib.import_module(f"dualstream.solvers.offline.{FILES[name]}")

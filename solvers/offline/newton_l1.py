@@ -1,13 +1,13 @@
-"""l1-regularised problems by the local phase of RDA+, on all coordinates.
+"""l1-regularised problems by the proximal Newton method of RDA+, on all coordinates.
 
     P(w) = (1/Delta) sum_i c_i Q(h_i.w; y_i) + rho |w|_1,   a free intercept or none
 
 Lee, "Optimization methods for regularized convex formulations in machine learning" (thesis),
-section 2.5, with the proximal Newton method of local_phase.py. An epoch is a round of it: the
-minimum over a set of coordinates, and then a look at which others the gradient asks for, the worst
-of which join the set.
+section 2.5, with the proximal Newton method of core/proximal_newton.py. An epoch is one round: the
+minimum over a set of coordinates, and then the coordinates with the largest violations of the
+gradient condition join the set.
 
-The gap is that of lambda_i = -Q'(h_i.w; y_i), moved and shrunk until it is allowed:
+The gap is that of lambda_i = -Q'(h_i.w; y_i), moved and shrunk until feasible:
 
     D(lambda) = -(1/Delta) sum_i c_i Q*(-lambda_i; y_i),
     |(1/Delta) sum_i c_i lambda_i h_i|_j <= rho, and sum_i c_i lambda_i = 0 with a free intercept.
@@ -27,9 +27,9 @@ from dualstream.solvers.offline.problem import Bounds, Problem
 from dualstream.solvers.offline.proximal_point import SMOOTH_LOSSES
 
 _MIN_NEW = 50
-"""Coordinates that may join the set in a round, or as many as it has."""
-_NOTHING = 1e-12
-"""A gap that is none: with one class and a free intercept the least objective is 0."""
+"""Coordinates that may join the set in a round; or as many as the set has."""
+_ZERO_GAP = 1e-12
+"""A gap that counts as 0: with one class and a free intercept the least objective is 0."""
 
 
 class Newton:
@@ -44,7 +44,7 @@ class Newton:
     ) -> None:
         self._problem, self._most = problem, options["members"]
         batch = problem.batch
-        # The mean of the local phase is over n rows.
+        # The mean in proximal_newton is over n rows.
         weights = batch.weights * (problem.n / problem.total)
         self._rows = Rows(
             batch.indptr, batch.indices, batch.values, problem.labels, weights,
@@ -92,7 +92,7 @@ class Newton:
         return ~self._members & (excess > 1e-13 * self._steepest)
 
     def _grow(self) -> None:
-        """Let those join whose gradient is the furthest beyond rho."""
+        """Add the coordinates whose gradient is furthest beyond rho."""
         missing = np.flatnonzero(self._missing())
         room = max(_MIN_NEW, int(np.count_nonzero(self._members)))
         order = np.argsort(-np.abs(self._gradient[missing]), kind="stable")
@@ -104,7 +104,7 @@ class Newton:
             self._lower, self.duals = lower, duals
 
     def _at(self, weights: Floats) -> tuple[float, Floats, Floats]:
-        """The objective, the gradient of its smooth part, and dual variables that are allowed."""
+        """The objective, the gradient of its smooth part, and feasible dual variables."""
         problem = self._problem
         slopes = problem.duals_at(weights)
         sums = np.empty(3)
@@ -125,12 +125,13 @@ class Newton:
         return out
 
     def _allowed(self, duals: Floats) -> Floats:
-        """Dual variables near these that give a bound."""
+        """Feasible dual variables near these."""
         problem = self._problem
         weights, signs = problem.batch.weights, problem.labels
         if problem.bias != 0.0:
             if problem.loss.margin:
-                # Those of the class that has more shrink: b_i = y_i lambda_i stays in its domain.
+                # Shrink those of the class with the larger sum, so b_i = y_i lambda_i stays in its
+                # domain.
                 positive = float(np.sum(weights * duals, where=signs > 0.0))
                 negative = -float(np.sum(weights * duals, where=signs < 0.0))
                 less = min(positive, negative)
@@ -147,7 +148,7 @@ class Newton:
         return problem.clipped(duals)
 
     def _bound(self, duals: Floats) -> float:
-        """D of dual variables that are allowed."""
+        """D of feasible dual variables."""
         problem = self._problem
         sums = np.empty(3)
         _rows.sum_terms(
@@ -164,6 +165,6 @@ METHOD = Method(
     regularizers=("l1",),
     intercepts={"penalized": "the intercept stays out of |w|_1 here; a feature 1 is penalised"},
     options={"members": Option(2000, 1, 20_000, whole=True)},
-    least_gap=_NOTHING,
+    least_gap=_ZERO_GAP,
     is_seen_through=True,
 )

@@ -1,4 +1,4 @@
-"""OCAS: one cut an iteration, between the best weights and the relaxed solution (Algorithm 7)."""
+"""OCAS: one cut per iteration, between the best weights and the relaxed solution (Algorithm 7)."""
 
 from dualstream.solvers.offline.cutting_plane import method
 

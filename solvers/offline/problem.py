@@ -1,20 +1,19 @@
-"""The problem that every linear method solves, and what certifies an answer to it.
+"""The problem of the linear methods (l2), and the bounds that certify a solution.
 
     min over w of  P(w) = (1/Delta) sum_i c_i Q(h_i.w; y_i) + rho |w|^2 / 2  -  (1/Delta) f.w
     max over lambda of  D(lambda) = -(1/Delta) sum_i c_i Q*(-lambda_i; y_i) - rho |w'|^2 / 2,
     w' = (f + sum_i c_i lambda_i h_i) / (rho Delta)
 
-Delta is the sum of the c_i, and f is 0, unless both are given: f is then the part of rows that
-are not there any more, whose dual variables stay as they were, and Delta counts them too.
-For any w and lambda
+By default Delta is the sum of the c_i, and f is 0. If both are given, f is the contribution of rows
+that are not given, with fixed dual variables, and Delta includes their weight. For any w and lambda
 
     P(w) - D(lambda) = (1/Delta) sum_i c_i [Q(z_i) + Q*(-lambda_i) + lambda_i z_i]
                        + rho |w - w'|^2 / 2,      z_i = h_i.w
 
-and no term of it is below 0: the gap is never the difference of two large numbers.
+and each of its terms is >= 0: the gap is never the difference of two large numbers.
 
-In the terms of others: with n rows of weight 1, C = 1 / (rho n) of LIBLINEAR, whose objective is
-P / rho and whose alpha_i is C y_i lambda_i; lambda of the papers on SDCA is rho.
+Conversions: with n rows of weight 1, LIBLINEAR's C is 1 / (rho n), its objective is P / rho and its
+alpha_i is C y_i lambda_i; lambda of the papers on SDCA is rho.
 """
 
 from dataclasses import dataclass
@@ -29,17 +28,17 @@ from dualstream.solvers.offline import row_kernels as _rows
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What is known of an answer, all of it computed from the rows."""
+    """Bounds of a solution, all computed from the rows."""
 
     primal: float
     dual: float
-    """A lower bound of the least possible primal."""
+    """A lower bound of the least primal."""
     gap: float
-    """primal - dual, from terms that are each >= 0 where the method has dual variables."""
+    """primal - dual, from terms that are each >= 0 if the method has dual variables."""
 
 
 class Problem:
-    """The rows of a batch, a loss, rho, and what follows from them."""
+    """The rows of a batch, a loss, rho, and derived arrays."""
 
     def __init__(
         self,
@@ -59,7 +58,7 @@ class Problem:
         self.intercept = intercept
         self.bias = 0.0 if intercept == "none" else 1.0
         self.fixed = fixed
-        """(dim + 1,) the part f of rows that are not there, or None."""
+        """(dim + 1,) the contribution f of rows that are not given, or None."""
         self.total = float(batch.weights.sum()) if total is None else total
         self.numbers = loss.numbers
         self.rows = (batch.indptr, batch.indices, batch.values)
@@ -68,9 +67,9 @@ class Problem:
             batch.indices.reshape(-1, 1),
             batch.values.reshape(-1, 1),
         )
-        """The same arrays as columns, of which kernels can ask for a line ahead of time."""
+        """The CSR arrays as columns, which kernels can prefetch."""
         self.visited: Ints = np.flatnonzero(batch.weights > 0.0)
-        """Places of the rows that count."""
+        """Indices of the rows that count."""
 
     @property
     def n(self) -> int:
@@ -107,13 +106,13 @@ class Problem:
         return out
 
     def clipped(self, duals: Floats) -> Floats:
-        """The nearest dual variables that are allowed."""
+        """The nearest valid dual variables."""
         signs = self.labels if self.loss.margin else np.ones(self.n)
         clipped: Floats = signs * np.clip(signs * duals, self.loss.lo, self.loss.hi)
         return clipped
 
     def loss_gap(self, w: Floats, duals: Floats) -> float:
-        """The part of the gap that the losses have: all of it where w = w'."""
+        """The loss part of the gap: the whole gap if w = w'."""
         return float(self._sums(w, duals)[2]) / self.total
 
     def _sums(self, w: Floats, duals: Floats) -> Floats:
@@ -123,7 +122,7 @@ class Problem:
         return sums
 
     def bounds(self, w: Floats, duals: Floats, dashed: Floats | None = None) -> Bounds:
-        """Primal at w, dual at `duals`, and the gap; `dashed` is w' where it is known."""
+        """Primal at w, dual at `duals`, and the gap; `dashed` is w' if known."""
         if dashed is None:
             dashed = self.from_duals(duals)
         values, conjugates, gaps = self._sums(w, duals) / self.total

@@ -1,10 +1,10 @@
-"""Stages of a better conditioned problem, on which ASPDC-i and ASDCA are built.
+"""Proximal point stages: the base of ASPDC-i and ASDCA.
 
-Stage s solves  min over w of  P(w) + kappa |w - z_s|^2 / 2  for a while by dual steps, with
+Stage s approximately solves  min over w of  P(w) + kappa |w - z_s|^2 / 2  by dual steps, with
 
     w = (kappa z_s + rho w') / (rho + kappa),   a_i = c_i / ((rho + kappa) Delta)
 
-and keeps the dual variables; z_1 = 0, and what z is next makes the method.
+and keeps the dual variables. z_1 = 0; the choice of the next z distinguishes the methods.
 """
 
 import math
@@ -32,15 +32,15 @@ def modulus(problem: Problem) -> float:
 
 
 def largest_share(problem: Problem, norms: Floats) -> float:
-    """max_i c_i |h_i|^2 / Delta: R^2 / n where all rows have weight 1."""
+    """max_i c_i |h_i|^2 / Delta: R^2 / n if all rows have weight 1."""
     return float(np.max(problem.batch.weights * norms)) / problem.total
 
 
 class Stages:
-    """A run; see methods.Run. What is `next_centre` and how `kappa` is chosen differs."""
+    """A run; see methods.Run. Subclasses define `next_centre` and `choose_kappa`."""
 
     keeps_curvature = True
-    """Whether steps are exact, or the step of ASPDC, which leaves the term of |h_i|^2 out."""
+    """Whether steps are exact; otherwise the step of ASPDC, without the term of |h_i|^2."""
 
     def __init__(
         self,
@@ -74,15 +74,15 @@ class Stages:
         return np.ascontiguousarray(self._table[:, DUAL])
 
     def choose_kappa(self, least: float) -> float:
-        """kappa; the loss is well conditioned for rho + kappa = `least` or a small multiple."""
+        """kappa; the loss is well-conditioned for rho + kappa = `least` or a small multiple."""
         raise NotImplementedError
 
     def next_centre(self, w: Floats, last: Floats) -> Floats:
-        """z of the next stage from the weights at the end of this one and of the one before."""
+        """z of the next stage, from the final weights of this stage and of the previous one."""
         raise NotImplementedError
 
     def stage_is_over(self) -> bool:
-        """Asked after each epoch."""
+        """Whether the stage ends; called after each epoch."""
         self._epochs_left -= 1
         return bool(self._epochs_left <= 0)
 
@@ -114,5 +114,5 @@ class Stages:
         self._last, self.weights = ended, ended + share * (self._centre - before)
 
     def bounds(self) -> Bounds:
-        """Of the problem itself: its dual is taken at w' and not at the weights of the stage."""
+        """Bounds of the original problem: its dual is at w', not at the weights of the stage."""
         return self._problem.bounds(self.weights, self.duals)

@@ -1,4 +1,4 @@
-"""The relaxed problem: the cuts so far, and the least that the objective can be by them.
+"""The relaxed problem of cutting planes: the least objective by the cuts so far.
 
     min over w, b, eta >= 0 of  rho |w|^2 / 2 + sum_k eta_k,   eta_k >= o_d - a_d.w - s_d b
                                                               for each cut d of part k
@@ -6,9 +6,9 @@
                             sum of the alpha_d of a part <= 1,   w = A'alpha / rho
 
 Lee (thesis), (5.17) and (5.18) with sum_d alpha_d sum_i d_i, divided by c:
-docs/internals/misprints.md. Any alpha that is allowed gives a lower bound of the true objective, so
-that one from which cuts were left out does too. B is where a free intercept is boxed in: without it
-the first relaxed problem has no interior, and some best intercept lies within.
+docs/internals/misprints.md. Any feasible alpha gives a lower bound of the true objective, even if
+cuts were left out. B bounds a free intercept: without it the first relaxed problem has no interior,
+and some best intercept is within the bounds.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from dualstream.solvers.offline.interior_point import Dense, Solve, combined, mi
 
 
 class Cuts:
-    """All cuts so far: planes (count, width), and the products of each two."""
+    """All cuts so far: planes (count, width), and the products of each pair."""
 
     def __init__(self, width: int, parts: int) -> None:
         self.parts = parts
@@ -31,7 +31,7 @@ class Cuts:
         self._numbers = np.empty((3, 16))
         self.part = np.empty(0, np.int64)
         self.idle = np.empty(0, np.int64)
-        """For how many relaxed problems in a row each alpha was 0."""
+        """For how many consecutive relaxed problems each alpha was 0."""
 
     @property
     def planes(self) -> Floats:
@@ -44,7 +44,7 @@ class Cuts:
 
     @property
     def slopes(self) -> Floats:
-        """(count,) s, 0 where the intercept is not free."""
+        """(count,) s, 0 unless the intercept is free."""
         return self._numbers[1, : self.count]
 
     def gram(self, chosen: Ints) -> Floats:
@@ -72,7 +72,7 @@ class Cuts:
 
 
 class Relaxed:
-    """The optimum by some of the cuts."""
+    """The optimum for some of the cuts."""
 
     def __init__(self, cuts: Cuts, chosen: Ints, rho: float, box: float, tol: float) -> None:
         self.alpha = np.zeros(cuts.count)
@@ -115,10 +115,10 @@ def _solve(
     box: float,
     tol: float,
 ) -> tuple[Floats, float]:
-    """alpha, allowed to the last bit, and the free intercept.
+    """alpha, feasible to the last bit, and the free intercept.
 
-    In the interior point method's form: alpha, what is left of each part's 1, and s.alpha as the
-    difference of two numbers >= 0, in units of 1 / B.
+    In the interior point method's form: alpha, the slack of each part's sum below 1, and s.alpha as
+    the difference of two numbers >= 0, in units of 1 / B.
     """
     n, is_free = len(offsets), box > 0.0
     used = np.unique(part)
@@ -135,13 +135,13 @@ def _solve(
     found = minimise(_Bordered(gram, total), p, a, r, np.full(total, np.inf), tol)
     alpha = np.maximum(found.z[:n], 0.0)
     sums = np.bincount(part, alpha, minlength=parts)
-    # A hair below 1, so that adding them up anew in another order is not above it.
+    # Slightly below 1, so that summing in another order cannot exceed 1.
     alpha /= np.maximum(1.0, sums * (1.0 + 1e-15))[part]
     return alpha, float(np.clip(found.eta[-1], -box, box)) if is_free else 0.0
 
 
 class _Bordered:
-    """Q with zeros around it."""
+    """Q bordered by zeros."""
 
     def __init__(self, q: Floats, total: int) -> None:
         self._inner, self._n, self._total = Dense(q), len(q), total

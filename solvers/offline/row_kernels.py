@@ -1,7 +1,7 @@
-"""What every method asks of the rows: norms, scores, their weighted sum, the terms of the gap.
+"""Kernels over all rows: norms, scores, weighted sums, terms of the gap.
 
-h_i is row i with `bias` behind it, at index dim; w and u are (dim + 1,), their last entry used
-where bias is not 0.
+h_i is row i followed by `bias`, at index dim; w and u are (dim + 1,), their last entry used if bias
+is not 0.
 """
 
 from dualstream.solvers.core.scalar import gap_term, loss_conjugate, loss_slope, loss_value
@@ -62,7 +62,7 @@ def sum_terms(
 ) -> None:
     """out = the sums of c Q(z), c Q*(-lambda) and c [Q(z) + Q*(-lambda) + lambda z].
 
-    loss (6,): see losses.Loss.numbers; rows of weight 0 are left out.
+    loss (6,): see losses.Loss.numbers; rows of weight 0 are skipped.
     """
     values = conjugates = gaps = 0.0
     for i in range(scores.shape[0]):
@@ -79,7 +79,7 @@ def sum_terms(
 
 @kernel(void(RO_F8, RO_F8, RO_F8, F8))
 def duals_at(scores: Floats, labels: Floats, loss: Floats, out: Floats) -> None:
-    """out_i = -Q'(z_i; y_i): the dual variables that belong to some scores."""
+    """out_i = -Q'(z_i; y_i): the dual variables that correspond to the scores."""
     for i in range(scores.shape[0]):
         out[i] = -loss_slope(
             scores[i], labels[i], loss[0], loss[1], loss[2], loss[3], loss[4], loss[5]

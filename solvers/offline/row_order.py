@@ -1,4 +1,4 @@
-"""In which order rows are visited, epoch after epoch."""
+"""Random visiting orders of rows, epoch by epoch."""
 
 import numpy as np
 
@@ -8,11 +8,11 @@ from dualstream.solvers.offline.shuffle import shuffle
 
 PERMUTED, REPLACEMENT = "permuted", "replacement"
 VISITS = Option(PERMUTED, choices=(PERMUTED, REPLACEMENT))
-"""`replacement`, as papers have it, leaves exp(-k) of the rows unvisited after k epochs."""
+"""`replacement`, as in papers, leaves exp(-k) of the rows unvisited after k epochs."""
 
 
 class Visits:
-    """Rows that count, in random order."""
+    """The rows that count, in random order."""
 
     def __init__(self, rows: Ints, kind: str, rng: np.random.Generator) -> None:
         self._rows, self._kind, self._rng = rows.copy(), kind, rng

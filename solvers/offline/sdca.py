@@ -1,11 +1,11 @@
-"""SDCA: exact steps on one dual variable after the other, for every loss.
+"""SDCA: stochastic dual coordinate ascent, for every loss.
 
-Shalev-Shwartz, Zhang, "Stochastic dual coordinate ascent methods for regularized loss
-minimization" (2013). The dual never decreases. Rows are visited in a new random order each epoch:
-drawn with replacement, as in the paper, it takes up to twice as many epochs.
+Shalev-Shwartz, Zhang, "Stochastic dual coordinate ascent methods for regularized loss minimization"
+(2013). The dual never decreases. Rows are visited in a new random order each epoch; drawing with
+replacement, as in the paper, takes up to twice as many epochs.
 
-For the hinge and its square in permuted order these are the steps of dcd.py one by one, which
-leaves out rows that stay at a bound and solves for all active rows at the end: it makes them there.
+For the hinge and its square in permuted order, SDCA delegates to dcd.py: the same steps, with
+shrinking and a final solve for all active rows.
 """
 
 from collections.abc import Mapping
@@ -58,7 +58,8 @@ class Ascent:
         return 1.0
 
     def bounds(self) -> Bounds:
-        """Of weights made anew from the dual variables, so that no rounding adds up."""
+        """Bounds of weights recomputed from the dual variables, so rounding errors do not
+        accumulate."""
         duals = self.duals
         self.weights = self._problem.from_duals(duals)
         return self._problem.bounds(self.weights, duals, self.weights)
@@ -67,7 +68,7 @@ class Ascent:
 def begin(
     problem: Problem, start: Start, options: Mapping[str, Any], rng: np.random.Generator
 ) -> Run:
-    """A run, of whatever makes the steps of this problem."""
+    """A run of the class that suits this problem."""
     steps_are_dcds = problem.loss.name in dcd.METHOD.losses and options["visits"] == PERMUTED
     return (dcd.Descent if steps_are_dcds else Ascent)(problem, start, options, rng)
 

@@ -1,11 +1,11 @@
-"""Random orders from random numbers that are handed in."""
+"""Random permutation kernel; the caller supplies the random numbers."""
 
 from dualstream.solvers.jit import I8, RO_F8, Floats, Ints, i8, kernel, void
 
 
 @kernel(void(I8, i8, RO_F8))
 def shuffle(order: Ints, count: int, draws: Floats) -> None:
-    """Put the first `count` places in random order (Fisher, Yates); draws in [0, 1)."""
+    """Shuffle the first `count` indices (Fisher, Yates); draws in [0, 1)."""
     for i in range(count - 1):
         j = i + int(draws[i] * (count - i))
         order[i], order[j] = order[j], order[i]

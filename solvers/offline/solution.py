@@ -1,4 +1,4 @@
-"""What an offline method answers, and what it tells on the way."""
+"""Results and progress of offline methods."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,11 +9,11 @@ from dualstream.solvers.jit import Floats
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a method stands after some epochs. The bounds are those last computed."""
+    """State of a run after some epochs. The bounds are those last computed."""
 
     epochs: float
     seconds: float
-    """Of the method's own work; looking at the gap is not counted."""
+    """Time of the method itself, without evaluations of the gap."""
     primal: float
     dual: float
     gap: float
@@ -24,12 +24,12 @@ class Progress:
 
 
 Trace = Sequence[Progress]
-"""One for each time that the bounds were computed, in order."""
+"""One entry per evaluation of the bounds, in order."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Solution:
-    """An answer, and how far it can be from the best one."""
+    """A solution and bounds of its objective."""
 
     weights: Floats
     """(dim,)"""
@@ -37,15 +37,16 @@ class Solution:
     primal: float
     """The objective at the weights."""
     dual: float
-    """No weights have an objective below it."""
+    """A lower bound of the objective over all weights."""
     gap: float
     epochs: float
     status: str
-    """`converged` (relative gap <= tol), `max_epochs`, `cancelled` or `stalled`: at what rounding
-    leaves of the gap."""
+    """`converged` (relative gap <= tol), `max_epochs`, `cancelled` or `stalled` (the gap is at
+    rounding level)."""
     method: str
     duals: Floats | None = None
-    """(n,) the dual variables lambda of the rows, 0 for rows of weight 0; None without them."""
+    """(n,) the dual variables lambda of the rows, 0 for rows of weight 0; None if the method has
+    none."""
     trace: Trace = field(default=(), repr=False)
 
     @property

@@ -1,4 +1,4 @@
-"""`solve`: the best linear model for rows that are all at hand, with a certificate."""
+"""`solve`: the best linear model for a fixed set of rows, with a certificate."""
 
 import math
 import time
@@ -34,9 +34,9 @@ _TOL = (0.0, 1.0, "a number in [0, 1]")
 _EPOCHS = (1.0, 1e12, "a number in [1, 1e12]")
 _TOTAL = (1e-100, 1e200, "a number in [1e-100, 1e200]")
 
-# Between two looks at the gap epochs grow by this factor, where a method promises nothing.
+# Growth factor of the epochs between two evaluations of the gap, for methods without an estimate.
 _GROWTH = 1.2
-# A look costs about as much as an epoch: only where the gap may be small, and not soon again.
+# An evaluation costs about one epoch: do it only if the gap may be small, and not too often.
 _MAY_BE = 1.5
 
 
@@ -64,27 +64,27 @@ def solve(
     their sum. With weights 1 and C of LIBLINEAR: rho = 1 / (C n).
 
     method      see `methods.METHODS`
-    regularizer l2, for newton_l1 l1: rho |w|_1 in the place of rho |w|^2 / 2
+    regularizer l2; for newton_l1 l1: rho |w|_1 in place of rho |w|^2 / 2
     loss        a name, or an object with `kind` and the loss's parameter
     tol         largest relative gap: (primal - dual) / max(|primal|, |dual|)
     intercept   `none`; `penalized`: of a last feature 1, as in learners; `free`: without penalty
     max_epochs  an epoch is as much work as one step on each row
-    duals       (n,) where to begin: dual variables lambda of the rows, or
+    duals       (n,) starting point: dual variables lambda of the rows, or
     weights     (dim,) or (dim + 1,): weights, then the intercept
-    fixed       (dim,) or (dim + 1,): sum of c lambda h of rows that are not there and stay as they
-                are; then `total` is Delta, with the weight of those rows in it
-    callback    called with a Progress after each epoch or less; what ends the run is True
+    fixed       (dim,) or (dim + 1,): fixed sum of c lambda h of rows that are not given;
+                then `total` is Delta, including the weight of those rows
+    callback    called with a Progress at least once per epoch; returning True ends the run
     options     of the method
 
-    The same arguments give the same bits, but for seconds. Raises InvalidSpec, InvalidRow (a label
-    that the loss does not know), ShapeMismatch; NotConverged where numbers overflow.
+    The same arguments give the same bits, except for seconds. Raises InvalidSpec, InvalidRow (a
+    label that is invalid for the loss), ShapeMismatch; NotConverged if numbers overflow.
     """
     from dualstream.solvers.offline.methods import Start, method_of
 
     chosen = method_of(method)
     problem = _problem(batch, method, chosen, loss, regularizer, rho, intercept, fixed, total)
     if duals is not None and weights is not None:
-        raise InvalidSpec("/weights", "given", "left out where duals are given")
+        raise InvalidSpec("/weights", "given", "left out if duals are given")
     start = Start(
         None if duals is None else _vector(duals, "duals", (problem.n,)),
         None if weights is None else _widened(weights, "weights", problem),
@@ -99,15 +99,15 @@ def solve(
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise InvalidSpec("/seed", seed, "a whole number >= 0")
     if len(problem.visited) == 0:
-        raise InvalidSpec("/batch", f"{problem.n} rows", "rows of which one has a weight above 0")
-    # Numbers out of range are found in what comes out of them.
+        raise InvalidSpec("/batch", f"{problem.n} rows", "at least one row with a weight above 0")
+    # Numbers out of range are detected in the results.
     with np.errstate(all="ignore"):
         loop = _Loop(method, chosen, problem, start, settings, seed)
         return loop.run(tol, max_epochs, callback)
 
 
 class _Loop:
-    """A run until it is good enough, told about on the way."""
+    """Runs a method until it is good enough, and reports progress."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class _Loop:
         if math.isnan(promise):
             return due
         if promise > _MAY_BE * tol * max(abs(last.primal), abs(last.dual)):
-            # Seldom, for those who watch: nothing ends by it.
+            # Rare evaluations, only for the callback: they do not end the run.
             return self._epochs >= 4.0 * self._looked_at + 1.0
         return due or promise < 0.8 * self._promised
 
@@ -161,8 +161,8 @@ class _Loop:
         bounds = self._run.bounds()
         if not math.isfinite(bounds.primal + bounds.dual + bounds.gap):
             raise NotConverged(
-                f"{self._name} met numbers beyond the range of float64 after {self._epochs:g} "
-                f"epochs: rho = {self._problem.rho:g} does not go with rows of this size"
+                f"{self._name} exceeded the range of float64 after {self._epochs:g} "
+                f"epochs: rho = {self._problem.rho:g} does not suit rows of this size"
             )
         self._looked_at, self._promised = self._epochs, self._run.promise
         self._trace.append(self._now(bounds))
@@ -217,7 +217,7 @@ def _problem(
         raise InvalidSpec("/intercept", intercept, reason)
     labels = _labels(batch, made)
     if (fixed is None) != (total is None):
-        raise InvalidSpec("/total", total, "given together with fixed, and only then")
+        raise InvalidSpec("/total", total, "given if and only if fixed is given")
     if fixed is None or total is None:
         return Problem(batch, labels, made, rho, intercept)
     if not method.takes_fixed:
@@ -255,13 +255,13 @@ def _vector(values: npt.ArrayLike, name: str, shape: tuple[int, ...]) -> Floats:
 
 
 def _widened(values: npt.ArrayLike, name: str, problem: "Problem") -> Floats:
-    """(dim + 1,) with 0 for the intercept where it is not given."""
+    """(dim + 1,) with 0 for a missing intercept."""
     vector = np.array(values, np.float64)
     if vector.shape == (problem.width - 1,):
         vector = np.append(vector, 0.0)
     vector = _vector(vector, name, (problem.width,))
     if problem.intercept == "none" and vector[-1] != 0.0:
-        raise InvalidSpec(f"/{name}", float(vector[-1]), "0 at the intercept, as there is none")
+        raise InvalidSpec(f"/{name}", float(vector[-1]), "0 at the intercept: the model has none")
     return vector
 
 

@@ -1,9 +1,9 @@
-"""SPDC: a dual step on one row, a primal step of all coordinates, and an extrapolation.
+"""SPDC: stochastic primal-dual coordinate method, for smooth losses.
 
 Zhang, Xiao, "Stochastic primal-dual coordinate method for regularized empirical risk minimization"
-(2015), Algorithm 1 with the parameters of its Theorem 1, for smooth losses. A step costs O(entries
-of the row): coordinates that a row does not have follow w <- (w + tau u) / (1 + rho tau), which has
-a closed form for any number of steps.
+(2015), Algorithm 1 with the parameters of its Theorem 1: a dual step on one row, a primal step of
+all coordinates, and an extrapolation. A step costs O(entries of the row): coordinates that the row
+lacks follow w <- (w + tau u) / (1 + rho tau), which has a closed form for any number of steps.
 """
 
 import math
@@ -72,7 +72,8 @@ class SaddlePoint:
         return 1.0
 
     def bounds(self) -> Bounds:
-        """Of weights that are not those of the dual variables; u is made anew from these."""
+        """Bounds of the current weights, which differ from those of the dual variables; u is
+        recomputed."""
         dashed = self._problem.from_duals(self.duals)
         self._state[:, 2] = self._problem.rho * dashed
         return self._problem.bounds(self.weights, self.duals, dashed)

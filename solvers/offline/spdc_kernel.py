@@ -1,4 +1,4 @@
-"""The kernel of SPDC: O(entries) for each step, where the primal moves every coordinate."""
+"""The kernel of SPDC: O(entries) per step, although the primal step changes every coordinate."""
 
 from dualstream.solvers.core.scalar import dual_argmin
 from dualstream.solvers.jit import (
@@ -25,14 +25,14 @@ _BITS = 12
 
 @kernel(types.UniTuple(f8, 2)(RO_F8_2D, RO_F8_2D, i8))
 def after(low: Floats, high: Floats, k: int) -> tuple[float, float]:
-    """q^k and g_k; see affine.py."""
+    """q^k and g_k; see lazy_updates.py."""
     a, b = k >> _BITS, k & (_SIZE - 1)
     return high[a, 0] * low[b, 0], low[b, 1] + low[b, 0] * high[a, 1]
 
 
 @kernel(void(F8_2D, i8, i8, RO_F8_2D, RO_F8_2D))
 def catch_up(state: Floats, j: int, now: int, low: Floats, high: Floats) -> None:
-    """Bring coordinate j to step `now`, and keep what it was one step before."""
+    """Advance coordinate j to step `now`, and keep its value one step before."""
     k = now - int(state[j, _SINCE])
     if k > 0:
         w, u = state[j, _W], state[j, _U]
@@ -45,7 +45,7 @@ def catch_up(state: Floats, j: int, now: int, low: Floats, high: Floats) -> None
 
 @kernel(void(F8_2D, i8, i8, f8, i8, f8, f8))
 def push(state: Floats, j: int, t: int, d: float, n: int, q: float, g: float) -> None:
-    """The primal step of coordinate j at step t, whose row moved u by d / n."""
+    """The primal step of coordinate j at step t, whose row changed u by d / n."""
     w, u = state[j, _W], state[j, _U]
     state[j, _BEFORE] = w
     state[j, _W] = q * w + g * (u + d)
@@ -80,8 +80,8 @@ def spdc_epoch(
     wbar     <- w + theta (w - w before)
 
     y, k   (n,)        labels; n c_i / Delta
-    low, high          q^k and g_k of q = 1 / (1 + rho tau), g = tau q; see affine.py
-    state  (dim + 1, 4) updated: w, w one step before, u, the step that these are of
+    low, high          q^k and g_k of q = 1 / (1 + rho tau), g = tau q; see lazy_updates.py
+    state  (dim + 1, 4) updated: w, w one step before, u, and the step of these
     duals  (n,) updated
     """
     n = y.shape[0]

@@ -1,9 +1,9 @@
-"""SVRG: stochastic gradients of the primal, corrected by a full one now and then.
+"""SVRG: stochastic variance reduced gradients of the primal, for smooth losses.
 
 Johnson, Zhang, "Accelerating stochastic gradient descent using predictive variance reduction"
 (2013), with the last iterate as the next anchor (their option I): a full gradient, then 2n steps of
-size eta = step / L, L = max_i c_i |h_i|^2 n / (Delta gamma) + rho, for smooth losses. The dual
-variables that certify its weights are lambda_i = -Q'(h_i.w).
+size eta = step / L, L = max_i c_i |h_i|^2 n / (Delta gamma) + rho. The dual variables that certify
+its weights are lambda_i = -Q'(h_i.w).
 """
 
 import math

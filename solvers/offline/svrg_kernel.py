@@ -1,4 +1,4 @@
-"""The kernel of SVRG: O(entries) for each step."""
+"""The kernel of SVRG: O(entries) per step."""
 
 from dualstream.solvers.core.scalar import loss_slope
 from dualstream.solvers.jit import (
@@ -24,7 +24,7 @@ _BITS = 12
 
 @kernel(void(F8_2D, i8, i8, RO_F8_2D, RO_F8_2D))
 def follow(state: Floats, j: int, now: int, low: Floats, high: Floats) -> None:
-    """Bring coordinate j to step `now`: v <- q^k v - g_k mu; see affine.py."""
+    """Advance coordinate j to step `now`: v <- q^k v - g_k mu; see lazy_updates.py."""
     k = now - int(state[j, _SINCE])
     if k > 0:
         a, b = k >> _BITS, k & (_SIZE - 1)
@@ -58,8 +58,8 @@ def svrg_epoch(
 
     y, k     (n,)   labels; n c_i / Delta
     anchored (n,)   h_i.wtilde
-    low, high       q^k and g_k of q = 1 - eta rho, g = eta; see affine.py
-    state    (dim + 1, 3) updated: v, mu, the step that v is of
+    low, high       q^k and g_k of q = 1 - eta rho, g = eta; see lazy_updates.py
+    state    (dim + 1, 3) updated: v, mu, and the step of v
     """
     last = state.shape[0] - 1
     for t in range(order.shape[0]):
@@ -78,7 +78,7 @@ def svrg_epoch(
         step = eta * k[i] * (here - there)
         if step != 0.0:
             for p in range(indptr[i], indptr[i + 1]):
-                # Before the shrinking that step t + 1 brings, hence divided by q.
+                # Before the shrinking of step t + 1, hence divided by q.
                 state[indices[p], _V] -= step * values[p] / low[1, 0]
             state[last, _V] -= step * bias / low[1, 0]
     for j in range(state.shape[0]):

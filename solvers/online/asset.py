@@ -3,26 +3,27 @@
     min over g, b of  (lambda / 2) |g|^2 + mean of max(0, 1 - y (g'h + b))
 
 Lee and Wright, "ASSET: Approximate stochastic subgradient estimation training for support vector
-machines" (2012), and Algorithm 3 of Lee's thesis (2011); h is a row behind its map. With
-R = 1 / sqrt(lambda), D_Z = sqrt(R^2 + B^2) (R without a bound), D_G^2 the mean of |h|^2 (+ 1 with b
-or a constant 1), and step j = 1, 2, ... over rows of positive weight c,
+machines" (2012), and Algorithm 3 of Lee's thesis (2011); h is a row after its feature map. With R =
+1 / sqrt(lambda), D_Z = sqrt(R^2 + B^2) (R without a bound), D_G^2 the mean of |h|^2 (+ 1 with b or
+a constant 1), and step j = 1, 2, ... over rows of positive weight c,
 
     eta_j = D_Z / (D_G sqrt(j))       ASSET  (`step: sqrt`)
     eta_j = 1 / (lambda j)            ASSET* (`step: strongly_convex`), without b
-    g <- (1 - eta lambda) g + eta c y h [y (g'h + b) < 1], then to the ball |g| <= R
-    b <- b + eta c y [the same], then into [-B, B]
+    g <- (1 - eta lambda) g + eta c y h [y (g'h + b) < 1], then projected to the ball |g| <= R
+    b <- b + eta c y [the same], then clipped to [-B, B]
 
-With `bound` B there is that b, not penalised; without it the intercept is a last coordinate of 1
-as for all learners. D_G^2 is the running mean over the first 100 rows and stays there: a stream
-has no mean to begin with. `average: {"from": K}` serves the mean of the iterates from step K on,
-weighted by eta, as the algorithm has it; `{"kappa": k}` the fading one of all learners.
+With `bound` B the intercept is b, not penalised. Without it the intercept is a last coordinate of
+1, as for all learners. D_G^2 is the running mean over the first 100 rows and is fixed afterwards,
+because a stream has no mean known in advance. `average: {"from": K}` serves the mean of the
+iterates from step K on, weighted by eta, as in the paper; `{"kappa": k}` serves the fading average
+of all learners.
 
-Weights that were solved for may take the place of g (`_take_weights`); then D, an upper bound of
-how far they are from the best, stands for D_Z, and j counts from there.
+A refit can replace g (`_take_weights`). Then D, an upper bound of the distance to the best weights,
+replaces D_Z, and j restarts.
 
-g is kept as `scale` v, and the average as k (P v + z) / S with P v moved into z where `scale` is
-small: see dual_ascent.py, which keeps it in the same way and for the same reasons. |g|^2 is carried
-along, and summed anew at times.
+g is stored as `scale` v, and the average as k (P v + z) / S with P v moved into z when `scale` is
+small: see dual_ascent/kernels.py for the reasons. |g|^2 is updated with each step and recomputed
+from time to time.
 """
 
 import math
@@ -57,10 +58,11 @@ from dualstream.solvers.jit import (
     void,
 )
 
-# The numbers of a learner, in two arrays: first its state, then what its specification fixes.
+# Indices of a learner's scalars, in two arrays: first its state, then constants of its
+# specification.
 SCALE, SQUARE, NORM_SUM, AVG_P, AVG_K, AVG_S, B, AVG_B = range(8)
 LAMBDA, KAPPA, BOUND, BIAS = range(8, 12)
-# D in the place of D_Z, once the weights were solved for; 0 before.
+# D, which replaces D_Z after a refit; 0 before.
 DISTANCE = 12
 N_FLOATS = 13
 assert SAMPLES == 0
@@ -68,7 +70,7 @@ STEPS, NORM_ROWS = 1, 2
 AVERAGED, FROM, STRONGLY_CONVEX, RESUM_EVERY = range(3, 7)
 N_INTS = 7
 
-# Rows that D_G^2 is the mean of, and the least that it is.
+# Number of rows in the mean D_G^2, and the minimum of that mean.
 NORM_OF = 100
 _MIN_SQUARE = 1e-12
 _SMALL_STEP, _SMALL_NORM = 1e90, 1e180
@@ -76,7 +78,7 @@ _INFINITY = math.inf
 
 
 class Asset(TableLearner):
-    """The learner of `algorithm: asset`; `spec` is a resolved one."""
+    """The learner of `algorithm: asset`; `spec` is resolved."""
 
     STATE_FLOATS = {
         "scale": SCALE,
@@ -127,10 +129,10 @@ class Asset(TableLearner):
         return served
 
     def _take_weights(self, weights: Floats, reach: float, rows: int) -> None:
-        """With steps of D_Z the first rows would throw the weights away: the schedule is another.
+        """Continue from weights of a refit, with smaller steps: steps of D_Z would undo them.
 
-        `sqrt`: D = reach in the place of D_Z, and j begins at 1 again. `strongly_convex`: a step
-        1 / (lambda j) makes a row the j-th part of the weights, and j goes on from `rows`.
+        `sqrt`: D = reach replaces D_Z, and j restarts at 1. `strongly_convex`: a step 1 / (lambda
+        j) makes a row the j-th part of the weights, so j continues from `rows`.
         """
         floats, ints = self._floats, self._ints
         self._w[:] = 0.0
@@ -146,7 +148,7 @@ class Asset(TableLearner):
             floats[SCALE] = radius / math.sqrt(square)
             square = radius * radius
         floats[SQUARE] = square
-        # The average of these weights alone; with `from`, of none as yet.
+        # The average of these weights alone; with `from`, of none yet.
         counts = 1.0 if ints[AVERAGED] and not ints[FROM] else 0.0
         floats[AVG_P], floats[AVG_K], floats[AVG_S] = counts * floats[SCALE], 1.0, counts
         floats[AVG_B] = counts * floats[B]
@@ -158,7 +160,7 @@ class Asset(TableLearner):
             floats[DISTANCE] = min(max(reach, 1e-150), cold)
 
     def state(self) -> State:
-        """See Learner. D is in it once there is one."""
+        """See Learner. D is included once it exists."""
         state = super().state()
         if self._floats[DISTANCE] > 0.0:
             state["distance"] = np.array(self._floats[DISTANCE])
@@ -188,7 +190,7 @@ def served_factors(f: Floats, k: Ints) -> tuple[float, float, float]:
 def score_rows(
     indptr: Ints, indices: Indices, values: Floats, scores: Floats, w: Floats, f: Floats, k: Ints
 ) -> None:
-    """Scores (n,) by the served weights, summed as learn_rows does."""
+    """Scores (n,) by the served weights, summed like in learn_rows."""
     fv, fz, b = served_factors(f, k)
     averaged = k[AVERAGED] != 0
     end_of_w = w.shape[0] - 1
@@ -246,16 +248,16 @@ def learn_rows(
     f: Floats,
     k: Ints,
 ) -> None:
-    """Score and learn every row: the step at the top of this file.
+    """Score and learn every row: the step in the module docstring.
 
-    A row for which any number would not be finite is rejected: it changes nothing. A row of weight
-    0 is scored and counted and changes nothing else.
+    A row for which any number would not be finite is rejected and changes nothing. A row of weight
+    0 is scored and counted, and changes nothing else.
 
     indptr, indices, values, labels, weights   see Batch; labels are -1, 1, or 0 for -1
-    scores, losses, updated, rejected          (n,) written; the flags come in as False
+    scores, losses, updated, rejected          (n,) written; the flags must be False initially
     w       (width, 1 or 2)          v, and z where averaged; the last row is the constant's
-    f, k    (N_FLOATS,), (N_INTS,)   see the top of this file
-    Cost O(entries) a row, and O(width) every RESUM_EVERY steps or where `scale` has decayed.
+    f, k    (N_FLOATS,), (N_INTS,)   see the constants at the top of this file
+    Cost O(entries) per row, and O(width) every RESUM_EVERY steps or when `scale` has decayed.
     """
     scale, square, norm_sum = f[SCALE], f[SQUARE], f[NORM_SUM]
     avg_p, avg_k, avg_s, b, avg_b = f[AVG_P], f[AVG_K], f[AVG_S], f[B], f[AVG_B]
@@ -338,7 +340,7 @@ def learn_rows(
             new_p += counts * new_scale / new_k
         new_s, new_avg_b = kappa * avg_s + counts, kappa * avg_b + counts * new_b
 
-        # Nothing is written before every number is known to be finite.
+        # Write nothing until all numbers are known to be finite.
         finite = (
             abs(m) < _INFINITY
             and abs(g) < _INFINITY
@@ -367,7 +369,7 @@ def learn_rows(
             rejected[i] = True
             continue
 
-        # Writing it down.
+        # Write the result.
         if is_due:
             flush(w, avg_p, shrink)
         if averaged and new_k != fade:

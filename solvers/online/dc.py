@@ -1,8 +1,8 @@
-"""ODCA and ODCAk: online learning by difference-of-convex programming, for the 0-1 loss.
+"""ODCA and ODCAk: online difference-of-convex (DC) programming for the 0-1 loss.
 
 Le Thi, Ho, "Online learning based on online DCA and application to online classification" (2020),
-algorithms 1-6. In round t a row x with label y meets a surrogate f = g - h of its 0-1 loss, made
-at w_t so that f(w_t) is at least that loss; with z in dh(w_t),
+algorithms 1-6. In round t a row x with label y has a surrogate f = g - h of its 0-1 loss, chosen at
+w_t such that f(w_t) is at least that loss; with z in dh(w_t),
 
     ODCAk (`one_step`)   w_{t+1} = w_t - eta_t (r - z),  r in dg(w_t)
     ODCA  (`complete`)   w <- w - eta_t (r - z), r in dg(w), from w_t on, until a step is at most
@@ -12,17 +12,17 @@ at w_t so that f(w_t) is at least that loss; with z in dh(w_t),
 
 where t counts all learned rows of a weight above 0. With m = y w_t.x,
 
-    pil1     acts where m <= 0; tau* = tau1 and nu = 1 at a tie, else min(tau1, -m) and nu = 0;
+    pil1     steps if m <= 0; tau* = tau1 and nu = 1 at a tie, else min(tau1, -m) and nu = 0;
              r - z = -y x / tau* where y w.x <= nu tau*, else 0                        (3.4), (3.8)
-             A tie is |m| <= zero_tol |w| |x| (default 1e-12; 0 is the paper's): there rounding
-             alone would say how long the step eta / |m| is.
-    pil2     acts where -tau2 <= m < tau3 |x|; r - z = -y x / (tau3 |x|) where y w.x < tau3 |x|,
-             else 0. With `relative_tau2` (the default; the paper's print has it not) the lower
-             bound is -tau2 |x|: the other one never lets go of its first label on long rows.
-    sigmoid  acts where tanh(u) < 1 - epsilon, u(w) = kappa y w.x / |x|; r and z as in (3.9), (3.10)
+             A tie is |m| <= zero_tol |w| |x| (default 1e-12; 0 as in the paper): below it
+             rounding alone would determine the length of the step eta / |m|.
+    pil2     steps if -tau2 <= m < tau3 |x|; r - z = -y x / (tau3 |x|) where y w.x < tau3 |x|,
+             else 0. With `relative_tau2` (the default, not in the paper) the lower bound is
+             -tau2 |x|: with an absolute bound, long rows keep the sign of their first label.
+    sigmoid  steps if tanh(u) < 1 - epsilon, u(w) = kappa y w.x / |x|; r and z as in (3.9), (3.10)
 
-All steps go along y x, so that the inner iteration runs in one number beta: w = w_t + beta y x.
-A row of weight c counts its surrogate c times: its eta_t is c times as large.
+All steps are along y x, so the inner iteration has one variable beta: w = w_t + beta y x. For a row
+of weight c, eta_t is multiplied by c.
 """
 
 import math
@@ -55,7 +55,7 @@ from dualstream.solvers.jit import (
     void,
 )
 
-# The numbers of a learner: first its state, then what its specification fixes.
+# Indices of a learner's scalars: first its state, then constants of its specification.
 assert (SCALE, SAMPLES, ROUNDS) == (0, 0, 1)
 NORM2, PEAK = 1, 2
 C, TAU, TAU_LOW, KAPPA, EPSILON, ZERO_TOL, TOL, BIAS = range(3, 11)
@@ -66,26 +66,26 @@ N_INTS = 9
 PIL1, PIL2, SIGMOID = range(3)
 
 _INFINITY = math.inf
-# See dual_ascent.py: a step within these bounds needs no look at each weight.
+# See dual_ascent/kernels.py: a step within these bounds keeps all weights finite.
 _SMALL_STEP, _SMALL_NORM2 = 1e90, 1e180
 # Below it, a sum of squares has lost digits to underflow.
 _TINY = 1e-280
-# |w|^2 is summed anew where it has fallen this far since it was last exact.
+# |w|^2 is recomputed when it has fallen by this factor since it was last exact.
 _FALL = 1e-6
 _LARGE = 1e300
-# exp of it is still a number.
-_MOST = 709.0
+# exp of it is still finite.
+_MAX_EXPONENT = 709.0
 _CACHED = 32_768
-# Entries from one that is read to the one whose weight is asked for.
+# Prefetch distance, in entries.
 _AHEAD = np.uint64(64)
 
 
 class DC(PlainLearner):
-    """The learner of `algorithm: dc`; `spec` is a resolved one.
+    """The learner of `algorithm: dc`; `spec` is resolved.
 
-    The loss of an Outcome is the surrogate's own at the score, f(w_t): for pil1 max(1, -m / tau1)
-    where m <= 0 (or a tie), else 0; for pil2 max(0, 1 - m / (tau3 |x|)), and 1 below the lower
-    bound; for sigmoid 1 - tanh(u). For a row of zeros it is 1.
+    The loss of an Outcome is the surrogate at the score, f(w_t): for pil1 max(1, -m / tau1) where m
+    <= 0 (or a tie), else 0; for pil2 max(0, 1 - m / (tau3 |x|)), and 1 below the lower bound; for
+    sigmoid 1 - tanh(u). For a row of zeros it is 1.
     """
 
     STATE_FLOATS = {"norm_squared": NORM2, "norm_squared_peak": PEAK}
@@ -124,7 +124,7 @@ class DC(PlainLearner):
 def pil1(m: float, tie: float, norm: float, tau1: float) -> tuple[float, float, float, float]:
     """f(w_t), and the step of unit eta as top / bottom, taken while y w.x <= limit.
 
-    (3.4), (3.8). top = 0: no step. tie is the |m| up to which m is 0.
+    (3.4), (3.8). top = 0: no step. tie is the |m| up to which m counts as 0.
     """
     if abs(m) <= tie:
         return 1.0, 1.0 if norm > 0.0 else 0.0, tau1, tau1
@@ -135,7 +135,7 @@ def pil1(m: float, tie: float, norm: float, tau1: float) -> tuple[float, float, 
 
 @kernel(types.UniTuple(f8, 4)(f8, f8, f8, f8))
 def pil2(m: float, low: float, norm: float, tau3: float) -> tuple[float, float, float, float]:
-    """As pil1, for section 3.1.2: a step needs m >= low, and is taken while y w.x < limit."""
+    """Like pil1, for section 3.1.2: a step needs m >= low, and is taken while y w.x < limit."""
     limit = tau3 * norm
     if norm == 0.0 or m < low:
         return 1.0, 0.0, 1.0, 0.0
@@ -146,7 +146,7 @@ def pil2(m: float, low: float, norm: float, tau3: float) -> tuple[float, float, 
 
 @kernel(types.UniTuple(f8, 2)(f8, f8))
 def sigmoid_surrogate(u: float, epsilon: float) -> tuple[float, float]:
-    """1 - tanh(u), and sech^2(u), which is 0 where no step is due. Without overflow, for any u."""
+    """1 - tanh(u), and sech^2(u), which is 0 if there is no step. Without overflow, for any u."""
     e = math.exp(-2.0 * abs(u))
     small = 2.0 * e / (1.0 + e)
     above = small if u >= 0.0 else 2.0 / (1.0 + e)
@@ -158,7 +158,7 @@ def sigmoid_surrogate(u: float, epsilon: float) -> tuple[float, float]:
 
 @kernel(f8(f8))
 def root(square: float) -> float:
-    """Its square root; 0 where rounding has left nothing, or no number, to take one of."""
+    """The square root; 0 for a negative number or NaN left by rounding."""
     return math.sqrt(square) if square > 0.0 else 0.0
 
 
@@ -174,9 +174,9 @@ def descend_pil(
     tol: float,
     max_inner: int,
 ) -> tuple[float, int]:
-    """beta, and how many iterations: `step` each while m + beta x2 < limit (<= where closed).
+    """beta, and the number of iterations: `step` each while m + beta x2 < limit (<= if closed).
 
-    The first step is known to be due. Algorithms 1 and 3 of the paper.
+    The caller knows that the first step is taken. Algorithms 1 and 3 of the paper.
     """
     beta = 0.0
     for inner in range(1, max_inner + 1):
@@ -194,15 +194,16 @@ def descend_pil(
 def sigmoid_slope(u: float, d: float, gap: float, sech2: float) -> float:
     """(z - r) / (kappa_t y x) at u(w) = u + d, for z and r as in (3.9) and (3.10); gap = delta - u.
 
-    With q(v) = exp(-2 v): 4 q(u) expm1(-2 d) + sech^2(u) before delta, 4 (Q(u + d) - Q(u)) behind
-    it, Q = q^2 (q + 2) / (q + 1)^2, which is q - sech^2 / 4: for u < 0 that form does not cancel.
+    With q(v) = exp(-2 v): 4 q(u) expm1(-2 d) + sech^2(u) before delta, 4 (Q(u + d) - Q(u)) after
+    it, Q = q^2 (q + 2) / (q + 1)^2, which is q - sech^2 / 4: that form has no cancellation for u <
+    0.
     """
     if d == 0.0:
         return sech2
     if d < gap or u < 0.0:
-        # exp(-2 u) in two factors: expm1(-2 d) is small where it is beyond all numbers.
-        half = math.exp(min(-u, _MOST))
-        slope = 4.0 * half * (half * math.expm1(min(-2.0 * d, _MOST))) + sech2
+        # exp(-2 u) in two factors: expm1(-2 d) is small where exp(-2 u) overflows.
+        half = math.exp(min(-u, _MAX_EXPONENT))
+        slope = 4.0 * half * (half * math.expm1(min(-2.0 * d, _MAX_EXPONENT))) + sech2
         if d < gap:
             return slope
         e = math.exp(-2.0 * abs(u + d))
@@ -225,9 +226,9 @@ def descend_sigmoid(
     tol: float,
     max_inner: int,
 ) -> tuple[float, int]:
-    """beta, and how many iterations, of algorithm 5: each adds step times sigmoid_slope.
+    """beta, and the number of iterations, of algorithm 5: each adds step times sigmoid_slope.
 
-    u(w) = u + kappa beta x2; `kappa` is kappa_t. An iterate that is not finite ends it.
+    u(w) = u + kappa beta x2; `kappa` is kappa_t. It ends at an iterate that is not finite.
     """
     e = math.exp(-2.0 * abs(u))
     # delta - u = -log(m_t) / 2, m_t = (2 a + 1) / (a + 1)^2 with a = exp(2 u).
@@ -247,7 +248,7 @@ def descend_sigmoid(
 
 @kernel(f8(RO_F8))
 def norm_squared(w: Floats) -> float:
-    """|w|^2, summed in order; a number, whatever it is."""
+    """|w|^2, summed in order; it may be infinite or NaN."""
     total = 0.0
     for j in range(w.shape[0]):
         total += w[j] * w[j]
@@ -272,16 +273,16 @@ def learn_rows(
 ) -> None:
     """Score and learn all rows; labels are -1, 0 or 1.
 
-    A row for which any number would not be finite is rejected: it changes nothing. A row of
-    weight 0 is scored and counted and changes nothing else.
+    A row for which any number would not be finite is rejected and changes nothing. A row of weight
+    0 is scored and counted, and changes nothing else.
 
     indptr, indices, values, labels, weights   see Batch
-    scores, losses, updated, rejected          (n,) written; the flags come in as False
+    scores, losses, updated, rejected          (n,) written; the flags must be False initially
     w       (width,)      the weights; the last is the intercept's
     table   (width, 1)    the same memory
-    f, k    (N_FLOATS,), (N_INTS,)   see the top of this file
-    Cost O(entries) a row for one_step, O(entries + iterations) for complete, and |w|^2 is summed
-    anew once in RESUM_EVERY >= width rows, or where it has fallen below _FALL of its peak.
+    f, k    (N_FLOATS,), (N_INTS,)   see the constants at the top of this file
+    Cost O(entries) per row for one_step, O(entries + iterations) for complete; |w|^2 is recomputed
+    every RESUM_EVERY >= width rows, or when it has fallen below _FALL of its peak.
     """
     n = labels.shape[0]
     ww, peak = f[NORM2], f[PEAK]
@@ -303,7 +304,7 @@ def learn_rows(
 
         dot, x2 = 0.0, 0.0
         if is_far:
-            # While this sum waits for its terms, weights that are needed soon come in.
+            # While this sum waits for its terms, weights that are needed soon are prefetched.
             for p in range(np.uint64(begin), np.uint64(end)):
                 prefetch(table, indices[min(p + _AHEAD, final)])
                 x = values[p]
@@ -342,7 +343,7 @@ def learn_rows(
             if not is_complete:
                 beta = step * top
             else:
-                # A row too short for its square is one of length 1, with all else as it was.
+                # A row whose square underflows is treated as one of length 1.
                 unit, s2, length = 1.0, x2, norm
                 if x2 < _TINY:
                     unit, s2, length = norm, 1.0, 1.0
@@ -362,7 +363,7 @@ def learn_rows(
             if new_ww < 0.0:
                 new_ww = 0.0
 
-            # Nothing is written before every number is known to be finite.
+            # Write nothing until all numbers are known to be finite.
             g = y * beta
             finite = abs(g) < _INFINITY and new_ww < _INFINITY
             if finite and not (abs(g) < _SMALL_STEP and x2 < _SMALL_NORM2):

@@ -1,22 +1,22 @@
-"""RDA: weights from the mean of all gradients, a regularizer and a pull towards 0 that fades.
+"""RDA: regularized dual averaging of all gradients.
 
-Lee, "Optimization methods for regularized convex formulations in machine learning" (thesis),
-eq. (2.4), after Xiao (2010):
+Lee, "Optimization methods for regularized convex formulations in machine learning" (thesis), eq.
+(2.4), after Xiao (2010):
 
     w_(t+1) = argmin  <G_t / t, w> + Psi(w) + (beta_t / t) h(w),   G_t = sum of the gradients
             = soft(-G_t, t lambda) / (sigma t + 2 c_h beta_t)
 
-for Psi(w) = lambda |w|_1 + sigma |w|^2 / 2, with h = c_h |w|^2: c_h = 1 in the thesis and 1/2 for
-Xiao, so that gamma in the one is half of gamma in the other. beta_t is gamma sqrt(t), or
-sigma (1 + ln t) for a strongly convex Psi. The intercept is free: for it lambda = sigma = 0. A
-row's weight multiplies its gradient; t counts rows of positive weight.
+for Psi(w) = lambda |w|_1 + sigma |w|^2 / 2, with h = c_h |w|^2: c_h = 1 in the thesis and 1/2 in
+Xiao's paper, so gamma in the one is half of gamma in the other. beta_t is gamma sqrt(t), or sigma
+(1 + ln t) for a strongly convex Psi. The intercept is free: for it lambda = sigma = 0. A row's
+weight multiplies its gradient; t counts rows of positive weight.
 
-Weights are computed where they are read, so that a row costs O(entries): only G is kept.
+Weights are computed on reading and only G is stored, so a row costs O(entries).
 
-**The sign pattern.** A weight is active where |G_j| > t lambda. As t grows, one that no row touches
-can only become 0, first at the least t with t lambda >= |G_j|. So beside G_j its sign is kept as
-it was when it was last touched: that tells, whenever it is looked at, whether and when it became 0
-since, to the row. Nothing is missed, and nothing is done per row for weights that are not touched.
+**The sign pattern.** A weight is active where |G_j| > t lambda. As t grows, a weight that no row
+touches can only become 0, first at the least t with t lambda >= |G_j|. So its sign at the last
+touch is stored with G_j. This determines, whenever it is read, whether and at which row it became 0
+since. The history is exact, without any work per row for untouched weights.
 """
 
 import math
@@ -57,7 +57,8 @@ from dualstream.solvers.jit import (
     void,
 )
 
-# The numbers of a learner, in two arrays: first its state, then what its specification fixes.
+# Indices of a learner's scalars, in two arrays: first its state, then constants of its
+# specification.
 RECENT = 0
 LAMBDA, SIGMA, PROX, BETA, BIAS, LOSS = range(1, 7)
 N_FLOATS = LOSS + 6
@@ -68,7 +69,7 @@ N_INTS = 13
 
 U1 = u1[::1]
 
-# What learn_rows stops for.
+# Reasons for which learn_rows stops.
 NOTHING, ROOM, LOCAL_PHASE = range(3)
 
 # The sign of a weight; RDA+ adds ON_LIST for those on its list.
@@ -83,7 +84,7 @@ _INFINITY = math.inf
 
 
 class DualAveraging(TableLearner):
-    """The learner of `algorithm: rda`; `spec` is a resolved one."""
+    """The learner of `algorithm: rda`; `spec` is resolved."""
 
     STATE_FLOATS = {"recent_changes": RECENT}
     STATE_INTS = {"samples": SAMPLES, "steps": STEPS, "last_change": LAST_CHANGE}
@@ -124,7 +125,7 @@ class DualAveraging(TableLearner):
                 return
 
     def _local_phase(self) -> None:
-        """What RDA+ does when the sign pattern has been the same for long enough."""
+        """Hook of RDA+: called when the sign pattern has been constant for long enough."""
         raise NotImplementedError
 
     def predict(self, batch: Batch) -> Floats:
@@ -150,7 +151,7 @@ class DualAveraging(TableLearner):
         check_arrays(state, {"signs": self._signs.shape})
         signs = np.asarray(state["signs"])
         if signs.dtype != np.uint8 or np.any(signs & ~self.SIGNS):
-            raise CorruptState("signs holds what is no sign")
+            raise CorruptState("signs contains an invalid sign")
         super().restore(state)
         self._signs[:] = signs
 
@@ -166,7 +167,7 @@ class DualAveraging(TableLearner):
 
 @kernel(types.UniTuple(f8, 2)(i8, RO_F8, RO_I8))
 def inverse_curvatures(steps: int, f: Floats, k: Ints) -> tuple[float, float]:
-    """What -G is divided by, inverted: for penalised weights, and for the intercept."""
+    """Inverse of the divisor of -G: for penalised weights, and for the intercept."""
     if steps == 0:
         return 0.0, 0.0
     beta = f[BETA] * (math.sqrt(steps) if k[LOGARITHMIC] == 0 else 1.0 + math.log(steps))
@@ -176,7 +177,7 @@ def inverse_curvatures(steps: int, f: Floats, k: Ints) -> tuple[float, float]:
 
 @kernel(void(RO_F8_2D, RO_F8, RO_I8, F8))
 def current_weights(w: Floats, f: Floats, k: Ints, out: Floats) -> None:
-    """All weights as they are now, (width,)."""
+    """All current weights, (width,)."""
     inverse, inverse_free = inverse_curvatures(k[STEPS], f, k)
     cut, end = k[STEPS] * f[LAMBDA], out.shape[0] - 1
     for j in range(end):
@@ -188,7 +189,7 @@ def current_weights(w: Floats, f: Floats, k: Ints, out: Floats) -> None:
 def score_rows(
     indptr: Ints, indices: Indices, values: Floats, scores: Floats, w: Floats, f: Floats, k: Ints
 ) -> None:
-    """Scores (n,), summed as learn_rows does."""
+    """Scores (n,), summed like in learn_rows."""
     inverse, inverse_free = inverse_curvatures(k[STEPS], f, k)
     cut = k[STEPS] * f[LAMBDA]
     intercept = -inverse_free * w[w.shape[0] - 1, 0]
@@ -201,7 +202,7 @@ def score_rows(
 
 @kernel(i8(f8, f8))
 def became_zero(gradient: float, lam: float) -> int:
-    """The least t with t lambda >= |G_j|, for one that there is."""
+    """The least t with t lambda >= |G_j|, if there is one."""
     size = abs(gradient)
     t = math.ceil(size / lam)
     while t * lam < size:
@@ -226,7 +227,7 @@ def pattern_history(w: Floats, signs: Bytes, f: Floats, k: Ints) -> tuple[int, f
 
 @kernel(void(F8_2D, U1, F8, I8, I4))
 def sweep(w: Floats, signs: Bytes, f: Floats, k: Ints, listed: Indices) -> None:
-    """Note every listed weight that has become 0; keep on the list those that are active."""
+    """Record every listed weight that became 0; keep the active ones on the list."""
     steps, kept = k[STEPS], 0
     cut = steps * f[LAMBDA]
     for place in range(k[LISTED]):
@@ -274,17 +275,17 @@ def learn_rows(
 ) -> int:
     """Score and learn rows `start` to n; return where it stopped, with the reason in k[WANTS].
 
-    A row for which any number would not be finite is rejected: it changes nothing. A row of weight
-    0 is scored and counted and changes nothing else.
+    A row for which any number would not be finite is rejected and changes nothing. A row of weight
+    0 is scored and counted, and changes nothing else.
 
-    indptr, indices, values, labels, weights   see Batch; labels are known to the task
-    scores, losses, updated, rejected          (n,) written; the flags come in as False
+    indptr, indices, values, labels, weights   see Batch; labels are valid for the task
+    scores, losses, updated, rejected          (n,) written; the flags must be False initially
     w       (width, 1)               G; the last row is the intercept's
     signs   (dim,) uint8             of every weight when last touched
-    f, k    (N_FLOATS,), (N_INTS,)   see the top of this file
-    ring_*                           RDA+: see windows.Ring; its last column holds losses
+    f, k    (N_FLOATS,), (N_INTS,)   see the constants at the top of this file
+    ring_*                           RDA+: see windows.Ring; its last column is the losses
     listed  (width,)                 RDA+: the LISTED weights with that bit, in any order
-    Cost O(entries) a row.
+    Cost O(entries) per row.
     """
     recent, lam, bias = f[RECENT], f[LAMBDA], f[BIAS]
     logistic, margin, eps, gamma = f[LOSS], f[LOSS + 1], f[LOSS + 2], f[LOSS + 3]
@@ -320,8 +321,8 @@ def learn_rows(
         loss = loss_value(score, y, logistic, margin, eps, gamma, b_lo, b_hi)
         g = c * loss_slope(score, y, logistic, margin, eps, gamma, b_lo, b_hi)
         finite = abs(score) < _INFINITY and loss < _INFINITY and abs(g) < _INFINITY
-        # Nothing is written before every number is known to be finite: sums are, and a term
-        # below 1e290 cannot carry one beyond the largest number. No entry is beyond 1e100.
+        # Write nothing until all numbers are known to be finite. The sums are finite, and a term
+        # below 1e290 cannot make them infinite. No entry is beyond 1e100.
         if finite and not abs(g) < _SMALL_STEP:
             finite = abs(g) < 1e290
             for p in range(begin, end):
@@ -383,7 +384,7 @@ def learn_rows(
         if last - first > k[RETAIN]:
             first += 1
         if steps >= k[NEXT_TRY] and steps - last_change >= k[STABLE]:
-            # As far as is known. Now look at the weights that no row touched.
+            # The known changes; now check the weights that no row touched.
             k[STEPS], k[LAST_CHANGE], k[LISTED], f[RECENT] = steps, last_change, n_listed, recent
             seen = n_listed
             sweep(w, signs, f, k, listed)
@@ -391,7 +392,7 @@ def learn_rows(
             if steps - last_change >= k[STABLE]:
                 wants = LOCAL_PHASE
                 break
-            # Not before as many rows as this took steps, so that it costs O(1) a row.
+            # Not before as many more rows as this took steps, so that it costs O(1) per row.
             k[NEXT_TRY] = steps + seen
 
     f[RECENT] = recent

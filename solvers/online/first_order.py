@@ -1,4 +1,4 @@
-"""Stochastic gradient steps on the weights themselves: SGD, its proximal form, and OGD.
+"""Stochastic gradient descent: SGD, its proximal form SPG, and OGD.
 
 | algorithm | step t on a row (h, y) of weight c                                               |
 |-----------|----------------------------------------------------------------------------------|
@@ -12,9 +12,9 @@ OGD is that of Zinkevich (2003) for the hinge loss, as in the appendix of Le Thi
 learning based on online DCA and application to online classification" (2020); t counts all rows of
 positive weight.
 
-So that 1 - mu rho costs O(1), w is kept as `scale` v. The average, sum_n kappa^(N-n) w_n / S_N, is
-kept as k (P v + z) / S, and P v is moved into z where `scale` is small: see dual_ascent.py, which
-keeps it in the same way and for the same reasons.
+w is stored as `scale` v, so the factor 1 - mu rho costs O(1). The average, sum_n kappa^(N-n) w_n /
+S_N, is stored as k (P v + z) / S, and P v is moved into z when `scale` is small: see
+dual_ascent/kernels.py for the reasons.
 """
 
 import math
@@ -47,7 +47,8 @@ from dualstream.solvers.jit import (
     void,
 )
 
-# The numbers of a learner, in two arrays: first its state, then what its specification fixes.
+# Indices of a learner's scalars, in two arrays: first its state, then constants of its
+# specification.
 SCALE, AVG_P, AVG_K, AVG_S = range(4)
 KEEP, STEP, KAPPA, BIAS, LOSS = range(4, 9)
 N_FLOATS = LOSS + 6
@@ -57,14 +58,14 @@ AVERAGED, BINARY, RULE = range(2, 5)
 N_INTS = 5
 SGD, SPG, OGD = range(3)
 
-# See dual_ascent.py.
+# See dual_ascent/kernels.py.
 _SMALL_STEP, _SMALL_NORM = 1e90, 1e180
 _CACHED = 32_768
 _INFINITY = math.inf
 
 
 class FirstOrder(TableLearner):
-    """The learner of `algorithm: sgd`, `spg` and `ogd`; `spec` is a resolved one."""
+    """The learner of `algorithm: sgd`, `spg` and `ogd`; `spec` is resolved."""
 
     STATE_FLOATS = {"scale": SCALE, "average_p": AVG_P, "average_k": AVG_K, "average_s": AVG_S}
     STATE_INTS = {"samples": SAMPLES, "steps": STEPS}
@@ -108,7 +109,7 @@ class FirstOrder(TableLearner):
         return served
 
     def _take_weights(self, weights: Floats, reach: float, rows: int) -> None:
-        """The step mu is one for all rows, and stays."""
+        """Continue from weights of a refit; the constant step mu does not change."""
         floats = self._floats
         self._w[:, 0], floats[SCALE] = weights, 1.0
         if self._ints[AVERAGED]:
@@ -130,7 +131,7 @@ def served_factors(f: Floats, k: Ints) -> tuple[float, float]:
 def score_rows(
     indptr: Ints, indices: Indices, values: Floats, scores: Floats, w: Floats, f: Floats, k: Ints
 ) -> None:
-    """Scores (n,) by the served weights, summed as learn_rows does."""
+    """Scores (n,) by the served weights, summed like in learn_rows."""
     fv, fz = served_factors(f, k)
     averaged = k[AVERAGED] != 0
     end_of_w = w.shape[0] - 1
@@ -179,16 +180,16 @@ def learn_rows(
     f: Floats,
     k: Ints,
 ) -> None:
-    """Score and learn every row: the step of the table above.
+    """Score and learn every row: the step of the table in the module docstring.
 
-    A row for which any number would not be finite is rejected: it changes nothing. A row of weight
-    0 is scored and counted and changes nothing else.
+    A row for which any number would not be finite is rejected and changes nothing. A row of weight
+    0 is scored and counted, and changes nothing else.
 
-    indptr, indices, values, labels, weights   see Batch; labels are known to the task
-    scores, losses, updated, rejected          (n,) written; the flags come in as False
+    indptr, indices, values, labels, weights   see Batch; labels are valid for the task
+    scores, losses, updated, rejected          (n,) written; the flags must be False initially
     w       (width, 1 or 2)          v, and z where averaged; the last row is the intercept's
-    f, k    (N_FLOATS,), (N_INTS,)   see the top of this file
-    Cost O(entries) a row, and O(width) once per 1e3-fold decay of `scale` (1e30 if not averaged).
+    f, k    (N_FLOATS,), (N_INTS,)   see the constants at the top of this file
+    Cost O(entries) per row, and O(width) once per 1e3-fold decay of `scale` (1e30 if not averaged).
     """
     scale, avg_p, avg_k, avg_s = f[SCALE], f[AVG_P], f[AVG_K], f[AVG_S]
     keep, step, kappa, bias = f[KEEP], f[STEP], f[KAPPA], f[BIAS]
@@ -258,7 +259,7 @@ def learn_rows(
                 new_k = 1.0
             new_p += new_scale / new_k
 
-        # Nothing is written before every number is known to be finite.
+        # Write nothing until all numbers are known to be finite.
         finite = (
             abs(m) < _INFINITY
             and s < _INFINITY
@@ -283,7 +284,7 @@ def learn_rows(
             rejected[i] = True
             continue
 
-        # Writing it down.
+        # Write the result.
         if is_due:
             flush(w, avg_p, shrink)
         if averaged and new_k != fade:

@@ -1,29 +1,30 @@
-"""Perceptron, ROMMA, ALMA and PA: each takes one step where a row's margin is too small.
+"""Perceptron, ROMMA, ALMA and Passive-Aggressive: one step per row whose margin is too small.
 
-As the appendix of Le Thi, Ho, "Online learning based on online DCA and application to online
-classification" (2020) has them, with m = y w.x:
+As in the appendix of Le Thi, Ho, "Online learning based on online DCA and application to online
+classification" (2020), with m = y w.x:
 
-    perceptron           where m <= 0:  w += y x
-    romma                where m <= 0:  w = the vector of least norm with y w.x >= 1 and
+    perceptron           if m <= 0:  w += y x
+    romma                if m <= 0:  w = the vector of least norm with y w.x >= 1 and
                          w.w_t >= |w_t|^2 (Li, Long 2002); the first one is y x, and where x and
                          w_t are parallel (to 1e-6 rad) there is no step
-    alma                 where (1 - alpha) B sqrt((p - 1) / k) > m / |x|, B = 1 / alpha:
+    alma                 if (1 - alpha) B sqrt((p - 1) / k) > m / |x|, B = 1 / alpha:
                          w += C / sqrt((p - 1) k) y x / |x|, then w /= max(1, |w|), and k += 1,
                          k = 1 at first; |x| is left out unless `normalize`
-    passive_aggressive   where l = max(0, 1 - m) > 0:  w += tau y x with (Crammer et al. 2006)
+    passive_aggressive   if l = max(0, 1 - m) > 0:  w += tau y x with (Crammer et al. 2006)
                          pa: tau = l / |x|^2; pa1: at most C; pa2: tau = l / (|x|^2 + 1 / (2 C))
 
-On labels that no weights separate ROMMA's |w| grows without end, by a factor at each mistake. Once
-it is above 1e120, where the 1 of its margin is far below rounding for any ordinary row, w is
-divided by 2^256, which changes no prediction then or later.
+On labels that no weights separate, ROMMA's |w| grows without bound, by a factor at each mistake.
+Above 1e120, where the 1 of its margin is far below rounding for any ordinary row, w is divided by
+2^256, which changes no prediction then or later.
 
-The appendix prints k = k + l_t for ALMA, where Gentile (2002) and the published results have
-k + 1. Its p only scales the steps: all norms are the 2-norm. A row of zeros is never a step.
+The appendix has k = k + l_t for ALMA; Gentile (2002) and the published results have k + 1, which is
+used here. Its p only scales the steps: all norms are the 2-norm. A row of zeros never causes a
+step.
 
-A row of weight c has a loss that counts c times: its C is c C (alma, pa1, pa2), its y x is c y x
-(perceptron). Where no number stands before the loss, it takes the share min(1, c) of the way to
-the new weights (romma, pa), since there the same row again would not be a step; k grows by that
-share too. The loss of an Outcome is the hinge loss max(0, 1 - m), whatever the algorithm.
+A row of weight c multiplies its loss by c: its C is c C (alma, pa1, pa2), its y x is c y x
+(perceptron). Algorithms without a factor of the loss (romma, pa) move the share min(1, c) of the
+way to the new weights, because there the same row again causes no step; k grows by that share too.
+The loss of an Outcome is the hinge loss max(0, 1 - m), for every algorithm.
 """
 
 import math
@@ -56,7 +57,7 @@ from dualstream.solvers.jit import (
     void,
 )
 
-# The numbers of a learner: first its state, then what its specification fixes.
+# Indices of a learner's scalars: first its state, then constants of its specification.
 assert (SCALE, SAMPLES, ROUNDS) == (0, 0, 1)
 NORM2, STEPS, SUMMED = range(1, 4)
 C, ALPHA, P, BIAS = range(4, 8)
@@ -66,25 +67,25 @@ N_INTS = 5
 PERCEPTRON, PA, PA1, PA2, ROMMA, ALMA = range(6)
 
 _INFINITY = math.inf
-# See dual_ascent.py: a step within these bounds needs no look at each weight.
+# See dual_ascent/kernels.py: a step within these bounds keeps all weights finite.
 _SMALL_STEP, _SMALL_NORM2 = 1e90, 1e180
 # Below it, a sum of squares has lost digits to underflow.
 _TINY = 1e-280
-# sin^2 of an angle that is no longer told from 0.
+# sin^2 of an angle that counts as 0.
 _PARALLEL = 1e-12
-# ROMMA's |w|^2 carries a relative error that grows as itself does: here it is summed anew.
+# The relative error of ROMMA's |w|^2 grows like |w|^2; after this growth it is recomputed.
 _GROWTH = 1e3
 _MIN_SCALE, _MAX_SCALE = 1e-30, 1e30
 _LARGE = 1e300
-# |w|^2 of ROMMA from which on w is taken _SMALLER.
+# ROMMA's |w|^2 from which w is multiplied by _SMALLER.
 _OUTSIZED, _SMALLER = 1e240, 2.0**-256
 _CACHED = 32_768
-# Entries from one that is read to the one whose weight is asked for.
+# Prefetch distance, in entries.
 _AHEAD = np.uint64(64)
 
 
 class Perceptron(PlainLearner):
-    """The learner of `algorithm: perceptron`; `spec` is a resolved one."""
+    """The learner of `algorithm: perceptron`; `spec` is resolved."""
 
     kind: ClassVar[int] = PERCEPTRON
     STATE_FLOATS = {}
@@ -114,19 +115,19 @@ class PassiveAggressive(Perceptron):
         self._ints[KIND] = {"pa": PA, "pa1": PA1, "pa2": PA2}[spec["variant"]]
 
     def _take_weights(self, weights: Floats, reach: float, rows: int) -> None:
-        """There is no step size: each row's step is as long as its own loss asks for."""
+        """Continue from weights of a refit; there is no step size to adjust."""
         self._v[:] = weights
 
 
 class Romma(Perceptron):
-    """The learner of `algorithm: romma`. Its weights are derived: scale v."""
+    """The learner of `algorithm: romma`. Its weights are scale v."""
 
     kind = ROMMA
     STATE_FLOATS = {"scale": SCALE, "norm_squared": NORM2, "norm_squared_summed": SUMMED}
 
 
 class Alma(Romma):
-    """The learner of `algorithm: alma`. Its weights are derived: scale v."""
+    """The learner of `algorithm: alma`. Its weights are scale v."""
 
     kind = ALMA
     STATE_FLOATS = {"scale": SCALE, "norm_squared": NORM2, "k": STEPS}
@@ -141,7 +142,7 @@ class Alma(Romma):
 def additive_step(
     m: float, loss: float, x2: float, norm: float, kind: int, c_step: float, c: float
 ) -> float:
-    """beta of w += beta y x for perceptron and PA; 0 where there is no step."""
+    """beta of w += beta y x for perceptron and PA; 0 for no step."""
     if kind == PERCEPTRON:
         return c if m <= 0.0 else 0.0
     if loss == 0.0:
@@ -154,11 +155,11 @@ def additive_step(
 
 @kernel(types.UniTuple(f8, 3)(f8, f8, f8, f8))
 def romma_step(m: float, norm: float, ww: float, share: float) -> tuple[float, float, float]:
-    """a, beta and |w'|^2 of w' = a w + beta y x; a = 1 and beta = 0 where there is no step.
+    """a, beta and |w'|^2 of w' = a w + beta y x; a = 1 and beta = 0 for no step.
 
-    The appendix's fractions over |x|^2 |w|^2 sin^2, with lengths and the cosine in place of
-    fourth powers, which would overflow. By the two constraints, both tight, the whole step has
-    |w'|^2 = (|w|^2 + (1 - 2 m) / |x|^2) / sin^2, a sum without cancellation.
+    The appendix's fractions over |x|^2 |w|^2 sin^2, with lengths and the cosine in place of fourth
+    powers, which would overflow. By the two constraints, both tight, the whole step has |w'|^2 =
+    (|w|^2 + (1 - 2 m) / |x|^2) / sin^2, a sum without cancellation.
     """
     if ww == 0.0:
         return 1.0, share, (share * norm) * (share * norm)
@@ -175,7 +176,7 @@ def romma_step(m: float, norm: float, ww: float, share: float) -> tuple[float, f
 
 @kernel(f8(F8, f8))
 def fold(v: Floats, scale: float) -> float:
-    """v *= scale; return |v|^2, a number whatever it is."""
+    """v *= scale; return |v|^2, which may be infinite or NaN."""
     total = 0.0
     for j in range(v.shape[0]):
         v[j] *= scale
@@ -201,16 +202,16 @@ def learn_rows(
 ) -> None:
     """Score and learn all rows; labels are -1, 0 or 1.
 
-    A row for which any number would not be finite is rejected: it changes nothing. A row of
-    weight 0 is scored and counted and changes nothing else.
+    A row for which any number would not be finite is rejected and changes nothing. A row of weight
+    0 is scored and counted, and changes nothing else.
 
     indptr, indices, values, labels, weights   see Batch
-    scores, losses, updated, rejected          (n,) written; the flags come in as False
+    scores, losses, updated, rejected          (n,) written; the flags must be False initially
     v       (width,)      the weights over `scale`; the last is the intercept's
     table   (width, 1)    the same memory
-    f, k    (N_FLOATS,), (N_INTS,)   see the top of this file
-    Cost O(entries) a row. For ROMMA and ALMA all of v is gone through once in RESUM_EVERY >= width
-    rows, where scale leaves [1e-30, 1e30], and where ROMMA's |w|^2 has grown a thousandfold.
+    f, k    (N_FLOATS,), (N_INTS,)   see the constants at the top of this file
+    Cost O(entries) per row. ROMMA and ALMA process all of v every RESUM_EVERY >= width rows, when
+    scale leaves [1e-30, 1e30], and when ROMMA's |w|^2 has grown a thousandfold.
     """
     n = labels.shape[0]
     scale, ww, steps, summed = f[SCALE], f[NORM2], f[STEPS], f[SUMMED]
@@ -233,7 +234,7 @@ def learn_rows(
 
         dot, x2 = 0.0, 0.0
         if is_far:
-            # While this sum waits for its terms, weights that are needed soon come in.
+            # While this sum waits for its terms, weights that are needed soon are prefetched.
             for p in range(np.uint64(begin), np.uint64(end)):
                 prefetch(table, indices[min(p + _AHEAD, final)])
                 x = values[p]
@@ -274,7 +275,7 @@ def learn_rows(
                         shrink = 1.0 / math.sqrt(new_ww)
 
         if beta != 0.0:
-            # Nothing is written before every number is known to be finite.
+            # Write nothing until all numbers are known to be finite.
             old_scale = scale * a
             new_scale = old_scale * shrink
             g = y * beta / old_scale

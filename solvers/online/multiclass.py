@@ -1,14 +1,14 @@
-"""One binary learner for each class, against the rest; classes are met on the way.
+"""One-vs-rest multiclass learner; classes are added when they first appear.
 
-Beside them stands a learner that sees every row as a negative one, and so knows what a learner of
-any class not met so far would know: a class starts as its clone (Rifkin and Klautau, "In defense
-of one-vs-all classification", 2004, for the scheme; the clone makes it the same as if the class
-had been known from the start). The best class is the one of the largest score, the first met at a
-tie. The loss of a row is the sum of the binary losses of all classes, its own included.
+A prototype learner sees every row as a negative one, exactly like the learner of a class that has
+not appeared yet. A new class starts as a clone of the prototype, so the result is the same as if
+the class had been known from the start. (Scheme: Rifkin and Klautau, "In defense of one-vs-all
+classification", 2004.) The predicted class has the largest score; ties go to the older class. The
+loss of a row is the sum of the binary losses of all classes, including its own.
 
-Probabilities are the sigmoids of the scores divided by their sum, where the binary learner has
-any: a convention, and not calibrated. A row of weight 0 is scored and counted, and its class is
-not remembered. With K classes, time and memory are those of K + 1 binary learners.
+Probabilities are the sigmoids of the scores divided by their sum, if the binary learner gives any:
+a convention, not calibrated. A row of weight 0 is scored and counted, and its class is not added.
+With K classes, time and memory are those of K + 1 binary learners.
 """
 
 import dataclasses
@@ -26,6 +26,7 @@ from dualstream.solvers.core.class_names import MAX_CLASSES, names_of, names_sta
 from dualstream.solvers.core.errors import InvalidRow, NotExpressible, RefitError, UnlearningError
 from dualstream.solvers.core.learner import Learner, Outcome, State
 from dualstream.solvers.core.refit_weights import taking_weights
+from dualstream.solvers.core.refittable import DualProblem, refittable
 from dualstream.solvers.core.rewind import Rewind, learn_in_pieces
 from dualstream.solvers.core.scalar import log1pexp
 from dualstream.solvers.core.served_form import Form, joined_scores, served_form
@@ -45,28 +46,27 @@ from dualstream.solvers.jit import (
     kernel,
     void,
 )
-from dualstream.solvers.refit.refit import DualProblem, refittable
 
 LOG_LOSS_CAP = -math.log(1e-15)
-"""The log-loss of a class that was not known, and the largest of one that was."""
+"""The log-loss of a class that was not known, and the maximum for a known one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClassScores:
-    """What K binary learners say of n rows."""
+    """Results of K binary learners for n rows."""
 
     classes: tuple[str, ...]
-    """(K,), in the order in which they were met."""
+    """(K,), in order of first appearance."""
     scores: Floats
     """(n, K)"""
     best: Ints
-    """(n,): a place in `classes`; -1 as long as there is none."""
+    """(n,): an index into `classes`; -1 if there are no classes yet."""
     probabilities: Floats | None
-    """(n, K), each row with sum 1; None where the binary learner has none."""
+    """(n, K), each row with sum 1; None if the binary learner gives none."""
 
 
 class OneVsRest:
-    """The learners of all classes. A row that only some of them reject stays in the others."""
+    """The learners of all classes. A row that only some of them reject remains in the others."""
 
     def __init__(self, make: Callable[[], Learner]) -> None:
         self._make = make
@@ -90,7 +90,7 @@ class OneVsRest:
             is_met = len(new) > 0 and new[0] == 0
             if is_met:
                 text = batch.classes[int(rest.labels[0])]
-                self._meet(text)
+                self._add_class(text)
                 places = self.places_of(rest)
                 new = np.flatnonzero((places < 0) & (rest.weights > 0.0))
             end = int(new[0]) if len(new) else len(rest)
@@ -102,20 +102,21 @@ class OneVsRest:
         return Outcome.joined(outcomes)
 
     def places_of(self, batch: Batch) -> Ints:
-        """(n,): where each row's class stands here; -1 for one that was not met."""
+        """(n,): index of each row's class here; -1 for an unknown class."""
         places = [self.places.get(text, -1) for text in batch.classes]
         return np.array(places, np.int64)[batch.labels.astype(np.int64)]
 
-    def _meet(self, text: str) -> None:
+    def _add_class(self, text: str) -> None:
         learner = self._make()
         learner.restore(self.none_of_them.state())
         self.places[text] = len(self.learners)
         self.learners.append(learner)
 
     def _learn_known(self, batch: Batch, places: Ints, is_met: bool) -> Outcome:
-        """Learn rows of known classes, and rows of weight 0; with `is_met` the first row's is new.
+        """Learn rows of known classes, and rows of weight 0; with `is_met` the first row's class is
+        new.
 
-        places (n,): a class that is not known, of a row of weight 0, is -1.
+        places (n,): -1 for an unknown class, of a row of weight 0.
         """
         n, k = len(batch), len(self.learners)
         rest = self.none_of_them.learn(batch.with_labels(np.where(places < 0, 1.0, -1.0)))
@@ -181,7 +182,7 @@ class OneVsRest:
 
 
 class Multiclass:
-    """The learner of `task: multiclass` over the binary learner that `make` gives."""
+    """The learner of `task: multiclass` over the binary learner that `make` returns."""
 
     def __init__(self, spec: Mapping[str, Any], make: Callable[[], Learner]) -> None:
         self.spec = spec
@@ -189,15 +190,14 @@ class Multiclass:
         self._rewind = Rewind(self._rest, row_is_whole=False)
 
     def learn(self, batch: Batch) -> Outcome:
-        """See Learner; labels are places in `batch.classes`.
+        """See Learner; labels are indices into `batch.classes`.
 
-        A row is rejected where any binary learner rejects it, or where its class would be one too
-        many.
+        A row is rejected if any binary learner rejects it, or if its class exceeds the maximum.
         """
         return learn_in_pieces(batch, self.learn_prefix)
 
     def learn_prefix(self, batch: Batch) -> Outcome:
-        """Learn rows up to the first that is rejected, or fewer; only a last one is rejected."""
+        """Learn rows up to and including the first rejected one, or fewer."""
         check_classes(batch)
         room = self._rows_within_the_limit(batch)
         if room == 0 and len(batch):
@@ -206,11 +206,11 @@ class Multiclass:
             flags = np.zeros(1, np.bool_), np.ones(1, np.bool_)
             return Outcome(nothing, nothing, *flags, np.full(1, -1), self.classes, log_losses)
         outcome = self._rewind.learn_prefix(batch[:room])
-        # A class that only a rejected row had was taken back with it.
+        # Undoing a rejected row also removed a class that appeared only there.
         return dataclasses.replace(outcome, classes=self.classes)
 
     def _rows_within_the_limit(self, batch: Batch) -> int:
-        """How many rows come before the first whose class would be one too many."""
+        """Number of rows before the first whose class exceeds the maximum."""
         places = self._rest.places_of(batch)
         new = np.flatnonzero((places < 0) & (batch.weights > 0.0))
         known = len(self.classes)
@@ -227,15 +227,15 @@ class Multiclass:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The names of the classes, in the order in which they were met."""
+        """Class names, in order of first appearance."""
         return tuple(self._rest.places)
 
     def predict(self, batch: Batch) -> Floats:
-        """See Learner: the score of the best class, 0 as long as there is none."""
+        """See Learner: the score of the best class, 0 if there are no classes."""
         return self._chosen(batch)[1]
 
     def predict_classes(self, batch: Batch) -> ClassScores:
-        """The best class of each row, and what each class has to say of it."""
+        """The best class of each row, and the results of each class."""
         best, _, scores = self._chosen(batch)
         by_row = np.ascontiguousarray(scores.T)
         return ClassScores(self.classes, by_row, best, self.class_probabilities(by_row))
@@ -243,7 +243,7 @@ class Multiclass:
     def _chosen(self, batch: Batch) -> tuple[Ints, Floats, Floats]:
         n = len(batch)
         if not self.classes:
-            self._rest.none_of_them.predict(batch)  # for its checks
+            self._rest.none_of_them.predict(batch)  # checks the batch
         scores = self._rest.scores(batch)
         best, best_scores = np.empty(n, np.int64), np.empty(n)
         known, nothing = np.full(n, len(scores), np.int64), np.full(n, -1, np.int64)
@@ -251,7 +251,7 @@ class Multiclass:
         return best, best_scores, scores
 
     def class_probabilities(self, scores: Floats) -> Floats | None:
-        """(n, K) for scores (n, K), where the binary learner gives any."""
+        """(n, K) for scores (n, K), if the binary learner gives probabilities."""
         if not self._rest.gives_probabilities:
             return None
         out = np.empty(scores.shape)
@@ -280,9 +280,9 @@ class Multiclass:
         return 0.0
 
     def form(self) -> Form:
-        """See served_form: one score a class."""
+        """See served_form: one score per class."""
         if not self.classes:
-            raise NotExpressible("it knows no class yet")
+            raise NotExpressible("it has learned no class yet")
         forms = [served_form(learner) for learner in self._rest.learners]
         return joined_scores(forms, forms[0].dim)
 
@@ -311,7 +311,7 @@ class Multiclass:
         return unlearner(self._rest.none_of_them).retained
 
     def unlearn(self, age: int) -> None:
-        """See Unlearner: every class's learner unlearns the row."""
+        """See Unlearner: the learner of every class unlearns the row."""
         before = self._rest.state()
         try:
             for learner in (self._rest.none_of_them, *self._rest.learners):
@@ -324,12 +324,12 @@ class Multiclass:
 
     @property
     def problems(self) -> Sequence[DualProblem]:
-        """See Refittable: that of none of the known classes first."""
+        """See Refittable: the prototype's first."""
         learners = (self._rest.none_of_them, *self._rest.learners)
         return [problem for one in learners for problem in refittable(one).problems]
 
     def take_duals(self, prints: Floats, duals: Floats, share: float) -> int:
-        """See Refittable. A class that was met since is what none of them was then."""
+        """See Refittable. A class that was added since receives the values of the prototype."""
         rows = []
         for place, learner in enumerate((self._rest.none_of_them, *self._rest.learners)):
             own = slice(place, place + 1) if place < len(prints) else slice(0, 1)
@@ -350,10 +350,10 @@ class Multiclass:
         return np.concatenate([taking_weights(one).served() for one in learners])
 
     def take_weights(self, weights: Floats, reach: Floats, rows: int) -> None:
-        """See TakesWeights. A class that was met since is what none of them was then."""
+        """See TakesWeights. A class that was added since receives the weights of the prototype."""
         learners = (self._rest.none_of_them, *self._rest.learners)
         if not 1 <= len(weights) <= len(learners):
-            raise RefitError(f"weights of {len(weights)} problems, and there are {len(learners)}")
+            raise RefitError(f"weights of {len(weights)} problems for a learner of {len(learners)}")
         self._rewind.forget()
         for place, learner in enumerate(learners):
             own = slice(place, place + 1) if place < len(weights) else slice(0, 1)
@@ -381,7 +381,7 @@ def _binary(spec: Mapping[str, Any]) -> FixedSpec:
 
 
 def check_classes(batch: Batch) -> None:
-    """Raise InvalidRow where a row has no class."""
+    """Raise InvalidRow for a row without a class."""
     missing = np.isnan(batch.labels) if batch.classes else np.ones(len(batch), np.bool_)
     if missing.any():
         raise InvalidRow(int(np.argmax(missing)), "the label must be a class")
@@ -405,8 +405,8 @@ def choose_classes(
 ) -> None:
     """The best class of each row, its score, and the log-loss of the row's own class.
 
-    scores  (K, n)   known  (n,) classes that were known before the row: the first so many
-    places  (n,)     the row's class; one that is not below `known` was not known, nor is -1
+    scores  (K, n)   known  (n,) number of classes that were known before the row
+    places  (n,)     the row's class; unknown if it is -1 or not below `known`
     """
     for i in range(known.shape[0]):
         best[i] = -1

@@ -1,30 +1,30 @@
-"""RDA+: RDA that solves for the weights once it has found which of them are not 0.
+"""RDA+: RDA with a local phase that solves for the weights on the identified support.
 
 Lee, "Optimization methods for regularized convex formulations in machine learning" (thesis),
-Algorithm 2, on a stream that does not end and is not kept: the rows N of the local phase are the
-last `retain` rows.
+Algorithm 2, for an unbounded stream that is not stored: the rows N of the local phase are the last
+`retain` rows.
 
-When. RDA's iterates have had one sign pattern for `stable` steps, and there are `retain` rows (the
-thesis asks for one pass over all rows: there `retain` is their number). After each try, made or
-not, the next is at twice as many steps at the earliest: local phases get rare as the stream grows,
-and what they cost is spread over as many rows as there were before.
+When: RDA's iterates have had one sign pattern for `stable` steps, and there are `retain` rows (the
+thesis requires one pass over all rows, so there `retain` is their number). After each attempt, run
+or skipped, the next is at twice as many steps at the earliest. So local phases become rare as the
+stream grows, and their cost is amortised over all earlier rows.
 
-What. The minimum of the mean loss over N plus the regularizer, by local_phase.py, over the features
-that occur in N: from the pattern, with those at 0 whose mean gradient is beyond `safeguard` lambda
-(2.46), then those that the gradient at the minimum shows to be missing.
+What: the minimum of the mean loss over N plus the regularizer, by core/proximal_newton.py, over the
+features that occur in N: from the pattern, with those at 0 whose mean gradient is beyond
+`safeguard` lambda (2.46), then those that the gradient at the minimum shows to be missing.
 
-Whether. While N is at least half of all rows learned, always, as in the thesis. Later RDA has seen
-what N no longer holds: then the minimum over the older half of N must first predict the newer half
-at least as well as RDA itself did when those rows came in. On a stream that does not change, RDA
-goes on undisturbed; where it has changed, RDA starts anew from the minimum over N.
+Whether: while N is at least half of all rows learned, always, as in the thesis. Later RDA has seen
+rows that N no longer contains. Then the minimum over the older half of N must first predict the
+newer half at least as well as RDA itself did when those rows arrived. On a stationary stream RDA
+continues undisturbed; after a change, RDA restarts from the minimum over N.
 
-And then. RDA goes on from there: the sums of gradients become those for which its iterate is the
-minimum found, G_j = t times the gradient at the minimum for weights at 0, and
--(w_j (sigma t + 2 c_h beta_t) + t lambda sgn w_j) for the others. Features that do not occur in N
-keep theirs. All this is a function of the rows learned and of nothing else.
+Then RDA continues from there: the sums of gradients are set such that its iterate is the minimum
+found, G_j = t times the gradient at the minimum for weights at 0, and -(w_j (sigma t + 2 c_h
+beta_t) + t lambda sgn w_j) for the others. Features that do not occur in N keep theirs. All this is
+a function of the learned rows alone.
 
-The row that ends a stable phase waits for it: a few ms for tens of active features on 1,000 rows,
-seconds for MAX_MEMBERS dense ones; where there would be more, there is no local phase.
+The row that ends a stable phase waits for the local phase: a few ms for tens of active features on
+1,000 rows, seconds for MAX_MEMBERS dense ones. With more there is no local phase.
 """
 
 from collections.abc import Mapping
@@ -76,13 +76,13 @@ from dualstream.solvers.online.dual_averaging import (
     inverse_curvatures,
 )
 
-# Sums of gradients stay far from the largest number.
-_MOST = 1e200
+# Sums of gradients are kept far from overflow.
+_MAX_SUM = 1e200
 _RING = ("indptr", "indices", "values", "labels", "weights", "losses")
 
 
 class DualAveragingPlus(DualAveraging):
-    """The learner of `algorithm: rda_plus`; `spec` is a resolved one."""
+    """The learner of `algorithm: rda_plus`; `spec` is resolved."""
 
     STATE_INTS = {**DualAveraging.STATE_INTS, "next_try": NEXT_TRY}
     SIGNS = np.uint8(SIGN_BITS | ON_LIST)
@@ -121,7 +121,7 @@ class DualAveragingPlus(DualAveraging):
             ints[LISTED] = len(listed)
 
     def _rows(self, first: int, last: int, columns: Indices) -> Rows:
-        """Retained rows, their entries counted among `columns`."""
+        """Retained rows, with their entries renumbered within `columns`."""
         ring = self._ring
         start, end = ring.starts[first], ring.starts[last]
         return Rows(
@@ -135,7 +135,8 @@ class DualAveragingPlus(DualAveraging):
         )
 
     def _minimum(self, rows: Rows, places: Ints) -> Optimum | None:
-        """Over some rows, from the weights as they are; `places` of their columns and intercept."""
+        """Minimum over some rows, from the current weights; `places` of their columns and
+        intercept."""
         lam, sigma = float(self._floats[LAMBDA]), float(self._floats[SIGMA])
         weights = self._served()[places]
         mean = np.abs(self._w[places[:-1], 0]) / int(self._ints[STEPS])
@@ -144,7 +145,7 @@ class DualAveragingPlus(DualAveraging):
         found = minimise(rows, objective, weights, members, self.spec["tol"])
         if found is None:
             return None
-        small = (np.all(np.abs(column) < _MOST) for column in (found.weights, found.gradient))
+        small = (np.all(np.abs(column) < _MAX_SUM) for column in (found.weights, found.gradient))
         return found if all(small) else None
 
     def state(self) -> State:
@@ -170,7 +171,7 @@ class DualAveragingPlus(DualAveraging):
             raise CorruptState("the list of active weights does not fit their signs")
         if not np.all(np.isfinite(losses)):
             raise CorruptState("ring_losses is not finite")
-        # The last that can fail, but for what super() checks again: negative counts.
+        # The last check that can fail, except those that super() repeats: negative counts.
         if any(int(state[name]) < 0 for name in self.STATE_INTS):
             raise CorruptState("a count is negative")
         rows = self._ring.restore({**state, "ring_duals": losses}, self._features.dim)
@@ -206,10 +207,10 @@ def hand_back(
     f: Floats,
     k: Ints,
 ) -> None:
-    """Make G of `columns` and the intercept such that RDA's iterate is `weights` there.
+    """Set G of `columns` and the intercept such that RDA's iterate is `weights` there.
 
-    columns                 (m,)        places in w
-    weights, gradient       (m + 1,)    see local_phase.Optimum
+    columns                 (m,)        indices into w
+    weights, gradient       (m + 1,)    see proximal_newton.Optimum
     inverse, inverse_free               see dual_averaging.inverse_curvatures
     w, signs                            see dual_averaging.learn_rows; signs are up to date
     """

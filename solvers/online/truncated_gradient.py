@@ -1,7 +1,7 @@
-"""Gradient steps whose weights are cut towards 0: truncated gradient, and FOBOS for lambda |w|_1.
+"""Truncated gradient, and FOBOS for lambda |w|_1: gradient steps with soft thresholds.
 
-Lee, "Optimization methods for regularized convex formulations in machine learning" (thesis),
-eq. (2.7), after Langford et al. (2009): the step t on a row (h, y) of weight c is
+Lee, "Optimization methods for regularized convex formulations in machine learning" (thesis), eq.
+(2.7), after Langford et al. (2009): the step t on a row (h, y) of weight c is
 
     w <- w - alpha_t c Q'(h.w; y) h,   alpha_t = sqrt(2 / t) / gamma
     where t is a multiple of `period`, each w_j then becomes
@@ -10,12 +10,13 @@ eq. (2.7), after Langford et al. (2009): the step t on a row (h, y) of weight c 
         w_j                    otherwise
 
 FOBOS, eq. (2.6), is this with period 1 and theta infinite. t counts rows of positive weight. The
-intercept is cut like any other weight.
+intercept is truncated like any other weight.
 
-A weight is brought up to date where it is read. As long as |w_j| <= theta, all that it missed is
-one soft threshold by the sum of the cuts: the sum of all cuts so far is kept, and beside each such
-weight the sum as it was. Beyond theta a weight stays, unless the first cut that it missed, the
-largest of them, reaches it: beside such a weight the number of cuts is kept as it was.
+A weight is brought up to date when it is read. While |w_j| <= theta, all missed truncations are one
+soft threshold by their sum: the total of all thresholds so far is stored, and with each such weight
+the total at its last update. Beyond theta a weight does not change unless the first missed
+threshold, the largest, reaches it: with such a weight the number of thresholds at its last update
+is stored.
 """
 
 import math
@@ -47,7 +48,8 @@ from dualstream.solvers.jit import (
     void,
 )
 
-# The numbers of a learner, in two arrays: first its state, then what its specification fixes.
+# Indices of a learner's scalars, in two arrays: first its state, then constants of its
+# specification.
 CUT_SUM = 0
 LAMBDA, GAMMA, THETA, BIAS, LOSS = range(1, 6)
 N_FLOATS = LOSS + 6
@@ -62,7 +64,7 @@ _INFINITY = math.inf
 
 
 class TruncatedGradient(TableLearner):
-    """The learner of `algorithm: truncated_gradient` and `fobos`; `spec` is a resolved one."""
+    """The learner of `algorithm: truncated_gradient` and `fobos`; `spec` is resolved."""
 
     STATE_FLOATS = {"cut_sum": CUT_SUM}
     STATE_INTS = {"samples": SAMPLES, "steps": STEPS}
@@ -99,10 +101,10 @@ class TruncatedGradient(TableLearner):
         return served
 
     def _take_weights(self, weights: Floats, reach: float, rows: int) -> None:
-        """t stays, and with it the step, which has come down to sqrt(2 / t) / gamma.
+        """Continue from weights of a refit; t and the step sqrt(2 / t) / gamma do not change.
 
-        lambda |w|_1 tells nothing of how far the best weights are from those of a small gap, so
-        that there is no other step to begin anew with.
+        lambda |w|_1 gives no bound on the distance to the best weights from a small gap, so there
+        is no better step to restart with.
         """
         cuts = self._ints[STEPS] // self._ints[PERIOD]
         is_cut = np.abs(weights) <= self._floats[THETA]
@@ -114,10 +116,10 @@ class TruncatedGradient(TableLearner):
 def current(
     w: float, mark: float, cut_sum: float, cuts: int, theta: float, first_cut: float, period: int
 ) -> float:
-    """A weight as it is now: `w` as it was last written, and all cuts since.
+    """The current value of a weight: `w` as last written, after all truncations since.
 
-    mark        the sum of the cuts then, or where |w| > theta their number
-    first_cut   alpha_t lambda period for t = 1: the cut at t is that divided by sqrt(t)
+    mark        the sum of the thresholds then, or if |w| > theta their number
+    first_cut   alpha_t lambda period for t = 1: the threshold at t is that divided by sqrt(t)
     """
     if abs(w) <= theta:
         return shrink(w, cut_sum - mark)
@@ -128,7 +130,7 @@ def current(
 
 @kernel(void(RO_F8_2D, RO_F8, RO_I8, F8))
 def current_weights(w: Floats, f: Floats, k: Ints, out: Floats) -> None:
-    """All weights as they are now, (width,)."""
+    """All current weights, (width,)."""
     first_cut = math.sqrt(2.0) / f[GAMMA] * f[LAMBDA] * k[PERIOD]
     cuts = k[STEPS] // k[PERIOD]
     for j in range(out.shape[0]):
@@ -139,7 +141,7 @@ def current_weights(w: Floats, f: Floats, k: Ints, out: Floats) -> None:
 def score_rows(
     indptr: Ints, indices: Indices, values: Floats, scores: Floats, w: Floats, f: Floats, k: Ints
 ) -> None:
-    """Scores (n,), summed as learn_rows does."""
+    """Scores (n,), summed like in learn_rows."""
     first_cut = math.sqrt(2.0) / f[GAMMA] * f[LAMBDA] * k[PERIOD]
     cut_sum, theta, period = f[CUT_SUM], f[THETA], k[PERIOD]
     cuts, end = k[STEPS] // period, w.shape[0] - 1
@@ -167,16 +169,16 @@ def learn_rows(
     f: Floats,
     k: Ints,
 ) -> None:
-    """Score and learn every row: the step at the top of this file.
+    """Score and learn every row: the step in the module docstring.
 
-    A row for which any number would not be finite is rejected: it changes nothing. A row of weight
-    0 is scored and counted and changes nothing else.
+    A row for which any number would not be finite is rejected and changes nothing. A row of weight
+    0 is scored and counted, and changes nothing else.
 
-    indptr, indices, values, labels, weights   see Batch; labels are known to the task
-    scores, losses, updated, rejected          (n,) written; the flags come in as False
+    indptr, indices, values, labels, weights   see Batch; labels are valid for the task
+    scores, losses, updated, rejected          (n,) written; the flags must be False initially
     w       (width, 2)               weights as last written, and their marks; see `current`
-    f, k    (N_FLOATS,), (N_INTS,)   see the top of this file
-    Cost O(entries) a row.
+    f, k    (N_FLOATS,), (N_INTS,)   see the constants at the top of this file
+    Cost O(entries) per row.
     """
     cut_sum, gamma_star, theta, bias = f[CUT_SUM], f[GAMMA], f[THETA], f[BIAS]
     logistic, margin, eps, gamma = f[LOSS], f[LOSS + 1], f[LOSS + 2], f[LOSS + 3]
@@ -208,8 +210,8 @@ def learn_rows(
         alpha = math.sqrt(2.0 / (steps + 1.0)) / gamma_star
         g = alpha * c * slope
         finite = abs(score) < _INFINITY and loss < _INFINITY and abs(g) < _INFINITY
-        # Nothing is written before every number is known to be finite: weights are, and a step
-        # below 1e290 cannot carry one beyond the largest number. No entry is beyond 1e100.
+        # Write nothing until all numbers are known to be finite. The weights are finite, and a step
+        # below 1e290 cannot make them infinite. No entry is beyond 1e100.
         if finite and not abs(g) < _SMALL_STEP:
             finite = abs(g) < 1e290
             for p in range(begin, end):

@@ -1,16 +1,16 @@
-"""Many specifications on one stream, combined by weights that follow how well each does.
+"""Portfolio: many learners on one stream, combined by exponential weights.
 
-presets.py   the lists of members that have a name
-fields.py    the specification of a portfolio and of its members
-portfolio.py the learner
-crew.py      its members: which learn side by side, which by themselves
-fused.py     members that share one pass over a row; _fused.py: its kernels
-_columns.py  a row in every scaling that they use, and what is known of each feature
-_roots.py    the logistic steps of all of them at once
-guest.py     members that run by themselves
-rule.py      shares, calibration, losses; _rule.py: the rule, row by row
-compare.py   whether one member does better than another
-retained.py  the rows that a new member begins with
+presets.py              named lists of members
+spec.py                 the specification of a portfolio and of its members
+learner.py              the learner
+members.py              the member set: fused members, separate members, priors
+fused_members.py        members that share one pass over a row; kernels in fused_kernels.py
+columns.py              kernels: a row in every scaling in use, and statistics of each feature
+logistic_roots.py       kernels: the logistic dual steps of all members at once
+single_member.py        members that learn separately
+weighting.py            shares, calibration, losses; kernels in weighting_kernels.py
+confidence_sequence.py  comparison of two members
+retained_rows.py        rows that a new member is trained on
 """
 
 from dualstream.solvers.portfolio.presets import PRESETS, REGRESSION_PRESETS

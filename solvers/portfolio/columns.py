@@ -1,24 +1,24 @@
-"""The columns that fused members share: slots, statistics, and a row in every scaling.
+"""Columns shared by fused members: slots, statistics, and a row in every scaling.
 
 A feature gets a slot when it first appears in a row that counts; slot 0 is the intercept's. A row
-of `table` is a slot's block, [the weight of each member | G or S of the members that have one |
-unused | statistics of the column], so that one visit of a feature brings what every member needs.
+of `table` is the block of a slot: [the weight of each member | G or S of the members that have one
+| unused | statistics of the column]. One memory access per feature brings what every member needs.
 
 A row is emitted once for each *base*: the raw values, the counts x (c_j / t)^-p, and the balanced
-ones of each power in use, all from the same statistics; features/scaling.py has their formulas.
-Entries are looked at without a branch on whether their column is dense, as no processor can
-foresee that: what is divided by what is chosen, four entries at a time, with one division each
-beside the one by c_j.
+values of each power in use, all from the same statistics; formulas in features/scaling.py. The
+kernels do not branch on whether a column is dense, because that is unpredictable: numerator and
+denominator are selected instead. That vectorizes by four, with one division per entry in addition
+to the one by c_j.
 
 In every kernel
     table    (slots, width) see above
     places   (capacity, 2)  open addressing: index + 1 (0: free) and slot; a power of two, half full
     dense    (room,)        slots of the dense columns; k[HELD] of them
-    f, k     the numbers of the state, see below
+    f, k     the scalars of the state, see below
     inputs   (I, 2)         base and norm of each input
     bases    (B, 2)         kind and power of each base
-    slots    (room,)        the slot of each entry of a row, -1 for a feature that has none
-    e        (N_ENTRY, room)  what is known of each entry, see below
+    slots    (room,)        the slot of each entry of a row, -1 for a feature without a slot
+    e        (N_ENTRY, room)  data of each entry, see below
     h        (B, room)      the value of each entry in each base
 """
 
@@ -47,34 +47,34 @@ from dualstream.solvers.jit import (
     void,
 )
 
-# What a block ends with; PLACE: 1 + where the column stands in `dense`, 0 where it is sparse.
+# The last numbers of a block. PLACE: 1 + index of the column in `dense`, 0 for a sparse column.
 COUNT, MEAN, M, PLACE = range(4)
 N_STATISTICS = 4
-# What is known of an entry beside these four: its value, t / c_j, whether the column is dense with
-# this row, its balanced value without the power, and the power last asked for.
+# Further data of an entry: its value, t / c_j, whether the column is dense after this row, its
+# balanced value without the power, and the last power computed.
 VALUE, RATIO, IS_DENSE, BALANCE, POWER = range(4, 9)
 N_ENTRY = 9
 
-# The whole numbers of the state ...
+# Integers of the state.
 USED, HELD, FIRST, LAST, SAMPLES = range(5)
 N_INTS = 5
-# ... and others: rows counted, their weight, then a sum of |h|^2 for each input.
+# Floats of the state: rows counted, their weight, then a sum of |h|^2 for each input.
 ROWS, DELTA, SUMS = range(3)
 
 RAW, COUNTS, BALANCED = range(3)
 NORM_NONE, NORM_ROW, NORM_RUNNING = range(3)
 
 _FIRST_DENSE_ROW = 21.0
-# As in _scalar.py: a mean square below this has no root that divides anything.
+# As in core/scalar.py: a mean square below this has no square root that is safe to divide by.
 _TINY = 1e-290
 _MULTIPLIER = 0x9E3779B1
 
 
 @kernel(i8(I4_2D, i8), inline=True)
 def place_of(places: Indices, index: int) -> int:
-    """Where `index` stands in the table of places, or the free place where it would."""
+    """Position of `index` in the hash table, or the free position for it."""
     mask = places.shape[0] - 1
-    # Fibonacci hashing (Knuth, TAOCP 3, 6.4): neighbours are spread.
+    # Fibonacci hashing (Knuth, TAOCP 3, 6.4) spreads neighbouring indices.
     at = ((index * _MULTIPLIER) & 0xFFFFFFFF) >> 7 & mask
     while places[at, 0] != 0 and places[at, 0] != index + 1:
         at = (at + 1) & mask
@@ -83,7 +83,7 @@ def place_of(places: Indices, index: int) -> int:
 
 @kernel(void(I4_2D, I4, i8, i8))
 def enter_places(places: Indices, touched: Indices, first: int, used: int) -> None:
-    """Put slots `first` to `used` into the table of places."""
+    """Insert slots `first` to `used` into the hash table."""
     for slot in range(first, used):
         at = place_of(places, int(touched[slot]))
         places[at, 0], places[at, 1] = touched[slot] + 1, slot
@@ -100,7 +100,7 @@ def new_slot(
     members: int,
     k: Ints,
 ) -> int:
-    """Give a feature, whose free place is `at`, its slot; nothing was learned in its block."""
+    """Assign a slot to a feature whose free position is `at`; its block is initialised."""
     slot = k[USED]
     places[at, 0], places[at, 1] = index + 1, slot
     touched[slot] = index
@@ -114,7 +114,7 @@ def new_slot(
 
 @kernel(void(i8, i8, f8, F8_2D, F8_2D, I8), inline=True)
 def bring_entry(n: int, slot: int, value: float, table: Floats, e: Floats, slots: Ints) -> None:
-    """Make a value and the statistics of its slot entry n."""
+    """Load a value and the statistics of its slot into entry n."""
     slots[n] = slot
     e[VALUE, n] = value
     if slot >= 0:
@@ -139,9 +139,9 @@ def count_entries(
     is_dense: Floats,
     balance: Floats,
 ) -> None:
-    """Take each value into its statistics; say whether its column is dense, and scale the value.
+    """Update the statistics with each value; determine whether its column is dense, and scale it.
 
-    An entry of value 0 is of a dense column that the row does not have.
+    An entry of value 0 belongs to a dense column that is absent from the row.
     """
     settled = 1.0 if t >= _FIRST_DENSE_ROW else 0.0
     of_all = 1.0 / t
@@ -159,8 +159,8 @@ def count_entries(
         becomes = settled * is_there if 2.0 * c >= t else 0.0
         dense = stays if stays > becomes else becomes
         is_dense[p] = dense
-        # See features/scaling.py.
-        # Exactly 1 where it is, so that a constant column has no variance.
+        # See features/scaling.py. Exactly 1 for an always present column, so a constant column has
+        # variance 0.
         share = c * of_all if c < t else 1.0
         of_row, of_mean = deviations * of_all, share * mu * mu
         variance = of_row + (1.0 - share) * of_mean
@@ -210,7 +210,7 @@ def base_values(
 
 @kernel(void(i8, F8_2D, I4, F8_2D, I8, I8))
 def change_dense(n: int, table: Floats, dense: Indices, e: Floats, slots: Ints, k: Ints) -> None:
-    """Bring the list of dense columns up to date: those that leave, then those that come."""
+    """Update the list of dense columns: removals first, then additions."""
     at = table.shape[1] - N_STATISTICS + PLACE
     for p in range(n):
         if e[PLACE, p] > 0.0 and e[IS_DENSE, p] == 0.0:
@@ -255,14 +255,14 @@ def emit_row(
     e: Floats,
     h: Floats,
 ) -> int:
-    """Scale one row in every base; return how many entries it has then.
+    """Scale one row in every base; return its number of entries after that.
 
-    With `counts` the row enters the statistics, and its new features get slots; else nothing is
-    written but scratch. Dense columns that the row does not have come last, with the value 0.
+    With `counts` the row enters the statistics and its new features get slots. Otherwise only
+    scratch arrays are written. Dense columns that are absent from the row come last, with value 0.
 
-    starts   (second,)    what G or S of a new slot begin with, behind the weights of `members`
+    starts   (second,)    initial values of G or S in a new slot, after the weights of `members`
     is_here  (1 + held,)  scratch, all 0 before and after
-    Room for one entry more than there are is needed.
+    Requires room for one more entry than there are.
     """
     t = f[ROWS] + 1.0
     n = 0
@@ -305,7 +305,7 @@ def emit_row(
 
 @kernel(void(RO_I4, i8, i8, I4_2D, F8_2D), inline=True)
 def ask_for_row(indices: Indices, begin: int, end: int, places: Indices, table: Floats) -> None:
-    """Ask for the blocks of a row to come, while the one before it is learned."""
+    """Prefetch the blocks of the next row while the current one is learned."""
     for p in range(begin, end):
         at = place_of(places, int(indices[p]))
         prefetch(table, np.int64(places[at, 1]))
@@ -313,7 +313,7 @@ def ask_for_row(indices: Indices, begin: int, end: int, places: Indices, table: 
 
 @kernel(f8(F8_2D, i8, i8))
 def small_factor(h: Floats, n: int, base: int) -> float:
-    """1 / |h| where squares are no full numbers any more; 0 where 1 / |h| would be none either."""
+    """1 / |h| where the squares are subnormal; 0 if 1 / |h| is not finite either."""
     largest = 0.0
     for p in range(n):
         largest = max(largest, abs(h[base, p]))
@@ -329,10 +329,11 @@ def small_factor(h: Floats, n: int, base: int) -> float:
 def norm_row(
     h: Floats, n: int, counts: bool, f: Floats, inputs: Ints, squares: Floats, factors: Floats
 ) -> None:
-    """squares (B,): |h|^2 in each base; factors (I,): what each input multiplies its base by."""
+    """squares (B,): |h|^2 in each base; factors (I,): the factor of each input relative to its
+    base."""
     for b in range(squares.shape[0]):
         own = h[b]
-        # Four sums, as each addition waits for the one before it.
+        # Four sums, because each addition waits for the previous one.
         s0 = s1 = s2 = s3 = 0.0
         whole = n - n % 4
         for p in range(0, whole, 4):

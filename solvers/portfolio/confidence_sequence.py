@@ -1,16 +1,16 @@
-"""Whether one member does better than another, told at any moment, as often as one likes.
+"""Confidence sequence for the difference of two members, valid at every moment.
 
-X_t is the difference of two bounded losses in row t; what is estimated is the mean of the X_i's
-conditional expectations given the past, which may drift. Howard, Ramdas, McAuliffe and Sekhon,
-"Time-uniform, nonparametric, nonasymptotic confidence sequences" (Annals of Statistics 49(2),
-2021, arXiv:1810.08240), Theorem 4: with V_t = sum (X_i - P_i)^2 for predictable P_i, and u a
+X_t is the difference of two bounded losses in row t. The estimate is of the mean of the conditional
+expectations of the X_i given the past, which may drift. Howard, Ramdas, McAuliffe and Sekhon,
+"Time-uniform, nonparametric, nonasymptotic confidence sequences" (Annals of Statistics 49(2), 2021,
+arXiv:1810.08240), Theorem 4: with V_t = sum (X_i - P_i)^2 for predictable P_i, and u a
 sub-exponential uniform boundary of scale c that is crossed with probability alpha / 2,
 
-    |sum X_i - sum E(X_i | past)| < u(V_t)  at all t at once, with probability at least 1 - alpha.
+    |sum X_i - sum E(X_i | past)| < u(V_t)  at all t simultaneously, with probability >= 1 - alpha.
 
-Here P_i = 0, so that V_t is a sum of squares, and c is the largest |X|, as the proof needs
-X_i - P_i >= -c and the same of -X. The boundary is their stitched one (Theorem 1 and eq. (10)),
-made for sub-gamma processes and so valid for sub-exponential ones: for v at least m,
+Here P_i = 0, so V_t is a sum of squares, and c is the largest |X|, because the proof needs X_i -
+P_i >= -c and the same for -X. The boundary is their stitched one (Theorem 1 and eq. (10)), made for
+sub-gamma processes and therefore valid for sub-exponential ones: for v at least m,
 
     u(v) = sqrt(k1^2 v l + k2^2 c^2 l^2) + k2 c l,
     l = s ln ln(eta v / m) + ln(2 zeta(s) / (alpha ln(eta)^s)),
@@ -40,13 +40,13 @@ def stitched_boundary(v: float, alpha: float, c: float, least: float = _MIN_VARI
 def compare(
     a: str, b: str, rows: int, total: float, squares: float, most: float, level: float
 ) -> Comparison:
-    """The mean of `rows` differences a - b, each within +-`most`, and where it may lie.
+    """Mean of `rows` differences a - b, each within +-`most`, and its confidence interval.
 
     total, squares  sums of the differences and of their squares
-    level           in (0, 1); raises MemberError for another one
+    level           in (0, 1); raises MemberError otherwise
     """
     if not 0.0 < level < 1.0:
-        raise MemberError(f"level must be > 0 and < 1, got {level!r}")
+        raise MemberError(f"level must be in (0, 1), got {level!r}")
     if rows == 0:
         return Comparison(a, b, 0, 0.0, -most, most, level)
     mean = total / rows

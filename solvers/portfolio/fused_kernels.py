@@ -1,9 +1,9 @@
-"""The kernels of fused members: one pass over a row scores it by all of them, and learns it.
+"""Kernels of fused members: one pass over a row scores and learns it for all of them.
 
-The *input* of a member is a base (see _columns.py) and a norm, which is one factor for the whole
-row. The intercept is a last coordinate of 1, not scaled and not normed. With N the rows of positive
-weight so far, this one included, and c a row's weight, member k takes its own score m before the
-step, and the one-dimensional dual step tau of `_scalar.dual_step` with
+The *input* of a member is a base (see columns.py) and a norm, which is one factor for the whole
+row. The intercept is a last coordinate of 1, neither scaled nor normed. With N the number of rows
+of positive weight including this one, and c a row's weight, member k takes its score m before the
+step, and the one-dimensional dual step tau of `scalar.dual_step` with
 
     DUAL      s = c |h|^2 / C,            w += c tau h / C                    (O-DCA, C fixed)
     RISING    s = c |h|^2 / (C sqrt N),   u += c tau h,  w = u / (C sqrt N)   (rho = C / sqrt N)
@@ -13,18 +13,18 @@ step, and the one-dimensional dual step tau of `_scalar.dual_step` with
     NEWTON    S_j = gamma S_j + c Q'' h_j^2,  A_j = d + S_j,  s = c sum h_j^2 / A_j,
               w_j += c tau h_j / A_j;  Q'' is p (1 - p), or 1 for numbers
 
-where |h|^2 has the intercept. The first three are of Ying, Yuan, Sayed, "Online dual coordinate
-ascent learning" (2016), eqs. (18)-(26) and (33); the others take their diagonal from AdaGrad
-(Duchi, Hazan, Singer 2011) and from an online Newton step, and the dual step with it.
+where |h|^2 includes the intercept. The first three are from Ying, Yuan, Sayed, "Online dual
+coordinate ascent learning" (2016), eqs. (18)-(26) and (33). The others combine the dual step with
+the diagonal of AdaGrad (Duchi, Hazan, Singer 2011) or of an online Newton step.
 
-In every kernel, beside what _columns.py has,
-    what     (K, N_WHAT)    what each member is, see below
-    numbers  (K, N_NUMBERS) its numbers
+In every kernel, in addition to those of columns.py
+    what     (K, N_WHAT)    integers of each member, see below
+    numbers  (K, N_NUMBERS) floats of each member
     duals    (K,)           sum of c Q*(-tau) of each member
-    d        (3 second, room)  of ADAGRAD and NEWTON: G or S of each entry, the intercept's behind
+    d        (3 second, room)  for ADAGRAD and NEWTON: G or S of each entry, the intercept's after
                             the last, then the directions, then their products with h
-    steps    (N_STEPS, K)   what a row does to each member, see below
-    lanes    (N_LANES, room of K)  see _roots.py
+    steps    (N_STEPS, K)   the step of each member in this row, see below
+    lanes    (N_LANES, room of K)  see logistic_roots.py
 """
 
 import math
@@ -72,18 +72,18 @@ from dualstream.solvers.portfolio.logistic_roots import (
     logistic_roots,
 )
 from dualstream.solvers.portfolio.weighting_kernels import (
-    BEGAN_ANEW,
     IS_ACTIVE,
     LEARNS,
     RESETS,
     SCALE,
     TARGET,
+    WAS_RESET,
     classify_row,
     regress_row,
     start_calibration,
 )
 
-# What a member is: whole numbers (SECOND and DUAL_PLACE: -1 for none), and others.
+# Integers of a member (SECOND and DUAL_PLACE: -1 for none), then its floats.
 BASE, INPUT, KIND, SECOND, DUAL_PLACE = range(5)
 N_WHAT = 5
 STRENGTH, DECAY, DAMPING, LOSS = range(4)
@@ -91,21 +91,21 @@ N_NUMBERS = LOSS + 6
 IS_LOGISTIC, MARGIN, EPS, GAMMA, LO, HI = range(LOSS, N_NUMBERS)
 DUAL, RISING, SPG, ADAGRAD, NEWTON = range(5)
 
-# The columns of a retained row: label, weight, what the bounds of tau were multiplied by (0: there
-# were none), and for each dual member its tau, its factor and what it learned.
+# Columns of a retained row: label, weight, the factor of the bounds of tau (0: unbounded), and for
+# each dual member its tau, its factor and its target.
 LABEL, WEIGHT, BOUNDS, DUALS = range(4)
 N_OF_DUAL = 3
 
-# The rows of `steps`: what the direction or h is multiplied by; tau and Q*(-tau); s and h'd or
-# |h|^2; what makes the coefficient of tau; where in `lanes` the member stands.
+# Rows of `steps`: the coefficient of the direction or of h; tau and Q*(-tau); s and h'd or |h|^2;
+# the factor from tau to the coefficient; the member's lane.
 COEFFICIENT, TAU, CONJUGATE, SIZE, NORM, FACTOR, LANE = range(7)
 N_STEPS = 7
 
-# A step beyond this is of a member that is no use any more; below it no sum of steps overflows.
+# A larger step means that the member has diverged; below it no sum of steps overflows.
 _LARGEST_STEP = 1e150
 # Beyond it a sigmoid is 0 or 1.
 _FARTHEST = 700.0
-# Numbers that a cache of the first or second level holds.
+# Numbers that fit into a first or second level cache.
 _CACHED = 32_768
 
 
@@ -121,7 +121,7 @@ def score_entries(
     scores: Floats,
     row: float,
 ) -> None:
-    """scores (K,) of a row, the N-th to count; NaN for one that is not finite."""
+    """scores (K,) of the N-th row that counts; NaN for a score that is not finite."""
     for j in range(scores.shape[0]):
         own = h[what[j, BASE]]
         total = 0.0
@@ -161,7 +161,7 @@ def score_rows(
     factors: Floats,
     out: Floats,
 ) -> None:
-    """out (n, K): the score of each row by each member, as learning it next would score it."""
+    """out (n, K): the score of each row by each member, as if the row were learned next."""
     for i in range(out.shape[0]):
         n = emit_row(
             indices, values, indptr[i], indptr[i + 1], False, places, touched, table, dense,
@@ -172,10 +172,10 @@ def score_rows(
 
 
 @kernel(void(F8_2D, I8, RO_I8_2D, i8, RO_F8, F8, F8_2D))
-def begin_anew(
+def reset_member(
     table: Floats, k: Ints, what: Ints, j: int, starts: Floats, duals: Floats, ring_rows: Floats
 ) -> None:
-    """Member j forgets what it learned: its dual variables are 0. O(slots + rows retained)."""
+    """Reset member j: its weights and dual variables become 0. O(slots + rows retained)."""
     second, dual = what[j, SECOND], what[j, DUAL_PLACE]
     for slot in range(k[USED]):
         table[slot, j] = 0.0
@@ -189,8 +189,8 @@ def begin_anew(
 
 @kernel(void(RO_I8, i8, F8_2D, RO_I8_2D, F8_2D), inline=True)
 def bring_seconds(slots: Ints, n: int, table: Floats, what: Ints, d: Floats) -> None:
-    """Bring G and S of the entries, long before they are used: a processor that has just written
-    four numbers one by one waits before it can read them at once."""
+    """Load G and S of the entries well before they are used: a vector load right after four scalar
+    stores stalls."""
     for j in range(what.shape[0]):
         second = what[j, SECOND]
         if second >= 0:
@@ -201,7 +201,7 @@ def bring_seconds(slots: Ints, n: int, table: Floats, what: Ints, d: Floats) -> 
 
 
 @kernel(void(i8, b1, f8, f8, f8, f8, f8, F8, F8, F8, F8), inline=True, apart=True)
-def turn_entries(
+def compute_directions(
     n: int,
     is_adagrad: bool,
     step: float,
@@ -214,9 +214,9 @@ def turn_entries(
     direction: Floats,
     product: Floats,
 ) -> None:
-    """Take the values of a row into G or S, turn them into a direction; all (n,).
+    """Add the values of a row to G or S, and compute the direction; all (n,).
 
-    A product is no number where G or S is none, so that the member begins anew.
+    A NaN in G or S makes the product NaN, which resets the member.
     """
     if is_adagrad:
         for q in range(n):
@@ -249,9 +249,9 @@ def take_direction(
     c: float,
     d: Floats,
 ) -> float:
-    """Take the row into G or S of member j and set its direction; return h'd.
+    """Add the row to G or S of member j and set its direction; return h'd.
 
-    -1, and nothing done, where Q' is 0.
+    Returns -1, without effect, if Q' is 0.
     """
     second, seconds = what[j, SECOND], d.shape[0] // 3
     place = what.shape[0] + second
@@ -273,7 +273,7 @@ def take_direction(
         grown = c * (p * (1.0 - p))
     total, direction, product = d[second], d[seconds + second], d[2 * seconds + second]
     step, damping, keep = numbers[j, STRENGTH], numbers[j, DAMPING], numbers[j, DECAY]
-    turn_entries(
+    compute_directions(
         n, is_adagrad, step, damping, keep, grown, factor, h[what[j, BASE]], total, direction,
         product,
     )  # fmt: skip
@@ -281,7 +281,7 @@ def take_direction(
     size = step / math.sqrt(last) if is_adagrad else 1.0 / (damping + last)
     direction[n] = size
     table[0, place] = last
-    # Four sums, as each addition waits for the one before it.
+    # Four sums, because each addition waits for the previous one.
     s1 = s2 = s3 = 0.0
     last_whole = n - n % 4
     for q in range(0, last_whole, 4):
@@ -317,7 +317,7 @@ def size_step(
     d: Floats,
     steps: Floats,
 ) -> None:
-    """Set S, NORM and FACTOR of member j; FACTOR 0 where it takes no step.
+    """Set S, NORM and FACTOR of member j; FACTOR is 0 if it takes no step.
 
     square  |h|^2 without the intercept
     """
@@ -349,7 +349,7 @@ def solve_logistic(
             n += 1
     if n == 0:
         return
-    # Whole vectors: what stands in the rest is solved at once.
+    # Whole vectors: the padding is solved too and ignored.
     padded = (n + 3) // 4 * 4
     for q in range(n, padded):
         lanes[LANE_C, q] = lanes[LANE_S, q] = 0.0
@@ -366,7 +366,7 @@ def solve_logistic(
 def solve_quadratic(
     what: Ints, numbers: Floats, j: int, m: float, y: float, scale: float, steps: Floats
 ) -> None:
-    """The same for a member with another loss; scale: what the bounds of tau are multiplied by."""
+    """The same for a member with another loss; scale: the factor of the bounds of tau."""
     lo, hi = scale * numbers[j, LO], scale * numbers[j, HI]
     steps[TAU, j], steps[CONJUGATE, j] = dual_step(
         m, steps[SIZE, j], y, 0.0, numbers[j, MARGIN], numbers[j, EPS], numbers[j, GAMMA], lo, hi
@@ -419,7 +419,7 @@ def retain_row(
     ring_values: Floats,
     ring_rows: Floats,
 ) -> None:
-    """Append a row to those that certificates are computed on; scale: see solve_quadratic."""
+    """Append a row to the retained rows for certificates; scale: see solve_quadratic."""
     last = k[LAST]
     at = ring_starts[last]
     for p in range(n):
@@ -491,17 +491,18 @@ def learn_rows(
     scratch: Floats,
     out: Floats,
 ) -> int:
-    """Score and learn rows `start` to n; return n, or the row that some array has no room for.
+    """Score and learn rows `start` to n; return n, or the first row that does not fit into an
+    array.
 
-    retain   how many rows certificates are computed on; 0 where no member has one
-    classes  whether labels are -1 and 1, else they are numbers
+    retain   number of rows retained for certificates; 0 if no member has one
+    classes  whether labels are -1 and 1; otherwise they are numbers
     ring_*   see windows.RowBuffer; its values are those of the first bases, which dual members use,
              its rows LABEL, WEIGHT, DUALS ...
-    steps    (N_STEPS + 1, K)  here with a row for what each member learns
+    steps    (N_STEPS + 1, K)  with a row for the targets of the members
     own      (K,)   scratch
-    columns  (K,)   where the scores of these members stand among all of the portfolio
-    scores   (n, all members)  with the scores of the others; on return with all of them
-    roles to out    see _rule.py
+    columns  (K,)   indices of these members among all of the portfolio
+    scores   (n, all members)  contains the scores of the others; on return those of all members
+    roles to out    see weighting_kernels.py
     """
     n_rows, n_members = labels.shape[0], what.shape[0]
     targets = steps[N_STEPS]
@@ -548,7 +549,7 @@ def learn_rows(
             if r[IS_ACTIVE, at] == 0.0:
                 continue
             if own[j] != own[j]:
-                begin_anew(table, k, what, j, starts, duals, ring_rows)
+                reset_member(table, k, what, j, starts, duals, ring_rows)
                 continue
             factor = factors[what[j, INPUT]]
             size_step(
@@ -569,8 +570,8 @@ def learn_rows(
                 continue
             start_calibration(r, columns[j])
             r[RESETS, columns[j]] += 1.0
-            out[i, LEARNS] = BEGAN_ANEW
-            begin_anew(table, k, what, j, starts, duals, ring_rows)
+            out[i, LEARNS] = WAS_RESET
+            reset_member(table, k, what, j, starts, duals, ring_rows)
             steps[TAU, j] = 0.0
         if retain > 0:
             retain_row(
@@ -599,7 +600,7 @@ def member_sums(
 ) -> None:
     """Sums for the certificate of dual member j, over the retained rows.
 
-    scale  what its weights are multiplied by
+    scale  factor of its weights
     out    (3,): sums of delta, of delta [Q + Q* + tau z], and |w|^2
     """
     base, dual = what[j, BASE], DUALS + N_OF_DUAL * what[j, DUAL_PLACE]

@@ -1,9 +1,9 @@
-"""Members that learn side by side in one kernel, with the stages in front of them shared.
+"""Fused members: members that learn in one kernel and share their feature stages.
 
-Memory: a feature that ever was in a row of positive weight has a block of
-8 (4 + members that have a diagonal + members) bytes, rounded up to 64, and about 20 bytes to be
-found by: 148 for `eight`, 212 for `twelve`. One that never was costs nothing, whatever the width.
-Certificates retain rows of 8 bytes an entry for each scaling that dual members use, and 4 more.
+Memory: a feature that was ever in a row of positive weight has a block of 8 (4 + members that have
+a diagonal + members) bytes, rounded up to 64, and about 20 bytes of hash table: 148 for `eight`,
+212 for `twelve`. Other features cost nothing, whatever the width. Certificates retain rows with 8
+bytes per entry for each scaling that dual members use, and 4 more.
 """
 
 import math
@@ -74,14 +74,14 @@ from dualstream.solvers.portfolio.weighting_kernels import N_OUT
 
 _NORMS = {"none": NORM_NONE, "row": NORM_ROW, "running": NORM_RUNNING}
 _LINE = 8
-"""Numbers of a cache line: blocks begin at the start of one."""
+"""Floats of a cache line: blocks are aligned to cache lines."""
 
 
 class Blueprint:
-    """What kernels know of a list of members, from their resolved specifications."""
+    """Members' resolved specifications as kernel arguments."""
 
     def __init__(self, members: Sequence[Mapping[str, Any]]) -> None:
-        # The bases that dual members use come first: rows are retained in these alone.
+        # The bases of dual members come first: only these are stored with retained rows.
         self.what = np.zeros((len(members), N_WHAT), np.int64)
         self.numbers = np.zeros((len(members), N_NUMBERS))
         bases: list[tuple[int, float]] = []
@@ -99,7 +99,7 @@ class Blueprint:
             what[SECOND] = what[DUAL_PLACE] = -1
             numbers[STRENGTH] = member.get("strength", member.get("eta", 1.0))
             numbers[DECAY] = member.get("gamma", 1.0)
-            # The curvature of numbers is 1 where that of classes is at most a quarter.
+            # The curvature is 1 for numbers and at most a quarter for classes.
             numbers[DAMPING] = 0.1 if member["loss"] == "logistic" else 1.0
             numbers[LOSS:] = loss_numbers(member["loss"])
             if what[KIND] in (ADAGRAD, NEWTON):
@@ -114,7 +114,7 @@ class Blueprint:
 
     @property
     def width(self) -> int:
-        """Numbers of a block."""
+        """Floats of a block."""
         used = N_STATISTICS + len(self.starts) + len(self.what)
         return -(-used // _LINE) * _LINE
 
@@ -133,7 +133,7 @@ def base_of(scaling: str | Mapping[str, Any]) -> tuple[int, float]:
 
 
 def kind_of(member: Mapping[str, Any]) -> int:
-    """The number by which kernels know a member's kind."""
+    """The kernels' number of a member's kind."""
     if member["kind"] == "dual_ascent":
         return RISING if member["schedule"] == "inverse_sqrt" else DUAL
     return {"spg_fixed_total": SPG, "adagrad": ADAGRAD, "diagonal_newton": NEWTON}[member["kind"]]
@@ -147,16 +147,16 @@ def loss_numbers(loss: str | Mapping[str, Any]) -> Floats:
 
 
 def start_of(member: Mapping[str, Any]) -> float:
-    """What G or S of a feature begins with."""
+    """Initial value of G or S of a feature."""
     if member["kind"] == "diagonal_newton":
         return 0.0
     return 1e-6 if member["loss"] == "logistic" else 1e-2
 
 
 class Fused:
-    """Members of the kinds of presets.py, but for `prior`, on rows of width `dim`.
+    """Members of the kinds of presets.py except `prior`, on rows of width `dim`.
 
-    Labels are what the members learn: -1 and 1, or numbers.
+    Labels are the members' targets: -1 and 1, or numbers.
     """
 
     def __init__(self, members: Sequence[Mapping[str, Any]], dim: int, retain: int) -> None:
@@ -176,17 +176,17 @@ class Fused:
         self._fit_row(64)
         columns = DUALS + N_OF_DUAL * plan.duals
         self._ring = RowBuffer(self._retain, columns, (plan.dual_bases,))
-        self._hold(np.array([dim], np.int32), self._new_blocks(1), 64)
+        self._store(np.array([dim], np.int32), self._new_blocks(1), 64)
 
     def _new_blocks(self, slots: int) -> Floats:
-        """Blocks of slots in which nothing was learned."""
+        """Initialised blocks of slots."""
         plan = self._plan
         blocks = np.zeros((slots, plan.width))
         blocks[:, self._second()] = plan.starts
         return blocks
 
-    def _hold(self, touched: npt.NDArray[np.int32], blocks: Floats, least: int) -> None:
-        """Hold these slots, the intercept's first, with room for `least` of them."""
+    def _store(self, touched: npt.NDArray[np.int32], blocks: Floats, least: int) -> None:
+        """Store these slots, the intercept's first, with room for at least `least`."""
         used, room = len(touched), 64
         while room < least:
             room *= 2
@@ -199,7 +199,7 @@ class Fused:
         self._k[USED] = used
 
     def _fit_row(self, entries: int) -> None:
-        """Scratch room for a row of so many entries and the intercept."""
+        """Grow the scratch arrays for a row of this many entries and the intercept."""
         if entries + 1 > len(self._slots):
             room = 2 * (entries + 1)
             self._slots = np.empty(room, np.int64)
@@ -208,11 +208,11 @@ class Fused:
             self._d = np.empty((3 * len(self._plan.starts), room))
 
     def _make_room(self, entries: int) -> None:
-        """Room for one more row of so many entries, wherever there is none."""
+        """Grow every array that lacks room for a row of this many entries."""
         k, ring = self._k, self._ring
         used, held = int(k[USED]), int(k[HELD])
         if used + entries > len(self._touched):
-            self._hold(self._touched[:used], self._table[:used], used + entries)
+            self._store(self._touched[:used], self._table[:used], used + entries)
         if held + entries > len(self._dense):
             self._dense = grown(self._dense, held, held + entries)
             self._is_here = np.zeros(len(self._dense) + 1)
@@ -226,10 +226,11 @@ class Fused:
     # -- learning and scoring --------------------------------------------------------------------
 
     def learn(self, batch: Batch, columns: Ints, scores: Floats, rule: Rule) -> Floats:
-        """Learn all rows, applying the rule to each; score and loss of each row, (n, 2).
+        """Learn all rows and apply the weighting rule to each; score and loss of each row, (n, 2).
 
-        Labels are -1 and 1. `scores` (n, all members) holds those of the other members, and gets
-        those of these in `columns`; one that was not a number begins anew. O(entries K) a row.
+        Labels are -1 and 1. `scores` (n, all members) contains the scores of the other members and
+        receives those of these in `columns`. A member with a score that is not finite is reset.
+        O(entries K) per row.
         """
         n, row = len(batch), 0
         out, ring, plan = np.empty((n, N_OUT)), self._ring, self._plan
@@ -248,7 +249,7 @@ class Fused:
             self._make_room(int(batch.indptr[row + 1] - batch.indptr[row]))
 
     def predict(self, batch: Batch) -> Floats:
-        """Scores (n, K); the labels are not looked at."""
+        """Scores (n, K); labels are ignored."""
         plan = self._plan
         scores = np.empty((len(batch), len(self.members)))
         longest = int(np.diff(batch.indptr).max(initial=0))
@@ -264,14 +265,14 @@ class Fused:
     # -- what a member says of itself ------------------------------------------------------------
 
     def weights(self, place: int) -> tuple[Floats, float]:
-        """Weights (dim,) and intercept of a member, per feature behind its scaling."""
+        """Weights (dim,) and intercept of a member, for features after its scaling."""
         used, scale = int(self._k[USED]), self._weight_scale(place)
         weights = np.zeros(self.dim)
         weights[self._touched[1:used]] = scale * self._table[1:used, place]
         return weights, scale * float(self._table[0, place])
 
     def form(self, place: int) -> Form:
-        """See served_form: of the member's score for a next row."""
+        """See served_form: the member's score of a next row."""
         plan, used = self._plan, int(self._k[USED])
         what, numbers = plan.what[place], plan.numbers[place]
         order = np.argsort(self._touched[1:used])
@@ -309,9 +310,10 @@ class Fused:
         return Form(self.dim, tuple(stages), (linear,))
 
     def certificate(self, place: int) -> Certificate | None:
-        """Of a dual member, see certificate.py; None for the others. O(slots + rows retained).
+        """Certificate of a dual member, see core/certificate.py; None for the others. O(slots +
+        rows retained).
 
-        Its weights are those that its dual variables give, so that the gap is the rows' alone.
+        Its weights are those that its dual variables define, so the gap is that of the rows alone.
         """
         plan, delta, ring = self._plan, float(self._f[DELTA]), self._ring
         if plan.what[place, DUAL_PLACE] < 0:
@@ -331,11 +333,11 @@ class Fused:
         return Certificate(dual + gap, dual, gap, ratio, rows, min(1.0, share / delta), True)
 
     def _second(self) -> slice:
-        """Where G and S stand in a block."""
+        """Position of G and S in a block."""
         return slice(len(self.members), len(self.members) + len(self._plan.starts))
 
     def _strength(self, place: int) -> float:
-        """rho Delta of a dual member as it stands."""
+        """The current rho Delta of a dual member."""
         strength = float(self._plan.numbers[place, STRENGTH])
         is_rising = self._plan.what[place, KIND] == RISING
         return strength * math.sqrt(max(1.0, float(self._f[ROWS]))) if is_rising else strength
@@ -346,7 +348,7 @@ class Fused:
     # -- changing the list -----------------------------------------------------------------------
 
     def without(self, place: int) -> "Fused":
-        """The same members but one, each as it stands."""
+        """The other members, with their state."""
         kept = [j for j in range(len(self.members)) if j != place]
         fewer = Fused([self.members[j] for j in kept], self.dim, self._retain)
         old, new = self._plan, fewer._plan
@@ -371,7 +373,7 @@ class Fused:
         blocks[:, : len(kept)] = table[:, kept]
         blocks[:, fewer._second()] = table[:, self._second()][:, seconds]
         blocks[:, -N_STATISTICS:] = table[:, -N_STATISTICS:]
-        fewer._hold(self._touched[:used], blocks, used)
+        fewer._store(self._touched[:used], blocks, used)
 
     def _give_ring(self, fewer: "Fused", bases: Sequence[int], duals: Sequence[int]) -> None:
         own = [DUALS + N_OF_DUAL * dual + part for dual in duals for part in range(N_OF_DUAL)]
@@ -379,13 +381,13 @@ class Fused:
         first, last = int(self._k[FIRST]), int(self._k[LAST])
         starts, rows, slots, values = self._ring.rows_between(first, last)
         bases = bases[: fewer._plan.dual_bases]
-        fewer._ring.hold(starts, rows[:, columns], slots, values[bases])
+        fewer._ring.store(starts, rows[:, columns], slots, values[bases])
         fewer._k[FIRST], fewer._k[LAST] = 0, last - first
 
     # -- state -----------------------------------------------------------------------------------
 
     def state(self) -> State:
-        """See Learner; the columns of blocks by slot, in the order in which slots were given."""
+        """See Learner; the columns of blocks by slot, in the order in which slots were assigned."""
         used = int(self._k[USED])
         state = {
             "samples": np.array(self._k[SAMPLES]),
@@ -424,7 +426,7 @@ class Fused:
         blocks[:, -N_STATISTICS:] = statistics
         blocks[:, self._second()] = state["second"]
         blocks[:, : len(self.members)] = state["weights"]
-        self._hold(touched.astype(np.int32), blocks, used)
+        self._store(touched.astype(np.int32), blocks, used)
         self._f[:], self._duals[:] = state["numbers"], state["dual_sums"]
         self._dense = np.zeros(max(16, len(dense)), np.int32)
         self._dense[: len(dense)] = dense
@@ -433,11 +435,11 @@ class Fused:
         self._k[FIRST] = self._k[LAST] = 0
         if ring is not None:
             starts, rows, slots, values = ring
-            self._ring.hold(starts, rows, slots, values)
+            self._ring.store(starts, rows, slots, values)
             self._k[LAST] = len(rows)
 
     def _dense_of(self, touched: Ints, statistics: Floats) -> Ints:
-        """The slots of the dense columns in their order."""
+        """Slots of the dense columns in order."""
         used = len(touched)
         features = touched[1:]
         is_sound = (
@@ -483,7 +485,7 @@ def _checked_ring(
 
 
 def _aligned(rows: int, width: int) -> Floats:
-    """Zeros (rows, width) that begin at the start of a cache line."""
+    """Zeros (rows, width), aligned to a cache line."""
     flat = np.zeros(rows * width + _LINE)
     skip = -(flat.ctypes.data // flat.itemsize) % _LINE
     matrix: Floats = flat[skip : skip + rows * width].reshape(rows, width)

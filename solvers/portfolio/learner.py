@@ -1,10 +1,10 @@
-"""The learner of `algorithm: portfolio`: every member learns every row, the rule combines them.
+"""Portfolio: the learner of `algorithm: portfolio`.
 
-Its score is the log odds of the combined probability; for regression, the prediction. Members see
-the row as it came in, each
-behind stages of its own; a row's place in a batch changes nothing for any of them, so that a batch
-is its rows one by one for the portfolio, too. No row is ever rejected: what one member cannot learn
-makes that member begin anew, and nothing else.
+Every member learns every row, and exponential weights combine their scores. The score of the
+portfolio is the log odds of the combined probability; for regression, the prediction. Members see
+the raw row, each behind its own feature stages. Learning a batch equals learning its rows one by
+one, for the portfolio and for each member. No row is ever rejected: a member that cannot learn a
+row is reset, without effect on the others.
 """
 
 import json
@@ -34,30 +34,31 @@ from dualstream.solvers.core.served_form import Form
 from dualstream.solvers.core.weight_table import sigmoids
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.portfolio.confidence_sequence import compare
-from dualstream.solvers.portfolio.members import Crew
+from dualstream.solvers.portfolio.members import MemberSet
 from dualstream.solvers.portfolio.presets import Member, preset
 from dualstream.solvers.portfolio.retained_rows import RetainedRows
-from dualstream.solvers.portfolio.spec import MAX_MEMBERS, read_member, read_name
+from dualstream.solvers.portfolio.spec import MAX_MEMBERS, ModelFactory, read_member, read_name
 from dualstream.solvers.portfolio.weighting import Rule
 from dualstream.solvers.portfolio.weighting_kernels import ROW_LOSS, SCORE
 
 _PIECE = 2048
-"""Rows that members score before their scores are thrown away."""
+"""Rows per piece; the members' scores of a piece are then discarded."""
 
 
 class Portfolio:
-    """See members.MemberLearner. `spec` is a resolved one, of the binary task or of regression.
+    """See members.MemberLearner. `spec` is resolved, with task binary or regression.
 
-    Memory beside that of the members: 24 bytes a pair of members, 16,000 a member for its last
-    1,000 rows, and up to four times the rows retained.
+    Memory in addition to the members: 24 bytes per pair of members, 16,000 bytes per member for its
+    last 1,000 rows, and up to four times the retained rows.
     """
 
-    def __init__(self, spec: Mapping[str, Any]) -> None:
+    def __init__(self, spec: Mapping[str, Any], models: ModelFactory) -> None:
         self.spec = spec
+        self._models = models
         self._dim = width_of(spec["features"])
         given = spec["members"]
         members: Sequence[Member] = preset(given) if isinstance(given, str) else given
-        self._crew = Crew.of(members, spec)
+        self._members = MemberSet.of(members, spec, models)
         self._rule = self._new_rule(members)
         self._rows = RetainedRows(self._dim, spec["retain"])
         self._samples = 0
@@ -75,7 +76,8 @@ class Portfolio:
             raise ShapeMismatch(f"rows of width {batch.dim} for a model of width {self._dim}")
 
     def learn(self, batch: Batch) -> Outcome:
-        """See Learner. O(entries K) a row for fused members, and what the guests need."""
+        """See Learner. O(entries K) per row for fused members, plus the cost of the separate
+        members."""
         self.check(batch)
         classes = self._rule.classes
         row = unknown_label(batch.labels, classes)
@@ -84,20 +86,20 @@ class Portfolio:
         n = len(batch)
         if classes and np.count_nonzero(batch.labels) < n:
             batch = batch.with_labels(np.where(batch.labels > 0.0, 1.0, -1.0))
-        told = np.empty((2, n))
+        columns = np.empty((2, n))
         # In pieces, so that the scores of all members stay in a cache.
         for first in range(0, n, _PIECE):
             last = min(first + _PIECE, n)
-            out = self._crew.learn(batch if n <= _PIECE else batch[first:last], self._rule)
-            told[0, first:last], told[1, first:last] = out[:, SCORE], out[:, ROW_LOSS]
+            out = self._members.learn(batch if n <= _PIECE else batch[first:last], self._rule)
+            columns[0, first:last], columns[1, first:last] = out[:, SCORE], out[:, ROW_LOSS]
         self._rows.add(batch)
         self._samples += n
-        return Outcome(told[0], told[1], batch.weights > 0.0, np.zeros(n, np.bool_))
+        return Outcome(columns[0], columns[1], batch.weights > 0.0, np.zeros(n, np.bool_))
 
     def predict(self, batch: Batch) -> Floats:
         """See Learner: log odds of classes."""
         self.check(batch)
-        return self._rule.mix(self._crew.predict(batch))
+        return self._rule.mix(self._members.predict(batch))
 
     def probabilities(self, scores: Floats) -> Floats | None:
         """See Learner."""
@@ -116,14 +118,15 @@ class Portfolio:
 
     @property
     def heaviest(self) -> str:
-        """The member of the largest share, priors aside where there is another one."""
+        """The member with the largest share, a prior only if there is no other."""
         shares = self._rule.shares
-        shares[[member.get("kind") == "prior" for member in self._crew.members]] -= 1.0
-        return str(self._crew.names[int(np.argmax(shares))])
+        shares[[member.get("kind") == "prior" for member in self._members.members]] -= 1.0
+        return str(self._members.names[int(np.argmax(shares))])
 
     @property
     def weights(self) -> Floats:
-        """The served weights of the heaviest member: those of all multiply different inputs."""
+        """Served weights of the heaviest member. Members have different inputs, so their weights do
+        not add."""
         return self.member_weights(self.heaviest)[0]
 
     @property
@@ -137,14 +140,14 @@ class Portfolio:
         return count_nonzeros(self.weights)
 
     def certificate(self) -> Certificate | None:
-        """None: each dual member has one of its own, see member_certificate."""
+        """None: each dual member has its own, see member_certificate."""
         return None
 
     def members(self) -> list[MemberView]:
         """See MemberLearner."""
         return [
-            self._rule.view(place, member, self._crew.has_certificate(place))
-            for place, member in enumerate(self._crew.members)
+            self._rule.view(place, member, self._members.has_certificate(place))
+            for place, member in enumerate(self._members.members)
         ]
 
     @property
@@ -153,76 +156,76 @@ class Portfolio:
         return self._promoted
 
     def compare(self, a: str, b: str, level: float = 0.95) -> Comparison:
-        """See MemberLearner, and compare.py."""
+        """See MemberLearner, and confidence_sequence.py."""
         places = self._place_of(a), self._place_of(b)
         if a == b:
-            raise MemberError(f"{a!r} is compared with itself")
+            raise MemberError(f"cannot compare {a!r} with itself")
         rows, total, squares = self._rule.difference(*places)
         return compare(a, b, rows, total, squares, self._rule.most, level)
 
     def member_certificate(self, name: str) -> Certificate | None:
-        """See MemberLearner: of the problem sum of the losses + strength |w|^2 / 2."""
-        return self._crew.certificate(self._place_of(name))
+        """See MemberLearner: for the problem sum of the losses + strength |w|^2 / 2."""
+        return self._members.certificate(self._place_of(name))
 
     def member_weights(self, name: str) -> tuple[Floats, float]:
-        """See MemberLearner: per feature behind the member's scaling."""
-        return self._crew.weights(self._place_of(name))
+        """See MemberLearner: for features after the member's scaling."""
+        return self._members.weights(self._place_of(name))
 
     def form(self) -> Form:
-        """See served_form: the mixture that all active members make."""
-        crew = self._crew
-        forms = [crew.form(place) for place in range(len(crew.names))]
-        return self._rule.form(crew.names, forms, self._dim)
+        """See served_form: the mixture of all active members."""
+        members = self._members
+        forms = [members.form(place) for place in range(len(members.names))]
+        return self._rule.form(members.names, forms, self._dim)
 
     def member_form(self, name: str) -> Form:
         """See MemberLearner."""
-        form = self._crew.form(self._place_of(name))
+        form = self._members.form(self._place_of(name))
         if form is None:
-            raise NotExpressible(f"{name!r} looks at no feature")
+            raise NotExpressible(f"{name!r} uses no feature")
         return form
 
     def _place_of(self, name: str) -> int:
-        if name not in self._crew.names:
+        if name not in self._members.names:
             raise UnknownMember(f"there is no member {name!r}")
-        return self._crew.names.index(name)
+        return self._members.names.index(name)
 
     # -- changing the members --------------------------------------------------------------------
 
     def resolve_member(self, spec: Mapping[str, Any]) -> Member:
         """See MemberLearner."""
         body = {field: value for field, value in spec.items() if field != "name"}
-        return read_member(body, self.spec, "")
+        return read_member(body, self.spec, "", self._models.resolve)
 
     def add_member(self, spec: Mapping[str, Any]) -> str:
-        """See MemberLearner: it learns the retained rows, and is calibrated on them."""
-        names = self._crew.names
+        """See MemberLearner: the new member learns the retained rows and is calibrated on them."""
+        names = self._members.names
         name = read_name(spec, "", names)
         member = {"name": name} | self.resolve_member(spec)
         if not self._rule.classes and "kind" in member:
-            raise InvalidSpec("/kind", member["kind"], "left out: a model can join")
+            raise InvalidSpec("/kind", member["kind"], "left out: only a model can be added")
         if name in names:
             raise MemberError(f"there is a member {name!r} already")
         if len(names) >= MAX_MEMBERS:
-            raise MemberError(f"there are {len(names)} members already, at most {MAX_MEMBERS}")
+            raise MemberError(f"there are {len(names)} members, the maximum is {MAX_MEMBERS}")
         if self._promoted is not None:
-            raise MemberError(f"{self._promoted!r} is promoted: undo that first")
+            raise MemberError(f"{self._promoted!r} is promoted; demote it first")
         rows = self._rows.rows()
-        self._crew, scores, anew = self._crew.joined(member, self.spec, rows)
-        self._rule = self._rule.joined(member, scores, rows, anew)
+        self._members, scores, resets = self._members.joined(member, self.spec, rows)
+        self._rule = self._rule.joined(member, scores, rows, resets)
         return name
 
     def remove_member(self, name: str) -> None:
         """See MemberLearner."""
         place = self._place_of(name)
-        if len(self._crew.names) == 1:
-            raise MemberError(f"{name!r} is the last member")
+        if len(self._members.names) == 1:
+            raise MemberError(f"{name!r} is the last member and cannot be removed")
         if self._promoted is not None:
-            raise MemberError(f"{self._promoted!r} is promoted: undo that first")
-        self._crew = self._crew.without(place)
+            raise MemberError(f"{self._promoted!r} is promoted; demote it first")
+        self._members = self._members.without(place)
         self._rule = self._rule.without(place)
 
     def promote(self, name: str) -> None:
-        """See MemberLearner: the others stand still until `demote`."""
+        """See MemberLearner: the others do not learn until `demote`."""
         place = self._place_of(name)
         if self._promoted is not None:
             self.demote()
@@ -240,13 +243,13 @@ class Portfolio:
 
     def state(self) -> State:
         """See Learner."""
-        about = {"members": self._crew.describe(), "promoted": self._promoted}
+        about = {"members": self._members.describe(), "promoted": self._promoted}
         text = json.dumps(about, sort_keys=True, separators=(",", ":")).encode()
         state: State = {
             "about": np.frombuffer(text, np.uint8).copy(),
             "samples": np.array(self._samples, np.int64),
         }
-        for owner, part in (("rule", self._rule), ("rows", self._rows), ("crew", self._crew)):
+        for owner, part in (("rule", self._rule), ("rows", self._rows), ("crew", self._members)):
             state |= {f"{owner}.{name}": array for name, array in part.state().items()}
         return state
 
@@ -257,21 +260,21 @@ class Portfolio:
             about = json.loads(np.asarray(state["about"]).astype(np.uint8).tobytes())
             described, promoted = about["members"], about["promoted"]
             self._check_members([one["spec"] for one in described])
-            crew = Crew.described(described, self.spec)
+            members = MemberSet.described(described, self.spec, self._models)
         except (ValueError, KeyError, TypeError, AttributeError, SolverError) as error:
             raise CorruptState(f"the members are damaged: {error!r}") from error
-        rule = self._new_rule(crew.members)
+        rule = self._new_rule(members.members)
         rows = RetainedRows(self._dim, self.spec["retain"])
-        for owner, part in (("rule", rule), ("rows", rows), ("crew", crew)):
+        for owner, part in (("rule", rule), ("rows", rows), ("crew", members)):
             part.restore(_under(f"{owner}.", state))
-        active = [name for place, name in enumerate(crew.names) if rule.is_active(place)]
-        if active != (crew.names if promoted is None else [promoted]):
-            raise CorruptState("who is promoted is damaged")
-        self._crew, self._rule, self._rows = crew, rule, rows
+        active = [name for place, name in enumerate(members.names) if rule.is_active(place)]
+        if active != (members.names if promoted is None else [promoted]):
+            raise CorruptState("the promoted member does not match the active members")
+        self._members, self._rule, self._rows = members, rule, rows
         self._samples, self._promoted = int(state["samples"]), promoted
 
     def _check_members(self, members: Sequence[Member]) -> None:
-        """Raise SolverError or ValueError unless these could be members of this portfolio."""
+        """Raise SolverError or ValueError for members that this portfolio cannot have."""
         names = [read_name(member, "", []) for member in members]
         if not 1 <= len(set(names)) == len(members) <= MAX_MEMBERS:
             raise ValueError(f"members named {names}")

@@ -1,27 +1,27 @@
-"""The logistic dual steps of all members of a row at once.
+"""The logistic dual steps of all members of a row, vectorized.
 
-`_scalar.logistic_root` solves one; its steps depend on each other, and a processor waits for each.
-Here every step is taken for four members at a time. What comes back for a member does not depend
-on who is solved with it.
+`scalar.logistic_root` solves one step with iterations that depend on each other, so a processor
+waits for each. Here every iteration runs for four members at a time. The result for one member does
+not depend on the others.
 """
 
 from dualstream.solvers.core.scalar import exp_of, log_of, sigmoid_of
 from dualstream.solvers.jit import F8, F8_2D, Floats, f8, i8, kernel, void
 
-# The rows of `lanes`: what is given, what comes back, and what stands between.
+# Rows of `lanes`: inputs, outputs, and intermediate values.
 C, S, U, B, CONJUGATE, LOW, HIGH, STEP, OPEN = range(9)
 N_LANES = 9
 
 _MAX_STEPS = 100
 _FARTHEST = 700.0
-"""Beyond it a sigmoid is 0 or 1, and its exponential no normal number."""
+"""Beyond it a sigmoid is 0 or 1, and its exponential is not a normal number."""
 
 
 @kernel(void(F8, F8, F8, F8, F8, F8, F8), inline=True, apart=True)
 def begin_roots(
     c: Floats, s: Floats, u: Floats, low: Floats, high: Floats, last: Floats, is_open: Floats
 ) -> None:
-    """A bracket and a first guess for each member, as in `_scalar.logistic_root`."""
+    """A bracket and a first guess for each member, as in `scalar.logistic_root`."""
     for j in range(c.shape[0]):
         lo = -c[j] - s[j]
         nearer = -log_of(1.0 + s[j]) - max(c[j], 0.0) - 1.0
@@ -45,7 +45,7 @@ def step_roots(
     last: Floats,
     is_open: Floats,
 ) -> float:
-    """One step of every member that is open; returns how many still are."""
+    """One iteration for every unconverged member; returns how many remain."""
     for j in range(c.shape[0]):
         here = u[j]
         b = sigmoid_of(max(min(here, _FARTHEST), -_FARTHEST))
@@ -55,13 +55,13 @@ def step_roots(
         b1 = b * (1.0 - b)
         b2, b3 = b1 * (1.0 - 2.0 * b), b1 * (1.0 - 6.0 * b1)
         slope = 1.0 + s[j] * b1
-        # As in _scalar.logistic_root, with one division.
+        # As in scalar.logistic_root, with one division.
         curved = residual * s[j] * b2
         step = -residual * (6.0 * slope * slope - 3.0 * curved)
         step /= 6.0 * slope * (slope * slope - curved) + residual * residual * s[j] * b3
         is_last = abs(step) <= 1e-4
         nearer = min(b + step * (b1 + 0.5 * step * (b2 + step * b3 / 3.0)), 1.0)
-        # Written so that a step that is not a number bisects.
+        # Written so that a NaN step bisects.
         is_inside = (lo < here + step) & (here + step < hi)
         is_inside = is_inside & (2.0 * abs(step) <= abs(last[j]))
         careful = step if is_inside else lo + 0.5 * (hi - lo) - here
@@ -90,7 +90,7 @@ def conjugates(u: Floats, b: Floats, out: Floats) -> None:
 def logistic_roots(n: int, lanes: Floats) -> None:
     """U and B = sigmoid(U) at the root of u + C + S sigmoid(u), for n members, and CONJUGATE.
 
-    lanes (N_LANES, room): C and S >= 0 are given; finite, else what comes back is not a number.
+    lanes (N_LANES, room): C and S >= 0 are inputs. If one is not finite, the result is NaN.
     """
     c, s, u, b = lanes[C, :n], lanes[S, :n], lanes[U, :n], lanes[B, :n]
     low, high, last, is_open = lanes[LOW, :n], lanes[HIGH, :n], lanes[STEP, :n], lanes[OPEN, :n]

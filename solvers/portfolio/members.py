@@ -1,4 +1,4 @@
-"""The members of a portfolio: which learn side by side, which by themselves."""
+"""MemberSet: the members of a portfolio, fused in one kernel or learning separately."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,21 +9,23 @@ import numpy.typing as npt
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.certificate import Certificate
 from dualstream.solvers.core.errors import CorruptState
+from dualstream.solvers.core.intercept import width_of
 from dualstream.solvers.core.learner import State
 from dualstream.solvers.core.served_form import Form
-from dualstream.solvers.features import width_of
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.portfolio.fused_members import Fused
 from dualstream.solvers.portfolio.presets import Member
-from dualstream.solvers.portfolio.single_member import Guest, Soloist
-from dualstream.solvers.portfolio.spec import model_spec
+from dualstream.solvers.portfolio.single_member import KindMember, ModelMember
+from dualstream.solvers.portfolio.spec import ModelFactory, model_spec
 from dualstream.solvers.portfolio.weighting import Rule
 
 _FUSED, _ALONE, _PRIOR = "fused", "alone", "prior"
 
 
-class Crew:
-    """Members in their order. A change makes another crew of the same objects."""
+class MemberSet:
+    """Members in order. Adding or removing one creates another set that shares the member
+    objects.
+    """
 
     def __init__(
         self,
@@ -31,31 +33,42 @@ class Crew:
         members: Sequence[Member],
         fused: Fused | None,
         fused_places: Sequence[int],
-        alone: Mapping[int, Guest | Soloist],
+        alone: Mapping[int, ModelMember | KindMember],
+        models: ModelFactory,
     ) -> None:
         self.members = list(members)
         self.names = [member["name"] for member in members]
         self._dim = dim
+        self._models = models
         self._fused = fused
         self._fused_places = np.array(fused_places, np.int64)
         self._alone = dict(alone)
 
     @classmethod
-    def of(cls, members: Sequence[Member], whole: Mapping[str, Any]) -> "Crew":
-        """Members with no rows yet, of the model `whole`; those that can learn side by side do."""
+    def of(
+        cls, members: Sequence[Member], whole: Mapping[str, Any], models: ModelFactory
+    ) -> "MemberSet":
+        """New members of the portfolio `whole`; those that can be fused are."""
         parts = [_part_of(member) for member in members]
-        return cls._of_parts(members, parts, whole)
+        return cls._of_parts(members, parts, whole, models)
 
     @classmethod
-    def described(cls, described: Sequence[Mapping[str, Any]], whole: Mapping[str, Any]) -> "Crew":
-        """The crew that `describe` told of, with no rows. Raises CorruptState for another."""
+    def described(
+        cls,
+        described: Sequence[Mapping[str, Any]],
+        whole: Mapping[str, Any],
+        models: ModelFactory,
+    ) -> "MemberSet":
+        """Untrained members from the output of `describe`. Raises CorruptState if they
+        contradict.
+        """
         members = [dict(one["spec"]) for one in described]
         parts = [one["part"] for one in described]
         for member, part in zip(members, parts, strict=True):
             own = _part_of(member)
             if part not in (own, _ALONE) or (own == _PRIOR) != (part == _PRIOR):
                 raise CorruptState(f"{member['name']!r} cannot be {part!r}")
-        return cls._of_parts(members, parts, whole)
+        return cls._of_parts(members, parts, whole, models)
 
     @classmethod
     def _of_parts(
@@ -63,20 +76,21 @@ class Crew:
         members: Sequence[Member],
         parts: Sequence[str],
         whole: Mapping[str, Any],
-    ) -> "Crew":
+        models: ModelFactory,
+    ) -> "MemberSet":
         places = [place for place, part in enumerate(parts) if part == _FUSED]
         fused = None
         if places:
             fused = Fused([members[place] for place in places], _dim(whole), whole["retain"])
         alone = {
-            place: _begin(members[place], whole)
+            place: _begin(members[place], whole, models)
             for place, part in enumerate(parts)
             if part == _ALONE
         }
-        return cls(_dim(whole), members, fused, places, alone)
+        return cls(_dim(whole), members, fused, places, alone, models)
 
     def describe(self) -> list[dict[str, Any]]:
-        """Each member's specification, and whether it learns side by side with others."""
+        """Specification of each member, and whether it is fused, separate or a prior."""
         return [
             {"spec": member, "part": self._part(place)} for place, member in enumerate(self.members)
         ]
@@ -91,24 +105,24 @@ class Crew:
     def learn(self, batch: Batch, rule: Rule) -> Floats:
         """Learn rows with labels -1 and 1 by all active members; score and loss, (n, 2)."""
         scores = np.zeros((len(batch), len(self.members)))
-        anew: list[tuple[int, int]] = []
+        resets: list[tuple[int, int]] = []
         for place, member in self._alone.items():
             if rule.is_active(place):
                 scores[:, place], rows = member.learn(batch)
-                anew += [(row, place) for row in rows]
-        if not anew:
+                resets += [(row, place) for row in rows]
+        if not resets:
             return self._apply(batch, scores, rule)
         parts, done = [], 0
-        for row, place in sorted(anew):
+        for row, place in sorted(resets):
             if row >= done:
                 parts.append(self._apply(batch[done : row + 1], scores[done : row + 1], rule))
                 done = row + 1
-            rule.begin_anew(place)
+            rule.reset_member(place)
         parts.append(self._apply(batch[done:], scores[done:], rule))
         return np.concatenate(parts)
 
     def _apply(self, batch: Batch, scores: Floats, rule: Rule) -> Floats:
-        """The rule for rows that the members that run by themselves have scored (n, K)."""
+        """Apply the weighting rule to rows, given the scores (n, K) of the separate members."""
         if self._fused is None:
             return rule.count(scores, batch.labels, batch.weights)
         return self._fused.learn(batch, self._fused_places, scores, rule)
@@ -137,7 +151,7 @@ class Crew:
         return None if at is None or self._fused is None else self._fused.certificate(at)
 
     def weights(self, place: int) -> tuple[Floats, float]:
-        """See MemberLearner; none of them is other than 0 where there is a prior alone."""
+        """See MemberLearner; zeros for a prior."""
         if place in self._alone:
             return self._alone[place].weights()
         at = self._place_among_fused(place)
@@ -146,7 +160,7 @@ class Crew:
         return self._fused.weights(at)
 
     def form(self, place: int) -> Form | None:
-        """What a member's raw score is; None of a prior."""
+        """Form of a member's raw score; None for a prior."""
         if place in self._alone:
             return self._alone[place].form()
         at = self._place_among_fused(place)
@@ -160,32 +174,38 @@ class Crew:
 
     def joined(
         self, member: Member, whole: Mapping[str, Any], rows: Batch
-    ) -> tuple["Crew", Floats, list[int]]:
-        """The crew with one more, who has learned these rows; what its `learn` gave."""
-        scores, anew = np.zeros(len(rows)), list[int]()
-        alone: dict[int, Guest | Soloist] = dict(self._alone)
+    ) -> tuple["MemberSet", Floats, list[int]]:
+        """The set with one more member that has learned these rows, and the results of its
+        `learn`.
+        """
+        scores, resets = np.zeros(len(rows)), list[int]()
+        alone: dict[int, ModelMember | KindMember] = dict(self._alone)
         if _part_of(member) != _PRIOR:
-            newcomer = _begin(member, whole)
-            scores, anew = newcomer.learn(rows)
-            alone[len(self.members)] = newcomer
+            new_member = _begin(member, whole, self._models)
+            scores, resets = new_member.learn(rows)
+            alone[len(self.members)] = new_member
         members = [*self.members, member]
         places = self._fused_places.tolist()
-        return Crew(self._dim, members, self._fused, places, alone), scores, anew
+        return (
+            MemberSet(self._dim, members, self._fused, places, alone, self._models),
+            scores,
+            resets,
+        )
 
-    def without(self, place: int) -> "Crew":
-        """The crew without one member."""
+    def without(self, place: int) -> "MemberSet":
+        """The set without one member."""
         at, fused = self._place_among_fused(place), self._fused
         if at is not None and fused is not None:
             fused = fused.without(at) if len(fused.members) > 1 else None
         places = [p - (p > place) for p in self._fused_places.tolist() if p != place]
         alone = {p - (p > place): one for p, one in self._alone.items() if p != place}
         members = [member for p, member in enumerate(self.members) if p != place]
-        return Crew(self._dim, members, fused, places, alone)
+        return MemberSet(self._dim, members, fused, places, alone, self._models)
 
     # -- state -----------------------------------------------------------------------------------
 
     def state(self) -> State:
-        """See Learner: arrays of the fused members, and of each of the others by its place."""
+        """See Learner: arrays of the fused members, and of each separate member under its index."""
         state: State = {}
         if self._fused is not None:
             state |= {f"fused.{name}": array for name, array in self._fused.state().items()}
@@ -194,7 +214,7 @@ class Crew:
         return state
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """See Learner; of a crew that has learned nothing and is thrown away if this fails."""
+        """See Learner; only for an untrained set, which is discarded if this fails."""
         owners: dict[str, Any] = {str(place): one for place, one in self._alone.items()}
         if self._fused is not None:
             owners["fused"] = self._fused
@@ -213,10 +233,12 @@ def _part_of(member: Mapping[str, Any]) -> str:
     return _PRIOR if member["kind"] == "prior" else _FUSED
 
 
-def _begin(member: Member, whole: Mapping[str, Any]) -> Guest | Soloist:
+def _begin(
+    member: Member, whole: Mapping[str, Any], models: ModelFactory
+) -> ModelMember | KindMember:
     if "kind" in member:
-        return Soloist(member, _dim(whole), whole["retain"])
-    return Guest(model_spec(member, whole))
+        return KindMember(member, _dim(whole), whole["retain"])
+    return ModelMember(model_spec(member, whole), models.make)
 
 
 def _dim(whole: Mapping[str, Any]) -> int:

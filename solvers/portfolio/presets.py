@@ -1,7 +1,7 @@
-"""The lists of members that have a name of their own, as resolved specifications of members.
+"""Presets: named lists of members, as resolved specifications.
 
-All have an intercept and keep it. Beside the kinds that a model may be of, members may be of kinds
-that exist as members only; a portfolio of one is how one of them is used alone.
+All members have an intercept. Besides the algorithms of models, members can have a `kind` that
+exists only in portfolios; to use such a kind alone, create a portfolio of one member.
 
 | kind              | is                                                                     |
 |-------------------|------------------------------------------------------------------------|
@@ -13,7 +13,7 @@ that exist as members only; a portfolio of one is how one of them is used alone.
 
 Members for regression correct a `base`: the `mean` of the targets or the `last` one.
 
-`_fused.py` has their formulas.
+Formulas in fused_kernels.py.
 """
 
 from collections.abc import Mapping
@@ -136,7 +136,7 @@ PAPERS = (
 )
 
 _HUBER = {"kind": "huber", "delta": 1.0}
-"""Its delta is counted in S, the running size of the portfolio's own errors."""
+"""Its delta is in units of S, the running size of the portfolio's errors."""
 
 
 def _corrector(
@@ -172,12 +172,12 @@ TEN = (
 )
 
 PRESETS: Mapping[str, tuple[Member, ...]] = {"eight": EIGHT, "twelve": TWELVE, "papers": PAPERS}
-"""Of the binary task, by the name that `members` gives them."""
+"""Presets of the binary task by name."""
 
 REGRESSION_PRESETS: Mapping[str, tuple[Member, ...]] = {"ten": TEN}
-"""Of regression."""
+"""Presets of regression by name."""
 
 
 def preset(name: str) -> tuple[Member, ...]:
-    """The members of this name, of either task."""
+    """The members of the preset of this name, of either task."""
     return {**PRESETS, **REGRESSION_PRESETS}[name]

@@ -1,4 +1,4 @@
-"""The last rows that a portfolio learned, as they came in: what a new member begins with."""
+"""RetainedRows: the last raw rows of a portfolio, on which a new member is trained."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -29,7 +29,7 @@ _FIRST, _LAST = range(2)
 
 
 class RetainedRows:
-    """At most `retain` >= 1 rows of positive weight, oldest first; memory as of a RowBuffer."""
+    """At most `retain` >= 1 rows of positive weight, oldest first; memory like a RowBuffer."""
 
     def __init__(self, dim: int, retain: int) -> None:
         self._dim, self._retain = dim, retain
@@ -37,7 +37,7 @@ class RetainedRows:
         self._k = np.zeros(2, np.int64)
 
     def add(self, batch: Batch) -> None:
-        """Retain the rows of a batch that count."""
+        """Retain the rows of positive weight of a batch."""
         n, row = len(batch), 0
         if n > self._retain:
             row = first_of_last(batch.weights, self._retain)
@@ -55,7 +55,7 @@ class RetainedRows:
             k[:] = 0, k[_LAST] - k[_FIRST]
 
     def rows(self) -> Batch:
-        """All that is retained."""
+        """All retained rows."""
         first, last = self._k.tolist()
         starts, rows, indices, values = self._buffer.rows_between(first, last)
         labels, weights = rows[:, LABEL].copy(), rows[:, WEIGHT].copy()
@@ -86,13 +86,13 @@ class RetainedRows:
         if len(rows) > self._retain or not np.isfinite(rows.labels).all():
             raise CorruptState("the retained rows are damaged")
         about = np.stack([rows.labels, rows.weights], axis=1)
-        self._buffer.hold(rows.indptr, about, rows.indices, rows.values)
+        self._buffer.store(rows.indptr, about, rows.indices, rows.values)
         self._k[:] = 0, len(rows)
 
 
 @kernel(i8(RO_F8, i8))
 def first_of_last(weights: Floats, retain: int) -> int:
-    """The row with which the last `retain` rows of positive weight begin."""
+    """The first of the last `retain` rows of positive weight."""
     left = retain
     for i in range(weights.shape[0] - 1, -1, -1):
         if weights[i] > 0.0:
@@ -117,7 +117,7 @@ def retain_rows(
     kept_values: Floats,
     kept_rows: Floats,
 ) -> int:
-    """Append rows `start` to n that count; return n, or the row that there is no room for.
+    """Append rows `start` to n of positive weight; return n, or the first row that does not fit.
 
     k       (2,)  rows k[0] to k[1] of the buffer are retained
     kept_*        see windows.RowBuffer; its rows are LABEL, WEIGHT

@@ -1,6 +1,6 @@
-"""Members that run by themselves on the rows of a portfolio."""
+"""Members of a portfolio that learn separately."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -8,59 +8,59 @@ import numpy.typing as npt
 
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.certificate import Certificate
-from dualstream.solvers.core.learner import State
+from dualstream.solvers.core.learner import Learner, State
 from dualstream.solvers.core.rewind import Rewind
 from dualstream.solvers.core.served_form import Form, served_form
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.portfolio.fused_members import Fused
 from dualstream.solvers.portfolio.presets import Member
 from dualstream.solvers.portfolio.weighting import Rule
-from dualstream.solvers.portfolio.weighting_kernels import BEGAN_ANEW, LEARNS
+from dualstream.solvers.portfolio.weighting_kernels import LEARNS, WAS_RESET
 
 
-class Guest:
-    """A model of any algorithm. Where it rejects a row it begins anew.
+class ModelMember:
+    """A model of any algorithm as a member. It is reset at a row that it rejects.
 
-    A row of weight 0 changes nothing, that it is rejected included.
+    A row of weight 0 changes nothing, even if it is rejected.
     """
 
-    def __init__(self, spec: Mapping[str, Any]) -> None:
-        self._spec = spec
+    def __init__(
+        self, spec: Mapping[str, Any], make: Callable[[Mapping[str, Any]], Learner]
+    ) -> None:
+        self._spec, self._make = spec, make
         self._begin()
 
     def _begin(self) -> None:
-        # The other way round spec.py makes portfolios.
-        from dualstream.solvers.spec.resolve import make_learner
-
-        self._learner = make_learner(self._spec)
+        self._learner = self._make(self._spec)
         self._rewind = Rewind(self._learner, row_is_whole=False)
 
     def learn(self, batch: Batch) -> tuple[Floats, list[int]]:
-        """Learn all rows; their scores (n,), and the rows behind which it begins anew.
+        """Learn all rows; scores (n,), and the rows after which the model was reset.
 
-        Those that it has no score for, NaN, are left out: whoever counts scores sees them.
+        Rows without a score (NaN) are not listed: the weighting rule detects them itself.
         """
         scores: list[Floats] = []
-        anew: list[int] = []
+        resets: list[int] = []
         done, size = 0, len(batch)
         while done < len(batch) or not scores:
-            # Behind a rejected row pieces begin at one row and double: others may follow.
+            # After a rejected row, pieces begin at one row and double: more rejected rows may
+            # follow.
             outcome = self._rewind.learn_prefix(batch[done : done + size])
             scores.append(outcome.scores)
             done += len(outcome)
             size = 1 if outcome.rejected.any() else 2 * size
             if outcome.rejected.any():
                 row = batch[done - 1 : done]
-                # As it was before the row, it may well have a score.
+                # The model before the row may well have a score for it.
                 score = self.predict(row)
                 scores[-1] = np.append(outcome.scores[:-1], score)
                 if row.weights[0] > 0.0:
                     self._begin()
-                    anew += [done - 1] * int(np.count_nonzero(np.isfinite(score)))
-        return np.concatenate(scores), anew
+                    resets += [done - 1] * int(np.count_nonzero(np.isfinite(score)))
+        return np.concatenate(scores), resets
 
     def predict(self, batch: Batch) -> Floats:
-        """Scores (n,), NaN where there is none."""
+        """Scores (n,), NaN for none."""
         scores = self._learner.predict(batch)
         return np.where(np.isfinite(scores), scores, np.nan)
 
@@ -86,42 +86,42 @@ class Guest:
         self._rewind.forget()
 
 
-class Soloist:
-    """A member of a kind that exists as members only, with stages of its own."""
+class KindMember:
+    """A member of a kind that exists only in portfolios, with its own feature stages."""
 
     _FIRST = np.zeros(1, np.int64)
 
     def __init__(self, member: Member, dim: int, retain: int) -> None:
         self._fused = Fused([member], dim, retain)
-        # Kernels want a rule; what this one makes of the scores is not looked at.
+        # The kernels require a rule; its results are ignored.
         self._rule = Rule([member], 0.5, 0.0, classes=True)
 
     def learn(self, batch: Batch) -> tuple[Floats, list[int]]:
-        """See Guest."""
+        """See ModelMember."""
         scores = np.zeros((len(batch), 1))
         out = self._fused.learn(batch, self._FIRST, scores, self._rule)
-        return scores[:, 0], np.flatnonzero(out[:, LEARNS] == BEGAN_ANEW).tolist()
+        return scores[:, 0], np.flatnonzero(out[:, LEARNS] == WAS_RESET).tolist()
 
     def predict(self, batch: Batch) -> Floats:
-        """See Guest."""
+        """See ModelMember."""
         return self._fused.predict(batch)[:, 0]
 
     def weights(self) -> tuple[Floats, float]:
-        """See Guest."""
+        """See ModelMember."""
         return self._fused.weights(0)
 
     def form(self) -> Form:
-        """See Guest."""
+        """See ModelMember."""
         return self._fused.form(0)
 
     def certificate(self) -> Certificate | None:
-        """See Guest."""
+        """See ModelMember."""
         return self._fused.certificate(0)
 
     def state(self) -> State:
-        """See Guest."""
+        """See ModelMember."""
         return self._fused.state()
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """See Guest."""
+        """See ModelMember."""
         self._fused.restore(state)

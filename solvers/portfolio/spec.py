@@ -1,9 +1,11 @@
-"""The specification of a portfolio, and of each of its members."""
+"""Specification of a portfolio and of its members."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from dualstream.solvers.core.errors import InvalidSpec
+from dualstream.solvers.core.learner import Learner
 from dualstream.solvers.core.members import MEMBER_NAME
 from dualstream.solvers.core.spec_fields import (
     Spec,
@@ -18,7 +20,7 @@ from dualstream.solvers.features.spec import read_scaling
 from dualstream.solvers.portfolio.presets import PRESETS, REGRESSION_PRESETS, Member
 
 MAX_MEMBERS = 64
-"""Of a list, the prior not counted where one is named."""
+"""Maximum length of a list of members; a named prior does not count."""
 
 _NAMES_ALLOWED = "1 to 64 characters of A-Z a-z 0-9 . _ -, beginning with a letter or digit"
 _INPUT = ("scaling", "norm")
@@ -41,19 +43,30 @@ _LOSSES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 _POSITIVE = "a number in [1e-12, 1e12]"
 _IMPLIED = ("task", "features", "labels")
 
+Resolver = Callable[[Mapping[str, Any]], Spec]
+"""`spec.resolve.resolve_spec`, passed in because it reads portfolios itself."""
 
-def read_portfolio(spec: Mapping[str, Any], task: str) -> Spec:
-    """The fields of `algorithm: portfolio`; members are read for the features of the whole."""
+
+@dataclass(frozen=True, slots=True)
+class ModelFactory:
+    """Resolves and makes members that are models of any algorithm: see `spec/resolve.py`."""
+
+    resolve: Resolver
+    make: Callable[[Mapping[str, Any]], Learner]
+
+
+def read_portfolio(spec: Mapping[str, Any], task: str, resolve: Resolver) -> Spec:
+    """The fields of `algorithm: portfolio`; members are resolved for the portfolio's features."""
     eta = 0.125 if task == "regression" else 0.5
     return {
-        "members": _members(spec, task),
+        "members": _members(spec, task, resolve),
         "eta": read_number(spec, "", "eta", eta, 1e-6, 1.0, "a number in [1e-6, 1]"),
         "share": read_number(spec, "", "share", 0.001, 0.0, 0.5, "a number in [0, 0.5]"),
         "retain": read_whole(spec, "", "retain", 1000, 1, 100_000),
     }
 
 
-def _members(spec: Mapping[str, Any], task: str) -> str | list[Member]:
+def _members(spec: Mapping[str, Any], task: str, resolve: Resolver) -> str | list[Member]:
     names = tuple(REGRESSION_PRESETS if task == "regression" else PRESETS)
     given = spec.get("members", names[0])
     allowed = f"one of {', '.join(names)}, or a list of 1 to {MAX_MEMBERS} specs"
@@ -70,14 +83,14 @@ def _members(spec: Mapping[str, Any], task: str) -> str | list[Member]:
         taken = [member["name"] for member in members]
         name = read_name(one, owner, taken)
         if name in taken:
-            raise InvalidSpec(f"{owner}/name", name, "another name than those before it")
+            raise InvalidSpec(f"{owner}/name", name, "a name that no earlier member has")
         body = {field: value for field, value in one.items() if field != "name"}
-        members.append({"name": name} | read_member(body, spec, owner))
+        members.append({"name": name} | read_member(body, spec, owner, resolve))
     return members
 
 
 def read_name(member: Mapping[str, Any], owner: str, taken: list[str]) -> str:
-    """A member's `name`; left out, its kind and the first number that is free."""
+    """A member's `name`; the default is its kind and the first free number."""
     name = member.get("name")
     if name is None:
         kind = member.get("kind", member.get("algorithm", "dual_ascent"))
@@ -90,15 +103,19 @@ def read_name(member: Mapping[str, Any], owner: str, taken: list[str]) -> str:
     return name
 
 
-def read_member(member: Mapping[str, Any], whole: Mapping[str, Any], owner: str) -> Member:
-    """A member without its name, every default written out; `whole` is the portfolio's spec.
+def read_member(
+    member: Mapping[str, Any], whole: Mapping[str, Any], owner: str, resolve: Resolver
+) -> Member:
+    """Resolve a member, without its name; `whole` is the portfolio's specification.
 
-    With `kind` it is one of the kinds that presets.py names, else the specification of a model,
-    of which task, features and labels are the portfolio's.
+    With `kind` it is one of the kinds of presets.py. Otherwise it is the specification of a model
+    whose task, features and labels are the portfolio's.
     """
     task = "regression" if whole.get("task") == "regression" else "binary"
     try:
-        return _read_fused(member, task) if _is_fused(member) else _read_model(member, whole, task)
+        if _is_fused(member):
+            return _read_fused(member, task)
+        return _read_model(member, whole, task, resolve)
     except InvalidSpec as error:
         if not owner:
             raise
@@ -106,7 +123,7 @@ def read_member(member: Mapping[str, Any], whole: Mapping[str, Any], owner: str)
 
 
 def _is_fused(member: Mapping[str, Any]) -> bool:
-    """O-DCA with a schedule is one without `kind`, too; other algorithms have their own."""
+    """Whether the member is of a fused kind. O-DCA with a schedule is, even without `kind`."""
     if "kind" in member:
         return True
     return "schedule" in member and member.get("algorithm", "dual_ascent") == "dual_ascent"
@@ -150,31 +167,32 @@ def _read_positive(member: Mapping[str, Any], name: str, default: float) -> floa
     return read_number(member, "", name, default, 1e-12, 1e12, _POSITIVE)
 
 
-def _read_model(member: Mapping[str, Any], whole: Mapping[str, Any], task: str) -> Member:
-    # The other way round spec.py reads portfolios.
-    from dualstream.solvers.spec.resolve import resolve_spec
-
+def _read_model(
+    member: Mapping[str, Any], whole: Mapping[str, Any], task: str, resolve: Resolver
+) -> Member:
     if member.get("algorithm") == "portfolio":
-        raise InvalidSpec("/algorithm", "portfolio", "one that is no portfolio itself")
+        raise InvalidSpec(
+            "/algorithm", "portfolio", "another algorithm: portfolios cannot be nested"
+        )
     if member.get("algorithm") == "semiparametric":
-        allowed = "another: members are not refitted, and it learns by that alone"
+        allowed = "another: members are not refitted, and semiparametric learns only by refits"
         raise InvalidSpec("/algorithm", "semiparametric", allowed)
     if member.get("guard") not in (None, "off"):
-        raise InvalidSpec("/guard", member["guard"], "left out: the portfolio has one, or none")
+        raise InvalidSpec("/guard", member["guard"], "left out: set the guard on the portfolio")
     implied = {"task": task, "features": whole["features"]}
     for name, value in implied.items():
         if name in member and member[name] != value:
             raise InvalidSpec(f"/{name}", member[name], f"left out, or the portfolio's: {value}")
     if member.get("labels") is not None:
-        raise InvalidSpec("/labels", member["labels"], "left out: they are the portfolio's")
+        raise InvalidSpec("/labels", member["labels"], "left out: labels are set on the portfolio")
     if member.get("refit") is not None:
         raise InvalidSpec("/refit", member["refit"], "left out: members are not refitted")
     algorithm = {"algorithm": "dual_ascent"} | dict(member) | implied
-    resolved = resolve_spec(algorithm)
+    resolved = resolve(algorithm)
     return {name: value for name, value in resolved.items() if name not in _IMPLIED}
 
 
 def model_spec(member: Mapping[str, Any], whole: Mapping[str, Any]) -> Spec:
-    """The specification of the model that a resolved member without `kind` is."""
+    """The specification of the model for a resolved member without `kind`."""
     body = {field: value for field, value in member.items() if field != "name"}
     return body | {"task": whole["task"], "features": dict(whole["features"])}

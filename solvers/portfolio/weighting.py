@@ -1,4 +1,4 @@
-"""What a portfolio knows of its members: shares, calibrations, losses, and how they compare."""
+"""Rule: shares, calibrations and losses of a portfolio's members."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ from dualstream.solvers.portfolio.weighting_kernels import (
     N_SCRATCH,
     N_SHARED,
     NO_BASE,
-    NOT_IN_IT,
+    NOT_ACTIVE,
     PRIOR,
     RECENT,
     ROLE,
@@ -48,7 +48,8 @@ from dualstream.solvers.portfolio.weighting_kernels import (
 
 
 class Rule:
-    """The numbers of the rule of `_rule.py`; `classes`: labels are -1 and 1, else numbers."""
+    """State of the weighting rule (weighting_kernels.py); `classes`: labels are -1 and 1, else
+    numbers."""
 
     def __init__(
         self, members: Sequence[Mapping[str, Any]], eta: float, share: float, *, classes: bool
@@ -62,7 +63,7 @@ class Rule:
         self.r[V] = 1.0 / n
         self.g = np.zeros(N_SHARED)
         self.g[ETA], self.g[SHARE] = eta, share
-        self.recent = np.full((RECENT, 2 * n), NOT_IN_IT)
+        self.recent = np.full((RECENT, 2 * n), NOT_ACTIVE)
         self.pairs = np.zeros((3 * n, n))
         self.scratch = np.zeros((N_SCRATCH, n))
 
@@ -73,21 +74,21 @@ class Rule:
 
     @property
     def size(self) -> int:
-        """How many members there are."""
+        """Number of members."""
         return len(self.roles)
 
     @property
     def shares(self) -> Floats:
-        """(K,): v; 0 of all but the promoted one, where there is one."""
+        """(K,): v; 0 for all but a promoted member."""
         shares: Floats = self.r[V].copy()
         return shares
 
     def is_active(self, place: int) -> bool:
-        """Whether the member learns; it does not while another one is promoted."""
+        """Whether the member learns; only the promoted one does while one is promoted."""
         return bool(self.r[IS_ACTIVE, place])
 
     def count(self, scores: Floats, labels: Floats, weights: Floats) -> Floats:
-        """The rule for rows of raw scores (n, K); what it gives for each, (n, N_OUT)."""
+        """Apply the rule to rows of raw scores (n, K); its outputs (n, N_OUT)."""
         out = np.empty((len(scores), N_OUT))
         _rule.rule_rows(
             scores, labels, weights, self.classes, self.roles, self.r, self.g, self.recent,
@@ -96,15 +97,15 @@ class Rule:
         return out
 
     def mix(self, scores: Floats) -> Floats:
-        """(n,): the score of each row of raw scores (n, K), by the shares as they are."""
+        """(n,): the portfolio's score of each row of raw scores (n, K), by the current shares."""
         out = np.empty(len(scores))
         _rule.mix_rows(scores, self.classes, self.roles, self.r, self.g, self.scratch, out)
         return out
 
     def form(self, names: Sequence[str], forms: Sequence[Form | None], dim: int) -> Form:
-        """See served_form: what `mix` does with members of these forms (None: a prior)."""
+        """See served_form: the function `mix` for members with these forms (None: a prior)."""
         odds = (self.g[_rule.POSITIVE] + 0.5) / (self.g[_rule.NEGATIVE] + 0.5)
-        prior = max(min(math.log(odds), _rule._LARGEST_SCORE), -_rule._LARGEST_SCORE)
+        prior = max(min(math.log(odds), _rule.MAX_SCORE), -_rule.MAX_SCORE)
         parts = []
         for place, (name, form) in enumerate(zip(names, forms, strict=True)):
             r = self.r[:, place]
@@ -120,7 +121,7 @@ class Rule:
 
     def _mixture(self, parts: tuple[Part, ...]) -> ScoreForm:
         if self.classes:
-            return ClassMixture(parts, _rule._LARGEST_SCORE, _rule._LARGEST_LOG_ODDS)
+            return ClassMixture(parts, _rule.MAX_SCORE, _rule.MAX_LOG_ODDS)
         if self.g[_rule.ROWS_SEEN] == 0.0:
             return Linear.of(np.empty(0), 0.0)
         low, high = float(self.g[_rule.LOW]), float(self.g[_rule.HIGH])
@@ -128,11 +129,11 @@ class Rule:
         return NumberMixture(parts, float(self.g[_rule.MEAN]), low - beyond, high + beyond)
 
     def view(self, place: int, member: Mapping[str, Any], has_certificate: bool) -> MemberView:
-        """Where a member stands; a share is 0 while another one is promoted."""
+        """Figures of a member; a share is 0 while another member is promoted."""
         r, is_active = self.r[:, place], self.is_active(place)
         rows, held = int(r[_rule.ROWS]), min(int(self.g[COUNTED]), RECENT)
         recent = self.recent[:held, [place, self.size + place]]
-        recent = recent[recent[:, 0] != NOT_IN_IT]
+        recent = recent[recent[:, 0] != NOT_ACTIVE]
         return MemberView(
             name=member["name"],
             spec={field: value for field, value in member.items() if field != "name"},
@@ -153,11 +154,12 @@ class Rule:
 
     @property
     def most(self) -> float:
-        """The largest loss that a member is charged for a row."""
+        """The largest loss charged to a member for a row."""
         return MAX_LOG_LOSS if self.classes else MAX_SQUARE
 
     def difference(self, a: int, b: int) -> tuple[int, float, float]:
-        """Rows that both members were in, the sum of their differences in loss, and of squares."""
+        """Rows that both members learned, the sum of the differences of their losses, and of their
+        squares."""
         n, sign = self.size, 1.0 if a < b else -1.0
         i, j = min(a, b), max(a, b)
         rows, total, squares = (float(self.pairs[part * n + j, i]) for part in range(3))
@@ -165,17 +167,18 @@ class Rule:
 
     # -- changing the list -----------------------------------------------------------------------
 
-    def begin_anew(self, place: int) -> None:
-        """Count that a member began anew, and take it at its word again."""
+    def reset_member(self, place: int) -> None:
+        """Count a reset of the member and restart its calibration."""
         _rule.start_calibration(self.r, place)
         self.r[_rule.RESETS, place] += 1.0
 
     def joined(
-        self, member: Mapping[str, Any], scores: Floats, rows: Batch, anew: Sequence[int]
+        self, member: Mapping[str, Any], scores: Floats, rows: Batch, resets: Sequence[int]
     ) -> "Rule":
-        """The same with one more member, calibrated on its scores (n,) of these rows.
+        """The rule with one more member, calibrated on its scores (n,) of these rows.
 
-        It begins with `share`, which the others give up. `anew`: rows behind which it began anew.
+        It begins with `share`, which the others give up in proportion. `resets`: rows after which
+        it was reset.
         """
         n = self.size
         more = self._copied([*range(n), None])
@@ -185,9 +188,9 @@ class Rule:
         more.r[V, n] = share
         if self.classes and more.roles[n, ROLE] == MEMBER:
             done = 0
-            for row in anew:
+            for row in resets:
                 more._calibrate(n, scores[done : row + 1], rows[done : row + 1])
-                more.begin_anew(n)
+                more.reset_member(n)
                 done = row + 1
             more._calibrate(n, scores[done:], rows[done:])
         return more
@@ -198,9 +201,9 @@ class Rule:
         self.r[:, place : place + 1] = own
 
     def without(self, place: int) -> "Rule":
-        """The same without one member; the others have its share as theirs are to each other.
+        """The rule without one member; the others divide its share in proportion to theirs.
 
-        Where they had none left, as can be while `share` is 0, they have equal ones.
+        If their shares are all 0, possible with `share` 0, they become equal.
         """
         kept: list[int | None] = [j for j in range(self.size) if j != place]
         fewer = self._copied(kept)
@@ -209,7 +212,7 @@ class Rule:
         return fewer
 
     def _copied(self, places: Sequence[int | None]) -> "Rule":
-        """Members as they stand, by their places; None: one that begins."""
+        """Copy members by index; None: a new member."""
         eta, share = float(self.g[ETA]), float(self.g[SHARE])
         other = Rule([{}] * len(places), eta, share, classes=self.classes)
         other.g[:] = self.g
@@ -227,13 +230,13 @@ class Rule:
         return other
 
     def promote(self, place: int) -> None:
-        """One member alone learns and predicts; the shares of all are kept aside."""
+        """Let one member alone learn and predict; the shares of all are saved."""
         self.r[V_BEFORE] = self.r[V]
         self.r[V] = self.r[IS_ACTIVE] = 0.0
         self.r[V, place] = self.r[IS_ACTIVE, place] = 1.0
 
     def demote(self) -> None:
-        """All members again, with the shares that they had."""
+        """Reactivate all members with their saved shares."""
         self.r[V] = self.r[V_BEFORE]
         self.r[V_BEFORE] = 0.0
         self.r[IS_ACTIVE] = 1.0
@@ -241,7 +244,7 @@ class Rule:
     # -- state -----------------------------------------------------------------------------------
 
     def state(self) -> State:
-        """All of it, as copies; of `recent` as many rows as were counted."""
+        """The state, as copies; `recent` has as many rows as were counted."""
         return {
             "roles": self.roles.copy(),
             "members": self.r.copy(),
@@ -251,7 +254,7 @@ class Rule:
         }
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Be in this state. Raises CorruptState, and then nothing has changed."""
+        """Restore this state. Raises CorruptState, and then nothing has changed."""
         check_arrays(state, {"shared": self.g.shape})
         held = min(int(state["shared"][COUNTED]), RECENT)
         check_arrays(
@@ -268,7 +271,7 @@ class Rule:
             raise CorruptState("the roles of the members are damaged")
         self.r[:], self.g[:] = state["members"], state["shared"]
         self.pairs[:] = state["pairs"]
-        self.recent[:] = NOT_IN_IT
+        self.recent[:] = NOT_ACTIVE
         self.recent[:held] = state["recent"]
 
 
@@ -277,6 +280,6 @@ def _mean(total: float, rows: int) -> float | None:
 
 
 def _role_of(member: Mapping[str, Any]) -> tuple[int, int]:
-    """ROLE and BASE; a model by itself corrects nothing."""
+    """ROLE and BASE; a member that is a model corrects no base."""
     bases = {"mean": MEAN_BASE, "last": LAST_BASE, None: NO_BASE}
     return PRIOR if member.get("kind") == "prior" else MEMBER, bases[member.get("base")]

@@ -1,42 +1,41 @@
-"""The rule that makes one prediction of many: exponential weights, row by row.
+"""Kernels of the weighting rule: exponential weights with a fixed share, row by row.
 
 Shares v_k are multiplied by exp(-eta times the loss), normalised, and then mixed with 1 / K by
 `share` (Herbster and Warmuth, "Tracking the best expert", 1998).
 
-Classes. Member k with the raw score m_k (in [-40, 40]) says p_k = sigmoid(a_k m_k + b_k), the
+Classes. Member k with raw score m_k (in [-40, 40]) predicts p_k = sigmoid(a_k m_k + b_k), the
 portfolio p = sum_k v_k p_k; its score is the log odds of p. After the label
     q_k = max(p_k or 1 - p_k, 1e-4),  v_k <- v_k q_k^(eta c), normalised and mixed,
 and a_k, b_k take a step of online Newton on the log-loss with a diagonal A_k, B_k. As the log-loss
 of a mixture of probabilities is exact for eta c <= 1 (Cesa-Bianchi and Lugosi, "Prediction,
 learning, and games", 2006, section 3.3), with c = 1
     sum -ln sum_k v_k q_k  <=  min_k sum -ln q_k + (1/eta) (ln K + T ln(1 / (1 - share)));
-beyond eta c = 1 a heavy row counts as one of weight 1 / eta in v. The prior says the log odds of
-the labels so far and is calibrated like the others. A member whose score is not a number says 1/2
-in this row, and its calibration begins anew.
+beyond eta c = 1 a heavy row counts as one of weight 1 / eta in v. The score of the prior is the log
+odds of the labels so far, calibrated like the others. A member whose score is NaN predicts 1/2 in
+this row, and its calibration restarts.
 
-Numbers. Members correct a base, the mean mu of the targets or the last one (a member that is a
-model by itself corrects nothing and learns y as it is); errors are measured in
-S, the running root mean square of the portfolio's own errors, so that y -> a y + b gives
-p -> a p + b from row 2 on. With lo and hi the least and the largest target so far, e a twentieth of
-their distance, and f_k the member's own score:
-    z_k = base_k + f_k, within [lo - e, hi + e] (mu where f_k is not a number)
+Numbers. Members correct a base: the mean mu of the targets or the last target. A member that is a
+model corrects no base and learns y itself. Errors are in units of S, the running root mean square
+of the portfolio's own errors, so y -> a y + b gives p -> a p + b from row 2 on. With lo and hi the
+least and the largest target so far, e a twentieth of their distance, and f_k the member's score:
+    z_k = base_k + f_k, within [lo - e, hi + e] (mu if f_k is NaN)
     p = mu + sum_k v_k (z_k - mu)
-    y' = y, within 50 S of p: it stands for y from here on
+    y' = y clipped to within 50 S of p, which replaces y from here on
     l_k = min(((y' - z_k) / S)^2, 32),  v_k <- v_k exp(-eta c l_k), normalised and mixed
     member k learns y' - base_k
     S^2 += max(1/n, 0.01) ((y' - p)^2 - S^2), n rows before this one;  then mu, last, lo, hi.
-Row 1 is predicted as 0, and sets mu, last, lo and hi alone. As long as S = 0 no share moves. By the
+Row 1 is predicted as 0, and sets only mu, last, lo and hi. While S = 0 no share changes. By the
 definition of v,
     sum -(1/eta) ln sum_k v_k e^(-eta c l_k) <= min_k sum c l_k + (1/eta)(ln K + T ln 1/(1-share));
-where all |y' - z_k| are within 2 S, ((y' - p)/S)^2 is no more than the left-hand term for c = 1
-and eta = 1/8, as the squared loss is exp-concave there (the same book, section 3.3).
+where all |y' - z_k| are within 2 S, ((y' - p)/S)^2 is no more than the left-hand term for c = 1 and
+eta = 1/8, as the squared loss is exp-concave there (the same book, section 3.3).
 
 In every kernel
     roles   (K, 2)  ROLE and BASE of each member
-    r       (N_RULE, K), g (N_SHARED,)  the numbers of each member, and those of all, see below
+    r       (N_RULE, K), g (N_SHARED,)  the numbers of each member, and the shared ones, see below
     recent  (RECENT, 2 K)  in row t mod RECENT the losses of all members in row t, then mistakes
-    pairs   (3 K, K)  for members a < b in rows b, b + K, b + 2 K: the rows that both were in, the
-            sum of their differences in loss, the sum of the squares of these
+    pairs   (3 K, K)  for members a < b in rows b, b + K, b + 2 K: the number of rows that both
+            learned, the sum of the differences of their losses, the sum of the squares of these
     scratch (6, K)   of one row: see M to TARGET below
     out     (4,)     see SCORE to LEARNS below
 """
@@ -64,57 +63,57 @@ ROLE, BASE = range(2)
 MEMBER, PRIOR = range(2)
 MEAN_BASE, LAST_BASE, NO_BASE = range(3)
 
-# IS_ACTIVE: 1.0 for members that learn and are listened to, else 0.0.
+# IS_ACTIVE: 1.0 for members that learn and are served, else 0.0.
 V, V_BEFORE, IS_ACTIVE, A, B, CURVATURE_A, CURVATURE_B, ROWS, LOSS, MISTAKES, RESETS = range(11)
 N_RULE = 11
-# Of all members together: what the specification says, rows counted, then of classes the weight
-# of the rows of each, and of numbers what stands at the top.
+# Shared numbers: two of the specification, rows counted, then for classes the weight of the rows of
+# each class, and for numbers those of the module docstring.
 ETA, SHARE, COUNTED, POSITIVE, NEGATIVE = range(5)
 ROWS_SEEN, WEIGHT_SEEN, MEAN, LAST, LOW, HIGH, SQUARE = range(3, 10)
 N_SHARED = 10
 RECENT = 1000
 """Rows in the rolling view."""
-NOT_IN_IT = -1.0
-"""Stands in `recent` where a member was not active."""
+NOT_ACTIVE = -1.0
+"""Marks in `recent` a member that was not active."""
 
-# Of one row and each member: score, prediction, gain of its share, loss, mistake, what it learns.
+# For one row and each member: score, prediction, gain of its share, loss, mistake, target.
 M, OWN, GAIN, COST, WRONG, TARGET = range(6)
 N_SCRATCH = 6
-# What the rule gives for a row: S (infinite while it is 0), and whether members learn the row.
+# Outputs for a row: S (infinite while it is 0), and whether members learn the row.
 SCORE, ROW_LOSS, SCALE, LEARNS = range(4)
 N_OUT = 4
-BEGAN_ANEW = 2.0
-"""Stands at LEARNS where the step of some member was not finite, after the row was counted."""
+WAS_RESET = 2.0
+"""Value of LEARNS if some member's step was not finite, after the row was counted."""
 
-_LARGEST_SCORE, _LARGEST_LOG_ODDS, _LEAST = 40.0, 12.0, 1e-4
+MAX_SCORE, MAX_LOG_ODDS, _MIN_PROBABILITY = 40.0, 12.0, 1e-4
 _REACH, _BEYOND, _RATE = 50.0, 0.05, 0.01
-MAX_LOG_LOSS = -math.log(_LEAST)
-"""The largest loss that a member is charged for a row of classes, in nats ..."""
+MAX_LOG_LOSS = -math.log(_MIN_PROBABILITY)
+"""The largest loss charged for a row: for classes in nats ..."""
 MAX_SQUARE = 32.0
-"""... and of numbers, in S^2."""
+"""... and for numbers in S^2."""
 
 
 @kernel(void(F8_2D, i8))
 def start_calibration(r: Floats, j: int) -> None:
-    """Member j is taken at its word again."""
+    """Restart the calibration of member j: a = 1, b = 0."""
     r[A, j], r[B, j] = 1.0, 0.0
     r[CURVATURE_A, j] = r[CURVATURE_B, j] = 10.0
 
 
 @kernel(void(F8, F8, F8, F8, F8), inline=True, apart=True)
 def calibrated(scores: Floats, a: Floats, b: Floats, m: Floats, own: Floats) -> None:
-    """m: the scores, clipped; own: sigmoid(a m + b), 1/2 where there is no score."""
+    """m: the scores, clipped; own: sigmoid(a m + b), 1/2 without a score."""
     for j in range(scores.shape[0]):
-        x = max(min(scores[j], _LARGEST_SCORE), -_LARGEST_SCORE)
+        x = max(min(scores[j], MAX_SCORE), -MAX_SCORE)
         is_known = scores[j] == scores[j]
-        z = max(min(a[j] * x + b[j], _LARGEST_LOG_ODDS), -_LARGEST_LOG_ODDS)
+        z = max(min(a[j] * x + b[j], MAX_LOG_ODDS), -MAX_LOG_ODDS)
         m[j] = x if is_known else np.nan
         own[j] = sigmoid_of(z) if is_known else 0.5
 
 
 @kernel(f8(F8, RO_I8_2D, F8_2D, RO_F8, F8_2D), inline=True)
 def mixed_class(scores: Floats, roles: Ints, r: Floats, g: Floats, scratch: Floats) -> float:
-    """p for the raw scores (K,) of one row; sets M (NaN where there is no score) and OWN."""
+    """p for the raw scores (K,) of one row; sets M (NaN without a score) and OWN."""
     for j in range(roles.shape[0]):
         if roles[j, ROLE] == PRIOR:
             scores[j] = math.log((g[POSITIVE] + 0.5) / (g[NEGATIVE] + 0.5))
@@ -127,7 +126,7 @@ def mixed_class(scores: Floats, roles: Ints, r: Floats, g: Floats, scratch: Floa
 
 @kernel(f8(i8, RO_F8), inline=True)
 def base_of(base: int, g: Floats) -> float:
-    """What a member's score is added to."""
+    """The base that a member's score is added to."""
     if base == NO_BASE:
         return 0.0
     return float(g[LAST] if base == LAST_BASE else g[MEAN])
@@ -135,7 +134,7 @@ def base_of(base: int, g: Floats) -> float:
 
 @kernel(f8(F8, RO_I8_2D, F8_2D, RO_F8, F8_2D), inline=True)
 def mixed_number(scores: Floats, roles: Ints, r: Floats, g: Floats, scratch: Floats) -> float:
-    """p for the raw scores (K,) of one row; sets M (NaN where there is no score) and OWN."""
+    """p for the raw scores (K,) of one row; sets M (NaN without a score) and OWN."""
     if g[ROWS_SEEN] == 0.0:
         for j in range(roles.shape[0]):
             scratch[M, j], scratch[OWN, j] = scores[j], 0.0
@@ -181,7 +180,7 @@ def calibrate(
 
 @kernel(void(RO_F8, F8_2D), inline=True)
 def begin_calibrations(m: Floats, r: Floats) -> None:
-    """Members without a score in this row begin anew."""
+    """Restart the calibration of members without a score in this row."""
     for j in range(m.shape[0]):
         if m[j] != m[j]:
             start_calibration(r, j)
@@ -216,15 +215,15 @@ def add_losses(
         rows[j] += is_active[j]
         losses[j] += is_active[j] * cost[j]
         mistakes[j] += is_active[j] * wrong[j]
-        recent_losses[j] = cost[j] if is_active[j] > 0.0 else NOT_IN_IT
-        recent_mistakes[j] = wrong[j] if is_active[j] > 0.0 else NOT_IN_IT
+        recent_losses[j] = cost[j] if is_active[j] > 0.0 else NOT_ACTIVE
+        recent_mistakes[j] = wrong[j] if is_active[j] > 0.0 else NOT_ACTIVE
 
 
 @kernel(void(i8, F8, F8, F8, F8, F8), inline=True, apart=True)
 def add_pairs(
     j: int, cost: Floats, is_active: Floats, rows: Floats, totals: Floats, squares: Floats
 ) -> None:
-    """Count a row for member j and every one before it."""
+    """Count a row for the pairs of member j and every earlier one."""
     for i in range(j):
         both = is_active[i] * is_active[j]
         apart = both * (cost[i] - cost[j])
@@ -258,9 +257,9 @@ def charge(
     wrong: Floats,
     target: Floats,
 ) -> None:
-    """What each member's prediction costs it."""
+    """Set the loss of each member's prediction."""
     for j in range(own.shape[0]):
-        q = max(own[j] if y > 0.0 else 1.0 - own[j], _LEAST)
+        q = max(own[j] if y > 0.0 else 1.0 - own[j], _MIN_PROBABILITY)
         cost[j] = -log_of(q)
         gain[j] = math.sqrt(q)
         wrong[j] = abs((1.0 if own[j] >= 0.5 else 0.0) - positive)
@@ -286,9 +285,9 @@ def classify_row(
     scratch: Floats,
     out: Floats,
 ) -> None:
-    """Predict a row of raw scores (K,), then learn its label y (-1 or 1) with the weight c.
+    """Predict a row of raw scores (K,), then learn its label y (-1 or 1) with weight c.
 
-    A score that is NaN is of a member that begins anew.
+    A NaN score belongs to a member that was reset.
     """
     p = mixed_class(scores, roles, r, g, scratch)
     out[SCORE] = math.log(p / (1.0 - p))
@@ -327,7 +326,7 @@ def regress_row(
     scratch: Floats,
     out: Floats,
 ) -> None:
-    """Predict a row of raw scores (K,), then learn its target y with the weight c."""
+    """Predict a row of raw scores (K,), then learn its target y with weight c."""
     p = mixed_number(scores, roles, r, g, scratch)
     out[SCORE], out[ROW_LOSS] = p, 0.5 * (y - p) * (y - p)
     scale = math.sqrt(g[SQUARE])
@@ -393,7 +392,7 @@ def rule_rows(
 def calibrate_rows(
     scores: Floats, labels: Floats, weights: Floats, r: Floats, scratch: Floats
 ) -> None:
-    """Calibrate one member, r (N_RULE, 1), on rows that it scored (n,); nothing else counts."""
+    """Calibrate one member, r (N_RULE, 1), on rows that it scored (n,); nothing else is counted."""
     for i in range(scores.shape[0]):
         calibrated(scores[i : i + 1], r[A], r[B], scratch[M], scratch[OWN])
         calibrate(

@@ -1,1 +1,1 @@
-"""Refits: the optimum of a window, and how it enters a learner."""
+"""Refits: solving the problem of a window, and applying the result to a learner."""

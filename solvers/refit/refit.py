@@ -1,16 +1,14 @@
-"""A refit of a model on its window, and how what was computed enters it.
+"""Refit: solve the problem of a model's window on a copy, then apply the result.
 
-Of linear models with dual variables:
+For linear models with dual variables: a refit solves the learner's own problem on its retained
+rows, on a copy and in another thread (`window_problem.py`). The result is the new dual variables of
+these rows, each row with a fingerprint that finds it again, because the window moves on during the
+refit. Newer rows keep their dual variables, rows that have left are ignored, and the contribution
+of all other rows to u does not change. So the result is valid at any later log position. It is
+applied only as far as it increases the dual.
 
-A refit solves the problem that the learner itself has on its retained rows, elsewhere and in its
-own time (`window_problem.py`). What enters the model are numbers: the new dual variables of these
-rows, each row with a print by which it is found again, since the window moves on meanwhile. Rows
-that have come since keep their own, those that have left are left alone, and the part of u that
-other rows have put in stays as it is. So a refit is valid wherever it comes to stand; it is taken
-only as far as it brings the dual closer to the optimum.
-
-A semiparametric model takes the solution itself, with the rows of its kernel expansion; one whose
-state is its weights takes weights, solved for on rows of its journal (`weights_problem.py`).
+A semiparametric model takes the solution itself, with the rows of its kernel expansion. A model
+whose state is its weights takes weights, solved for on rows of its journal (`weights_problem.py`).
 """
 
 import importlib
@@ -22,73 +20,45 @@ import numpy as np
 import numpy.typing as npt
 
 from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.certificate import Certificate
 from dualstream.solvers.core.errors import RefitError
 from dualstream.solvers.core.learner import Learner, State
 from dualstream.solvers.core.refit_methods import takes_weights
 from dualstream.solvers.core.refit_weights import WEIGHTS, enter_weights
-from dualstream.solvers.jit import Floats
+from dualstream.solvers.core.refittable import refittable
 
 if TYPE_CHECKING:
     from dualstream.solvers.semiparametric.learner import Semiparametric
 
 DUALS = ("prints", "duals")
-"""What a refit of a linear model brings: see `take_refit`."""
+"""Arrays of a refit of a linear model: see `take_refit`."""
 SOLUTION = ("prints", "duals", "beta", "dropped", "unique", "indptr", "indices", "values")
-"""What one of a semiparametric model brings: see `Semiparametric.take_solution`."""
+"""Arrays of a refit of a semiparametric model: see `Semiparametric.take_solution`."""
 
-# A dual that falls by less than this share of the objective has not fallen, but by rounding.
+# A decrease of the dual below this share of the objective is rounding error.
 _ROUNDING = 1e-12
 _MIN_SHARE = 2.0**-6
-"""Less of the way is not worth the while."""
+"""Smaller shares of the step are not tried."""
 
 
-class DualProblem(Protocol):
-    """A learner with one dual variable for each retained row."""
-
-    spec: Mapping[str, Any]
-
-    def state(self) -> State: ...
-
-    def certificate(self) -> Certificate | None: ...
-
-
-class Refittable(Learner, Protocol):
-    """A learner whose retained rows can be given new dual variables."""
-
-    @property
-    def problems(self) -> Sequence[DualProblem]:
-        """What it solves: one problem, or that of none of the known classes and each class's."""
-
-    def take_duals(self, prints: Floats, duals: Floats, share: float) -> int:
-        """Move the rows of these prints to these dual variables; how many of them are retained.
-
-        prints, duals  (problems, n)  as `Refitted` has them
-        share          of the way there, in (0, 1]
-
-        Averages restart. Raises RefitError where a number would not be finite. Where it raises, or
-        returns 0, the learner may have changed in part: see `take_refit`.
-        """
-
-
-class Found(Protocol):
-    """What a refit has computed."""
+class RefitResult(Protocol):
+    """The result of a refit."""
 
     @property
     def arrays(self) -> Mapping[str, npt.NDArray[np.float64]]:
-        """All that is journalled of it."""
+        """The arrays that are journalled."""
 
     @property
     def dropped(self) -> list[str] | None:
-        """Named functions that the window cannot tell from those before; None without any."""
+        """Named functions that depend on earlier ones within the window; None without named
+        functions."""
 
     @property
     def coefficients_are_unique(self) -> bool | None:
-        """Whether the window pins their coefficients down; None without any."""
+        """Whether the window determines their coefficients; None without named functions."""
 
 
 class RefitRun(Protocol):
-    """A refit under way."""
+    """A running refit."""
 
     @property
     def rows(self) -> int: ...
@@ -98,18 +68,18 @@ class RefitRun(Protocol):
 
     @property
     def converged(self) -> bool | None:
-        """Whether the gap has come down to the tolerance; None where that is not known yet."""
+        """Whether the gap reached the tolerance; None if not known yet."""
 
     @property
     def relative_gap_before(self) -> float | None:
-        """That of the model as it was; None where that is not known yet."""
+        """The gap of the model before the refit; None if not known yet."""
 
     @property
     def relative_gap(self) -> float | None: ...
 
     @property
     def dual_before(self) -> float | None:
-        """The dual of the model as it was; None where it has none."""
+        """The dual of the model before the refit; None if it has none."""
 
     @property
     def dual(self) -> float | None: ...
@@ -117,9 +87,9 @@ class RefitRun(Protocol):
     def run(
         self, is_cancelled: Callable[[], bool] = ..., on_look: Callable[[Any], None] = ...
     ) -> bool:
-        """Go on to the end; False where it was cancelled."""
+        """Run to the end; False if cancelled."""
 
-    def refitted(self) -> Found: ...
+    def refitted(self) -> RefitResult: ...
 
 
 def begin_refit(
@@ -129,13 +99,13 @@ def begin_refit(
     max_epochs: int,
     rows: Batch | None = None,
 ) -> RefitRun:
-    """A refit of what `problems_of` gave. `max_epochs` is for linear models.
+    """Begin a refit with the result of `problems_of`. `max_epochs` is for linear models.
 
-    rows  the last ones that the model has learned, for one that takes weights
+    rows  the last rows that the model has learned, for a model that takes weights
 
-    Raises RefitError where there are no rows.
+    Raises RefitError if there are no rows.
     """
-    # Imported when needed, as their kernels are those of the learner.
+    # Imported on demand, because importing compiles kernels.
     spec, state = problems[0]
     if spec["algorithm"] == "semiparametric":
         module: Any = importlib.import_module("dualstream.solvers.semiparametric.refit")
@@ -149,30 +119,27 @@ def begin_refit(
     return run
 
 
-def refittable(learner: Learner) -> Refittable:
-    """The learner of a specification that can be refitted, and takes no weights."""
-    return cast(Refittable, learner)
-
-
 def problems_of(learner: Learner) -> list[tuple[Mapping[str, Any], State]]:
-    """Specification and state of each problem, as copies; of the whole where it takes weights."""
+    """Specification and state of each problem, as copies; of the whole model if it takes
+    weights.
+    """
     if takes_weights(learner.spec):
         return [(learner.spec, learner.state())]
     return [(problem.spec, problem.state()) for problem in refittable(learner).problems]
 
 
 def enter_refit(learner: Learner, arrays: Mapping[str, npt.NDArray[np.float64]]) -> int | None:
-    """Let the learner take what a refit has computed.
+    """Apply the result of a refit to the learner.
 
-    arrays  `arrays` of what `RefitRun.refitted` gave
+    arrays  `arrays` of `RefitRun.refitted()`
 
-    Returns how many of its rows are still retained, None of a learner that retains none. Raises
-    RefitError where they do not fit the learner any more; then nothing has changed.
+    Returns how many of its rows are still retained, None for a learner that retains none. Raises
+    RefitError if they no longer fit the learner; then nothing has changed.
     """
     is_kernel = learner.spec["algorithm"] == "semiparametric"
     has_weights = takes_weights(learner.spec)
     if set(arrays) != set(SOLUTION if is_kernel else WEIGHTS if has_weights else DUALS):
-        raise RefitError(f"it is of another kind of model: {', '.join(sorted(arrays))}")
+        raise RefitError(f"the result is for another kind of model: {', '.join(sorted(arrays))}")
     if is_kernel:
         return cast("Semiparametric", learner).take_solution(arrays)
     if has_weights:
@@ -184,16 +151,16 @@ def enter_refit(learner: Learner, arrays: Mapping[str, npt.NDArray[np.float64]])
 def take_refit(
     learner: Learner, prints: npt.NDArray[np.float64], duals: npt.NDArray[np.float64]
 ) -> int:
-    """Let the learner take what a refit has computed; how many of its rows are still retained.
+    """Apply new dual variables to the learner; returns how many of the rows are still retained.
 
     prints, duals  (problems, n)  as `Refitted` has them
 
-    Rows that came since have been learned on top of the old dual variables. Where the new ones
-    would make the dual fall for that, they are taken half of the way, or a quarter ..., whatever
-    lifts it most.
+    Newer rows were learned on top of the old dual variables. If the new values would decrease the
+    dual for this reason, the step to them is halved repeatedly, and the share with the largest dual
+    is taken.
 
-    Raises RefitError where none of the rows is retained in its order, where the dual would fall all
-    the same, and where a number would not be finite; then nothing has changed.
+    Raises RefitError if none of the rows is retained in its order, if the dual would decrease at
+    every share, or if a number would not be finite; then nothing has changed.
     """
     own = refittable(learner)
     shape = prints.shape
@@ -210,9 +177,9 @@ def take_refit(
         while share >= _MIN_SHARE:
             rows = own.take_duals(prints, duals, share)
             if rows == 0:
-                raise RefitError("the retained rows are others than those that it was computed of")
+                raise RefitError("none of the refitted rows is still retained")
             now = _dual_of(learner)
-            if now <= best:  # it is concave in the share: from here on it falls
+            if now <= best:  # the dual is concave in the share: from here on it falls
                 break
             best, found = now, share
             if share == 1.0 and now >= least:
@@ -220,7 +187,9 @@ def take_refit(
             learner.restore(before)
             share /= 2.0
         if not best >= least:
-            raise RefitError(f"the window has moved on: the dual is {dual}, and would be {best}")
+            raise RefitError(
+                f"the window has moved on: the dual is {dual}, and would fall to {best}"
+            )
         learner.restore(before)
         return own.take_duals(prints, duals, found)
     except RefitError:

@@ -1,9 +1,9 @@
-"""Solving the problem of a learner whose state is its weights, on rows that it has learned.
+"""Refit of a learner whose state is its weights, on rows that it has learned.
 
     min over w of  (1/n) sum_i c_i Q(h_i.w; y_i) + rho R(w)
 
-h_i are n rows of weight c_i > 0 as the stages in front of the learner show them now, so that what
-is found is best for what they show next, and Q, R and rho are those whose steps the learner takes:
+h_i are n rows of weight c_i > 0 as the feature stages transform them now, so the result suits the
+rows to come. Q, R and rho are those of the learner's own steps:
 
 | algorithm                     | Q                          | R         | rho     |
 |-------------------------------|----------------------------|-----------|---------|
@@ -12,9 +12,9 @@ is found is best for what they show next, and Q, R and rho are those whose steps
 | truncated_gradient, fobos     | its loss                   | norm 1    | lambda  |
 | passive_aggressive, pa1, pa2  | hinge, squared hinge       | w^2 / 2   | 1/(C n) |
 
-PA has no objective in print; its step on a row is the first dual step on it in the problem of
-|w|^2 / 2 + C sum of the losses (Shalev-Shwartz and Singer, "A primal-dual perspective of online
-learning algorithms", 2007), and so this is the problem that it takes one pass over.
+PA has no published objective. Its step on a row is the first dual step on it in the problem |w|^2 /
+2 + C sum of the losses (Shalev-Shwartz and Singer, "A primal-dual perspective of online learning
+algorithms", 2007), so this is the problem that it makes one pass over.
 """
 
 import math
@@ -40,7 +40,7 @@ from dualstream.solvers.offline.row_kernels import sum_terms
 from dualstream.solvers.spec.resolve import make_learner
 
 MIN_DOUBT = 1e-3
-"""A gap below this share of the objective counts as this much of it, where a step follows."""
+"""Minimum gap, as a share of the objective, for learners that derive a step size from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +50,13 @@ class Objective:
     loss: str | Mapping[str, Any]
     rho: float
     intercept: str
-    """`none`, `penalized` or `free`, of box `most`."""
+    """`none`, `penalized` or `free`, bounded by `most`."""
     regularizer: str = "l2"
     most: float = math.inf
 
     @classmethod
     def of(cls, spec: Mapping[str, Any], rows: int) -> "Objective":
-        """That of a resolved specification, over so many rows of weight above 0."""
+        """The objective of a resolved specification, for this number of rows of weight above 0."""
         assert takes_weights(spec)
         algorithm = spec["algorithm"]
         intercept = "penalized" if spec["intercept"] else "none"
@@ -80,29 +80,29 @@ class Objective:
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """The best weights of one problem, and how far they may be from the best there are."""
+    """The solution of one problem, and a bound on its distance to the optimum."""
 
     weights: Floats
     """(width,), the intercept last."""
     primal: float
     """The learner's objective at these weights ..."""
     dual: float
-    """... the least that it can be ..."""
+    """... a lower bound of it ..."""
     before: float
-    """... and what it is at the weights that the learner serves."""
+    """... and its value at the weights that the learner serves."""
     reach: float
-    """How far they may be from the best weights for what comes; 0 where R says nothing of it."""
+    """Bound on the distance to the best weights; 0 if R gives none."""
     is_converged: bool
 
 
 class Refitting:
-    """A refit under way; see refit.RefitRun. `spec` and `state` are of the whole learner.
+    """A running refit; see refit.RefitRun. `spec` and `state` are of the whole learner.
 
-    rows        rows that it has learned, of which those count that have a weight and a score
-    tol         the relative gap to come down to
-    max_epochs  so many visits to each row at most
+    rows        rows that it has learned; those with a weight and a score count
+    tol         relative gap at which to stop
+    max_epochs  maximum number of visits to each row
 
-    Raises RefitError where no row counts.
+    Raises RefitError if no row counts.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Refitting:
         self._rows, self._labels = own.window(rows.take(np.flatnonzero(counts)))
         self._served = own.served()
         if not len(self._rows):
-            raise RefitError("no row that it has learned is in the kept journal")
+            raise RefitError("the journal no longer has a row that the model has learned")
         self._objective = Objective.of(spec, len(self._rows))
         self._loss = loss_of({"loss": self._objective.loss})
         self._method, self._tol, self._max_epochs = method, tol, max_epochs
@@ -138,16 +138,16 @@ class Refitting:
         is_cancelled: Callable[[], bool] = lambda: False,
         on_look: "Callable[[Refitting], None]" = lambda refitting: None,
     ) -> bool:
-        """Solve all problems; False where it was cancelled.
+        """Solve all problems; False if cancelled.
 
-        Raises RefitError where the method cannot, or what the learner serves is better.
+        Raises RefitError if the method fails, or if the served weights are better.
         """
         for labels, served in zip(self._labels, self._served, strict=True):
             found = self._solve(self._rows.with_labels(labels), served, is_cancelled, on_look)
             if found is None:
                 return False
             self._solved.append(found)
-        # Of several, the first is none of the known classes, which is not served.
+        # With classes, the first problem is the prototype's, which is not served.
         counted = self._solved[1:] or self._solved
         primal = sum(one.primal for one in counted)
         before = sum(one.before for one in counted)
@@ -158,8 +158,8 @@ class Refitting:
         on_look(self)
         if not primal < before:
             raise RefitError(
-                f"the weights have an objective of {before} on the window already, "
-                f"and what was found one of {primal}"
+                f"the served weights already have an objective of {before} on the window; "
+                f"the refit found only {primal}"
             )
         return True
 
@@ -171,7 +171,7 @@ class Refitting:
         on_look: "Callable[[Refitting], None]",
     ) -> Solved | None:
         objective, n = self._objective, len(rows)
-        # The mean there is over the sum of the weights, and not over the rows.
+        # The mean of `solve` is over the sum of the weights, here over the number of rows.
         share = float(rows.weights.sum()) / n
         epochs = self.epochs
 
@@ -189,12 +189,12 @@ class Refitting:
             "tol": self._tol,
             "max_epochs": self._max_epochs,
             "callback": look,
-            # Without a free intercept |w|_1 has none that is penalised: there it is a feature.
+            # |w|_1 has no penalised intercept in `solve`: here the intercept is a feature.
             "intercept": "none" if is_l1 else objective.intercept,
         }
         has_one = is_l1 and objective.intercept == "penalized"
         if objective.is_smooth:
-            # At a kink of the loss weights do not tell dual variables: 0 is as good a start.
+            # At a kink of the loss, weights do not determine dual variables: 0 is as good a start.
             asked["weights"] = served if has_one else served[:-1] if is_l1 else served
         try:
             found = solve(_with_ones(rows) if has_one else rows, self._method, **asked)
@@ -203,25 +203,25 @@ class Refitting:
         if found.status == "cancelled":
             return None
         self.epochs = epochs + math.ceil(found.epochs)
-        return self._told(found, rows, served, has_one, share)
+        return self._with_bounds(found, rows, served, has_one, share)
 
-    def _told(
+    def _with_bounds(
         self, found: Solution, rows: Batch, served: Floats, has_one: bool, share: float
     ) -> Solved:
         most = self._objective.most
-        # The feature 1 is the intercept.
+        # The last feature, 1, is the intercept.
         weights = found.weights if has_one else np.append(found.weights, found.intercept)
         weights[-1] = min(max(weights[-1], -most), most)
         primal = self._at(weights, rows)
         dual = found.dual * share
         reach = 0.0
         if self._objective.regularizer == "l2":
-            # rho |w - w*|^2 / 2 is at most the gap. Rows to come know nothing of one that is much
-            # smaller than what they change: with it a step would be too short to follow them.
+            # rho |w - w*|^2 / 2 is at most the gap. But a gap far below the effect of new rows
+            # would give steps too short to follow them.
             doubt = max(primal - dual, MIN_DOUBT * primal, 1e-300)
             reach = math.sqrt(2.0 * doubt / self._objective.rho)
         before = self._at(served, rows)
-        # A box that the intercept was beyond leaves a gap of its own.
+        # If the free intercept exceeds its bounds, the bounds have a gap of their own.
         is_within = abs(found.intercept) <= self._objective.most
         return Solved(weights, primal, dual, before, reach, found.converged and is_within)
 
@@ -238,7 +238,7 @@ class Refitting:
         return float(sums[0] / len(rows) + objective.rho * size.sum())
 
     def refitted(self) -> "Refitted":
-        """What was computed."""
+        """The result."""
         return Refitted(
             np.stack([one.weights for one in self._solved]),
             np.array([one.reach for one in self._solved]),
@@ -248,7 +248,7 @@ class Refitting:
 
 @dataclass(frozen=True, slots=True)
 class Refitted:
-    """What a refit has computed, of the rows as they were."""
+    """The result of a refit."""
 
     weights: Floats
     """(problems, width)"""
@@ -258,7 +258,7 @@ class Refitted:
 
     @property
     def arrays(self) -> Mapping[str, npt.NDArray[np.float64]]:
-        """What is journalled: the weights that are not 0, problem by problem."""
+        """The journalled arrays: the nonzero weights, problem by problem."""
         owners, places = np.nonzero(self.weights)
         counts = np.bincount(owners, minlength=len(self.weights))
         return {

@@ -1,15 +1,15 @@
-"""Solving the problem that O-DCA has on its retained rows, on a copy of its state.
+"""Refit of O-DCA: solves the problem of its retained rows, on a copy of its state.
 
     max over the lambda of the retained rows of
         -(1/Delta) sum_n delta_n Q*(-lambda_n) - rho R*(w'),  w' = u / (rho Delta)
 
-with the part of u from all other rows held fixed: for a sliding window the whole problem. Each
-epoch visits every row once, in an order drawn anew, and takes the exact step in its coordinate,
-which for l2 is SDCA (Shalev-Shwartz and Zhang, 2013) with lambda = rho; see `_odca.visit_row`. The
-kernels release the GIL.
+with the contribution of all other rows to u fixed; for a sliding window there are no others. Each
+epoch visits every row once, in a new random order, with the exact step in its coordinate, which for
+l2 is SDCA (Shalev-Shwartz and Zhang, 2013) with lambda = rho; see
+online/dual_ascent/kernels.visit_row. The kernels release the GIL.
 
-A `reference` is the same for the retained rows alone, without the part of all other rows: its dual
-value is a lower bound of what any weights reach on these rows.
+A `reference` solves the same problem for the retained rows alone, without the contribution of
+others: its dual value is a lower bound of the objective of any weights on these rows.
 """
 
 import math
@@ -30,8 +30,8 @@ from dualstream.solvers.jit import Floats
 from dualstream.solvers.offline.solution import Progress
 from dualstream.solvers.offline.solve import solve
 from dualstream.solvers.online.dual_ascent import (
-    general_kernels as _odca_general,
-    kernels as _odca,
+    general_kernels as _general,
+    kernels as _l2,
 )
 from dualstream.solvers.online.dual_ascent.kernels import (
     BIAS,
@@ -50,11 +50,11 @@ from dualstream.solvers.online.dual_ascent.replay import draw_visits
 from dualstream.solvers.online.dual_ascent.unlearn import (
     first_that_counts,
     forget_average,
-    sum_anew,
+    recompute_sums,
     sum_of,
 )
 
-# Coordinates that one visit may touch, summed over a piece: some 10 ms of work.
+# Maximum coordinates touched by the visits of one piece: about 10 ms of work.
 _PIECE = 2_000_000
 
 Problems = Sequence[tuple[Mapping[str, Any], State]]
@@ -63,21 +63,21 @@ Problems = Sequence[tuple[Mapping[str, Any], State]]
 
 @dataclass(frozen=True, slots=True)
 class Refitted:
-    """What a refit has computed, of the window as it was."""
+    """The result of a refit, for the copied window."""
 
     prints: Floats
-    """(problems, n): one for each row that counts, the oldest first; see `_refit.prints_of`."""
+    """(problems, n): a fingerprint for each row that counts, oldest first; see `prints_of`."""
     duals: Floats
     """(problems, n): the new dual variables."""
     epochs: int
     certificate: Certificate
-    """Of the window with these dual variables, all averages restarted."""
+    """Certificate of the window with these dual variables, all averages restarted."""
     converged: bool
-    """Whether the relative gap has come down to the tolerance."""
+    """Whether the relative gap reached the tolerance."""
 
     @property
     def arrays(self) -> dict[str, Floats]:
-        """What is journalled."""
+        """The journalled arrays."""
         return {"prints": self.prints, "duals": self.duals}
 
     @property
@@ -91,22 +91,22 @@ class Refitted:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The least possible objective on the retained rows alone."""
+    """The least objective on the retained rows alone."""
 
     lower: float
-    """No weights have a smaller objective than this."""
+    """A lower bound of the objective over all weights."""
     found: float
-    """The objective of the weights that were found: lower <= optimum <= found."""
+    """The objective of the solution: lower <= optimum <= found."""
     served: float
-    """That of the weights which the model serves."""
+    """The objective of the weights that the model serves."""
     losses: Floats
-    """(n,): of each row that counts, at the weights that were found, the oldest first."""
+    """(n,): loss of each row that counts, at the solution, oldest first."""
     epochs: int
     converged: bool
 
 
 class WindowProblem(DualAscent):
-    """A copy of a learner, whose dual variables are changed in its place."""
+    """A copy of a learner, whose dual variables are changed instead of the learner's."""
 
     def __init__(self, spec: Mapping[str, Any], state: State) -> None:
         super().__init__(spec)
@@ -117,12 +117,12 @@ class WindowProblem(DualAscent):
         self.rows = int(self._ints[LAST]) - self.first
         self._restart_average()
 
-    def leave_alone(self) -> None:
-        """Let the retained rows be all rows, with the rho that the learner has at present."""
+    def use_retained_only(self) -> None:
+        """Treat the retained rows as all rows, with the learner's current rho."""
         floats = self._floats
-        room = _odca.rho_delta(floats[RHO], floats[STRENGTH], floats[DELTA])
+        room = _l2.rho_delta(floats[RHO], floats[STRENGTH], floats[DELTA])
         floats[RHO], floats[STRENGTH] = room / floats[DELTA], 0.0
-        sum_anew(self._ring, self._w, floats, self._ints)
+        recompute_sums(self._ring, self._w, floats, self._ints)
         self._restart_average()
 
     def _restart_average(self) -> None:
@@ -130,10 +130,10 @@ class WindowProblem(DualAscent):
         self._begin_average()
 
     def visit_all(self, first: int, epochs: int, is_cancelled: Callable[[], bool]) -> bool:
-        """Visit each row once in each of some epochs, in the order that the number of each decides.
+        """Visit each row once per epoch; the epoch's number determines the order.
 
-        False where it was cancelled. The GIL is taken once for each piece of work, so that who
-        answers requests meanwhile seldom waits for it.
+        False if cancelled. The GIL is taken once for each piece of work, which keeps delays of
+        other threads short.
         """
         touched = len(self._w) if self._ints[ENTROPY] else 100
         piece = max(16, _PIECE // touched)
@@ -160,17 +160,17 @@ class WindowProblem(DualAscent):
         max_epochs: int,
         is_cancelled: Callable[[float, Progress], bool],
     ) -> int | None:
-        """Take the dual variables that an offline method finds, and tell of its epochs.
+        """Take the dual variables of an offline method, and report its epochs.
 
-        None where it was cancelled: what was reached by then is taken. `is_cancelled` is told how
-        many epochs there were so far, and how far this run is. Raises RefitError where the method
-        cannot solve the window.
+        None if cancelled; the values reached by then are kept. `is_cancelled` receives the number
+        of epochs so far, and this run's progress. Raises RefitError if the method cannot solve the
+        window.
         """
         floats, ring = self._floats, self._ring
         first, last = self.first, self.first + self.rows
         starts, columns, indices, values = ring.rows_between(first, last)
         decay = self._window.beta ** np.arange(self.rows - 1, -1, -1.0)
-        room = _odca.rho_delta(floats[RHO], floats[STRENGTH], floats[DELTA])
+        room = _l2.rho_delta(floats[RHO], floats[STRENGTH], floats[DELTA])
         rows = Batch.from_csr(
             starts, indices, values, columns[:, LABEL], columns[:, WEIGHT] * decay,
             dim=len(self._w) - 1,
@@ -188,7 +188,8 @@ class WindowProblem(DualAscent):
             sum_of(ring, floats, held, first, last)
             asked["fixed"] = floats[SCALE] * self._w[:, 0] - held
             asked["total"] = float(floats[DELTA])
-        # The gap there is of a primal without what the other rows lose: the learner's decides.
+        # That gap is of a primal without the losses of the other rows; the learner's certificate
+        # decides.
         inner = tol
         while epochs < max_epochs and self.certify().relative_gap > tol:
             try:
@@ -227,11 +228,9 @@ class WindowProblem(DualAscent):
         if self._is_l2:
             l2_sums(w, 1.0, 0.0, 0.0, regularizer)
         else:
-            factor = _odca_general.dashed_factor(floats)
-            _odca_general.regularizer_sums(
-                self._w, weights, floats, self._ints, factor, regularizer
-            )
-        room = _odca.rho_delta(floats[RHO], floats[STRENGTH], floats[DELTA])
+            factor = _general.dashed_factor(floats)
+            _general.regularizer_sums(self._w, weights, floats, self._ints, factor, regularizer)
+        room = _l2.rho_delta(floats[RHO], floats[STRENGTH], floats[DELTA])
         return float(sums[2] / sums[0] + room / floats[DELTA] * regularizer[0])
 
     def add_losses(self, out: Floats) -> None:
@@ -242,14 +241,14 @@ class WindowProblem(DualAscent):
 
 
 class Refitting:
-    """A refit under way; `problems` are copies, which are its own from now on.
+    """A running refit; `problems` are copies, which the refit owns.
 
-    tol         the relative gap to come down to, as certificates have it
-    max_epochs  so many visits to each row at most
+    tol         relative gap at which to stop, as in certificates
+    max_epochs  maximum number of visits to each row
     method      one that fits the problem: see `refit_methods.why_not_method`
-    alone       whether the retained rows are taken for all there are: for a reference
+    alone       whether the retained rows are treated as all rows: for a reference
 
-    Raises RefitError where no rows are retained.
+    Raises RefitError if no rows are retained.
     """
 
     def __init__(
@@ -262,47 +261,47 @@ class Refitting:
         alone: bool = False,
     ) -> None:
         self._problems = [WindowProblem(spec, state) for spec, state in problems]
-        # Of several, the first is none of the known classes, which no certificate counts.
+        # With classes, the first problem is the prototype's, which no certificate counts.
         self._counted = self._problems[1:] or self._problems
         self._tol, self.max_epochs, self._method = tol, max_epochs, method
-        # What dcd takes it solves sooner, by the same steps: solve does so where it is asked for.
+        # dcd makes the same steps faster for the losses that it supports; `solve` delegates to it.
         self._is_by_passes = method == "sdca" and why_not_method(problems[0][0], "dcd") is not None
         if not self.rows:
             raise RefitError("no row is retained")
         if alone:
             for problem in self._problems:
-                problem.leave_alone()
+                problem.use_retained_only()
         self.epochs = 0
         self.certificate = self._before = self._certify()
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
+        """Number of rows."""
         return self._problems[0].rows
 
     @property
     def converged(self) -> bool:
-        """Whether the gap has come down to the tolerance."""
+        """Whether the gap reached the tolerance."""
         return self.certificate.relative_gap <= self._tol
 
     @property
     def relative_gap_before(self) -> float:
-        """That of the window as it was."""
+        """Relative gap of the window before the refit."""
         return self._before.relative_gap
 
     @property
     def relative_gap(self) -> float:
-        """That of the certificate."""
+        """Relative gap of the current certificate."""
         return self.certificate.relative_gap
 
     @property
     def dual_before(self) -> float:
-        """That of the window as it was."""
+        """Dual of the window before the refit."""
         return self._before.dual
 
     @property
     def dual(self) -> float:
-        """That of the certificate."""
+        """Dual of the current certificate."""
         return self.certificate.dual
 
     def _certify(self) -> Certificate:
@@ -315,11 +314,11 @@ class Refitting:
         is_cancelled: Callable[[], bool] = lambda: False,
         on_look: "Callable[[Refitting], None]" = lambda refitting: None,
     ) -> bool:
-        """Go on until the gap is small or the epochs are over; False where it was cancelled.
+        """Run until the gap is small or the epochs are used up; False if cancelled.
 
-        `is_cancelled` is asked every some milliseconds; `on_look` is told of each look at the gap:
-        after the first epochs each, and then after a fifth more of them. By another method than
-        passes it is told after each epoch or less, with the gap of the look before.
+        `is_cancelled` is called every few milliseconds. `on_look` is called at each evaluation of
+        the gap: after each of the first epochs, then at intervals of a fifth more epochs. Methods
+        other than passes call it after each epoch or less, with the gap of the last evaluation.
         """
         on_look(self)
         if not self._is_by_passes:
@@ -341,7 +340,7 @@ class Refitting:
     def _solve(
         self, is_cancelled: Callable[[], bool], on_look: "Callable[[Refitting], None]"
     ) -> bool:
-        """As `run`, by another method than these passes."""
+        """`run` for methods other than passes."""
 
         def went_on(epochs: float, at: Progress) -> bool:
             self.epochs = max(self.epochs, math.ceil(epochs))
@@ -366,7 +365,7 @@ class Refitting:
         return True
 
     def refitted(self) -> Refitted:
-        """What was computed."""
+        """The result."""
         return Refitted(
             np.stack([problem.prints() for problem in self._problems]),
             np.stack([problem.duals() for problem in self._problems]),
@@ -376,7 +375,7 @@ class Refitting:
         )
 
     def reference(self) -> Reference:
-        """What was found of the retained rows alone."""
+        """The result for the retained rows alone."""
         losses = np.zeros(self.rows)
         for problem in self._counted:
             problem.add_losses(losses)

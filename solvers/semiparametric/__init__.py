@@ -1,8 +1,8 @@
-"""`algorithm: semiparametric`: a Gaussian kernel beside a few functions with names.
+"""`algorithm: semiparametric`: a Gaussian kernel expansion plus named functions.
 
-fields.py    its specification
-learner.py   the window, the solution that is served, what a refit brings
-view.py      its coefficients, as they are read out
-_score.py    kernels: the named functions at a row, the running mean
-refitting.py solving the window, elsewhere and in its own time
+spec.py          its specification
+learner.py       the window, the served solution, and how a refit updates it
+coefficients.py  its named coefficients
+kernels.py       kernels: the named functions at a row, the running mean
+refit.py         solving the window on a copy of the state
 """

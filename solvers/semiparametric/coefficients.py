@@ -1,4 +1,4 @@
-"""The coefficients of named functions, as they are read out."""
+"""Coefficients of the named functions of a semiparametric model."""
 
 from dataclasses import dataclass
 from typing import Protocol, cast
@@ -8,24 +8,24 @@ from dualstream.solvers.core.learner import Learner
 
 @dataclass(frozen=True, slots=True)
 class Coefficient:
-    """That of one function."""
+    """The coefficient of one function."""
 
     name: str
     value: float
-    """0 where the function was dropped."""
+    """0 for a dropped function."""
     dropped: bool
-    """Whether at the rows of the window it was zero, or depended on functions before it."""
+    """Whether, on the rows of the window, the function is zero or depends on earlier functions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Coefficients:
-    """Those of a solution, in the order of the specification."""
+    """Coefficients of a solution, in the order of the specification."""
 
     terms: tuple[Coefficient, ...]
     are_unique: bool
-    """Whether the window pins them down; else others are as good."""
+    """Whether the window determines them; otherwise other values are equally good."""
     support: int
-    """Rows of the kernel expansion beside them."""
+    """Rows of the kernel expansion."""
 
 
 class CoefficientLearner(Learner, Protocol):
@@ -36,7 +36,7 @@ class CoefficientLearner(Learner, Protocol):
 
 
 def coefficients_of(learner: Learner) -> Coefficients | None:
-    """None where the learner has no named functions, or no solution yet."""
+    """The coefficients; None for a learner without named functions, or before a solution."""
     if learner.spec["algorithm"] != "semiparametric":
         return None
     return cast(CoefficientLearner, learner).coefficients()

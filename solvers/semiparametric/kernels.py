@@ -1,7 +1,7 @@
-"""Kernels: the functions of the basis at a row, and the mean that is served before any refit.
+"""Kernels: named functions at a row, and the mean served before the first refit.
 
-The functions are those of `offline.semiparametric.basis`, here row by row: numpy's sines may have
-other bits for a row in a batch than for the row alone.
+The functions are those of `offline.semiparametric.basis`, computed row by row: numpy's sine can
+return other bits for a row in a batch than for a single row.
 """
 
 import math
@@ -25,7 +25,7 @@ from dualstream.solvers.jit import (
 )
 
 FEATURE, POWER, PERIOD, SHIFT, N_COLUMNS = range(5)
-"""The columns of `terms`: x_feature to a power, or where there is a period a sine of it."""
+"""Columns of `terms`: a power of x_feature or, with a period, a sine of it."""
 MEAN, WEIGHT = range(2)
 
 
@@ -33,7 +33,7 @@ MEAN, WEIGHT = range(2)
 def add_basis(
     indptr: Ints, indices: Indices, values: Floats, terms: Floats, beta: Floats, out: Floats
 ) -> None:
-    """out[i] += sum_k beta_k psi_k(x_i); a term of which beta is 0 is not looked at.
+    """out[i] += sum_k beta_k psi_k(x_i); terms with beta 0 are skipped.
 
     terms (K, N_COLUMNS);  beta (K,);  out (n,)
     """
@@ -47,7 +47,7 @@ def add_basis(
                 if indices[p] == feature:
                     x = values[p]
             if terms[k, PERIOD] > 0.0:
-                # Whole periods go first: sin of a large number would lose its digits.
+                # Remove whole periods first: the sine of a large number loses its digits.
                 turns = np.fmod(x, terms[k, PERIOD]) / terms[k, PERIOD]
                 psi = math.sin(2.0 * math.pi * (turns + terms[k, SHIFT]))
             elif terms[k, POWER] == 0.0:
@@ -70,9 +70,9 @@ def learn_mean(
     updated: Flags,
     f: Floats,
 ) -> None:
-    """Score each row by the weighted mean of all labels before it, and take its label in.
+    """Score each row by the weighted mean of all earlier labels, then add its label.
 
-    scores, losses, updated  (n,) written; the flags come in as False
+    scores, losses, updated  (n,) written; `updated` must be False initially
     f (2,)                   MEAN and WEIGHT, the sum of the weights
     """
     mean, total = f[MEAN], f[WEIGHT]
@@ -88,8 +88,10 @@ def learn_mean(
 
 
 @kernel(void(RO_F8, f8, F8, F8, B1))
-def judge(labels: Floats, epsilon: float, scores: Floats, losses: Floats, rejected: Flags) -> None:
-    """The loss of each score; a row whose score or loss is not finite is rejected."""
+def score_losses(
+    labels: Floats, epsilon: float, scores: Floats, losses: Floats, rejected: Flags
+) -> None:
+    """Loss of each score; a row whose score or loss is not finite is rejected."""
     for i in range(labels.shape[0]):
         loss = max(0.0, abs(labels[i] - scores[i]) - epsilon)
         if abs(scores[i]) < math.inf and loss < math.inf:

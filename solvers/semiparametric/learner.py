@@ -1,10 +1,11 @@
-"""Regression by a Gaussian kernel beside named functions, solved on a window now and then.
+"""Semiparametric regression: a Gaussian kernel plus named functions, refitted on a window.
 
     h(x) = sum_i delta_i k(x, s_i) + sum_j beta_j psi_j(x)
 
-Learning a row scores it and puts it into the window, the last `retain` rows of a weight above 0.
-What is served stands until a refit brings the solution of a window (`refitting.py`): its support
-rows s_i with their delta, and beta. Before the first one the mean of all labels is served.
+Learning a row scores it and appends it to the window, the last `retain` rows of a weight above 0.
+The served function changes only when a refit (`refit.py`) brings the solution of a window: its
+support rows s_i with their delta, and beta. Before the first refit the mean of all labels is
+served.
 """
 
 from collections.abc import Mapping
@@ -23,11 +24,11 @@ from dualstream.solvers.core.errors import (
     ShapeMismatch,
     SolverError,
 )
+from dualstream.solvers.core.intercept import width_of
 from dualstream.solvers.core.learner import Outcome, State, check_arrays, count_nonzeros
 from dualstream.solvers.core.scalar import unknown_label
 from dualstream.solvers.core.served_form import Form
 from dualstream.solvers.core.windows import DUAL, Ring
-from dualstream.solvers.features import width_of
 from dualstream.solvers.jit import Floats, Ints
 from dualstream.solvers.offline.semiparametric.window import expansion
 from dualstream.solvers.online.dual_ascent.refit import overlap, prints_of
@@ -41,8 +42,8 @@ from dualstream.solvers.semiparametric.kernels import (
     SHIFT,
     WEIGHT,
     add_basis,
-    judge,
     learn_mean,
+    score_losses,
 )
 
 _POWERS = {"constant": 0.0, "linear": 1.0, "quadratic": 2.0}
@@ -51,7 +52,7 @@ _OTHERS = "the retained rows are others than those that it was computed of"
 
 
 class Semiparametric:
-    """The learner of `algorithm: semiparametric`; `spec` is a resolved one."""
+    """The learner of `algorithm: semiparametric`; `spec` is resolved."""
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
         self.spec = spec
@@ -73,7 +74,7 @@ class Semiparametric:
     # -- learning --------------------------------------------------------------------------------
 
     def learn(self, batch: Batch) -> Outcome:
-        """See Learner. O(support rows x entries) for each row."""
+        """See Learner. O(support rows x entries) per row."""
         self._check(batch)
         row = unknown_label(batch.labels, False)
         if row >= 0:
@@ -84,7 +85,7 @@ class Semiparametric:
         updated, rejected = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
         if self._is_fitted:
             self._score(batch, scores)
-            judge(batch.labels, self._epsilon, scores, losses, rejected)
+            score_losses(batch.labels, self._epsilon, scores, losses, rejected)
         else:
             learn_mean(
                 batch.labels, batch.weights, self._epsilon, scores, losses, updated, self._mean
@@ -96,14 +97,14 @@ class Semiparametric:
         return Outcome(scores, losses, updated, rejected)
 
     def _keep(self, rows: Batch) -> None:
-        """The window goes on by these rows, at most as many as it holds."""
+        """Append these rows to the window."""
         ring, n, nnz = self._ring, len(rows), rows.nnz
         columns = np.stack([rows.labels, rows.weights, np.zeros(n)], axis=1)
         first = max(self._first, self._last + n - ring.retain)
         end = int(ring.starts[self._last])
         if self._last + n > len(ring.rows) or end + nnz > len(ring.values):
             starts, held, indices, values = ring.rows_between(first, self._last)
-            ring.hold(
+            ring.store(
                 np.concatenate([starts, starts[-1] + rows.indptr[1:]]),
                 np.concatenate([held, columns]),
                 np.concatenate([indices, rows.indices]),
@@ -137,12 +138,12 @@ class Semiparametric:
             raise ShapeMismatch(f"rows of width {batch.dim} for a model of width {self._dim}")
 
     def probabilities(self, scores: Floats) -> Floats | None:
-        """None: there are no classes."""
+        """None: this is regression."""
         return None
 
     @property
     def weights(self) -> Floats:
-        """The coefficients of the linear terms, each at its feature: (dim,)."""
+        """Coefficients of the linear terms, each at the index of its feature: (dim,)."""
         weights = np.zeros(self._dim)
         for term, beta in zip(self.spec["basis"], self._beta.tolist(), strict=True):
             if term["kind"] == "linear":
@@ -151,7 +152,7 @@ class Semiparametric:
 
     @property
     def intercept(self) -> float:
-        """The coefficient of the constant; before the first refit the mean, which is all."""
+        """The coefficient of the constant; before the first refit the mean."""
         if not self._is_fitted:
             return float(self._mean[MEAN])
         terms = zip(self.spec["basis"], self._beta.tolist(), strict=True)
@@ -168,7 +169,7 @@ class Semiparametric:
         return self._samples
 
     def certificate(self) -> Certificate | None:
-        """None: how far a solution is from the best one is told by the refit that brought it."""
+        """None: the refit that brought the solution reported its gap."""
         return None
 
     def coefficients(self) -> Coefficients | None:
@@ -181,8 +182,8 @@ class Semiparametric:
         return Coefficients(found, self._is_unique, len(self._delta))
 
     def form(self) -> Form:
-        """Raises NotExpressible: its weights are a part of what it serves."""
-        raise NotExpressible("a kernel expansion beside named functions is not said in any of them")
+        """Raises NotExpressible: linear weights are only a part of the function."""
+        raise NotExpressible("no export format has a kernel expansion plus named functions")
 
     # -- refits ----------------------------------------------------------------------------------
 
@@ -192,7 +193,9 @@ class Semiparametric:
         return [self]
 
     def window(self) -> tuple[Batch, Floats, Floats]:
-        """The retained rows, the oldest first, their prints, and their delta in what is served."""
+        """Retained rows, oldest first, their fingerprints, and their delta in the served
+        function.
+        """
         held = self._ring.state(self._first, self._last)
         rows = Batch(
             held["ring_indptr"],
@@ -205,14 +208,14 @@ class Semiparametric:
         return rows, prints_of(self._ring, self._first, self._last), held["ring_duals"]
 
     def take_solution(self, arrays: Mapping[str, npt.NDArray[np.float64]]) -> int:
-        """Serve what a refit has found; how many of its rows are still retained.
+        """Serve the solution of a refit; the number of its rows that are still retained.
 
-        prints, duals            (n,)  of the window as it was: a print and the delta of each row
-        beta, dropped            (K,)  of each term of the basis; 1 where it depends on earlier ones
-        unique                   (1,)  whether the window pins beta down
+        prints, duals            (n,)  of the refitted window: fingerprint and delta of each row
+        beta, dropped            (K,)  of each term of the basis; 1 if it depends on earlier ones
+        unique                   (1,)  whether the window determines beta
         indptr, indices, values        the rows with delta != 0, as in Batch
 
-        Raises RefitError where none of the rows is retained in its order, or the arrays fit no
+        Raises RefitError if none of the rows is retained in its order, or the arrays are not a
         solution; then nothing has changed.
         """
         prints, duals, beta = arrays["prints"], arrays["duals"], arrays["beta"]
@@ -222,7 +225,7 @@ class Semiparametric:
             if arrays[name].shape != shape or len(shape) != 1:
                 raise RefitError(f"{name} of shape {arrays[name].shape} do not fit {shape}")
         if not (np.isfinite(duals).all() and np.isfinite(beta).all()):
-            raise RefitError("some number of it is not finite")
+            raise RefitError("a number of the solution is not finite")
         delta = duals[duals != 0.0]
         support = self._rows_of(arrays, len(delta))
         now = prints_of(self._ring, self._first, self._last)
@@ -305,7 +308,7 @@ class Semiparametric:
 
 
 def _numbers_of(term: Mapping[str, Any]) -> list[float]:
-    """A term as kernels read it: see `_score`."""
+    """A term as kernels take it: see kernels.py."""
     numbers = [0.0] * N_COLUMNS
     numbers[FEATURE] = term.get("feature", 1) - 1
     numbers[POWER] = _POWERS.get(term["kind"], 0.0)

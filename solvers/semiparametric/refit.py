@@ -1,4 +1,4 @@
-"""Solving the window of a semiparametric model, on a copy of its state.
+"""Refit of a semiparametric model: solves its window, on a copy of its state.
 
     min over w, beta of  |w|^2 / 2 + C sum_i c_i max(0, |y_i - h(x_i)| - epsilon)
 
@@ -23,20 +23,20 @@ from dualstream.solvers.semiparametric.learner import Semiparametric
 
 @dataclass(frozen=True, slots=True)
 class Refitted:
-    """A solution of the window as it was."""
+    """A solution of the copied window."""
 
     arrays: Mapping[str, npt.NDArray[np.float64]]
     """See `Semiparametric.take_solution`."""
     dropped: list[str]
-    """Functions that at these rows are zero or depend on earlier ones."""
+    """Functions that, on these rows, are zero or depend on earlier ones."""
     coefficients_are_unique: bool
-    """Whether the rows off their bounds pin the coefficients of the others down."""
+    """Whether the rows strictly within their bounds determine the coefficients."""
 
 
 class Refitting:
-    """A refit under way; `problems` hold one copy of a state, which is its own from now on.
+    """A running refit; `problems` hold one copy of a state, which the refit owns.
 
-    Raises RefitError where no rows are retained.
+    Raises RefitError if no rows are retained.
     """
 
     def __init__(
@@ -56,17 +56,17 @@ class Refitting:
         if found is not None:
             self._start = duals, {one.name: one.value for one in found.terms}
         self.epochs = 0
-        """Working sets solved for, or interior point runs."""
+        """Working sets solved, or interior point runs."""
         self.relative_gap: float | None = None
         self.dual: float | None = None
-        # Not known: what the window's dual variables are worth beta has to be solved for first.
+        # Unknown: the dual value of the current variables requires solving for beta first.
         self.relative_gap_before: float | None = None
         self.dual_before: float | None = None
         self._answer: offline.Semiparametric | None = None
 
     @property
     def converged(self) -> bool | None:
-        """Whether the relative gap has come down to the tolerance; None as long as it runs."""
+        """Whether the relative gap reached the tolerance; None while running."""
         return None if self._answer is None else self._answer.converged
 
     def run(
@@ -74,9 +74,9 @@ class Refitting:
         is_cancelled: Callable[[], bool] = lambda: False,
         on_look: "Callable[[Refitting], None]" = lambda refitting: None,
     ) -> bool:
-        """Solve; False where it was cancelled. `on_look` is told of each look at the gap.
+        """Solve; False if cancelled. `on_look` is called at each evaluation of the gap.
 
-        Raises RefitError for a window with which the problem cannot be solved.
+        Raises RefitError for a window that cannot be solved.
         """
 
         def look(progress: Progress) -> bool:
@@ -89,7 +89,7 @@ class Refitting:
 
         spec = self._spec
         try:
-            # Weights and labels at the ends of the range: what comes out is looked at.
+            # Weights and labels may be extreme; the result is checked below.
             with np.errstate(all="ignore"):
                 self._answer = offline.solve_semiparametric(
                     self._window, None, self._basis, spec["gamma"], spec["loss"]["epsilon"],
@@ -101,14 +101,14 @@ class Refitting:
         if answer.status == "cancelled":
             return False
         if not (len(answer.support) or np.any(answer.beta) or answer.converged):
-            raise RefitError(f"{self._method} came to no answer")
+            raise RefitError(f"{self._method} found no solution")
         self.epochs = answer.outer
         self.relative_gap, self.dual = answer.relative_gap, answer.dual
         on_look(self)
         return True
 
     def refitted(self) -> Refitted:
-        """What was computed."""
+        """The solution."""
         answer = self._answer
         assert answer is not None
         names = [term["name"] for term in self._spec["basis"]]
@@ -131,7 +131,7 @@ class Refitting:
 
 
 def _offline(term: Mapping[str, Any]) -> offline.Term:
-    """A term of the specification, whose features count from 1."""
+    """A term of the specification as an offline term; specification features count from 1."""
     kind, name = term["kind"], term["name"]
     if kind == "constant":
         return Constant(name)

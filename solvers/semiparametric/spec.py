@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dualstream.solvers.core.errors import InvalidSpec
+from dualstream.solvers.core.refit_methods import SEMIPARAMETRIC_METHODS
 from dualstream.solvers.core.spec_fields import (
     Spec,
     read_choice,
@@ -13,14 +14,8 @@ from dualstream.solvers.core.spec_fields import (
     read_whole,
 )
 
-METHODS = ("ipm", "pdsg", "mpd")
-"""As solve_semiparametric has them; the first where nothing else is asked for.
-
-Interior points converge for any C and any number of functions: docs/guides/semiparametric.md.
-"""
-
 MAX_RETAIN = 20_000
-"""Rows of a window: beyond that many, solving it takes hours."""
+"""Maximum rows of a window: beyond that, solving it takes hours."""
 MAX_TERMS = 64
 _LONGEST_NAME = 64
 _POSITIVE = (1e-12, 1e12, "a number in [1e-12, 1e12]")
@@ -35,12 +30,12 @@ _KINDS: Mapping[str, tuple[str, ...]] = {
 
 
 def read_semiparametric(spec: Mapping[str, Any], task: str) -> Spec:
-    """The fields beside those of every model, each default written out."""
+    """The fields of this algorithm, with every default written out."""
     if task != "regression":
         raise InvalidSpec("/task", task, "regression for this algorithm")
     features = spec["features"]
     if features["kind"] != "indexed":
-        raise InvalidSpec("/features", features, "indexed, as the basis says features by index")
+        raise InvalidSpec("/features", features, "indexed: the basis refers to features by index")
     loss = read_kind(spec, "loss", "epsilon_insensitive", {"epsilon_insensitive": ("epsilon",)})
     loss["epsilon"] = read_number(loss, "/loss", "epsilon", 0.1, 0.0, 1e12, "a number in [0, 1e12]")
     return {
@@ -54,7 +49,7 @@ def read_semiparametric(spec: Mapping[str, Any], task: str) -> Spec:
 
 
 def _basis(spec: Mapping[str, Any], dim: int) -> list[Spec]:
-    """The terms, each with its name."""
+    """The terms, each with a name."""
     given = spec.get("basis", ["constant"])
     if not isinstance(given, Sequence) or isinstance(given, str) or len(given) > MAX_TERMS:
         shown = f"{len(given)} terms" if isinstance(given, list | tuple) else given
@@ -67,7 +62,7 @@ def _basis(spec: Mapping[str, Any], dim: int) -> list[Spec]:
         except InvalidSpec as error:
             raise error.under(owner) from None
         if any(term["name"] == other["name"] for other in terms):
-            raise InvalidSpec(f"{owner}/name", term["name"], "another name than those before it")
+            raise InvalidSpec(f"{owner}/name", term["name"], "a name that no earlier term has")
         terms.append(term)
     return terms
 
@@ -96,15 +91,15 @@ def _term(given: Any, dim: int) -> Spec:
 
 
 def _refit(spec: Mapping[str, Any]) -> Spec | None:
-    """How often the model is refitted by itself; null: by hand only."""
+    """The interval of automatic refits; null: manual refits only."""
     refit = spec.get("refit", {})
     if refit is None:
         return None
     takes = ("every", "method", "tol")
     refit = read_object(refit, "/refit", takes, "null or an object with every")
-    method = refit.get("method", METHODS[0])
-    if method not in METHODS:
-        raise InvalidSpec("/refit/method", method, f"one of {', '.join(METHODS)}")
+    method = refit.get("method", SEMIPARAMETRIC_METHODS[0])
+    if method not in SEMIPARAMETRIC_METHODS:
+        raise InvalidSpec("/refit/method", method, f"one of {', '.join(SEMIPARAMETRIC_METHODS)}")
     return {
         "every": read_whole(refit, "/refit", "every", 1000, 100, 1_000_000_000),
         "method": method,

@@ -1,1 +1,1 @@
-"""Specifications: what a user may write, with defaults, and the learner it describes."""
+"""Model specifications: fields, defaults, and the learner that they describe."""

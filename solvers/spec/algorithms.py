@@ -1,7 +1,7 @@
-"""Every algorithm by its name: where its learner is, which fields it takes, how they are read.
+"""Registry of algorithms: the module of each learner, and readers of its specification fields.
 
-A module is imported when a specification names its algorithm; its kernels are compiled (or loaded
-from the cache) by that import.
+A module is imported when a specification first names its algorithm. The import compiles its kernels
+or loads them from the cache.
 """
 
 import math
@@ -32,16 +32,21 @@ MAX_RETAIN = 10_000_000
 
 @dataclass(frozen=True, slots=True)
 class Algorithm:
-    """One algorithm; `read` gives the fields that it takes beside those of every model."""
+    """One algorithm; `read` returns its own fields, besides those of every model."""
 
     module: str
     maker: str
     fields: tuple[str, ...]
-    """In the order in which a resolved specification has them."""
-    read: Callable[[Mapping[str, Any], str], Spec]
-    """From the specification with its features read, and its task; raises InvalidSpec."""
+    """In the order of a resolved specification."""
+    read: Callable[..., Spec]
+    """Called with the specification, whose features are resolved, and the task; raises
+    InvalidSpec.
+    """
     stages_are_own: bool = False
-    """Whether the whole has no stages and no intercept: its parts have them, or it needs none."""
+    """Whether the model as a whole has no stages and no intercept: its parts have them, or it needs
+    none."""
+    has_members: bool = False
+    """Whether members are models: `read` also takes the resolver, and the maker a ModelFactory."""
 
 
 def read_dual_ascent(spec: Mapping[str, Any], task: str) -> Spec:
@@ -67,10 +72,10 @@ def read_dual_ascent(spec: Mapping[str, Any], task: str) -> Spec:
 
 
 def _refit(spec: Mapping[str, Any], is_of_journal: bool = False) -> Spec:
-    """How often the model is refitted by itself; not there where it is not.
+    """The interval of automatic refits; {} without them.
 
-    Whether the method fits the rest of the specification is looked at last, by resolve_spec; ""
-    is the default one.
+    resolve_spec later checks that the method fits the rest of the specification; "" is the default
+    method.
     """
     refit = spec.get("refit")
     if refit is None:
@@ -89,11 +94,11 @@ def _refit(spec: Mapping[str, Any], is_of_journal: bool = False) -> Spec:
 
 
 def _rho_or_strength(spec: Mapping[str, Any]) -> Spec:
-    """rho, or strength = rho Delta held fixed: one of them, rho if there is none."""
+    """rho, or strength = fixed rho Delta: one of them, by default rho."""
     if spec.get("strength") is None:
         return {"rho": _positive(spec, "", "rho", 0.001)}
     if "rho" in spec:
-        raise InvalidSpec("/strength", spec["strength"], "left out where rho is given")
+        raise InvalidSpec("/strength", spec["strength"], "left out if rho is given")
     return {"strength": _positive(spec, "", "strength", 30.0)}
 
 
@@ -111,7 +116,7 @@ def _window(spec: Mapping[str, Any]) -> Spec:
 
 
 def _replay(spec: Mapping[str, Any]) -> Spec:
-    """So many steps after each row, or as many as a gap asks for, now and then."""
+    """A number of steps after each row, or steps until a gap is reached, at intervals."""
     replay = spec.get("replay", {})
     takes = ("steps", "until_gap", "max_steps", "every")
     replay = read_object(replay, "/replay", takes, "an object with steps or until_gap")
@@ -121,7 +126,7 @@ def _replay(spec: Mapping[str, Any]) -> Spec:
                 raise InvalidSpec(f"/replay/{name}", replay[name], "left out without until_gap")
         return {"steps": read_whole(replay, "/replay", "steps", 0, 0, 1_000_000)}
     if "steps" in replay:
-        raise InvalidSpec("/replay/steps", replay["steps"], "left out where until_gap is given")
+        raise InvalidSpec("/replay/steps", replay["steps"], "left out if until_gap is given")
     return {
         "until_gap": _positive(replay, "/replay", "until_gap", 0.05),
         "max_steps": read_whole(replay, "/replay", "max_steps", 8, 1, 1000),
@@ -179,7 +184,7 @@ def read_passive_aggressive(spec: Mapping[str, Any], task: str) -> Spec:
     variant = read_choice(spec, "variant", "pa1", ("pa", "pa1", "pa2"))
     if variant == "pa":
         if "C" in spec:
-            raise InvalidSpec("/C", spec["C"], "left out where variant is pa")
+            raise InvalidSpec("/C", spec["C"], "left out if variant is pa")
         return {"variant": variant, **_refit(spec, True)}
     return {"variant": variant, "C": _positive(spec, "", "C", 1.0), **_refit(spec, True)}
 
@@ -194,13 +199,13 @@ def read_alma(spec: Mapping[str, Any], task: str) -> Spec:
     }
 
 
-def read_nothing(spec: Mapping[str, Any], task: str) -> Spec:
+def read_no_fields(spec: Mapping[str, Any], task: str) -> Spec:
     refuse_regression(task)
     return {}
 
 
 def refuse_regression(task: str) -> None:
-    """For algorithms that know margins only."""
+    """Raise InvalidSpec for regression, for algorithms that need margins."""
     if task == "regression":
         raise InvalidSpec("/task", task, "binary for this algorithm")
 
@@ -374,14 +379,14 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     "dc": Algorithm(
         "dualstream.solvers.online.dc", "DC", ("surrogate", "inner", "C", "step"), read_dc
     ),
-    "perceptron": Algorithm("dualstream.solvers.online.margin", "Perceptron", (), read_nothing),
+    "perceptron": Algorithm("dualstream.solvers.online.margin", "Perceptron", (), read_no_fields),
     "passive_aggressive": Algorithm(
         "dualstream.solvers.online.margin",
         "PassiveAggressive",
         ("variant", "C", "refit"),
         read_passive_aggressive,
     ),
-    "romma": Algorithm("dualstream.solvers.online.margin", "Romma", (), read_nothing),
+    "romma": Algorithm("dualstream.solvers.online.margin", "Romma", (), read_no_fields),
     "alma": Algorithm(
         "dualstream.solvers.online.margin", "Alma", ("alpha", "C", "p", "normalize"), read_alma
     ),
@@ -398,5 +403,6 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         ("members", "eta", "share", "retain"),
         read_portfolio,
         stages_are_own=True,
+        has_members=True,
     ),
 }

@@ -1,4 +1,4 @@
-"""A model specification: what a user may write, with its defaults, and the learner it describes."""
+"""Resolves a model specification (defaults written out), and makes its learner."""
 
 import importlib
 from collections.abc import Callable, Mapping
@@ -24,21 +24,22 @@ from dualstream.solvers.core.spec_fields import (
 )
 from dualstream.solvers.evaluation.guard.spec import FIELD as _GUARD, read_guard
 from dualstream.solvers.features.spec import has_stages, read_features, read_map, read_scaling
+from dualstream.solvers.portfolio.spec import ModelFactory
 from dualstream.solvers.spec.algorithms import ALGORITHMS, Algorithm
 
-# Of every model, in the order of a resolved specification: before the algorithm's own fields ...
+# Fields of every model: in a resolved specification they come before the algorithm's own fields ...
 _FIRST = ("algorithm", "task")
-# ... and after them: those of a learner behind stages, and those of one that has its own.
+# ... and after them: for a learner behind stages, and for one with its own stages.
 _LAST = ("features", "map", "scaling", "norm", "intercept", "seed", "labels")
 _LAST_OF_OWN_STAGES = ("features", "labels")
-# A specification of these alone leaves the choice of the algorithm to us.
+# A specification with only these fields is of a portfolio by default.
 _OF_ANY_PORTFOLIO = ("task", "labels", "members", "eta", "share", _GUARD)
 
 
 def resolve_spec(spec: Mapping[str, Any]) -> Spec:
-    """The same specification with every default written out, in one order.
+    """The same specification with every default written out, in a fixed order.
 
-    Raises InvalidSpec, naming the field, its value and what it may be.
+    Raises InvalidSpec with the field, its value and the allowed values.
     """
     if not isinstance(spec, Mapping):
         raise InvalidSpec("", spec, "an object")
@@ -56,7 +57,9 @@ def resolve_spec(spec: Mapping[str, Any]) -> Spec:
     if stages_are_own:
         spec = {"features": "hashed"} | dict(spec)
     features = read_features(spec)
-    resolved = ALGORITHMS[algorithm].read(dict(spec) | {"features": features}, task) | {
+    resolver = (resolve_spec,) if ALGORITHMS[algorithm].has_members else ()
+    own = ALGORITHMS[algorithm].read(dict(spec) | {"features": features}, task, *resolver)
+    resolved = own | {
         "algorithm": algorithm,
         "task": task,
         "features": features,
@@ -73,12 +76,12 @@ def resolve_spec(spec: Mapping[str, Any]) -> Spec:
     resolved = {name: resolved[name] for name in fields if name in resolved}
     if resolved.get("refit") is not None:
         resolved["refit"]["method"] = _refit_method(resolved)
-    # A guard is about a served model: nothing that its learner knows of.
+    # The guard watches a served model; its learner does not use it.
     return resolved | ({} if guard is None else {_GUARD: guard})
 
 
 def _refit_method(resolved: Spec) -> str:
-    """The method by which the model is refitted by itself."""
+    """The method of automatic refits."""
     if (why_not := why_not_refit(resolved)) is not None:
         raise InvalidSpec("/refit", resolved["refit"], f"left out, as {why_not}")
     methods, method = refit_methods(resolved), resolved["refit"]["method"]
@@ -90,23 +93,23 @@ def _refit_method(resolved: Spec) -> str:
 
 
 def make_learner(spec: Mapping[str, Any]) -> Learner:
-    """A learner with no rows yet. Raises InvalidSpec."""
+    """A learner without rows. Raises InvalidSpec."""
     return _maker(spec)()
 
 
 @worked_out_once
 def _maker(spec: Mapping[str, Any]) -> Callable[[], Learner]:
-    """What makes the learners of a specification. Raises InvalidSpec."""
+    """Factory of the learners of a specification. Raises InvalidSpec."""
     resolved = FixedSpec(resolve_spec(spec))
     if not has_stages(resolved):
         return _maker_of_core(resolved)
-    # Imported when needed, as its kernels are compiled then.
+    # Imported on demand, because importing compiles its kernels.
     module: Any = importlib.import_module("dualstream.solvers.features.build")
     return partial(module.make_staged, resolved, _make_core)
 
 
 def _make_core(resolved: Spec) -> Learner:
-    """The learner itself, of a specification without stages."""
+    """The learner of a specification without stages."""
     return _maker_of_core(resolved)()
 
 
@@ -115,13 +118,14 @@ def _maker_of_core(resolved: Spec) -> Callable[[], Learner]:
         module: Any = importlib.import_module("dualstream.solvers.online.multiclass")
         return partial(module.make_multiclass, resolved, _make_core)
     algorithm = ALGORITHMS[resolved["algorithm"]]
-    return partial(getattr(_load(algorithm), algorithm.maker), resolved)
+    models = (ModelFactory(resolve_spec, make_learner),) if algorithm.has_members else ()
+    return partial(getattr(_load(algorithm), algorithm.maker), resolved, *models)
 
 
 def warm(*algorithms: str) -> int:
-    """Load these algorithms (every one, if none is named) and compile all that they need.
+    """Import these algorithms (default: all) and compile their kernels.
 
-    Returns how many kernels there are. After it, no call compiles anything.
+    Returns the number of kernels. Afterwards, no call compiles anything.
     """
     for name in algorithms or ALGORITHMS:
         _load(ALGORITHMS[name])

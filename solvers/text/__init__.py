@@ -1,13 +1,15 @@
-"""Kernels that read rows from the bytes of text formats; the service says what the formats are.
+"""Kernels that parse rows from text: LIBSVM, JSON, CSV and Vowpal Wabbit.
 
-_read.py      what they share: numbers, names, labels, the end of a row
-_memo.py      names and texts that were read before
-_json.py      samples in lines or in a list, and columns
-_csv.py       records of fields
-_vw.py        lines of Vowpal Wabbit's format
-lines.py      how many lines there are
+tokens.py       shared: numbers, names, labels, the end of a row
+name_cache.py   cache of names and text values that were parsed before
+json.py         samples in lines or in a list, and columns
+csv.py          records of fields
+vw.py           lines of Vowpal Wabbit's format
+libsvm.py       LIBSVM text to columns
+count_lines.py  number of lines
 
-Each reads on until a line is not of the usual form, and says where it stopped.
+Except for LIBSVM, each parser reads the common forms only. It stops at the first line that is not,
+and returns where; the service parses that line with a slower, complete parser.
 """
 
 from collections.abc import Collection
@@ -73,14 +75,14 @@ __all__ = [
 
 
 class PlaceTable:
-    """A set of places that kernels can look things up in."""
+    """A set of indices that kernels can look up."""
 
     def __init__(self) -> None:
         self.slots: Indices = np.zeros(2, np.int32)
         self._count = 0
 
     def add(self, places: Collection[int]) -> None:
-        """Hold these places, too. Whoever reads `slots` meanwhile sees some of them."""
+        """Add these indices. A concurrent reader of `slots` sees some of them."""
         new = np.array(sorted(places), np.int64)
         self._count += len(new)
         if 2 * self._count > len(self.slots):

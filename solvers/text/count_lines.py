@@ -1,4 +1,4 @@
-"""How many lines there are in a text."""
+"""Number of lines in a text."""
 
 import numpy as np
 
@@ -6,5 +6,5 @@ _LINE_FEED = 10
 
 
 def count_lines(text: bytes) -> int:
-    """Line feeds, counted several at a time: bytes.count takes five times as long."""
+    """Number of line feeds, vectorized: bytes.count takes five times as long."""
     return int(np.count_nonzero(np.frombuffer(text, np.uint8) == _LINE_FEED))

@@ -1,7 +1,7 @@
-"""A kernel that reads records of CSV, as long as they are of the usual form.
+"""CSV kernel: reads records in the common form.
 
-A field is bytes without a quote, or bytes without a quote between two of them. What looks like a
-number but is not read exactly, and what looks like one with more around it, is not usual.
+A field is bytes without a quote, or bytes without a quote between two quotes. Numbers that cannot
+be read exactly, and fields that only begin like a number, are not of the common form.
 """
 
 import numpy as np
@@ -27,22 +27,22 @@ from dualstream.solvers.text.tokens import (
     LONGEST_NAME,
     NO_LABELS,
     NUMBERS,
+    drop_names,
     finish_row,
-    forget_names,
     hash_bytes,
     json_number,
     label_slot,
-    tell_name,
+    store_name,
 )
 
-_MOST = 1e100
+_MAX_MAGNITUDE = 1e100
 _COMMA, _QUOTE, _FEED = 44, 34, 10
 
-# What a column holds.
+# Content of a column.
 FEATURE, LABEL, WEIGHT, NOTHING = range(4)
-# What a field may be.
+# Kinds of fields.
 _TEXT, _TRUE, _FALSE, _NUMERAL, _STRANGE = range(5)
-# What a byte is to a field without quotes: a part, one not of ASCII, its end, or not usual.
+# Byte classes in an unquoted field: part of it, non-ASCII, its end, or not of the common form.
 _PLAIN, _BEYOND_ASCII, _FIELD_END, _STRANGE_BYTE = range(4)
 _KIND = np.zeros(256, np.uint8)
 _KIND[128:] = _BEYOND_ASCII
@@ -53,7 +53,7 @@ _KIND[[_COMMA, _FEED, 13]] = _FIELD_END
 
 @kernel(i8(RO_U1, i8))
 def past_blanks(text: Bytes, p: int) -> int:
-    """The next place that is neither a space nor a tab."""
+    """The next position that is neither a space nor a tab."""
     while text[p] == 32 or text[p] == 9:
         p += 1
     return p
@@ -61,7 +61,8 @@ def past_blanks(text: Bytes, p: int) -> int:
 
 @kernel(i8(RO_U1, i8, b1))
 def field_end(text: Bytes, p: int, ascii_only: bool) -> int:
-    """Where the field at p ends, behind its first quote if it has one; -1 if it is not usual."""
+    """End of the field at p, after its first quote if it has one; -1 if it is not of the common
+    form."""
     if text[p] == _QUOTE:
         p += 1
         while text[p] != _QUOTE:
@@ -69,7 +70,7 @@ def field_end(text: Bytes, p: int, ascii_only: bool) -> int:
                 return -1
             p += 1
         return p
-    # A place that is never negative: nothing has to be added to it before it is used.
+    # Unsigned, so that numba skips the check for negative indices.
     q = np.uint64(p)
     one = np.uint64(1)
     while True:
@@ -83,7 +84,7 @@ def field_end(text: Bytes, p: int, ascii_only: bool) -> int:
 
 @kernel(i8(RO_U1, i8, i8))
 def form_of(text: Bytes, start: int, end: int) -> int:
-    """What text[start:end], which is not empty, looks like."""
+    """Kind of the field text[start:end], which is not empty."""
     first, last = text[start], text[end - 1]
     if first == 32 or first == 9 or last == 32 or last == 9:
         return _NUMERAL
@@ -101,14 +102,14 @@ def form_of(text: Bytes, start: int, end: int) -> int:
 
 @kernel(i8(RO_U1, i8, i8))
 def form_of_no_number(text: Bytes, start: int, end: int) -> int:
-    """Whether what began like a number is certainly a text."""
+    """Whether a field that begins like a number is certainly a text."""
     first, last = text[start], text[end - 1]
     if first == 32 or first == 9 or last == 32 or last == 9:
         return _STRANGE
     for p in range(start, end):
         c = text[p]
         if c == 43 or c == 45:
-            # A sign stands first, or behind the e of an exponent.
+            # A sign is first, or follows the e of an exponent.
             if p > start and text[p - 1] | 32 != 101:
                 return _TEXT
         elif not (48 <= c <= 57 or c == 46 or c | 32 == 101):
@@ -132,7 +133,7 @@ def read_record(
     ascii_only: bool,
     dim: int,
     label_kind: int,
-    is_telling: bool,
+    stores_names: bool,
     powers: Floats,
     indices: Indices,
     values: Floats,
@@ -144,7 +145,7 @@ def read_record(
     column_places: Indices,
     header_ends: Ints,
     header: Bytes,
-    told: Indices,
+    journalled: Indices,
     seen: Indices,
     name_places: Indices,
     name_ends: Ints,
@@ -155,9 +156,9 @@ def read_record(
     label_text: Bytes,
     buffer: Bytes,
 ) -> int:
-    """Read the record at p into `row`; the place of its line feed, or -1.
+    """Read the record at p into `row`; the position of its line feed, or -1.
 
-    counts[1] entries are there afterwards.
+    counts[1] is then the number of entries.
     """
     labels[row] = 0.0
     weights[row] = 1.0
@@ -180,7 +181,7 @@ def read_record(
             has_label = True
             if label_kind == NUMBERS:
                 x, q = json_number(text, start, powers)
-                if q != end or not abs(x) <= _MOST or (x == 0.0 and text[start] == 45):
+                if q != end or not abs(x) <= _MAX_MAGNITUDE or (x == 0.0 and text[start] == 45):
                     return -1
                 labels[row] = x
             else:
@@ -191,7 +192,7 @@ def read_record(
                 labels[row] = label_slots[slot]
         elif kind == WEIGHT and start < end:
             x, q = json_number(text, start, powers)
-            if q != end or not x <= _MOST or text[start] == 45:
+            if q != end or not x <= _MAX_MAGNITUDE or text[start] == 45:
                 return -1
             weights[row] = x
         elif kind == FEATURE and start < end:
@@ -207,7 +208,7 @@ def read_record(
             if form == _STRANGE or (form == _TEXT and (dim >= 0 or end - start > LONGEST_NAME)):
                 return -1
             place = column_places[column]
-            if form == _TEXT or is_telling:
+            if form == _TEXT or stores_names:
                 length = 0
                 for q in range(header_ends[column], header_ends[column + 1]):
                     buffer[length] = header[q]
@@ -219,8 +220,8 @@ def read_record(
                         buffer[length] = text[q]
                         length += 1
                     place = hash_bytes(buffer, length) & (-dim - 1)
-                if is_telling and not tell_name(
-                    told, seen, place, buffer, length, name_places, name_ends, names, counts
+                if stores_names and not store_name(
+                    journalled, seen, place, buffer, length, name_places, name_ends, names, counts
                 ):
                     return -1
             indices[nnz] = place
@@ -254,7 +255,7 @@ def read_records(
     ascii_only: bool,
     dim: int,
     label_kind: int,
-    is_telling: bool,
+    stores_names: bool,
     powers: Floats,
     kinds: Indices,
     column_places: Indices,
@@ -268,7 +269,7 @@ def read_records(
     places: Ints,
     spare: Indices,
     held: Floats,
-    told: Indices,
+    journalled: Indices,
     seen: Indices,
     name_places: Indices,
     name_ends: Ints,
@@ -280,15 +281,15 @@ def read_records(
     buffer: Bytes,
     at: Ints,
 ) -> int:
-    """Read records until one is not of the usual form, or there is no other; 1 for the former.
+    """Read records up to the first that is not of the common form, or all; 1 for the former.
 
-    kinds, column_places (columns,) int32    what each column holds; the place of its numbers
+    kinds, column_places (columns,) int32    content of each column; the index of its numbers
     header_ends (columns + 1,), header (bytes,)   names of columns, of at most LONGEST_NAME bytes
 
     The other arguments are those of `read_samples`.
     """
     p, line, place, row = at[0], at[1], at[2], at[3]
-    told_here = counts[0]
+    names_before = counts[0]
     stopped = 0
     while p < text.shape[0]:
         start = p
@@ -301,10 +302,10 @@ def read_records(
             continue
         counts[2] = counts[3] = 0
         p = read_record(
-            text, p, ascii_only, dim, label_kind, is_telling, powers,
+            text, p, ascii_only, dim, label_kind, stores_names, powers,
             indices, values, labels, weights, row, indptr[row],
             kinds, column_places, header_ends, header,
-            told, seen, name_places, name_ends, names, counts,
+            journalled, seen, name_places, name_ends, names, counts,
             label_slots, label_ends, label_text, buffer,
         )  # fmt: skip
         end = -1
@@ -313,9 +314,9 @@ def read_records(
         if end < 0:
             p = start
             stopped = 1
-            forget_names(seen, name_places, counts, told_here)
+            drop_names(seen, name_places, counts, names_before)
             break
-        told_here = counts[0]
+        names_before = counts[0]
         indptr[row + 1] = end
         places[row] = place
         row += 1

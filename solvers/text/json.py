@@ -1,12 +1,12 @@
-"""Kernels that read JSON as long as it is of the usual form: samples, a line each or in a list
+"""JSON kernels: read samples in the common form, one per line or in a list
 
     {"x": {"name": 1, "other": "text", "third": true}, "y": 1, "weight": 2}
 
 in any order of the three and with any white space; or columns, a list of x and one of each other. x
-may be a list where features are indexed. What has an escape, an `id`, a number that is not read
-exactly, anything that is no sample, or anything that the model does not take, is not usual.
+may be a list for indexed features. Not of the common form: escapes, an `id`, numbers that cannot be
+read exactly, anything that is not a sample, and anything that the model does not accept.
 
-In a list, a line feed is no white space: whoever has one there hands over a carriage return.
+In a list, a line feed must be replaced by a carriage return, because line feeds end every loop.
 """
 
 import numpy as np
@@ -39,11 +39,11 @@ from dualstream.solvers.text.name_cache import (
     SHORT,
     STEP_NUMBERS,
     copy_bytes,
+    find_text,
     forget_since,
-    know_text,
-    known_text,
     next_step,
     short_text,
+    store_text,
     string_end,
     text_slot,
 )
@@ -52,24 +52,24 @@ from dualstream.solvers.text.tokens import (
     NO_LABELS,
     NUMBERS,
     digit,
+    drop_names,
     finish_row,
-    forget_names,
     hash_bytes,
     json_number,
     label_slot,
-    tell_name,
+    store_name,
 )
 
 LINE_FEED, COMMA, BRACKET = 10, 44, 93
-"""What stands behind a sample: of a line, of a list, of the last one of a list."""
+"""What follows a sample: in lines, in a list, and at the end of a list."""
 X, Y, WEIGHT = range(3)
 """Fields of a sample, as columns."""
 ENDED, STOPPED = 0, 1
-"""What reading came to: there is no more, or something that is not usual."""
+"""Results of reading: the end of the text, or something that is not of the common form."""
 
-_MOST = 1e100
+_MAX_MAGNITUDE = 1e100
 
-# Bytes within a string: as they are, not of ASCII, or what ends it or is not usual.
+# Byte classes in a string: literal, non-ASCII, or its end or not of the common form.
 _PLAIN, _BEYOND_ASCII, _OTHER = range(3)
 _KIND = np.zeros(256, np.uint8)
 _KIND[128:] = _BEYOND_ASCII
@@ -78,7 +78,7 @@ _KIND[:32] = _KIND[34] = _KIND[92] = _OTHER
 
 @kernel(i8(RO_U1, i8))
 def skip_space(text: Bytes, p: int) -> int:
-    """The next place that is neither a space, a tab nor a carriage return."""
+    """The next position that is neither a space, a tab nor a carriage return."""
     while text[p] == 32 or text[p] == 9 or text[p] == 13:
         p += 1
     return p
@@ -86,12 +86,13 @@ def skip_space(text: Bytes, p: int) -> int:
 
 @kernel(i8(RO_U1, i8, b1, U1, i8))
 def read_string(text: Bytes, start: int, ascii_only: bool, out: Bytes, at: int) -> int:
-    """Copy the string whose first byte is at `start` to out[at:]; the place of its quote, or -1.
+    """Copy the string whose first byte is at `start` to out[at:]; the position of its end quote, or
+    -1.
 
-    Strings with escapes, of more than LONGEST_NAME bytes, or beyond ASCII where only that is
-    known to be good, are left to others.
+    -1 for strings with escapes, of more than LONGEST_NAME bytes, or with non-ASCII bytes if only
+    ASCII is known to be valid.
     """
-    # Places that are never negative: nothing has to be added to them before they are used.
+    # Unsigned, so that numba skips the check for negative indices.
     p = np.uint64(start)
     q = np.uint64(at)
     last = np.uint64(at + LONGEST_NAME)
@@ -109,7 +110,7 @@ def read_string(text: Bytes, start: int, ascii_only: bool, out: Bytes, at: int) 
 
 @kernel(i8(RO_U1, i8))
 def word_end(text: Bytes, p: int) -> int:
-    """Where the word true or false at p ends, -1 for any other."""
+    """End of the word true or false at p, -1 for anything else."""
     if text[p] == 116 and text[p + 1] == 114 and text[p + 2] == 117 and text[p + 3] == 101:
         return p + 4
     if (
@@ -125,7 +126,9 @@ def word_end(text: Bytes, p: int) -> int:
 
 @kernel(types.Tuple((i8, i8))(RO_U1, i8, i8), inline=True)
 def read_index(text: Bytes, start: int, dim: int) -> tuple[int, int]:
-    """The place (from 0) that a name means as an index from 1, and where it ends; -1 for none."""
+    """The index (from 0) written as a name (from 1), and where it ends; -1 if it is not an
+    index.
+    """
     p = start
     index = 0
     while 0 <= digit(text[p]) <= 9 and p - start < 10:
@@ -138,7 +141,7 @@ def read_index(text: Bytes, start: int, dim: int) -> tuple[int, int]:
 
 @kernel(types.Tuple((f8, i8))(RO_U1, i8, RO_F8), inline=True)
 def number(text: Bytes, start: int, powers: Floats) -> tuple[float, int]:
-    """As `json_number`, sooner where it has at most 15 digits and no exponent."""
+    """Like `json_number`, but faster for at most 15 digits without exponent."""
     p = start + (text[start] == 45)
     first = p
     mantissa = 0
@@ -178,7 +181,7 @@ def read_indexed(
 ) -> int:
     """The features of the object whose brace is at p, by index up to dim.
 
-    Returns the place behind it, or -1. counts[1] entries are there afterwards.
+    Returns the position after it, or -1. counts[1] is then the number of entries.
     """
     p = skip_space(text, p + 1)
     if text[p] == 125:
@@ -219,18 +222,18 @@ def place_of(
     buffer: Bytes,
     length: int,
     mask: int,
-    is_telling: bool,
-    told: Indices,
+    stores_names: bool,
+    journalled: Indices,
     seen: Indices,
     name_places: Indices,
     name_ends: Ints,
     names: Bytes,
     counts: Ints,
 ) -> int:
-    """The place of the name that the buffer holds, told where it has to be; -1: no room."""
+    """The index of the name in the buffer, which is stored if it is new; -1: no room."""
     place = hash_bytes(buffer, length) & mask
-    if is_telling and not tell_name(
-        told, seen, place, buffer, length, name_places, name_ends, names, counts
+    if stores_names and not store_name(
+        journalled, seen, place, buffer, length, name_places, name_ends, names, counts
     ):
         return -1
     return place
@@ -249,12 +252,12 @@ def read_named(
     p: int,
     ascii_only: bool,
     dim: int,
-    is_telling: bool,
+    stores_names: bool,
     powers: Floats,
     indices: Indices,
     values: Floats,
     nnz: int,
-    told: Indices,
+    journalled: Indices,
     seen: Indices,
     name_places: Indices,
     name_ends: Ints,
@@ -263,9 +266,10 @@ def read_named(
     buffer: Bytes,
     memo: Ints,
 ) -> int:
-    """The features of the object whose brace is at p, hashed to places below -dim.
+    """The features of the object whose brace is at p, hashed to indices below -dim.
 
-    Returns the place behind it, or -1. counts[0] names, counts[1] entries are there afterwards.
+    Returns the position after it, or -1. counts[0] and counts[1] are then the number of names and
+    of entries.
     """
     p = skip_space(text, p + 1)
     if text[p] == 125:
@@ -291,7 +295,7 @@ def read_named(
                 if text[p] != 34:
                     return -1
                 slot = text_slot(step, size, a, b, c, memo)
-                place = known_text(step, size, a, b, c, slot, memo)
+                place = find_text(step, size, a, b, c, slot, memo)
             else:
                 p, _ = string_end(text, start, ascii_only)
                 if p < 0:
@@ -301,13 +305,13 @@ def read_named(
                 buffer[length] = 61
                 length = copy_bytes(text, start, p, buffer, length + 1)
                 place = place_of(
-                    buffer, length, -dim - 1, is_telling,
-                    told, seen, name_places, name_ends, names, counts,
+                    buffer, length, -dim - 1, stores_names,
+                    journalled, seen, name_places, name_ends, names, counts,
                 )  # fmt: skip
                 if place < 0:
                     return -1
                 if slot >= 0:
-                    know_text(step, size, a, b, c, slot, place, memo)
+                    store_text(step, size, a, b, c, slot, place, memo)
             p += 1
         else:
             if text[p] == 116 or text[p] == 102:
@@ -321,8 +325,8 @@ def read_named(
             if place < 0:
                 length = copy_bytes(text, name, name + memo[at + NAME_BYTES], buffer, 0)
                 place = place_of(
-                    buffer, length, -dim - 1, is_telling,
-                    told, seen, name_places, name_ends, names, counts,
+                    buffer, length, -dim - 1, stores_names,
+                    journalled, seen, name_places, name_ends, names, counts,
                 )  # fmt: skip
                 if place < 0:
                     return -1
@@ -351,7 +355,7 @@ def read_list(
     nnz: int,
     counts: Ints,
 ) -> int:
-    """The numbers of the list of length dim whose bracket is at p, as `read_object`."""
+    """The numbers of the list of length dim whose bracket is at p, like `read_object`."""
     place = 0
     while True:
         p = skip_space(text, p + 1)
@@ -373,7 +377,7 @@ def read_list(
 
 @kernel(i8(RO_U1, i8, b1, RO_F8, U1))
 def scalar_end(text: Bytes, p: int, ascii_only: bool, powers: Floats, buffer: Bytes) -> int:
-    """Where the string, number, or word at p ends, or -1."""
+    """End of the string, number, or word at p, or -1."""
     if text[p] == 34:
         p = read_string(text, p + 1, ascii_only, buffer, 0)
         return p + 1 if p >= 0 else -1
@@ -385,7 +389,7 @@ def scalar_end(text: Bytes, p: int, ascii_only: bool, powers: Floats, buffer: By
 
 @kernel(i8(RO_U1, i8))
 def weight_end(text: Bytes, p: int) -> int:
-    """Where the word weight at p ends, -1 for any other."""
+    """End of the word weight at p, -1 for any other."""
     if (
         text[p] == 119
         and text[p + 1] == 101
@@ -410,7 +414,7 @@ def read_x(
     p: int,
     ascii_only: bool,
     dim: int,
-    is_telling: bool,
+    stores_names: bool,
     powers: Floats,
     indptr: Ints,
     indices: Indices,
@@ -418,7 +422,7 @@ def read_x(
     row: int,
     spare: Indices,
     held: Floats,
-    told: Indices,
+    journalled: Indices,
     seen: Indices,
     name_places: Indices,
     name_ends: Ints,
@@ -427,15 +431,15 @@ def read_x(
     buffer: Bytes,
     memo: Ints,
 ) -> int:
-    """Read the features at p into `row`; the place behind them, or -1."""
+    """Read the features at p into `row`; the position after them, or -1."""
     nnz = indptr[row]
     if text[p] == 123:
         if dim >= 0:
             p = read_indexed(text, p, dim, powers, indices, values, nnz, counts)
         else:
             p = read_named(
-                text, p, ascii_only, dim, is_telling, powers, indices, values, nnz,
-                told, seen, name_places, name_ends, names, counts, buffer, memo,
+                text, p, ascii_only, dim, stores_names, powers, indices, values, nnz,
+                journalled, seen, name_places, name_ends, names, counts, buffer, memo,
             )  # fmt: skip
     elif text[p] == 91 and dim >= 0:
         p = read_list(text, p, dim, powers, indices, values, nnz, counts)
@@ -465,15 +469,15 @@ def read_y(
     label_text: Bytes,
     buffer: Bytes,
 ) -> int:
-    """Read the label at p into labels[row]; the place behind it, or -1.
+    """Read the label at p into labels[row]; the position after it, or -1.
 
-    counts[2] and counts[3] are where it begins and ends where no table holds it yet.
+    counts[2] and counts[3] are its begin and end if no table contains it yet.
     """
     start = p
     if label_kind == NUMBERS:
         x, p = json_number(text, p, powers)
-        # -0 is 0 where it is written as a whole number, and -0.0 where it is not.
-        if not abs(x) <= _MOST or (x == 0.0 and text[start] == 45):
+        # -0 is 0 if written as a whole number, and -0.0 otherwise.
+        if not abs(x) <= _MAX_MAGNITUDE or (x == 0.0 and text[start] == 45):
             return -1
         labels[row] = x
         return p
@@ -489,11 +493,11 @@ def read_y(
 
 @kernel(i8(RO_U1, i8, RO_F8, F8, i8))
 def read_weight(text: Bytes, p: int, powers: Floats, weights: Floats, row: int) -> int:
-    """Read the weight at p into weights[row]; the place behind it, or -1."""
+    """Read the weight at p into weights[row]; the position after it, or -1."""
     if text[p] == 45:
         return -1
     x, p = json_number(text, p, powers)
-    if not x <= _MOST:
+    if not x <= _MAX_MAGNITUDE:
         return -1
     weights[row] = x
     return p
@@ -514,7 +518,7 @@ def read_sample(
     ascii_only: bool,
     dim: int,
     label_kind: int,
-    is_telling: bool,
+    stores_names: bool,
     powers: Floats,
     indptr: Ints,
     indices: Indices,
@@ -524,7 +528,7 @@ def read_sample(
     row: int,
     spare: Indices,
     held: Floats,
-    told: Indices,
+    journalled: Indices,
     seen: Indices,
     name_places: Indices,
     name_ends: Ints,
@@ -536,7 +540,7 @@ def read_sample(
     buffer: Bytes,
     memo: Ints,
 ) -> int:
-    """Read the sample that begins at p into `row`; the place of what is next behind it, or -1.
+    """Read the sample at p into `row`; the position of the next byte after it, or -1.
 
     For counts[2] and counts[3] see `read_y`.
     """
@@ -550,7 +554,7 @@ def read_sample(
         if text[p] != 34:
             return -1
         field = text[p + 1]
-        if field == LINE_FEED:  # nothing may be looked at behind the text's end
+        if field == LINE_FEED:  # bytes after the text's end must not be read
             return -1
         if field == 119:
             p = weight_end(text, p + 1)
@@ -567,8 +571,8 @@ def read_sample(
         if field == 120 and not has_x:
             has_x = True
             p = read_x(
-                text, p, ascii_only, dim, is_telling, powers, indptr, indices, values, row,
-                spare, held, told, seen, name_places, name_ends, names, counts, buffer, memo,
+                text, p, ascii_only, dim, stores_names, powers, indptr, indices, values, row,
+                spare, held, journalled, seen, name_places, name_ends, names, counts, buffer, memo,
             )  # fmt: skip
         elif field == 121 and not has_y:
             has_y = True
@@ -608,7 +612,7 @@ def read_samples(
     separator: int,
     dim: int,
     label_kind: int,
-    is_telling: bool,
+    stores_names: bool,
     powers: Floats,
     indptr: Ints,
     indices: Indices,
@@ -618,7 +622,7 @@ def read_samples(
     places: Ints,
     spare: Indices,
     held: Floats,
-    told: Indices,
+    journalled: Indices,
     seen: Indices,
     name_places: Indices,
     name_ends: Ints,
@@ -631,22 +635,22 @@ def read_samples(
     memo: Ints,
     at: Ints,
 ) -> int:
-    """Read samples until one is not of the usual form, or there is no other; what it came to.
+    """Read samples up to the first that is not of the common form, or all.
 
-    STOPPED where one is not usual, ENDED at the end of the text, or behind the bracket of a list.
+    Returns STOPPED at such a sample, ENDED at the end of the text, or after the bracket of a list.
 
     text    (bytes,) uint8      ends in a line feed, where every loop stops
-    ascii_only                  only ASCII is known to be good UTF-8
-    separator                   LINE_FEED or COMMA: whether samples stand in lines or in a list
-    dim                         width of rows by index; where features are hashed, -(2^bits)
-    places  (rows,) int64       the place of each row among the samples
-    at      (4,) int64          byte, line feeds before it, samples, rows: where to read on
-    counts  (4,) int64          see `tell_name`, `read_object` and `read_sample`
-    buffer  (2 LONGEST_NAME + 1,) uint8     for the name at hand
+    ascii_only                  only ASCII is known to be valid UTF-8
+    separator                   LINE_FEED or COMMA: whether samples are in lines or in a list
+    dim                         width of rows by index; for hashed features, -(2^bits)
+    places  (rows,) int64       the index of each row among the samples
+    at      (4,) int64          byte, line feeds before it, samples, rows: where to resume
+    counts  (4,) int64          see `store_name`, `read_object` and `read_sample`
+    buffer  (2 LONGEST_NAME + 1,) uint8     for the current name
     """
     p, line, place, row = at[0], at[1], at[2], at[3]
-    told_here, changes = counts[0], memo[CHANGES]
-    came_to = ENDED
+    names_before, changes = counts[0], memo[CHANGES]
+    result = ENDED
     while p < text.shape[0]:
         start = p
         p = skip_space(text, p)
@@ -656,19 +660,19 @@ def read_samples(
             continue
         counts[2] = counts[3] = 0
         p = read_sample(
-            text, p, ascii_only, dim, label_kind, is_telling, powers,
+            text, p, ascii_only, dim, label_kind, stores_names, powers,
             indptr, indices, values, labels, weights, row, spare, held,
-            told, seen, name_places, name_ends, names, counts,
+            journalled, seen, name_places, name_ends, names, counts,
             label_slots, label_ends, label_text, buffer, memo,
         )  # fmt: skip
         is_last = p >= 0 and separator == COMMA and text[p] == BRACKET
         if p < 0 or (text[p] != separator and not is_last):
             p = start
-            came_to = STOPPED
-            forget_names(seen, name_places, counts, told_here)
+            result = STOPPED
+            drop_names(seen, name_places, counts, names_before)
             forget_since(memo, changes)
             break
-        told_here, changes = counts[0], memo[CHANGES]
+        names_before, changes = counts[0], memo[CHANGES]
         places[row] = place
         row += 1
         place += 1
@@ -677,7 +681,7 @@ def read_samples(
         if is_last:
             break
     at[0], at[1], at[2], at[3] = p, line, place, row
-    return came_to
+    return result
 
 
 @kernel(
@@ -694,7 +698,7 @@ def read_column(
     column: int,
     dim: int,
     label_kind: int,
-    is_telling: bool,
+    stores_names: bool,
     powers: Floats,
     indptr: Ints,
     indices: Indices,
@@ -703,7 +707,7 @@ def read_column(
     weights: Floats,
     spare: Indices,
     held: Floats,
-    told: Indices,
+    journalled: Indices,
     seen: Indices,
     name_places: Indices,
     name_ends: Ints,
@@ -716,21 +720,21 @@ def read_column(
     memo: Ints,
     at: Ints,
 ) -> int:
-    """Read one field of many rows, which stands in a list; what it came to, as `read_samples`.
+    """Read one field of many rows, given as a list; returns like `read_samples`.
 
     column  X, Y or WEIGHT      the field
-    at      (4,) int64          byte, -, -, rows: where to read on
+    at      (4,) int64          byte, -, -, rows: where to resume
     """
     p, row = at[0], at[3]
-    told_here, changes = counts[0], memo[CHANGES]
+    names_before, changes = counts[0], memo[CHANGES]
     while True:
         start = p
         counts[2] = counts[3] = 0
         p = skip_space(text, p)
         if column == X:
             p = read_x(
-                text, p, ascii_only, dim, is_telling, powers, indptr, indices, values, row,
-                spare, held, told, seen, name_places, name_ends, names, counts, buffer, memo,
+                text, p, ascii_only, dim, stores_names, powers, indptr, indices, values, row,
+                spare, held, journalled, seen, name_places, name_ends, names, counts, buffer, memo,
             )  # fmt: skip
         elif column == Y:
             p = read_y(
@@ -742,11 +746,11 @@ def read_column(
         if p >= 0:
             p = skip_space(text, p)
         if p < 0 or (text[p] != COMMA and text[p] != BRACKET):
-            forget_names(seen, name_places, counts, told_here)
+            drop_names(seen, name_places, counts, names_before)
             forget_since(memo, changes)
             at[0], at[3] = start, row
             return STOPPED
-        told_here, changes = counts[0], memo[CHANGES]
+        names_before, changes = counts[0], memo[CHANGES]
         row += 1
         p += 1
         if text[p - 1] == BRACKET:

@@ -1,9 +1,9 @@
-"""LIBSVM text to columns: one kernel over the bytes, and Python's float for what it cannot round.
+"""LIBSVM parser: one kernel over the bytes; Python's float for numbers it cannot round.
 
     <label> <index>:<value> <index>:<value> ...  # comment
 
-Indices count from 1. Blank lines and everything from `#` on are skipped; lines end in LF or CRLF.
-A line that does not parse is set aside with its reason, and never stops the others.
+Indices count from 1. Blank lines and everything from `#` on are skipped; lines end in LF or CRLF. A
+line that does not parse is reported with its reason, and never stops the others.
 """
 
 from dataclasses import dataclass
@@ -30,18 +30,19 @@ from dualstream.solvers.jit import (
 from dualstream.solvers.text.count_lines import count_lines
 from dualstream.solvers.text.tokens import EXACT, POWERS_OF_TEN, digit, scaled
 
-_MOST = 1e100  # no number of a row is beyond this
+_MAX_MAGNITUDE = 1e100  # largest magnitude of a number in a row
 
-# What a byte is: part of a token, space between tokens, or the end of what is read of a line.
+# Byte classes: part of a token, space between tokens, or the end of a line's content.
 _TOKEN, _SPACE, _END = range(3)
 _KIND = np.zeros(256, np.uint8)
 _KIND[[9, 11, 12, 13, 32]] = _SPACE
 _KIND[[10, 35]] = _END
 
-# Of a number: read exactly, left to float(), no number, or one of the words nan and inf.
+# Results of reading a number: exact, left to float(), not a number, or one of the words nan and
+# inf.
 _READ, _SLOW, _NO_NUMBER, _NOT_FINITE = range(4)
 
-# Of a line: what is wrong with it.
+# Errors of a line.
 _NO_LABEL, _BAD_LABEL, _BAD_PAIR, _BAD_INDEX, _INDEX_LOW, _INDEX_HIGH, _BAD_NUMBER = range(1, 8)
 _REASONS = {
     _NO_LABEL: "no label before {token!r}",
@@ -56,10 +57,10 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
-    """A line that was set aside."""
+    """A line that does not parse."""
 
     row: int
-    """Its place among the lines that are not blank, from 0."""
+    """Its index among the lines that are not blank, from 0."""
     line: int
     """Its line number, from 1."""
     reason: str
@@ -67,27 +68,29 @@ class BadLine:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The lines that parsed: entries in order of arrival, zeros and large numbers included."""
+    """The lines that parsed: entries in order of appearance, including zeros and large numbers."""
 
     indptr: Ints
     indices: Indices
     values: Floats
     labels: Floats
-    """NaN where the label is not a number; `spans` says where it stands."""
+    """NaN if the label is not a number; `spans` has its position."""
     spans: Ints
-    """(n, 2): where each label begins and ends in the text; equal where there is none."""
+    """(n, 2): begin and end of each label in the text; equal without a label."""
     rows: Ints
     lines: Ints
     bad: list[BadLine]
     are_tidy: bool
-    """Whether the entries of each row are known to be sorted, none of them twice, 0 or large."""
+    """Whether the entries of each row are known to be sorted and unique, and none is 0 or too
+    large."""
 
 
 def parse(text: bytes, dim: int, labelled: bool) -> Columns:
-    """Every line of `text` as columns, or set aside. Values are rounded exactly as float() does."""
+    """Every line of `text` as columns, or as a bad line. Values are rounded exactly like float()
+    does."""
     if not text.endswith(b"\n"):
         text += b"\n"
-    # An index, a colon, a digit and a space: the least that an entry takes.
+    # An index, a colon, a digit and a space: the minimum of an entry.
     most_rows, most_entries = count_lines(text), len(text) // 4
     indptr = np.zeros(most_rows + 1, np.int64)
     indices = np.empty(most_entries, np.int32)
@@ -128,7 +131,7 @@ def _bad_line(
 
 @kernel(i8(RO_U1, i8))
 def token_end(text: Bytes, p: int) -> int:
-    """Where the token that holds place p ends."""
+    """End of the token that contains position p."""
     while _KIND[text[p]] == _TOKEN:
         p += 1
     return p
@@ -161,7 +164,7 @@ def is_not_finite_word(text: Bytes, start: int, end: int) -> bool:
 
 @kernel(types.Tuple((f8, i8, i8))(RO_U1, i8, RO_F8))
 def read_number(text: Bytes, p: int, powers: Floats) -> tuple[float, int, int]:
-    """The number at place p, how it was read, and where its token ends.
+    """The number at position p, how it was read, and where its token ends.
 
     [+-] digits [. digits] [e [+-] digits], with a digit before or after the point.
     """
@@ -216,9 +219,10 @@ def read_number(text: Bytes, p: int, powers: Floats) -> tuple[float, int, int]:
 
 @kernel(types.UniTuple(i8, 2)(RO_U1, i8))
 def read_index(text: Bytes, p: int) -> tuple[int, int]:
-    """The index before a colon, and the place of the colon; place -1 where it is no whole number.
+    """The index before a colon, and the position of the colon; position -1 if it is not a whole
+    number.
 
-    An index beyond 2^40 comes back as 2^40: no row is that wide.
+    An index beyond 2^40 is returned as 2^40: no row is that wide.
     """
     negative = text[p] == 45
     if negative:
@@ -235,7 +239,7 @@ def read_index(text: Bytes, p: int) -> tuple[int, int]:
 
 @kernel(i8(RO_U1, i8))
 def line_end(text: Bytes, p: int) -> int:
-    """The place of the next line feed."""
+    """Position of the next line feed."""
     while text[p] != 10:
         p += 1
     return p
@@ -245,11 +249,11 @@ def line_end(text: Bytes, p: int) -> int:
 def read_pairs(
     text: Bytes, p: int, dim: int, indices: Indices, values: Floats, nnz: int, previous: int
 ) -> tuple[int, int, int]:
-    """Read entries of the usual form as far as they go: a space, a larger index, a digit above 0.
+    """Read entries in the common form: a space, a larger index, a digit above 0.
 
-    Returns the place of what is not usual, how many entries are there, and the last one's index.
+    Returns the position of the first byte that is not, the number of entries, and the last index.
     """
-    # Places that are never negative: nothing has to be added to them before they are used.
+    # Unsigned, so that numba skips the check for negative indices.
     one, two = np.uint64(1), np.uint64(2)
     at = np.uint64(p)
     k = np.uint64(nnz)
@@ -289,13 +293,13 @@ def parse_lines(
     bad: Ints,
     counts: Ints,
 ) -> None:
-    """Read every line; what is written of a line that fails is overwritten by the next one.
+    """Read every line; the output of a line that fails is overwritten by the next one.
 
     text     (bytes,)    uint8    ends in a line feed, where every loop below stops
-    labelled             whether a line begins with its label; if not, one that is there is skipped
+    labelled             whether a line begins with its label; if not, a label is skipped
     indptr   (rows + 1,) int64    indptr[0] = 0
-    indices, values (colons,)     0-based, as they stand in the line
-    labels   (rows,)     float64  NaN where the label is no number
+    indices, values (colons,)     0-based, in the order of the line
+    labels   (rows,)     float64  NaN if the label is not a number
     places   (rows * 4,) int64    row among non-blank lines, line number, begin and end of the label
     slow     (k * 3,)    int64    entry (or -1 - row for its label), begin and end: for float()
     bad      (rows * 5,) int64    row, line, code, begin and end of the token
@@ -313,7 +317,7 @@ def parse_lines(
 
         code = 0
         first_entry, first_slow = nnz, n_slow
-        # The first token: a label, unless it holds a colon.
+        # The first token: a label, unless it contains a colon.
         token = end = p
         has_colon = False
         while _KIND[text[end]] == _TOKEN:
@@ -364,7 +368,7 @@ def parse_lines(
                 code = _BAD_NUMBER
                 break
             is_tidy = is_tidy and how == _READ and index > previous
-            is_tidy = is_tidy and x != 0.0 and abs(x) <= _MOST
+            is_tidy = is_tidy and x != 0.0 and abs(x) <= _MAX_MAGNITUDE
             previous = index
             indices[nnz] = index - 1
             values[nnz] = x

@@ -1,12 +1,12 @@
-"""What rows of a stream repeat: names, one behind the other, and texts that are their values.
+"""Cache of feature names and text values that repeat from row to row.
 
-A row's features come mostly in the order of the row before, and most texts have been there. So a
-reader remembers each name where it stands in the text, with the name that came behind it last time,
-and each name's texts with their places: what is there again is compared, eight bytes at a time, and
-neither hashed nor told a second time.
+A row's features come mostly in the order of the previous row, and most texts repeat. So the cache
+stores the position of each name in the text, the name that followed it last time, and each name's
+text values with their indices. A repeated name or text is compared, eight bytes at a time, rather
+than hashed and looked up again.
 
-A memo is one array of whole numbers, zeros to begin with, and good for one text: STEPS steps from
-name to name, of which step 0 is the beginning of a row, then a table of names, then one of texts.
+A cache is one integer array, initially zero, valid for one text: STEPS steps from name to name
+(step 0 is the begin of a row), then a table of names, then one of texts.
 """
 
 from typing import Any
@@ -30,23 +30,23 @@ from dualstream.solvers.jit import (
 )
 from dualstream.solvers.text.tokens import LONGEST_NAME
 
-# A step: where a name and what leads to its value stand (`"name": `), how many bytes that and the
-# name alone take, the place of the name as it is (below 0 while unknown), and the next step.
+# A step: position of a name and of its lead (`"name": `), bytes of the lead and of the name, the
+# name's index (below 0 while unknown), and the next step.
 LEAD, LEAD_BYTES, NAME_BYTES, PLACE, NEXT, STEP_NUMBERS = range(6)
 STEPS = 1024
 LAST_STEP = STEPS - 1
-"""Stands for any name that there is no room for; it is never remembered."""
+"""Step of any name for which there is no room; never stored."""
 _NAME_SLOTS = 4096
 _TEXT_SLOTS = 4096
 SHORT = 24
-"""Texts of fewer bytes are remembered."""
-# A text: its step and its length in one number, its bytes in three, its place.
+"""Texts of fewer bytes are cached."""
+# A text: its step and its length in one number, its bytes in three, its index.
 _WHICH, _TEXT_PLACE, _TEXT_NUMBERS = 0, 4, 5
 
 _COUNT = STEPS * STEP_NUMBERS
-"""Where it stands how many steps there are beside step 0."""
+"""Position of the number of steps, without step 0."""
 CHANGES = _COUNT + 1
-"""Where it stands how often something was remembered."""
+"""Position of the number of changes to the cache."""
 _NAMES = CHANGES + 1
 _TEXTS = _NAMES + _NAME_SLOTS
 MEMO_NUMBERS = _TEXTS + _TEXT_SLOTS * _TEXT_NUMBERS
@@ -58,7 +58,7 @@ _FACTOR, _SECOND, _THIRD = 0x2545F4914F6CDD1D, 0x1B873593CC9E2D51, 0x369DEA0F31A
 
 
 def _word_at(typing: Any, text: Any, place: Any) -> Any:
-    """Eight bytes of a text as one number, the first one lowest."""
+    """Eight bytes of a text as one number, little-endian."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
@@ -77,7 +77,7 @@ def _plain_word_at(text: Bytes, place: int) -> Any:
 
 
 def _trailing_zeros(typing: Any, word: Any) -> Any:
-    """Bits below the lowest one that is set; 64 where none is."""
+    """Number of trailing zero bits; 64 for 0."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
@@ -96,10 +96,10 @@ trailing_zeros: Any = _plain_trailing_zeros if DISABLED else intrinsic(_trailing
 
 @kernel(i8(i8, b1))
 def first_stop(word: int, ascii_only: bool) -> int:
-    """The first of eight bytes that ends a string or makes it unusual; 8 where none does.
+    """The first of eight bytes that ends a string or is not of the common form; else 8.
 
-    A quote, a backslash, a control character; with `ascii_only` what is beyond ASCII. The bits of
-    the first one are right; bits above it need not be.
+    A quote, a backslash, a control character; with `ascii_only` also non-ASCII bytes. The bits of
+    the first one are correct; higher bits may be wrong.
     """
     quotes, slashes = word ^ _QUOTES, word ^ _SLASHES
     found = (quotes - _ONES) & ~quotes | (slashes - _ONES) & ~slashes | (word - _SPACES) & ~word
@@ -110,10 +110,10 @@ def first_stop(word: int, ascii_only: bool) -> int:
 
 @kernel(types.UniTuple(i8, 2)(RO_U1, i8, b1), inline=True)
 def string_end(text: Bytes, start: int, ascii_only: bool) -> tuple[int, int]:
-    """Where the string ends whose first byte is at `start`, and a number made of its bytes.
+    """End of the string whose first byte is at `start`, and a hash of its bytes.
 
-    Its quote, or -1: strings with escapes, of more than LONGEST_NAME bytes, near the text's end, or
-    beyond ASCII where only that is known to be good, are left to others.
+    Returns the position of its quote, or -1 for strings with escapes, of more than LONGEST_NAME
+    bytes, near the text's end, or with non-ASCII bytes if only ASCII is known to be valid.
     """
     p = start
     most = min(start + LONGEST_NAME, text.shape[0] - 8)
@@ -135,7 +135,7 @@ def string_end(text: Bytes, start: int, ascii_only: bool) -> tuple[int, int]:
 
 @kernel(b1(RO_U1, i8, i8, i8), inline=True)
 def is_same(text: Bytes, a: int, b: int, count: int) -> bool:
-    """Whether the same bytes stand at a as at b, before it; False near the text's end."""
+    """Whether the bytes at a equal those at b, before a; False near the text's end."""
     if a + count + 8 > text.shape[0]:
         return False
     while count >= 8:
@@ -150,9 +150,10 @@ def is_same(text: Bytes, a: int, b: int, count: int) -> bool:
 
 @kernel(i8(RO_U1, i8, b1, i8, I8))
 def find_step(text: Bytes, p: int, ascii_only: bool, before: int, memo: Ints) -> int:
-    """The step of the name whose quote is at p, which came behind step `before`; -1 for no name.
+    """The step of the name whose quote is at p, which follows step `before`; -1 if it is not a
+    name.
 
-    Its lead is where it stands here.
+    The step's lead is moved to p.
     """
     end, mixed = string_end(text, p + 1, ascii_only)
     if end < 0:
@@ -190,7 +191,7 @@ def find_step(text: Bytes, p: int, ascii_only: bool, before: int, memo: Ints) ->
 
 @kernel(i8(RO_U1, i8, b1, i8, I8), inline=True)
 def next_step(text: Bytes, p: int, ascii_only: bool, before: int, memo: Ints) -> int:
-    """As `find_step`, sooner where the name is the one that came behind `before` last time."""
+    """Like `find_step`, but faster if the name is the one that followed `before` last time."""
     step = memo[before * STEP_NUMBERS + NEXT]
     if 0 < step < LAST_STEP:
         at = step * STEP_NUMBERS
@@ -201,17 +202,18 @@ def next_step(text: Bytes, p: int, ascii_only: bool, before: int, memo: Ints) ->
 
 @kernel(i8(i8, i8), inline=True)
 def first_bytes(word: int, count: int) -> int:
-    """The first `count` of eight bytes, zeros for the others; none below 0, all from 8 on."""
+    """The first `count` of eight bytes, zeros for the others; none for count < 0, all for count >=
+    8."""
     kept = min(max(count, 0), 8)
     return int(word & ((np.int64(1) << (8 * (kept & 7))) - 1)) if kept < 8 else word
 
 
 @kernel(types.UniTuple(i8, 4)(RO_U1, i8, b1), inline=True)
 def short_text(text: Bytes, start: int, ascii_only: bool) -> tuple[int, int, int, int]:
-    """How long the string is that begins at `start`, and its bytes as three numbers.
+    """Length of the string that begins at `start`, and its bytes as three numbers.
 
-    SHORT for whatever is as long or longer. No way that is taken here depends on the text: which
-    of many texts comes next no processor can foresee.
+    SHORT for a length of SHORT or more. There is no branch on the text, because which of many texts
+    comes next is unpredictable.
     """
     if start + SHORT > text.shape[0]:
         return SHORT, 0, 0, 0
@@ -224,25 +226,25 @@ def short_text(text: Bytes, start: int, ascii_only: bool) -> tuple[int, int, int
 
 @kernel(i8(i8, i8, i8, i8, i8, I8), inline=True)
 def text_slot(step: int, size: int, a: int, b: int, c: int, memo: Ints) -> int:
-    """Where the memo has that text of a step, or would have it in place of another one."""
+    """Slot of this text of a step in the cache, or of the text that it would replace."""
     mixed: Any = np.int64(a) * _FACTOR + np.int64(b) * _SECOND + np.int64(c) * _THIRD
     mixed = (mixed ^ (mixed >> 32)) * _FACTOR + (np.int64(step) << 16 | size) * _SECOND
     return int(_TEXTS + (mixed >> 40 & (_TEXT_SLOTS - 1)) * _TEXT_NUMBERS)
 
 
 @kernel(i8(i8, i8, i8, i8, i8, i8, I8), inline=True)
-def known_text(step: int, size: int, a: int, b: int, c: int, slot: int, memo: Ints) -> int:
-    """The place of that text of a step, -1 where it is not remembered."""
+def find_text(step: int, size: int, a: int, b: int, c: int, slot: int, memo: Ints) -> int:
+    """The index of this text of a step, -1 if it is not cached."""
     differing = memo[slot + _WHICH] ^ (step << 16 | size)
     differing |= memo[slot + 1] ^ a | memo[slot + 2] ^ b | memo[slot + 3] ^ c
     return int(memo[slot + _TEXT_PLACE]) if differing == 0 else -1
 
 
 @kernel(void(i8, i8, i8, i8, i8, i8, i8, I8))
-def know_text(
+def store_text(
     step: int, size: int, a: int, b: int, c: int, slot: int, place: int, memo: Ints
 ) -> None:
-    """Remember the place of a text, in place of another one."""
+    """Cache the index of a text, replacing another one."""
     if step < LAST_STEP:
         memo[slot + _WHICH] = step << 16 | size
         memo[slot + 1], memo[slot + 2], memo[slot + 3] = a, b, c
@@ -252,7 +254,7 @@ def know_text(
 
 @kernel(i8(RO_U1, i8, i8, U1, i8))
 def copy_bytes(text: Bytes, start: int, end: int, out: Bytes, at: int) -> int:
-    """out[at:] = text[start:end]; where it ends there."""
+    """out[at:] = text[start:end]; returns its end in out."""
     for k in range(end - start):
         out[at + k] = text[start + k]
     return at + end - start
@@ -260,7 +262,9 @@ def copy_bytes(text: Bytes, start: int, end: int, out: Bytes, at: int) -> int:
 
 @kernel(void(I8, i8))
 def forget_since(memo: Ints, changes: int) -> None:
-    """Begin anew if there were more changes: the names of a row that was not usual are not told."""
+    """Clear the cache if it changed since: the names of a row that failed to parse are not
+    stored.
+    """
     if memo[CHANGES] > changes:
         for k in range(memo.shape[0]):
             memo[k] = 0

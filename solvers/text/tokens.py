@@ -1,7 +1,7 @@
-"""What kernels that read rows from text share: numbers, names, labels, and the end of a row.
+"""Shared kernels of the text parsers: numbers, names, labels, and the end of a row.
 
-A reader takes the usual forms alone. Whatever else comes, it leaves the line to a slow and exact
-reader, so that nothing here has to say what is wrong with it.
+A parser reads the common forms only and leaves any other line to a slow and exact parser. So
+nothing here reports what is wrong with a line.
 """
 
 from typing import Any
@@ -30,20 +30,20 @@ from dualstream.solvers.jit import (
     void,
 )
 
-# A double holds these exactly, as it does whole numbers up to 2^53: the product or quotient of
-# two such numbers is rounded once, which is what float() does (Clinger, 1990).
+# A double represents these exactly, as well as whole numbers up to 2^53. The product or quotient of
+# two such numbers is rounded once, like float() does (Clinger, 1990).
 POWERS_OF_TEN = np.array([float(f"1e{n}") for n in range(23)])
 EXACT = 2**53
 
 LONGEST_NAME = 1024
-"""Bytes of a name, and of a text value, that readers take; longer ones are left to others."""
+"""Maximum bytes of a name, and of a text value; longer ones are left to the exact parser."""
 NO_LABELS, NUMBERS, PLACES = 0, 1, 2
-"""What a reader makes of labels: nothing; numbers; places in a table of labels as written."""
+"""How labels are read: ignored; as numbers; as indices into a table of labels as written."""
 LABELS = 4096
-"""Labels, as they are written, that a table holds."""
+"""Maximum labels of such a table."""
 
-_MOST = 1e100  # no number of a row is beyond this
-_FEW = 6  # entries that are sorted sooner one by one
+_MAX_MAGNITUDE = 1e100  # largest magnitude of a number in a row
+_MAX_INSERTION_SORT = 6  # insertion sort is faster for few entries
 _MASK = 0xFFFFFFFF
 _C1, _C2, _C3 = 0xCC9E2D51, 0x1B873593, 0xE6546B64
 _F1, _F2 = 0x85EBCA6B, 0xC2B2AE35
@@ -51,7 +51,7 @@ _F1, _F2 = 0x85EBCA6B, 0xC2B2AE35
 
 @kernel(i8(u1))
 def digit(byte: int) -> int:
-    """What a decimal digit counts; other bytes come out below 0 or above 9."""
+    """Value of a decimal digit; other bytes give values below 0 or above 9."""
     return int(byte) - 48
 
 
@@ -68,10 +68,10 @@ def product_error(a: float, b: float, product: float) -> float:
 
 @kernel(types.Tuple((f8, b1))(i8, i8, RO_F8))
 def scaled(mantissa: int, exponent: int, powers: Floats) -> tuple[float, bool]:
-    """mantissa 10^exponent, and whether it is certain to be rounded as float() does.
+    """mantissa 10^exponent, and whether it is certain to be rounded like float() does.
 
-    For mantissa < 10^18 and |exponent| <= 22. The number is computed as x + rest to about 100
-    bits: x is right unless rest is within rounding of half a unit in the last place of x.
+    For mantissa < 10^18 and |exponent| <= 22. The number is computed as x + rest to about 100 bits:
+    x is right unless rest is within rounding of half a unit in the last place of x.
     """
     a = float(mantissa)
     b = float(mantissa - int(a))
@@ -90,9 +90,9 @@ def scaled(mantissa: int, exponent: int, powers: Floats) -> tuple[float, bool]:
 
 @kernel(types.Tuple((f8, i8))(RO_U1, i8, RO_F8))
 def json_number(text: Bytes, p: int, powers: Floats) -> tuple[float, int]:
-    """The JSON number at place p and where it ends; -1 where it cannot be read exactly.
+    """The JSON number at position p and where it ends; -1 if it cannot be read exactly.
 
-    [-] (0 | 1-9 digits) [. digits] [e [+-] digits]. The byte behind it is not looked at.
+    [-] (0 | 1-9 digits) [. digits] [e [+-] digits]. The byte after it is not checked.
     """
     negative = text[p] == 45
     if negative:
@@ -175,10 +175,10 @@ def hash_bytes(text: Bytes, length: int) -> int:
 
 @kernel(i8(RO_I4, i8))
 def slot_of(table: Indices, place: int) -> int:
-    """Where `place` stands in an open table of them, or would stand.
+    """Slot of `place` in an open-addressing table, or its free slot.
 
-    table (2^k,) int32, never full. A slot holds ~place, an empty one 0: so memory that is not
-    touched need not be made ready.
+    table (2^k,) int32, never full. A slot has the value ~place, an empty one 0, so zeroed memory is
+    an empty table.
     """
     last = table.shape[0] - 1
     slot: Any = (np.int64(place) * 0x9E3779B1 >> 7) & last
@@ -189,14 +189,14 @@ def slot_of(table: Indices, place: int) -> int:
 
 @kernel(void(I4, RO_I8))
 def add_places(table: Indices, places: Ints) -> None:
-    """Let an open table hold these places, too."""
+    """Insert these indices into an open-addressing table."""
     for i in range(places.shape[0]):
         table[slot_of(table, places[i])] = ~places[i]
 
 
 @kernel(b1(RO_I4, I4, i8, U1, i8, I4, I8, U1, I8))
-def tell_name(
-    told: Indices,
+def store_name(
+    journalled: Indices,
     seen: Indices,
     place: int,
     name: Bytes,
@@ -206,15 +206,15 @@ def tell_name(
     text: Bytes,
     count: Ints,
 ) -> bool:
-    """Keep a name whose place was neither told nor seen before; False where there is no room.
+    """Store a name whose index is new to the journal and to this text; False if there is no room.
 
-    told   (2^k,) int32   places whose names stand in the journal
+    journalled   (2^k,) int32   indices whose names are in the journal
     seen   (2^k,) int32   those met in this text; updated
     name   (m,)   uint8   its first `length` bytes are the name
-    places, ends (n,), text (bytes,)      the names kept; name i ends at ends[i + 1]
-    count  (1,)   int64   how many there are
+    places, ends (n,), text (bytes,)      the stored names; name i ends at ends[i + 1]
+    count  (1,)   int64   their number
     """
-    if told[slot_of(told, place)] != 0:
+    if journalled[slot_of(journalled, place)] != 0:
         return True
     slot = slot_of(seen, place)
     if seen[slot] != 0:
@@ -233,8 +233,8 @@ def tell_name(
 
 
 @kernel(void(I4, I4, I8, i8))
-def forget_names(seen: Indices, places: Indices, count: Ints, kept: int) -> None:
-    """Take the names back that came last, all but the first `kept`."""
+def drop_names(seen: Indices, places: Indices, count: Ints, kept: int) -> None:
+    """Remove the last stored names, all except the first `kept`."""
     while count[0] > kept:
         count[0] -= 1
         seen[slot_of(seen, places[count[0]])] = 0
@@ -242,7 +242,7 @@ def forget_names(seen: Indices, places: Indices, count: Ints, kept: int) -> None
 
 @kernel(i8(RO_U1, i8, i8, RO_I4, RO_I8, RO_U1))
 def label_slot(text: Bytes, start: int, end: int, slots: Indices, ends: Ints, labels: Bytes) -> int:
-    """Where the label text[start:end] stands in a table of labels as written, or would stand.
+    """Slot of the label text[start:end] in a table of labels as written, or its free slot.
 
     slots (2^k,) int32   the number of a label, -1 for none
     ends  (n + 1,) int64, labels (bytes,) uint8   label i is labels[ends[i]:ends[i + 1]]
@@ -269,9 +269,9 @@ def label_slot(text: Bytes, start: int, end: int, slots: Indices, ends: Ints, la
 def sort_by_rank(
     indices: Indices, values: Floats, start: int, end: int, spare: Indices, held: Floats
 ) -> None:
-    """As `sort_stably`, of up to 64 entries, by counting for each those that stand before it.
+    """Like `sort_stably`, for up to 64 entries, by computing the rank of each.
 
-    Nothing depends on a comparison but a number that is counted, several at a time. Cost O(k^2).
+    Branch-free and vectorized counting. Cost O(k^2).
     held  (k,)   as long as the row and 15 more
     """
     n = end - start
@@ -298,14 +298,14 @@ def sort_by_rank(
 def sort_stably(
     indices: Indices, values: Floats, start: int, end: int, spare: Indices, held: Floats
 ) -> None:
-    """Sort entries `start` to `end` of a row by index, in place, equal ones in their order.
+    """Sort entries `start` to `end` of a row by index, in place, stable.
 
     spare, held (k,)   scratch, at least as long as the row. Cost O(k log k).
     """
     run = 32
     for first in range(start, end, run):
         stop = min(first + run, end)
-        if stop - first > _FEW and held.shape[0] >= run:
+        if stop - first > _MAX_INSERTION_SORT and held.shape[0] >= run:
             sort_by_rank(indices, values, first, stop, spare, held)
             continue
         for p in range(first + 1, stop):
@@ -344,17 +344,18 @@ def finish_row(
     spare: Indices,
     held: Floats,
 ) -> int:
-    """Make a row of entries in their order of arrival; return where it ends, -1 if it is none.
+    """Finish a row of entries in their order of appearance; return where it ends, -1 if it is
+    invalid.
 
-    Sorted by index, without zeros; with `sums` what stands at one index is added in order of
-    arrival, else an index that stands twice makes it no row. Nor does one hold a number beyond
-    1e100, or one that is none.
+    The result is sorted by index, without zeros. With `sums`, values of equal indices are added in
+    order of appearance; otherwise a duplicate index is invalid. So is a number that is not finite
+    or beyond 1e100.
     """
     is_sorted, is_tidy = True, True
     previous = -1
     for p in range(start, end):
         x = values[p]
-        if not abs(x) <= _MOST:
+        if not abs(x) <= _MAX_MAGNITUDE:
             return -1
         is_sorted = is_sorted and indices[p] > previous
         is_tidy = is_tidy and x != 0.0
@@ -373,7 +374,7 @@ def finish_row(
                 return -1
             x += values[p]
             p += 1
-        if not abs(x) <= _MOST:
+        if not abs(x) <= _MAX_MAGNITUDE:
             return -1
         if x != 0.0:
             indices[written], values[written] = j, x

@@ -1,8 +1,9 @@
-"""A kernel that reads lines of Vowpal Wabbit's format, as long as they are of the usual form.
+"""Vowpal Wabbit format kernel: reads lines in the common form.
 
     LABEL [IMPORTANCE] ['TAG]|NAMESPACE[:SCALE] NAME[:VALUE] NAME[:VALUE] ... |NAMESPACE ...
 
-The name of a feature is NAMESPACE^NAME; before a space, or the line's end, there is no namespace.
+The name of a feature is NAMESPACE^NAME. A bar followed by a space or the line's end has no
+namespace.
 """
 
 import numpy as np
@@ -29,18 +30,18 @@ from dualstream.solvers.text.tokens import (
     NO_LABELS,
     NUMBERS,
     digit,
+    drop_names,
     finish_row,
-    forget_names,
     hash_bytes,
     json_number,
     label_slot,
-    tell_name,
+    store_name,
 )
 
-_MOST = 1e100
+_MAX_MAGNITUDE = 1e100
 _BAR, _COLON, _QUOTE, _CARET, _FEED = 124, 58, 39, 94, 10
 
-# What a byte is to a name: a part of it, one not of ASCII, what ends it, or not usual.
+# Byte classes in a name: part of it, non-ASCII, its end, or not of the common form.
 _PLAIN, _BEYOND_ASCII, _END, _STRANGE = range(4)
 _KIND = np.zeros(256, np.uint8)
 _KIND[128:] = _BEYOND_ASCII
@@ -50,7 +51,7 @@ _KIND[[9, 10, 13, 32, _COLON, _BAR]] = _END
 
 @kernel(i8(RO_U1, i8))
 def skip_blanks(text: Bytes, p: int) -> int:
-    """The next place that is neither a space, a tab nor a carriage return."""
+    """The next position that is neither a space, a tab nor a carriage return."""
     while text[p] == 32 or text[p] == 9 or text[p] == 13:
         p += 1
     return p
@@ -58,7 +59,8 @@ def skip_blanks(text: Bytes, p: int) -> int:
 
 @kernel(i8(RO_U1, i8, b1))
 def token_end(text: Bytes, p: int, ascii_only: bool) -> int:
-    """Where the token at p ends, before a blank, a bar or the line's end; -1 for strange bytes."""
+    """End of the token at p, before a blank, a bar or the line's end; -1 if it is not of the common
+    form."""
     while True:
         c = text[p]
         if c == 32 or c == 9 or c == 13 or c == _FEED or c == _BAR:
@@ -70,11 +72,11 @@ def token_end(text: Bytes, p: int, ascii_only: bool) -> int:
 
 @kernel(i8(RO_U1, i8, b1, U1, i8))
 def copy_name(text: Bytes, start: int, ascii_only: bool, out: Bytes, at: int) -> int:
-    """Copy the name at `start` to out[at:], up to LONGEST_NAME bytes in all; where it ends, or -1.
+    """Copy the name at `start` to out[at:], up to LONGEST_NAME bytes in all; its end, or -1.
 
-    Before a blank, a colon, a bar or the line's end.
+    A name ends before a blank, a colon, a bar or the line's end.
     """
-    # Places that are never negative: nothing has to be added to them before they are used.
+    # Unsigned, so that numba skips the check for negative indices.
     p = np.uint64(start)
     q = np.uint64(at)
     last = np.uint64(LONGEST_NAME)
@@ -108,7 +110,7 @@ def read_head(
     label_text: Bytes,
     counts: Ints,
 ) -> int:
-    """Label, importance and tag of the line at p; the place of its first bar, or -1."""
+    """Label, importance and tag of the line at p; the position of its first bar, or -1."""
     labels[row] = 0.0
     weights[row] = 1.0
     tokens = 0
@@ -125,7 +127,7 @@ def read_head(
             tokens = 1
             if label_kind == NUMBERS:
                 x, end = json_number(text, start, powers)
-                if end != p or not abs(x) <= _MOST or (x == 0.0 and text[start] == 45):
+                if end != p or not abs(x) <= _MAX_MAGNITUDE or (x == 0.0 and text[start] == 45):
                     return -1
                 labels[row] = x
             elif label_kind != NO_LABELS:
@@ -138,7 +140,7 @@ def read_head(
         elif tokens == 1:
             tokens = 2
             x, end = json_number(text, start, powers)
-            if end != p or not x <= _MOST or text[start] == 45:
+            if end != p or not x <= _MAX_MAGNITUDE or text[start] == 45:
                 return -1
             weights[row] = x
             p = skip_blanks(text, p)
@@ -155,12 +157,12 @@ def read_features(
     p: int,
     ascii_only: bool,
     dim: int,
-    is_telling: bool,
+    stores_names: bool,
     powers: Floats,
     indices: Indices,
     values: Floats,
     nnz: int,
-    told: Indices,
+    journalled: Indices,
     seen: Indices,
     name_places: Indices,
     name_ends: Ints,
@@ -168,9 +170,9 @@ def read_features(
     counts: Ints,
     buffer: Bytes,
 ) -> int:
-    """The features from the bar at p on; the place of the line feed, or -1.
+    """The features from the bar at p on; the position of the line feed, or -1.
 
-    counts[1] entries are there afterwards.
+    counts[1] is then the number of entries.
     """
     prefix = 0
     scale = 1.0
@@ -228,8 +230,8 @@ def read_features(
             c = text[p]
             if not (c == 32 or c == 9 or c == 13 or c == _FEED or c == _BAR):
                 return -1
-        if is_telling and not tell_name(
-            told, seen, place, buffer, length, name_places, name_ends, names, counts
+        if stores_names and not store_name(
+            journalled, seen, place, buffer, length, name_places, name_ends, names, counts
         ):
             return -1
         indices[nnz] = place
@@ -250,7 +252,7 @@ def read_examples(
     ascii_only: bool,
     dim: int,
     label_kind: int,
-    is_telling: bool,
+    stores_names: bool,
     powers: Floats,
     indptr: Ints,
     indices: Indices,
@@ -260,7 +262,7 @@ def read_examples(
     places: Ints,
     spare: Indices,
     held: Floats,
-    told: Indices,
+    journalled: Indices,
     seen: Indices,
     name_places: Indices,
     name_ends: Ints,
@@ -272,12 +274,12 @@ def read_examples(
     buffer: Bytes,
     at: Ints,
 ) -> int:
-    """Read lines until one is not of the usual form, or there is no other; 1 for the former.
+    """Read lines up to the first that is not of the common form, or all; 1 for the former.
 
     The arguments are those of `read_samples`.
     """
     p, line, place, row = at[0], at[1], at[2], at[3]
-    told_here = counts[0]
+    names_before = counts[0]
     stopped = 0
     while p < text.shape[0]:
         start = p
@@ -293,8 +295,8 @@ def read_examples(
         )  # fmt: skip
         if p >= 0:
             p = read_features(
-                text, p, ascii_only, dim, is_telling, powers, indices, values, indptr[row],
-                told, seen, name_places, name_ends, names, counts, buffer,
+                text, p, ascii_only, dim, stores_names, powers, indices, values, indptr[row],
+                journalled, seen, name_places, name_ends, names, counts, buffer,
             )  # fmt: skip
         end = -1
         if p >= 0:
@@ -302,9 +304,9 @@ def read_examples(
         if end < 0:
             p = start
             stopped = 1
-            forget_names(seen, name_places, counts, told_here)
+            drop_names(seen, name_places, counts, names_before)
             break
-        told_here = counts[0]
+        names_before = counts[0]
         indptr[row + 1] = end
         places[row] = place
         row += 1

@@ -1,6 +1,6 @@
-"""Online DC programming and the margin learners as printed: whole vectors, one row at a time.
+"""Reference implementation of online DC programming and the margin learners, as printed.
 
-`eta` below already holds the row's weight; the literal exponentials want moderate margins.
+`eta` already includes the row's weight; the literal exponentials need moderate margins.
 """
 
 import math
@@ -9,7 +9,7 @@ import numpy as np
 
 
 def surrogate(kind, p, w, x, y):
-    """f, r - z as functions of a point; None for both where the round takes no step."""
+    """f, r - z as functions of a point; None for both if the round takes no step."""
     norm, m = np.linalg.norm(x), y * (w @ x)
     if norm == 0.0:
         return None, None
@@ -48,7 +48,7 @@ def surrogate(kind, p, w, x, y):
 
 
 def dc_step(kind, p, w, x, y, eta, complete, tol=1e-4, max_inner=5000):
-    """w_{t+1}, and how many iterations it took."""
+    """w_{t+1}, and the number of iterations."""
     _, slope = surrogate(kind, p, w, x, y)
     if slope is None:
         return w, 0

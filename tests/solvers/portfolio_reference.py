@@ -1,4 +1,5 @@
-"""A plain Python portfolio, member by member, each with scaling and weights of its own."""
+"""Reference implementation of the portfolio, member by member, each with its own scaling and
+weights."""
 
 import copy
 import math
@@ -17,7 +18,7 @@ def clip(x, lo, hi):
 
 
 def dual_step(m, s, y, loss):
-    """argmin over tau of Q*(-tau) + tau m + s tau^2 / 2, by bisection where there is no formula."""
+    """argmin over tau of Q*(-tau) + tau m + s tau^2 / 2, by bisection if there is no formula."""
     if loss == "hinge":
         return y * clip((1 - y * m) / s, 0.0, 1.0)
     if isinstance(loss, dict):
@@ -50,7 +51,7 @@ class Input:
 
 
 class MemberReference:
-    """One member of a kind that exists as members only."""
+    """One member of a kind that exists only in portfolios."""
 
     def __init__(self, spec):
         self.spec, self.kind = spec, spec["kind"]
@@ -99,7 +100,7 @@ class MemberReference:
 
 
 class PortfolioReference:
-    """Members and the rule that combines them; `learn` returns p, and q of each member."""
+    """Members and the weighting rule; `learn` returns p, and q of each member."""
 
     def __init__(self, specs, eta=0.5, share=1e-3):
         self.members = [None if one["kind"] == "prior" else MemberReference(one) for one in specs]

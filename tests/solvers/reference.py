@@ -1,6 +1,7 @@
-"""Slow and plain: O-DCA and its certificate from the definitions, sharing no code with `solvers`.
+"""Reference implementation of O-DCA and its certificate, from the definitions.
 
-Every row is kept, every sum is taken anew from all of them, in NumPy and dense.
+Slow and dense, in NumPy, sharing no code with `solvers`. It keeps every row and recomputes every
+sum from all rows.
 """
 
 import math
@@ -173,7 +174,7 @@ class Reference:
         self.iterates.append(self.numerator() / room)
 
     def visit(self, u):
-        """The same step for a retained row, as many rows before the newest as the share u says."""
+        """The same step for a retained row, chosen by the visit u as in replay.py."""
         count = len(self.rows)
         if self.window[0] == "sliding":
             count = min(count, self.window[1])

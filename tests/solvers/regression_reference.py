@@ -1,8 +1,9 @@
-"""The regression portfolio as its rule is written: one row at a time, rows as dicts of columns.
+"""Reference implementation of the regression portfolio: one row at a time, rows as dicts of
+columns.
 
 A prediction is a mean of K members' predictions, weighted by the exponentials of their squared
-errors. Errors are measured in S, the running root mean square of the mixture's own errors, so that
-y -> a y + b gives p -> a p + b from the second row on.
+errors. Errors are in units of S, the running root mean square of the mixture's own errors, so y ->
+a y + b gives p -> a p + b from the second row on.
 """
 
 import copy
@@ -13,20 +14,20 @@ from tests.solvers.staging import BalancedReference, NormReference
 
 ETA = 1 / 8  # the squared error of predictions within 2 S is exp-concave up to 1 / (2 (2 S)^2)
 SHARE = 0.001
-REACH = 50.0  # a target counts up to so many S from the prediction
+REACH = 50.0  # targets are clipped to within this many S of the prediction
 WORST = 32.0  # the largest loss, in S^2
 RATE = 0.01  # of the running mean square, from row 101 on
-BEYOND = 0.05  # predictions lie so far beyond the targets seen, in their range
+BEYOND = 0.05  # predictions may exceed the range of targets by this share of the range
 
 INTERCEPT = -1
 
 
 @dataclass(frozen=True)
 class Member:
-    base: str  # what it corrects: the mean of the targets, or the last one
+    base: str  # the base that the member corrects: the mean of the targets, or the last one
     kind: str  # prior (the base itself), dual_ascent, spg or newton
     norm: str = "none"
-    strength: float = 1.0  # for newton what A_j starts at
+    strength: float = 1.0  # for newton the initial value of A_j
     huber: bool = False
     gamma: float = 1.0
 
@@ -56,7 +57,7 @@ class Learner:
         return sum(self.w.get(j, 0.0) * x for j, x in h.items())
 
     def step(self, h, f, r, c, n, scale):
-        """Learn r from the score f; `scale` is S, 0 while there is none."""
+        """Learn r from the score f; `scale` is S, 0 before it is known."""
         member = self.member
         if member.kind == "newton":
             for j, x in h.items():
@@ -74,7 +75,7 @@ class Learner:
 
 
 class RegressionPortfolio:
-    """learn(row, y) is (p, z): the prediction and the members' predictions before the step."""
+    """learn(row, y) returns (p, z): the prediction and the members' predictions before the step."""
 
     def __init__(self, members=MEMBERS):
         self.members = members
@@ -84,7 +85,9 @@ class RegressionPortfolio:
         self.v = [1.0 / len(members)] * len(members)
         self.n, self.total, self.square = 0, 0.0, 0.0
         self.mean = self.last = self.low = self.high = 0.0
-        self.regret_terms = None  # of the row learned last: the mixture's loss, and the members'
+        self.regret_terms = (
+            None  # for the last row: the loss of the mixture, and those of the members
+        )
 
     def learn(self, row, y, c=1.0):
         if c == 0.0:
@@ -131,7 +134,7 @@ class RegressionPortfolio:
         return p, z
 
     def inputs(self, row):
-        """The row as each norm gives it, with the intercept."""
+        """The row under each norm, with the intercept."""
         h = self.balanced.scale(row)
         found = {"none": h} | {kind: norm.scale(h) for kind, norm in self.norms.items()}
         return {kind: values | {INTERCEPT: 1.0} for kind, values in found.items()}
@@ -148,10 +151,10 @@ class RegressionPortfolio:
 
 
 def squared(x):
-    """x^2, infinity where that is no number."""
+    """x^2, infinity if that overflows."""
     return x * x if abs(x) < 1e150 else math.inf
 
 
 def regret_bound(rows, members):
-    """How far the sum of the mixture's losses may lie above that of any member."""
+    """Bound on the sum of the mixture's losses minus that of any member."""
     return (math.log(members) - rows * math.log(1.0 - SHARE)) / ETA

@@ -1,6 +1,6 @@
-"""One specification of each algorithm and of its main variants, by name, for the contract suite.
+"""One specification of each algorithm and of its main variants, for the contract suite.
 
-A new learner is one more line here, and the whole suite runs on it.
+To add a learner, add a line: the whole suite runs on it.
 """
 
 from typing import Any
@@ -230,11 +230,11 @@ _SPECS: dict[str, dict[str, Any]] = {
 SPECS = {name: {"algorithm": "dual_ascent"} | FEATURES | spec for name, spec in _SPECS.items()}
 
 WITHOUT_STAND: frozenset[str] = frozenset()
-"""Algorithms that stand in no line above, with the reason in a comment beside them."""
+"""Algorithms without a line above, with the reason in a comment."""
 
 
 def stream(spec: dict[str, Any], n: int, *, seed: int = 0, weighted: bool = True) -> Batch:
-    """n sparse rows with some noise in their labels, of a weight in 0, 0.5, 1, 2; the last is 1."""
+    """n sparse rows with noisy labels and weights in 0, 0.5, 1, 2; the last weight is 1."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(n, DIM)) * (rng.random((n, DIM)) < 0.5)
     y = x @ np.linspace(-1.0, 2.0, DIM) + 0.5 * rng.normal(size=n)

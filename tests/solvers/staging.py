@@ -1,4 +1,4 @@
-"""Plain Python versions of the stages, written from their definitions."""
+"""Reference implementation of the feature stages, in plain Python."""
 
 import math
 
@@ -25,7 +25,7 @@ def batch_of(rows, dim, labels=None, weights=None):
 
 
 class BalancedReference:
-    """Balanced scaling: moments from all values seen so far, anew for each column asked for."""
+    """Balanced scaling: moments are recomputed from all values for each column."""
 
     def __init__(self, power=0.25, moments=True):
         self.power, self.moments = power, moments

@@ -1,4 +1,4 @@
-"""What every learner promises, whatever its algorithm: one suite over `specs.SPECS`."""
+"""Contract of all learners: one suite over `specs.SPECS`."""
 
 import tracemalloc
 
@@ -45,7 +45,7 @@ def learned(spec, *batches):
 
 
 def content(learner, *, counts=True):
-    """All of a learner's state as bytes; without its counts of rows of weight 0, if so asked."""
+    """A learner's state as bytes; optionally without its counts of rows of weight 0."""
     state = learner.state()
     if not counts:
         state = {name: a for name, a in state.items() if name.split(".")[-1] != "samples"}
@@ -53,13 +53,13 @@ def content(learner, *, counts=True):
 
 
 def pieces(batch, seed):
-    """The batch, cut at random places, so that some pieces are empty."""
+    """The batch, split at random indices, with some empty pieces."""
     cuts = np.sort(np.random.default_rng(seed).integers(0, len(batch) + 1, 9)).tolist()
     return [batch[a:b] for a, b in zip([0, *cuts], [*cuts, len(batch)], strict=True)]
 
 
 def rescaled(batch, rows, factor):
-    """The same batch with some rows `factor` times as long, no number beyond 1e100."""
+    """The same batch with some rows `factor` times as long, clipped to 1e100."""
     values = batch.values.copy()
     for row in rows:
         entries = slice(batch.indptr[row], batch.indptr[row + 1])
@@ -108,7 +108,7 @@ def assert_finite(learner):
 
 
 def assert_rejected_leave_no_trace(spec, batch):
-    """Rows are finite or rejected, and the rejected might as well not have been there."""
+    """Rows are finite or rejected, and rejected rows have no effect."""
     learner = make_learner(spec)
     out = learner.learn(batch)
     assert_finite(learner)
@@ -338,7 +338,7 @@ def test_memory_does_not_grow_with_the_rows_learned(spec):
         after, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    # A few batches may be held to go back to; ten bytes a row would be more.
+    # The rewind may keep a few batches; ten bytes per row are more.
     assert after - before < 524_288
     assert len(content(learner)) < 1.5 * size
     assert_finite(learner)

@@ -1,6 +1,6 @@
-"""Single specification and portfolios on real streams: predict, then learn, one pass, no tuning.
+"""Portfolios and single specifications on real streams: test-then-train, one pass, no tuning.
 
-The protocol, the mistakes and the log-losses to meet stand in tests/golden/streams.json.
+tests/golden/streams.json has the protocol and the expected mistakes and log-losses.
 """
 
 import functools
@@ -27,8 +27,8 @@ SINGLE = {
     "scaling": "balanced",
     "average": None,
 }
-# What is run, its name in the file, and how many mistakes it may be away from that: the file broke
-# a tie in the first row of `twelve` by rounding.
+# Specification, its name in the file, and the allowed difference in mistakes: the file broke a tie
+# in the first row of `twelve` by rounding.
 RUNS = {
     "single": (SINGLE, "single_papers", 0),
     "eight": ({"algorithm": "portfolio"}, "portfolio_S8", 0),
@@ -44,7 +44,7 @@ pytestmark = [
 ]
 
 stream = functools.lru_cache(maxsize=1)(data.stream)
-"""One at a time: all runs on it follow each other."""
+"""One stream at a time: all runs on it are consecutive."""
 
 
 def learner_for(batch, spec):

@@ -1,4 +1,4 @@
-"""Has the stream changed? Two detectors that watch the loss of each row, and what they found."""
+"""Drift detection: ADWIN and Page-Hinkley watch the loss of each row."""
 
 from dualstream.solvers.evaluation.drift.monitor import DETECTORS, DriftEvent, DriftWatch
 

@@ -1,15 +1,15 @@
-"""ADWIN and Page-Hinkley, row by row.
+"""ADWIN and Page-Hinkley drift detectors, row by row.
 
-ADWIN: Bifet and Gavalda, "Learning from time-changing data with adaptive windowing" (SDM 2007),
-in its second form, ADWIN2: the window is a list of exponentially larger buckets, at most five of a
-size, and each clock tick looks whether it can be cut in two whose means differ by more than
+ADWIN: Bifet and Gavalda, "Learning from time-changing data with adaptive windowing" (SDM 2007), in
+its second form, ADWIN2. The window is a list of exponentially larger buckets, at most five of a
+size. Each clock tick checks whether it can be split in two parts whose means differ by more than
 
     sqrt(2 m (v / W) d) + (2/3) m d,   d = ln(2 ln(W) / delta),   m = 1/(n0 - 4) + 1/(n1 - 4),
 
 v being the sum of squared deviations in the window, W its rows, n0 and n1 those of the two parts.
 Page-Hinkley: Page, "Continuous inspection schemes" (Biometrika 41, 1954), with a fading sum and in
-both directions. Parameters, start-up and the orders of additions are those of River's `ADWIN` and
-`PageHinkley`, whose detections these are, row for row: after one, a detector begins anew.
+both directions. Parameters, start-up and the order of additions are those of River's `ADWIN` and
+`PageHinkley`, and so are the detections, row for row. After a detection, a detector restarts.
 """
 
 import math
@@ -32,11 +32,11 @@ from dualstream.solvers.jit import (
 I8_2D = i8[:, ::1]
 
 LEVELS = 48
-"""Sizes of buckets, 1, 2, 4 ... rows: more than any stream needs."""
+"""Bucket sizes, 1, 2, 4 ... rows: more than any stream needs."""
 MAX_BUCKETS = 5
-"""Of one size; one more, and two are merged."""
+"""Of one size; with one more, two are merged."""
 BUCKET_NUMBERS = 1 + 2 * (MAX_BUCKETS + 1)
-"""A level is how many buckets it has, then their sums, then their squared deviations."""
+"""Numbers of a level: its number of buckets, then their sums, then their squared deviations."""
 
 DELTA = 0.002
 CLOCK = 32
@@ -49,16 +49,16 @@ FADING = 1.0 - 0.0001
 MIN_ROWS = 30.0
 
 LARGEST_LOSS = 1e100
-"""A larger loss is not shown to the detectors: its square would be infinite."""
+"""The detectors skip a larger loss, whose square would be infinite."""
 
-# What the detectors remember, beside the buckets.
+# State of the detectors, besides the buckets.
 (
     TOTAL, DEVIATIONS, WIDTH, TICK, USED_LEVELS, CUT,
     MEAN, ROWS, INCREASE, DECREASE, MIN_INCREASE, MAX_DECREASE, FOUND,
     NUMBERS,
 ) = range(14)  # fmt: skip
 
-# An event: what it is of, where it is, and whether losses rose.
+# An event: its detector, its position, and whether losses rose.
 ADWIN, PAGE_HINKLEY = range(2)
 EVENT_ROW, EVENT_SEQ, EVENT_DETECTOR, EVENT_RISING, EVENT_NUMBERS = range(5)
 
@@ -68,7 +68,7 @@ _SQUARES = 2 + MAX_BUCKETS
 
 @kernel(void(F8, F8_2D), inline=True)
 def _drop_oldest(numbers: Floats, buckets: Floats) -> None:
-    """Cut the oldest bucket off ADWIN's window."""
+    """Drop the oldest bucket of ADWIN's window."""
     last = int(numbers[USED_LEVELS]) - 1
     rows = float(1 << last)
     total, square = buckets[last, _SUMS], buckets[last, _SQUARES]
@@ -90,7 +90,7 @@ def _drop_oldest(numbers: Floats, buckets: Floats) -> None:
 
 @kernel(b1(F8, F8_2D), inline=True)
 def _can_be_cut(numbers: Floats, buckets: Floats) -> bool:
-    """Whether the window has two parts of different means; the older one first is the larger."""
+    """Whether the window has two parts of different means, and whether the older mean is larger."""
     width = numbers[WIDTH]
     level_of_trust = math.log(2.0 * math.log(width) / DELTA)
     spread = numbers[DEVIATIONS] / width
@@ -111,7 +111,7 @@ def _can_be_cut(numbers: Floats, buckets: Floats) -> bool:
             apart = older_total / older - newer_total / newer
             scale = 1.0 / (older - MIN_PART + 1.0) + 1.0 / (newer - MIN_PART + 1.0)
             part = 2.0 / 3.0 * level_of_trust * scale
-            # Most cuts fail by this part of the bound alone, without its root.
+            # Most splits fail by this part of the bound, without the square root.
             if abs(apart) > part and abs(apart) > (
                 math.sqrt(2.0 * scale * spread * level_of_trust) + part
             ):
@@ -121,7 +121,7 @@ def _can_be_cut(numbers: Floats, buckets: Floats) -> bool:
 
 @kernel(i8(F8, F8_2D, B1), inline=True)
 def _look_for_cuts(numbers: Floats, buckets: Floats, rising: Flags) -> int:
-    """Cut ADWIN's window for as long as it can be; 1 where it was, and whether the mean rose."""
+    """Shrink ADWIN's window while it can be split; 1 if it was, and whether the mean rose."""
     before = numbers[TOTAL] / numbers[WIDTH]
     found = 0
     while _can_be_cut(numbers, buckets):
@@ -153,15 +153,15 @@ def watch_losses(
     events: Ints,
     rising: Flags,
 ) -> None:
-    """Show the losses of the learned rows to both detectors, in order.
+    """Pass the losses of the learned rows to both detectors, in order.
 
-    losses     (n,)            of each row; first_seq is the place of the first in the journal
+    losses     (n,)            of each row; first_seq is the log position of the first
     rows       learned before them
-    numbers    (NUMBERS,)      what the detectors remember
+    numbers    (NUMBERS,)      state of the detectors
     buckets    (LEVELS, BUCKET_NUMBERS)   ADWIN's window; in a level the oldest bucket is first
     counts     (2, 2) flat     events of each detector: losses fell, losses rose
-    events     (k, EVENT_NUMBERS)   the last ones; event t stands at t mod k
-    rising     (1,)            room for an answer
+    events     (k, EVENT_NUMBERS)   the last ones; event t at index t mod k
+    rising     (1,)            output buffer
     """
     for i in range(losses.shape[0]):
         if not learned[i]:
@@ -187,8 +187,7 @@ def watch_losses(
         numbers[TOTAL] += loss
         level = 0
         while buckets[level, 0] > MAX_BUCKETS and level + 1 < buckets.shape[0]:
-            # There is one too many: the two oldest become one of twice the rows, the newest of its
-            # level.
+            # One bucket too many: merge the two oldest into the newest bucket of the next level.
             size = float(1 << level)
             first, second = buckets[level, _SUMS], buckets[level, _SUMS + 1]
             apart = first / size - second / size

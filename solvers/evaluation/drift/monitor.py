@@ -1,4 +1,4 @@
-"""The detectors of one stream of losses, and the events that they found."""
+"""DriftWatch: the detectors of one stream of losses, and their events."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,31 +14,31 @@ from dualstream.solvers.evaluation.drift import detectors as kernels
 from dualstream.solvers.jit import Flags, Floats
 
 DETECTORS = ("adwin", "page_hinkley")
-"""By the number that their events have."""
+"""Indexed by the detector number of an event."""
 
 EVENTS = 64
-"""So many of the last events are kept."""
+"""Number of most recent events that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class DriftEvent:
-    """A detector said that the losses have changed."""
+    """A detected change of the losses."""
 
     detector: str
     """One of DETECTORS."""
     rows: int
-    """Rows learned when it did, the row that made it say so included."""
+    """Rows learned at the detection, including the row that caused it."""
     seq: int
-    """The place of that row in the model's journal."""
+    """Log position of that row."""
     rising: bool
-    """Whether losses rose: a model that is getting better is a change of its losses, too."""
+    """Whether losses rose; an improving model changes its losses, too."""
 
 
 class DriftWatch:
-    """Shows each row's loss to ADWIN and Page-Hinkley, with River's parameters.
+    """Runs ADWIN and Page-Hinkley, with River's parameters, on the losses.
 
-    ADWIN: delta 0.002, looks every 32 rows. Page-Hinkley: delta 0.005, threshold 50. Part of the
-    replicated state: the same losses give the same bits, however they are cut into batches.
+    ADWIN: delta 0.002, checks every 32 rows. Page-Hinkley: delta 0.005, threshold 50. Part of the
+    replicated state: the same losses give the same bits, independent of batch boundaries.
     """
 
     def __init__(self) -> None:
@@ -49,10 +49,10 @@ class DriftWatch:
         self._rising = np.zeros(1, np.bool_)
 
     def watch(self, losses: Floats, learned: Flags, first_seq: int, rows: int) -> None:
-        """Show it the losses (n,) of those rows that were learned, in order.
+        """Process the losses (n,) of the learned rows, in order.
 
-        They stand in the journal from `first_seq`; `rows` were learned before. A loss above 1e100
-        is left out.
+        `first_seq` is the log position of the first; `rows` were learned before. Losses above 1e100
+        are skipped.
         """
         kernels.watch_losses(
             losses, learned, first_seq, rows, self._numbers, self._buckets,
@@ -61,7 +61,7 @@ class DriftWatch:
 
     @property
     def bytes_held(self) -> int:
-        """What it takes of memory."""
+        """Memory in bytes."""
         arrays = (self._numbers, self._buckets, self._counts, self._events, self._rising)
         return sum(map(getsizeof, arrays))
 
@@ -72,7 +72,7 @@ class DriftWatch:
 
     @property
     def mean(self) -> float | None:
-        """Mean loss in ADWIN's window; None where that is empty."""
+        """Mean loss in ADWIN's window; None if it is empty."""
         return float(self._numbers[kernels.TOTAL]) / self.width if self.width else None
 
     def counts(self) -> dict[str, dict[str, int]]:
@@ -93,7 +93,7 @@ class DriftWatch:
         ]
 
     def state(self) -> State:
-        """All of it, as copies."""
+        """The state, as copies."""
         levels = int(self._numbers[kernels.USED_LEVELS])
         return {
             "drift_numbers": self._numbers.copy(),
@@ -104,7 +104,8 @@ class DriftWatch:
 
     @classmethod
     def of(cls, state: Mapping[str, npt.NDArray[Any]]) -> "DriftWatch":
-        """In this state, to the bit; a state of a version that had no detectors begins here.
+        """A DriftWatch with this state, to the bit; a state of a version without detectors starts
+        empty.
 
         Raises CorruptState.
         """
@@ -122,7 +123,7 @@ class DriftWatch:
         levels = float(state["drift_numbers"][kernels.USED_LEVELS])
         counts = state["drift_counts"]
         if not (levels == int(levels) and 0 <= levels <= kernels.LEVELS):
-            raise CorruptState(f"{levels} sizes of buckets where at most {kernels.LEVELS} are kept")
+            raise CorruptState(f"{levels} sizes of buckets, the maximum is {kernels.LEVELS}")
         if counts.min() < 0:
             raise CorruptState("there are fewer than 0 drift events")
         held = min(EVENTS, int(counts.sum()))
@@ -134,11 +135,11 @@ class DriftWatch:
         buckets, events = state["drift_buckets"], state["drift_events"]
         sizes, detectors = buckets[:, 0], events[:, kernels.EVENT_DETECTOR]
         if not np.all((sizes >= 0) & (sizes <= kernels.MAX_BUCKETS) & (sizes == np.rint(sizes))):
-            raise CorruptState("a size of buckets has more than its most")
+            raise CorruptState("a level has too many buckets")
         if levels and not sizes[-1]:
             raise CorruptState("there are no buckets of the largest size")
         if not np.all((detectors >= 0) & (detectors < len(DETECTORS))):
-            raise CorruptState("a drift event is of no known detector")
+            raise CorruptState("a drift event has an unknown detector")
         self._numbers[:] = state["drift_numbers"]
         self._buckets[: int(levels)] = buckets
         self._counts[:] = counts

@@ -1,4 +1,4 @@
-"""A circuit breaker for learning, on the loss and on the norm of the weights: trips on bad data."""
+"""Guard: a circuit breaker for learning, on the loss and on the norm of the weights."""
 
 import importlib
 from collections.abc import Mapping
@@ -13,10 +13,10 @@ __all__ = ["FIELD", "MODES", "QUANTITIES", "guard_of", "read_guard"]
 
 
 def guard_of(spec: Mapping[str, Any]) -> "Guard | None":
-    """The guard that a resolved specification asks for, before the first row; None for none."""
+    """The guard of a resolved specification, before the first row; None without a guard."""
     if FIELD not in spec:
         return None
-    # Imported when it is asked for, as its kernel is compiled then.
+    # Imported on demand, because importing compiles its kernel.
     module: Any = importlib.import_module("dualstream.solvers.evaluation.guard.monitor")
     guard: Guard = module.Guard(spec)
     return guard

@@ -1,18 +1,17 @@
-"""Watches the progressive loss and the norm of the weights, each against its own history.
+"""Guard: compares the progressive loss and the norm of the weights with their history.
 
-Every `every` learned rows a *look* is taken: at their mean loss, and at the norm of the weights as
-they stand. A look at a value is *bad* where the value exceeds both
+Every `every` learned rows a *look* is taken: at the mean loss of these rows, and at the current
+norm of the weights. A look at a value is *bad* if the value exceeds both
 
     times * mean    and    mean + deviations * sqrt(variance)
 
-of the good looks before it. These fade from look to look, the k-th by k / (k + 1), so that they
-weigh as their numbers do and the beginning, when losses are large, is soon forgotten; but by
-1 - every / history where that is less. The first `after / every` looks are good whatever they are.
-`patience` bad looks one after the other trip the breaker of that quantity. A bad look is no part of
-the history.
+of the earlier good looks. These fade from look to look, the k-th by k / (k + 1), so all weigh the
+same at first and the initial large losses are soon negligible; but by 1 - every / history if that
+is smaller. The first `after / every` looks are always good. `patience` consecutive bad looks trip
+the breaker of that quantity. A bad look is not added to the history.
 
-All of it is counted in learned rows, and sums run row by row: the same rows give the same bits and
-trip at the same row, however they are cut into batches.
+Everything is counted in learned rows, and sums run row by row. So the same rows give the same bits
+and trip at the same row, independent of batch boundaries.
 """
 
 import math
@@ -30,29 +29,29 @@ from dualstream.solvers.evaluation.guard.spec import FIELD, QUANTITIES
 from dualstream.solvers.jit import RO_F8, Floats, f8, kernel
 
 LARGEST = 1e100
-"""What is larger is taken for this: its square would be infinite."""
+"""Larger values are clipped to this: their squares would be infinite."""
 WEIGHTS_PER_ROW = 100
-"""A norm is looked at again after a hundredth as many rows as it has weights, if that is more."""
+"""A look at the norm waits for at least a hundredth as many rows as there are weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trip:
-    """A breaker has tripped."""
+    """A breaker that tripped."""
 
     quantity: str
     """One of QUANTITIES."""
     rows: int
-    """Rows learned when it did, the row that made it trip included."""
+    """Rows learned at the trip, including the row that caused it."""
     seq: int
-    """The place of that row in the model's journal."""
+    """Log position of that row."""
     value: float
     limit: float
     calm_seq: int
-    """Up to where nothing was wrong: the last good look at this quantity was taken there."""
+    """Log position of the last good look at this quantity."""
 
 
 class Guard:
-    """The breakers of the model of a resolved specification. Part of the replicated state."""
+    """The breakers of a model of a resolved specification. Part of the replicated state."""
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
         fields = spec[FIELD]
@@ -74,23 +73,24 @@ class Guard:
 
     @property
     def calm_seq(self) -> int:
-        """The record before which no trip that is yet to come sees anything wrong."""
+        """The log position before which no future trip finds a fault."""
         return min(breaker.calm_seq for breaker in self._breakers.values())
 
     def count(self, outcome: Outcome) -> None:
-        """Count the rows that were learned, in order; at most `rows_to_look` of them."""
+        """Count the learned rows, in order; at most `rows_to_look` of them."""
         losses = outcome.losses
         if outcome.rejected.any():
             losses = losses[~outcome.rejected]
         total = self._loss_since
         for loss in losses.tolist():
-            total += loss if loss <= LARGEST else LARGEST  # NaN is not
+            total += loss if loss <= LARGEST else LARGEST  # False for NaN, too
         self._loss_since = total
         self._rows_since += len(losses)
         self._rows += len(losses)
 
     def look(self, learner: Learner, seq: int) -> list[Trip]:
-        """Look, if that is due; the breakers that have tripped. The last row stands at `seq`."""
+        """Take a look, if due; returns the breakers that tripped. The last row is at log position
+        `seq`."""
         if self._rows_since < self._every:
             return []
         mean = self._loss_since / self._every
@@ -112,7 +112,7 @@ class Guard:
         return [Trip(quantity, self._rows, seq, min(value, LARGEST), limit, breaker.calm_seq)]
 
     def begin_anew(self, seq: int, quantity: str | None = None) -> None:
-        """Know no history of the quantity, or of any, from the record `seq` on."""
+        """Clear the history of the quantity, or of all, from log position `seq` on."""
         for name, breaker in self._breakers.items():
             if quantity in (None, name):
                 breaker.forget()
@@ -121,17 +121,17 @@ class Guard:
             self._rows_since, self._loss_since = 0, 0.0
 
     def calm(self, seq: int) -> None:
-        """Nothing is wrong with the state at the record `seq`, whatever was before."""
+        """Declare the state at log position `seq` good, whatever was before."""
         for breaker in self._breakers.values():
             breaker.calm(seq)
 
     def not_before(self, seq: int) -> None:
-        """The states before the record `seq` are not to be gone back to."""
+        """Forbid rollbacks to states before log position `seq`."""
         for breaker in self._breakers.values():
             breaker.calm_seq = max(breaker.calm_seq, seq)
 
     def state(self) -> State:
-        """All of it, as copies."""
+        """The state, as copies."""
         arrays: State = {
             "rows": np.array([self._rows, self._rows_since, self._norm_in], np.int64),
             "loss_since": np.array(self._loss_since),
@@ -143,7 +143,7 @@ class Guard:
         return arrays
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Be in this state, to the bit; without arrays at the beginning. Raises CorruptState."""
+        """Restore this state, to the bit; the initial one without arrays. Raises CorruptState."""
         if not state:
             return
         shapes: dict[str, tuple[int, ...]] = {"rows": (3,), "loss_since": ()}
@@ -161,7 +161,7 @@ class Guard:
 
 
 class _Breaker:
-    """What one quantity was at good looks: mean and variance, faded; and how many were bad since.
+    """History of one quantity: faded mean and variance of good looks, and consecutive bad looks.
 
     weight   of all good looks, each fading
     spread   the faded sum of squared deviations from the mean
@@ -185,14 +185,14 @@ class _Breaker:
 
     @property
     def limit(self) -> float:
-        """What is larger is bad."""
+        """Larger values are bad."""
         if self.looks < self._least_looks or self.mean == 0.0:
             return math.inf
         deviation = math.sqrt(self.spread / self.weight)
         return max(self._times * self.mean, self.mean + self._deviations * deviation)
 
     def look(self, value: float, seq: int) -> float | None:
-        """Take a look at the value, at `seq`; the limit where that trips the breaker."""
+        """Look at the value at log position `seq`; returns the limit if that trips the breaker."""
         if not value <= LARGEST:
             value = LARGEST
         limit = self.limit
@@ -210,9 +210,9 @@ class _Breaker:
 
 
 def norm_of(learner: Learner) -> tuple[float, int]:
-    """The Euclidean norm of all served weights and intercepts, and how many these are.
+    """The Euclidean norm of all served weights and intercepts, and their number.
 
-    Those of a learner with members are the weights of every member.
+    For a learner with members, those of every member.
     """
     members = member_learner(learner)
     if members is None:
@@ -231,7 +231,7 @@ def norm_of(learner: Learner) -> tuple[float, int]:
 
 @kernel(f8(RO_F8))
 def squared_norm(numbers: Floats) -> float:
-    """The sum of squares, one after the other; it stays finite."""
+    """The sum of squares in order; it stays finite."""
     total = 0.0
     for i in range(numbers.shape[0]):
         size = abs(numbers[i])

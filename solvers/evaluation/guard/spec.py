@@ -1,4 +1,4 @@
-"""The field `guard` of a model's specification."""
+"""The specification field `guard`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +15,7 @@ from dualstream.solvers.core.spec_fields import (
 FIELD = "guard"
 MODES = ("off", "warn", "pause")
 QUANTITIES = ("loss", "norm")
-"""What is watched, by the number that a trip has."""
+"""Watched quantities, indexed by the number of a trip."""
 
 _DEFAULT_TIMES = {"loss": 2.0, "norm": 10.0}
 _FIELDS = ("mode", *QUANTITIES, "deviations", "every", "patience", "history", "after")
@@ -23,9 +23,9 @@ _ALLOWED = f"one of {', '.join(MODES)}, or an object with mode"
 
 
 def read_guard(spec: Mapping[str, Any], algorithm: str, task: str) -> Spec | None:
-    """The guard with every default written out; None where it is off, or left out.
+    """The guard with every default written out; None if it is off or missing.
 
-    A bare mode is short for an object with it alone. Raises InvalidSpec.
+    A string is short for an object with only that mode. Raises InvalidSpec.
     """
     given = spec.get(FIELD, "off")
     if isinstance(given, str):
@@ -46,12 +46,12 @@ def read_guard(spec: Mapping[str, Any], algorithm: str, task: str) -> Spec | Non
         "after": read_whole(guard, f"/{FIELD}", "after", 10 * every, 2 * every, 10**9),
     }
     if found["loss"] is None and found["norm"] is None:
-        raise InvalidSpec(f"/{FIELD}/loss", None, "a number, as norm is null")
+        raise InvalidSpec(f"/{FIELD}/loss", None, "a number, because norm is null")
     return None if mode == "off" else found
 
 
 def _read_times(guard: Mapping[str, Any], name: str) -> float | None:
-    """How many times its own history a quantity may be; null where it is not watched."""
+    """The factor over its history that trips a quantity; null: not watched."""
     if name in guard and guard[name] is None:
         return None
     return _read(guard, name, _DEFAULT_TIMES[name], 1.0)

@@ -1,4 +1,4 @@
-"""Semiparametric support vector regression: a kernel beside an unpenalised basis."""
+"""Semiparametric support vector regression: a kernel plus an unpenalised basis."""
 
 from dualstream.solvers.offline.semiparametric.basis import (
     Function,

@@ -1,4 +1,4 @@
-"""The functions psi_j beside the kernel, by name, and which of them a window can tell apart."""
+"""Basis functions psi_j of semiparametric regression, and their independence on a window."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -13,7 +13,8 @@ from dualstream.solvers.jit import Floats
 from dualstream.solvers.offline.dense_algebra import dot
 
 INDEPENDENT = 1e-9
-"""What must be left of a column beside all kept before it, relative to its length."""
+"""A column is independent if its residual against all earlier ones has at least this relative
+length."""
 
 
 class Term(Protocol):
@@ -21,7 +22,7 @@ class Term(Protocol):
 
     @property
     def name(self) -> str:
-        """What its coefficient is called."""
+        """Name of its coefficient."""
 
     def column(self, rows: Batch) -> Floats:
         """Its value at each row, (n,)."""
@@ -59,7 +60,7 @@ class Wave:
     name: str
 
     def column(self, rows: Batch) -> Floats:
-        # Whole periods go first: sin of a large number would lose its digits.
+        # Remove whole periods first: the sine of a large number loses its digits.
         turns = np.fmod(feature_column(rows, self.feature), self.period) / self.period
         return np.sin(2.0 * math.pi * (turns + self.shift))
 
@@ -98,7 +99,7 @@ def cosine(feature: int, period: float, name: str | None = None) -> Term:
 
 
 def feature_column(rows: Batch, feature: int) -> Floats:
-    """(n,): the numbers of one feature, which counts from 0."""
+    """(n,): the values of one feature, counted from 0."""
     if not 0 <= feature < rows.dim:
         raise InvalidSpec("/basis", feature, f"a feature below {rows.dim}")
     column = np.zeros(len(rows))
@@ -108,11 +109,11 @@ def feature_column(rows: Batch, feature: int) -> Floats:
 
 
 def check_names(basis: Sequence[Term]) -> None:
-    """Raises InvalidSpec where two terms have one name."""
+    """Raise InvalidSpec for duplicate names."""
     names = [term.name for term in basis]
     for at, name in enumerate(names):
         if name in names[:at]:
-            raise InvalidSpec("/basis", name, "names that differ")
+            raise InvalidSpec("/basis", name, "a name that no other term has")
 
 
 def evaluate(basis: Sequence[Term], rows: Batch) -> Floats:
@@ -126,9 +127,9 @@ def evaluate(basis: Sequence[Term], rows: Batch) -> Floats:
 
 
 def independent(psi: Floats) -> list[int]:
-    """Which rows of psi (K, n) are independent, the earlier of two that are not.
+    """Which rows of psi (K, n) are independent; of dependent rows the earlier ones are kept.
 
-    Gram and Schmidt, twice, in order, on rows of unit length.
+    Gram-Schmidt, twice, in order, on rows of unit length.
     """
     kept: list[int] = []
     directions: list[Floats] = []

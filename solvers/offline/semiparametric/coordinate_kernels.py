@@ -1,11 +1,11 @@
-"""PDSG and MPD: a few coordinates of z at a time, and multipliers for what binds them together.
+"""PDSG and MPD: steps on a few coordinates of z, with multipliers for the equality constraints.
 
     min over z of  z'Q z / 2 + p.z   subject to  sum_i s_i z_i psi_i = r,  0 <= z_i <= u_i
 
 with Q_ij = s_i s_j K(row_i, row_j) and p_i = epsilon - s_i target(row_i), s_i = 1 for an alpha and
--1 for an alpha*. Lee (thesis), Algorithm 5, as docs/internals/misprints.md has it: the direction is
-P(z - H^-1 v) - z, the step along it the minimum over [0, 1], and eta goes up. What both kernels
-share is one state: `k_delta`, `excess` and `eta` follow z.
+-1 for an alpha*. Lee (thesis), Algorithm 5, corrected as in docs/internals/misprints.md: the
+direction is P(z - H^-1 v) - z, the step along it the minimum over [0, 1], and eta ascends. Both
+kernels share one state: `k_delta`, `excess` and `eta` follow z.
 """
 
 import math
@@ -25,13 +25,13 @@ from dualstream.solvers.jit import (
 )
 
 _TAU = 1e-8
-"""Added to the block of the free coordinates of W, which may hold alpha_i and alpha*_i at once."""
+"""Added to the block of the free coordinates of W, which may contain both alpha_i and alpha*_i."""
 _NOT_YET = -1
 
 
 @kernel(f8(f8, f8, f8), inline=True)
 def violation(z: float, upper: float, slope: float) -> float:
-    """|z - clip(z - slope, 0, upper)|: 0 where (4.4a) to (4.4c) hold."""
+    """|z - clip(z - slope, 0, upper)|: 0 if (4.4a) to (4.4c) are satisfied."""
     return abs(z - min(max(z - slope, 0.0), upper))
 
 
@@ -62,13 +62,13 @@ def pdsg(
     work: Floats,
     block: Floats,
 ) -> int:
-    """At most `steps` steps of the primal-dual scaled gradient method; after how many it arrived.
+    """At most `steps` steps of the primal-dual scaled gradient method; the number of steps taken.
 
     gram      (u, u)   K between the rows
     psi       (K, u)
     row, sign, upper, z (n,)   the coordinates
-    target    (u,)     y less what other coordinates add to K delta
-    scale     (K,)     theta sum_i psi_i^2 / Q_ii, what eta's step is divided by
+    target    (u,)     y minus the contribution of other coordinates to K delta
+    scale     (K,)     theta sum_i psi_i^2 / Q_ii, the divisor of eta's step
     width     n_W: coordinates of W
     eta, excess (K,)   excess = sum_i s_i z_i psi_i - r
     k_delta   (u,)     of these coordinates;  fit (u,), chosen (width,), work (4, width),
@@ -100,7 +100,7 @@ def pdsg(
             apart = max(apart, abs(excess[j]))
         if worst[0] <= tol and apart <= tol:
             return taken
-        # The free ones of W together, by Cholesky's method; the others each for itself.
+        # The free coordinates of W jointly, by Cholesky; the others separately.
         for a in range(found):
             i = chosen[a]
             is_free = 0.0 < z[i] < upper[i]
@@ -133,7 +133,7 @@ def pdsg(
             move[a] = min(max(z[i] - move[a], 0.0), upper[i]) - z[i]
             falls += slope[a] * move[a]
         if not falls < 0.0:
-            # A projected Newton direction need not descend: a diagonal one does.
+            # A projected Newton direction need not be a descent direction; a diagonal one is.
             falls = 0.0
             for a in range(found):
                 i = chosen[a]
@@ -190,11 +190,11 @@ def mpd(
     fit: Floats,
     penalty: Floats,
 ) -> int:
-    """At most `steps` steps of the method of multipliers; after how many it arrived, or -1.
+    """At most `steps` steps of the method of multipliers; the number of steps taken, or -1.
 
-    Kienzle and Schoelkopf's minimal primal dual method, whose updates of mu the thesis does not
-    give; here they are the classical ones: eta += mu (A z - r) once the coordinates have settled,
-    and mu doubles where |A z - r| has not become four times less by then.
+    Kienzle and Schoelkopf's minimal primal dual method. The thesis does not give its updates of mu;
+    here they are the classical ones: eta += mu (A z - r) once the coordinates have settled, and mu
+    doubles if |A z - r| has not fallen to a quarter by then.
 
     penalty (2,)   mu, and |A z - r| at the last update of eta; the rest as for `pdsg`
     Cost of a step: O(K u + n).

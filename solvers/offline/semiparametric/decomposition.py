@@ -1,8 +1,8 @@
-"""The whole window at once, or a working set of its coordinates after the other.
+"""Decomposition: solves the window at once, or one working set of coordinates after the other.
 
-Lee (thesis), Algorithm 4. What is asked of a point is the natural residual of (4.4): the printed
-test with z_i exactly 0 or c never ends. Once it is small the point's own bound decides, and the
-residual that is asked for shrinks until the gap is what was asked for.
+Lee (thesis), Algorithm 4. A point is accepted by the natural residual of (4.4): the printed test
+with z_i exactly 0 or c never ends. Once the residual is small, the point's own bound decides, and
+the required residual shrinks until the gap meets the tolerance.
 """
 
 import time
@@ -32,21 +32,21 @@ from dualstream.solvers.offline.semiparametric.subproblem import (
 )
 from dualstream.solvers.offline.semiparametric.window import Window, feasible
 
-_AFRESH = 50
-"""Outer steps after which K delta is computed anew."""
+_RECOMPUTE_EVERY = 50
+"""Outer steps after which K delta is recomputed."""
 _MIN_FRESH = 10
 _MAX_OUTER = 2000
 _MAX_FAILURES = 3
-"""Working sets in a row that the method could not solve for, after which there is no going on."""
+"""Consecutive working sets that the method failed to solve, after which the run has stalled."""
 _MANAGEABLE = 1e6
-"""Beyond this c is more than float64 can bear, where labels are of the order of 1."""
+"""Beyond this, c exceeds the range of float64 for labels of the order of 1."""
 _SINGLE = 1e-4
-"""From this tolerance on rows of the kernel are kept as float32."""
+"""From this tolerance on, rows of the kernel are stored as float32."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Point:
-    """A point of the dual problem and what it is worth; all in the window's own scale."""
+    """A point of the dual problem with its bounds; all in the window's own scale."""
 
     z: Floats
     """(2 m,)"""
@@ -55,7 +55,7 @@ class Point:
     k_delta: Floats
     primal: float
     dual: float
-    """A lower bound of the optimum; -inf where psi delta = 0 cannot be had nearby."""
+    """A lower bound of the optimum; -inf if no nearby point satisfies psi delta = 0."""
     outer: int
     steps: int
     residual: float
@@ -72,12 +72,12 @@ class Point:
         return self.primal - self.dual
 
     def is_within(self, tol: float, least: float) -> bool:
-        """Whether the gap is at most tol |primal|, or `least`, below which there is nothing."""
+        """Whether the gap is at most tol |primal|, or `least`, below which it counts as 0."""
         return self.gap <= tol * abs(self.primal) + least
 
 
 class RowCache:
-    """Rows of the kernel, the least recently used of them making room."""
+    """LRU cache of kernel rows."""
 
     def __init__(self, window: Window, max_bytes: int, dtype: type) -> None:
         self._window = window
@@ -88,7 +88,7 @@ class RowCache:
         self.computed = 0
 
     def get(self, row: int) -> npt.NDArray[Any]:
-        """(m,): K between this row and all; good until the next call."""
+        """(m,): K between this row and all; valid until the next call."""
         slot = self._place.get(row)
         if slot is None:
             if len(self._place) < len(self._slots):
@@ -105,7 +105,7 @@ class RowCache:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Paired:
-    """Q = [K -K; -K K] by K alone: one Cholesky factorisation of m rows a step."""
+    """Q = [K -K; -K K] by K alone: one Cholesky factorisation of m rows per step."""
 
     k: Floats
     check: Callable[[], None]
@@ -120,7 +120,7 @@ class Paired:
         m = len(self.k)
         first, second = diagonal[:m], diagonal[m:]
         low, high = np.minimum(first, second), np.maximum(first, second)
-        ridge = low / (1.0 + low / high)  # 1 / (1/first + 1/second), which may overflow
+        ridge = low / (1.0 + low / high)  # 1 / (1/first + 1/second), without overflow
         upper = cholesky(self.k, ridge)
 
         def solve(b: Floats) -> Floats:
@@ -132,8 +132,8 @@ class Paired:
             solve_factored(upper, rest)
             t += rest
             k_t = right - ridge * t
-            # Of the two the one with the larger diagonal by division, the other by the difference:
-            # a division by next to nothing would leave nothing but rounding.
+            # Of the two, the one with the larger diagonal by division, the other by the difference:
+            # a division by nearly 0 would leave only rounding errors.
             left, right = (one - k_t) / first, (two + k_t) / second
             is_left = first >= second
             left, right = np.where(is_left, left, t + right), np.where(is_left, left - t, right)
@@ -143,7 +143,7 @@ class Paired:
 
 
 def at_once(window: Window, tol: float, check: Callable[[], None]) -> Iterator[Point]:
-    """The interior point method on all rows. K (m, m) and two copies of it are held."""
+    """The interior point method on all rows. Stores K (m, m) and two copies of it."""
     began, m = time.perf_counter(), len(window)
     k = window.square(np.arange(m), check)
     quadratic: Quadratic = Paired(k, check)
@@ -153,7 +153,7 @@ def at_once(window: Window, tol: float, check: Callable[[], None]) -> Iterator[P
     goal = min(1e-3 * tol, 1e-8)
     tries = [(upper, goal), (upper, 1e-13)]
     if upper.max() > _MANAGEABLE:
-        # What is best for a smaller c is an answer and a bound for this one, too.
+        # The optimum for a smaller c is also a valid answer and bound for this one.
         tries.append((np.minimum(upper, _MANAGEABLE), goal))
     for outer, (most, accuracy) in enumerate(tries, 1):
         found = minimise(quadratic, p, a, np.zeros(len(window.psi)), most, max(accuracy, 1e-13))
@@ -179,10 +179,11 @@ def decomposed(
     cache_bytes: int,
     tol: float,
 ) -> Iterator[Point]:
-    """Algorithm 4, from delta and eta on; a point each time that (4.4) holds within the tolerance.
+    """Algorithm 4, from delta and eta on; yields a point whenever (4.4) is within the tolerance.
 
-    working (n_B), fresh (n_c): coordinates of a working set, and how many of them are new. Where
-    `working` is 2 m or more there is one set, of all coordinates: the method stands alone.
+    working (n_B), fresh (n_c): coordinates of a working set, and how many of them are new. If
+    `working` is 2 m or more there is one set of all coordinates: the method runs without
+    decomposition.
     """
     began, m, k = time.perf_counter(), len(window), len(window.psi)
     z, eta = np.zeros(2 * m), np.zeros(k)
@@ -209,8 +210,8 @@ def decomposed(
         change = answer.z - z[chosen]
         z[chosen], eta = answer.z, answer.eta
         delta = z[:m] - z[m:]
-        if rows is None or outer % _AFRESH == 0:
-            k_delta = _afresh(window, delta, gram, check)
+        if rows is None or outer % _RECOMPUTE_EVERY == 0:
+            k_delta = _recomputed(window, delta, gram, check)
         else:
             moved = _summed(part.row, part.sign * change, len(places))
             k_delta = _added(k_delta, rows, places, moved, check)
@@ -220,12 +221,12 @@ def decomposed(
         failures = 0 if answer.converged else failures + 1
         is_over = failures >= (1 if gram is not None else _MAX_FAILURES)
         if residual <= kkt or is_over:
-            k_delta = _afresh(window, delta, gram, check)
+            k_delta = _recomputed(window, delta, gram, check)
             off = window.violations(z, k_delta, eta)
             bound = feasible(delta, window.psi, window.c)
             best, k_best = delta, k_delta
             if bound is not None and not np.array_equal(bound, delta):
-                best, k_best = bound, _afresh(window, bound, gram, check)
+                best, k_best = bound, _recomputed(window, bound, gram, check)
             yield _valued(
                 window, _split(best), eta, k_best, bound is not None, outer, steps,
                 time.perf_counter() - began, residual,
@@ -241,21 +242,21 @@ def decomposed(
                 inner = max(0.1 * inner, 1e-15)
 
 
-def _afresh(
+def _recomputed(
     window: Window, delta: Floats, gram: Floats | None, check: Callable[[], None]
 ) -> Floats:
     return window.k_delta(delta, check) if gram is None else product(gram, delta)
 
 
 def _summed(place: Ints, numbers: Floats, count: int) -> Floats:
-    """(count,): the sum of the numbers at each place."""
+    """(count,): the sum of the numbers at each index."""
     return np.bincount(place, numbers, count).astype(np.float64)
 
 
 def _coordinates(
     window: Window, z: Floats, k_delta: Floats, eta: Floats, chosen: Ints, gram: Floats | None
 ) -> tuple[Coordinates, Ints]:
-    """The problem of these coordinates, and the rows that it is about."""
+    """The problem of these coordinates, and its rows."""
     m = len(window)
     places, row = np.unique(chosen % m, return_inverse=True)
     sign = np.where(chosen < m, 1.0, -1.0)
@@ -274,7 +275,7 @@ def _coordinates(
 def _added(
     k_delta: Floats, rows: RowCache, places: Ints, moved: Floats, check: Callable[[], None]
 ) -> Floats:
-    """K delta after delta has moved at these rows."""
+    """K delta after a change of delta at these rows."""
     out = k_delta.copy()
     for at in np.flatnonzero(moved):
         check()
@@ -285,9 +286,9 @@ def _added(
 def _next_set(
     z: Floats, upper: Floats, off: Floats, before: Ints, working: int, fresh: int
 ) -> tuple[Ints, int]:
-    """The worst `fresh` coordinates and those of the set before, the free ones of them first.
+    """The worst `fresh` coordinates and those of the previous set, its free ones first.
 
-    Also how many of the worst are new.
+    Also the number of worst coordinates that are new.
     """
     order = np.argsort(-off, kind="stable")[:fresh]
     worst = order[off[order] > 0.0]

@@ -1,4 +1,4 @@
-"""exp(-gamma |x - z|^2) between sparse rows."""
+"""Gaussian kernel exp(-gamma |x - z|^2) between sparse rows."""
 
 import math
 
@@ -29,7 +29,9 @@ def squared_distance(
     q: int,
     q_end: int,
 ) -> float:
-    """|x - z|^2 of two sorted rows; summed from differences, as |x|^2 - 2 x.z + |z|^2 cancels."""
+    """|x - z|^2 of two sorted rows, summed from differences, because |x|^2 - 2 x.z + |z|^2
+    cancels.
+    """
     total = 0.0
     while p < p_end and q < q_end:
         j, i = indices[p], other_indices[q]

@@ -1,4 +1,4 @@
-"""What solve_semiparametric answers."""
+"""The result of solve_semiparametric."""
 
 from dataclasses import dataclass, field
 
@@ -17,32 +17,34 @@ from dualstream.solvers.offline.solution import Trace
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Semiparametric:
-    """h(x) = sum_i delta_i k(x, x_i) + sum_j beta_j psi_j(x), and how far it can be from the best.
+    """h(x) = sum_i delta_i k(x, x_i) + sum_j beta_j psi_j(x), and bounds of its objective.
 
-    Made of numbers, rows and named terms: what it takes to journal it and to predict with it.
+    Contains only numbers, rows and named terms: enough to journal it and to predict with it.
     """
 
     names: tuple[str, ...]
-    """Of the terms kept, in order."""
+    """Names of the kept terms, in order."""
     dropped: tuple[str, ...]
-    """Terms that at these rows were zero or depended on earlier ones."""
+    """Terms that on these rows are zero or depend on earlier ones."""
     beta: Floats
-    """(K,): the coefficients of the terms kept."""
+    """(K,): coefficients of the kept terms."""
     beta_is_unique: bool
-    """Whether the rows off their bounds pin beta down; else other coefficients are as good."""
+    """Whether the rows off their bounds determine beta; else other coefficients are
+    equally good.
+    """
     delta: Floats
-    """(n,): the kernel expansion over the rows given, 0 but for the support."""
+    """(n,): the kernel expansion over the given rows, 0 outside the support."""
     support: Batch
     """The rows with delta != 0."""
     basis: tuple[Term, ...]
-    """The terms kept."""
+    """The kept terms."""
     kernel_gamma: float
     primal: float
     """The objective."""
     dual: float
-    """No h has an objective below it; -inf where the run ended before it had a bound."""
+    """A lower bound of the objective over all h; -inf if the run ended before it had one."""
     outer: int
-    """Working sets solved for, or interior point runs."""
+    """Working sets solved, or interior point runs."""
     steps: int
     """Steps within them."""
     residual: float
@@ -58,7 +60,7 @@ class Semiparametric:
 
     @property
     def gap(self) -> float:
-        """primal - dual, but for what rounding takes it below 0."""
+        """primal - dual, at least 0 despite rounding."""
         return max(self.primal - self.dual, 0.0)
 
     @property
@@ -73,7 +75,7 @@ class Semiparametric:
 
     @property
     def intercept(self) -> float:
-        """The coefficient of the constant, 0 where there is none."""
+        """The coefficient of the constant, 0 without one."""
         found = [b for t, b in zip(self.basis, self.beta, strict=True) if isinstance(t, Constant)]
         return float(found[0]) if found else 0.0
 
@@ -86,7 +88,7 @@ class Semiparametric:
         return out
 
     def predict(self, x: Batch | npt.ArrayLike) -> Floats:
-        """(n,): h(x). Raises ShapeMismatch, InvalidSpec where a term is not finite."""
+        """(n,): h(x). Raises ShapeMismatch; InvalidSpec if a term is not finite."""
         rows = self._rows(x)
         parametric: Floats = combined(self.beta, evaluate(self.basis, rows))
         return self.kernel_part(rows) + parametric

@@ -1,4 +1,4 @@
-"""solve_semiparametric: kernel regression on a window, with an unpenalised basis beside it."""
+"""solve_semiparametric: kernel regression on a window, with an unpenalised basis."""
 
 import math
 import time
@@ -31,13 +31,13 @@ from dualstream.solvers.offline.semiparametric.window import Window
 from dualstream.solvers.offline.solution import Progress
 
 MAX_AT_ONCE = 2500
-"""Rows beyond which a working set of them is solved for at a time, unless said otherwise."""
+"""Number of rows beyond which working sets are used by default."""
 
 METHODS = ("ipm", "pdsg", "mpd")
 _TOL = {"ipm": 1e-6, "pdsg": 1e-3, "mpd": 1e-3}
 _KKT = 1e-3
-_NOTHING = 1e-12
-"""A gap below this times the loss of answering 0 is none: it is what rounding leaves."""
+_ZERO_GAP = 1e-12
+"""A gap below this times the loss of answering 0 counts as 0: it is rounding error."""
 
 Callback = Callable[[Progress], Any]
 
@@ -70,20 +70,20 @@ def solve_semiparametric(
     h(x) = <w, phi(x)> + sum_j beta_j psi_j(x), <phi(x), phi(z)> = exp(-kernel_gamma |x - z|^2);
     beta is not penalised. Lee (thesis), chapter 4.
 
-    x           (n, dim) numbers, or a Batch, whose weights c_i are then heeded and whose labels
-                stand where y is None
-    basis       the psi_j; those that depend on earlier ones at these rows are dropped, and named
+    x           (n, dim) numbers, or a Batch, whose weights c_i are used, and whose labels are y
+                if y is None
+    basis       the psi_j; those that depend on earlier ones on these rows are dropped, and listed
     c           per row, not divided by n
     method      `ipm`, interior points; `pdsg`, primal-dual scaled gradients; `mpd`, multipliers
     tol         relative gap that is proved at the end (1e-6, and 1e-3 for pdsg and mpd)
-    kkt         largest violation of (4.4) at which pdsg, mpd and the decomposition look at the gap
+    kkt         largest violation of (4.4) at which pdsg, mpd and the decomposition compute the gap
     working     n_B, coordinates solved for at a time; 0: all; None: all up to 2,500 rows, else 500
     fresh       n_c, how many of them are new;  width: n_W of pdsg;  theta: its step in eta
-    cache_bytes for rows of the kernel, where not all are held
-    start       an earlier answer, or (n,) delta and coefficients by name, to begin from; `ipm` on
-                all rows begins anew, as interior points cannot use it
-    callback    called with a Progress at each look at the gap and, with the bounds known by then,
-                in between; what ends the run is True
+    cache_bytes for rows of the kernel, if not all are stored
+    start       an earlier answer, or (n,) delta and coefficients by name; ignored by `ipm` on all
+                rows, because interior points cannot use it
+    callback    called with a Progress at each evaluation of the gap and, with the bounds known by
+                then, in between; returning True ends the run
 
     The same arguments give the same bits. Raises InvalidSpec, InvalidRow, ShapeMismatch.
     """
@@ -105,7 +105,7 @@ def solve_semiparametric(
     check_names(basis)
     counted = np.flatnonzero(rows.weights > 0.0)
     if not len(counted):
-        raise InvalidSpec("/x", f"{len(rows)} rows", "rows of which one has a weight above 0")
+        raise InvalidSpec("/x", f"{len(rows)} rows", "at least one row with a weight above 0")
     used = rows if len(counted) == len(rows) else rows.take(counted)
     raw = evaluate(basis, used)
     kept = independent(raw)
@@ -130,7 +130,7 @@ def solve_semiparametric(
     delta[counted] = point.delta * scaled.of_delta
     support = np.flatnonzero(delta)
     beta = point.eta * scaled.of_y / scaled.lengths
-    # Coordinates off their bounds pin beta down, if there are enough of them.
+    # Coordinates off their bounds determine beta, if there are enough of them.
     free = (np.abs(point.delta) > 0.0) & (np.abs(point.delta) < scaled.window.c)
     is_unique = len(independent(scaled.window.psi[:, free])) == len(kept)
     return Semiparametric(
@@ -154,10 +154,10 @@ def solve_semiparametric(
 
 
 class _Scaled:
-    """The window with y, c and the basis brought to the order of 1, and the ways back.
+    """The window with y, c and the basis scaled to the order of 1, and the inverse scaling.
 
-    With y = s y', w = s w', beta = s beta' the objective is s^2 times the one with c / s for c:
-    so the numbers of the answer do not depend on the unit of y.
+    With y = s y', w = s w', beta = s beta' the objective is s^2 times the one with c / s for c. So
+    the numbers of the answer do not depend on the unit of y.
     """
 
     def __init__(self, rows: Batch, psi: Floats, gamma: float, epsilon: float, c: float) -> None:
@@ -168,7 +168,9 @@ class _Scaled:
         self.lengths = _lengths(psi)
         bounds = c * rows.weights / self.of_y
         if not (0.0 < bounds.min() and bounds.max() < np.inf):
-            raise InvalidSpec("/c", c, f"a number that goes with weights and labels up to {size:g}")
+            raise InvalidSpec(
+                "/c", c, f"a number within the float64 range for weights and labels up to {size:g}"
+            )
         self.window = Window(
             rows,
             rows.labels / self.of_y,
@@ -201,7 +203,7 @@ class _Scaled:
 
 
 class _Run:
-    """Follows the points of a method until one is good enough, and tells about them."""
+    """Collects the points of a method until one is good enough, and reports progress."""
 
     def __init__(self, scaled: _Scaled, tol: float, callback: Callback | None) -> None:
         self._scaled, self._tol, self._callback = scaled, tol, callback
@@ -210,7 +212,7 @@ class _Run:
         base = window.primal(
             np.zeros(len(window)), np.zeros(len(window)), np.zeros(len(window.psi))
         )
-        self._least = _NOTHING * max(base, dot(window.c, np.abs(window.y)))
+        self._least = _ZERO_GAP * max(base, dot(window.c, np.abs(window.y)))
         self.trace: list[Progress] = []
         # The answer 0 and its bound 0: no answer is worse than that.
         m, k = len(window), len(window.psi)
@@ -220,7 +222,7 @@ class _Run:
         self._looks = 0
 
     def check(self) -> None:
-        """Raises where the callback wants no more."""
+        """Raise if the callback ended the run."""
         if self._callback is not None:
             best = self._best
             if self._callback(self._progress(best.primal, best.dual)) is True:
@@ -239,7 +241,7 @@ class _Run:
         return "stalled", self._best
 
     def _take(self, point: Point) -> None:
-        """Keep the better primal and the better bound: they need not be of one point."""
+        """Keep the better primal and the better bound, which may come from different points."""
         self.trace.append(self._progress(point.primal, point.dual))
         lower = max(self._best.dual, point.dual)
         best = point if point.primal <= self._best.primal else self._best
@@ -255,31 +257,31 @@ class _Run:
 
 
 def _rows_of(x: Batch | npt.ArrayLike, y: npt.ArrayLike | None) -> Batch:
-    """Rows with labels that are numbers."""
+    """Rows with numeric labels."""
     if isinstance(x, Batch):
         rows = x if y is None else x.with_labels(y)
     else:
         if y is None:
-            raise InvalidSpec("/y", None, "labels, as x is no batch")
+            raise InvalidSpec("/y", None, "labels: x is not a batch")
         rows = Batch.from_dense(np.asarray(x, np.float64), y)
     missing = np.flatnonzero(np.isnan(rows.labels))
     if len(missing):
-        raise InvalidRow(int(missing[0]), "it has no label")
+        raise InvalidRow(int(missing[0]), "the row has no label")
     return rows
 
 
 def _working(working: int | None, m: int, k: int, method: str) -> int:
-    """n_B; 2 m where all coordinates are solved for at once."""
+    """n_B; 2 m if all coordinates are solved for at once."""
     if working == 0 or (working is None and m <= MAX_AT_ONCE):
         return 2 * m
     working = 500 if working is None else working
     if working < k + 1:
-        raise InvalidSpec("/working", working, f"above the {k} functions of the basis")
+        raise InvalidSpec("/working", working, f"above {k}, the number of basis functions")
     return min(working, 2 * m)
 
 
 def _lengths(psi: Floats) -> Floats:
-    """(K,): the root of the mean square of each row, which may be near the ends of the range."""
+    """(K,): the root mean square of each row, safe near the ends of the float64 range."""
     largest = np.abs(psi).max(axis=1, initial=0.0)
     return np.asarray(largest * np.sqrt(np.mean((psi / largest[:, None]) ** 2, axis=1)))
 

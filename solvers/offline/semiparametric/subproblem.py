@@ -1,4 +1,4 @@
-"""Three ways to solve the problem of some coordinates, the others held: (4.5)."""
+"""Three methods for the subproblem of some coordinates, the others fixed: (4.5)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,39 +11,39 @@ from dualstream.solvers.offline.interior_point import Dense, minimise, product, 
 from dualstream.solvers.offline.semiparametric.coordinate_kernels import mpd, pdsg
 
 _STEPS_AT_ONCE = 2_000_000
-"""Numbers touched between two questions whether to go on."""
+"""Numbers processed between two checks for cancellation."""
 _SNAP = 1e-9
-"""What is this near to a bound is on it, relative to the bound and to the size of z."""
+"""A coordinate this near to a bound is moved to it, relative to the bound and to the size of z."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Coordinates:
-    """Some coordinates of z, with all that the others do to them."""
+    """Some coordinates of z, with the contributions of all others."""
 
     gram: Floats
     """(u, u): K between the rows."""
     psi: Floats
     """(K, u)"""
     row: Ints
-    """(n,): which of these rows a coordinate belongs to."""
+    """(n,): index of each coordinate's row among these rows."""
     sign: Floats
     """(n,): 1 for alpha, -1 for alpha*."""
     upper: Floats
     """(n,)"""
     target: Floats
-    """(u,): y less what the others add to K delta."""
+    """(u,): y minus the contribution of the others to K delta."""
     epsilon: float
     r: Floats
-    """(K,): what sum_i s_i z_i psi_i must be."""
+    """(K,): the required value of sum_i s_i z_i psi_i."""
     z: Floats
-    """(n,): where to begin."""
+    """(n,): the starting point."""
     eta: Floats
     """(K,)"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
-    """z and eta, the steps taken, and whether they were enough."""
+    """z and eta, the number of steps, and whether they converged."""
 
     z: Floats
     eta: Floats
@@ -52,14 +52,16 @@ class Answer:
 
 
 class Method(Protocol):
-    """A way to solve the problem of `part` until (4.4) holds within `tol`."""
+    """A method that solves the problem of `part` until (4.4) is within `tol`."""
 
     def __call__(self, part: Coordinates, tol: float, check: Callable[[], None]) -> Answer:
-        """`check` is called now and then, and raises to stop."""
+        """`check` is called from time to time, and raises to stop."""
 
 
 def by_interior_point(part: Coordinates, tol: float, check: Callable[[], None]) -> Answer:
-    """`tol` is that of the objective; far less than what is asked costs one iteration more."""
+    """`tol` is that of the objective; a far smaller value than required costs one
+    iteration more.
+    """
     q = part.gram[np.ix_(part.row, part.row)] * np.outer(part.sign, part.sign)
     a = np.ascontiguousarray(part.psi[:, part.row] * part.sign)
     p = part.epsilon - part.sign * part.target[part.row]
@@ -69,7 +71,7 @@ def by_interior_point(part: Coordinates, tol: float, check: Callable[[], None]) 
 
 
 def snapped(z: Floats, upper: Floats) -> Floats:
-    """z with what is next to a bound on it."""
+    """z with coordinates near a bound moved to it."""
     small = _SNAP * np.minimum(upper, max(1.0, z.max(initial=0.0)))
     out: Floats = np.where(z <= small, 0.0, np.where(upper - z <= small, upper, z))
     return out
@@ -132,7 +134,9 @@ def _start(part: Coordinates) -> tuple[Floats, Floats, Floats, Floats]:
 def _repeat(
     some: Callable[[int], int], n: int, most: int, check: Callable[[], None]
 ) -> tuple[int, bool]:
-    """Steps until they have arrived, or `most`; so many at a time that `check` is soon called."""
+    """Run steps until convergence or `most` steps, in portions, with `check` called
+    between them.
+    """
     portion, steps = max(1, _STEPS_AT_ONCE // max(n, 1)), 0
     while steps < most:
         check()

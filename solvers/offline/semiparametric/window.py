@@ -1,4 +1,4 @@
-"""The dual problem of a window of rows, and what a point of it is worth.
+"""The dual problem of a window of rows, and the bounds of a point.
 
     min over w, beta of  |w|^2 / 2 + sum_i c_i max(0, |y_i - h(x_i)| - epsilon),
     h(x) = <w, phi(x)> + beta . psi(x),   beta not penalised                            (4.3)
@@ -9,8 +9,7 @@ With z = [alpha; alpha*] and delta = alpha - alpha*, the dual is (4.2):
 
 Lee, "Optimization methods for regularized convex formulations in machine learning" (thesis),
 chapter 4; Q has the blocks K and -K without y_i y_j, see docs/internals/misprints.md. The
-multipliers of psi delta = 0 are beta. K is never held twice over: alpha_i and alpha*_i share a row
-of it.
+multipliers of psi delta = 0 are beta. alpha_i and alpha*_i share a row of K.
 """
 
 from collections.abc import Callable
@@ -29,12 +28,12 @@ from dualstream.solvers.offline.semiparametric.gaussian_kernels import (
 )
 
 _PORTION = 256
-"""Rows of a kernel computed between two questions whether to go on."""
+"""Kernel rows computed between two checks for cancellation."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Window:
-    """m rows, scaled so that their numbers are of the order of 1."""
+    """m rows, scaled to numbers of the order of 1."""
 
     rows: Batch
     y: Floats
@@ -75,7 +74,7 @@ class Window:
         return out
 
     def k_delta(self, delta: Floats, check: Callable[[], None]) -> Floats:
-        """K delta, (m,), computed anew from the rows with delta != 0."""
+        """K delta, (m,), recomputed from the rows with delta != 0."""
         support = np.flatnonzero(delta)
         out = np.zeros(len(self))
         if len(support):
@@ -89,7 +88,8 @@ class Window:
         return out
 
     def violations(self, z: Floats, k_delta: Floats, eta: Floats) -> Floats:
-        """(2 m,): |z - clip(z - v, 0, c)| with v the gradient of the Lagrangian, 0 where (4.4)."""
+        """(2 m,): |z - clip(z - v, 0, c)| with v the gradient of the Lagrangian, 0 if (4.4) is
+        satisfied."""
         off = k_delta + combined(eta, self.psi) - self.y
         slope = np.concatenate([off + self.epsilon, self.epsilon - off])
         off_bounds: Floats = np.abs(z - np.clip(z - slope, 0.0, np.concatenate([self.c, self.c])))
@@ -115,10 +115,10 @@ def expansion(rows: Batch, support: Batch, delta: Floats, gamma: float, out: Flo
 
 
 def feasible(delta: Floats, psi: Floats, c: Floats) -> Floats | None:
-    """The delta near this one with psi delta = 0 and |delta| <= c, so that it gives a bound.
+    """The nearest delta with psi delta = 0 and |delta| <= c, which gives a bound.
 
-    Each coordinate may move by what separates it from 0 and from its bounds, and moves in
-    proportion to the square of that. None where that does not suffice.
+    Each coordinate may move by its distance from 0 and from its bounds, and moves in proportion to
+    the square of that. None if that does not suffice.
     """
     delta = np.clip(delta, -c, c)
     if not len(psi):

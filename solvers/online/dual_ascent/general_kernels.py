@@ -1,18 +1,19 @@
-"""The kernels of O-DCA for regularizers whose weights are not a multiple of u.
+"""O-DCA kernels for elastic net and entropy, whose weights are not a multiple of u.
 
-State and steps are those of `_odca.py`; here w = grad R*(w') is taken coordinate by coordinate:
+State and steps are those of kernels.py; here w = grad R*(w') is computed coordinate by coordinate:
 
     elastic net   R(w) = |w|^2 / 2 + threshold |w|_1,  w_j = w'_j moved towards 0 by `threshold`
     entropy       R(w) = sum_j w_j log w_j on the simplex,  w = softmax(w')
 
-so that the dual step (26a) of the paper has no closed form: it is the root of an increasing
-function of one variable, found by Newton's method kept inside a bracket (see `best_dual`).
+so the dual step (26a) of the paper has no closed form. It is the root of an increasing function of
+one variable, found by a bracketed Newton method (see `best_dual`).
 
-Elastic net costs O(entries) for each function value of that search (a few), entropy O(width) once
-more for a row and for each visit. The average (27) is kept as it stands, which costs O(width) a
-row: coordinates move though no row touches them.
+Elastic net costs O(entries) for each function value of that search (a few). Entropy costs O(width)
+more per row and per visit. The average (27) is stored explicitly, at O(width) per row: coordinates
+move even if no row touches them.
 
-`w`, `f`, `k` and the ring are those of `_odca.py`, but that the second column of w is the average.
+`w`, `f`, `k` and the ring are those of kernels.py, except that the second column of w is the
+average.
 """
 
 import math
@@ -49,7 +50,8 @@ from dualstream.solvers.jit import (
     void,
 )
 
-# As in _odca.py, and held equal by a test: a cached kernel does not see another file's constants.
+# As in kernels.py; a test keeps them equal, because a cached kernel does not see the constants of
+# another file.
 SCALE, DELTA, CONJUGATE, AVG_P, AVG_K, AVG_S, IN_WINDOW, EVICTED = range(8)
 RHO, STRENGTH, BETA, KAPPA, BIAS, THRESHOLD, LOSS = range(8, 15)
 SAMPLES, SINCE_RESUM, N_STEPS, SINCE_REPLAY, VISITS, FIRST, LAST = range(7)
@@ -61,20 +63,20 @@ _OUTSIZED = 1e8
 _TINY, _LARGE = 1e-300, 1e300
 # Beyond these the sigmoid is 0 or 1 to the last bit.
 _LOWEST, _HIGHEST = -746.0, 40.0
-# A root is found where its function is 0 but for rounding, or where a step is this small a part of
+# A root is accepted if its function is 0 up to rounding, or if the step is this small relative to
 # it: the error of the objective is of second order in it.
 _ROUNDING, _SMALL_MOVE = 4e-16, 1e-13
 
 
 @kernel(f8(RO_F8, f8))
 def rho_delta(f: Floats, delta: float) -> float:
-    """rho Delta_N, as in _odca.py."""
+    """rho Delta_N, as in kernels.py."""
     return float(f[STRENGTH] if f[STRENGTH] > 0.0 else f[RHO] * delta)
 
 
 @kernel(f8(RO_F8))
 def dashed_factor(f: Floats) -> float:
-    """What v is multiplied by in w' = u / (rho Delta)."""
+    """The factor of v in w' = u / (rho Delta)."""
     room = rho_delta(f, f[DELTA])
     return f[SCALE] / room if room > 0.0 else 0.0
 
@@ -83,10 +85,11 @@ def dashed_factor(f: Floats) -> float:
 def softmax_sums(
     indices: Indices, begin: int, end: int, w: Floats, bias: float, factor: float
 ) -> tuple[float, float]:
-    """The largest factor v_j, and the sum of exp(factor v_j - largest), where a row has no entry.
+    """The largest factor v_j, and the sum of exp(factor v_j - largest), over coordinates outside a
+    row.
 
-    Rows are sorted by index. -infinity and 0 where it has one everywhere; the row of begin = end
-    and bias 1 has only an intercept. Cost O(width).
+    Rows are sorted by index. Returns -infinity and 0 if the row has every coordinate. A row of
+    begin = end and bias 1 has only the intercept. Cost O(width).
     """
     stop = w.shape[0] - 1
     top = -_INFINITY
@@ -108,7 +111,7 @@ def softmax_sums(
 
 @kernel(types.UniTuple(f8, 2)(F8_2D, RO_F8, RO_I8, f8))
 def shift_and_sum(w: Floats, f: Floats, k: Ints, factor: float) -> tuple[float, float]:
-    """largest and sum with softmax(w')_j = exp(factor v_j - largest) / sum; for entropy alone."""
+    """largest and sum with softmax(w')_j = exp(factor v_j - largest) / sum; only for entropy."""
     if k[ENTROPY] == 0:
         return 0.0, 1.0
     stop = w.shape[0] if f[BIAS] != 0.0 else w.shape[0] - 1
@@ -123,7 +126,7 @@ def shift_and_sum(w: Floats, f: Floats, k: Ints, factor: float) -> tuple[float, 
 
 @kernel(f8(f8, RO_F8, RO_I8, f8, f8))
 def weight_of(x: float, f: Floats, k: Ints, top: float, total: float) -> float:
-    """The weight of a coordinate whose w' is x."""
+    """The weight of a coordinate with w' = x."""
     if k[ENTROPY] != 0:
         return math.exp(x - top) / total
     return soft(x, f[THRESHOLD])
@@ -131,7 +134,7 @@ def weight_of(x: float, f: Floats, k: Ints, top: float, total: float) -> float:
 
 @kernel(void(F8_2D, RO_F8, RO_I8, F8))
 def served_weights(w: Floats, f: Floats, k: Ints, out: Floats) -> None:
-    """out (width,) = the served weights, the intercept's last (0 where there is none)."""
+    """out (width,) = the served weights, the intercept's last (0 without an intercept)."""
     stop = w.shape[0] if f[BIAS] != 0.0 else w.shape[0] - 1
     out[w.shape[0] - 1] = 0.0
     if k[AVERAGED] != 0 and f[AVG_S] > 0.0:
@@ -176,7 +179,7 @@ def score_of(
 def score_rows(
     indptr: Ints, indices: Indices, values: Floats, scores: Floats, w: Floats, f: Floats, k: Ints
 ) -> None:
-    """Scores (n,) by the served weights, to the bit those that learn_rows reports."""
+    """Scores (n,) by the served weights, equal to the bit to those of learn_rows."""
     factor = dashed_factor(f)
     top, total = shift_and_sum(w, f, k, factor)
     for i in range(scores.shape[0]):
@@ -199,7 +202,7 @@ def response(
 ) -> tuple[float, float]:
     """h.grad R*(w' + step h) with w' = factor v, and its derivative by `step`.
 
-    rest_top, rest   for entropy: softmax_sums of what the row leaves alone
+    rest_top, rest   for entropy: softmax_sums of the coordinates outside the row
     """
     at, bias = w.shape[0] - 1, f[BIAS]
     if k[ENTROPY] == 0:
@@ -260,12 +263,12 @@ def best_dual(
     """tau = argmin of  Q*(-tau; y) + (1/a) R*(f_N + a tau h),  f_N = w' - a old h, and Q*(-tau; y).
 
     Its derivative, dQ*(-tau) + phi(tau) with phi(tau) = h.grad R*(f_N + a tau h), increases. For
-    the logistic loss its root is looked for in u = logit(y tau), as in `_scalar.logistic_root`. For
-    the others 0 is tried first, so that it is taken where it is a minimum; then the side to which
-    the derivative falls, up to the end of the domain. phi rises by at most a |h|^2 for each unit of
-    tau, which bounds the root from the other side. Where several tau are minima (phi is level), one
-    of them. Newton's method, bisecting where a step leaves the bracket or is not half of the one
-    before (Press et al., Numerical Recipes, rtsafe). NaN where phi is not finite.
+    the logistic loss the root is sought in u = logit(y tau), as in `scalar.logistic_root`. For the
+    others 0 is tried first, so it is returned if it is a minimum; then the side on which the
+    derivative decreases, up to the end of the domain. phi rises by at most a |h|^2 per unit of tau,
+    which bounds the root from the other side. If several tau are minima (phi is constant), one of
+    them is returned. Newton's method, bisecting if a step leaves the bracket or is not half of the
+    one before (Press et al., Numerical Recipes, rtsafe). NaN if phi is not finite.
     """
     logistic, margin, eps, gamma = f[LOSS], f[LOSS + 1], f[LOSS + 2], f[LOSS + 3]
     b_lo, b_hi = f[LOSS + 4], f[LOSS + 5]
@@ -375,7 +378,7 @@ def square_of(values: Floats, begin: int, end: int, bias: float) -> float:
 
 @kernel(f8(f8, f8))
 def size_of(g: float, hh: float) -> float:
-    """|g h|, and never 0 unless g is."""
+    """|g h|, and never 0 unless g is 0."""
     return min(max(abs(g) * math.sqrt(hh), _TINY), _LARGE) if g != 0.0 else 0.0
 
 
@@ -391,7 +394,7 @@ def stays_finite(
     shrink: float,
     factor: float,
 ) -> bool:
-    """Whether shrink v + g h, and factor times it, are finite where h is not 0."""
+    """Whether shrink v + g h, and factor times it, are finite at the entries of the row."""
     at = w.shape[0] - 1
     reach = max(1.0, factor)
     finite = reach * abs(w[at, 0] * shrink + g * bias) < _INFINITY
@@ -412,7 +415,7 @@ def add_row(
 
 @kernel(void(RO_I4, i8, i8, F8_2D, F8, b1))
 def keep(indices: Indices, begin: int, end: int, w: Floats, saved: Floats, back: bool) -> None:
-    """Write down v where a row has entries, or put it `back`."""
+    """Save v at the entries of a row, or restore it if `back`."""
     at = w.shape[0] - 1
     if back:
         for p in range(begin, end):
@@ -428,7 +431,7 @@ def keep(indices: Indices, begin: int, end: int, w: Floats, saved: Floats, back:
 def resum(
     w: Floats, f: Floats, k: Ints, starts: Ints, indices: Indices, values: Floats, rows: Floats
 ) -> None:
-    """v, Delta and the size of all steps anew from the rows of a sliding window."""
+    """Recompute v, Delta and the size of all steps from the rows of a sliding window."""
     first = max(k[FIRST], k[LAST] - k[LENGTH])
     for j in range(w.shape[0]):
         w[j, 0] = 0.0
@@ -444,7 +447,8 @@ def resum(
 
 @kernel(void(F8_2D, F8, I8, f8, f8))
 def add_iterate(w: Floats, f: Floats, k: Ints, kept: float, share: float) -> None:
-    """average = kept average + share w_N. O(width); what would not be finite stays as it was."""
+    """average = kept average + share w_N. O(width); a coordinate that would not be finite is
+    unchanged."""
     factor = dashed_factor(f)
     top, total = shift_and_sum(w, f, k, factor)
     stop = w.shape[0] if f[BIAS] != 0.0 else w.shape[0] - 1
@@ -458,7 +462,7 @@ def add_iterate(w: Floats, f: Floats, k: Ints, kept: float, share: float) -> Non
 def rest_of(
     indices: Indices, begin: int, end: int, w: Floats, f: Floats, k: Ints, factor: float
 ) -> tuple[float, float]:
-    """What `response` needs of the coordinates that a row leaves alone."""
+    """The sums over coordinates outside a row that `response` needs."""
     if k[ENTROPY] == 0:
         return 0.0, 0.0
     return softmax_sums(indices, begin, end, w, f[BIAS], factor)
@@ -477,9 +481,9 @@ def visit_rows(
     f: Floats,
     k: Ints,
 ) -> None:
-    """Maximise the dual over the lambda of one retained row after the other; see _odca.replay.
+    """Maximise the dual over the lambda of one retained row after the other; see kernels.replay.
 
-    A visit for which any number would not be finite changes nothing. The average stays behind.
+    A visit for which any number would not be finite changes nothing. The average is not updated.
     """
     log_beta = math.log1p(f[BETA] - 1.0) if f[BETA] > 0.5 else math.log(f[BETA])
     bias, length = f[BIAS], k[LENGTH]
@@ -537,7 +541,7 @@ def replay(
     f: Floats,
     k: Ints,
 ) -> None:
-    """Visits `begin` to `end`; the newest iterate's part of the average follows."""
+    """Visits `begin` to `end`; then the newest iterate's part of the average is updated."""
     averaged = k[AVERAGED] != 0 and f[AVG_S] > 0.0
     if averaged:
         add_iterate(w, f, k, 1.0, -1.0 / f[AVG_S])
@@ -574,7 +578,7 @@ def learn_and_replay(
     ring_rows: Floats,
     saved: Floats,
 ) -> int:
-    """As learn_and_replay of _odca.py, and learn_rows where STEPS and EVERY are 0."""
+    """Like learn_and_replay of kernels.py, and like learn_rows if STEPS and EVERY are 0."""
     n = labels.shape[0]
     binary = k[BINARY] != 0
     if start == 0:
@@ -660,7 +664,7 @@ def learn_and_replay(
             i += 1
             continue
 
-        # Writing it down.
+        # Write the result.
         if shrink != 1.0:
             for j in range(w.shape[0]):
                 w[j, 0] *= shrink
@@ -717,10 +721,10 @@ def regularizer_sums(
 ) -> None:
     """out (3,): R(served), R*(w') and R(served) + R*(w') - served.w', each a sum of terms >= 0.
 
-    served  (width,)  what served_weights wrote; w' = factor v
-    Elastic net: with t = soft(w') and e = w' - t, |e| <= threshold, the last one has the terms
-    (w - t)^2 / 2 and threshold |w| - w e. Entropy: the relative entropy of w to p = softmax(w'),
-    in the terms w log(w / p) - w + p.
+    served  (width,)  output of served_weights; w' = factor v
+    Elastic net: with t = soft(w') and e = w' - t, |e| <= threshold, the last one has the terms (w -
+    t)^2 / 2 and threshold |w| - w e. Entropy: the relative entropy of w to p = softmax(w'), in the
+    terms w log(w / p) - w + p.
     """
     stop = w.shape[0] if f[BIAS] != 0.0 else w.shape[0] - 1
     primal = dual = excess = 0.0

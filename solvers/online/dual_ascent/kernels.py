@@ -1,24 +1,24 @@
-"""The kernels of O-DCA: scoring rows, and learning each by one exact dual step.
+"""O-DCA kernels for l2: scoring rows, and learning each by one exact dual step.
 
 Ying, Yuan, Sayed, "Online dual coordinate ascent learning" (2016), eqs. (18)-(27). All windows
-share one state, the numerator u = sum_n delta(n, N) lambda(n) h_n and Delta_N, so that the paper's
-f_N(w') is u / (rho Delta_N) after decay or eviction, alpha(N) is 1 / (rho Delta_N), and N = 1 and
-N = L need no case of their own. A row of weight c enters with delta = c. Where `strength` is given,
-rho Delta is that number at every N, and so rho = strength / Delta_N: the sum of the losses plus a
-fixed prior, strength |w|^2 / 2, with a step that does not shrink.
+share one state, the numerator u = sum_n delta(n, N) lambda(n) h_n and Delta_N: the paper's f_N(w')
+is u / (rho Delta_N) after decay or eviction, alpha(N) is 1 / (rho Delta_N), and N = 1 and N = L are
+not special cases. A row of weight c enters with delta = c. With `strength`, rho Delta is that
+number at every N, so rho = strength / Delta_N: the sum of the losses plus a fixed prior, strength
+|w|^2 / 2, with a step that does not shrink.
 
-To decay u in O(1) it is kept as `scale` v. The average (27), sum_n kappa^(N-n) w_n / S_N, is kept
-as k (P v + z) / S: a step that adds g to v_j takes P g from z_j, so that neither costs more than
-the row's entries. What is done to all coordinates is so rare that it costs nothing per row: where
-`scale` is below 1e-3, P v moves into z and the scale into v (else the rounding error of P v + z
-grows without bound when kappa > beta); where k is below 1e-100, k moves into z and P; a sliding
-window is summed anew.
+To decay u in O(1) it is stored as `scale` v. The average (27), sum_n kappa^(N-n) w_n / S_N, is
+stored as k (P v + z) / S: a step that adds g to v_j subtracts P g from z_j, so both cost only the
+row's entries. Operations on all coordinates are rare enough to cost nothing per row: when `scale`
+is below 1e-3, P v moves into z and the scale into v (otherwise the rounding error of P v + z grows
+without bound when kappa > beta); when k is below 1e-100, k moves into z and P; and a sliding window
+is summed again from its rows.
 
 In every kernel
     w   (width, 1 or 2)          v, and z where averaged; the last row is the intercept's
-    f   (N_FLOATS,), k (N_INTS,) the numbers of a learner, see below
-    bias                         what the last coordinate of every row holds: 1.0 or 0.0
-    starts, indices, values, rows (ring_ where a batch is there too)     see windows.Ring
+    f   (N_FLOATS,), k (N_INTS,) the scalars of a learner, see below
+    bias                         the last coordinate of every row: 1.0 or 0.0
+    starts, indices, values, rows (ring_ in kernels that also take a batch)     see windows.Ring
 """
 
 import math
@@ -53,7 +53,8 @@ from dualstream.solvers.jit import (
     void,
 )
 
-# The numbers of a learner, in two arrays: first its state, then what its specification fixes.
+# Indices of a learner's scalars, in two arrays: first its state, then constants of its
+# specification.
 SCALE, DELTA, CONJUGATE, AVG_P, AVG_K, AVG_S, IN_WINDOW, EVICTED = range(8)
 RHO, STRENGTH, BETA, KAPPA, BIAS, THRESHOLD, LOSS = range(8, 15)
 N_FLOATS = LOSS + 6
@@ -61,22 +62,23 @@ SAMPLES, SINCE_RESUM, N_STEPS, SINCE_REPLAY, VISITS, FIRST, LAST = range(7)
 LENGTH, RETAIN, RESUM_EVERY, AVERAGED, BINARY, STEPS, EVERY, DUE, ENTROPY = range(7, 16)
 N_INTS = 16
 
-# A step within these bounds cannot carry a finite number beyond the largest one: what is added is
-# below half a unit in that one's last place.
+# A step within these bounds keeps a finite number finite: it is below half a unit in the last place
+# of the largest number.
 _SMALL_STEP, _SMALL_NORM = 1e90, 1e180
 _TINY, _LARGE = 1e-300, 1e300
-# Weights that a cache of the first or second level holds.
+# Weights that fit into a first or second level cache.
 _CACHED = 32_768
 _INFINITY = math.inf
 
-# A sliding window is summed anew from its rows every 100 lengths, and when the steps taken out of
-# it since then are this many times what is in it: their rounding would begin to show.
+# A sliding window is summed again from its rows every 100 lengths, and when the total of the
+# removed steps exceeds the current total by this factor: then their rounding errors begin to
+# matter.
 _OUTSIZED = 1e8
 
 
 @kernel(f8(f8, f8, f8))
 def rho_delta(rho: float, strength: float, delta: float) -> float:
-    """rho Delta_N, what u is divided by: `strength`, unless it is 0, holds it fixed."""
+    """rho Delta_N, the divisor of u; `strength` fixes it unless it is 0."""
     return strength if strength > 0.0 else rho * delta
 
 
@@ -98,7 +100,7 @@ def row_products(
     averaged = w.shape[1] == 2
     end_of_w = w.shape[0] - 1
     dv, dz, hh = 0.0, 0.0, 0.0
-    # Unsigned, so that no index is looked at for counting from the end.
+    # Unsigned, so that numba skips the check for negative indices.
     for p in range(np.uint64(begin), np.uint64(end)):
         x, j = values[p], np.uint32(indices[p])
         dv += x * w[j, 0]
@@ -146,7 +148,7 @@ def stays_finite(
     pg: float,
     shrink: float,
 ) -> bool:
-    """Whether shrink v + g h and z - pg h are finite where h is not 0."""
+    """Whether shrink v + g h and z - pg h are finite at the entries of the row."""
     at_z = w.shape[1] - 1
     end_of_w = w.shape[0] - 1
     finite = (
@@ -165,7 +167,7 @@ def stays_finite(
 
 @kernel(b1(F8_2D, f8))
 def flush_is_finite(w: Floats, p: float) -> bool:
-    """Whether z + P v is."""
+    """Whether z + P v is finite."""
     finite = True
     for j in range(w.shape[0]):
         finite = finite and abs(w[j, 1] + p * w[j, 0]) < _INFINITY
@@ -176,7 +178,7 @@ def flush_is_finite(w: Floats, p: float) -> bool:
 def score_rows(
     indptr: Ints, indices: Indices, values: Floats, scores: Floats, w: Floats, f: Floats, k: Ints
 ) -> None:
-    """Scores (n,) by the served weights, to the bit those that learn_rows reports."""
+    """Scores (n,) by the served weights, equal to the bit to those of learn_rows."""
     fv, fz = served_factors(f, k)
     for i in range(scores.shape[0]):
         dv, dz, _ = row_products(indices, values, indptr[i], indptr[i + 1], w, f[BIAS])
@@ -209,7 +211,7 @@ def scale_average(w: Floats, k: float) -> None:
 
 @kernel(f8(f8, f8))
 def size_of(g: float, hh: float) -> float:
-    """|g h|, and never 0 unless g is."""
+    """|g h|, and never 0 unless g is 0."""
     return min(max(abs(g) * math.sqrt(hh), _TINY), _LARGE) if g != 0.0 else 0.0
 
 
@@ -225,9 +227,9 @@ def evict(
     w: Floats,
     saved: Floats,
 ) -> float:
-    """Take c lambda h of a retained row out of v; return its norm, of which 0 means no change.
+    """Remove c lambda h of a retained row from v; return its norm, which is 0 if nothing changed.
 
-    saved   (2 entries + 2,) or more; what was in w before, for put_back
+    saved   (2 entries + 2,) or more; the old entries of w, for put_back
     """
     averaged = w.shape[1] == 2
     end_of_w = w.shape[0] - 1
@@ -284,8 +286,8 @@ def resum(
 ) -> tuple[float, float]:
     """v = sum of c lambda h over the retained rows `first` to `last`.
 
-    Takes away what additions and evictions left behind by rounding; z follows, so that the
-    average stays what it is. Returns the sums of c and of |c lambda h|.
+    Removes the rounding errors of additions and evictions; z is adjusted to leave the average
+    unchanged. Returns the sums of c and of |c lambda h|.
     """
     averaged = w.shape[1] == 2
     end_of_w = w.shape[0] - 1
@@ -337,23 +339,24 @@ def learn_rows(
     ring_rows: Floats,
     saved: Floats,
 ) -> int:
-    """Score and learn rows `start` to `stop`; return `stop`, or the row the ring has no room for.
+    """Score and learn rows `start` to `stop`; return `stop`, or the row that the ring has no room
+    for.
 
     Each row maximises the dual over its own lambda, once: (26a)-(26c) of the paper for R = |w|^2/2,
     as  min over tau of Q*(-tau) + tau m + s tau^2 / 2  with m = h.u / (rho Delta) after decay or
     eviction, s = c |h|^2 / (rho Delta); then u += c tau h. A row for which any number would not be
-    finite is rejected: it changes nothing. A row of weight 0 is scored and counted and changes
-    nothing else. Returns -1 - i, before any row is learned, where label i is unknown.
+    finite is rejected and changes nothing. A row of weight 0 is scored and counted, and changes
+    nothing else. Returns -1 - i, before any row is learned, if label i is invalid.
 
     indptr, indices, values, labels, weights   see Batch
-    scores, losses, updated, rejected          (n,) written; the flags come in as False
+    scores, losses, updated, rejected          (n,) written; the flags must be False initially
     w       (width, 1 or 2)          v, and z where averaged; the last row is the intercept's
-    f, k    (N_FLOATS,), (N_INTS,)   see the top of this file
+    f, k    (N_FLOATS,), (N_INTS,)   see the constants at the top of this file
     ring_*                           see windows.Ring; rows FIRST to LAST are retained
-    saved   (2 entries + 2,)         scratch; entries of any retained row; without a sliding window
-                                     (0,), or (n,): tau of each row that counts is written to it
-                                     then, and no row is retained
-    Cost O(entries) a row, but for what the top of this file says is done rarely.
+    saved   (2 entries + 2,)         scratch; entries of any retained row. Without a sliding window:
+                                     (0,), or (n,) to receive tau of each row that counts, and then
+                                     no row is retained
+    Cost O(entries) per row, except for the rare operations of the module docstring.
     """
     n = labels.shape[0]
     binary = k[BINARY] != 0
@@ -413,7 +416,7 @@ def learn_rows(
         if length > 0 and leaver >= first:
             old_c = ring_rows[leaver, 1]
             new_delta = delta - old_c + c
-            # Where a sum of very unequal weights has lost its small ones, sum them again.
+            # When a sum of very unequal weights has lost the small ones, sum it again.
             if old_c > 1e6 * new_delta:
                 new_delta = c
                 for q in range(leaver + 1, last):
@@ -430,7 +433,7 @@ def learn_rows(
         m = new_scale * dv / room
         s = c * hh / room
         tau, cost = dual_step(m, s, y, logistic, margin, eps, gamma, b_lo, b_hi)
-        # A sliding window has all its rows at hand: their sum is taken when it is asked for.
+        # The sum of conjugates of a sliding window is computed from its rows on demand.
         new_conjugate = beta * conjugate + c * cost if length == 0 else 0.0
         is_due = new_scale < flush_below
         shrink, new_p = 1.0, avg_p
@@ -438,7 +441,7 @@ def learn_rows(
             shrink, new_scale, new_p = new_scale, 1.0, 0.0
         new_fv = new_scale / room
         g = c * tau
-        # The next row waits for it, and where nothing decays the scale is 1.
+        # The division delays the next row, and without decay the scale stays 1.
         if new_scale != 1.0:
             g /= new_scale
         pg = new_p * g
@@ -449,7 +452,7 @@ def learn_rows(
                 new_k = 1.0
             new_p += new_fv / new_k
 
-        # Nothing is written before every number is known to be finite.
+        # Write nothing until all numbers are known to be finite.
         finite = (
             abs(m) < _INFINITY
             and s < _INFINITY
@@ -472,7 +475,7 @@ def learn_rows(
             i += 1
             continue
 
-        # Writing it down.
+        # Write the result.
         if is_due:
             flush(w, avg_p, shrink)
         if averaged and new_k != fade:
@@ -547,8 +550,8 @@ def visit_row(
 
     The step of learn_rows for the problem without the row's own part: with a = delta / (rho Delta),
     m = h.w' - a |h|^2 lambda and s = a |h|^2; then u += delta (tau - lambda) h. The newest iterate
-    is already part of the average, and its part follows: z gives way to the older ones only. A
-    visit for which any number would not be finite changes nothing.
+    is already part of the average, so its part is updated too; z compensates for the older iterates
+    only. A visit for which any number would not be finite changes nothing.
     """
     y, old = rows[row, 0], rows[row, 2]
     begin, end = starts[row], starts[row + 1]
@@ -603,8 +606,8 @@ def replay(
 ) -> None:
     """Visits `begin` to `end`, each O(entries) of its row.
 
-    visits  (n,)  see visits.py; row n of N counts beta^(N - n) times its own weight, and a visit
-                  to one that counts nothing is none
+    visits  (n,)  see replay.py; row n of N has weight beta^(N - n) times its own; a visit to
+                  a row of weight 0 is skipped
     """
     log_beta = math.log1p(f[BETA] - 1.0) if f[BETA] > 0.5 else math.log(f[BETA])
     count = k[LAST] - k[FIRST]
@@ -651,7 +654,8 @@ def learn_and_replay(
 ) -> int:
     """learn_rows, with STEPS visits after each learned row of a weight above 0.
 
-    Returns also where `visits` has no STEPS left, and after every EVERY such rows, DUE then set.
+    Also returns when `visits` has fewer than STEPS left, and after every EVERY such rows, with DUE
+    set.
     """
     steps, at, i = k[STEPS], 0, start
     while i < labels.shape[0] and at + steps <= visits.shape[0]:

@@ -1,10 +1,10 @@
-"""O-DCA: one exact dual step per row, as the row comes in; the learner around the kernels.
+"""O-DCA: online dual coordinate ascent, one exact dual step per row.
 
-Those of `_odca.py` are for l2, those of `_odca_general.py` for elastic net and entropy.
+Kernels: kernels.py for l2, general_kernels.py for elastic net and entropy.
 
-`replay` takes more such steps, on rows that are retained, drawn uniformly: `steps` after each row,
-or every so many rows (`every`) as many as bring the relative gap under `until_gap`. Rows of weight
-0 count for neither. The average takes each iterate as it is after its replay.
+`replay` takes more such steps on retained rows, drawn uniformly: `steps` after each row, or after
+every `every` rows enough steps to bring the relative gap below `until_gap`. Rows of weight 0 count
+for neither. The average takes each iterate as it is after its replay.
 """
 
 from collections.abc import Mapping
@@ -18,16 +18,16 @@ import numpy.typing as npt
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.certificate import Certificate, relative_gap, row_sums
 from dualstream.solvers.core.errors import InvalidRow, RefitError, UnlearningError
+from dualstream.solvers.core.intercept import Features
 from dualstream.solvers.core.learner import Outcome, State, check_arrays, count_nonzeros
 from dualstream.solvers.core.losses import Loss, make_loss
 from dualstream.solvers.core.regularizers import l2_sums
 from dualstream.solvers.core.spec_cache import WorkedOut, worked_out_once
 from dualstream.solvers.core.windows import Ring, Window
-from dualstream.solvers.features import Features
 from dualstream.solvers.jit import Flags, Floats, Ints
 from dualstream.solvers.online.dual_ascent import (
-    general_kernels as _odca_general,
-    kernels as _odca,
+    general_kernels as _general,
+    kernels as _l2,
 )
 from dualstream.solvers.online.dual_ascent.kernels import (
     AVERAGED,
@@ -86,20 +86,20 @@ STATE_INTS = {
     "visits": VISITS,
 }
 
-# Visits drawn at once, where more than one row asks for some.
+# Visits drawn at once, if more than one row needs some.
 _AHEAD = 65_536
-# So many rows at once are in bulk.
+# Batches of at least this many rows are bulk.
 _BULK_ROWS = 256
-# The arrays of a ring, for a kernel that leaves them alone.
+# Arrays of a ring, for a kernel that does not use it.
 _NO_RING = (np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0), np.empty((0, 3)))
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan(WorkedOut):
-    """What follows from a specification alone.
+    """Constants that follow from a specification alone.
 
-    floats, ints   those of a learner before its first row
-    columns        of its weights
+    floats, ints   initial scalars of a learner
+    columns        number of columns of its weights
     """
 
     features: Features
@@ -110,7 +110,7 @@ class _Plan(WorkedOut):
     columns: int
     is_l2: bool
     is_plain: bool
-    """l2 alone has a kernel without visits."""
+    """Only l2 has a kernel without visits."""
 
 
 @worked_out_once
@@ -141,7 +141,7 @@ def _plan_of(spec: Mapping[str, Any]) -> _Plan:
 
 
 class DualAscent:
-    """The learner of `algorithm: dual_ascent`; `spec` is a resolved one."""
+    """The learner of `algorithm: dual_ascent`; `spec` is resolved."""
 
     __slots__ = (
         "__weakref__",
@@ -168,27 +168,28 @@ class DualAscent:
         self._floats, self._ints = plan.floats.copy(), plan.ints.copy()
         self._is_l2, self._is_plain = plan.is_l2, plan.is_plain
         self._second = "z" if self._is_l2 else "average"
-        self._kernels: Any = _odca if self._is_l2 else _odca_general
+        self._kernels: Any = _l2 if self._is_l2 else _general
         self._w = np.zeros((self._features.width, plan.columns))
         self._saved = np.empty(0)
         self._fit_saved()
 
     def _fit_saved(self) -> None:
-        """Room for what any retained row overwrites as it leaves the window."""
+        """Grow `saved` for the largest retained row, which overwrites as many weights when it
+        leaves."""
         if self._window.length:
             self._saved = np.empty(2 * (len(self._ring.values) + 1))
 
     @property
     def bytes_held(self) -> int:
-        """What it takes of memory."""
+        """Memory in bytes."""
         own = (self._w, self._floats, self._ints, self._saved, self._ring)
         return sum(map(getsizeof, own)) + self._ring.bytes_held
 
     def learn(self, batch: Batch) -> Outcome:
-        """See Learner. O(entries) for each row and for each visit, whatever the width.
+        """See Learner. O(entries) per row and per visit, independent of the width.
 
-        With the entropy, and where elastic net is averaged, O(width) more for each row; with the
-        entropy O(width) for each visit too.
+        With entropy, and with averaged elastic net, O(width) more per row; with entropy also
+        O(width) per visit.
         """
         self._features.check(batch)
         n = len(batch.labels)
@@ -217,17 +218,19 @@ class DualAscent:
         updated: Flags,
         rejected: Flags,
     ) -> int:
-        """Learn rows from `row` on; return the first that is still to come, or -1 - a bad one."""
+        """Learn rows from `row`; return the first that was not learned, or -1 - i for a
+        bad row i.
+        """
         ring, n = self._ring, len(batch.labels)
         if self._is_plain:
-            # Of rows in bulk those that the last ones push out need not come into the ring.
+            # In bulk, rows that the last ones evict need not enter the ring.
             is_bulk = not self._window.length and n - row >= max(ring.retain, _BULK_ROWS)
             saved = self._saved
             if is_bulk:
                 saved = np.empty(n)
                 saved.fill(np.nan)
             starts, indices, values, rows = _NO_RING if is_bulk else ring.arrays
-            stopped: int = _odca.learn_rows(
+            stopped: int = _l2.learn_rows(
                 batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, row, n,
                 scores, losses, updated, rejected, self._w, self._floats, self._ints,
                 starts, indices, values, rows, saved,
@@ -245,7 +248,7 @@ class DualAscent:
         return stopped
 
     def _retain(self, batch: Batch, taus: Floats) -> None:
-        """Retain the last of the rows that have a tau, and of those retained before what fits."""
+        """Retain the last of the rows that have a tau, and as many earlier retained rows as fit."""
         ints = self._ints
         first, last, is_binary = int(ints[FIRST]), int(ints[LAST]), bool(ints[BINARY])
         ints[FIRST], ints[LAST] = self._ring.keep_last(batch, taus, is_binary, first, last)
@@ -256,8 +259,8 @@ class DualAscent:
     def _close_gap(self) -> None:
         """Visit `every` rows at a time until the relative gap is small, at most `max_steps` times.
 
-        A step is one visit per row learned since the last try. Each look at the gap costs what
-        `certificate` does.
+        A step is one visit per row learned since the last attempt. Each evaluation of the gap costs
+        as much as `certificate`.
         """
         replay, ring = self.spec["replay"], self._ring
         for _ in range(replay["max_steps"]):
@@ -269,7 +272,7 @@ class DualAscent:
             )
 
     def _make_room(self, entries: int) -> None:
-        """Room in the ring for one more row of so many entries, if there is none."""
+        """Make room in the ring for one more row of this many entries."""
         ring, first, last = self._ring, int(self._ints[FIRST]), int(self._ints[LAST])
         if last < len(ring.rows) and ring.starts[last] + entries <= len(ring.values):
             return
@@ -291,11 +294,11 @@ class DualAscent:
         if not self._loss.logistic:
             return None
         out = np.empty(len(scores))
-        _odca.sigmoids(scores, out)
+        _l2.sigmoids(scores, out)
         return out
 
     def _served(self) -> tuple[float, float]:
-        return _odca.served_factors(self._floats, self._ints)
+        return _l2.served_factors(self._floats, self._ints)
 
     def _weights(self) -> Floats:
         """The served weights, (width,), the intercept's last."""
@@ -304,7 +307,7 @@ class DualAscent:
             weights: Floats = fv * self._w[:, 0] + fz * self._w[:, -1]
             return weights
         weights = np.empty(len(self._w))
-        _odca_general.served_weights(self._w, self._floats, self._ints, weights)
+        _general.served_weights(self._w, self._floats, self._ints, weights)
         return weights
 
     @property
@@ -328,7 +331,7 @@ class DualAscent:
         return int(self._ints[SAMPLES])
 
     def certificate(self) -> Certificate:
-        """See certificate.py. O(dim + entries retained)."""
+        """See core/certificate.py. O(dim + entries retained)."""
         floats, ints, ring = self._floats, self._ints, self._ring
         delta = float(floats[DELTA])
         if delta == 0.0:
@@ -337,7 +340,7 @@ class DualAscent:
         first, last = int(ints[FIRST]), int(ints[LAST])
         if sliding:
             first = max(first, last - self._window.length)
-        room = float(_odca.rho_delta(floats[RHO], floats[STRENGTH], delta))
+        room = float(_l2.rho_delta(floats[RHO], floats[STRENGTH], delta))
         rho = room / delta
         sums, regularizer = np.empty(4), np.empty(3)
         if self._is_l2:
@@ -345,7 +348,7 @@ class DualAscent:
             l2_sums(w, fv, fz, float(floats[SCALE]) / room, regularizer)
         else:
             w, fv, fz = self._weights().reshape(-1, 1), 1.0, 0.0
-            _odca_general.regularizer_sums(
+            _general.regularizer_sums(
                 self._w, w[:, 0], floats, ints, float(floats[SCALE]) / room, regularizer
             )
         row_sums(
@@ -379,7 +382,7 @@ class DualAscent:
     def unlearn(self, age: int) -> None:
         """See Unlearner. O(width + entries retained)."""
         if not 0 <= age < self.retained:
-            raise ValueError(f"{self.retained} rows are retained, none of age {age}")
+            raise ValueError(f"{self.retained} rows are retained; there is none of age {age}")
         before = self.state()
         with np.errstate(over="ignore", invalid="ignore"):
             take_out(age, self._ring, self._w, self._floats, self._ints)
@@ -408,12 +411,12 @@ class DualAscent:
         return rows
 
     def _begin_average(self) -> None:
-        """Average the iterate as it stands, as if it were the first; none before the first row."""
+        """Restart the average at the current iterate; empty before the first row."""
         floats = self._floats
         if not self._ints[AVERAGED] or floats[DELTA] == 0.0:
             return
         if self._is_l2:
-            room = _odca.rho_delta(floats[RHO], floats[STRENGTH], floats[DELTA])
+            room = _l2.rho_delta(floats[RHO], floats[STRENGTH], floats[DELTA])
             floats[AVG_P] = floats[SCALE] / room
         else:
             self._w[:, 1] = self._weights()
@@ -457,7 +460,7 @@ def loss_of(spec: Mapping[str, Any]) -> tuple[str, float | None]:
 
 
 def regularizer_of(spec: Mapping[str, Any]) -> tuple[str, float]:
-    """Name of the regularizer of a resolved specification, and its delta, 0 if it has none."""
+    """Name of the regularizer of a resolved specification, and its delta, 0 without one."""
     regularizer = spec["regularizer"]
     if isinstance(regularizer, str):
         return regularizer, 0.0

@@ -1,9 +1,9 @@
-"""Taking new dual variables of retained rows into the state of O-DCA.
+"""Refit of O-DCA: new dual variables for retained rows.
 
-They were computed elsewhere, of a window that has moved on since: the rows that they are of are
-found again by prints of what these rows hold, and whatever has come since keeps its own dual
-variable. Of u and the sum of conjugates the difference is added; where all that counts is retained
-both are summed anew, so that not even by rounding anything of the old ones is left.
+A refit computes them for a window that has moved on since. Fingerprints of the rows find those that
+are still retained; newer rows keep their dual variables. The difference is added to u and to the
+sum of conjugates. If every row that counts is retained, both are summed again from the rows, which
+leaves no rounding error of the old values.
 """
 
 import numpy as np
@@ -30,7 +30,7 @@ from dualstream.solvers.online.dual_ascent.unlearn import (
     all_is_retained,
     first_that_counts,
     forget_average,
-    sum_anew,
+    recompute_sums,
     sum_of,
 )
 
@@ -38,12 +38,12 @@ _Words = npt.NDArray[np.uint64]
 
 
 def prints_of(ring: Ring, first: int, last: int) -> Floats:
-    """(last - first,): a whole number below 2^53 for each row, equal for equal rows.
+    """(last - first,): fingerprints, whole numbers below 2^53; equal rows have equal fingerprints.
 
     Of entries, label and weight, not of the dual variable. O(entries).
     """
     starts, rows, indices, values = ring.rows_between(first, last)
-    # Words wrap around, as SplitMix64 has it. Entries are summed: a row has each index once.
+    # Integers wrap around, as in SplitMix64. Entries are summed: a row has each index once.
     entries = _mixed(_mixed(indices.astype(np.uint64)) ^ values.view(np.uint64))
     before = np.concatenate([np.zeros(1, np.uint64), np.cumsum(entries, dtype=np.uint64)])
     words = before[starts[1:]] - before[starts[:-1]]
@@ -62,7 +62,7 @@ def _mixed(z: _Words) -> _Words:
 
 @kernel(i8(RO_F8, RO_F8, I8))
 def overlap(then: Floats, now: Floats, scratch: Ints) -> int:
-    """How many of the last numbers of `then` are the first ones of `now`, in order, at most.
+    """Length of the longest suffix of `then` that is a prefix of `now`.
 
     scratch  (len(now),)
     Knuth, Morris and Pratt, "Fast pattern matching in strings" (1977). Cost O(then + now).
@@ -91,13 +91,12 @@ def overlap(then: Floats, now: Floats, scratch: Ints) -> int:
 def take_in(
     prints: Floats, duals: Floats, share: float, ring: Ring, w: Floats, f: Floats, k: Ints
 ) -> int:
-    """Move the retained rows of these prints to these dual variables; return how many rows.
+    """Move the retained rows with these fingerprints to these dual variables; return their number.
 
-    prints, duals  (n,)  of the window as it was, the oldest row first
-    share          of the way there, in (0, 1]
-    w, f and k are those of _odca.py. The average starts over, with nothing in it; where no row is
-    found nothing has changed. Numbers may come out that are not finite. O(width + entries
-    retained).
+    prints, duals  (n,)  of the refitted window, the oldest row first
+    share          of the step from the old to the new values, in (0, 1]
+    w, f and k are those of kernels.py. The average restarts empty. If no row is found nothing
+    changes. The caller must check that the results are finite. O(width + entries retained).
     """
     first, last = first_that_counts(k), int(k[LAST])
     now = prints_of(ring, first, last)
@@ -110,7 +109,7 @@ def take_in(
     held, new = ring.rows[first : first + count, DUAL], duals[len(duals) - count :]
     held[:] = new if share == 1.0 else held + share * (new - held)
     if is_whole:
-        sum_anew(ring, w, f, k)
+        recompute_sums(ring, w, f, k)
     else:
         now_u = np.zeros(len(w))
         _, new_conjugate, _, _ = sum_of(ring, f, now_u, first, last)

@@ -1,10 +1,10 @@
-"""Taking one retained row out of the state of O-DCA.
+"""Unlearning a retained row of O-DCA.
 
-What is left is the state of the same problem without the row: of u, Delta and the sum of conjugates
-its part delta lambda h, delta and delta Q*(-lambda) goes; every other row keeps its dual variable
-and its delta. Where all that counts is retained, u and both sums are summed anew from the rows that
-stay, so that not even by rounding anything of the row is left. A sliding window is the last rows of
-those that are retained: one that had left it may be in it again.
+The result is the state of the same problem without the row: its parts delta lambda h, delta and
+delta Q*(-lambda) are subtracted from u, Delta and the sum of conjugates. Every other row keeps its
+dual variable and its delta. If every row that counts is retained, u and both sums are summed again
+from the remaining rows, which leaves no rounding error of the row. A sliding window is the last of
+the retained rows, so a row that had left it may return.
 """
 
 import numpy as np
@@ -44,9 +44,9 @@ from dualstream.solvers.online.dual_ascent.kernels import (
 )
 
 _NEGLIGIBLE = 1e-9
-"""What is not retained counts for nothing below this share of Delta."""
+"""Rows that are not retained are negligible below this share of Delta."""
 _ROUNDING = 1e-12
-"""A coordinate of u that falls to this share of what was taken out of it is 0 but for rounding."""
+"""A coordinate of u that falls to this share of the subtracted amount is 0 up to rounding."""
 
 
 @kernel(void(i8, i8, i8, f8, f8, F8, I8, I4, F8, F8_2D, F8, F8))
@@ -64,12 +64,13 @@ def sum_rows(
     u: Floats,
     out: Floats,
 ) -> None:
-    """What the retained rows `first` to `last` are of the state, or row `only` alone if it is >= 0.
+    """Parts of the state due to the retained rows `first` to `last`, or to row `only` if it is >=
+    0.
 
     loss  (6,)      see losses.Loss.numbers
     u     (width,)  += the sum of delta lambda h, the newest first
-    out   (4,)      sums of delta and delta Q*(-lambda); the sum of the sizes |delta lambda h| as
-                    size_of in _odca.py has them, and how many of them are above 0
+    out   (4,)      sums of delta and delta Q*(-lambda); the sum of the sizes |delta lambda h| (see
+                    kernels.size_of), and the number of sizes above 0
     Cost O(entries).
     """
     end_of_u = u.shape[0] - 1
@@ -102,7 +103,7 @@ def sum_rows(
 def sum_of(
     ring: Ring, f: Floats, u: Floats, first: int, last: int, only: int = -1
 ) -> tuple[float, float, float, int]:
-    """The sums of sum_rows; u is added to."""
+    """The sums of sum_rows; adds to u."""
     out = np.empty(4)
     sum_rows(first, last, only, f[BETA], f[BIAS], f[LOSS:], *ring.arrays, u, out)
     delta, conjugate, size, steps = out.tolist()
@@ -116,36 +117,37 @@ def first_that_counts(k: Ints) -> int:
 
 
 def all_is_retained(ring: Ring, w: Floats, f: Floats, k: Ints) -> bool:
-    """Whether all that counts is retained: u and both sums can be summed from rows."""
+    """Whether every row that counts is retained: then u and both sums can be summed from rows."""
     if k[LENGTH] > 0:
         return True
     delta, *_ = sum_of(ring, f, np.zeros(len(w)), int(k[FIRST]), int(k[LAST]))
     return bool(f[DELTA] - delta <= _NEGLIGIBLE * f[DELTA])
 
 
-def sum_anew(ring: Ring, w: Floats, f: Floats, k: Ints) -> None:
-    """u, Delta and both sums from the retained rows that count, as if these were all."""
+def recompute_sums(ring: Ring, w: Floats, f: Floats, k: Ints) -> None:
+    """u, Delta and both sums from the retained rows that count, as if there were no others."""
     u = np.zeros(len(w))
     is_sliding = k[LENGTH] > 0
     f[DELTA], conjugate, size, steps = sum_of(ring, f, u, first_that_counts(k), int(k[LAST]))
     w[:, 0], f[SCALE] = u, 1.0
-    # As learn_rows has them: a sliding window's sum of conjugates is taken when asked for.
+    # As in learn_rows: a sliding window's sum of conjugates is computed on demand.
     f[CONJUGATE] = 0.0 if is_sliding else conjugate
     f[IN_WINDOW], k[N_STEPS] = (size, steps) if is_sliding else (0.0, 0)
     f[EVICTED], k[SINCE_RESUM] = 0.0, 0
 
 
 def forget_average(w: Floats, f: Floats) -> None:
-    """The average as it is at first, with nothing in it."""
+    """Reset the average to its initial, empty state."""
     w[:, 1:] = 0.0
     f[AVG_P], f[AVG_K], f[AVG_S] = 0.0, 1.0, 0.0
 
 
 def take_out(age: int, ring: Ring, w: Floats, f: Floats, k: Ints) -> None:
-    """Take the row that came `age` rows before the newest retained one out of state and ring.
+    """Remove the row that was learned `age` rows before the newest retained one from state and
+    ring.
 
-    w, f and k are those of _odca.py; the average starts over where it stood at first, with nothing
-    in it. Numbers may come out that are not finite. O(width + entries retained).
+    w, f and k are those of kernels.py; the average restarts empty. The caller must check that the
+    results are finite. O(width + entries retained).
     """
     first, last = int(k[FIRST]), int(k[LAST])
     at = last - 1 - age
@@ -158,10 +160,10 @@ def take_out(age: int, ring: Ring, w: Floats, f: Floats, k: Ints) -> None:
         w[:, 0] = np.where(np.abs(v) <= _ROUNDING * np.abs(part), 0.0, v)
         f[DELTA] -= delta
         f[CONJUGATE] -= conjugate
-    # One row less behind them: so they keep the delta that they have.
+    # These rows have one row less after them; the factor keeps their delta.
     ring.rows[first:at, WEIGHT] *= f[BETA]
     ring.remove(first, last, at)
     k[FIRST], k[LAST] = 0, last - 1 - first
     if is_whole:
-        sum_anew(ring, w, f, k)
+        recompute_sums(ring, w, f, k)
     forget_average(w, f)

@@ -336,7 +336,7 @@ def test_answers_are_what_applying_gives_whichever_way_it_comes(tmp_path):
 
 
 def test_kept_answers_come_back_from_arrays():
-    from dualstream.service.replica.first_responses import Asked
+    from dualstream.service.replica.first_responses import KeyedRequest
     from dualstream.solvers import Batch, CorruptState, Outcome
 
     answers = FirstResponses("regression", 3)
@@ -349,7 +349,7 @@ def test_kept_answers_come_back_from_arrays():
             np.array([True, False]),
             np.array([False, True]),
         )
-        asked = Asked(b"\x01k%d" % number, 1 + 2 * number, 2, (b"\x03a",) * (number % 2))
+        asked = KeyedRequest(b"\x01k%d" % number, 1 + 2 * number, 2, (b"\x03a",) * (number % 2))
         answers.keep([asked], 1 + 2 * number, rows, outcome)
     state = answers.state()
     other = FirstResponses("regression", 3)

@@ -315,9 +315,9 @@ def test_who_cannot_says_why(client, spec, reason):
 
 def test_bad_requests_are_refused(model):
     for asked, detail in (
-        ({"method": "svrg"}, "svrg takes the losses"),
+        ({"method": "svrg"}, "svrg supports the losses"),
         ({"rows": 100}, "leave out `rows`"),
-        ({"method": "ipm"}, "ipm is no method for linear models"),
+        ({"method": "ipm"}, "ipm is not a method for linear models"),
     ):
         problem = assert_problem(model.post("/models/m/refit", json=asked), 422, "invalid-refit")
         assert detail in problem["detail"]

@@ -120,7 +120,7 @@ def test_what_came_in_between_decides_whether_it_enters(serve, store, monkeypatc
     told = assert_problem(
         client.post("/models/m/refit", json={"method": "newton_l1"}), 422, "invalid-refit"
     )
-    assert "newton_l1 takes the losses" in told["detail"]
+    assert "newton_l1 supports the losses" in told["detail"]
 
 
 def test_what_the_store_loses_meanwhile_does_not_enter(serve, tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ from hypothesis import given, strategies as st
 from dualstream.service.api import request_body
 from dualstream.service.api.http import Head
 from dualstream.service.codecs.decompress import Inflating
-from dualstream.service.transport.body_memory import BodyMemory, over
+from dualstream.service.transport.body_memory import BodyMemory, release_body
 from dualstream.wire.problems import Problem
 from tests.fuzzing import examples
 from tests.service.conftest import SPEC, assert_problem
@@ -167,7 +167,7 @@ def test_little_comes_out_of_a_bomb_at_a_time_and_of_one_body_after_another(enco
         with pytest.raises(Problem, match="when decompressed"):
             await request_body.read_body(receive, head, 16 * LIMIT, scope)
         assert bodies.used <= 4 * 17 * LIMIT
-        over(scope)
+        release_body(scope)
 
     async def all_at_once() -> None:
         await asyncio.gather(*(refused() for _ in range(4)))

@@ -1,4 +1,4 @@
-"""Rows on their way in: what is kept, what is dropped, what is refused."""
+"""Batch: parsing and checking of rows."""
 
 import math
 from itertools import pairwise, product
@@ -131,7 +131,7 @@ def test_input_arrays_are_left_alone():
 @pytest.mark.parametrize(
     ("indices", "reason"),
     [
-        ([3, 1, 3], "index 4 stands twice"),
+        ([3, 1, 3], "index 4 is duplicated"),
         ([0, 1, 5], "index 6 is above 5"),
         ([0, -1, 2], "index 0 is below 1"),
         ([0, 2**40, 2], "is above 5"),
@@ -143,7 +143,7 @@ def test_bad_indices_are_named_as_users_count_them(indices, reason):
 
 
 def test_an_index_twice_is_refused_even_where_it_holds_zero():
-    with pytest.raises(InvalidRow, match="index 1 stands twice"):
+    with pytest.raises(InvalidRow, match="index 1 is duplicated"):
         Batch.from_csr([0, 2], [0, 0], [0.0, 1.0], dim=1)
 
 
@@ -215,7 +215,7 @@ EDGES = (math.nan, math.inf, -math.inf, 1e100, -1e100, 1.1e100, 0.0, -0.0, -1.0,
 
 @pytest.mark.parametrize("column", range(5))
 def test_whatever_number_breaks_a_rule_is_found(batch, column):
-    # A row without entries stands in its midst, and one at its end.
+    # Includes a row without entries in the middle, and one at the end.
     good = [batch.indptr, batch.indices, batch.values, batch.labels, batch.weights]
     good[0], good[3], good[4] = (np.append(good[k], good[k][-1]) for k in (0, 3, 4))
     edges = EDGES if good[column].dtype == float else range(-2, 8)
@@ -255,7 +255,7 @@ def test_ones_are_shared_until_they_are_very_many():
 
 
 def test_arrays_from_bytes_are_taken(batch):
-    """Read-only, and not aligned: what np.frombuffer gives for columns inside a record."""
+    """Read-only and unaligned, as np.frombuffer returns for columns inside a record."""
 
     def column(array):
         raw = b"x" + array.tobytes()

@@ -73,7 +73,7 @@ def test_equal_indices_of_a_batch_are_added_in_their_order():
     assert batch.indptr.tolist() == [0, 2, 2, 2]
     assert batch.indices.tolist() == [1, 4]
     assert batch.values.tolist() == [5.0, 1e16 + 1.0]
-    with pytest.raises(InvalidRow, match="index 5 stands twice"):
+    with pytest.raises(InvalidRow, match="index 5 is duplicated"):
         Batch.from_csr(*rows, dim=5)
 
 

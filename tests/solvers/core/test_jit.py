@@ -1,4 +1,4 @@
-"""What kernels promise before the first of them runs: one signature each, one CPU, one cache."""
+"""Kernels: one signature each, one pinned CPU, one cache."""
 
 import ast
 import json
@@ -66,7 +66,7 @@ def test_no_call_compiles_anything_once_warm():
 
 @pytest.fixture(scope="module")
 def imported():
-    """What a fresh interpreter tells of the package."""
+    """Facts about the package, printed by a fresh interpreter."""
     code = (
         "import json, sys; from dualstream import solvers;"
         "from numba.core.registry import cpu_target as t;"
@@ -95,7 +95,7 @@ def test_only_one_file_reads_the_environment():
 
 
 def test_kernels_call_no_compiled_code_of_other_files_but_shared_ones():
-    """The cache knows a kernel by its own file, and by the digest of the shared ones."""
+    """The cache key of a kernel covers its own file and the digest of the shared ones."""
     kernels = {
         node.name
         for path in ROOT.rglob("*.py")
@@ -164,7 +164,7 @@ print(["NRT_" in code for code in total.inspect_llvm().values()])
 
 @pytest.fixture
 def one_kernel(tmp_path):
-    """Code for `python` that makes one kernel and calls it, without the rest of the package."""
+    """Code for `python` that compiles one kernel and calls it, without the rest of the package."""
     path = tmp_path / "one_kernel.py"
     path.write_text(ONE_KERNEL)
     return f"import runpy; runpy.run_path({str(path)!r})"
@@ -201,7 +201,7 @@ def test_without_a_writable_cache_there_is_one_warning_and_it_works(one_kernel, 
     (tmp_path / "file").write_text("")
     out, errors = python(one_kernel, DUALSTREAM_CACHE_DIR=str(tmp_path / "file" / "x"))
     assert out.startswith("3.0 ")
-    assert errors.count("kernels are compiled anew in each process") == 1
+    assert errors.count("every process compiles all kernels") == 1
 
 
 def test_plain_python_gives_the_same():

@@ -47,7 +47,7 @@ def test_conjugate_is_the_supremum_over_a_grid(name, parameter, y, place):
         return -tau * z - reference.value(name, z, y, parameter)
 
     centre, width, best = 0.0, 30.0, -math.inf
-    for _ in range(4):  # ever finer grids around the best place so far
+    for _ in range(4):  # ever finer grids around the best point so far
         centre = max(np.linspace(centre - width, centre + width, 121), key=objective)
         best, width = max(best, objective(centre)), width / 40
     conjugate = make_loss(name, parameter).conjugate(tau, y)
@@ -111,7 +111,7 @@ def _golden_section(f, lo, hi):
 @given(m=SCORES, y=LABELS)
 def test_step_without_curvature_is_the_limit_of_small_ones(name, parameter, m, y):
     y, loss = label_of(name, y), make_loss(name, parameter)
-    # The kinks themselves have the least step, which no positive curvature reaches.
+    # The kinks themselves have the smallest step, which no positive curvature reaches.
     distance = abs(abs(y - m) - (parameter or 0.0)) if name == "epsilon_insensitive" else 1.0
     if min(abs(y - m), abs(1 - y * m), distance) < 1e-6:
         return
@@ -148,7 +148,7 @@ def test_logistic_step_is_a_number_in_its_domain_at_any_scale(sign, m, s):
 @example(c=500.0, s=1e200)
 @example(c=-700.0, s=350.0)
 def test_logistic_step_solves_its_equation(c, s):
-    """However large s is: Newton's steps alone would come nearer by one unit at a time."""
+    """For large s Newton's steps alone would advance by one unit at a time."""
     b, _ = _scalar.logistic_step(c, s)
     expected = reference._logistic(c, s)
     assert b == pytest.approx(expected, rel=1e-11, abs=1e-300)

@@ -1,4 +1,4 @@
-"""The local phase of RDA+ against golden numbers, scikit-learn and the optimality conditions."""
+"""Proximal Newton method against golden numbers, scikit-learn and the optimality conditions."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""States as bytes: deterministic, readable elsewhere, and refused when damaged."""
+"""State format: deterministic bytes, readable by other programs, damage is refused."""
 
 import hashlib
 import json
@@ -71,14 +71,14 @@ def test_a_cut_off_state_is_refused(cut):
 
 def test_another_format_is_refused_by_name():
     content = dump({}, {}).replace(b'"dualstream_format":"1"', b'"dualstream_format":"2"')
-    with pytest.raises(CorruptState, match="a state of format 2, where 1 is read"):
+    with pytest.raises(CorruptState, match="a state of format 2; this version reads 1"):
         load(content)
 
 
 @pytest.mark.parametrize("seq", [3, [72, 120], None, {"at": "3"}])
 def test_metadata_that_are_no_strings_are_refused(seq):
     content = dump({"x": np.arange(4.0)}, {"seq": seq})
-    with pytest.raises(CorruptState, match="its seq is no string"):
+    with pytest.raises(CorruptState, match="its seq is not a string"):
         load(content)
 
 
@@ -89,7 +89,7 @@ def test_safetensors_of_others_are_refused():
 
 
 def signed(header: bytes, data: bytes) -> bytes:
-    """Bytes that nobody dumped, with the digest that they would have."""
+    """Bytes that `dump` did not write, with a correct digest."""
     empty = b'"sha256":"' + b"0" * 64
     header = header.replace(b'"sha256":""', empty + b'"')
     content = len(header).to_bytes(8, "little") + header

@@ -1,4 +1,4 @@
-"""Unlearning a retained row: against the definition, and that nothing of the row is left."""
+"""Unlearning a retained row: against the definition, and nothing of the row remains."""
 
 import numpy as np
 import pytest
@@ -36,13 +36,13 @@ ABLE = [name for name, spec in ALL.items() if why_not_unlearn(resolve_spec(spec)
 
 
 def forget(slow, age, retain, make=lambda dashed: dashed):
-    """What unlearning is, on the rows that the reference keeps."""
+    """The definition of unlearning, on the rows of the reference."""
     if slow.window[0] == "sliding":
         slow.rows = slow.rows[-retain:]
     at = len(slow.rows) - 1 - age
     if slow.window[0] == "exponential":
         for row in slow.rows[:at]:
-            row[2] *= slow.window[1]  # there is one row less behind it
+            row[2] *= slow.window[1]  # it has one row less after it
     del slow.rows[at]
     slow.iterates = [make(slow.numerator() / slow.room())] if slow.rows else []
 
@@ -60,7 +60,7 @@ def assert_same(learner, slow, rel=1e-8, abs=1e-9):
 
 
 def play(learner, slow, batch, x, retain, steps, make):
-    """Learn and unlearn both ways in turn; `steps` visits follow each row."""
+    """Learn and unlearn in turn with both implementations; `steps` visits follow each row."""
     visits = iter(draw_visits(0, 0, 1000))
     done = 0
     for stop, ages in ((25, [0, 3, 5]), (30, [4, 0, 0]), (40, [6])):
@@ -84,7 +84,7 @@ def play(learner, slow, batch, x, retain, steps, make):
 @pytest.mark.parametrize("loss", LOSSES)
 def test_what_is_left_is_the_sum_over_the_other_rows(loss, window, kappa, retain):
     batch, x = rows_of(40, regression=loss not in MARGIN_LOSSES)
-    # Visits of the reference are to all rows, so there are some only where all are retained.
+    # The reference visits all rows, so visits are compared only if all rows are retained.
     steps = 2 if retain == 1000 else 0
     more = {"replay": {"steps": steps}} if steps else {}
     learner = make_learner(spec_of(loss, window, kappa, rho=0.05, retain=retain, **more))
@@ -241,7 +241,7 @@ def test_a_row_without_which_nothing_is_finite_stays(task, regularizer, kappa):
 
 
 def _stream(spec, n, seed=0):
-    """`specs.stream`, with three classes where the task has any."""
+    """`specs.stream`, with three classes for the multiclass task."""
     batch = stream(spec, n, seed=seed)
     if spec.get("task") != "multiclass":
         return batch

@@ -1,4 +1,4 @@
-"""The estimators for River: its own checks, and what they promise beside."""
+"""Estimators for River: River's own checks, and further guarantees."""
 
 import copy
 import pickle
@@ -18,10 +18,10 @@ from dualstream.solvers.estimators.river import (
 
 ALGORITHMS = ("dual_ascent", "dc", "rda")
 MODELS = {f"binary, {name}": DualstreamClassifier(name) for name in ALGORITHMS} | {
-    # Of many classes the estimator is one and the same: one that learns duals, one that does not.
+    # With many classes the estimator is the same: one that learns duals, one that does not.
     "multiclass, dual_ascent": DualstreamClassifier("dual_ascent", task="multiclass"),
     "multiclass, dc": DualstreamClassifier("dc", task="multiclass"),
-    # dc knows margins only; the steps of rda are for losses of bounded slope.
+    # dc supports only margins; the steps of rda are for losses of bounded slope.
     "regression, dual_ascent": DualstreamRegressor(),
     "regression, rda": DualstreamRegressor("rda", spec={"loss": "huber"}),
     "binary, portfolio": PortfolioClassifier(),

@@ -1,4 +1,4 @@
-"""The estimators for scikit-learn: its own checks, and what they promise beside."""
+"""Estimators for scikit-learn: scikit-learn's own checks, and further guarantees."""
 
 import copy
 import pickle
@@ -27,7 +27,7 @@ from dualstream.solvers.portfolio import PRESETS, REGRESSION_PRESETS
 ALGORITHMS = ("dual_ascent", "dc", "rda")
 ESTIMATORS = [
     *(DualstreamClassifier(algorithm) for algorithm in ALGORITHMS),
-    # dc knows margins only; the steps of rda are for losses of bounded slope.
+    # dc supports only margins; the steps of rda are for losses of bounded slope.
     DualstreamRegressor(),
     DualstreamRegressor("rda", spec={"loss": "huber"}),
     PortfolioClassifier(),
@@ -37,7 +37,7 @@ ESTIMATORS = [
 
 @parametrize_with_checks(ESTIMATORS)
 def test_estimator_passes_the_checks_of_scikit_learn(estimator, check, monkeypatch):
-    # Else the check with array API dispatch is skipped.
+    # Without it the check with array API dispatch is skipped.
     monkeypatch.setenv("SCIPY_ARRAY_API", "1")
     try:
         check(estimator)
@@ -47,7 +47,7 @@ def test_estimator_passes_the_checks_of_scikit_learn(estimator, check, monkeypat
 
 @pytest.fixture
 def rows():
-    """60 rows of three classes in five dimensions, and numbers beside them."""
+    """60 rows of three classes in five dimensions, and their targets."""
     random = np.random.default_rng(0)
     classes = random.integers(0, 3, 60)
     x = random.normal(size=(60, 5)) + 2.0 * np.eye(5)[classes]
@@ -186,7 +186,7 @@ def test_probabilities_are_there_where_the_loss_gives_any(rows):
         assert not hasattr(model, "predict_proba")
         assert not hasattr(model.fit(x, classes), "predict_proba")
     assert not hasattr(DualstreamClassifier(spec={"rho": -1.0}), "predict_proba")
-    # What was learned counts, not what is set since.
+    # Parameters set after fitting do not affect the fitted model.
     model.set_params(spec=None)
     assert not hasattr(model, "predict_proba")
     assert hasattr(model.fit(x, classes), "predict_proba")

@@ -1,4 +1,4 @@
-"""Drift: the detections are River's, row for row; the events and the state are what they say."""
+"""Drift: the detections equal River's, row for row; events and state."""
 
 import itertools
 import lzma
@@ -18,7 +18,7 @@ SHORT = 20 if DISABLED else 400
 
 
 def levels(seed, *, pieces=20, errors=False):
-    """Losses whose mean jumps now and then; `errors` are 0 or 1."""
+    """Losses whose mean jumps from time to time; `errors` are 0 or 1."""
     random = np.random.default_rng(seed)
     losses = np.concatenate(
         [
@@ -36,7 +36,7 @@ def watched(losses):
 
 
 def rivers(losses):
-    """(detector, row) of each detection, rows counted from 1, and ADWIN as it stands."""
+    """(detector, row) of each detection, rows counted from 1, and the final ADWIN."""
     detectors = {
         "adwin": river_drift.ADWIN(delta=0.002),
         "page_hinkley": river_drift.PageHinkley(delta=0.005, threshold=50),
@@ -51,7 +51,7 @@ def rivers(losses):
 
 
 def events_of(losses):
-    """Of all rows, though only the last EVENTS are kept."""
+    """Events of all rows, although only the last EVENTS are kept."""
     watch, found = DriftWatch(), []
     for at in range(0, len(losses), 500):
         piece = losses[at : at + 500]
@@ -107,7 +107,7 @@ def test_an_event_tells_row_place_and_direction():
     n = 1000
     losses = np.concatenate([np.full(n, 0.2), np.full(n, 0.9), np.full(n, 0.1)])
     learned = np.ones(2 * len(losses), bool)
-    learned[1::2] = False  # rows that were rejected take a place and are no rows learned
+    learned[1::2] = False  # rejected rows have a log position but are not counted as learned
     watch = DriftWatch()
     watch.watch(np.repeat(losses, 2), learned, 1001, 0)
     found = [event for event in watch.events() if event.detector == "adwin"]

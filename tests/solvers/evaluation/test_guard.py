@@ -1,4 +1,4 @@
-"""The guard against its definition: sums over all looks, with no recursion, learned row by row."""
+"""Guard against its definition: sums over all looks, without recursion, row by row."""
 
 import math
 from typing import Any
@@ -22,7 +22,7 @@ N = 240
 
 
 def trips_by_definition(values: list[float], times: float) -> list[tuple[int, int]]:
-    """The looks that trip, and the last good one before each; the history begins anew after one."""
+    """The looks that trip, and the last good one before each; the history restarts after a trip."""
     slowest = 1.0 - FIELDS["every"] / FIELDS["history"]
     good: list[float] = []
     found, bad, calm = [], 0, -1
@@ -59,7 +59,7 @@ def guarded(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def disturbed(spec: dict[str, Any]) -> Batch:
-    """A stream whose labels go wrong for a while, and rows long at another time."""
+    """A stream whose labels are wrong for a while, and with long rows at another time."""
     batch = stream(spec, N)
     labels, values = batch.labels.copy(), batch.values.copy()
     labels[120:150] *= -1.0 if spec.get("task", "binary") == "binary" else -30.0
@@ -107,7 +107,7 @@ def test_it_trips_where_the_definition_does_however_rows_are_cut(name):
                     assert trip.value > trip.limit
                     found.append((trip.seq, trip.quantity, trip.calm_seq))
                     guard.begin_anew(trip.seq, trip.quantity)
-            # A copy of it goes on as it would.
+            # A copy of the state continues identically.
             state, guard = guard.state(), guard_of(spec)
             guard.restore(state)
         assert sorted(found) == sorted(expected)
@@ -127,7 +127,7 @@ def test_the_norm_of_a_wide_model_is_looked_at_less_often():
         guard.count(learner.learn(batch[first : first + 4]))
         guard.look(learner, first + 4)
         counts.append(int(guard.state()["norm_counts"][0]))
-    # 3,001 numbers, 100 a row, 4 rows a look: each eighth look.
+    # 3,001 numbers, 100 per row, 4 rows per look: every eighth look.
     assert counts == [1] * 8 + [2] * 8 + [3] * 4
     assert guard.state()["loss_counts"][0] == 20
 

@@ -1,4 +1,4 @@
-"""Rows whose labels come late are counted as they were served; nothing else is another."""
+"""Late labels: rows are counted with the served scores; nothing else changes."""
 
 import numpy as np
 import pytest
@@ -63,7 +63,7 @@ def test_what_was_served_stays_with_its_rows_and_does_not_reach_the_step():
     expected = np.log1p(np.exp(-plain.labels[known] * scores[known]))
     np.testing.assert_allclose(told.losses[known], expected, rtol=1e-12)
     assert AsServed(spec).put(plain, own) is own
-    # Cut anywhere, the metrics have the same bits.
+    # The metrics have the same bits for every split into batches.
     whole, parts = Progressive.of(spec), Progressive.of(spec)
     whole.count(batch, told)
     for at in range(len(batch)):

@@ -164,7 +164,7 @@ def test_batches_and_restarts_leave_the_same_bits(task, cuts, stop):
         parts.update(labels[a:b], scores[a:b], losses[a:b], learned[a:b])
     before = Progressive(task, log_loss=task == "binary")
     before.update(labels[:stop], scores[:stop], losses[:stop], learned[:stop])
-    again.update(labels, scores, losses, learned)  # what was there must not matter
+    again.update(labels, scores, losses, learned)  # the previous content must not matter
     again.restore(before.state())
     again.update(labels[stop:], scores[stop:], losses[stop:], learned[stop:])
     assert dump(whole.state(), {}) == dump(parts.state(), {}) == dump(again.state(), {})
@@ -199,7 +199,7 @@ def test_no_state_of_another_shape_is_restored():
 
 
 def counted(cuts, asked, task="binary"):
-    """The bytes of the metrics of a stream, cut into batches there, and asked about after some."""
+    """The bytes of the metrics of a stream, split into batches, and read after some of them."""
     labels, scores, losses, learned = stream(task, 600)
     metrics = Progressive(task)
     for first, last in zip([0, *cuts], [*cuts, len(labels)], strict=True):
@@ -222,26 +222,26 @@ def test_rows_that_wait_until_somebody_asks_are_counted_as_if_he_always_did(cuts
 
 
 def test_few_rows_wait_and_they_hold_nothing_else():
-    """And what reads the metrics counts them first."""
+    """Reading the metrics counts pending rows first."""
     labels, scores, losses, _ = stream("binary", 64)
     metrics = Progressive("binary")
     table = np.zeros((64, 100))
     table[:, 0] = labels
-    for n in range(progressive.BATCHES_WAITING + 1):
+    for n in range(progressive.MAX_PENDING_BATCHES + 1):
         column = table[:, 0]
         batch = SimpleNamespace(labels=column)
         outcome = Outcome(scores, losses, np.ones(64, bool), np.zeros(64, bool))
-        assert len(metrics._waiting) == n
+        assert len(metrics._pending) == n
         metrics.count(batch, outcome, 1 + 64 * n)
-        assert all(part[0].base is None for part in metrics._waiting)
-    assert not metrics._waiting
+        assert all(part[0].base is None for part in metrics._pending)
+    assert not metrics._pending
     metrics.count(batch, outcome, 1)
-    assert metrics._waiting and metrics.drift.counts() and not metrics._waiting
+    assert metrics._pending and metrics.drift.counts() and not metrics._pending
     metrics.count(batch, outcome, 1)
     state = metrics.state()
     metrics.count(batch, outcome, 1)
     metrics.restore(state)
-    assert metrics.rows == 64 * (progressive.BATCHES_WAITING + 3)
+    assert metrics.rows == 64 * (progressive.MAX_PENDING_BATCHES + 3)
 
 
 def test_rows_that_wait_are_counted_in_one_pass_as_far_as_they_follow_each_other(monkeypatch):
@@ -276,5 +276,5 @@ def test_models_that_have_counted_nothing_share_that_and_change_nothing_of_it(ta
     assert told.rows and (restored.rows, beside.rows) == (2 * told.rows, 0)
     assert len({id(metrics._counted) for metrics in (told, restored, beside)}) == 3
     assert dump(untouched.state(), {}) == dump(beside.state(), {}) == before
-    # It is no model's memory.
+    # It counts as no model's memory.
     assert isinstance(untouched._counted, WorkedOut) and not isinstance(told._counted, WorkedOut)

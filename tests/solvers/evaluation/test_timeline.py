@@ -1,4 +1,4 @@
-"""The points of a stream: evenly spaced, never too many, the plain means between two of them."""
+"""Timeline: evenly spaced points, a bounded number, plain means between two of them."""
 
 import numpy as np
 import pytest

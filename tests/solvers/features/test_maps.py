@@ -55,7 +55,7 @@ def test_frequencies_are_normal_and_the_same_for_ever():
 
 
 def with_copies(batch):
-    """Rows with some that stand twice, one of zeros, and one almost like another."""
+    """Rows with duplicates, one of zeros, and one almost equal to another."""
     third = batch[3:4]
     near = third.with_rows(third.indptr, third.indices, third.values * (1 + 1e-9), 8)
     zeros = Batch.from_dense(np.zeros((2, 8)), [1, -1])
@@ -67,7 +67,7 @@ def test_nystroem_features_give_the_kernel_of_the_landmarks():
     stage = Nystroem(8, 12, GAMMA)
     marks = batch[:12]
     stage.set_landmarks(marks)
-    assert stage.rank == 7  # 12 less three copies, the second zeros, and one that is nearly a copy
+    assert stage.rank == 7  # 12 less three copies, the second zeros, and one near copy
     phi, x, z = dense(stage.peek(batch)), dense(batch), dense(marks)
     expected = rbf(x, z) @ np.linalg.pinv(rbf(z, z), rcond=1e-12, hermitian=True) @ rbf(z, x)
     assert phi @ phi.T == pytest.approx(expected, abs=1e-6)
@@ -145,7 +145,9 @@ def test_fourier_features_are_as_near_the_kernel_as_the_golden_ones(components, 
 
 
 def test_nystroem_weights_are_a_function_of_the_landmarks_kernel():
-    """f(x) = k_S(x) @ alpha(gamma): a model of features, told by the kernel of its landmarks."""
+    """f(x) = k_S(x) @ alpha(gamma): a model of features, expressed by the kernel of its
+    landmarks.
+    """
     stage, marks, others = Nystroem(8, 12, GAMMA), mixed_rows(12), mixed_rows(60)[12:]
     stage.set_landmarks(marks)
     gamma = np.random.default_rng(0).normal(size=12)

@@ -1,4 +1,4 @@
-"""Stages in front of a learner: the whole keeps every promise of a learner."""
+"""Feature stages in front of a learner keep the contract of a learner."""
 
 import numpy as np
 import pytest
@@ -116,7 +116,7 @@ def test_a_row_of_weight_0_changes_no_stage(stages):
 
 
 class Picky:
-    """A learner that rejects the rows with a label of 99; all else is the learner within."""
+    """A learner that rejects rows with label 99 and delegates all others."""
 
     def __init__(self, spec):
         self._learner = DualAscent(spec)

@@ -19,7 +19,7 @@ OPTIONS = [(0.25, True), (0.0, True), (0.25, False), (0.6, True)]
 
 
 def mixed_rows(n, seed=0):
-    """Columns that are always there, often, rarely, constant, or change from one to the other."""
+    """Columns that are always, often or rarely present, constant, or change between these."""
     draw = np.random.default_rng(seed)
     shares = np.array([1.0, 0.8, 0.5, 0.3, 0.05, 0.02, 1.0, 0.5])
     x = draw.normal(2.0, [1, 3, 0.1, 5, 1, 1, 0, 1e-3], (n, 8))

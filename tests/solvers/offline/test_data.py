@@ -1,4 +1,4 @@
-"""On real rows: what outside solvers reach is what is reached here."""
+"""Offline methods on real rows reach the optima of outside solvers."""
 
 import lzma
 import os

@@ -64,7 +64,8 @@ def test_shrinking_changes_the_work_and_not_the_answer(loss, adult):
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
 def test_permuted_steps_of_sdca_are_those_of_dcd(loss, adult):
-    """With what makes dcd fast; drawn rows are visited as the paper has it, to the same end."""
+    """Including shrinking; with replacement, rows are visited as in the paper, with the same
+    result."""
     asked = {"loss": loss, "rho": 1e-3, "tol": 1e-7, "max_epochs": 50_000}
     dcd, sdca = solve(adult, "dcd", **asked), solve(adult, "sdca", **asked)
     assert sdca.method == "sdca" and sdca.epochs == dcd.epochs
@@ -106,7 +107,7 @@ def test_visits_in_permuted_order_leave_no_row_out(adult):
 @pytest.mark.parametrize("intercept", ["none", "penalized"])
 @pytest.mark.parametrize("is_part", [False, True], ids=["all", "beside-others"])
 def test_steps_on_all_active_rows_come_to_the_same_and_sooner(adult, intercept, is_part):
-    """Also where rows that are not there have a part, and columns do not occur in these rows."""
+    """Also with a fixed part of other rows, and with columns that do not occur."""
     random = np.random.default_rng(2)
     batch = adult.take(np.arange(300)) if is_part else adult
     weights = random.integers(0, 4, len(batch)).astype(float)
@@ -156,7 +157,8 @@ def test_hard_rows_end_with_no_less_than_passes_alone_reach(name, rho):
         except NotConverged:
             continue
         found = solve(batch, "dcd", intercept=intercept, **asked)
-        # At 1e70 rho is lost beside the squares of the rows: 300 passes do not get there, either.
+        # At 1e70 rho is negligible compared with the squares of the rows: 300 passes do not suffice
+        # either.
         share = 0.9 if name == "large" else 1 - 1e-6
         assert found.converged or found.dual >= share * passes.dual
         assert max(found.dual, passes.dual) <= found.primal * (1 + 1e-12)

@@ -1,4 +1,4 @@
-"""SPDC, ASDCA, ASPDC, ASPDC-i, SVRG: golden trajectories, and what makes each what it is."""
+"""SPDC, ASDCA, ASPDC, ASPDC-i, SVRG: golden trajectories, and the properties of each."""
 
 import json
 

@@ -115,7 +115,7 @@ def test_interior_points_come_to_the_golden_optimum(case, options):
 @pytest.mark.parametrize("options", [{}, {"working": 200, "fresh": 40}], ids=["alone", "sets"])
 @pytest.mark.parametrize("case", HAT["cases"], ids=lambda c: f"{c['m']}, c = {c['c']}")
 def test_scaled_gradients_and_multipliers_come_near_the_golden_optimum(method, options, case):
-    """To 1e-4 where (4.4) holds to 1e-3. That much is proved: here or there a run needs more."""
+    """To 1e-4 if (4.4) holds to 1e-3. That much is proved; a run may need more."""
     x, y = mexican_hat(case["m"], case["seed"])
     found = solve_semiparametric(
         x, y, HAT_BASIS, HAT["kernel_gamma"], HAT["eps"], case["c"], method, tol=1e-4, **options
@@ -232,7 +232,7 @@ def test_hard_windows_are_solved(name):
 @pytest.mark.parametrize("c", [1e-100, 1e-9, 1e6, 1e30, 1e100])
 def test_c_at_the_ends_of_its_range_gives_an_answer_and_bounds(c):
     found = solve_semiparametric(X, Y, [constant(), linear(0)], 0.5, 0.05, c)
-    # Beyond 1e6 the labels would have to be met better than the kernel lets float64 do.
+    # Beyond 1e6 the labels would have to be fitted better than the kernel permits in float64.
     assert found.converged or c > 1e6
     assert np.isfinite(found.beta).all() and np.isfinite(found.predict(X)).all()
     assert 0.0 <= found.dual <= found.primal <= 0.9 * c * np.maximum(np.abs(Y) - 0.05, 0.0).sum()
@@ -293,7 +293,7 @@ def test_the_cache_of_kernel_rows_forgets_what_was_used_longest_ago():
     cache, gram = RowCache(window, 3 * 6 * 8, np.float64), gaussian(x, x, 0.25)
     for row in (0, 1, 2, 0, 3, 0, 1):
         assert cache.get(row) == pytest.approx(gram[row], rel=1e-15)
-    # 1 had to make room for 3, and was computed anew.
+    # 1 was evicted for 3, and was recomputed.
     assert cache.computed == 5
     assert RowCache(window, 1, np.float32).get(4).dtype == np.float32
 
@@ -315,9 +315,9 @@ def test_columns_of_sparse_rows_are_found():
         ({"c": np.nan}, "c must be a number"),
         ({"epsilon": -1.0}, "epsilon must be a number"),
         ({"kernel_gamma": np.inf}, "kernel_gamma must be a number"),
-        ({"working": 1}, "working must be above the 2 functions of the basis"),
+        ({"working": 1}, "working must be above 2, the number of basis functions"),
         ({"fresh": 0}, "fresh must be a whole number >= 1"),
-        ({"basis": [constant(), constant()]}, "names that differ"),
+        ({"basis": [constant(), constant()]}, "a name that no other term has"),
         ({"basis": [linear(1)]}, "a feature below 1"),
         ({"basis": [Function("log", lambda x: np.log(-x[:, 0]))]}, "finite at every row"),
     ],
@@ -336,7 +336,7 @@ def test_rows_that_do_not_fit_are_refused():
         solve_semiparametric(X[:2], [1.0, np.nan], [constant()], 0.5, 0.1, 1.0)
     with pytest.raises(ShapeMismatch, match="labels have shape"):
         solve_semiparametric(X, Y[:-1], [constant()], 0.5, 0.1, 1.0)
-    with pytest.raises(InvalidSpec, match="rows of which one has a weight above 0"):
+    with pytest.raises(InvalidSpec, match="at least one row with a weight above 0"):
         solve_semiparametric(Batch.from_dense(X, Y, np.zeros(60)), None, [], 0.5, 0.1, 1.0)
     found = solve_semiparametric(X, Y, [], 0.5, 0.1, 1.0)
     assert found.converged and found.intercept == 0.0

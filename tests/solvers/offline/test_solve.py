@@ -1,4 +1,4 @@
-"""The door: certificates from the definition, optima of an outside solver, clear refusals."""
+"""solve: certificates from the definition, optima of an outside solver, clear refusals."""
 
 import functools
 
@@ -22,12 +22,14 @@ RHO = 0.02
 
 
 def rho_for(method, rho=RHO):
-    """One that the method takes: ASPDC has a condition."""
+    """A rho that the method accepts: ASPDC has a condition."""
     return 3.0 if method == "aspdc" else rho
 
 
 def first_loss(method):
-    """The first that is its own to step on: sdca leaves the hinge to dcd."""
+    """The first loss for which the method itself makes the steps: sdca delegates the hinge
+    to dcd.
+    """
     return "absolute" if method == "sdca" else method_of(method).losses[0]
 
 
@@ -144,7 +146,7 @@ def test_a_warm_start_is_where_it_left_off(method):
 @pytest.mark.parametrize("method", DUAL_METHODS)
 @pytest.mark.parametrize("intercept", ["none", "penalized"])
 def test_rows_that_are_gone_keep_their_part(method, intercept):
-    """With the best duals of some rows held fixed, the best of the others are the best of all."""
+    """With fixed optimal duals of some rows, the optimum of the others is the optimum of all."""
     batch = weighted("hinge")
     asked = {"loss": "hinge", "rho": RHO, "intercept": intercept, "max_epochs": 50_000}
     if method == "sdca":  # or dcd makes its steps
@@ -235,7 +237,7 @@ def test_awkward_rows_give_a_certified_answer_or_a_clear_error(method, kind, rho
         ),
         ({"method": "dcd", "shrinking": 1}, "shrinking must be true or false"),
         ({"visits": "sorted"}, "visits must be one of permuted, replacement"),
-        ({"fixed": np.zeros(15)}, "total must be given together with fixed"),
+        ({"fixed": np.zeros(15)}, "total must be given if and only if fixed"),
         ({"fixed": np.zeros(15), "total": 1.0}, "total must be at least the weight of the rows"),
         ({"weights": np.zeros(15), "duals": np.zeros(120)}, "weights must be left out"),
         ({"weights": np.full(15, np.inf)}, "weights must be finite numbers"),

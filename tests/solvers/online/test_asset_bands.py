@@ -1,8 +1,8 @@
-"""ASSET behind maps on ADULT: the bands of errors that the golden file names.
+"""ASSET after maps on ADULT: the error bands of the golden file.
 
-What takes minutes is sampled. DUALSTREAM_ADULT_SPLITS=5 learns five splits of the thesis's data by
-both maps, both steps and its own rule of averaging, and the 8,000 rows for as long as the golden
-run did; `-o log_cli=true --log-cli-level=INFO` shows the errors.
+Runs that take minutes are sampled. DUALSTREAM_ADULT_SPLITS=5 learns five splits of the thesis's
+data with both maps, both steps and its own averaging rule, and the 8,000 rows for as many epochs as
+the golden run; `-o log_cli=true --log-cli-level=INFO` shows the errors.
 """
 
 import json
@@ -43,7 +43,7 @@ def a9a_test():
 
 
 class Mapped:
-    """Rows behind a map, to be learned many times."""
+    """Rows after a map, to be learned many times."""
 
     def __init__(self, stage: Fourier | Nystroem, rows: Batch) -> None:
         cuts = range(0, len(rows), 4096)
@@ -52,10 +52,10 @@ class Mapped:
         self._form = Batch.from_dense(np.ones((512, COMPONENTS)), np.ones(512))
 
     def epoch(self, draw: np.random.Generator) -> Iterator[Batch]:
-        """All rows in an order drawn anew.
+        """All rows in a new random order.
 
         In parts that fit the cache: all at once took five times as long. Every number is an entry,
-        zeros too: `take`, which asks each row for its length, took four times as long.
+        including zeros: `take`, which reads the length of each row, took four times as long.
         """
         for places in np.split(draw.permutation(len(self.x)), range(512, len(self.x), 512)):
             form = self._form[: len(places)].with_labels(self.labels[places])
@@ -96,9 +96,9 @@ def online_errors(rows, test, draw):
     whole = {f"{name}_on": asset(step, TRAIN, EPOCHS * TRAIN // 2) for name, step in STEPS.items()}
     if SPLITS == 1:
         del whole["ASSET*_on"]
-    # Not ASSET*: at this lambda its steps leave the ball |g| <= R through all of a pass, and the
-    # definition itself comes to 21 %. Without the ball it is 15.7 %, as the golden figure; so it is
-    # at lambda 1e-5 with it, and which of them the figure is of cannot be told.
+    # Not ASSET*: at this lambda its steps leave the ball |g| <= R during the whole pass, and the
+    # definition itself gives 21 %. Without the ball it is 15.7 %, like the golden figure; so it is
+    # at lambda 1e-5 with the ball, and the figure may be of either.
     once = {"ASSET_on one pass, last half": asset("sqrt", TRAIN, TRAIN // 2)}
     learn((whole | once).values(), train, 1, draw)
     learn(whole.values(), train, EPOCHS - 1, draw)

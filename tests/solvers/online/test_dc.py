@@ -1,4 +1,5 @@
-"""ODCA and ODCAk: against the printed formulas, at the ends of the number line, and as a spec."""
+"""ODCA and ODCAk: against the printed formulas, at the ends of the float64 range, and as
+specifications."""
 
 import math
 from decimal import Decimal, localcontext
@@ -84,7 +85,7 @@ def test_the_inner_slope_keeps_its_digits(u, d):
             slope = 4 * moved - z
         else:
             slope = 4 * moved**2 * (moved + 2) / (moved + 1) ** 2 - z
-        # What rounding of d alone does to the slope, beside the slope itself.
+        # Effect of the rounding of d alone on the slope, compared with the slope itself.
         room = max(abs(slope), 8 * moved * Decimal(abs(d)))
         found = Decimal(sigmoid_slope(u, d, float(gap), sigmoid_surrogate(u, 0.0)[1]))
         assert abs(found - slope) <= Decimal(1e-13) * room

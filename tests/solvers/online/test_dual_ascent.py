@@ -1,4 +1,4 @@
-"""O-DCA against a slow reference, and what it promises whatever comes in."""
+"""O-DCA against a slow reference, and its guarantees for any input."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from dualstream.solvers import (
 )
 from dualstream.solvers.core.losses import LOSSES, MARGIN_LOSSES
 from dualstream.solvers.jit import DISABLED
-from dualstream.solvers.online.dual_ascent import kernels as _odca, learner as dual_ascent
+from dualstream.solvers.online.dual_ascent import kernels as _l2, learner as dual_ascent
 from dualstream.solvers.refit.refit import problems_of
 from dualstream.solvers.refit.window_problem import Refitting
 from tests.solvers import reference
@@ -139,7 +139,7 @@ def test_a_restored_learner_goes_on_as_if_it_had_never_stopped(window, kappa, cu
     whole, before, after = (make_learner(spec) for _ in range(3))
     whole.learn(batch)
     before.learn(batch[:cut])
-    after.learn(batch[30:])  # what was there before must not matter
+    after.learn(batch[30:])  # the previous content must not matter
     after.restore(before.state())
     assert bytes_of(after) == bytes_of(before)
     np.testing.assert_array_equal(after.predict(batch), before.predict(batch))
@@ -394,7 +394,7 @@ def sliding_stream(n, length, kappa=None, seed=5, giants=False):
 
 
 def summed_anew(state):
-    """v and Delta from the rows in the window, in order."""
+    """v and Delta recomputed from the rows in the window, in order."""
     v, delta = np.zeros(4), 0.0
     for i, (c, dual) in enumerate(zip(state["ring_weights"], state["ring_duals"], strict=True)):
         at = slice(state["ring_indptr"][i], state["ring_indptr"][i + 1])
@@ -499,7 +499,7 @@ def test_rows_in_bulk_leave_the_state_that_single_rows_leave(window, retain, mon
 
 
 def rows_in_bulk(n, regression):
-    """In arrays of their own: two weigh nothing, and in a regression one is rejected."""
+    """Rows in separate arrays: two have weight 0, and in a regression one is rejected."""
     batch, _ = rows_of(n, regression=regression, weighted=False)
     labels, values, weights = batch.labels.copy(), batch.values.copy(), batch.weights.copy()
     weights[[3, 14]] = 0.0
@@ -564,12 +564,12 @@ def test_whoever_looks_at_rows_that_wait_finds_what_single_rows_leave(
         for i in range(len(some)):
             single.learn(some[i : i + 1])
     assert outcome.rejected.sum() == (loss not in MARGIN_LOSSES)
-    assert (bulk._ring._waiting is not None) == waits
+    assert (bulk._ring._pending is not None) == waits
     held = bulk.bytes_held
     assert repr(LOOKS[look](bulk, batch)) == repr(LOOKS[look](single, batch))
     assert bulk.retained == single.retained
     assert bytes_of(bulk) == bytes_of(single)
-    assert bulk._ring._waiting is None
+    assert bulk._ring._pending is None
     assert look == "rows in bulk" or bulk.bytes_held <= held + 1000
     for i in range(9):
         bulk.learn(batch[i : i + 1])
@@ -581,7 +581,7 @@ def test_labels_that_their_owner_writes_over_later_are_learned_as_they_were():
     rows, labels = rows_in_bulk(300, regression=False), np.where(np.arange(300) % 3, 1.0, -1.0)
     learner = make_learner(spec_of("squared", retain=300))
     learner.learn(rows.with_labels(labels))
-    assert learner._ring._waiting is not None
+    assert learner._ring._pending is not None
     kept = labels[rows.weights > 0.0].tolist()
     labels[:] = 7.0
     assert learner.state()["ring_labels"].tolist() == kept
@@ -599,8 +599,8 @@ def test_a_long_row_does_not_keep_its_room_for_ever():
 
 
 def test_every_number_that_learning_changes_is_part_of_the_state():
-    assert sorted(dual_ascent.STATE_FLOATS.values()) == list(range(_odca.RHO))
-    assert sorted(dual_ascent.STATE_INTS.values()) == list(range(_odca.FIRST))
+    assert sorted(dual_ascent.STATE_FLOATS.values()) == list(range(_l2.RHO))
+    assert sorted(dual_ascent.STATE_INTS.values()) == list(range(_l2.FIRST))
 
 
 def test_no_state_of_another_shape_is_restored():

@@ -11,8 +11,8 @@ from dualstream.solvers import Batch, CorruptState, make_learner
 from dualstream.solvers.core.losses import LOSSES, MARGIN_LOSSES, make_loss
 from dualstream.solvers.jit import DISABLED
 from dualstream.solvers.online.dual_ascent import (
-    general_kernels as _odca_general,
-    kernels as _odca,
+    general_kernels as _general,
+    kernels as _l2,
 )
 from dualstream.solvers.online.dual_ascent.replay import draw_visits
 from tests.solvers import reference
@@ -149,11 +149,11 @@ def objective(loss, regularizer, f, a, h, y, tau):
 @pytest.mark.parametrize("loss", LOSSES)
 def test_step_is_the_least_of_the_dual_in_one_variable(loss, regularizer):
     random = np.random.default_rng(2)
-    floats, ints = np.zeros(_odca.N_FLOATS), np.zeros(_odca.N_INTS, np.int64)
-    floats[_odca.LOSS :] = make_loss(loss, reference.LOSSES[loss]).numbers
-    floats[_odca.THRESHOLD] = 0.0 if regularizer == ENTROPY else regularizer["delta"]
-    floats[_odca.BIAS] = 1.0
-    ints[_odca.ENTROPY] = regularizer == ENTROPY
+    floats, ints = np.zeros(_l2.N_FLOATS), np.zeros(_l2.N_INTS, np.int64)
+    floats[_l2.LOSS :] = make_loss(loss, reference.LOSSES[loss]).numbers
+    floats[_l2.THRESHOLD] = 0.0 if regularizer == ENTROPY else regularizer["delta"]
+    floats[_l2.BIAS] = 1.0
+    ints[_l2.ENTROPY] = regularizer == ENTROPY
     for _ in range(10 if DISABLED else 60):
         d = int(random.integers(1, 9))
         h = random.standard_normal(d) * (random.random(d) < 0.7) * 10 ** random.uniform(-1, 1)
@@ -165,8 +165,8 @@ def test_step_is_the_least_of_the_dual_in_one_variable(loss, regularizer):
         places = np.flatnonzero(h[:-1]).astype(np.int32)
         w = dashed.reshape(-1, 1).copy()
         entries = (places, h[places], 0, len(places))
-        rest = _odca_general.rest_of(places, 0, len(places), w, floats, ints, 1.0)
-        tau, cost = _odca_general.best_dual(*entries, w, floats, ints, 1.0, a, old, h @ h, y, *rest)
+        rest = _general.rest_of(places, 0, len(places), w, floats, ints, 1.0)
+        tau, cost = _general.best_dual(*entries, w, floats, ints, 1.0, a, old, h @ h, y, *rest)
         f = dashed - a * old * h
         assert cost == pytest.approx(
             reference.conjugate(loss, tau, y, reference.LOSSES[loss]), rel=1e-12, abs=1e-14
@@ -290,11 +290,11 @@ def test_elastic_net_leaves_weak_features_out():
 
 
 def test_the_two_kernels_have_one_layout():
-    for name in (*dir(_odca_general),):
-        if name.isupper() and isinstance(getattr(_odca_general, name), int) and name[0] != "_":
-            assert getattr(_odca_general, name) == getattr(_odca, name), name
+    for name in (*dir(_general),):
+        if name.isupper() and isinstance(getattr(_general, name), int) and name[0] != "_":
+            assert getattr(_general, name) == getattr(_l2, name), name
     for name in ("_OUTSIZED", "_TINY", "_LARGE"):
-        assert getattr(_odca_general, name) == getattr(_odca, name)
+        assert getattr(_general, name) == getattr(_l2, name)
 
 
 @both

@@ -1,4 +1,4 @@
-"""RDA+: when it runs its local phase, what comes of it, and that its history is exact."""
+"""RDA+: when its local phase runs, its result, and its exact history."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ from tests.solvers.online.test_dual_averaging import L1
 from tests.solvers.online.test_first_order import INDEXED, all_weights, weighted
 
 LOGISTIC = make_loss("logistic").numbers
-# The first try is at row 300.
+# The first attempt is at row 300.
 PLUS = {
     "algorithm": "rda_plus",
     "regularizer": {"kind": "l1", "lambda": 0.05},
@@ -32,7 +32,7 @@ PLUS = {
 
 
 def first_try(learner, batch):
-    """Learn row by row until the local phase has run; how many rows that took."""
+    """Learn row by row until the local phase has run; the number of rows."""
     start = learner.state()["next_try"]
     for n in range(len(batch)):
         learner.learn(batch[n : n + 1])

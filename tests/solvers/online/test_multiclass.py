@@ -35,7 +35,7 @@ def spec_of(name, **fields):
 
 
 def class_rows(n=150, seed=0):
-    """Rows of four classes; the third comes late, the fourth once."""
+    """Rows of four classes; the third appears late, the fourth once."""
     batch = mixed_rows(n, seed)
     draw = np.random.default_rng(seed)
     labels = (draw.random(n) < 0.4).astype(float)

@@ -164,7 +164,7 @@ def test_certificate_after_a_member_began_anew(spec):
     learner._crew._fused._table[0, 0] = np.nan
     learner.learn(batch[at:])
     assert learner.members()[1].resets == 1
-    # Rows before it, and the one in which it began, have dual variables of 0.
+    # Rows before it, and the one in which it was reset, have dual variables of 0.
     assert_certified(learner, "own", Problem(spec, batch, since=at + 1))
 
 

@@ -1,4 +1,4 @@
-"""Whether one member does better than another: the boundary, its coverage, what is counted."""
+"""Confidence sequence of two members: the boundary, its coverage, the counted rows."""
 
 import math
 
@@ -20,7 +20,7 @@ PATHS, LENGTH = 100, 400
 
 
 def test_boundary_is_that_of_its_authors():
-    # The value that the tests of their library have for poly_stitching_bound.
+    # The value in the authors' library's tests of poly_stitching_bound.
     assert stitched_boundary(100, 0.05, 3, least=10) == pytest.approx(64.48755, abs=1e-5)
 
 
@@ -28,20 +28,20 @@ def test_boundary_is_flat_below_the_least_variance_and_grows_beyond():
     assert stitched_boundary(0.0, 0.05, 3.0) == stitched_boundary(1.0, 0.05, 3.0)
     values = [stitched_boundary(v, 0.05, 3.0) for v in (1.0, 2.0, 10.0, 1e3, 1e6)]
     assert values == sorted(values) and len(set(values)) == 5
-    # Of the order of the law of the iterated logarithm, and not of v.
+    # Of the order of the law of the iterated logarithm, not of v.
     assert 1.0 < values[-1] / math.sqrt(2.0 * 1e6 * math.log(math.log(1e6))) < 2.5
     for more, less in (((0.01, 3.0), (0.05, 3.0)), ((0.05, 6.0), (0.05, 3.0))):
         assert stitched_boundary(100.0, *more) > stitched_boundary(100.0, *less)
 
 
 def drifting(rng, mean):
-    """Differences of a mean that looks at what came before, heavy to one side."""
+    """Differences whose mean depends on earlier values, with a heavy tail on one side."""
     up = np.clip(0.5 * (1.0 + mean), 0.0, 1.0)
     return np.where(rng.random(len(mean)) < up, 1.0, -1.0)
 
 
 def skewed(rng, mean):
-    """Rarely the largest difference, else a little to the other side."""
+    """Rarely the largest difference, otherwise slightly negative ones."""
     p = 0.02 + 0.5 * np.abs(mean)
     return np.where(rng.random(len(mean)) < p, 1.0, (mean - p) / (1.0 - p))
 
@@ -52,7 +52,7 @@ def test_interval_holds_the_mean_at_every_row_at_once(draw, most):
     level, missed = 0.8, np.zeros(PATHS, bool)
     total, expected, squares = np.zeros(PATHS), np.zeros(PATHS), np.zeros(PATHS)
     for t in range(1, LENGTH + 1):
-        # Against the side on which the sum is, and of another size in other rows.
+        # Opposite in sign to the sum, and with another size in other rows.
         mean = -0.1 * np.sign(total - expected) + 0.2 * math.sin(t / 40.0)
         x = draw(rng, mean)
         assert np.abs(x).max() <= 1.0
@@ -61,13 +61,13 @@ def test_interval_holds_the_mean_at_every_row_at_once(draw, most):
             found = compare("a", "b", t, most * total[k], most**2 * squares[k], most, level)
             assert -most <= found.low <= found.mean <= found.high <= most
             missed[k] |= not found.low <= most * expected[k] / t <= found.high
-    # Whoever stops at the worst row of each path still finds the mean as often as promised.
+    # Even when stopped at the worst row of each path, the interval has the promised coverage.
     assert missed.mean() <= 1.0 - level
     assert compare("a", "b", LENGTH, 0.0, LENGTH * most**2, most, level).high < 0.4 * most
 
 
 def test_a_narrower_boundary_would_be_crossed():
-    # That the coverage above is no accident of a boundary that nothing ever reaches.
+    # The coverage above is not due to a boundary that is never reached.
     rng = np.random.default_rng(0)
     sums = np.cumsum(rng.choice([-1.0, 1.0], (PATHS, 2000)), axis=1)
     bound = np.array([stitched_boundary(t, 0.1, 1.0) for t in range(1, 2001)])
@@ -88,7 +88,7 @@ def test_no_rows_say_nothing():
 
 @pytest.mark.parametrize("level", [0.0, 1.0, -0.5, math.nan])
 def test_level_that_is_no_probability_is_refused(level):
-    with pytest.raises(MemberError, match="level must be > 0 and < 1"):
+    with pytest.raises(MemberError, match="level must be in .0, 1."):
         portfolio().compare("dual-3", "dual-30", level)
 
 
@@ -104,7 +104,7 @@ def test_both_orders_say_the_same(make):
     for a in names:
         with pytest.raises(MemberError, match="compared with itself"):
             learner.compare(a, a)
-        for pair in ((a, "nobody"), ("nobody", a)):
+        for pair in ((a, "missing"), ("missing", a)):
             with pytest.raises(UnknownMember):
                 learner.compare(*pair)
         for b in names:
@@ -154,7 +154,7 @@ def test_a_challenger_counts_from_when_it_joined():
     fresh = int(np.count_nonzero(more.weights))
     assert learner.compare(name, "dual-3").rows == learner.compare("dual-3", name).rows == fresh
     assert learner.compare("dual-30", "dual-3").rows == before + fresh
-    # That others leave changes nothing between those who stay.
+    # Removing other members changes nothing between the remaining ones.
     told = learner.compare(name, "dual-3"), learner.compare("dual-3", "newton-row")
     for gone in ("prior", "dual-30", "spg-1-hinge"):
         learner.remove_member(gone)

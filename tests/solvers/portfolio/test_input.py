@@ -1,4 +1,4 @@
-"""Specifications that are refused, and members that rows of any size throw out of numbers."""
+"""Refused specifications, and members that become non-finite on extreme rows."""
 
 import json
 
@@ -180,7 +180,7 @@ def test_sixty_four_members_and_no_more():
 
 
 def huge(spec=None, n=N):
-    """Rows of which some are 1e100 long, some weigh 1e100, some both."""
+    """Rows of which some have length 1e100, some weight 1e100, some both."""
     batch = spec_stream(spec or {}, n, weighted=False)
     weights = np.ones(n)
     weights[::3] = 1e100
@@ -293,7 +293,7 @@ def test_fused_member_without_a_score_has_everything_at_its_start(place):
     view = learner.members()[place]
     assert (view.resets, view.calibration) == (1, (1.0, 0.0))
     assert learner.state()["rule.members"][5:7, place].tolist() == [10.0, 10.0]
-    # Its row counts as a guess of 1/2, and its share goes on from there.
+    # Its row counts as a guess of 1/2, and its share continues from there.
     assert learner.state()["rule.recent"][-1, place] == pytest.approx(np.log(2.0))
     assert 0.5 * share < view.weight < 1.6 * share
     weights, intercept = learner.member_weights(view.name)
@@ -330,7 +330,7 @@ def test_guest_beside_others_survives_rows_of_any_size(name):
     batch = huge(spec)
     assert np.isfinite(learner.learn(batch).scores).all()
     assert all(np.isfinite(array).all() for array in learner.state().values())
-    # What weighs nothing changes nothing, not even where it cannot be scored.
+    # Rows of weight 0 change nothing, even if they cannot be scored.
     before = content(learner, counts=False)
     nothing = relabelled(batch, batch.labels, np.zeros(len(batch)))
     scores = learner.learn(nothing).scores
@@ -354,7 +354,7 @@ def about(learner):
         lambda told: told.update(members=told["members"] * 9),
         lambda told: told.update(members=told["members"][:-1]),
         lambda told: told.update(promoted=None),
-        lambda told: told.update(promoted="nobody"),
+        lambda told: told.update(promoted="missing"),
         lambda told: told.update(promoted="dual-30"),
         lambda told: told["members"][1]["spec"].update(name="prior"),
         lambda told: told["members"][1]["spec"].update(strength=-5.0),

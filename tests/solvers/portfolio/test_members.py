@@ -1,4 +1,4 @@
-"""Members that come, go, and are served alone, between rows that are cut anywhere."""
+"""Members that are added, removed and promoted, between rows in batches of any size."""
 
 import copy
 import tracemalloc
@@ -113,7 +113,7 @@ def test_rows_cut_from_large_batches_do_not_keep_them_in_memory():
 
 
 def removed(reference, place):
-    """A reference that goes on without one member."""
+    """A reference that continues without one member."""
     fewer = copy.deepcopy(reference)
     for column in (fewer.members, fewer.v, fewer.a, fewer.b, fewer.big_a, fewer.big_b):
         del column[place]
@@ -160,7 +160,7 @@ def test_any_member_of_a_preset_can_be_removed_and_the_others_go_on(name):
             )
         ]
         np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9)
-        # ... and each of the others, bit for bit, as if the member had never been there.
+        # ... and each of the others, bit for bit, as if the member had never existed.
         never = portfolio(members=[one for one in PRESETS[name] if one != member], retain=30)
         never.learn(both)
         for one in others:
@@ -180,11 +180,11 @@ def test_members_can_be_removed_down_to_the_last(members):
     last = learner.members()[0].name
     with pytest.raises(MemberError, match=f"'{last}' is the last member"):
         learner.remove_member(last)
-    with pytest.raises(UnknownMember, match="there is no member 'nobody'"):
-        learner.remove_member("nobody")
+    with pytest.raises(UnknownMember, match="there is no member 'missing'"):
+        learner.remove_member("missing")
     assert content(learner) == before
     assert np.isfinite(learner.learn(batch).scores).all()
-    # A list that others may fill again.
+    # The list can be extended again.
     learner.add_member({"name": "new", "kind": "adagrad"})
     learner.remove_member(last)
     learner.learn(batch)
@@ -212,7 +212,7 @@ def test_the_others_stand_still_while_one_member_is_served(served):
     assert [view.weight for view in views] == pytest.approx(
         [float(name == served) for name in names]
     )
-    # It learns and is calibrated as it would among the others; its score is its own alone.
+    # It learns and is calibrated as before; the score is its own alone.
     own, its = learner.member_weights(served), free.member_weights(served)
     assert (own[0].tobytes(), own[1]) == (its[0].tobytes(), its[1])
     assert views[place].calibration == free.members()[place].calibration
@@ -222,7 +222,7 @@ def test_the_others_stand_still_while_one_member_is_served(served):
             alone.learn(rows)
         np.testing.assert_allclose(scores, alone.learn(second).scores, rtol=1e-9, atol=1e-12)
     others = [k for k, name in enumerate(names) if name != served]
-    # V is kept in V_BEFORE, the rest stays where it is.
+    # V is saved in V_BEFORE, the rest does not change.
     kept, old = state["rule.members"][:, others], before["rule.members"][:, others]
     assert kept[1].tobytes() == old[0].tobytes()
     assert kept[3:].tobytes() == old[3:].tobytes()
@@ -237,9 +237,9 @@ def test_the_others_stand_still_while_one_member_is_served(served):
     if served != "sgd-1":
         guest = [name for name in before if name.startswith("crew.9.")]
         assert guest and all(state[name].tobytes() == before[name].tobytes() for name in guest)
-    with pytest.raises(MemberError, match="is promoted: undo that first"):
+    with pytest.raises(MemberError, match="is promoted; demote it first"):
         learner.remove_member(names[0] if served != names[0] else names[1])
-    with pytest.raises(MemberError, match="is promoted: undo that first"):
+    with pytest.raises(MemberError, match="is promoted; demote it first"):
         learner.add_member({"algorithm": "spg"})
     learner.demote()
     assert [view.weight for view in learner.members()] == shares
@@ -259,7 +259,7 @@ def test_promotion_of_another_member_leaves_the_shares_to_come_back():
     learner.promote("dual-30")
     assert learner.promoted == "dual-30"
     with pytest.raises(UnknownMember):
-        learner.promote("nobody")
+        learner.promote("missing")
     assert learner.promoted == "dual-30"
     learner.learn(stream(20, seed=2))
     learner.demote()
@@ -267,10 +267,10 @@ def test_promotion_of_another_member_leaves_the_shares_to_come_back():
 
 
 def program(seed):
-    """Steps of a random life: rows, and changes of members, some of which are refused."""
+    """Random steps: rows, and changes of members, some of which are refused."""
     rng = np.random.default_rng(seed)
     specs = [*KINDS, *GUESTS, {"kind": "prior"}]
-    # Each of them is done at least once.
+    # Each kind of step occurs at least once.
     steps = [("learn", stream(20)), ("add", specs[seed % len(specs)]), ("remove", seed)]
     steps += [("promote", seed), ("learn", stream(9, seed=seed)), ("demote", 0)]
     for step in range(STEPS):
@@ -288,7 +288,7 @@ def program(seed):
 
 
 def do(learner, what, given):
-    """One change; what it gives, or why it is refused."""
+    """Apply one change; its result, or the reason for its refusal."""
     names = [view.name for view in learner.members()]
     try:
         if what == "add":
@@ -325,7 +325,7 @@ def test_changes_between_rows_are_the_same_however_the_rows_are_cut_and_restored
         assert content(single) == content(whole)
         assert np.isfinite(whole.predict(stream(3, seed=7))).all()
         if rng.random() < 0.7:
-            # Of another list of members, and in the middle of another life.
+            # With another list of members, and another history.
             other = begun(seed)
             other.learn(stream(5))
             other.restore(load(content(single))[0])

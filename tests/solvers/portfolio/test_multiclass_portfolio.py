@@ -1,4 +1,4 @@
-"""Classes over portfolios: what `{"task": "multiclass"}` is, how well it does, what it costs."""
+"""Multiclass portfolios: `{"task": "multiclass"}`, its accuracy and its cost."""
 
 import time
 
@@ -83,7 +83,7 @@ def test_a_class_met_late_is_learned_as_if_it_had_been_known():
     assert dump(learner._rest.learners[-1].state(), {}) == dump(binary.state(), {})
     chosen = outcome.predicted[first + 1 :] == CLASSES - 1
     assert not (outcome.predicted[: first + 1] == CLASSES - 1).any()
-    # Nearly every picture of it is known for what it is once five were seen.
+    # Nearly every row of the new class is recognised after five of them.
     seen = np.flatnonzero(own[first + 1 :])[5:]
     assert chosen[seen].mean() > 0.8 and len(seen) > 15
     assert np.mean(alone.scores[first + 1 :][seen] >= 0.0) > 0.5
@@ -117,11 +117,11 @@ def test_a_row_costs_what_it_costs_its_portfolios():
     def least(learn, rows):
         times = []
         for _ in range(5):
-            begun = time.thread_time()  # work: others may have the cores meanwhile
+            begun = time.thread_time()  # CPU time: other processes may use the cores
             learn(rows)
             times.append(time.thread_time() - begun)
         return min(times)
 
     one, whole = least(binary.learn, signed), least(learner.learn, batch)
-    # 11 portfolios; what else is done for a row is little beside that.
+    # 11 portfolios; the rest of the work per row is small in comparison.
     assert 4.0 * one < whole < 30.0 * one, whole / one

@@ -1,4 +1,4 @@
-"""The portfolio for numbers: against a plain reference and its figures on real streams."""
+"""The regression portfolio: against a plain reference and golden numbers on real streams."""
 
 import json
 import math
@@ -74,7 +74,7 @@ def test_the_figures_of_the_reference_are_met(name):
     figures = [np.abs(errors).mean(), math.sqrt((errors * errors).mean())]
     assert len(batch) == told["rows"]
     np.testing.assert_allclose(figures, told["mixture"], rtol=1e-6)
-    # On `water` a value that is its column's mean up to rounding counts as 0 or not.
+    # On `water` a value equal to its column's mean up to rounding counts as 0 or not.
     near = 1e-4 if name == "water" else 1e-6
     np.testing.assert_allclose(
         [one.weight for one in learner.members()], told["weights"], atol=near

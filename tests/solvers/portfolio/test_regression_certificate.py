@@ -1,4 +1,4 @@
-"""Certificates of members for numbers, against the problem that each of them has learned."""
+"""Certificates of regression members, against the problem that each has learned."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def test_certificate_is_that_of_the_targets_learned(loss, base):
         scale, is_first = float(np.sqrt(learner._rule.g[9])), learner._rule.g[3] == 0.0
         learner.learn(Batch.from_dense(x[i : i + 1], y[i : i + 1]))
         if is_first:
-            continue  # Nobody learns the first row.
+            continue  # No member learns the first row.
         h, target = np.append(x[i], 1.0), float(learner._rule.scratch[5, 0])
         bound = scale if loss == "huber" and scale > 0.0 else np.inf
         tau = float(np.clip((target - h @ u) / (1.0 + h @ h), -bound, bound))

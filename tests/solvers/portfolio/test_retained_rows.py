@@ -1,4 +1,4 @@
-"""The rows that a portfolio retains, however they come in."""
+"""Retained rows of a portfolio, independent of batch boundaries."""
 
 import numpy as np
 import pytest

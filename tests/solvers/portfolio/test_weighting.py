@@ -1,6 +1,6 @@
-"""The rule that combines members, on the compiled learner: its regret, its weights, equal members.
+"""The weighting rule, on the compiled learner: its regret, its weights, equal members.
 
-What a member was charged for a row stands in `rule.recent` of the state, its share in `weight`.
+`rule.recent` of the state has the losses charged to members, `weight` their shares.
 """
 
 import math
@@ -23,9 +23,9 @@ FEW = 300 if DISABLED else 10_000
 
 
 def regret_terms(learner, batch, choose=None):
-    """What the mixture and each member lose over the rows, (T,) and (T, K), in the rule's units.
+    """Losses of the mixture and of each member over the rows, (T,) and (T, K), in the rule's units.
 
-    choose(score) gives the label of each row, where the batch's own are not taken.
+    choose(score) returns the label of each row; by default the batch's own labels are used.
     """
     rule, eta = learner._rule, learner.spec["eta"]
     mixture, members = [], []
@@ -45,14 +45,14 @@ def regret_terms(learner, batch, choose=None):
         mixture.append((least - math.log(shares @ np.exp(least - exponents))) / eta)
         members.append(c * costs)
         if rule.classes:
-            # q is p of the label, but for the floor of 1e-4.
+            # q is p of the label, except for the floor of 1e-4.
             apart = shares @ np.exp(-costs) - math.exp(-outcome.losses[0])
             assert -1e-12 < apart < 1e-4 + 1e-12
     return np.array(mixture), np.array(members)
 
 
 def assert_bounded(learner, mixture, members):
-    """The bound at every row at once, not at the last one alone."""
+    """The bound holds at every row, not only at the last one."""
     eta, share, k = learner.spec["eta"], learner.spec["share"], members.shape[1]
     t = np.arange(1, len(mixture) + 1)
     bound = (math.log(k) - t * math.log(1.0 - share)) / eta
@@ -182,7 +182,7 @@ def test_weight_2_is_one_row_of_twice_the_loss():
     heavy.learn(Batch.from_dense([h[:2]], [y], [2.0]))
     twice.learn(Batch.from_dense([h[:2], h[:2]], [y, y]))
     w = np.append(*heavy.member_weights("dual"))
-    # The least of 2 Q(h'w) + 3 |w|^2 / 2, which two steps need not reach.
+    # The minimum of 2 Q(h'w) + 3 |w|^2 / 2, which two steps need not reach.
     np.testing.assert_allclose(3.0 * w, 2.0 * y / (1.0 + math.exp(y * (h @ w))) * h, rtol=1e-12)
     assert abs(np.append(*twice.member_weights("dual")) - w).max() > 1e-3
     one, two = heavy.state(), twice.state()
@@ -269,7 +269,7 @@ def test_memory_is_that_of_the_features_seen(name):
         assert empty < 1_000_000
         learner.learn(batch)
         grown = tracemalloc.get_traced_memory()[0] - empty
-        # What is scored leaves nothing behind but room for a row as long as the longest.
+        # Scoring leaves nothing in memory except room for a row as long as the longest.
         for first in range(3):
             wide = Batch.from_csr([0, 900], first + np.arange(900) * 4000, np.ones(900), dim=2**22)
             before = tracemalloc.get_traced_memory()[0]

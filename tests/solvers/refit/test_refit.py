@@ -1,4 +1,4 @@
-"""Refitting a window: against the definition, outside solvers, and a window that moves on."""
+"""Refit of a window: against the definition, outside solvers, and a window that moves on."""
 
 import math
 
@@ -13,11 +13,11 @@ from dualstream.solvers import (
     begin_refit,
     enter_refit,
     make_learner,
-    refit_methods,
     resolve_spec,
     why_not_refit,
 )
 from dualstream.solvers.core.losses import LOSSES, MARGIN_LOSSES
+from dualstream.solvers.core.refit_methods import refit_methods
 from dualstream.solvers.offline import solve
 from dualstream.solvers.online.dual_ascent.refit import overlap
 from dualstream.solvers.refit.refit import problems_of, take_refit
@@ -47,7 +47,7 @@ def teach(learner, slow, batch, x):
 
 
 def moves_on(learner, slow, batch, x, retain, make):
-    """Refit after 28 rows, enter it after 30: both ways the same."""
+    """Refit after 28 rows and apply after 30, with both implementations."""
     teach(learner, slow, batch[:28], x[:28])
     before = learner.certificate()
     found = refitted(learner)
@@ -68,11 +68,11 @@ def moves_on(learner, slow, batch, x, retain, make):
         slow.rows[at][3] = taken[at - len(slow.rows)]
         if abs(new - held) > 1e-9:
             shares.add(round((slow.rows[at][3] - held) / (new - held), 6))
-    # All of the way, or as much of it for each.
+    # The whole step, or the same share of it for each.
     assert len(shares) == 1 and shares <= {2.0**-k for k in range(7)}
     slow.iterates = [make(slow.numerator() / slow.room())]
     assert_same(learner, slow)
-    # And on it goes, as if the dual variables had always been these.
+    # Learning continues as if the dual variables had always been these.
     teach(learner, slow, batch[30:], x[30:])
     assert_same(learner, slow)
     return shares.pop()
@@ -171,7 +171,7 @@ def test_outside_solvers_find_the_same_optimum(loss):
     take_refit(learner, found.prints, found.duals)
     now = learner.certificate()
     best = optimum(loss, x, y, 0.02)
-    # The dual is a lower bound, and its gap tells how far the other end of it is.
+    # The dual is a lower bound, and with the gap the primal is an upper bound.
     assert now.dual <= best * (1 + 1e-12) and now.primal <= best + now.gap + 1e-6 * best
     assert best <= now.primal * (1 + 1e-6)
 
@@ -186,7 +186,7 @@ def test_a_reference_bounds_what_is_served_on_the_retained_rows():
     found = refitting.reference()
     assert found.converged and len(found.losses) == 100
     assert found.lower <= found.found <= found.lower * (1 + 1e-8) <= found.served
-    # By definition, of the last 100 rows by themselves.
+    # By definition, for the last 100 rows alone.
     delta = 0.999 ** np.arange(99, -1, -1.0)
     served = np.log1p(np.exp(-y * learner.predict(batch)))[-100:]
     w = np.append(learner.weights, learner.intercept)
@@ -226,7 +226,7 @@ def test_strength_is_the_same_problem():
 )
 @pytest.mark.parametrize("task", ["binary", "multiclass"])
 def test_rows_are_refitted_as_they_came_out_of_the_stages(more, task):
-    """And a class that was met meanwhile is what none of the known ones was."""
+    """And a class added during the refit receives the values of the prototype."""
     spec = spec_of("logistic", ("exponential", 0.99), dim=6, rho=0.05, retain=60) | more
     random = np.random.default_rng(0)
     x = random.standard_normal((90, 6))
@@ -275,7 +275,7 @@ def test_what_does_not_fit_is_refused_and_changes_nothing():
     refuses("finite", found.prints, np.full((1, 20), np.inf))
     states["before"] = learner.state()
     take_refit(learner, *good)
-    # Zeros are feasible too, and no good, however far one goes there.
+    # Zeros are feasible too, but decrease the dual at every share.
     refuses("moved on", found.prints, 0.0 * found.duals)
     learner.restore(states["before"])
     learner.unlearn(7)
@@ -289,7 +289,7 @@ def test_what_does_not_fit_is_refused_and_changes_nothing():
 
 @pytest.mark.parametrize("loss", ["hinge", "smooth_hinge"])
 def test_cancelled_between_two_pieces(loss):
-    """Whoever makes the steps: solve does for the hinge."""
+    """For both implementations of the steps: solve makes those for the hinge."""
     batch, _, _ = rows_for("hinge")
     window = ("sliding", 300)
     learner = make_learner(spec_of(loss, dim=8, rho=1e-6, window=window))
@@ -304,7 +304,7 @@ def test_cancelled_between_two_pieces(loss):
     assert not refitting.run(lambda: len(looks) > 3, look)
     assert looks == [0, 1, 2, 3] and not refitting.converged
     assert gaps[0] == refitting.relative_gap_before and gaps[3] != gaps[0]
-    # What was reached by then is certified: a reference tells it.
+    # The values reached by then are certified by a reference.
     assert refitting.dual > refitting.dual_before
     assert refitting.dual == refitting.reference().lower
 
@@ -339,7 +339,7 @@ AWKWARD = {
 @pytest.mark.parametrize("kind", BAD_ROWS)
 @pytest.mark.parametrize("name", AWKWARD)
 def test_awkward_windows_are_refitted_or_refused_in_words(name, kind):
-    """By every method, with rho, lambda or C at the ends of their range, too."""
+    """By every method, and with rho, lambda or C at the ends of their range."""
     batch, own = BAD_ROWS[kind], {"asset": "lambda", "fobos": "lambda", "passive_aggressive": "C"}
     for size in (1e-100, 1e-9, 1e-3, 1e9, 1e100):
         fields = {own.get(name, "rho"): size, "features": {"kind": "indexed", "dim": batch.dim}}
@@ -380,7 +380,7 @@ def test_who_cannot_says_why():
 
 @pytest.mark.parametrize("loss", ["hinge", "logistic", "huber"])
 def test_solve_finds_the_same_weights_with_the_part_of_other_rows_held_fixed(loss):
-    """Another implementation, of the problem as it stands in the state."""
+    """Another implementation, of the problem in the state."""
     batch, x, y = rows_for(loss)
     spec = spec_of(loss, ("exponential", 0.995), dim=8, rho=0.02, retain=100)
     learner = make_learner(spec)
@@ -409,7 +409,7 @@ def test_solve_finds_the_same_weights_with_the_part_of_other_rows_held_fixed(los
     ids=["sliding", "exponential"],
 )
 def test_other_methods_find_the_same_dual_variables(loss, window, methods):
-    """With the part of rows that are not retained held fixed, where there are such."""
+    """With the contribution of rows that are not retained fixed, if there are any."""
     batch, _, _ = rows_for(loss)
     spec = spec_of(loss, window, 0.99, 8, rho=0.2, retain=max(100, window[1]))
     learner = make_learner(spec)

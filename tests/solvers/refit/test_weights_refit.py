@@ -1,4 +1,4 @@
-"""Refits of learners whose state is their weights: the problem, what enters, how it goes on."""
+"""Refits of learners whose state is their weights: the problem, the result, and continuing."""
 
 import json
 import math
@@ -13,14 +13,13 @@ from dualstream.solvers import (
     enter_refit,
     make_learner,
     problems_of,
-    refit_methods,
     resolve_spec,
     why_not_method,
     why_not_refit,
 )
 from dualstream.solvers.core.errors import InvalidSpec
 from dualstream.solvers.core.losses import make_loss
-from dualstream.solvers.core.refit_methods import METHODS
+from dualstream.solvers.core.refit_methods import METHODS, refit_methods
 from dualstream.solvers.features.fourier import Fourier
 from dualstream.solvers.offline.methods import METHODS as OFFLINE, method_of
 from dualstream.solvers.refit.weights_problem import MIN_DOUBT
@@ -60,7 +59,7 @@ def rows_of(n=160, seed=0, is_regression=False):
 
 
 def objective(spec, w, x, batch):
-    """By its definition, over rows of weight above 0."""
+    """The objective by its definition, over rows of weight above 0."""
     spec = resolve_spec(spec | FEATURES)
     algorithm, counts = spec["algorithm"], batch.weights > 0.0
     y = batch.labels if spec["task"] == "regression" else np.where(batch.labels > 0, 1.0, -1.0)
@@ -187,7 +186,7 @@ def test_it_goes_on_from_there_with_the_step_that_each_has(name):
         is_sqrt = "strongly" not in name
         t = 0 if is_sqrt else rows
         assert state["steps"] == t and ("distance" in state) == is_sqrt
-        # Within the gap: as far off as rho |w - w*|^2 / 2 may be, and shorter than a cold start.
+        # Within the gap: the bound of rho |w - w*|^2 / 2, and shorter than a cold start.
         assert 0.0 < reach < math.sqrt(1 / 0.02) and reach >= math.sqrt(2 * MIN_DOUBT * 0.1 / 0.02)
     learner.learn(batch[160:])
     iterates = steps_from(spec, w, batch[160:], x[160:], t, reach, norm)
@@ -239,7 +238,7 @@ def test_a_state_after_it_goes_on_bit_for_bit_and_averages_begin_anew(name):
 )
 @pytest.mark.parametrize("algorithm", ["asset", "fobos"])
 def test_classes_are_refitted_on_rows_as_a_prediction_shows_them(algorithm, more):
-    """And a class that was met meanwhile takes the weights of none of the known ones."""
+    """And a class added during the refit receives the weights of the prototype."""
     spec = {"algorithm": algorithm, "lambda": 0.03, "task": "multiclass"} | FEATURES | more
     batch, x = rows_of()
     labels = np.argmax(x[:, :2], axis=1).astype(float)
@@ -284,7 +283,7 @@ def test_what_is_served_already_is_not_made_worse():
     run = begin_refit(problems_of(learner), "mcpa", 0.5, 1, batch)
     with pytest.raises(RefitError, match="already"):
         run.run()
-    # The bound is of the best free intercept, which is not in this box.
+    # The bound is of the best free intercept, which is outside these bounds.
     narrow = make_learner(SPECS["asset-bound"] | FEATURES | {"bound": 0.01})
     narrow.learn(batch)
     run = solved(narrow, batch)
@@ -298,7 +297,7 @@ def test_what_is_served_already_is_not_made_worse():
 
 
 def test_short_steps_keep_what_was_solved_for():
-    """With the steps of a cold start the first rows throw the weights away."""
+    """With the steps of a cold start the first rows undo the solution."""
     batch, _ = rows_of(1500, seed=3)
     learner = make_learner(SPECS["asset"] | FEATURES | {"lambda": 1e-4, "average": None})
     learner.learn(batch[:500])

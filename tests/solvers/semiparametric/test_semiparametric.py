@@ -1,4 +1,4 @@
-"""The semiparametric model: what it serves before and after refits, and what these bring."""
+"""Semiparametric model: served values before and after refits, and refit results."""
 
 import numpy as np
 import pytest
@@ -15,10 +15,10 @@ from dualstream.solvers import (
     enter_refit,
     make_learner,
     problems_of,
-    refit_methods,
     resolve_spec,
     why_not_refit,
 )
+from dualstream.solvers.core.refit_methods import SEMIPARAMETRIC_METHODS, refit_methods
 from dualstream.solvers.offline.semiparametric import (
     constant,
     cosine,
@@ -28,7 +28,6 @@ from dualstream.solvers.offline.semiparametric import (
     solve_semiparametric,
 )
 from dualstream.solvers.offline.semiparametric.solve import METHODS
-from dualstream.solvers.semiparametric import spec as fields
 
 BASIS = [
     "constant",
@@ -60,7 +59,7 @@ def spec_of(retain=120, basis=BASIS, epsilon=0.5, **more):
 
 
 def days(n, seed=0):
-    """Deaths by day, of the shape of the table of Milan: a season, warmth, a bump of pollution."""
+    """Deaths by day, in the form of the Milan data: a season, temperature, a bump of pollution."""
     random = np.random.default_rng(seed)
     x = random.random((n, 3))
     x[:, 0] = np.arange(n) / 1000.0
@@ -77,7 +76,7 @@ def solved(learner, method="ipm", tol=1e-6):
 
 
 def refitted(*batches, spec=None):
-    """A learner that was refitted after the first of the batches, and has learned the others."""
+    """A learner that was refitted after the first batch, and has learned the others."""
     learner = make_learner(spec or spec_of())
     learner.learn(batches[0])
     enter_refit(learner, solved(learner)[1].arrays)
@@ -116,7 +115,7 @@ def test_the_window_is_solved_as_offline_and_served_as_its_answer_predicts():
     assert told.support == len(answer.support)
     assert learner.intercept == answer.intercept
     assert learner.weights.tolist() == [0.0, answer.coefficients["warmth"], 0.0]
-    # It stands, whatever is learned: the losses are those of what was served.
+    # The served function does not change while learning: the losses are those of served scores.
     scores = learner.predict(new)
     out = learner.learn(new)
     assert out.scores.tobytes() == scores.tobytes() and not out.updated.any()
@@ -134,7 +133,7 @@ def test_what_every_learner_promises_holds_of_a_fitted_one():
     singly = refitted(first, *(second[i : i + 1] for i in range(150)))
     in_pieces = refitted(first, second[:0], second[:67], second[67:68], second[68:])
     assert content(singly) == content(whole) == content(in_pieces)
-    # Any row alone has the score that it has among others.
+    # The score of a row does not depend on the other rows of its batch.
     alone = [whole.predict(second[i : i + 1])[0] for i in range(150)]
     assert np.array(alone).tobytes() == whole.predict(second).tobytes()
     twin = make_learner(spec_of())
@@ -163,7 +162,7 @@ def test_rows_without_a_finite_score_leave_no_trace():
     huge = Batch.from_dense([[0.1, 1e100, 0.1], [0.2, 0.5, 0.5]], [1.0, 20.0])
     basis = ["constant", {"kind": "quadratic", "feature": 2}]
     learner = refitted(first, spec=spec_of(basis=basis))
-    # With a coefficient that takes its square beyond the end of the range.
+    # With a coefficient whose square overflows.
     state = learner.state()
     state["beta"][1] = 1e120
     twin = make_learner(spec_of(basis=basis))
@@ -192,13 +191,13 @@ def test_a_window_that_moves_on_and_what_fits_no_more():
     assert left > 0
     rows = learner.window()[0]
     assert enter_refit(learner, found.arrays) == kept
-    # Its support rows are served, the ones that have left the window too.
+    # Its support rows are served, including those that have left the window.
     assert learner.predict(second).tobytes() == there.predict(second).tobytes()
     held, _, duals = learner.window()
     assert held.values.tobytes() == rows.values.tobytes()
     assert np.array_equal(duals[:kept], found.arrays["duals"][left:])
     assert not duals[kept:].any()
-    # From there on a refit may begin where the last one ended, and comes to the same.
+    # A refit can start where the last one ended, and has the same result.
     _, warm = solved(learner, "pdsg", 1e-4)
     _, exact = solved(learner)
     np.testing.assert_allclose(warm.arrays["beta"], exact.arrays["beta"], atol=0.1)
@@ -237,7 +236,7 @@ def test_dependent_functions_are_named_and_coefficients_that_are_not_unique():
     told = coefficients_of(learner)
     assert [one.dropped for one in told.terms] == [False, False, True]
     assert told.terms[2].value == 0.0
-    # No row is off its bounds: any constant within epsilon of all labels is as good.
+    # No row is off its bounds: any constant within epsilon of all labels is optimal.
     learner = make_learner(spec_of(basis=["constant"], epsilon=100.0))
     learner.learn(batch)
     _, found = solved(learner)
@@ -262,7 +261,7 @@ def test_it_is_cancelled_and_bad_windows_are_refused():
 
 
 def test_the_specification():
-    assert fields.METHODS == METHODS
+    assert SEMIPARAMETRIC_METHODS == METHODS
     resolved = resolve_spec(
         {
             "algorithm": "semiparametric",

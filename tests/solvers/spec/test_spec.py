@@ -168,10 +168,10 @@ def test_losses_without_margins_know_both_tasks(loss):
         ({"replay": {"every": 5}}, "/replay/every",
          "replay.every must be left out without until_gap, got 5"),
         ({"replay": {"until_gap": 0.1, "steps": 1}}, "/replay/steps",
-         "replay.steps must be left out where until_gap is given, got 1"),
+         "replay.steps must be left out if until_gap is given, got 1"),
         ({"strength": 0}, "/strength", "strength must be a number in [1e-12, 1e12], got 0"),
         ({"strength": 3, "rho": 0.1}, "/strength",
-         "strength must be left out where rho is given, got 3"),
+         "strength must be left out if rho is given, got 3"),
         ({"regularizer": {"kind": "elastic_net", "delta": -1}}, "/regularizer/delta",
          "regularizer.delta must be a number in [0, 1e12], got -1"),
         ({"regularizer": {"kind": "entropy", "delta": 1}}, "/regularizer/delta", None),
@@ -259,7 +259,7 @@ def test_what_follows_from_a_fixed_specification_is_worked_out_once():
     assert one.spec == make_learner(given).spec == resolve_spec(given)
     assert json.loads(json.dumps(spec)) == spec
     assert why_not_refit(spec) == why_not_refit(dict(spec))
-    for _ in range(2):  # nothing is remembered of what is refused
+    for _ in range(2):  # refusals are not cached
         with pytest.raises(InvalidSpec):
             make_learner(FixedSpec({"algorithm": "none"}))
 

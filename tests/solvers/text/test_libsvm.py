@@ -22,7 +22,7 @@ def number(token):
 
 
 def plain_parse(text, dim, labelled=True):
-    """(rows, bad): each row is (place, label or None, {index: value}), bad is a list of places."""
+    """(rows, bad): each row is (index, label or None, {index: value}), bad is a list of indices."""
     rows, bad, place = [], [], 0
     for line in text.split(b"\n"):
         tokens = re.split(rb"[ \t\v\f\r]+", line.split(b"#")[0].strip(b" \t\v\f\r"))
@@ -68,7 +68,9 @@ def assert_parsed_alike(text, labelled=True):
     assert [line.row for line in parsed.bad] == bad
     assert list(found_rows(parsed)) == rows
     b = parsed.batch
-    Batch(b.indptr, b.indices, b.values, b.labels, b.weights, b.dim)  # holds every rule of one
+    Batch(
+        b.indptr, b.indices, b.values, b.labels, b.weights, b.dim
+    )  # satisfies every rule of Batch
 
 
 DECIMALS = st.one_of(
@@ -121,7 +123,7 @@ def test_numbers_are_rounded_as_float_does(numbers):
 
 
 HALFWAY = st.builds(
-    # The middle between two neighbours, and next to it: the hardest numbers to round.
+    # The midpoint between two floats, and its neighbours: the hardest numbers to round.
     lambda x, off: (
         format((Decimal(x) + Decimal(math.nextafter(x, math.inf))) / 2, ".18g") if off else repr(x)
     ),
@@ -194,8 +196,8 @@ def test_hard_numbers_are_rounded_as_float_does(text):
         ("1 1: 2", "the value in '1:' is not a finite number"),
         ("1 1:1e101", "the number at index 1 is not finite or beyond 1e100"),
         ("1 1:1e999", "the number at index 1 is not finite or beyond 1e100"),
-        ("1 3:1 3:2", "index 3 stands twice"),
-        ("1 3:1 2:1 3:0", "index 3 stands twice"),
+        ("1 3:1 3:2", "index 3 is duplicated"),
+        ("1 3:1 2:1 3:0", "index 3 is duplicated"),
         ("1 1.5:1", "the index in '1.5:1' is not a whole number"),
         ("1 qid:3 1:1", "the index in 'qid:3' is not a whole number"),
         ("1 :3", "the index in ':3' is not a whole number"),
