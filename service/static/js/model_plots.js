@@ -14,6 +14,8 @@ export class ModelPlots {
     const what = this.isRegression ? "absolute error" : "error rate";
     const baselines = this.isRegression ? ["running mean", "last label"] : ["most frequent", "last label"];
     this.drift = [];
+    // Drift and trip counts of the last event. A change means that the timeline has new events.
+    this.lastDrift = null;
     const markers = () =>
       this.drift.map((event) => ({ x: event.rows, isBad: event.kind === "guard" || event.rising }));
     this.error = new Plot(
@@ -108,7 +110,6 @@ export class ModelPlots {
   begin({ points, events }) {
     this.points = points;
     this.drift = events;
-    this.driftCount = null;
     this.driftCard.replaceChildren(
       this.driftCard.firstChild,
       events.length
@@ -132,8 +133,8 @@ export class ModelPlots {
   add(event) {
     const last = this.points.at(-1);
     const seen = JSON.stringify([event.drift, event.trips]);
-    const isOther = this.driftCount !== null && seen !== this.driftCount;
-    this.driftCount = seen;
+    const isOther = seen !== this.lastDrift;
+    this.lastDrift = seen;
     if (last && event.samples < last.rows) return true;
     if (event.since_start && (!last || event.samples > last.rows)) {
       this.points.push({ rows: event.samples, since_start: event.since_start });

@@ -137,7 +137,7 @@ def test_a_line_of_a_request_is_refused_in_few_words(client):
         (f"/models/{LONG_WORD}/predict?x=1:1", "no model"),
         (f"/predict?model={LONG_WORD}&x=1:1", "no model"),
         (f"/{LONG_WORD}", "Not Found"),
-        (f"/models/m/predict?x=1:1&{LONG_WORD}=1", "no query parameter"),
+        (f"/models/m/predict?x=1:1&{LONG_WORD}=1", "unknown query parameter"),
         (f"/models/m/predict?x=1:1&min_seq={LONG_WORD}", "min_seq must be"),
         (f"/models/m/predict?x=1:1&version={LONG_WORD}", "no version"),
         (f"/models/m/predict?x={LONG_WORD}", "is not index:value"),

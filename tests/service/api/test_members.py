@@ -266,7 +266,7 @@ def test_idempotency_key_adds_once(pair):
     assert_problem(bad, 422, "invalid-idempotency-key")
     pair.delete("/models/m/members/rda-1")
     gone = pair.post("/models/m/members", json=unnamed, headers=key)
-    assert "was done before" in assert_problem(gone, 409, "conflict")["detail"]
+    assert "and no longer exists" in assert_problem(gone, 409, "conflict")["detail"]
 
 
 def test_key_of_a_named_member_is_asked_for_first(serve, store):
@@ -430,7 +430,7 @@ def test_prometheus_families_of_members(pair):
 
 def test_a_model_without_a_certificate_names_its_members_that_have_one(pair):
     told = assert_problem(pair.get("/models/m/certificate"), 404, "no-certificate")
-    assert "name one of dual" in told["detail"]
+    assert "with one of: dual" in told["detail"]
 
 
 def test_series_of_members_are_bounded(pair, monkeypatch):
