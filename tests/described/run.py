@@ -18,13 +18,13 @@ PHASES = ("examples", "coverage", "fuzzing", "stateful")
 STEPS = 8
 """Most requests of a stateful scenario."""
 
-# 503 for a `min_seq` that is not reached in time is documented, and no failure. Any other 503 is
-# one; the problem type distinguishes them.
+# 503 for a `min_seq` that is not reached in time is documented, and no failure; any other 503 is
+# one. The problem type distinguishes them.
 PROMISED_503 = ("min-seq-not-reached",)
 # A request that is valid by its schema may be refused for reasons that a schema cannot express: a
 # spec with contradicting fields, a row of another width than the model's, an unknown name, a body
-# that is no Arrow stream, a model that has changed. 304 answers `If-None-Match: *`. So positive cases
-# may have these statuses if the route documents them, which another check verifies.
+# that is no Arrow stream, a model that has changed. 304 answers `If-None-Match: *`. So positive
+# cases may have these statuses if the route documents them, which another check verifies.
 POSITIVE = "2xx 304 400 401 403 404 405 409 410 412 413 415 422 429 503".split()
 # A deleted refit is cancelled and stays readable. Other checks have their defaults.
 CANCELLED = {"include-operation-id": "read_refit", "checks": {"use_after_free": {"enabled": False}}}
