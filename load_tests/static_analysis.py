@@ -47,7 +47,7 @@ def main() -> bool:
         TITLE,
         [
             f"ruff's security rules (`S`, taken from bandit) over {', '.join(FOLDERS)}:"
-            f" {'clean' if ruff.returncode == 0 else '**NOT CLEAN**'}; `make lint` runs them.",
+            f" {'clean' if ruff.returncode == 0 else '**NOT CLEAN**'}; part of `make lint`.",
             f"bandit itself: {len(told['results'])} places, of which {lines['named']} are marked"
             f" in their line with a reason; {len(found)} are left.",
             "",

@@ -1,6 +1,6 @@
 """Find a reachable index of advisories: python -m deploy.supply.advisories
 
-Prints its name, as pip-audit calls it. If there is none, prints the reasons on standard error and
+Prints its name, as pip-audit calls it. Without one, prints the reasons on standard error and
 exits with 1.
 """
 

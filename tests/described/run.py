@@ -18,8 +18,8 @@ PHASES = ("examples", "coverage", "fuzzing", "stateful")
 STEPS = 8
 """Most requests of a stateful scenario."""
 
-# 503 for a `min_seq` that is not reached in time is documented, and no failure. Any other 503 is
-# one; the problem type distinguishes them.
+# 503 for a `min_seq` that is not reached in time is documented, and no failure; any other 503 is
+# one. The problem type distinguishes them.
 PROMISED_503 = ("min-seq-not-reached",)
 # A request that is valid by its schema may be refused for reasons that a schema cannot express: a
 # spec with contradicting fields, a row of another width than the model's, an unknown name, a body

@@ -152,7 +152,7 @@ def _row(line: Line) -> str:
     ends = ", ".join(f"{n:,} x {end}" for end, n in line.outcomes.most_common())
     felt = f"{line.calm_ms:.1f} ms, {line.during_ms:.1f} ms, {line.times:.1f}"
     memory = f"{line.before_mb:.0f} MiB, {line.after_mb:.0f} MiB"
-    cells = (f"{line.name}: {attack.does}", f"{attack.many:,}", ends, felt, memory, line.verdict)
+    cells = (f"{line.name}: {attack.does}", f"{attack.many:,}", ends, felt, memory, line.outcome)
     return f"| {' | '.join(cells)} |"
 
 

@@ -34,7 +34,7 @@ FIRST = {
     "quarantine trimmed away": 178,
     "weights entered behind a control": 425,
     "refit entered twice": 619,
-    "lost refit left alone": 920,
+    "lost refit left alone": 1733,
     "late deletion of what was made since": 119,
     "evicted in the middle of a request": 788,
     "snapshot joined to what was before": 32,
