@@ -333,7 +333,7 @@ class Worker:
         model = held.find(model_id)
         if model is None or not held._may_go(model):
             return False
-        held._let_go(model)
+        held._begin_eviction(model)
         return True
 
     async def _refresh(self, model: Model) -> None:

@@ -258,10 +258,10 @@ def test_rows_around_another_change_by_hand_are_left_out():
     row = Batch.from_dense([1.0], [1.0])
     window = Window(1, 100)
     window._runs.append((5, row, 20))
-    window._pass(6, Control("refit", {}, {}))
+    window._add_control(6, Control("refit", {}, {}))
     found = window.batch()
     assert found is not None and len(found) == 1
-    window._pass(7, Control("resume", {}, {}))
+    window._add_control(7, Control("resume", {}, {}))
     window._runs.append((8, row, 20))
     found = window.batch()
     assert found is not None and len(found) == 1

@@ -178,7 +178,7 @@ def test_heads_are_asked_for_where_something_may_have_been_committed(
 
     def look() -> list[str]:
         asked.models.clear()
-        other.portal.call(Follower(catalog, asked)._look)
+        other.portal.call(Follower(catalog, asked)._check_heads)
         return asked.models.copy()
 
     look()
@@ -200,7 +200,7 @@ def test_heads_of_many_models_are_asked_for_some_at_a_time(nobody_follows, clien
     for name in "abcde":
         assert client.put(f"/models/{name}", json=SPEC).status_code == 201
     catalog = client.app._catalog
-    client.portal.call(Follower(catalog, catalog.journal)._look)
+    client.portal.call(Follower(catalog, catalog.journal)._check_heads)
     assert {model.lag.confirmed[1] for model in catalog} == {0}
 
 

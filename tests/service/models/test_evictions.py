@@ -10,7 +10,7 @@ import pytest
 
 from dualstream.service.api.errors import as_problem
 from dualstream.service.cli.demo.server_process import ServerProcess
-from dualstream.service.journal.protocol import JournalUnavailable, Part
+from dualstream.service.journal.protocol import AppendRequest, JournalUnavailable, Part
 from dualstream.service.journal.record import RecordError, encode_control
 from dualstream.service.models.model import Model
 from dualstream.service.models.registry import ModelRegistry
@@ -129,7 +129,8 @@ def test_rows_are_reported_as_journalled_where_a_record_before_them_cannot_be_re
             await create(catalog, ["m"])
             record = await catalog.journal.get("m")
             part = Part(encode_control("of a later version", {}), 1)
-            await catalog.journal.append("m", record.incarnation, b"n" * 16, 0, [part])
+            asked = AppendRequest("m", record.incarnation, b"n" * 16, 0, [part])
+            await catalog.journal.append(asked)
             with pytest.raises(RecordError, match="of a later version") as failed:
                 await learn(catalog, "m", rows(0, 1))
             told = as_problem(failed.value)

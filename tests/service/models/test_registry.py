@@ -95,7 +95,7 @@ def test_nothing_is_kept_of_models_that_are_gone(store):
             await catalog.get("m")
             catalog.counters.saw_refused("m", 1)
             await other.delete("m")
-            await Follower(catalog, catalog.journal)._look()
+            await Follower(catalog, catalog.journal)._check_heads()
             assert not catalog.counters._of_model and not len(catalog)
             catalog.loader._forked_lineages["m"] = ("an incarnation", Lineage())
             with pytest.raises(Exception, match="no model"):
@@ -224,7 +224,7 @@ def test_a_version_in_memory_does_not_wait_for_another_one(store):
             await take_version(model, catalog.journal, "v", "")
             versions = LoadedVersions(2, 10**9)
             first = await versions.get(model, catalog.journal, "v")
-            async with versions._turn:  # as if another one took long
+            async with versions._loading:  # as if another one took long
                 again = versions.get(model, catalog.journal, "v")
                 assert await asyncio.wait_for(again, 5) is first
 

@@ -338,7 +338,7 @@ def test_a_head_that_lies_behind_it_shows_it(tmp_path, monkeypatch):
         monkeypatch.setattr("dualstream.service.jobs.follower.PAUSE_S", 0.05)
         follower = Follower(catalog, journal)
         lose(tmp_path, 1)
-        await follower._look()
+        await follower._check_heads()
         assert not await is_served(model.replica)
         await served_again(model)
         assert model.replica.seq == 4
