@@ -128,7 +128,7 @@ def _cache_dir() -> str | None:
         tempfile.TemporaryFile(dir=path).close()
     except (OSError, RuntimeError) as error:  # RuntimeError: no home directory
         warnings.warn(
-            f"every process compiles all kernels, because the cache cannot be written: {error}",
+            f"kernels are compiled in each process, as the cache cannot be written: {error}",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -146,8 +146,8 @@ class Portfolio:
     def members(self) -> list[MemberView]:
         """See MemberLearner."""
         return [
-            self._rule.view(place, member, self._members.has_certificate(place))
-            for place, member in enumerate(self._members.members)
+            self._rule.view(index, member, self._members.has_certificate(index))
+            for index, member in enumerate(self._members.members)
         ]
 
     @property
@@ -157,34 +157,34 @@ class Portfolio:
 
     def compare(self, a: str, b: str, level: float = 0.95) -> Comparison:
         """See MemberLearner, and confidence_sequence.py."""
-        places = self._place_of(a), self._place_of(b)
+        indices = self._index_of(a), self._index_of(b)
         if a == b:
             raise MemberError(f"cannot compare {a!r} with itself")
-        rows, total, squares = self._rule.difference(*places)
+        rows, total, squares = self._rule.difference(*indices)
         return compare(a, b, rows, total, squares, self._rule.most, level)
 
     def member_certificate(self, name: str) -> Certificate | None:
         """See MemberLearner: for the problem sum of the losses + strength |w|^2 / 2."""
-        return self._members.certificate(self._place_of(name))
+        return self._members.certificate(self._index_of(name))
 
     def member_weights(self, name: str) -> tuple[Floats, float]:
         """See MemberLearner: for features after the member's scaling."""
-        return self._members.weights(self._place_of(name))
+        return self._members.weights(self._index_of(name))
 
     def form(self) -> Form:
         """See served_form: the mixture of all active members."""
         members = self._members
-        forms = [members.form(place) for place in range(len(members.names))]
+        forms = [members.form(index) for index in range(len(members.names))]
         return self._rule.form(members.names, forms, self._dim)
 
     def member_form(self, name: str) -> Form:
         """See MemberLearner."""
-        form = self._members.form(self._place_of(name))
+        form = self._members.form(self._index_of(name))
         if form is None:
             raise NotExpressible(f"{name!r} uses no feature")
         return form
 
-    def _place_of(self, name: str) -> int:
+    def _index_of(self, name: str) -> int:
         if name not in self._members.names:
             raise UnknownMember(f"there is no member {name!r}")
         return self._members.names.index(name)
@@ -216,20 +216,20 @@ class Portfolio:
 
     def remove_member(self, name: str) -> None:
         """See MemberLearner."""
-        place = self._place_of(name)
+        index = self._index_of(name)
         if len(self._members.names) == 1:
             raise MemberError(f"{name!r} is the last member and cannot be removed")
         if self._promoted is not None:
             raise MemberError(f"{self._promoted!r} is promoted; demote it first")
-        self._members = self._members.without(place)
-        self._rule = self._rule.without(place)
+        self._members = self._members.without(index)
+        self._rule = self._rule.without(index)
 
     def promote(self, name: str) -> None:
         """See MemberLearner: the others do not learn until `demote`."""
-        place = self._place_of(name)
+        index = self._index_of(name)
         if self._promoted is not None:
             self.demote()
-        self._rule.promote(place)
+        self._rule.promote(index)
         self._promoted = name
 
     def demote(self) -> None:
@@ -267,7 +267,7 @@ class Portfolio:
         rows = RetainedRows(self._dim, self.spec["retain"])
         for owner, part in (("rule", rule), ("rows", rows), ("crew", members)):
             part.restore(_under(f"{owner}.", state))
-        active = [name for place, name in enumerate(members.names) if rule.is_active(place)]
+        active = [name for index, name in enumerate(members.names) if rule.is_active(index)]
         if active != (members.names if promoted is None else [promoted]):
             raise CorruptState("the promoted member does not match the active members")
         self._members, self._rule, self._rows = members, rule, rows

@@ -19,7 +19,8 @@ from dualstream.solvers.portfolio.single_member import KindMember, ModelMember
 from dualstream.solvers.portfolio.spec import ModelFactory, model_spec
 from dualstream.solvers.portfolio.weighting import Rule
 
-_FUSED, _ALONE, _PRIOR = "fused", "alone", "prior"
+# Values of `part` in a state; "alone" is a separate member.
+_FUSED, _SEPARATE, _PRIOR = "fused", "alone", "prior"
 
 
 class MemberSet:
@@ -32,8 +33,8 @@ class MemberSet:
         dim: int,
         members: Sequence[Member],
         fused: Fused | None,
-        fused_places: Sequence[int],
-        alone: Mapping[int, ModelMember | KindMember],
+        fused_indices: Sequence[int],
+        separate: Mapping[int, ModelMember | KindMember],
         models: ModelFactory,
     ) -> None:
         self.members = list(members)
@@ -41,8 +42,8 @@ class MemberSet:
         self._dim = dim
         self._models = models
         self._fused = fused
-        self._fused_places = np.array(fused_places, np.int64)
-        self._alone = dict(alone)
+        self._fused_indices = np.array(fused_indices, np.int64)
+        self._separate = dict(separate)
 
     @classmethod
     def of(
@@ -66,7 +67,7 @@ class MemberSet:
         parts = [one["part"] for one in described]
         for member, part in zip(members, parts, strict=True):
             own = _part_of(member)
-            if part not in (own, _ALONE) or (own == _PRIOR) != (part == _PRIOR):
+            if part not in (own, _SEPARATE) or (own == _PRIOR) != (part == _PRIOR):
                 raise CorruptState(f"{member['name']!r} cannot be {part!r}")
         return cls._of_parts(members, parts, whole, models)
 
@@ -78,27 +79,27 @@ class MemberSet:
         whole: Mapping[str, Any],
         models: ModelFactory,
     ) -> "MemberSet":
-        places = [place for place, part in enumerate(parts) if part == _FUSED]
+        indices = [index for index, part in enumerate(parts) if part == _FUSED]
         fused = None
-        if places:
-            fused = Fused([members[place] for place in places], _dim(whole), whole["retain"])
-        alone = {
-            place: _begin(members[place], whole, models)
-            for place, part in enumerate(parts)
-            if part == _ALONE
+        if indices:
+            fused = Fused([members[index] for index in indices], _dim(whole), whole["retain"])
+        separate = {
+            index: _begin(members[index], whole, models)
+            for index, part in enumerate(parts)
+            if part == _SEPARATE
         }
-        return cls(_dim(whole), members, fused, places, alone, models)
+        return cls(_dim(whole), members, fused, indices, separate, models)
 
     def describe(self) -> list[dict[str, Any]]:
         """Specification of each member, and whether it is fused, separate or a prior."""
         return [
-            {"spec": member, "part": self._part(place)} for place, member in enumerate(self.members)
+            {"spec": member, "part": self._part(index)} for index, member in enumerate(self.members)
         ]
 
-    def _part(self, place: int) -> str:
-        if place in self._alone:
-            return _ALONE
-        return _FUSED if place in self._fused_places else _PRIOR
+    def _part(self, index: int) -> str:
+        if index in self._separate:
+            return _SEPARATE
+        return _FUSED if index in self._fused_indices else _PRIOR
 
     # -- learning and scoring --------------------------------------------------------------------
 
@@ -106,18 +107,18 @@ class MemberSet:
         """Learn rows with labels -1 and 1 by all active members; score and loss, (n, 2)."""
         scores = np.zeros((len(batch), len(self.members)))
         resets: list[tuple[int, int]] = []
-        for place, member in self._alone.items():
-            if rule.is_active(place):
-                scores[:, place], rows = member.learn(batch)
-                resets += [(row, place) for row in rows]
+        for index, member in self._separate.items():
+            if rule.is_active(index):
+                scores[:, index], rows = member.learn(batch)
+                resets += [(row, index) for row in rows]
         if not resets:
             return self._apply(batch, scores, rule)
         parts, done = [], 0
-        for row, place in sorted(resets):
+        for row, index in sorted(resets):
             if row >= done:
                 parts.append(self._apply(batch[done : row + 1], scores[done : row + 1], rule))
                 done = row + 1
-            rule.reset_member(place)
+            rule.reset_member(index)
         parts.append(self._apply(batch[done:], scores[done:], rule))
         return np.concatenate(parts)
 
@@ -125,49 +126,49 @@ class MemberSet:
         """Apply the weighting rule to rows, given the scores (n, K) of the separate members."""
         if self._fused is None:
             return rule.count(scores, batch.labels, batch.weights)
-        return self._fused.learn(batch, self._fused_places, scores, rule)
+        return self._fused.learn(batch, self._fused_indices, scores, rule)
 
     def predict(self, batch: Batch) -> Floats:
         """Raw scores (n, K)."""
         scores = np.zeros((len(batch), len(self.members)))
         if self._fused is not None:
-            scores[:, self._fused_places] = self._fused.predict(batch)
-        for place, member in self._alone.items():
-            scores[:, place] = member.predict(batch)
+            scores[:, self._fused_indices] = self._fused.predict(batch)
+        for index, member in self._separate.items():
+            scores[:, index] = member.predict(batch)
         return scores
 
     # -- what a member says of itself ------------------------------------------------------------
 
-    def has_certificate(self, place: int) -> bool:
+    def has_certificate(self, index: int) -> bool:
         """Whether the member has a dual."""
-        member = self.members[place]
+        member = self.members[index]
         return member.get("kind", member.get("algorithm")) == "dual_ascent"
 
-    def certificate(self, place: int) -> Certificate | None:
+    def certificate(self, index: int) -> Certificate | None:
         """See MemberLearner."""
-        if place in self._alone:
-            return self._alone[place].certificate()
-        at = self._place_among_fused(place)
+        if index in self._separate:
+            return self._separate[index].certificate()
+        at = self._index_among_fused(index)
         return None if at is None or self._fused is None else self._fused.certificate(at)
 
-    def weights(self, place: int) -> tuple[Floats, float]:
+    def weights(self, index: int) -> tuple[Floats, float]:
         """See MemberLearner; zeros for a prior."""
-        if place in self._alone:
-            return self._alone[place].weights()
-        at = self._place_among_fused(place)
+        if index in self._separate:
+            return self._separate[index].weights()
+        at = self._index_among_fused(index)
         if at is None or self._fused is None:
             return np.zeros(self._dim), 0.0
         return self._fused.weights(at)
 
-    def form(self, place: int) -> Form | None:
+    def form(self, index: int) -> Form | None:
         """Form of a member's raw score; None for a prior."""
-        if place in self._alone:
-            return self._alone[place].form()
-        at = self._place_among_fused(place)
+        if index in self._separate:
+            return self._separate[index].form()
+        at = self._index_among_fused(index)
         return None if at is None or self._fused is None else self._fused.form(at)
 
-    def _place_among_fused(self, place: int) -> int | None:
-        found = np.flatnonzero(self._fused_places == place)
+    def _index_among_fused(self, index: int) -> int | None:
+        found = np.flatnonzero(self._fused_indices == index)
         return int(found[0]) if len(found) else None
 
     # -- changing the list -----------------------------------------------------------------------
@@ -179,28 +180,28 @@ class MemberSet:
         `learn`.
         """
         scores, resets = np.zeros(len(rows)), list[int]()
-        alone: dict[int, ModelMember | KindMember] = dict(self._alone)
+        separate: dict[int, ModelMember | KindMember] = dict(self._separate)
         if _part_of(member) != _PRIOR:
             new_member = _begin(member, whole, self._models)
             scores, resets = new_member.learn(rows)
-            alone[len(self.members)] = new_member
+            separate[len(self.members)] = new_member
         members = [*self.members, member]
-        places = self._fused_places.tolist()
+        indices = self._fused_indices.tolist()
         return (
-            MemberSet(self._dim, members, self._fused, places, alone, self._models),
+            MemberSet(self._dim, members, self._fused, indices, separate, self._models),
             scores,
             resets,
         )
 
-    def without(self, place: int) -> "MemberSet":
+    def without(self, index: int) -> "MemberSet":
         """The set without one member."""
-        at, fused = self._place_among_fused(place), self._fused
+        at, fused = self._index_among_fused(index), self._fused
         if at is not None and fused is not None:
             fused = fused.without(at) if len(fused.members) > 1 else None
-        places = [p - (p > place) for p in self._fused_places.tolist() if p != place]
-        alone = {p - (p > place): one for p, one in self._alone.items() if p != place}
-        members = [member for p, member in enumerate(self.members) if p != place]
-        return MemberSet(self._dim, members, fused, places, alone, self._models)
+        indices = [p - (p > index) for p in self._fused_indices.tolist() if p != index]
+        separate = {p - (p > index): one for p, one in self._separate.items() if p != index}
+        members = [member for p, member in enumerate(self.members) if p != index]
+        return MemberSet(self._dim, members, fused, indices, separate, self._models)
 
     # -- state -----------------------------------------------------------------------------------
 
@@ -209,13 +210,13 @@ class MemberSet:
         state: State = {}
         if self._fused is not None:
             state |= {f"fused.{name}": array for name, array in self._fused.state().items()}
-        for place, member in self._alone.items():
-            state |= {f"{place}.{name}": array for name, array in member.state().items()}
+        for index, member in self._separate.items():
+            state |= {f"{index}.{name}": array for name, array in member.state().items()}
         return state
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """See Learner; only for an untrained set, which is discarded if this fails."""
-        owners: dict[str, Any] = {str(place): one for place, one in self._alone.items()}
+        owners: dict[str, Any] = {str(index): one for index, one in self._separate.items()}
         if self._fused is not None:
             owners["fused"] = self._fused
         parts: dict[str, State] = {owner: {} for owner in owners}
@@ -229,7 +230,7 @@ class MemberSet:
 
 def _part_of(member: Mapping[str, Any]) -> str:
     if "kind" not in member:
-        return _ALONE
+        return _SEPARATE
     return _PRIOR if member["kind"] == "prior" else _FUSED
 
 

@@ -76,8 +76,8 @@ def _members(spec: Mapping[str, Any], task: str, resolve: Resolver) -> str | lis
         shown = f"{len(given)} specs" if isinstance(given, list | tuple) else given
         raise InvalidSpec("/members", shown, allowed)
     members: list[Member] = []
-    for place, one in enumerate(given):
-        owner = f"/members/{place}"
+    for index, one in enumerate(given):
+        owner = f"/members/{index}"
         if not isinstance(one, Mapping):
             raise InvalidSpec(owner, one, "an object")
         taken = [member["name"] for member in members]

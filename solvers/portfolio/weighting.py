@@ -58,8 +58,8 @@ class Rule:
         self.classes = classes
         self.roles = np.array([_role_of(member) for member in members], np.int64).reshape(n, 2)
         self.r = np.zeros((N_RULE, n))
-        for place in range(n):
-            self._start(place)
+        for index in range(n):
+            self._start(index)
         self.r[V] = 1.0 / n
         self.g = np.zeros(N_SHARED)
         self.g[ETA], self.g[SHARE] = eta, share
@@ -67,10 +67,10 @@ class Rule:
         self.pairs = np.zeros((3 * n, n))
         self.scratch = np.zeros((N_SCRATCH, n))
 
-    def _start(self, place: int) -> None:
-        self.r[:, place] = 0.0
-        self.r[IS_ACTIVE, place] = 1.0
-        _rule.start_calibration(self.r, place)
+    def _start(self, index: int) -> None:
+        self.r[:, index] = 0.0
+        self.r[IS_ACTIVE, index] = 1.0
+        _rule.start_calibration(self.r, index)
 
     @property
     def size(self) -> int:
@@ -83,9 +83,9 @@ class Rule:
         shares: Floats = self.r[V].copy()
         return shares
 
-    def is_active(self, place: int) -> bool:
+    def is_active(self, index: int) -> bool:
         """Whether the member learns; only the promoted one does while one is promoted."""
-        return bool(self.r[IS_ACTIVE, place])
+        return bool(self.r[IS_ACTIVE, index])
 
     def count(self, scores: Floats, labels: Floats, weights: Floats) -> Floats:
         """Apply the rule to rows of raw scores (n, K); its outputs (n, N_OUT)."""
@@ -107,13 +107,13 @@ class Rule:
         odds = (self.g[_rule.POSITIVE] + 0.5) / (self.g[_rule.NEGATIVE] + 0.5)
         prior = max(min(math.log(odds), _rule.MAX_SCORE), -_rule.MAX_SCORE)
         parts = []
-        for place, (name, form) in enumerate(zip(names, forms, strict=True)):
-            r = self.r[:, place]
-            if not self.is_active(place) or r[V] == 0.0:
+        for index, (name, form) in enumerate(zip(names, forms, strict=True)):
+            r = self.r[:, index]
+            if not self.is_active(index) or r[V] == 0.0:
                 continue
             a, b = float(r[A]), float(r[B])
             if not self.classes:
-                a, b = 1.0, float(_rule.base_of(int(self.roles[place, _rule.BASE]), self.g))
+                a, b = 1.0, float(_rule.base_of(int(self.roles[index, _rule.BASE]), self.g))
             elif form is None:
                 a, b = 0.0, a * prior + b
             parts.append(Part(name, float(r[V]), a, b, form))
@@ -128,11 +128,11 @@ class Rule:
         beyond = _rule._BEYOND * (high - low)
         return NumberMixture(parts, float(self.g[_rule.MEAN]), low - beyond, high + beyond)
 
-    def view(self, place: int, member: Mapping[str, Any], has_certificate: bool) -> MemberView:
+    def view(self, index: int, member: Mapping[str, Any], has_certificate: bool) -> MemberView:
         """Figures of a member; a share is 0 while another member is promoted."""
-        r, is_active = self.r[:, place], self.is_active(place)
+        r, is_active = self.r[:, index], self.is_active(index)
         rows, held = int(r[_rule.ROWS]), min(int(self.g[COUNTED]), RECENT)
-        recent = self.recent[:held, [place, self.size + place]]
+        recent = self.recent[:held, [index, self.size + index]]
         recent = recent[recent[:, 0] != NOT_ACTIVE]
         return MemberView(
             name=member["name"],
@@ -167,10 +167,10 @@ class Rule:
 
     # -- changing the list -----------------------------------------------------------------------
 
-    def reset_member(self, place: int) -> None:
+    def reset_member(self, index: int) -> None:
         """Count a reset of the member and restart its calibration."""
-        _rule.start_calibration(self.r, place)
-        self.r[_rule.RESETS, place] += 1.0
+        _rule.start_calibration(self.r, index)
+        self.r[_rule.RESETS, index] += 1.0
 
     def joined(
         self, member: Mapping[str, Any], scores: Floats, rows: Batch, resets: Sequence[int]
@@ -195,45 +195,45 @@ class Rule:
             more._calibrate(n, scores[done:], rows[done:])
         return more
 
-    def _calibrate(self, place: int, scores: Floats, rows: Batch) -> None:
-        own, scratch = np.ascontiguousarray(self.r[:, place : place + 1]), np.empty((N_SCRATCH, 1))
+    def _calibrate(self, index: int, scores: Floats, rows: Batch) -> None:
+        own, scratch = np.ascontiguousarray(self.r[:, index : index + 1]), np.empty((N_SCRATCH, 1))
         _rule.calibrate_rows(scores, rows.labels, rows.weights, own, scratch)
-        self.r[:, place : place + 1] = own
+        self.r[:, index : index + 1] = own
 
-    def without(self, place: int) -> "Rule":
+    def without(self, index: int) -> "Rule":
         """The rule without one member; the others divide its share in proportion to theirs.
 
         If their shares are all 0, possible with `share` 0, they become equal.
         """
-        kept: list[int | None] = [j for j in range(self.size) if j != place]
+        kept: list[int | None] = [j for j in range(self.size) if j != index]
         fewer = self._copied(kept)
         total = float(fewer.r[V].sum())
         fewer.r[V] = fewer.r[V] / total if total > 0.0 else 1.0 / fewer.size
         return fewer
 
-    def _copied(self, places: Sequence[int | None]) -> "Rule":
+    def _copied(self, indices: Sequence[int | None]) -> "Rule":
         """Copy members by index; None: a new member."""
         eta, share = float(self.g[ETA]), float(self.g[SHARE])
-        other = Rule([{}] * len(places), eta, share, classes=self.classes)
+        other = Rule([{}] * len(indices), eta, share, classes=self.classes)
         other.g[:] = self.g
-        held = [(new, old) for new, old in enumerate(places) if old is not None]
+        held = [(new, old) for new, old in enumerate(indices) if old is not None]
         for new, old in held:
             other.roles[new], other.r[:, new] = self.roles[old], self.r[:, old]
             for part in range(2):
                 column = self.recent[:, part * self.size + old]
-                other.recent[:, part * len(places) + new] = column
+                other.recent[:, part * len(indices) + new] = column
         for new_a, old_a in held:
             for new_b, old_b in held:
                 for part in range(3):
                     cell = self.pairs[part * self.size + old_a, old_b]
-                    other.pairs[part * len(places) + new_a, new_b] = cell
+                    other.pairs[part * len(indices) + new_a, new_b] = cell
         return other
 
-    def promote(self, place: int) -> None:
-        """Let one member alone learn and predict; the shares of all are saved."""
+    def promote(self, index: int) -> None:
+        """Let only one member learn and predict; the shares of all are saved."""
         self.r[V_BEFORE] = self.r[V]
         self.r[V] = self.r[IS_ACTIVE] = 0.0
-        self.r[V, place] = self.r[IS_ACTIVE, place] = 1.0
+        self.r[V, index] = self.r[IS_ACTIVE, index] = 1.0
 
     def demote(self) -> None:
         """Reactivate all members with their saved shares."""

@@ -198,8 +198,8 @@ def test_the_same_state_gives_the_same_bytes(format, learners):
         ("vw", "balanced", "moments"),
         ("sklearn-coef", "normed", "moments"),
         ("sklearn-coef", "fourier", "map"),
-        ("vw", "guests", "name one of them as `member`"),
-        ("vw", "classes", "one a class"),
+        ("vw", "guests", "choose one of them as `member`"),
+        ("vw", "classes", "one per class"),
     ],
 )
 def test_what_a_format_cannot_say_is_refused(format, name, reason, learners):
@@ -287,7 +287,7 @@ def test_one_member_of_a_portfolio(client, tmp_path):
     y = (X[:200, 0] > 0).astype(int).tolist()
     assert client.post("/models/m/learn", json={"x": X[:200].tolist(), "y": y}).status_code == 200
     refused = client.get("/models/m/export?format=vw")
-    assert "name one of them" in assert_problem(refused, 409, "not-exportable")["detail"]
+    assert "choose one of them" in assert_problem(refused, 409, "not-exportable")["detail"]
     assert_problem(client.get("/models/m/export?format=vw&member=b"), 409, "not-exportable")
     assert_problem(client.get("/models/m/export?format=vw&member=c"), 404, "unknown-member")
     answer = client.get("/models/m/export?format=vw&member=raw")

@@ -280,7 +280,7 @@ def test_a_slice_copies_no_entries(batch):
 
 
 def test_a_batch_is_not_cut_in_steps(batch):
-    with pytest.raises(ValueError, match="steps of 1"):
+    with pytest.raises(ValueError, match="a step of 1"):
         batch[::2]
 
 

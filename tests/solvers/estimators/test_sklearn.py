@@ -163,7 +163,7 @@ def test_members_are_told_of_one_portfolio(rows):
     x, classes, _ = rows
     assert not hasattr(PortfolioClassifier(), "members_")
     model = PortfolioClassifier().fit(x, classes)
-    with pytest.raises(AttributeError, match="each has members of its own"):
+    with pytest.raises(AttributeError, match="each class has its own members"):
         _ = model.members_
 
 

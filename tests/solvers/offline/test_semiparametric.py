@@ -332,7 +332,7 @@ def test_what_cannot_be_asked_for_is_refused_in_words(more, words):
 
 
 def test_rows_that_do_not_fit_are_refused():
-    with pytest.raises(InvalidRow, match="row 1: it has no label"):
+    with pytest.raises(InvalidRow, match="row 1: the row has no label"):
         solve_semiparametric(X[:2], [1.0, np.nan], [constant()], 0.5, 0.1, 1.0)
     with pytest.raises(ShapeMismatch, match="labels have shape"):
         solve_semiparametric(X, Y[:-1], [constant()], 0.5, 0.1, 1.0)

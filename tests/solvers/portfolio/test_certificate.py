@@ -161,7 +161,7 @@ def test_certificate_after_a_member_began_anew(spec):
     members = [{"kind": "prior"}, {"name": "own", "kind": "dual_ascent"} | spec]
     learner = portfolio(members=members, retain=N)
     learner.learn(batch[:at])
-    learner._crew._fused._table[0, 0] = np.nan
+    learner._members._fused._table[0, 0] = np.nan
     learner.learn(batch[at:])
     assert learner.members()[1].resets == 1
     # Rows before it, and the one in which it was reset, have dual variables of 0.
@@ -201,7 +201,7 @@ def test_one_dual_member_is_dual_ascent_of_that_strength(loss, scaling, norm, re
     single = make_learner(model | own)
     found, scores = [], []
     for i in range(N):
-        found.append(learner._crew.predict(batch[i : i + 1])[0, 0])
+        found.append(learner._members.predict(batch[i : i + 1])[0, 0])
         scores.append(single.predict(batch[i : i + 1])[0])
         learner.learn(batch[i : i + 1])
         single.learn(batch[i : i + 1])

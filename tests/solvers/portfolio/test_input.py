@@ -32,7 +32,7 @@ REFUSED = [
     ({"features": "hashed"}, "/features", "left out, or the portfolio's"),
     ({"features": {"kind": "indexed", "dim": 13}}, "/features", "left out, or the portfolio's"),
     ({"labels": ["a", "b"]}, "/labels", "left out"),
-    ({"algorithm": "portfolio"}, "/algorithm", "no portfolio itself"),
+    ({"algorithm": "portfolio"}, "/algorithm", "portfolios cannot be nested"),
     ({"members": "eight"}, "/members", "it takes"),
     ({"algorithm": "gbdt"}, "/algorithm", "one of dual_ascent"),
     ({"kind": "gbdt"}, "/kind", "one of prior"),
@@ -104,11 +104,15 @@ def test_refused_member_is_named_with_its_field_and_the_reason(member, field, re
             "/members/0/loss",
             "one of squared, huber",
         ),
-        ({"members": [{"name": "a", "kind": "prior"}] * 2}, "/members/1/name", "another name"),
+        (
+            {"members": [{"name": "a", "kind": "prior"}] * 2},
+            "/members/1/name",
+            "a name that no earlier member has",
+        ),
         (
             {"members": [{"kind": "prior"}, {"name": "prior-1", "kind": "prior"}]},
             "/members/1/name",
-            "another name",
+            "a name that no earlier member has",
         ),
         ({"eta": 0}, "/eta", "a number in [1e-6, 1]"),
         ({"eta": 1.5}, "/eta", "a number in [1e-6, 1]"),
@@ -170,7 +174,7 @@ def test_sixty_four_members_and_no_more():
     batch = stream(20)
     assert np.isfinite(learner.learn(batch).scores).all()
     before = content(learner)
-    with pytest.raises(MemberError, match="64 members already"):
+    with pytest.raises(MemberError, match="there are 64 members"):
         learner.add_member({"algorithm": "sgd"})
     assert content(learner) == before and len(learner.members()) == 64
     assert sum(view.weight for view in learner.members()) == pytest.approx(1.0, abs=1e-12)
@@ -285,7 +289,7 @@ def test_fused_member_without_a_score_has_everything_at_its_start(place):
     other.learn(batch)
     row = Batch.from_dense(np.ones((1, DIM)), [1.0])
     share = learner.members()[place].weight
-    learner._crew._fused._table[0, place - 1] = np.nan
+    learner._members._fused._table[0, place - 1] = np.nan
     p = 1.0 / (1.0 + np.exp(-learner.predict(row)[0]))
     outcome, expected = learner.learn(row), other.learn(row)
     assert outcome.scores[0] != expected.scores[0]

@@ -26,8 +26,10 @@ KINDS = [
     {"kind": "adagrad", "norm": "row", "scaling": {"kind": "balanced", "moments": False}},
     {"kind": "diagonal_newton", "gamma": 0.99},
 ]
-GUESTS = [{"algorithm": name} for name in ALGORITHMS if name not in ("portfolio", "semiparametric")]
-GUESTS += [
+MODEL_MEMBERS = [
+    {"algorithm": name} for name in ALGORITHMS if name not in ("portfolio", "semiparametric")
+]
+MODEL_MEMBERS += [
     {"strength": 3, "scaling": "balanced", "retain": 20},
     {"algorithm": "romma", "norm": "running"},
     {"map": {"kind": "fourier", "components": 10}, "loss": "hinge"},
@@ -50,7 +52,7 @@ def counted(batch, last=None):
 
 
 @pytest.mark.parametrize("retain", [7, 1000])
-@pytest.mark.parametrize("spec", [*KINDS, *GUESTS], ids=ids)
+@pytest.mark.parametrize("spec", [*KINDS, *MODEL_MEMBERS], ids=ids)
 def test_challenger_begins_as_one_that_learned_the_retained_rows_alone(spec, retain):
     batch = stream(N)
     learner = portfolio(retain=retain, share=0.01)
@@ -169,7 +171,7 @@ def test_any_member_of_a_preset_can_be_removed_and_the_others_go_on(name):
             assert learner.member_certificate(one) == never.member_certificate(one)
 
 
-@pytest.mark.parametrize("members", ["eight", [GUESTS[0], KINDS[0], {"kind": "prior"}]])
+@pytest.mark.parametrize("members", ["eight", [MODEL_MEMBERS[0], KINDS[0], {"kind": "prior"}]])
 def test_members_can_be_removed_down_to_the_last(members):
     learner, batch = portfolio(members=members), stream(30)
     while len(learner.members()) > 1:
@@ -235,8 +237,8 @@ def test_the_others_stand_still_while_one_member_is_served(served):
     changed = state["crew.fused.second"][:slots] != before["crew.fused.second"]
     assert np.count_nonzero(changed.any(axis=0)) == (1 if served == "newton-row" else 0)
     if served != "sgd-1":
-        guest = [name for name in before if name.startswith("crew.9.")]
-        assert guest and all(state[name].tobytes() == before[name].tobytes() for name in guest)
+        added = [name for name in before if name.startswith("crew.9.")]
+        assert added and all(state[name].tobytes() == before[name].tobytes() for name in added)
     with pytest.raises(MemberError, match="is promoted; demote it first"):
         learner.remove_member(names[0] if served != names[0] else names[1])
     with pytest.raises(MemberError, match="is promoted; demote it first"):
@@ -269,7 +271,7 @@ def test_promotion_of_another_member_leaves_the_shares_to_come_back():
 def program(seed):
     """Random steps: rows, and changes of members, some of which are refused."""
     rng = np.random.default_rng(seed)
-    specs = [*KINDS, *GUESTS, {"kind": "prior"}]
+    specs = [*KINDS, *MODEL_MEMBERS, {"kind": "prior"}]
     # Each kind of step occurs at least once.
     steps = [("learn", stream(20)), ("add", specs[seed % len(specs)]), ("remove", seed)]
     steps += [("promote", seed), ("learn", stream(9, seed=seed)), ("demote", 0)]
@@ -302,7 +304,11 @@ def do(learner, what, given):
 
 
 def begun(seed):
-    members = ["eight", "twelve", [GUESTS[seed % len(GUESTS)], KINDS[seed % len(KINDS)]]][seed % 3]
+    members = [
+        "eight",
+        "twelve",
+        [MODEL_MEMBERS[seed % len(MODEL_MEMBERS)], KINDS[seed % len(KINDS)]],
+    ][seed % 3]
     return portfolio(members=members, retain=25, share=0.01)
 
 
@@ -333,8 +339,8 @@ def test_changes_between_rows_are_the_same_however_the_rows_are_cut_and_restored
             single = other
 
 
-@pytest.mark.parametrize("guest", [GUESTS[0], NUMBERS, KINDS[3]], ids=ids)
-def test_numbers_have_guests_that_come_and_go(guest):
+@pytest.mark.parametrize("added", [MODEL_MEMBERS[0], NUMBERS, KINDS[3]], ids=ids)
+def test_regression_members_are_added_and_removed(added):
     spec = {"algorithm": "portfolio", "task": "regression", "retain": 25}
     spec |= {"features": {"kind": "indexed", "dim": 12}}
     learner, other = make_learner(spec), make_learner(spec)
@@ -342,13 +348,13 @@ def test_numbers_have_guests_that_come_and_go(guest):
     rows = batch.with_labels(100.0 + 3.0 * np.cumsum(batch.labels))
     for one in (learner, other):
         one.learn(rows[:40])
-    if "kind" in guest:
-        with pytest.raises(Exception, match="can join"):
-            learner.add_member(guest)
+    if "kind" in added:
+        with pytest.raises(Exception, match="only a model can be added"):
+            learner.add_member(added)
         assert content(learner) == content(other)
         return
     for one in (learner, other):
-        name = one.add_member(guest)
+        name = one.add_member(added)
     learner.learn(rows[40:])
     for i in range(40, N):
         other.learn(rows[i : i + 1])
