@@ -121,7 +121,7 @@ class Refitting:
         self._rows, self._labels = own.window(rows.take(np.flatnonzero(counts)))
         self._served = own.served()
         if not len(self._rows):
-            raise RefitError("the journal no longer has a row that the model has learned")
+            raise RefitError("no row that the model has learned is left in the journal")
         self._objective = Objective.of(spec, len(self._rows))
         self._loss = loss_of({"loss": self._objective.loss})
         self._method, self._tol, self._max_epochs = method, tol, max_epochs

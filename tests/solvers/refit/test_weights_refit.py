@@ -382,7 +382,7 @@ def test_each_that_cannot_says_why():
     sliding = {"algorithm": "dual_ascent", "window": "sliding"}
     assert why_method("asdca", **sliding) is None
     assert "l2" in why_method("asdca", regularizer="entropy", **sliding)
-    assert "no method" in why_method("ipm", **sliding)
+    assert "not a method" in why_method("ipm", **sliding)
     for given, field in (
         ({"algorithm": "sgd", "refit": {"method": "dcd"}}, "/refit/method"),
         ({"algorithm": "sgd", "rho": 0, "refit": {}}, "/refit"),
