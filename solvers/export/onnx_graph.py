@@ -40,7 +40,7 @@ class Graph:
 
     def named(self, name: str, value: str) -> None:
         """Give a tensor this additional name."""
-        self.nodes.append(helper.make_node("StoreIdentity", [value], [name]))
+        self.nodes.append(helper.make_node("Identity", [value], [name]))
 
     def squares(self, rows: str) -> str:
         """(n, 1): |row|^2."""
