@@ -159,11 +159,6 @@ def _at_any_moment(true: Any, self: Applying, appended: Any, front: Any, is_lear
         true(self, appended, front, is_learning)
 
 
-def _not_across(true: Any, appended: Any, place: Any, trail: Any) -> bool:
-    """Only entries that end at the replica's position or before are compared with it."""
-    return bool((appended.seq or 0) <= place.seq and true(appended, place, trail))
-
-
 BUGS = {
     "label explained by what waits now": Bug(
         [(dualstream.service.jobs.late_labels, "_explained", _as_it_is_now)]
@@ -200,15 +195,6 @@ BUGS = {
     "turn taken for an empty line": Bug([(Committer, "_begin", _of_an_empty_line)]),
     "appended ahead and not looked at": Bug([(Applying, "look_ahead", nothing)]),
     "appended ahead and looked at in between": Bug([(Applying, "look_ahead", _at_any_moment)]),
-    "appended ahead and across its place": Bug(
-        [(dualstream.service.replica.apply, "may_contradict", _not_across)]
-    ),
     "place that is not held served on": Bug([(Applying, "has_lost", nothing)]),
     "appended ahead and refused": Bug([(Committer, "_commit", _all_the_same)]),
-    "appended ahead and told of what is gone": Bug(
-        [
-            (dualstream.service.replica.replica, "clear_outcomes", nothing),
-            (dualstream.service.replica.apply, "clear_outcomes", nothing),
-        ]
-    ),
 }

@@ -50,13 +50,6 @@ def _whatever_was_lost(true: Any, self: Store, request: AppendRequest) -> Any:
     return true(self, msgspec.structs.replace(request, held=None))
 
 
-def _pauses_whatever_was_lost(true: Any, self: Store, request: AppendRequest) -> Any:
-    """The rollback of a pause does, and uses up the key of the next pause at its seq."""
-    key = request.parts[0].key if request.parts else None
-    of_pause = key is not None and key[0] == KeyKind.PAUSE
-    return _whatever_was_lost(true, self, request) if of_pause else true(self, request)
-
-
 def _still_to_come(true: Any, subject: Any, seq: int) -> str | None:
     """There is a way back to a seq that the journal has not come to."""
     return why_forgotten(subject, seq)
@@ -119,7 +112,6 @@ BUGS = {
     "rollback by one too many": Bug(
         [(dualstream.service.models.versions, "state_at", _one_too_few)]
     ),
-    "control of what was lost": Bug([(Store, "append", _whatever_was_lost)]),
     "rollback to what was lost": Bug(
         [
             (Store, "append", _whatever_was_lost),
@@ -127,7 +119,6 @@ BUGS = {
             (dualstream.service.models.versions, "why_no_way_back", _still_to_come),
         ]
     ),
-    "rollback of another pause": Bug([(Store, "append", _pauses_whatever_was_lost)]),
     "refit of what was lost": Bug([(Lineage, "includes", _from_anywhere)]),
     "quarantine learned twice": Bug(
         [(dualstream.service.replica.quarantine, "quarantined_rows", _held_twice)]
