@@ -9,30 +9,21 @@ watch.py           watch
 audit.py           audit
 bench.py           bench
 new_key.py         new-key
-serving.py         serve, demo
+serve.py         serve, demo
 archives.py        dump, restore
-stores.py          replay
-replay.py          computation of replay
+replay.py          replay
 settings_flags.py  settings as flags
 
-`archives`, `serving` and `stores` need the server's dependencies. The other commands work without
+`archives`, `serve` and `replay` need the server's dependencies. The other commands work without
 them.
 """
 
 from importlib.util import find_spec
 
-from dualstream.service.cli import (
-    audit,
-    bench,
-    export as exporting,
-    models,
-    new_key as keys,
-    rows,
-    watch as watching,
-)
+from dualstream.service.cli import audit, bench, export, models, new_key, rows, watch
 from dualstream.service.cli.common import app, fail
 
-__all__ = ["app", "audit", "bench", "exporting", "keys", "models", "rows", "watching"]
+__all__ = ["app", "audit", "bench", "export", "models", "new_key", "rows", "watch"]
 
 SERVER_PACKAGES = ("fastapi", "numba", "pydantic_settings", "redis", "uvicorn")
 SERVER_COMMANDS = ("serve", "demo", "dump", "restore", "replay")
@@ -52,9 +43,9 @@ def server_is_missing() -> None:
 
 
 if all(map(is_installed, SERVER_PACKAGES)):
-    from dualstream.service.cli import archives, serving, stores
+    from dualstream.service.cli import archives, replay, serve
 
-    __all__ += ["archives", "serving", "stores"]
+    __all__ += ["archives", "serve", "replay"]
 else:
     for command in SERVER_COMMANDS:
         app.command(

@@ -336,7 +336,9 @@ class Model(CommitListener):
             self._remeasure()
             if is_bulk:
                 self._measure_at = after + MEASURE_GROUPS * (after - before)
-        self._begin_due(before)
+        # Between groups only unlearning makes a job due that the model does not have yet.
+        if self.replica.retained.unlearned_seq > before:
+            self._begin_due(before)
         for job in self._jobs.values():
             job.on_advance()
         if self.replica.names_since != self._names_since:

@@ -12,10 +12,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from dualstream.service.cli.demo.server_process import ServerProcess
-from dualstream.service.cli.replay import replay
 from dualstream.service.jobs.guard_rollback import GuardRollback
 from dualstream.service.journal.protocol import AppendRequest
 from dualstream.service.journal.record import Control, KeyKind, decode_merged, make_key
+from dualstream.service.models.replay import replay
 from dualstream.service.replica.controls import Pause
 from dualstream.service.replica.groups import Appending, Group
 from dualstream.service.replica.replica import Replica

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from dualstream.service.cli.demo.server_process import ServerProcess
-from dualstream.service.cli.replay import replay
 from dualstream.service.jobs import refit as refits, refit_status as refit_board
 from dualstream.service.jobs.refit import Refits
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import AppendRequest, CursorMove
 from dualstream.service.journal.record import Control, decode
+from dualstream.service.models.replay import replay
 from dualstream.service.models.solver_thread import SolverThread
 from dualstream.service.replica.controls import apply_to
 from dualstream.service.replica.point_in_time import kept_from

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dualstream.service.cli.replay import replay
 from dualstream.service.jobs import refit as refits
+from dualstream.service.models.replay import replay
 from load_tests import milan
 from tests.service.api.test_refits import begin, controls, finished
 from tests.service.conftest import assert_problem

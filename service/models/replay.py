@@ -1,0 +1,199 @@
+"""Replay of a journal: an earlier state, or the state under another spec. Read-only."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dualstream.service.journal import open_journal, sqlite_path
+from dualstream.service.journal.chain import next_chain
+from dualstream.service.journal.protocol import Entry, Journal, ModelRecord
+from dualstream.service.journal.record import Control, decode_merged, holds_control
+from dualstream.service.models.registry import canonical
+from dualstream.service.replica.controls import copy_named_by
+from dualstream.service.replica.entries import split_at
+from dualstream.service.replica.point_in_time import NotKept, kept_from, state_at
+from dualstream.service.replica.recovery import Forked
+from dualstream.service.replica.replica import Replica
+from dualstream.service.replica.spec import check_spec, read_spec
+from dualstream.solvers import InvalidSpec, resolve_spec
+
+# Fields of the spec that determine how rows are encoded.
+ENCODING = ("features", "task", "labels")
+
+
+class Refused(Exception):
+    """The state cannot be computed."""
+
+
+class Replayed(msgspec.Struct, frozen=True):
+    """Result of a replay.
+
+    from_seq            first record applied; greater than `seq` if none was, 0 for a stored state
+    left_out_rollbacks  rollbacks skipped under another spec: they name states of the model's spec
+    left_out_refits     refits skipped under another spec: they solve another problem
+    left_out_pauses     pauses and resumes skipped under another spec: all rows are learned
+    """
+
+    model: str
+    seq: int
+    from_seq: int
+    spec: dict[str, Any]
+    samples: int
+    rejected: int
+    refused_controls: int
+    left_out_rollbacks: int
+    left_out_refits: int
+    left_out_pauses: int
+    state_digest: str
+    metrics: dict[str, Any]
+
+
+async def replay(store: str, model: str, until: int | None, changes: dict[str, Any]) -> Replayed:
+    """State of the model at `until` (default: end of the journal), with `changes` of its spec.
+
+    Raises Refused, and the errors of the store.
+    """
+    path = sqlite_path(store)
+    if path is not None and not Path(path).exists():
+        raise Refused(f"no store at {path}; give its URL with --store")
+    journal = await open_journal(store)
+    try:
+        record = await journal.get(model)
+        seq = record.seq if until is None else until
+        if changes:
+            return await _under_another_spec(journal, record, seq, changes)
+        replica = await state_at(journal, record, seq)
+        first = replica.restored_seq + 1 if seq > replica.restored_seq else 0
+        return _result(replica, first, Counter())
+    except NotKept as error:
+        raise Refused(str(error)) from error
+    finally:
+        await journal.close()
+
+
+def parse_changes(given: Sequence[str]) -> dict[str, Any]:
+    """Parse `window.beta=0.999`; a value that is not JSON is a text. Raises Refused."""
+    changes: dict[str, Any] = {}
+    for one in given:
+        path, equals, value = one.partition("=")
+        if not equals or not all(path.split(".")):
+            raise Refused(f"--set needs PATH=VALUE, e.g. window.beta=0.999, got {one!r}")
+        try:
+            changes[path] = json.loads(value)
+        except ValueError:
+            changes[path] = value
+    return changes
+
+
+def changed_spec(record: ModelRecord, changes: dict[str, Any]) -> dict[str, Any]:
+    """The model's spec with these fields set, resolved. Raises Refused."""
+    spec: dict[str, Any] = read_spec(record.given)
+    before = read_spec(record.spec)
+    for path, value in changes.items():
+        *folders, field = path.split(".")
+        place, standing = spec, before
+        for folder in folders:
+            standing = _opened(standing.get(folder))
+            kind = {"kind": standing["kind"]} if "kind" in standing else {}
+            place[folder] = _opened(place[folder]) if folder in place else kind
+            place = place[folder]
+        place[field] = value
+    try:
+        resolved = resolve_spec(spec)
+    except InvalidSpec as error:
+        raise Refused(str(error)) from error
+    for field in ENCODING:
+        if resolved.get(field) != before.get(field):
+            raise Refused(f"{field} cannot change, because the journal's rows are encoded with it")
+    return resolved
+
+
+def _opened(value: Any) -> dict[str, Any]:
+    """A field as an object; a text is the short form of {"kind": text}."""
+    if isinstance(value, str):
+        return {"kind": value}
+    return value if isinstance(value, dict) else {}
+
+
+async def _under_another_spec(
+    journal: Journal, record: ModelRecord, until: int, changes: dict[str, Any]
+) -> Replayed:
+    check_spec(record)
+    spec = await asyncio.to_thread(changed_spec, record, changes)
+    first = await kept_from(journal, record)
+    if not first - 1 <= until <= record.seq:
+        raise NotKept(record.id, until, first, record.seq)
+    replica = Replica(record, kept_answers=0, spec=canonical(spec))
+    replica.forget_what_served()
+    if replica.guarding is not None:
+        replica.guarding.only_warn()
+    replica.seq = first - 1
+    left_out = Counter[str]()
+    # The chain before a trimmed journal is unknown.
+    chain = replica.chain if first == 1 else None
+    while replica.seq < until:
+        entries = await journal.read(replica.id, replica.incarnation, replica.seq)
+        if not entries:
+            raise Forked(f"model {replica.id!r}: the journal ends at seq {replica.seq}")
+        _check_chain(replica, chain, entries)
+        chain = entries[-1].chain
+        for run in split_at(entries, _is_of_its_spec):
+            if replica.seq >= until:
+                break
+            kind = _kind_of_its_spec(run[0])
+            if kind is not None:
+                left_out[kind] += 1
+                replica.skip(run[0])
+                continue
+            whole = [entry for entry in run if entry.seq <= until]
+            if whole:
+                await replica.apply_run(whole, journal)
+            if replica.seq < until and len(whole) < len(run):
+                await replica.learn_part(run[len(whole)], until)
+    return _result(replica, first, left_out)
+
+
+def _check_chain(replica: Replica, chain: str | None, entries: Sequence[Entry]) -> None:
+    """Raise Forked if the entries do not continue `chain`."""
+    for entry in entries:
+        if chain is not None and next_chain(chain, entry.nonce) != entry.chain:
+            raise Forked(
+                f"model {replica.id!r}: the hash chain breaks after seq {entry.first_seq - 1}"
+            )
+        chain = entry.chain
+
+
+def _is_of_its_spec(control: Control) -> bool:
+    """Does the control depend on the model's own spec?"""
+    return control.kind in ("refit", "pause", "resume") or copy_named_by(control) is not None
+
+
+def _kind_of_its_spec(entry: Entry) -> str | None:
+    """Kind of a control that depends on the model's spec; None for other entries."""
+    if not holds_control(entry.body):
+        return None
+    _, blocks = decode_merged(entry.body)
+    found = (block for block in blocks if isinstance(block, Control) and _is_of_its_spec(block))
+    return next((control.kind for control in found), None)
+
+
+def _result(replica: Replica, from_seq: int, left_out: Counter[str]) -> Replayed:
+    return Replayed(
+        model=replica.id,
+        seq=replica.seq,
+        from_seq=from_seq,
+        spec=replica.spec,
+        samples=replica.learner.samples,
+        rejected=replica.rejected,
+        refused_controls=replica.refused_controls,
+        left_out_rollbacks=left_out["rollback"],
+        left_out_refits=left_out["refit"],
+        left_out_pauses=left_out["pause"] + left_out["resume"],
+        state_digest=replica.capture().state_digest(),
+        metrics=replica.progress.summary(),
+    )
