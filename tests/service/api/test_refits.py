@@ -155,7 +155,7 @@ def test_a_window_that_moves_on_meanwhile(serve, store, monkeypatch):
     # So many rows that none of them is left.
     monkeypatch.setattr(refits, "_solve", lambda *given: (solve(*given), learn(other, 300, 550))[0])
     told = finished(client, begin(client)["job"])
-    assert told["status"] == "refused" and "others" in told["reason"]
+    assert told["status"] == "refused" and "still retained" in told["reason"]
     assert told["entered_seq"] is not None
     assert replica_of(client).refused_controls == 1
 

@@ -279,10 +279,10 @@ def test_what_does_not_fit_is_refused_and_changes_nothing():
     refuses("moved on", found.prints, 0.0 * found.duals)
     learner.restore(states["before"])
     learner.unlearn(7)
-    refuses("others", *good)
+    refuses("still retained", *good)
     learner.restore(states["before"])
     learner.learn(batch[40:60])
-    refuses("others", *good)
+    refuses("still retained", *good)
     learner.restore(states["before"])
     assert take_refit(learner, *good) == 20
 
