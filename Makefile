@@ -65,7 +65,7 @@ fuzz: $(STAMP)-fuzz
 # Static analysis, API description and hostile clients; writes load_tests/SECURITY.md, as `make fuzz` does.
 security: $(STAMP)-dev
 	$(BIN)/python -m load_tests.static_analysis
-	$(BIN)/python -m tests.described
+	$(BIN)/python -m tests.openapi_fuzz
 	$(BIN)/python -m tests.hostile
 
 # Build the image, run it with a read-only root and use it; needs root, but no container engine.

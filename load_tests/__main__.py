@@ -18,7 +18,7 @@ BENCHMARKS = (
     "learners",
     "portfolio",
     "recovery",
-    "replicas",
+    "second_worker",
     "costs",
     "many_models",
     "ingest",

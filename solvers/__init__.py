@@ -20,7 +20,7 @@ from dualstream.solvers.core.errors import (
 from dualstream.solvers.core.hashing import NamePlaces, hash_names, hash_row, sorted_row
 from dualstream.solvers.core.intercept import width_of
 from dualstream.solvers.core.learner import Learner, Outcome, State, check_arrays, count_nonzeros
-from dualstream.solvers.core.members import (
+from dualstream.solvers.core.member_learner import (
     MEMBER_NAME,
     Comparison,
     MemberLearner,
@@ -28,7 +28,6 @@ from dualstream.solvers.core.members import (
     certificates_of_members,
     member_learner,
 )
-from dualstream.solvers.core.ones import are_shared_ones, shared_ones
 from dualstream.solvers.core.refit_methods import (
     ALL_METHODS,
     MAX_WINDOW_ROWS,
@@ -58,6 +57,7 @@ from dualstream.solvers.core.served_form import (
     numbers_in,
     served_form,
 )
+from dualstream.solvers.core.shared_ones import are_shared_ones, shared_ones
 from dualstream.solvers.core.sparse_support import Support
 from dualstream.solvers.core.spec_cache import FixedSpec, WorkedOut
 from dualstream.solvers.core.state_format import dump, load

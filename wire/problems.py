@@ -1,7 +1,7 @@
 """Error responses: problem documents (application/problem+json, RFC 9457).
 
-Fields: type, title, status, detail, instance, errors, error. service/api/errors.py maps exceptions
-to problems.
+Fields: type, title, status, detail, instance, errors, error. service/api/exception_mapping.py
+maps exceptions to problems.
 
 A problem stays short, however long the request is: input is `quoted`, and details, reasons and
 pointers are `shortened`.

@@ -33,7 +33,7 @@ from dualstream.service.replica.first_responses import FirstResponses
 from dualstream.service.replica.receipts import receipts_of
 from dualstream.service.replica.requests import Request
 from dualstream.service.transport.body_protocol import protocol_of
-from dualstream.service.transport.connections import Connections, Limits
+from dualstream.service.transport.connection_limits import Connections, Limits
 from dualstream.solvers import Outcome, Progressive, make_learner, resolve_spec
 from dualstream.wire.chunking import CHUNK_BYTES, CHUNKERS, Chunking
 from load_tests.http import SERVER_CORE, as_json

@@ -9,7 +9,7 @@ import numpy as np
 from dualstream.solvers import Batch
 from dualstream.solvers.core.losses import make_loss
 from dualstream.solvers.jit import Floats
-from dualstream.solvers.offline.methods import Start, method_of
+from dualstream.solvers.offline.method_registry import Start, method_of
 from dualstream.solvers.offline.problem import Problem
 from load_tests.offline import unit_rows
 from load_tests.paper_tables import data

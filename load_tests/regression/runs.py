@@ -6,7 +6,7 @@ from typing import Self
 
 import numpy as np
 
-from load_tests.regression import data, fresh
+from load_tests.regression import data, held_out as fresh
 from load_tests.regression.data import Floats, Stream
 
 

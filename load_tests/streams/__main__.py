@@ -9,10 +9,10 @@ import sys
 
 from dualstream import solvers
 from load_tests.markdown import DOCS
-from load_tests.streams import late, plots, tables, turned
+from load_tests.streams import inverted_labels as turned, late, plots, tables
 from load_tests.streams.cases import HELD_OUT, PROTOCOL
 from load_tests.streams.held_out import MADE, ORDERS
-from load_tests.streams.measured import kept, reference
+from load_tests.streams.peer_figures import kept, reference
 from load_tests.streams.standings import Standing, standing
 from load_tests.streams.text import (
     BEHIND,
@@ -28,7 +28,7 @@ from load_tests.streams.text import (
 
 def main() -> None:
     if "--peers" in sys.argv[1:]:
-        from load_tests.streams.measure import measure
+        from load_tests.streams.run_peers import measure
 
         measure()
     versions, peers = kept()

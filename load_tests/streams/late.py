@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from load_tests.markdown import table
 from load_tests.streams.cases import DELAYS, FEW, LATE, LATEST
-from load_tests.streams.measured import Runs
 from load_tests.streams.ours import OURS, our_run
+from load_tests.streams.peer_figures import Runs
 from load_tests.streams.runs import Run
 
 ABOUT = """\

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from load_tests.streams.cases import Case, last_label
-from load_tests.streams.measured import Runs
 from load_tests.streams.ours import OURS, our_run
+from load_tests.streams.peer_figures import Runs
 from load_tests.streams.runs import Run
 
 NEAR = 0.5

@@ -3,6 +3,7 @@
 learn_and_predict.py   ASGI routes of learn, predict and events, before FastAPI
 models.py, versions.py, members.py, refits.py ...   one FastAPI router for each resource
 access.py, api_keys.py, rate_limits.py   authentication, scopes, rate limits
-errors.py, responses.py, views.py        problem+json, answers of learn and predict, view models
+exception_mapping.py                     exceptions as problem+json
+responses.py, views.py                   answers of learn and predict, view models
 openapi.py, openapi_common.py            OpenAPI document
 """

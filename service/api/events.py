@@ -22,7 +22,7 @@ from dualstream.service.models.model import Model
 from dualstream.service.models.readiness import Readiness
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.replica.replica import Replica
-from dualstream.service.transport.connections import EVENT_STREAM
+from dualstream.service.transport.connection_limits import EVENT_STREAM
 from dualstream.solvers import Certificate, Learner
 from dualstream.wire.problems import Problem
 

@@ -15,7 +15,7 @@ from dualstream.service.api.request_body import read_body
 from dualstream.service.api.responses import first_errors, rejection_reasons
 from dualstream.service.codecs import check_rows
 from dualstream.service.codecs.row_schema import BadRow
-from dualstream.service.jobs.late_labels import Label, Labelled, learn_labels
+from dualstream.service.models.late_labels import Label, Labelled, learn_labels
 from dualstream.service.models.model import Model
 from dualstream.service.replica.first_responses import Answer
 from dualstream.service.replica.receipts import Receipt

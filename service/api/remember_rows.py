@@ -9,8 +9,8 @@ from dualstream.service.api.http import Head, read_flag
 from dualstream.service.api.learn_rows import INLINE_BYTES
 from dualstream.service.codecs import ListedRows, ParsedRows, check_rows, media_type, parse_json
 from dualstream.service.codecs.row_schema import BadRow
-from dualstream.service.jobs.late_labels import Wait, check_may_wait, packed_label, remember
 from dualstream.service.journal.protocol import Journal
+from dualstream.service.models.late_labels import Wait, check_may_wait, packed_label, remember
 from dualstream.service.models.model import Model
 from dualstream.wire.problems import Problem, quoted
 from dualstream.wire.schemas import Predicted, PredictedMany

@@ -9,13 +9,13 @@ import logging
 import time
 from contextlib import suppress
 
-from dualstream.service.jobs.late_labels import learn_defaults
 from dualstream.service.journal.protocol import (
     AwaitingLabels,
     Journal,
     JournalError,
     ModelChanged,
 )
+from dualstream.service.models.late_labels import learn_defaults
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.wire.problems import Problem
 

@@ -11,10 +11,10 @@ from dualstream.service.journal.protocol import Head, JournalError, JournalUnava
 from dualstream.service.metrics.counters import ProcessCounts
 from dualstream.service.metrics.exposition import EventLoopSlices, text_of
 from dualstream.service.metrics.member_series import MemberSeries
-from dualstream.service.metrics.memory_series import MemorySeries, Waiting
 from dualstream.service.metrics.model_filter import Folded, ModelFilter
 from dualstream.service.metrics.model_series import ModelSeries
 from dualstream.service.metrics.multiprocess import MetricsDirectory
+from dualstream.service.metrics.process_series import MemorySeries, Waiting
 from dualstream.service.metrics.store_series import StoreSeries
 from dualstream.service.models.model import Model
 from dualstream.service.models.registry import ModelRegistry

@@ -16,9 +16,9 @@ from dualstream.service.journal.protocol import (
 )
 from dualstream.service.journal.record import RecordError
 from dualstream.service.models.cache import ModelCache
+from dualstream.service.models.compiled_specs import KnownSpecs
 from dualstream.service.models.deps import ModelDeps
 from dualstream.service.models.model import Model, ModelOwner
-from dualstream.service.models.spec_cache import KnownSpecs
 from dualstream.service.replica.first_responses import MAX_KEPT_ANSWERS
 from dualstream.service.replica.lineage import KEPT_OUTSIDE, Lineage
 from dualstream.service.replica.recovery import Forked

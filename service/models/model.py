@@ -20,11 +20,11 @@ from dualstream.service.journal.protocol import (
     UnknownModel,
 )
 from dualstream.service.journal.record import RecordError
+from dualstream.service.models.compiled_specs import KnownSpec
 from dualstream.service.models.deps import ModelDeps
 from dualstream.service.models.job import AnyJob, Job
 from dualstream.service.models.lag import Lag
 from dualstream.service.models.sizeof import bytes_of
-from dualstream.service.models.spec_cache import KnownSpec
 from dualstream.service.models.store_status import STALE_S, OtherIdentity
 from dualstream.service.replica.apply import CommitListener
 from dualstream.service.replica.committer import Committer

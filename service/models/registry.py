@@ -22,12 +22,12 @@ from dualstream.service.journal.protocol import (
 )
 from dualstream.service.models.admission import MAX_WAIT_S, AdmissionControl, IdleShare
 from dualstream.service.models.cache import ModelCache, Pin
+from dualstream.service.models.compiled_specs import KnownSpecs
 from dualstream.service.models.deps import Counters, ModelDeps
 from dualstream.service.models.job import Job
 from dualstream.service.models.loader import ModelLoader
 from dualstream.service.models.model import Model
 from dualstream.service.models.sizeof import bytes_before_rows
-from dualstream.service.models.spec_cache import KnownSpecs
 from dualstream.service.models.store_status import StoreIdentity, StoreStatus
 from dualstream.service.replica.spec import DamagedSpec, check_spec, read_spec
 from dualstream.service.settings import Settings

@@ -31,8 +31,8 @@ from dualstream.service.api import (
 )
 from dualstream.service.api.access import AccessControl, not_allowed
 from dualstream.service.api.api_keys import KeyRing
-from dualstream.service.api.errors import as_problem
 from dualstream.service.api.events import Events
+from dualstream.service.api.exception_mapping import as_problem
 from dualstream.service.api.http import check_query, send_problem
 from dualstream.service.api.learn_and_predict import HotPath, LearnRoute, PredictRoute
 from dualstream.service.api.openapi import describe_hot_routes
@@ -61,7 +61,7 @@ from dualstream.service.models.versions import (
 from dualstream.service.server.cors import across_origins
 from dualstream.service.settings import Settings, check_binding
 from dualstream.service.transport.body_memory import CONNECTION, BodyMemory
-from dualstream.service.transport.connections import (
+from dualstream.service.transport.connection_limits import (
     MAX_BODY_STEP_S,
     MAX_HEAD_BYTES,
     MAX_HEAD_S,

@@ -19,7 +19,7 @@ from dualstream.service.models.sizeof import keep_freed_blocks
 from dualstream.service.server.app import Application, create_app
 from dualstream.service.settings import Settings
 from dualstream.service.transport.body_protocol import protocol_of
-from dualstream.service.transport.connections import connection_limit
+from dualstream.service.transport.connection_limits import connection_limit
 
 log = logging.getLogger("dualstream.server")
 

@@ -12,7 +12,7 @@ from typing import Any
 import httptools
 
 from dualstream.service.transport.body_memory import CONNECTION
-from dualstream.service.transport.connections import Connections
+from dualstream.service.transport.connection_limits import Connections
 from dualstream.service.transport.http_protocol import LimitedProtocol
 from dualstream.wire.problems import Problem
 

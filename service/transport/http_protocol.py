@@ -14,7 +14,7 @@ import httptools
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from dualstream.service.transport.connections import (
+from dualstream.service.transport.connection_limits import (
     EVENT_STREAM,
     Checkpoint,
     Connections,

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dualstream.solvers.core.errors import InvalidRow, ShapeMismatch
-from dualstream.solvers.core.ones import are_shared_ones
 from dualstream.solvers.core.scalar import sort_row
+from dualstream.solvers.core.shared_ones import are_shared_ones
 from dualstream.solvers.jit import (
     F8,
     I4,

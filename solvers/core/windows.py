@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.errors import CorruptState, SolverError
-from dualstream.solvers.core.ones import are_shared_ones
+from dualstream.solvers.core.shared_ones import are_shared_ones
 from dualstream.solvers.core.spec_cache import WorkedOut
 from dualstream.solvers.jit import (
     F8,

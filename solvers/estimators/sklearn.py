@@ -22,7 +22,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.members import MemberView, member_learner
+from dualstream.solvers.core.member_learner import MemberView, member_learner
 from dualstream.solvers.estimators.base import Model, full_spec, portfolio_fields, value_errors
 from dualstream.solvers.evaluation.progressive import scores_are_log_odds
 from dualstream.solvers.jit import Floats

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from dualstream.solvers import Form, Linear, NotExpressible, columns_of
-from dualstream.solvers.export.onnx_graph import Graph
+from dualstream.solvers.export.onnx_graph_builder import Graph
 from dualstream.solvers.export.onnx_stages import scores_of
 from dualstream.solvers.export.source import Source
 

@@ -16,7 +16,7 @@ from dualstream.solvers import (
     ScoreForm,
     StageForm,
 )
-from dualstream.solvers.export.onnx_graph import Graph
+from dualstream.solvers.export.onnx_graph_builder import Graph
 
 _FIRST_DENSE_ROW = 21.0
 _TINY, _ROUNDING = 1e-290, 1e-30

@@ -9,7 +9,7 @@ the previous z as in a published program. A negative kappa is replaced by 0, and
 import math
 
 from dualstream.solvers.jit import Floats
-from dualstream.solvers.offline.methods import Method
+from dualstream.solvers.offline.method_registry import Method
 from dualstream.solvers.offline.proximal_point import OPTIONS, SMOOTH_LOSSES, Stages
 
 

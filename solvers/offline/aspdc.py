@@ -12,7 +12,7 @@ import numpy as np
 
 from dualstream.solvers.core.errors import InvalidSpec
 from dualstream.solvers.offline.dual_sweep import CURVATURE
-from dualstream.solvers.offline.methods import Method, Start
+from dualstream.solvers.offline.method_registry import Method, Start
 from dualstream.solvers.offline.problem import Problem
 from dualstream.solvers.offline.proximal_point import SMOOTH_LOSSES, largest_share, modulus
 from dualstream.solvers.offline.row_order import VISITS

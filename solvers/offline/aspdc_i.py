@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dualstream.solvers.jit import Floats
-from dualstream.solvers.offline.methods import Method, Option, Start
+from dualstream.solvers.offline.method_registry import Method, Option, Start
 from dualstream.solvers.offline.problem import Problem
 from dualstream.solvers.offline.proximal_point import OPTIONS, SMOOTH_LOSSES, Stages
 

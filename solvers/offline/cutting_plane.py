@@ -19,7 +19,7 @@ import numpy as np
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.offline.cut_kernels import cuts_at, line_search
 from dualstream.solvers.offline.dense_algebra import dot
-from dualstream.solvers.offline.methods import Method, Option, Start
+from dualstream.solvers.offline.method_registry import Method, Option, Start
 from dualstream.solvers.offline.problem import Bounds, Problem
 from dualstream.solvers.offline.relaxed_problem import Cuts, Relaxed
 

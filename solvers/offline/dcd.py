@@ -36,7 +36,7 @@ from dualstream.solvers.jit import (
 )
 from dualstream.solvers.offline.dual_sweep import CURVATURE, DUAL, LABEL, STEP
 from dualstream.solvers.offline.finite_newton import FiniteNewton
-from dualstream.solvers.offline.methods import Method, Option, Start, first_duals
+from dualstream.solvers.offline.method_registry import Method, Option, Start, first_duals
 from dualstream.solvers.offline.problem import Bounds, Problem
 
 # Outputs of the passes in `out`.

@@ -22,7 +22,7 @@ import numpy as np
 from dualstream.solvers.core.proximal_newton import Objective, Rows, minimise_over
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.offline import row_kernels as _rows
-from dualstream.solvers.offline.methods import Method, Option, Start
+from dualstream.solvers.offline.method_registry import Method, Option, Start
 from dualstream.solvers.offline.problem import Bounds, Problem
 from dualstream.solvers.offline.proximal_point import SMOOTH_LOSSES
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.offline.dual_sweep import CURVATURE, DUAL, LABEL, STEP, sweep
-from dualstream.solvers.offline.methods import Option, Start, first_duals
+from dualstream.solvers.offline.method_registry import Option, Start, first_duals
 from dualstream.solvers.offline.problem import Bounds, Problem
 from dualstream.solvers.offline.row_order import VISITS, Visits
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from dualstream.solvers.jit import Ints
-from dualstream.solvers.offline.methods import Option
+from dualstream.solvers.offline.method_registry import Option
 from dualstream.solvers.offline.shuffle import shuffle
 
 PERMUTED, REPLACEMENT = "permuted", "replacement"

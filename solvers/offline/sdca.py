@@ -16,7 +16,7 @@ import numpy as np
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.offline import dcd
 from dualstream.solvers.offline.dual_sweep import CURVATURE, DUAL, LABEL, STEP, sweep
-from dualstream.solvers.offline.methods import Method, Run, Start, first_duals
+from dualstream.solvers.offline.method_registry import Method, Run, Start, first_duals
 from dualstream.solvers.offline.problem import Bounds, Problem
 from dualstream.solvers.offline.row_order import PERMUTED, VISITS, Visits
 

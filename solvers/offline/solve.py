@@ -23,7 +23,7 @@ from dualstream.solvers.jit import Floats
 from dualstream.solvers.offline.solution import Progress, Solution
 
 if TYPE_CHECKING:
-    from dualstream.solvers.offline.methods import Method, Run, Start
+    from dualstream.solvers.offline.method_registry import Method, Run, Start
     from dualstream.solvers.offline.problem import Bounds, Problem
 
 Callback = Callable[[Progress], Any]
@@ -79,7 +79,7 @@ def solve(
     The same arguments give the same bits, except for seconds. Raises InvalidSpec, InvalidRow (a
     label that is invalid for the loss), ShapeMismatch; NotConverged if numbers overflow.
     """
-    from dualstream.solvers.offline.methods import Start, method_of
+    from dualstream.solvers.offline.method_registry import Start, method_of
 
     chosen = method_of(method)
     problem = _problem(batch, method, chosen, loss, regularizer, rho, intercept, fixed, total)

@@ -14,7 +14,7 @@ import numpy as np
 
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.offline.lazy_updates import Affine
-from dualstream.solvers.offline.methods import Method, Start, first_duals
+from dualstream.solvers.offline.method_registry import Method, Start, first_duals
 from dualstream.solvers.offline.problem import Bounds, Problem
 from dualstream.solvers.offline.proximal_point import SMOOTH_LOSSES, modulus
 from dualstream.solvers.offline.row_order import VISITS, Visits

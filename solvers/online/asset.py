@@ -38,7 +38,7 @@ from dualstream.solvers.core.errors import CorruptState, RefitError
 from dualstream.solvers.core.learner import Outcome, State, check_arrays
 from dualstream.solvers.core.losses import make_loss
 from dualstream.solvers.core.scalar import clip
-from dualstream.solvers.core.weight_table import SAMPLES, TableLearner
+from dualstream.solvers.core.table_learner import SAMPLES, TableLearner
 from dualstream.solvers.jit import (
     B1,
     F8,

@@ -27,7 +27,7 @@ from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.learner import Outcome
 from dualstream.solvers.core.losses import make_loss
 from dualstream.solvers.core.scalar import dual_argmin, loss_slope, loss_value, prefetch
-from dualstream.solvers.core.weight_table import SAMPLES, TableLearner, loss_of
+from dualstream.solvers.core.table_learner import SAMPLES, TableLearner, loss_of
 from dualstream.solvers.jit import (
     B1,
     F8,

@@ -28,7 +28,7 @@ import numpy as np
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.learner import Outcome
 from dualstream.solvers.core.scalar import loss_slope, loss_value, prefetch, shrink
-from dualstream.solvers.core.weight_table import SAMPLES, TableLearner, loss_of
+from dualstream.solvers.core.table_learner import SAMPLES, TableLearner, loss_of
 from dualstream.solvers.jit import (
     B1,
     F8,

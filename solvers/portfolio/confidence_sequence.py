@@ -20,7 +20,7 @@ sub-gamma processes and therefore valid for sub-exponential ones: for v at least
 import math
 
 from dualstream.solvers.core.errors import MemberError
-from dualstream.solvers.core.members import Comparison
+from dualstream.solvers.core.member_learner import Comparison
 
 _ETA, _S, _MIN_VARIANCE = 2.0, 1.4, 1.0
 _ZETA_S = 3.105547277977581

@@ -28,10 +28,10 @@ from dualstream.solvers.core.errors import (
 )
 from dualstream.solvers.core.intercept import width_of
 from dualstream.solvers.core.learner import Outcome, State, check_arrays, count_nonzeros
-from dualstream.solvers.core.members import Comparison, MemberView
+from dualstream.solvers.core.member_learner import Comparison, MemberView
 from dualstream.solvers.core.scalar import unknown_label
 from dualstream.solvers.core.served_form import Form
-from dualstream.solvers.core.weight_table import sigmoids
+from dualstream.solvers.core.table_learner import sigmoids
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.portfolio.confidence_sequence import compare
 from dualstream.solvers.portfolio.members import MemberSet

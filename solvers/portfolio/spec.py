@@ -6,7 +6,7 @@ from typing import Any
 
 from dualstream.solvers.core.errors import InvalidSpec
 from dualstream.solvers.core.learner import Learner
-from dualstream.solvers.core.members import MEMBER_NAME
+from dualstream.solvers.core.member_learner import MEMBER_NAME
 from dualstream.solvers.core.spec_fields import (
     Spec,
     read_choice,

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.errors import CorruptState
 from dualstream.solvers.core.learner import State, check_arrays
-from dualstream.solvers.core.members import MemberView
+from dualstream.solvers.core.member_learner import MemberView
 from dualstream.solvers.core.served_form import (
     ClassMixture,
     Form,

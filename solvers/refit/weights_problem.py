@@ -32,7 +32,7 @@ from dualstream.solvers.core.learner import State
 from dualstream.solvers.core.losses import NONSMOOTH_LOSSES
 from dualstream.solvers.core.refit_methods import takes_weights
 from dualstream.solvers.core.refit_weights import taking_weights
-from dualstream.solvers.core.weight_table import loss_of
+from dualstream.solvers.core.table_learner import loss_of
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.offline import Progress, Solution, solve
 from dualstream.solvers.offline.problem import Problem

@@ -10,7 +10,7 @@
     refits.py      refits: requested, due, lost with a worker, resumed by another
     asking.py      requests for a model by its id, and damaged heads
     misfortune.py  failures of workers, store and models, at random or aimed at a call
-    plots.py       scenarios of several failures, each at its moment
+    combined_failures.py       scenarios of several failures, each at its moment
     world.py       workers, clients and failures: one schedule from its seed
     notes.py       conditions checked at each answer
     truth.py       the state that one learner computes from the final journal

@@ -12,7 +12,9 @@ from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dualstream.service.jobs.label_timeouts import DefaultLabels
-from dualstream.service.jobs.late_labels import (
+from dualstream.service.journal.protocol import Placed
+from dualstream.service.journal.record import KeyKind, Rows, make_key
+from dualstream.service.models.late_labels import (
     Label,
     Labelled,
     Wait,
@@ -20,8 +22,6 @@ from dualstream.service.jobs.late_labels import (
     packed_label,
     remember,
 )
-from dualstream.service.journal.protocol import Placed
-from dualstream.service.journal.record import KeyKind, Rows, make_key
 from dualstream.service.models.model import Model
 from dualstream.service.replica.receipts import Receipt
 from tests.simulation import models

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from dualstream.service.replica.replica import Replica
 from dualstream.solvers import Batch, Outcome
 from tests.simulation.client import LASTS_S, REFUSALS, Client, Unforeseen
+from tests.simulation.combined_failures import Stage
 from tests.simulation.faults import HOP_S, NO_LAG, Fault, Lags
-from tests.simulation.plots import Stage
 
 if TYPE_CHECKING:
     from tests.simulation.world import Worker, World

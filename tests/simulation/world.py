@@ -19,10 +19,10 @@ from unittest.mock import patch
 import dualstream.service.jobs.follower
 import dualstream.service.jobs.refit
 import dualstream.service.jobs.refit_status
+import dualstream.service.models.compiled_specs
 import dualstream.service.models.loader
 import dualstream.service.models.model
 import dualstream.service.models.registry
-import dualstream.service.models.spec_cache
 import dualstream.service.replica.apply
 import dualstream.service.replica.committer
 import dualstream.service.replica.groups
@@ -53,13 +53,13 @@ from tests.simulation import models
 from tests.simulation.asking import UNREADABLE_S, check_not_gone, found, misread_share
 from tests.simulation.checks import check_world, held_unclean, left_behind, left_forked
 from tests.simulation.client import REFUSALS, Client
+from tests.simulation.combined_failures import SNAPSHOT_EVERY, plot_of
 from tests.simulation.faults import Connection, Fault, Network
 from tests.simulation.late import DEFAULT_S, REMEMBER_S, sweep
 from tests.simulation.log import Log
 from tests.simulation.loop import Gone, Loop, Scheduler
 from tests.simulation.misfortune import Misfortune
 from tests.simulation.notes import Notes
-from tests.simulation.plots import SNAPSHOT_EVERY, plot_of
 from tests.simulation.refits import BEAT_S, LOST_MS, refit_all
 from tests.simulation.store import Store
 
@@ -568,7 +568,7 @@ def play(seed: int, trace: Callable[[str], None] | None = None) -> Result:
     with contextlib.ExitStack() as patched:
         for owner, name, planted in (
             (dualstream.service.models.model, "bytes_of", _some_bytes),
-            (dualstream.service.models.spec_cache, "bytes_of", _some_bytes),
+            (dualstream.service.models.compiled_specs, "bytes_of", _some_bytes),
             (dualstream.service.models.registry, "LOADED_AT_START", 0),
             (dualstream.service.models.model, "MAX_APPEND_S", APPEND_TIMEOUT_S),
             (dualstream.service.models.loader, "UNREADABLE_S", UNREADABLE_S),

@@ -23,7 +23,7 @@ from dualstream.solvers import (
 )
 from dualstream.solvers.jit import DISABLED
 from dualstream.solvers.spec.algorithms import ALGORITHMS
-from tests.changeable import changeable
+from tests.shared_state import changeable
 from tests.solvers.specs import DIM, SPECS, WITHOUT_STAND, stream
 
 N = 40 if DISABLED else 240

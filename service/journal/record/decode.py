@@ -13,7 +13,7 @@ from google_crc32c import value as crc32c
 from dualstream.service.journal.record import format as f
 from dualstream.service.journal.record.merge import checked_indices, merged_rows
 from dualstream.service.journal.record.parts import Parts, find_parts
-from dualstream.solvers.core.ones import shared_ones
+from dualstream.solvers.core.shared_ones import shared_ones
 
 _NARROW, _WIDE = f.NARROW_HEADER, f.WIDE_HEADER
 _U32 = Struct("<I")

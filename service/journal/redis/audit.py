@@ -21,8 +21,8 @@ from dualstream.service.journal.redis import scripts
 from dualstream.service.journal.redis.cluster import ClusterConnections
 from dualstream.service.journal.redis.connection import RedisConnection, TooFewReplicas
 from dualstream.service.journal.redis.key_names import keys_of
-from dualstream.service.journal.redis.records import AUDITED
 from dualstream.service.journal.redis.scripts import Argument
+from dualstream.service.journal.redis.value_layouts import AUDITED
 
 STREAMS_AT_ONCE = 500
 MERGED = 100

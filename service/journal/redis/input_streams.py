@@ -9,8 +9,8 @@ from dualstream.service.journal.redis import scripts
 from dualstream.service.journal.redis.cluster import ClusterConnections
 from dualstream.service.journal.redis.connection import RedisConnection
 from dualstream.service.journal.redis.key_names import keys_of
-from dualstream.service.journal.redis.records import MODELS, packed
 from dualstream.service.journal.redis.state_copies import refuse
+from dualstream.service.journal.redis.value_layouts import MODELS, packed
 
 MESSAGES = 1000
 """Maximum number of messages read at once; MESSAGE_BYTES limits their bytes."""

@@ -1,4 +1,4 @@
-"""Redis key names of a model; `lua/entries.lua` describes their content."""
+"""Redis key names of a model; `lua/common.lua` describes their content."""
 
 from functools import lru_cache
 

@@ -16,9 +16,9 @@ from dualstream.service.journal.redis import scripts
 from dualstream.service.journal.redis.cluster import ClusterConnections
 from dualstream.service.journal.redis.connection import RedisConnection
 from dualstream.service.journal.redis.key_names import keys_of
-from dualstream.service.journal.redis.records import WAIT, WAITING
 from dualstream.service.journal.redis.scripts import Argument
 from dualstream.service.journal.redis.state_copies import refuse
+from dualstream.service.journal.redis.value_layouts import WAIT, WAITING
 
 _KEYS_AT_ONCE = 1000
 

@@ -1,4 +1,4 @@
-"""Lua scripts, loaded once; `entries.lua` is prepended to each and describes the keys."""
+"""Lua scripts, loaded once; `common.lua` is prepended to each and describes the keys."""
 
 from collections.abc import Sequence
 from hashlib import sha1
@@ -29,7 +29,7 @@ class Script:
 
     def __init__(self, name: str) -> None:
         folder = files(__package__) / "lua"
-        parts = ("entries.lua", f"{name}.lua")
+        parts = ("common.lua", f"{name}.lua")
         text = b"\n".join((folder / part).read_bytes() for part in parts)
         digest = sha1(text, usedforsecurity=False).hexdigest()
         self.packed_digest = pack((b"EVALSHA", digest))

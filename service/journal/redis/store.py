@@ -50,7 +50,11 @@ from dualstream.service.journal.redis.connection import RedisConnection, TooFewR
 from dualstream.service.journal.redis.input_streams import RedisInputs, packed_move, refuse_type
 from dualstream.service.journal.redis.key_names import keys_of
 from dualstream.service.journal.redis.pending_rows import RedisPendingRows
-from dualstream.service.journal.redis.records import (
+from dualstream.service.journal.redis.scripts import pack
+from dualstream.service.journal.redis.servers import FixedServer, SentinelPrimary, Server
+from dualstream.service.journal.redis.state_copies import PART_BYTES, RedisCopies, refuse
+from dualstream.service.journal.redis.transfer import RedisTransfer
+from dualstream.service.journal.redis.value_layouts import (
     ENTRY,
     IDENTITY,
     KNOWN,
@@ -58,10 +62,6 @@ from dualstream.service.journal.redis.records import (
     packed,
     unpack_result,
 )
-from dualstream.service.journal.redis.scripts import pack
-from dualstream.service.journal.redis.servers import FixedServer, SentinelPrimary, Server
-from dualstream.service.journal.redis.state_copies import PART_BYTES, RedisCopies, refuse
-from dualstream.service.journal.redis.transfer import RedisTransfer
 from dualstream.service.journal.usage import Usage
 
 _HEADS_AT_ONCE = 500

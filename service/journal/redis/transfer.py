@@ -20,9 +20,9 @@ from dualstream.service.journal.redis.cluster import ClusterConnections
 from dualstream.service.journal.redis.connection import RedisConnection
 from dualstream.service.journal.redis.key_names import keys_of
 from dualstream.service.journal.redis.pending_rows import row_as_it_is
-from dualstream.service.journal.redis.records import ENTRY, KNOWN, MODELS, TIME, WAIT, WAITING
 from dualstream.service.journal.redis.scripts import Argument
 from dualstream.service.journal.redis.state_copies import refuse
+from dualstream.service.journal.redis.value_layouts import ENTRY, KNOWN, MODELS, TIME, WAIT, WAITING
 from dualstream.service.journal.state_copies import CopyUse
 from dualstream.service.journal.transfer import (
     KeptKey,

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from dualstream.solvers.core.errors import CorruptState
 from dualstream.solvers.core.learner import Learner, Outcome, State, check_arrays
-from dualstream.solvers.core.members import member_learner
+from dualstream.solvers.core.member_learner import member_learner
 from dualstream.solvers.evaluation.guard.spec import FIELD, QUANTITIES
 from dualstream.solvers.jit import RO_F8, Floats, f8, kernel
 

@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from dualstream.service.cli.demo.server_process import ServerProcess
-from dualstream.service.jobs.late_labels import Label, Labelled, learn_labels
 from dualstream.service.journal.protocol import Limits
 from dualstream.service.journal.record import KeyKind, make_key
+from dualstream.service.models.late_labels import Label, Labelled, learn_labels
 from dualstream.service.replica.retained_ids import digest_of
 from tests.service.api import test_guard as of_guard
 from tests.service.api.test_guard import GUARDED

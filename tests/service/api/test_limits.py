@@ -157,7 +157,7 @@ def test_a_model_takes_so_much_memory(serve, monkeypatch):
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr("dualstream.service.models.spec_cache.make_learner", make_no_learner)
+        patch.setattr("dualstream.service.models.compiled_specs.make_learner", make_no_learner)
         beyond = large | {"features": {"kind": "hashed", "bits": 21}}
         assert_problem(client.put("/models/beyond", json=beyond), 422, "model-too-large")
     assert client.get("/models/large").status_code == 404
@@ -168,7 +168,7 @@ def test_a_model_takes_so_much_memory(serve, monkeypatch):
         return make_learner(spec)
 
     with monkeypatch.context() as patch:
-        patch.setattr("dualstream.service.models.spec_cache.make_learner", make_narrow)
+        patch.setattr("dualstream.service.models.compiled_specs.make_learner", make_narrow)
         patch.setattr("dualstream.service.models.sizeof.make_learner", make_narrow)
         for wide in ({"kind": "hashed", "bits": 24}, {"kind": "indexed", "dim": 10**7}):
             for more in ({}, {"algorithm": "portfolio"}, {"task": "multiclass"}):

@@ -25,7 +25,7 @@ from dualstream.service.settings import (
     check_binding,
     unknown_warnings,
 )
-from dualstream.service.transport import connections
+from dualstream.service.transport import connection_limits as connections
 from tests.docs.documents import ROOT
 
 DOC = (ROOT / "docs/reference/settings.md").read_text()

@@ -34,9 +34,9 @@ from dualstream.service.models.sizeof import bytes_of
 from dualstream.service.replica.requests import Request
 from dualstream.service.settings import Settings
 from dualstream.solvers import Batch, make_learner
-from tests.changeable import changeable
 from tests.service.conftest import SPEC
 from tests.service.replica.test_replica import bits
+from tests.shared_state import changeable
 
 ADULT = {"algorithm": "dual_ascent", "loss": "hinge", "features": {"kind": "indexed", "dim": 123}}
 IDS = [f"m{n}" for n in range(8)]

@@ -12,7 +12,7 @@ import pytest
 import uvicorn
 
 from dualstream.service.transport.body_protocol import LONG_BODY_BYTES, protocol_of
-from dualstream.service.transport.connections import Connections, Limits
+from dualstream.service.transport.connection_limits import Connections, Limits
 
 
 async def digests(scope, receive, send):

@@ -17,7 +17,7 @@ from dualstream.service.api.http import PIECE_BYTES as PIECE, send_json as answe
 from dualstream.service.server.serve import UNSENT_BYTES, keep_few_unsent
 from dualstream.service.transport.body_memory import BodyMemory
 from dualstream.service.transport.body_protocol import MAX_BUFFERED, protocol_of
-from dualstream.service.transport.connections import EVENT_STREAM, Connections, Limits, State
+from dualstream.service.transport.connection_limits import EVENT_STREAM, Connections, Limits, State
 from dualstream.service.transport.http_protocol import MAX_HEADERS
 from dualstream.wire.problems import Problem
 

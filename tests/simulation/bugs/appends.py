@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-import dualstream.service.jobs.late_labels
+import dualstream.service.models.late_labels
 import dualstream.service.replica.apply
 import dualstream.service.replica.committer
 import dualstream.service.replica.entries
@@ -161,14 +161,14 @@ def _at_any_moment(true: Any, self: Applying, appended: Any, front: Any, is_lear
 
 BUGS = {
     "label explained by what waits now": Bug(
-        [(dualstream.service.jobs.late_labels, "_explained", _as_it_is_now)]
+        [(dualstream.service.models.late_labels, "_explained", _as_it_is_now)]
     ),
     "whole request taken in part": Bug([(Store, "append", _in_part)]),
     "forgotten nonce taken for a new one": Bug([(Appending, "send", _anew)]),
     "no nonce on retry": Bug([(Appending, "send", _fresh_nonce)]),
     "key checked outside the append": Bug([(Store, "append", _keys_seen)]),
     "label key checked outside the append": Bug(
-        [(dualstream.service.jobs.late_labels, "request_of", _labels_unkeyed)]
+        [(dualstream.service.models.late_labels, "request_of", _labels_unkeyed)]
     ),
     "label learned without what was served": Bug(
         [(dualstream.service.replica.entries, "as_batch", _as_if_new)]

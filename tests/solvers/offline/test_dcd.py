@@ -7,7 +7,7 @@ import pytest
 
 from dualstream.solvers import Batch, NotConverged, solve
 from dualstream.solvers.core.losses import make_loss
-from dualstream.solvers.offline.methods import Start, method_of
+from dualstream.solvers.offline.method_registry import Start, method_of
 from dualstream.solvers.offline.problem import Problem
 from tests.solvers import reference
 from tests.solvers.conftest import GOLDEN

@@ -9,7 +9,7 @@ from sklearn.linear_model import LogisticRegression
 
 from dualstream.solvers import Batch, InvalidSpec, solve
 from dualstream.solvers.core.losses import MARGIN_LOSSES
-from dualstream.solvers.offline.methods import method_of
+from dualstream.solvers.offline.method_registry import method_of
 from tests.solvers import reference
 from tests.solvers.conftest import GOLDEN
 from tests.solvers.offline.rows import dense, loss_of, sparse_rows

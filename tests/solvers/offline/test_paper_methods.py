@@ -7,7 +7,7 @@ import pytest
 
 from dualstream.solvers import Batch, InvalidSpec, solve
 from dualstream.solvers.core.losses import make_loss
-from dualstream.solvers.offline.methods import Start, method_of
+from dualstream.solvers.offline.method_registry import Start, method_of
 from dualstream.solvers.offline.problem import Problem
 from tests.solvers.conftest import GOLDEN
 from tests.solvers.offline.rows import dense, sparse_rows

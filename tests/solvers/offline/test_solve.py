@@ -7,8 +7,8 @@ import pytest
 
 from dualstream.solvers import Batch, InvalidRow, InvalidSpec, NotConverged, ShapeMismatch, solve
 from dualstream.solvers.core.losses import MARGIN_LOSSES
-from dualstream.solvers.offline import methods
-from dualstream.solvers.offline.methods import method_of
+from dualstream.solvers.offline import method_registry as methods
+from dualstream.solvers.offline.method_registry import method_of
 from tests.solvers import reference
 from tests.solvers.offline import conic
 from tests.solvers.offline.rows import dense, dual, primal, sparse_rows

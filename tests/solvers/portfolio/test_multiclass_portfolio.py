@@ -8,7 +8,7 @@ import pytest
 from dualstream.solvers import Progressive, dump, make_learner, resolve_spec
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.class_names import class_places, class_text
-from dualstream.solvers.core.members import member_learner
+from dualstream.solvers.core.member_learner import member_learner
 from dualstream.solvers.jit import DISABLED
 from tests.solvers.features.test_scaling import as_bytes
 

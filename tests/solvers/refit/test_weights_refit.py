@@ -21,7 +21,7 @@ from dualstream.solvers.core.errors import InvalidSpec
 from dualstream.solvers.core.losses import make_loss
 from dualstream.solvers.core.refit_methods import METHODS, refit_methods
 from dualstream.solvers.features.fourier import Fourier
-from dualstream.solvers.offline.methods import METHODS as OFFLINE, method_of
+from dualstream.solvers.offline.method_registry import METHODS as OFFLINE, method_of
 from dualstream.solvers.refit.weights_problem import MIN_DOUBT
 from tests.solvers import reference
 from tests.solvers.conftest import GOLDEN

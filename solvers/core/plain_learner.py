@@ -11,7 +11,7 @@ import numpy as np
 
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.losses import make_loss
-from dualstream.solvers.core.weight_table import SAMPLES, TableLearner
+from dualstream.solvers.core.table_learner import SAMPLES, TableLearner
 from dualstream.solvers.jit import (
     F8,
     RO_F8,

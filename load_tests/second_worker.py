@@ -95,7 +95,7 @@ def send(url: str, seconds: float) -> list[int]:
 
 def about() -> list[str]:
     return [
-        "`python -m load_tests replicas` runs these alone: "
+        "`python -m load_tests second_worker` runs these alone: "
         f"{os.cpu_count()} cores, no process pinned; {SECONDS} s each after {WARM_SECONDS} s of "
         "warm-up, on a new store. At the same rate two workers append smaller groups, and each "
         "applies the other's groups, too.",

@@ -14,7 +14,7 @@ import sklearn
 from dualstream.solvers import Batch
 from load_tests.markdown import ROOT
 from load_tests.streams.cases import Case, all_cases, block_of
-from load_tests.streams.measured import KEPT
+from load_tests.streams.peer_figures import KEPT
 from load_tests.streams.peers import PEERS, versions
 from load_tests.streams.prequential import scores
 from load_tests.streams.runs import Run

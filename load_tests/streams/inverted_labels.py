@@ -6,8 +6,8 @@ import numpy as np
 
 from load_tests.paper_tables.report import plt, save, table
 from load_tests.streams.cases import FEW, TURN_BLOCK, TURNED, turn
-from load_tests.streams.measured import Runs
 from load_tests.streams.ours import OURS, our_run
+from load_tests.streams.peer_figures import Runs
 from load_tests.streams.plots import style
 from load_tests.streams.runs import Run
 

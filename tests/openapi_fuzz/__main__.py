@@ -1,4 +1,4 @@
-"""Rounds of schemathesis: python -m tests.described [--cases 20000] [--seed 1]
+"""Rounds of schemathesis: python -m tests.openapi_fuzz [--cases 20000] [--seed 1]
 
 Most rounds use a server without keys. One round uses a server with keys, and a key for everything.
 Then each operation is requested without a key, and with a key that may only predict.
@@ -18,7 +18,7 @@ import schemathesis
 from dualstream.service.api.api_keys import new_key
 from dualstream.service.cli.demo.server_process import ServerProcess
 from load_tests.security import record
-from tests.described.run import PHASES, STEPS, Found, run, wrongly_let_in
+from tests.openapi_fuzz.run import PHASES, STEPS, Found, run, wrongly_let_in
 
 TITLE = "The API as described"
 EXAMPLES, SCENARIOS = 30, 120
@@ -74,7 +74,7 @@ def section(found: Found, seeds: Sequence[int], keyed: dict[str, Found]) -> list
     operations = len({label for label, _ in found.statuses})
     failures = [one for each in (found, *keyed.values()) for one in each.failures]
     lines = [
-        f"`python -m tests.described`: schemathesis {schemathesis.__version__} generates"
+        f"`python -m tests.openapi_fuzz`: schemathesis {schemathesis.__version__} generates"
         " requests from `/openapi.json` and checks a real server's answers, with all its checks.",
         "",
         f"**{total:,} cases of {operations} operations without keys** (seeds"
@@ -115,7 +115,7 @@ def say(line: str) -> None:
 
 
 def main() -> bool:
-    parser = ArgumentParser(prog="python -m tests.described")
+    parser = ArgumentParser(prog="python -m tests.openapi_fuzz")
     parser.add_argument("--cases", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=1, help="of the first round")
     given = parser.parse_args()

@@ -1,7 +1,7 @@
 """A few hundred cases; `make security` runs 20,000."""
 
 from dualstream.service.cli.demo.server_process import ServerProcess
-from tests.described.run import Found, run
+from tests.openapi_fuzz.run import Found, run
 
 SEED = 1
 PHASES = (

@@ -1,4 +1,4 @@
-"""Binary layouts of Redis values; `lua/entries.lua` lists the keys."""
+"""Binary layouts of Redis values; `lua/common.lua` lists the keys."""
 
 from struct import Struct
 
