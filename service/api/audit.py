@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 
 from dualstream.service.api.access import key_of
-from dualstream.service.api.models import registry_of
+from dualstream.service.api.common import registry_of
 from dualstream.service.journal.audit import POSITION
 from dualstream.service.journal.protocol import Audited, Journal, UnknownModel
 from dualstream.service.models.registry import MODEL_ID

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 
-from dualstream.service.api.models import registry_of
+from dualstream.service.api.common import registry_of
 from dualstream.service.api.views import MaybeStale, finite, staleness
 from dualstream.service.jobs.reference_optimum import References
 from dualstream.service.models.model import Model

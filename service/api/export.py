@@ -5,14 +5,9 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 
-from dualstream.service.api.http import etag_of
-from dualstream.service.api.models import (
-    NOT_MODIFIED,
-    IfNoneMatch,
-    not_modified,
-    registry_of,
-    set_etag,
-)
+from dualstream.service.api.common import registry_of
+from dualstream.service.api.etag import etag_of, not_modified, set_etag
+from dualstream.service.api.models import NOT_MODIFIED, IfNoneMatch
 from dualstream.service.models.model import Model
 from dualstream.solvers import NotExpressible
 from dualstream.solvers.export import FORMATS, MissingExtra, Source, member_source, whole_source

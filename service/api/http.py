@@ -98,27 +98,6 @@ def read_count(query: dict[str, str], name: str) -> int:
     return int(value)
 
 
-def etag_of(seq: int, chain: str) -> str:
-    """ETag of a model's state: seq and beginning of the chain."""
-    return f'"{seq}-{chain[:8]}"'
-
-
-def matches_etag(lines: Sequence[str] | None, etag: str) -> bool:
-    """Whether If-Match or If-None-Match, given as all its lines, matches this ETag; * matches any.
-
-    Weak ETags (W/) match too: a proxy that compresses answers weakens them, and the state is equal.
-    """
-    if lines is None:
-        return False
-    named = [name.strip().removeprefix("W/") for name in ",".join(lines).split(",")]
-    return etag in named or matches_any(lines)
-
-
-def matches_any(lines: Sequence[str]) -> bool:
-    """Whether If-Match or If-None-Match is *."""
-    return ",".join(lines).strip() == "*"
-
-
 def given_key(idempotency_key: bytes | None) -> str | None:
     """The Idempotency-Key as text. Raises Problem 422."""
     if idempotency_key is None:

@@ -8,9 +8,9 @@ from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, Raw, Struct
 
 from dualstream.service.api.access import limits_of
+from dualstream.service.api.common import registry_of
 from dualstream.service.api.http import read_head, stored_key
 from dualstream.service.api.learn_rows import fingerprint_of
-from dualstream.service.api.models import registry_of
 from dualstream.service.api.request_body import read_body
 from dualstream.service.api.responses import first_errors, rejection_reasons
 from dualstream.service.codecs import check_rows

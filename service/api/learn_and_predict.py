@@ -13,12 +13,12 @@ import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dualstream.service.api.access import check_method, limits_of
+from dualstream.service.api.etag import etag_of
 from dualstream.service.api.events import Events
 from dualstream.service.api.http import (
     PIECE_BYTES,
     Head,
     Headers,
-    etag_of,
     given_key,
     read_count,
     read_flag,

@@ -13,9 +13,9 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import Field
 
 from dualstream.service.api.access import author_of
+from dualstream.service.api.common import registry_of, spec_of
 from dualstream.service.api.http import stored_key_of
 from dualstream.service.api.idempotency import Repeated, repeated, repeated_at
-from dualstream.service.api.models import registry_of, spec_of
 from dualstream.service.api.views import MaybeStale, Members, OneMember, finite, staleness
 from dualstream.service.journal.audit import Author
 from dualstream.service.models.model import Model

@@ -1,26 +1,22 @@
 """Models: create, list, read, delete; progressive metrics, weights, support."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-import msgspec
 import numpy as np
 from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from dualstream.service.api.access import author_of, key_of
-from dualstream.service.api.http import etag_of, matches_any, matches_etag, read_head
-from dualstream.service.api.request_body import read_body
+from dualstream.service.api.common import registry_of, spec_of
+from dualstream.service.api.etag import etag_of, matches_any, matches_etag, not_modified, set_etag
 from dualstream.service.api.spec_schema import SPEC, SPEC_EXAMPLES
 from dualstream.service.api.views import MaybeStale, MemberMetrics, PauseView, staleness
 from dualstream.service.journal.protocol import ModelRecord
 from dualstream.service.models.model import Model
-from dualstream.service.models.readiness import Readiness
 from dualstream.service.models.registry import PAGE, ModelRegistry
-from dualstream.service.replica.controls import paused_at
-from dualstream.service.replica.guard import PAUSED
 from dualstream.service.replica.spec import read_spec
 from dualstream.solvers import (
     Coefficients,
@@ -143,14 +139,6 @@ class SupportView(MaybeStale):
     features: list[Weight]
     unchanged_since: int = Field(description="Number of learned rows at the last change of a sign.")
     changes_per_1000: float = Field(description="Weights that changed sign, per 1,000 rows.")
-
-
-def registry_of(request: Request) -> ModelRegistry:
-    """The model registry. Raises Problem 503 until the process is ready."""
-    startup: Readiness = request.app.state.startup
-    startup.check_ready()
-    registry: ModelRegistry = request.app.state.registry
-    return registry
 
 
 @router.put(
@@ -369,20 +357,6 @@ def support_of(learner: Learner) -> Support | None:
     return None if find is None else find()
 
 
-async def spec_of(request: Request, limit: int) -> dict[str, Any]:
-    """Decode a spec from the body. Raises Problem 400, 413 and 422."""
-    body = await read_body(request.receive, read_head(request.scope), limit, request.scope)
-    try:
-        given = msgspec.json.decode(body) if body else {}
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as broken:
-        raise Problem(400, "malformed-body", str(broken)) from None
-    if not isinstance(given, dict):
-        raise Problem(
-            422, "invalid-spec", "the body must be a JSON object with the fields of a spec"
-        )
-    return given
-
-
 async def _visible(
     request: Request, registry: ModelRegistry, after: str, count: int
 ) -> list[ModelRecord]:
@@ -440,23 +414,3 @@ async def _view(
     if captured is not None:
         view.state_digest = await asyncio.to_thread(captured.state_digest)
     return view
-
-
-def set_etag(response: Response, model: Model) -> None:
-    """Set the ETag of the current state, unless it is stale. Call it while the replica serves."""
-    if model.stale_s is None:
-        response.headers["etag"] = etag_of(model.replica.seq, model.replica.chain)
-
-
-def check_not_paused(model: Model) -> None:
-    """Raises Problem 409 while learning is paused: only a rollback may change the state then."""
-    if since := paused_at(model.replica):
-        raise Problem(409, "paused", PAUSED.format(since))
-
-
-def not_modified(response: Response, if_none_match: Sequence[str] | None) -> Response | None:
-    """304 if the client's ETag is current, otherwise None."""
-    etag = response.headers.get("etag")
-    if etag is None or not matches_etag(if_none_match, etag):
-        return None
-    return Response(status_code=304, headers={"etag": etag})

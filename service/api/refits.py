@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
 from dualstream.service.api.access import author_of
-from dualstream.service.api.models import check_not_paused, registry_of
+from dualstream.service.api.common import check_not_paused, registry_of
 from dualstream.service.api.views import finite
 from dualstream.service.jobs.refit import MAX_EPOCHS, Refits
 from dualstream.service.jobs.refit_status import RefitJob, UnderWay

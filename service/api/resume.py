@@ -6,9 +6,9 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from dualstream.service.api.access import author_of
+from dualstream.service.api.common import registry_of
 from dualstream.service.api.http import stored_key_of
 from dualstream.service.api.idempotency import Repeated, repeated, repeated_at
-from dualstream.service.api.models import registry_of
 from dualstream.service.api.versions import IdempotencyKey
 from dualstream.service.jobs.guard_rollback import GuardRollback
 from dualstream.service.models.model import Model

@@ -5,7 +5,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
-from dualstream.service.api.models import registry_of, spec_of
+from dualstream.service.api.common import registry_of, spec_of
 from dualstream.service.api.spec_schema import EXAMPLE_SPEC
 from dualstream.solvers import InvalidSpec, resolve_spec
 from dualstream.wire.problems import shortened

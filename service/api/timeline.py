@@ -5,13 +5,9 @@ from typing import Any, Literal
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
-from dualstream.service.api.models import (
-    NOT_MODIFIED,
-    IfNoneMatch,
-    not_modified,
-    registry_of,
-    set_etag,
-)
+from dualstream.service.api.common import registry_of
+from dualstream.service.api.etag import not_modified, set_etag
+from dualstream.service.api.models import NOT_MODIFIED, IfNoneMatch
 from dualstream.service.api.views import MaybeStale, staleness
 from dualstream.service.models.model import Model
 from dualstream.service.replica.guard import Tripped

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
 from dualstream.service.api.access import author_of
-from dualstream.service.api.models import check_not_paused, registry_of
+from dualstream.service.api.common import check_not_paused, registry_of
 from dualstream.service.codecs import LONGEST_KEY, is_key
 from dualstream.service.jobs.unlearn_cleanup import UnlearnCleanup
 from dualstream.service.journal.audit import Author
