@@ -86,8 +86,8 @@ RMSE of rows 2 to the last. Nothing is tuned.
 
 A dash: AMFRegressor was not run beyond 5,000 rows or 200,000 cells, BayesianLinearRegression not
 beyond 1,000 columns. `load_tests/regression/data.py` and `held_out.py` define
-the streams. *The best of the others* is picked by MAE for each stream with hindsight; the ratio of RMSE has its own
-best. *Best member alone* is one of the ten as a portfolio of one.
+the streams. *The best of the others* is picked by MAE for each stream with hindsight; the ratio of
+RMSE has its own best. *Best member alone* is one of the ten as a portfolio of one.
 """
 
 SEEN = """\

@@ -2,6 +2,8 @@
 
 import re
 
+import pytest
+
 from dualstream.solvers.portfolio.fused_members import Blueprint
 from dualstream.solvers.portfolio.presets import PRESETS, REGRESSION_PRESETS, preset
 from dualstream.solvers.spec.algorithms import ALGORITHMS
@@ -49,5 +51,17 @@ def test_every_field_of_a_spec_is_documented():
         assert f"`{algorithm}`" in text
 
 
-def test_readme_is_short():
-    assert len(DOCUMENTS["README.md"].splitlines()) <= 150
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("README.md", 150),
+        ("DESIGN.md", 300),
+        ("CHANGELOG.md", 60),
+        ("CONTRIBUTING.md", 120),
+        *((f"service/{room}/DESIGN.md", 230) for room in ("journal", "models", "replica")),
+        ("service/transport/DESIGN.md", 230),
+        ("solvers/DESIGN.md", 230),
+    ],
+)
+def test_documents_of_the_code_are_short(name, lines):
+    assert len((ROOT / name).read_text().splitlines()) <= lines
