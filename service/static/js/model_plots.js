@@ -133,7 +133,7 @@ export class ModelPlots {
   add(event) {
     const last = this.points.at(-1);
     const seen = JSON.stringify([event.drift, event.trips]);
-    const isOther = seen !== this.lastDrift;
+    const isOther = this.lastDrift !== null && seen !== this.lastDrift;
     this.lastDrift = seen;
     if (last && event.samples < last.rows) return true;
     if (event.since_start && (!last || event.samples > last.rows)) {

@@ -16,7 +16,7 @@ from tests.redis_server import UNPACKED, redis_or_skip
 from tests.redis_sets import cluster_or_skip, until as reached
 from tests.service.jobs.test_follower import until
 
-SECTIONS = DOCUMENTS["docs/operate/backup.md"].partition("\n## Copy ")[0]
+SECTIONS = DOCUMENTS["docs/operate/backup.md"].partition("\n## Archives")[0]
 TO_SQLITE, FROM_SQLITE, TO_REDIS, FROM_REDIS, TO_CLUSTER, FROM_CLUSTER = re.findall(
     r"^```sh\n(.*?)^```", SECTIONS, re.M | re.S
 )
