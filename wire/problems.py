@@ -1,6 +1,6 @@
 """Error responses: problem documents (application/problem+json, RFC 9457).
 
-Fields: type, title, status, detail, instance, errors, error. service/api/exception_mapping.py
+Fields: type, title, status, detail, instance, errors, error. service/api/exceptions_to_problems.py
 maps exceptions to problems.
 
 A problem stays short, however long the request is: input is `quoted`, and details, reasons and

@@ -3,7 +3,7 @@
 learn_and_predict.py   ASGI routes of learn, predict and events, before FastAPI
 models.py, versions.py, members.py, refits.py ...   one FastAPI router for each resource
 access.py, api_keys.py, rate_limits.py   authentication, scopes, rate limits
-exception_mapping.py                     exceptions as problem+json
+exceptions_to_problems.py                     exceptions as problem+json
 responses.py, views.py                   answers of learn and predict, view models
 openapi.py, openapi_common.py            OpenAPI document
 """

@@ -1,7 +1,7 @@
 """POST learn and GET/POST predict: plain ASGI routes in front of FastAPI.
 
 A body parameter of FastAPI alone costs more than the journal's append. Here a typed decoder reads
-the body, and the answer is sent as bytes. exception_mapping.py names the errors.
+the body, and the answer is sent as bytes. exceptions_to_problems.py names the errors.
 """
 
 import time

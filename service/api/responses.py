@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 from starlette.types import Scope, Send
 
-from dualstream.service.api.exception_mapping import as_problem
+from dualstream.service.api.exceptions_to_problems import as_problem
 from dualstream.service.api.http import NDJSON, Headers
 from dualstream.service.codecs import ParsedRows
 from dualstream.service.concurrency import drop_traceback

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
-from dualstream.service.api.exception_mapping import as_problem
+from dualstream.service.api.exceptions_to_problems import as_problem
 from dualstream.service.api.http import Head
 from dualstream.service.api.learn_rows import INLINE_BYTES, fingerprint_of, learned_of
 from dualstream.service.api.rate_limits import KeyLimits

@@ -19,7 +19,7 @@ from dualstream.service.models.late_labels import learn_defaults
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.wire.problems import Problem
 
-log = logging.getLogger("dualstream.default_labels")
+log = logging.getLogger("dualstream.label_timeouts")
 
 SWEEP_S = 1.0
 BATCH_ROWS = 1000

@@ -232,9 +232,10 @@ class ModelCache:
 
     def _begin_eviction(self, model: Model) -> None:
         """Evict the model, after a snapshot if that is cheaper than a replay."""
-        if len(self._evicting) < MAX_EVICTION_SNAPSHOTS and model.is_worth_a_snapshot:
+        has_slot = len(self._evicting) < MAX_EVICTION_SNAPSHOTS
+        if has_slot and model.snapshots.is_worth_writing(model.bytes):
             self._evicting[model.record.id] = model
-            model.start_snapshot(lambda: self._end_eviction(model))
+            model.snapshots.start(lambda: self._end_eviction(model))
         else:
             self._evict(model)
 

@@ -1,20 +1,17 @@
 """One model in this process: its replica, committer, row schema, jobs and snapshots."""
 
-import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Sequence, Sized
 from typing import Protocol
 
 from dualstream.service.codecs import ListedRows, ParsedRows, RowSchema
-from dualstream.service.concurrency import drop_traceback
 from dualstream.service.journal.protocol import (
     Appended,
     JournalUnavailable,
     Known,
     ModelChanged,
     ModelRecord,
-    NotHeld,
     OutcomeUnknown,
     Place,
     UnknownModel,
@@ -25,14 +22,14 @@ from dualstream.service.models.deps import ModelDeps
 from dualstream.service.models.job import AnyJob, Job
 from dualstream.service.models.lag import Lag
 from dualstream.service.models.sizeof import bytes_of
-from dualstream.service.models.store_status import STALE_S, OtherIdentity
-from dualstream.service.replica.apply import CommitListener
+from dualstream.service.models.snapshots import BULK_ROWS, MAX_QUARANTINE_RECORDS, Snapshots
+from dualstream.service.models.store_status import STALE_S
+from dualstream.service.replica.apply_or_rebuild import CommitListener
 from dualstream.service.replica.committer import Committer
 from dualstream.service.replica.lineage import Lineage, Lost
 from dualstream.service.replica.receipts import OutcomeForgotten, Receipt, is_left
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import AnyRequest, ControlRequest, Request
-from dualstream.service.replica.state import Captured
 from dualstream.solvers import MemberLearner, member_learner
 from dualstream.wire.problems import Problem
 
@@ -40,8 +37,6 @@ log = logging.getLogger("dualstream.model")
 
 MAX_APPEND_S = 5.0
 """Time during which an append of unknown outcome is retried."""
-MAX_QUARANTINE_RECORDS = 100_000
-"""Records in the quarantine of a paused model. Then learning is refused."""
 MAX_QUARANTINE_BYTES = 256 * 1024**2
 """Bytes of rows in quarantine, at 16 per non-zero feature and 32 per row."""
 OVERHEAD_BYTES = 3_000
@@ -52,14 +47,6 @@ MIN_MEASURE_RECORDS = 16
 """Records before the second measurement. By then the metrics exist: half of a small model."""
 MEASURE_GROUPS = 4
 """Bulk groups between two measurements."""
-BULK_ROWS = 1000
-"""Rows of a bulk group. A million such rows may come in a second."""
-SNAPSHOT_SHARE = 0.05
-"""Largest share of the time that snapshots take while rows come in bulk."""
-# Cost of a load, in CPU seconds of all threads: replay of the journal (read, decode, apply, without
-# learning), or a snapshot (write, read, restore). SQLite; models of 60 kB, 410 kB and 8 MB.
-REPLAYED_ENTRY_S, REPLAYED_ROW_S = 3.5e-6, 2e-7
-WRITTEN_S, WRITTEN_BYTE_S, RESTORED_BYTE_S = 0.0007, 4e-9, 2e-9
 
 
 class ModelOwner(Protocol):
@@ -103,9 +90,7 @@ class Model(CommitListener):
         if self._names_since:
             row_schema.resend_names(self._names_since)
         self.lag = Lag()
-        self._snapshot: asyncio.Task[None] | None = None
-        self._snapshot_seq = replica.restored_seq
-        self._snapshot_not_before = float("-inf")
+        self.snapshots = Snapshots(deps, record, replica, self.committer)
         self.bytes = 0
         """Memory in bytes, as last measured."""
         self._measure_at = 0
@@ -262,7 +247,7 @@ class Model(CommitListener):
     @property
     def is_idle(self) -> bool:
         """Is no append, apply, snapshot or job under way?"""
-        if self._snapshot is not None or not self.committer.is_idle:
+        if self.snapshots.is_writing or not self.committer.is_idle:
             return False
         return not any(job.is_busy for job in self._jobs.values())
 
@@ -276,8 +261,7 @@ class Model(CommitListener):
         await self._close_jobs()
         await self.committer.drain()
         await self._close_jobs()  # the last group may have started jobs
-        if self._snapshot is not None:
-            await asyncio.wait([self._snapshot])
+        await self.snapshots.close()
 
     async def _close_jobs(self) -> None:
         for job in list(self._jobs.values()):
@@ -297,7 +281,7 @@ class Model(CommitListener):
         """The lost records may have held feature names, and snapshots may hold lost records."""
         self.deps.counters.saw_fork(model_id)
         self.row_schema.resend_names()
-        self._snapshot_seq = 0
+        self.snapshots.forget_last()
 
     def saw_refit(self, has_entered: bool) -> None:
         """Count a refit that was computed here."""
@@ -327,11 +311,8 @@ class Model(CommitListener):
 
     def on_advance(self, before: int, after: int) -> None:
         """Called between two groups. Starts a snapshot, a measurement and jobs that are due."""
-        every = self.deps.settings.snapshot_every
         is_bulk = after - before >= BULK_ROWS
-        if after // every > before // every and self._snapshot is None:
-            if not is_bulk or self.deps.clock.now() >= self._snapshot_not_before:
-                self.start_snapshot()
+        self.snapshots.on_advance(before, after, is_bulk)
         if after >= self._measure_at:
             self._remeasure()
             if is_bulk:
@@ -373,71 +354,3 @@ class Model(CommitListener):
         before = self.bytes
         self._measure()
         self._owner.on_resize(self, before)
-
-    # -- snapshots -------------------------------------------------------------------------------
-
-    @property
-    def is_worth_a_snapshot(self) -> bool:
-        """Is a snapshot cheaper than a replay of the records since the last one?"""
-        rows = self.replica.seq - self._snapshot_seq
-        entries = self.replica.trail.entries_after(self._snapshot_seq)
-        replay_s = rows * (REPLAYED_ROW_S + self.replica.s_per_row) + entries * REPLAYED_ENTRY_S
-        return replay_s > WRITTEN_S + self.bytes * (WRITTEN_BYTE_S + RESTORED_BYTE_S)
-
-    def start_snapshot(self, on_end: Callable[[], None] = lambda: None) -> None:
-        """Write a snapshot of the present state in a task. Call it between two groups."""
-        self._snapshot = asyncio.create_task(self._write(self.replica.capture(), on_end))
-
-    async def write_snapshot(
-        self, captured: Captured | None = None, replaces: bool = False
-    ) -> None:
-        """Store a snapshot of the captured or present state, and trim the journal.
-
-        A snapshot of the same seq is kept unless `replaces`. The trim removes the records
-        that neither of the two newest snapshots nor `keep_records` needs.
-        """
-        captured = self.replica.capture() if captured is None else captured
-        snapshot = await captured.encoded()
-        await self.deps.store_identity.verify()
-        record, journal = self.record, self.deps.journal
-        where = (record.id, record.incarnation)
-        place = (snapshot.seq, snapshot.chain)
-        was_put = await journal.snapshot_put(*where, *place, snapshot.data, replaces)
-        self._snapshot_seq = snapshot.seq
-        through = snapshot.seq - self.deps.settings.keep_records
-        if was_put and through > 0:
-            await journal.trim(*where, await self._may_go(through), behind=1)
-
-    async def _may_go(self, through: int) -> int:
-        """The last record up to `through` that may be trimmed.
-
-        Rows in quarantine may still be learned. A replica that starts from an older
-        snapshot learns them again.
-        """
-        guarding = self.replica.guarding
-        if guarding is None:
-            return through
-        oldest = self.replica.seq
-        if guarding.pauses.has_taken_up:
-            places = await self.deps.journal.snapshots(self.record.id, self.record.incarnation)
-            oldest = min((place.seq for place in places), default=0)
-        # A quarantine holds at most MAX_QUARANTINE_RECORDS.
-        held = guarding.kept_after(oldest, self.replica.seq - MAX_QUARANTINE_RECORDS)
-        return through if held is None else min(through, held)
-
-    async def _write(self, captured: Captured, on_end: Callable[[], None]) -> None:
-        """Write a snapshot. If the store refuses it, learning continues until the next one."""
-        now = self.deps.clock.now
-        began = now()
-        try:
-            await self.write_snapshot(captured)
-        except OtherIdentity as error:
-            drop_traceback(error)  # `verify` has logged it
-        except Exception as error:
-            log.exception("model %r: snapshot at seq %d failed", self.record.id, captured.seq)
-            if isinstance(error, NotHeld):
-                await self.committer.check_place(Place(captured.seq, captured.chain))
-        finally:
-            self._snapshot = None
-            self._snapshot_not_before = now() + (now() - began) / SNAPSHOT_SHARE
-        on_end()

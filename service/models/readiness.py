@@ -10,7 +10,7 @@ from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.models.store_status import OtherIdentity
 from dualstream.wire.problems import Problem, unavailable
 
-log = logging.getLogger("dualstream.startup")
+log = logging.getLogger("dualstream.readiness")
 
 RETRY_S = 1.0
 
@@ -84,7 +84,7 @@ class Readiness:
         async for record in self._registry.records():
             with self._registry.pinned(record.id), suppress(Problem):  # unreadable, and logged
                 model = await self._registry.get(record.id)
-                await model.write_snapshot(replaces=True)
+                await model.snapshots.write(replaces=True)
         await self._registry.store_identity.adopt()
 
     def _wait_for(self, reason: str, trace: Exception | None = None) -> None:

@@ -6,7 +6,7 @@ import time
 from dualstream.service.journal.protocol import Journal, JournalUnavailable
 from dualstream.solvers import numeric_identity
 
-log = logging.getLogger("dualstream.identity")
+log = logging.getLogger("dualstream.store_status")
 
 
 class OtherIdentity(JournalUnavailable):

@@ -19,7 +19,7 @@ from dualstream.service.replica.quarantine import Resuming, learn_quarantined, r
 from dualstream.service.replica.state import ModelState, UnreadableCopy, read_copy
 from dualstream.service.replica.window_losses import ServedLosses
 
-log = logging.getLogger("dualstream.obeying")
+log = logging.getLogger("dualstream.apply_control")
 
 # Kinds of controls that change which rows are retained.
 _OTHER_ROWS = ("rollback", "unlearn", "pause")

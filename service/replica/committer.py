@@ -8,7 +8,7 @@ Small groups run as callbacks without a task. With many models a group often hol
 task costs as much time again.
 
 This module decides the order of groups and resolves their futures. `groups.py` forms groups and
-appends them; `apply.py` applies them to the replica.
+appends them; `apply_or_rebuild.py` applies them to the replica.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from dualstream.service.journal.protocol import (
     UnknownCopy,
 )
 from dualstream.service.journal.record import RecordError
-from dualstream.service.replica.apply import SILENT, Applying, CommitListener, Others
+from dualstream.service.replica.apply_or_rebuild import SILENT, Applying, CommitListener, Others
 from dualstream.service.replica.controls import ControlOutcome
 from dualstream.service.replica.fifo_lock import FifoLock
 from dualstream.service.replica.groups import (

@@ -8,7 +8,7 @@ from dualstream.service.replica.recovery import Forked
 from dualstream.service.replica.replica import Replica
 from dualstream.solvers import CorruptState
 
-log = logging.getLogger("dualstream.time_travel")
+log = logging.getLogger("dualstream.point_in_time")
 
 
 class NotKept(Exception):

@@ -32,7 +32,7 @@ from dualstream.service.api import (
 from dualstream.service.api.access import AccessControl, not_allowed
 from dualstream.service.api.api_keys import KeyRing
 from dualstream.service.api.events import Events
-from dualstream.service.api.exception_mapping import as_problem
+from dualstream.service.api.exceptions_to_problems import as_problem
 from dualstream.service.api.http import check_query, send_problem
 from dualstream.service.api.learn_and_predict import HotPath, LearnRoute, PredictRoute
 from dualstream.service.api.openapi import describe_hot_routes

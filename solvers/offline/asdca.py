@@ -14,7 +14,7 @@ from dualstream.solvers.offline.proximal_point import OPTIONS, SMOOTH_LOSSES, St
 
 
 class Accelerated(Stages):
-    """A run; see methods.Run."""
+    """A run; see method_registry.Run."""
 
     def choose_kappa(self, least: float) -> float:
         rho = self._problem.rho

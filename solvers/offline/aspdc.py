@@ -20,7 +20,7 @@ from dualstream.solvers.offline.sdca import Ascent
 
 
 class PrimalDual(Ascent):
-    """A run; see methods.Run."""
+    """A run; see method_registry.Run."""
 
     def __init__(
         self,

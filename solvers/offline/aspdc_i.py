@@ -21,7 +21,7 @@ _CERTIFIED = "certified"
 
 
 class Staged(Stages):
-    """A run; see methods.Run."""
+    """A run; see method_registry.Run."""
 
     keeps_curvature = False
 

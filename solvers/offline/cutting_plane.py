@@ -36,7 +36,7 @@ _ZERO_GAP = 1e-12
 
 
 class CuttingPlanes:
-    """A run; see methods.Run."""
+    """A run; see method_registry.Run."""
 
     def __init__(
         self,

@@ -55,7 +55,7 @@ _AHEAD = 12  # as in dual_sweep.py
 
 
 class Descent:
-    """A run; see methods.Run."""
+    """A run; see method_registry.Run."""
 
     def __init__(
         self,

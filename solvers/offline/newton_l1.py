@@ -33,7 +33,7 @@ _ZERO_GAP = 1e-12
 
 
 class Newton:
-    """A run; see methods.Run."""
+    """A run; see method_registry.Run."""
 
     def __init__(
         self,

@@ -37,7 +37,7 @@ def largest_share(problem: Problem, norms: Floats) -> float:
 
 
 class Stages:
-    """A run; see methods.Run. Subclasses define `next_centre` and `choose_kappa`."""
+    """A run; see method_registry.Run. Subclasses define `next_centre` and `choose_kappa`."""
 
     keeps_curvature = True
     """Whether steps are exact; otherwise the step of ASPDC, without the term of |h_i|^2."""

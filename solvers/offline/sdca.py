@@ -22,7 +22,7 @@ from dualstream.solvers.offline.row_order import PERMUTED, VISITS, Visits
 
 
 class Ascent:
-    """A run; see methods.Run."""
+    """A run; see method_registry.Run."""
 
     def __init__(
         self,

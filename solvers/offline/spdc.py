@@ -22,7 +22,7 @@ from dualstream.solvers.offline.spdc_kernel import spdc_epoch
 
 
 class SaddlePoint:
-    """A run; see methods.Run."""
+    """A run; see method_registry.Run."""
 
     promise = math.nan
 

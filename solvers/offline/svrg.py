@@ -25,7 +25,7 @@ _V, _MU = 0, 1
 
 
 class VarianceReduced:
-    """A run; see methods.Run."""
+    """A run; see method_registry.Run."""
 
     promise = math.nan
 

@@ -23,7 +23,7 @@ import dualstream.service.models.compiled_specs
 import dualstream.service.models.loader
 import dualstream.service.models.model
 import dualstream.service.models.registry
-import dualstream.service.replica.apply
+import dualstream.service.replica.apply_or_rebuild
 import dualstream.service.replica.committer
 import dualstream.service.replica.groups
 import dualstream.service.replica.replica
@@ -583,7 +583,7 @@ def play(seed: int, trace: Callable[[str], None] | None = None) -> Result:
         for owner in (
             dualstream.service.replica.groups,
             dualstream.service.replica.committer,
-            dualstream.service.replica.apply,
+            dualstream.service.replica.apply_or_rebuild,
         ):
             patched.enter_context(patch.object(owner, "BULK_ROWS", world.bulk_rows))
         learn_rows = partial(

@@ -1,4 +1,4 @@
-"""Decoder of the record format: bytes to rows and controls. `record/__init__.py` has the layout."""
+"""Decoder of the record format: bytes to rows and controls. `record/format.py` has the layout."""
 
 import math
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Encoder of the record format: rows and controls to bytes. `record/__init__.py` has the layout."""
+"""Encoder of the record format: rows and controls to bytes. `record/format.py` has the layout."""
 
 from collections.abc import Mapping, Sequence
 from struct import error as StructError, pack, unpack

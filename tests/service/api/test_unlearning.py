@@ -368,7 +368,7 @@ async def prepared(store: str, journal: Any) -> ModelRegistry:
     if await journal.count():
         await catalog.delete("m")
     model = await of_five(catalog)
-    await model.write_snapshot()
+    await model.snapshots.write()
     where = ("m", model.record.incarnation)
     snapshot = model.replica.capture().encode()
     digest = await journal.copy_put(*where, snapshot.data)

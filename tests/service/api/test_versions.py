@@ -155,7 +155,7 @@ def test_rollback_to_a_seq_finds_the_state_of_that_moment(serve, store):
 def settled(client: TestClient) -> None:
     """No snapshot is being written."""
     deadline = time.monotonic() + 20
-    while client.app._catalog.held("m")._snapshot is not None:
+    while client.app._catalog.held("m").snapshots.is_writing:
         assert time.monotonic() < deadline
         time.sleep(0.005)
 

@@ -28,7 +28,7 @@ def model(model_id: str) -> Any:
         record=SimpleNamespace(id=model_id),
         bytes=1000,
         is_idle=True,
-        is_worth_a_snapshot=False,
+        snapshots=SimpleNamespace(is_worth_writing=lambda size: False),
         stop=lambda: None,
         release=lambda: None,
     )

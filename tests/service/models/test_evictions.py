@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from dualstream.service.api.exception_mapping import as_problem
+from dualstream.service.api.exceptions_to_problems import as_problem
 from dualstream.service.cli.demo.server_process import ServerProcess
 from dualstream.service.journal.protocol import AppendRequest, JournalUnavailable, Part
 from dualstream.service.journal.record import RecordError, encode_control

@@ -26,7 +26,10 @@ from dualstream.service.journal.protocol import JournalUnavailable
 from dualstream.service.journal.record import KeyKind, make_key
 from dualstream.service.journal.sqlite.writer_thread import ConnectionThread
 from dualstream.service.metrics import Telemetry
-from dualstream.service.models import model as model_module, registry as catalog_module
+from dualstream.service.models import (
+    registry as catalog_module,
+    snapshots as snapshots_module,
+)
 from dualstream.service.models.cache import MAX_EVICTION_SNAPSHOTS
 from dualstream.service.models.model import Model
 from dualstream.service.models.registry import ModelRegistry
@@ -58,9 +61,9 @@ async def serving(store: str, **given: object) -> AsyncIterator[ModelRegistry]:
 @pytest.fixture
 def cheap_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
     """They take 0.2 ms: less than 1,500 rows take to replay, and more than 20, on any machine."""
-    monkeypatch.setattr(model_module, "WRITTEN_S", 2e-4)
-    monkeypatch.setattr(model_module, "WRITTEN_BYTE_S", 0.0)
-    monkeypatch.setattr(model_module, "RESTORED_BYTE_S", 0.0)
+    monkeypatch.setattr(snapshots_module, "WRITTEN_S", 2e-4)
+    monkeypatch.setattr(snapshots_module, "WRITTEN_BYTE_S", 0.0)
+    monkeypatch.setattr(snapshots_module, "RESTORED_BYTE_S", 0.0)
 
 
 def rows(first: int, last: int) -> Batch:
@@ -605,7 +608,7 @@ def test_a_model_of_sqlite_is_loaded_by_one_call_of_the_store(tmp_path, monkeypa
             await create(catalog, IDS[:2])
             for model_id in IDS[:2]:
                 await learn(catalog, model_id, rows(0, 30))
-            await catalog.find(IDS[0]).write_snapshot()
+            await catalog.find(IDS[0]).snapshots.write()
             await learn(catalog, IDS[0], rows(30, 40))
             before = [await bits_of(catalog, model_id) for model_id in IDS[:2]]
             calls = []

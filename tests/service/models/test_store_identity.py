@@ -78,7 +78,7 @@ def test_who_still_serves_a_store_that_is_taken_over_serves_it_no_more(
     # It follows, and snapshots of its own would fall due
     for first in range(12, 52, 10):
         learn(adopting, first, first + 10)
-        until(lambda seq=first + 10: model.replica.seq == seq and model._snapshot is None)
+        until(lambda seq=first + 10: model.replica.seq == seq and not model.snapshots.is_writing)
     assert snapshots(store) == [12]
     assert adopting.get("/readyz").status_code == 200
     assert bits(loaded(store)) == bits(replica_of(adopting))

@@ -22,7 +22,7 @@ from dualstream.service.journal.protocol import (
 )
 from dualstream.service.journal.record import KeyKind, make_key
 from dualstream.service.models.registry import canonical
-from dualstream.service.replica.apply import CommitListener
+from dualstream.service.replica.apply_or_rebuild import CommitListener
 from dualstream.service.replica.committer import Committer
 from dualstream.service.replica.controls import Demote
 from dualstream.service.replica.groups import BULK_ROWS, GROUP_ROWS

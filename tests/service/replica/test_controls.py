@@ -24,7 +24,7 @@ from dualstream.service.journal.record import (
     make_key,
 )
 from dualstream.service.models.registry import canonical
-from dualstream.service.replica.apply import CommitListener
+from dualstream.service.replica.apply_or_rebuild import CommitListener
 from dualstream.service.replica.committer import Committer
 from dualstream.service.replica.controls import Demote, MemberAdd, MemberRemove, Order, Promote
 from dualstream.service.replica.replica import Replica

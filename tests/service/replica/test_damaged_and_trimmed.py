@@ -176,7 +176,7 @@ def written(client) -> None:
     """Wait for the snapshot that is being written."""
     model = client.app._catalog.held("m")
     deadline = time.monotonic() + 20
-    while model._snapshot is not None:
+    while model.snapshots.is_writing:
         assert time.monotonic() < deadline
         time.sleep(0.005)
 
@@ -209,7 +209,7 @@ def test_journal_is_kept_for_its_two_newest_snapshots_or_longer(
 
 def test_snapshots_of_a_bulk_take_a_share_of_the_time(serve, monkeypatch):
     monkeypatch.setattr(
-        "dualstream.service.models.model.SNAPSHOT_SHARE", 1e-9
+        "dualstream.service.models.snapshots.SNAPSHOT_SHARE", 1e-9
     )  # the second one comes in years
     client = serve(snapshot_every=500, keep_records=10_000)
     client.put("/models/m", json=SPEC)
@@ -217,7 +217,7 @@ def test_snapshots_of_a_bulk_take_a_share_of_the_time(serve, monkeypatch):
     for count in (1500, 1500, 600, 1200):
         learn(client, count)
         written(client)
-        seqs.append(client.app._catalog.held("m")._snapshot_seq)
+        seqs.append(client.app._catalog.held("m").snapshots.last_seq)
     assert seqs == [1500, 1500, 3600, 3600]
 
 

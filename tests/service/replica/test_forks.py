@@ -27,7 +27,7 @@ from dualstream.service.models.model import Model
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.models.solver_thread import SolverThread
 from dualstream.service.models.versions import take_version
-from dualstream.service.replica.apply import Applying
+from dualstream.service.replica.apply_or_rebuild import Applying
 from dualstream.service.replica.committer import Committer
 from dualstream.service.replica.controls import Demote
 from dualstream.service.replica.groups import BULK_ROWS, Appending
@@ -319,7 +319,7 @@ def test_a_place_that_was_let_go_of_is_no_fork(tmp_path):
         place = await model.place()
         await learn(model, "5")
         await learn(model, "6")
-        await model.write_snapshot()
+        await model.snapshots.write()
         await journal.trim("m", model.record.incarnation, 7, behind=0)
         with pytest.raises(NotHeld):
             await model.submit(ControlRequest.of(Demote(), held=place))

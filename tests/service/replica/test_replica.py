@@ -164,7 +164,7 @@ def test_snapshot_and_replay_have_the_same_bits(serve, store):
     for first in range(0, 570, 30):
         learn(client, first, first + 30)
     deadline = time.monotonic() + 10
-    while client.app._catalog.held("m")._snapshot is not None:
+    while client.app._catalog.held("m").snapshots.is_writing:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     live = bits(replica_of(client))

@@ -44,7 +44,7 @@ def passed(monkeypatch):
         async def write_snapshot() -> None:
             model = other.app._catalog.held("m")
             await model.refresh()
-            await model.write_snapshot()
+            await model.snapshots.write()
             where = ("m", model.record.incarnation)
             await other.app._catalog.journal.trim(*where, model.replica.seq, behind=0)
 
@@ -169,7 +169,7 @@ def test_a_member_that_is_promoted_and_gone(two, passed):
 
         async def trim() -> None:
             model = other.app._catalog.held("m")
-            await model.write_snapshot()
+            await model.snapshots.write()
             await journal_of.trim("m", model.record.incarnation, model.replica.seq, behind=0)
 
         journal_of = other.app._catalog.journal

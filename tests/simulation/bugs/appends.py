@@ -6,14 +6,14 @@ from typing import Any
 import msgspec
 
 import dualstream.service.models.late_labels
-import dualstream.service.replica.apply
+import dualstream.service.replica.apply_or_rebuild
 import dualstream.service.replica.committer
 import dualstream.service.replica.entries
 import dualstream.service.replica.pending_outcomes
 import dualstream.service.replica.replica
 from dualstream.service.journal.protocol import AppendRequest, OutcomeUnknown, Part
 from dualstream.service.journal.record import Control, Rows, decode_merged
-from dualstream.service.replica.apply import Applying
+from dualstream.service.replica.apply_or_rebuild import Applying
 from dualstream.service.replica.committer import Committer
 from dualstream.service.replica.entries import as_batch
 from dualstream.service.replica.groups import Appending, next_group

@@ -14,7 +14,7 @@ from dualstream.service.jobs.refit import Refits
 from dualstream.service.jobs.refit_status import RefitJob
 from dualstream.service.journal.protocol import AppendRequest
 from dualstream.service.journal.record import KeyKind, make_key
-from dualstream.service.models.model import Model
+from dualstream.service.models.snapshots import Snapshots
 from dualstream.service.replica.control_outcomes import ControlOutcomes
 from dualstream.service.replica.controls import Refit, why_forgotten
 from dualstream.service.replica.guard import Guarding
@@ -67,7 +67,7 @@ def _held_twice(true: Any, *given: Any) -> Iterator[Any]:
         yield held
 
 
-async def _whatever_is_held(true: Any, self: Model, through: int) -> int:
+async def _whatever_is_held(true: Any, self: Snapshots, through: int) -> int:
     """The journal is trimmed although a quarantine still needs its rows."""
     return through
 
@@ -123,7 +123,7 @@ BUGS = {
     "quarantine learned twice": Bug(
         [(dualstream.service.replica.quarantine, "quarantined_rows", _held_twice)]
     ),
-    "quarantine trimmed away": Bug([(Model, "_may_go", _whatever_is_held)]),
+    "quarantine trimmed away": Bug([(Snapshots, "_may_trim", _whatever_is_held)]),
     "weights entered behind a control": Bug(
         [(dualstream.service.replica.controls, "_check_follows", _behind_anything)]
     ),

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-import dualstream.service.replica.apply
+import dualstream.service.replica.apply_or_rebuild
 import dualstream.service.replica.recovery
 import dualstream.service.replica.replica
 from dualstream.service.jobs.reference_optimum import References
@@ -14,7 +14,7 @@ from dualstream.service.journal.chain import next_chain
 from dualstream.service.journal.page import end_of
 from dualstream.service.journal.protocol import Entry, ModelChanged
 from dualstream.service.journal.record import Control
-from dualstream.service.replica.apply import Applying
+from dualstream.service.replica.apply_or_rebuild import Applying
 from dualstream.service.replica.committer import Committer
 from dualstream.service.replica.lineage import Lineage
 from dualstream.service.replica.recovery import Forked
@@ -169,11 +169,11 @@ BUGS = {
     "fork served until it is rebuilt": Bug(
         [
             (Applying, "_rebuild", _served_meanwhile),
-            (dualstream.service.replica.apply, "contradicts", nothing),
+            (dualstream.service.replica.apply_or_rebuild, "contradicts", nothing),
         ]
     ),
     "fork served for one more turn": Bug(
-        [(dualstream.service.replica.apply, "contradicts", nothing)]
+        [(dualstream.service.replica.apply_or_rebuild, "contradicts", nothing)]
     ),
     "fork served to who asked before": Bug([(Replica, "serving", _whoever_came_before)]),
     "refresh cancelled with its caller": Bug([(Committer, "refresh", _with_its_caller)]),

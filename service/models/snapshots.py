@@ -1,0 +1,127 @@
+"""Snapshots of one model: when they are due, writing them, and trimming the journal afterwards."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from dualstream.service.concurrency import drop_traceback
+from dualstream.service.journal.protocol import ModelRecord, NotHeld, Place
+from dualstream.service.models.deps import ModelDeps
+from dualstream.service.models.store_status import OtherIdentity
+from dualstream.service.replica.committer import Committer
+from dualstream.service.replica.replica import Replica
+from dualstream.service.replica.state import Captured
+
+log = logging.getLogger("dualstream.snapshots")
+
+BULK_ROWS = 1000
+"""Rows of a bulk group. A million such rows may come in a second."""
+SNAPSHOT_SHARE = 0.05
+"""Largest share of the time that snapshots take while rows come in bulk."""
+MAX_QUARANTINE_RECORDS = 100_000
+"""Records in the quarantine of a paused model. Then learning is refused."""
+# Cost of a load, in CPU seconds of all threads: replay of the journal (read, decode, apply, without
+# learning), or a snapshot (write, read, restore). SQLite; models of 60 kB, 410 kB and 8 MB.
+REPLAYED_ENTRY_S, REPLAYED_ROW_S = 3.5e-6, 2e-7
+WRITTEN_S, WRITTEN_BYTE_S, RESTORED_BYTE_S = 0.0007, 4e-9, 2e-9
+
+
+class Snapshots:
+    """Writes the snapshots of one model, one at a time."""
+
+    def __init__(
+        self, deps: ModelDeps, record: ModelRecord, replica: Replica, committer: Committer
+    ) -> None:
+        self._deps = deps
+        self._record = record
+        self._replica = replica
+        self._committer = committer
+        self._task: asyncio.Task[None] | None = None
+        self.last_seq = replica.restored_seq
+        """Seq of the newest snapshot that this process restored or wrote; 0 if unknown."""
+        self._not_before = float("-inf")
+
+    @property
+    def is_writing(self) -> bool:
+        return self._task is not None
+
+    def on_advance(self, before: int, after: int, is_bulk: bool) -> None:
+        """Called between two groups. Starts a snapshot at every multiple of `snapshot_every`."""
+        every = self._deps.settings.snapshot_every
+        if after // every > before // every and self._task is None:
+            if not is_bulk or self._deps.clock.now() >= self._not_before:
+                self.start()
+
+    def is_worth_writing(self, model_bytes: int) -> bool:
+        """Is a snapshot cheaper than a replay of the records since the last one?"""
+        replica = self._replica
+        rows = replica.seq - self.last_seq
+        entries = replica.trail.entries_after(self.last_seq)
+        replay_s = rows * (REPLAYED_ROW_S + replica.s_per_row) + entries * REPLAYED_ENTRY_S
+        return replay_s > WRITTEN_S + model_bytes * (WRITTEN_BYTE_S + RESTORED_BYTE_S)
+
+    def start(self, on_end: Callable[[], None] = lambda: None) -> None:
+        """Write a snapshot of the present state in a task. Call it between two groups."""
+        self._task = asyncio.create_task(self._run(self._replica.capture(), on_end))
+
+    async def close(self) -> None:
+        """Finish the snapshot that is being written."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    def forget_last(self) -> None:
+        """The store may have lost the newest snapshot."""
+        self.last_seq = 0
+
+    async def write(self, captured: Captured | None = None, replaces: bool = False) -> None:
+        """Store a snapshot of the captured or present state, and trim the journal.
+
+        A snapshot of the same seq is kept unless `replaces`. The trim removes the records
+        that neither of the two newest snapshots nor `keep_records` needs.
+        """
+        captured = self._replica.capture() if captured is None else captured
+        snapshot = await captured.encoded()
+        await self._deps.store_identity.verify()
+        record, journal = self._record, self._deps.journal
+        where = (record.id, record.incarnation)
+        place = (snapshot.seq, snapshot.chain)
+        was_put = await journal.snapshot_put(*where, *place, snapshot.data, replaces)
+        self.last_seq = snapshot.seq
+        through = snapshot.seq - self._deps.settings.keep_records
+        if was_put and through > 0:
+            await journal.trim(*where, await self._may_trim(through), behind=1)
+
+    async def _may_trim(self, through: int) -> int:
+        """The last record up to `through` that may be trimmed.
+
+        Rows in quarantine may still be learned. A replica that starts from an older
+        snapshot learns them again.
+        """
+        guarding = self._replica.guarding
+        if guarding is None:
+            return through
+        oldest = self._replica.seq
+        if guarding.pauses.has_taken_up:
+            where = (self._record.id, self._record.incarnation)
+            places = await self._deps.journal.snapshots(*where)
+            oldest = min((place.seq for place in places), default=0)
+        # A quarantine holds at most MAX_QUARANTINE_RECORDS.
+        held = guarding.kept_after(oldest, self._replica.seq - MAX_QUARANTINE_RECORDS)
+        return through if held is None else min(through, held)
+
+    async def _run(self, captured: Captured, on_end: Callable[[], None]) -> None:
+        """Write a snapshot. If the store refuses it, learning continues until the next one."""
+        now = self._deps.clock.now
+        began = now()
+        try:
+            await self.write(captured)
+        except OtherIdentity as error:
+            drop_traceback(error)  # `verify` has logged it
+        except Exception as error:
+            log.exception("model %r: snapshot at seq %d failed", self._record.id, captured.seq)
+            if isinstance(error, NotHeld):
+                await self._committer.check_place(Place(captured.seq, captured.chain))
+        finally:
+            self._task = None
+            self._not_before = now() + (now() - began) / SNAPSHOT_SHARE
+        on_end()
