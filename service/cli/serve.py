@@ -48,10 +48,10 @@ def serve(**given: Any) -> None:
         errors.print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True)
     settings = read_settings(given)
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
-    from dualstream.service.server import compile_kernels as kernels, workers as forks
+    from dualstream.service.server import compile_kernels as kernels, fork_server
 
     if settings.workers > 1:
-        forks.begin()
+        fork_server.begin()
     with kernels.notice_of_compilation(
         lambda line: errors.print(line, style="dim", highlight=False)
     ):
