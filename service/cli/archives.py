@@ -47,7 +47,11 @@ def dump(
             if sys.stdout.isatty():
                 fail("standard output is a terminal; redirect it, or give a file with --output")
             asyncio.run(run_dump(where, model, sys.stdout.buffer, _note))
+        elif output.exists() and not output.is_file():  # a pipe or a device
+            with output.open("wb") as file:
+                asyncio.run(run_dump(where, model, file, _note))
         else:
+            output = output.resolve()  # a link is kept
             part = output.with_name(f"{output.name}.part")
             try:
                 with part.open("wb") as file:

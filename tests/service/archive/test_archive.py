@@ -9,6 +9,7 @@ import sqlite3
 import struct
 import subprocess
 import sys
+import threading
 import time
 from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
@@ -671,6 +672,24 @@ def test_commands_write_and_read_files(tmp_path):
         assert code == 2 and message in output.replace("\n", " "), output
     # The archive of the failed dump did not take the place of the file that was there
     assert file.exists() and not file.with_name("m.archive.part").exists()
+
+
+def test_a_dump_into_a_pipe_or_through_a_link_leaves_it_in_place(tmp_path):
+    of = f"sqlite:///{tmp_path / 'of.db'}"
+    learned(of)
+    pipe, link, file = tmp_path / "pipe", tmp_path / "link", tmp_path / "file"
+    os.mkfifo(pipe)
+    link.symlink_to(file)
+    read: list[bytes] = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    for output in (pipe, link):
+        command = ["dump", "names", "--store", of, "--output", str(output)]
+        assert CliRunner().invoke(cli.app, command).exit_code == 0
+    reader.join(10)
+    assert pipe.is_fifo() and link.is_symlink()
+    [piped] = read
+    assert len(piped) == len(file.read_bytes())
 
 
 def test_commands_move_a_store_through_a_pipe(redis_server, tmp_path):
