@@ -661,8 +661,8 @@ def test_commands_write_and_read_files(tmp_path):
     code, output = run("restore", file, "--store", f"{to}2")
     assert code == 1 and "section" in output and "(LAST) at byte" in output
     for wrong, message in (
-        (("dump", "--store", of), "name a model, or give --all"),
-        (("dump", "m", "--all", "--store", of), "name a model, or give --all"),
+        (("dump", "--store", of), "give a model id, or --all"),
+        (("dump", "m", "--all", "--store", of), "give a model id, or --all"),
         (("dump", "n", "--store", of, "--output", file), "no model 'n'"),
         (("dump", "m", "--store", f"{of}x", "--output", file), "no file"),
         (("restore", tmp_path / "none", "--store", to), "No such file"),
