@@ -5,13 +5,15 @@ import hashlib
 import io
 import os
 import re
+import signal
 import sqlite3
 import struct
 import subprocess
 import sys
 import threading
 import time
-from contextlib import asynccontextmanager, closing, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -44,6 +46,7 @@ from dualstream.service.replica.replica import Replica
 from dualstream.service.server.app import create_app
 from dualstream.service.settings import MAX_AUDIT_DAYS, Settings
 from tests.service.conftest import SPEC
+from tests.service.jobs.test_follower import until
 from tests.service.journal.groups import keyed, rows
 from tests.service.journal.leftovers import kept_bytes
 
@@ -690,6 +693,34 @@ def test_a_dump_into_a_pipe_or_through_a_link_leaves_it_in_place(tmp_path):
     assert pipe.is_fifo() and link.is_symlink()
     [piped] = read
     assert len(piped) == len(file.read_bytes())
+
+
+def test_an_interrupt_ends_a_restore_that_waits_for_its_pipe(tmp_path):
+    of, to = (f"sqlite:///{tmp_path / name}.db" for name in ("of", "to"))
+    learned(of)
+    archive = tmp_path / "names.archive"
+    command = ["dump", "names", "--store", of, "--output", str(archive)]
+    assert CliRunner().invoke(cli.app, command).exit_code == 0
+    program = [sys.executable, "-m", "dualstream.service", "restore", "--store", to]
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell's `&` ignores it
+    with subprocess.Popen(program, stdin=subprocess.PIPE, preexec_fn=heard) as process:
+        process.stdin.write(archive.read_bytes()[:-1])
+        process.stdin.flush()
+
+        def is_staged() -> bool:
+            with (
+                suppress(sqlite3.OperationalError),
+                closing(sqlite3.connect(tmp_path / "to.db")) as db,
+            ):
+                return bool(db.execute("SELECT count(*) FROM models").fetchone()[0])
+            return False
+
+        until(is_staged, 60)
+        time.sleep(1)  # until it waits for the missing byte
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
+    with closing(sqlite3.connect(tmp_path / "to.db")) as db:
+        assert db.execute("SELECT count(*) FROM models").fetchone() == (0,)
 
 
 def test_commands_move_a_store_through_a_pipe(redis_server, tmp_path):
