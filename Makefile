@@ -76,9 +76,10 @@ image-check: | $(BIN)/python
 # Software bill of materials, from an environment with the server and nothing else.
 SBOM := .cache/sbom
 sbom: $(STAMP)-supply
-	rm -rf $(SBOM)
+	rm -rf $(SBOM) build
 	$(PYTHON) -m venv $(SBOM)/env
 	$(SBOM)/env/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt '.[server]'
+	rm -rf build
 	$(BIN)/python -m deploy.supply.sbom $(SBOM)/env/bin/python $(SBOM)/dualstream.cdx.json
 	@echo "wrote $(SBOM)/dualstream.cdx.json"
 
@@ -94,7 +95,7 @@ docs: $(STAMP)-docs
 	NO_MKDOCS_2_WARNING=1 PYTHONPATH=. $(BIN)/python -m mkdocs build --quiet
 
 clean:
-	rm -rf .venv .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .cache build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(BIN)/python:
 	$(PYTHON) -m venv .venv

@@ -235,3 +235,11 @@ def test_installed_sdist_is_imported(sdist, environment, empty):
     environment.install(sdist)
     check_imports(environment, empty)
     assert environment.python("from dualstream.service.cli import app", empty) == ""
+
+
+def test_the_folder_that_a_build_leaves_is_ignored():
+    if not (ROOT / ".git").exists():
+        pytest.skip("needs a git checkout")
+    # The linters would read the copies in it.
+    ignored = run("git", "check-ignore", "build/lib/dualstream/__init__.py")
+    assert ignored.strip() == "build/lib/dualstream/__init__.py"

@@ -2,9 +2,11 @@
 
 import asyncio
 import os
+import signal
 import sys
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import Annotated, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
 import typer
 
@@ -46,12 +48,16 @@ def dump(
         if output is None:
             if sys.stdout.isatty():
                 fail("standard output is a terminal; redirect it, or give a file with --output")
-            asyncio.run(run_dump(where, model, sys.stdout.buffer, _note))
+            _run(run_dump(where, model, sys.stdout.buffer, _note))
+        elif output.exists() and not output.is_file():  # a pipe or a device
+            with output.open("wb") as file:
+                _run(run_dump(where, model, file, _note))
         else:
+            output = output.resolve()  # a link is kept
             part = output.with_name(f"{output.name}.part")
             try:
                 with part.open("wb") as file:
-                    asyncio.run(run_dump(where, model, file, _note))
+                    _run(run_dump(where, model, file, _note))
                     os.fsync(file.fileno())
                 part.replace(output)
             finally:
@@ -86,7 +92,7 @@ def restore(
     where = _store(store)
 
     def run(file: BinaryIO) -> None:
-        asyncio.run(run_restore(where, is_store, file, say))
+        _run(run_restore(where, is_store, file, say))
 
     try:
         if archive is not None:
@@ -112,6 +118,25 @@ def migrate() -> None:
         "migrate was removed; use dualstream dump --all --store OLD |"
         " dualstream restore --all --store NEW"
     )
+
+
+def _run(work: Coroutine[Any, Any, None]) -> None:
+    """Run until done, or until Ctrl-C, also while the work waits for a pipe.
+
+    asyncio's own handler only cancels the task, which notices it after the pipe's next bytes.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        asyncio.run(work)
+        return
+    signal.signal(signal.SIGINT, _interrupt)
+    try:
+        asyncio.run(work)
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
 
 
 def _store(given: str | None) -> str:

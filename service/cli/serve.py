@@ -31,27 +31,37 @@ def _flags() -> list[inspect.Parameter]:
         flags.append((name, str | None, None, option))
     kind = inspect.Parameter.KEYWORD_ONLY
     return [
-        inspect.Parameter(name, kind, default=default, annotation=Annotated[annotation, option])
-        for name, annotation, default, option in flags
+        inspect.Parameter("context", kind, annotation=typer.Context),
+        *(
+            inspect.Parameter(name, kind, default=default, annotation=Annotated[annotation, option])
+            for name, annotation, default, option in flags
+        ),
     ]
 
 
-def serve(**given: Any) -> None:
+def serve(context: typer.Context, **given: Any) -> None:
     """Run the server. Flags override environment variables.
 
     Example:
 
         dualstream serve --store redis://localhost:6379/0 --workers 2
     """
+
+    def is_given(name: str) -> bool:
+        source = context.get_parameter_source(name)
+        return source is not None and source.name != "DEFAULT"
+
     removed = [removed_warning(name) for name in REMOVED if given.pop(name) is not None]
     for warning in removed + unknown_warnings():
         errors.print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True)
-    settings = read_settings(given)
+    # Typer takes an empty variable for an absent one. `Settings` does not: no API keys is
+    # another setting than an empty list of them.
+    settings = read_settings({name: value for name, value in given.items() if is_given(name)})
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
-    from dualstream.service.server import compile_kernels as kernels, workers as forks
+    from dualstream.service.server import compile_kernels as kernels, fork_server
 
     if settings.workers > 1:
-        forks.begin()
+        fork_server.begin()
     with kernels.notice_of_compilation(
         lambda line: errors.print(line, style="dim", highlight=False)
     ):

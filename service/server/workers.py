@@ -14,12 +14,13 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from multiprocessing import connection, forkserver, get_context, parent_process
+from multiprocessing import connection, parent_process
 from multiprocessing.connection import Connection
 from typing import Any
 
 from dualstream.service.metrics.multiprocess import MetricsDirectory, forget_worker
 from dualstream.service.server.app import create_app
+from dualstream.service.server.fork_server import forks
 from dualstream.service.server.serve import (
     check_certificate,
     listening_line,
@@ -168,12 +169,3 @@ def _end_with_parent(shared: str) -> None:
     connection.wait([parent.sentinel])
     shutil.rmtree(shared, ignore_errors=True)
     os.kill(os.getpid(), signal.SIGTERM)
-
-
-forks = get_context("forkserver")
-forks.set_forkserver_preload(["dualstream.service.server.workers"])
-
-
-def begin() -> None:
-    """Start the fork server, which imports while this process imports, too."""
-    forkserver.ensure_running()

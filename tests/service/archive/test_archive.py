@@ -5,12 +5,15 @@ import hashlib
 import io
 import os
 import re
+import signal
 import sqlite3
 import struct
 import subprocess
 import sys
+import threading
 import time
-from contextlib import asynccontextmanager, closing, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -43,6 +46,7 @@ from dualstream.service.replica.replica import Replica
 from dualstream.service.server.app import create_app
 from dualstream.service.settings import MAX_AUDIT_DAYS, Settings
 from tests.service.conftest import SPEC
+from tests.service.jobs.test_follower import until
 from tests.service.journal.groups import keyed, rows
 from tests.service.journal.leftovers import kept_bytes
 
@@ -660,8 +664,8 @@ def test_commands_write_and_read_files(tmp_path):
     code, output = run("restore", file, "--store", f"{to}2")
     assert code == 1 and "section" in output and "(LAST) at byte" in output
     for wrong, message in (
-        (("dump", "--store", of), "name a model, or give --all"),
-        (("dump", "m", "--all", "--store", of), "name a model, or give --all"),
+        (("dump", "--store", of), "give a model id, or --all"),
+        (("dump", "m", "--all", "--store", of), "give a model id, or --all"),
         (("dump", "n", "--store", of, "--output", file), "no model 'n'"),
         (("dump", "m", "--store", f"{of}x", "--output", file), "no file"),
         (("restore", tmp_path / "none", "--store", to), "No such file"),
@@ -671,6 +675,52 @@ def test_commands_write_and_read_files(tmp_path):
         assert code == 2 and message in output.replace("\n", " "), output
     # The archive of the failed dump did not take the place of the file that was there
     assert file.exists() and not file.with_name("m.archive.part").exists()
+
+
+def test_a_dump_into_a_pipe_or_through_a_link_leaves_it_in_place(tmp_path):
+    of = f"sqlite:///{tmp_path / 'of.db'}"
+    learned(of)
+    pipe, link, file = tmp_path / "pipe", tmp_path / "link", tmp_path / "file"
+    os.mkfifo(pipe)
+    link.symlink_to(file)
+    read: list[bytes] = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    for output in (pipe, link):
+        command = ["dump", "names", "--store", of, "--output", str(output)]
+        assert CliRunner().invoke(cli.app, command).exit_code == 0
+    reader.join(10)
+    assert pipe.is_fifo() and link.is_symlink()
+    [piped] = read
+    assert len(piped) == len(file.read_bytes())
+
+
+def test_an_interrupt_ends_a_restore_that_waits_for_its_pipe(tmp_path):
+    of, to = (f"sqlite:///{tmp_path / name}.db" for name in ("of", "to"))
+    learned(of)
+    archive = tmp_path / "names.archive"
+    command = ["dump", "names", "--store", of, "--output", str(archive)]
+    assert CliRunner().invoke(cli.app, command).exit_code == 0
+    program = [sys.executable, "-m", "dualstream.service", "restore", "--store", to]
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell's `&` ignores it
+    with subprocess.Popen(program, stdin=subprocess.PIPE, preexec_fn=heard) as process:
+        process.stdin.write(archive.read_bytes()[:-1])
+        process.stdin.flush()
+
+        def is_staged() -> bool:
+            with (
+                suppress(sqlite3.OperationalError),
+                closing(sqlite3.connect(tmp_path / "to.db")) as db,
+            ):
+                return bool(db.execute("SELECT count(*) FROM models").fetchone()[0])
+            return False
+
+        until(is_staged, 60)
+        time.sleep(1)  # until it waits for the missing byte
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
+    with closing(sqlite3.connect(tmp_path / "to.db")) as db:
+        assert db.execute("SELECT count(*) FROM models").fetchone() == (0,)
 
 
 def test_commands_move_a_store_through_a_pipe(redis_server, tmp_path):

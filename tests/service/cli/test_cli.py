@@ -204,3 +204,22 @@ def test_password_of_the_store_is_never_shown():
     assert without_password("redis://:secret@host:1/0") == "redis://:***@host:1/0"
     assert without_password("redis://user:secret@host/0") == "redis://user:***@host/0"
     assert without_password("sqlite:///a.db") == "sqlite:///a.db"
+
+
+def test_an_empty_variable_is_not_an_absent_one(monkeypatch):
+    served = []
+    monkeypatch.setattr(
+        "dualstream.service.server.serve.serve", lambda given, say: served.append(given)
+    )
+
+    def run(*flags: str, **environment: str) -> int:
+        env = {f"DUALSTREAM_{name}": value for name, value in environment.items()}
+        return CliRunner().invoke(cli.app, ["serve", *flags], env=env).exit_code
+
+    assert run() == 0 and not served.pop().asks_for_keys
+    assert run(KEYS="") == 0 and served.pop().asks_for_keys
+    assert run(STORE="") == 0 and served.pop().store == ""
+    assert run(PORT="") == 2 and run(MODELS_HELD="") == 2 and not served
+    assert run("--port", "8000", "--keys", "", PORT="9") == 0
+    assert served[-1].port == 8000 and served[-1].asks_for_keys
+    assert run(PORT="9") == 0 and served[-1].port == 9

@@ -68,3 +68,19 @@ def test_who_waits_for_kernels_is_told_so_where_no_cache_has_them(tmp_path):
     ]
     assert told[0].count("kernels are compiled") == 1
     assert not told[1]
+
+
+def test_serve_imports_no_kernels_before_it_can_say_that_they_are_compiled():
+    code = (
+        "import sys\n"
+        "from dualstream.service.server import compile_kernels\n"
+        "def notice(say):\n"
+        "    print([name for name in sys.modules if name.startswith('dualstream.solvers')])\n"
+        "    raise SystemExit\n"
+        "compile_kernels.notice_of_compilation = notice\n"
+        "from dualstream.service.cli import app\n"
+        "app(['serve', '--port', '0', '--store', 'sqlite:///never-opened.db'])"
+    )
+    command = [sys.executable, "-c", code]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert run.stdout == "[]\n"

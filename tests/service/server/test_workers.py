@@ -16,7 +16,8 @@ import httpx
 
 from dualstream.service.cli.demo.server_process import ServerProcess
 from dualstream.service.journal import open_journal
-from dualstream.service.server.workers import _Worker, _WorkerPool, forks
+from dualstream.service.server.fork_server import forks
+from dualstream.service.server.workers import _Worker, _WorkerPool
 from dualstream.service.settings import Settings
 from tests.history import Acknowledged, check_history
 from tests.service.conftest import SPEC
