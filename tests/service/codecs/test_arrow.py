@@ -2,6 +2,7 @@
 
 import json
 import math
+import struct
 import subprocess
 import sys
 
@@ -240,6 +241,26 @@ def test_what_is_no_plain_stream_is_refused(client, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     told = assert_problem(learn(client, STREAM, ARROW), 415, "unsupported-media-type")
     assert "pip install 'dualstream[arrow]'" in told["detail"]
+
+
+def test_compression_named_as_arrow_0_17_did_is_refused(client):
+    client.put("/models/m", json=INDEXED)
+    packed = pa.compress(pa.py_buffer(bytes(1 << 20)), "zstd", asbytes=True)
+    size = struct.pack("<q", 1 << 20) + packed
+    filler = struct.pack("<II", 0x184D2A50, -len(size) % 8) + bytes(-len(size) % 8)
+    column = pa.py_buffer(size + filler)  # ends with a frame that zstd skips
+    n = column.size // 8
+    values = pa.Array.from_buffers(pa.float64(), n, [None, column])
+    sink = pa.BufferOutputStream()
+    batch = pa.RecordBatch.from_arrays([values, values], ["1", "y"])
+    options = pa.ipc.IpcWriteOptions(metadata_version=pa.ipc.MetadataVersion.V4)
+    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
+        writer.write_batch(batch, custom_metadata={"ARROW:experimental_compression": "zstd"})
+    body = sink.getvalue().to_pybytes()
+    expanded = pa.ipc.open_stream(body).read_next_batch().column(0).buffers()[1]
+    assert expanded.size == 1 << 20
+    told = assert_problem(learn(client, body, ARROW), 415, "unsupported-media-type")
+    assert "compressed buffers" in told["detail"]
 
 
 def test_ids_of_a_table_are_learned_once(client):
