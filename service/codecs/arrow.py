@@ -326,10 +326,18 @@ class _Columns:
             column = column.cast(self._pa.large_string())
         if not self._pa.types.is_dictionary(column.type):
             column = column.dictionary_encode()
-        kinds = [*column.dictionary.to_pylist(), None]
+        dictionary = column.dictionary
         indices = self._pa.RecordBatch.from_arrays([column.indices], [""])
         codes = self._matrix(indices, len(column), False)[:, 0]
-        return kinds, np.where(np.isnan(codes), len(kinds) - 1, codes).astype(np.int64)
+        is_null = np.isnan(codes)
+        if len(dictionary) > len(column):
+            # Many short batches may share a long dictionary: read only what this one uses.
+            used, codes = np.unique(np.where(is_null, -1, codes), return_inverse=True)
+            n_nulls = int(np.any(is_null))  # -1 is the first
+            dictionary = dictionary.take(self._pa.array(used[n_nulls:].astype(np.int64)))
+            codes = codes - n_nulls
+        kinds = [*dictionary.to_pylist(), None]
+        return kinds, np.where(is_null, len(kinds) - 1, codes).astype(np.int64)
 
     def _read_texts(self, column: Any, name: str) -> tuple[list[str], np.ndarray, np.ndarray]:
         kinds, codes = self._coded(column)

@@ -13,7 +13,9 @@ from dualstream.service.journal.protocol import (
     AwaitingLabels,
     Journal,
     JournalError,
+    JournalUnavailable,
     ModelChanged,
+    OutcomeUnknown,
 )
 from dualstream.service.models.late_labels import learn_defaults
 from dualstream.service.models.registry import ModelRegistry
@@ -48,13 +50,25 @@ class DefaultLabels:
             await asyncio.sleep(max(SWEEP_S, spent_s / SWEEP_SHARE))
 
     async def sweep(self) -> None:
-        """Sweep once. Skips models that cannot be served. Raises what the store raises."""
+        """Sweep once. Skips models that cannot be served.
+
+        Raises what the store raises; and the error of a model, such as a damaged row, after the
+        others have had their turn.
+        """
         models = await self._journal.awaiting_labels()
         self._registry.counters.saw_waiting({waiting.model: waiting.rows for waiting in models})
+        trouble: Exception | None = None
         for waiting in models:
             if waiting.is_due:
-                with suppress(ModelChanged):
-                    await self._learn_overdue(waiting)
+                try:
+                    with suppress(ModelChanged):
+                        await self._learn_overdue(waiting)
+                except (JournalUnavailable, OutcomeUnknown):
+                    raise
+                except Exception as error:
+                    trouble = trouble or error
+        if trouble is not None:
+            raise trouble
 
     async def _learn_overdue(self, waiting: AwaitingLabels) -> None:
         seen: bytes | None = None

@@ -85,10 +85,10 @@ class AdmissionControl:
         self._waiting: dict[int, tuple[float, asyncio.Future[Any]]] = {}
         self._last_ticket = 0
         # Predictions of this event-loop iteration, the time that the last burst took, and the wait
-        # of the request that left last.
+        # of the request that left last, with the time at which it left.
         self._arrived = 0
         self._burst_s = 0.0
-        self._wait_s = 0.0
+        self._wait_s, self._left_at = 0.0, 0.0
         # Kinds that are overloaded now, and whether any was at the last update. The current period:
         # its number, its begin, and the clients that were refused in it.
         self.overloaded_kinds: set[str] = set()
@@ -114,7 +114,8 @@ class AdmissionControl:
 
     def leave(self, ticket: int) -> None:
         """Stop counting a request."""
-        self._wait_s = self._clock() - self._waiting.pop(ticket)[0]
+        self._left_at = self._clock()
+        self._wait_s = self._left_at - self._waiting.pop(ticket)[0]
 
     def admits(self, kind: str, client: Client | None = None) -> bool:
         """Is a request served that has just arrived? A refusal is counted."""
@@ -183,6 +184,8 @@ class AdmissionControl:
             self._limit = self._min_limit
         self._was_overloaded = bool(self.overloaded_kinds)
         self._burst_s = 0.0
+        if self._clock() - self._left_at > PERIOD_S:
+            self._wait_s = 0.0  # it no longer predicts the waits of new requests
         if self.overloaded_kinds and self._clock() - self._period_began >= PERIOD_S:
             may_wait = self._min_queue - self._limit
             self.overloaded_kinds -= {

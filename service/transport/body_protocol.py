@@ -48,8 +48,6 @@ class BodyProtocol(LimitedProtocol):
 
     # Overload period in which a request of this connection was refused; see admission control.
     refused_in = 0
-    # Bytes of the current body still to arrive; 0 for a chunked body.
-    _remaining = 0
     # Does the current body bypass the parser?
     _bypasses_parser = False
 

@@ -11,7 +11,7 @@ from http import HTTPStatus
 from typing import Any
 
 import httptools
-from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from dualstream.service.transport.connection_limits import (
@@ -23,23 +23,27 @@ from dualstream.service.transport.connection_limits import (
 from dualstream.wire.problems import MEDIA_TYPE, Problem
 
 MAX_HEADERS = 256
+PARSED_AT_ONCE = 4096
+"""Bytes that are parsed at once, except of a body of known length: up to 230 requests."""
 
 
 class _Flow(FlowControl):
-    """Pauses reading while pipelined requests wait, which limits their memory."""
+    """Pauses reading while pipelined requests or unparsed bytes wait, which limits their memory."""
 
     def __init__(self, transport: asyncio.Transport, pipeline: deque[Any]) -> None:
         super().__init__(transport)
         self._pipeline = pipeline
+        self.unparsed = b""
 
     def resume_reading(self) -> None:
-        if not self._pipeline:
+        if not self._pipeline and not self.unparsed:
             super().resume_reading()
 
 
 class LimitedProtocol(HttpToolsProtocol):
     """Protocol of one connection."""
 
+    flow: _Flow  # type: ignore[assignment]
     open_connections: Connections
     """All connections of the process."""
     checkpoint: Checkpoint | None = None
@@ -51,6 +55,10 @@ class LimitedProtocol(HttpToolsProtocol):
     _in_message = _in_head = False
     # Bytes of heads, chunk sizes and trailers since the message or the last piece of its body.
     _overhead = 0
+    # Bytes of a body of known length still to arrive; 0 for a chunked body.
+    _remaining = 0
+    # Will unparsed bytes be parsed in the next event-loop iteration?
+    _is_parsing_due = False
     # The error that ends reading; and its response, sent after those to earlier requests.
     _error: Problem | None = None
     _final_response: bytes | None = None
@@ -66,6 +74,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._answering.disconnected = True
             self._answering.message_event.set()
         self.pipeline.clear()
+        self.flow.unparsed = b""
         super().connection_lost(exc)
         self.open_connections.discard(self)
 
@@ -111,8 +120,34 @@ class LimitedProtocol(HttpToolsProtocol):
         self.terminate(None)
 
     def data_received(self, data: bytes) -> None:
-        while data and self._final_response is None and not self.transport.is_closing():
-            data = self._feed(data)
+        self.flow.unparsed += data
+        if not self._is_parsing_due and not self.pipeline:
+            self._parse()
+
+    def _parse(self) -> None:
+        """Parse what has been read, until requests wait or other connections should be served."""
+        flow = self.flow
+        self._is_parsing_due = False
+        while flow.unparsed:
+            if self._final_response is not None or self.transport.is_closing():
+                flow.unparsed = b""
+                return
+            size = max(PARSED_AT_ONCE, self._remaining)
+            piece, flow.unparsed = flow.unparsed[:size], flow.unparsed[size:]
+            flow.unparsed = self._feed(piece) + flow.unparsed
+            if flow.unparsed and (self.pipeline or not self._remaining):
+                flow.pause_reading()
+                self._parse_soon()
+                return
+        cycle = self.cycle
+        if flow.read_paused and (cycle is None or len(cycle.body) <= HIGH_WATER_LIMIT):
+            flow.resume_reading()
+
+    def _parse_soon(self) -> None:
+        """Go on parsing in the next event-loop iteration, unless requests wait."""
+        if self.flow.unparsed and not self.pipeline and not self._is_parsing_due:
+            self._is_parsing_due = True
+            self.loop.call_soon(self._parse)
 
     def _feed(self, data: bytes) -> bytes:
         """Parse data; return the rest. Unlike uvicorn, logs nothing about malformed input."""
@@ -168,10 +203,12 @@ class LimitedProtocol(HttpToolsProtocol):
             return
         if self.pipeline:
             self._start_asgi_task(*self.pipeline.pop())
+            self._parse_soon()
         elif self._final_response is not None:
             self.transport.write(self._final_response)
             self.transport.close()
         else:
+            self._parse_soon()
             self.flow.resume_reading()
 
     def _refuse_head(self, detail: str = "") -> None:

@@ -1,7 +1,7 @@
 """Parser of Arrow stream messages: refuses compressed buffers, splits streams at record batches.
 
 Compressed buffers can expand to any size. Only the metadata of each message, a flatbuffer, shows
-them: message -> header -> compression.
+them: message -> header -> compression, or a key of the message's custom metadata.
 """
 
 from struct import error as StructError, unpack_from
@@ -15,6 +15,8 @@ END, SCHEMA, DICTIONARY, RECORDS = -1, 1, 2, 3
 _HEADER_TYPE, _HEADER, _BODY_LENGTH = 1, 2, 3
 _ID_OF_DICTIONARY, _DATA_OF_DICTIONARY, _IS_DELTA = 0, 1, 2
 _COMPRESSION = 3
+_COMPRESSION_KEY = b"ARROW:experimental_compression"
+"""Arrow 0.17 named the compression in a message's custom metadata, and pyarrow still obeys it."""
 _CONTINUATION = 0xFFFFFFFF
 _HEAD_BYTES = 64 * 1024
 """Most metadata is shorter."""
@@ -42,7 +44,7 @@ def _check(body: bytes) -> None:
             if message.kind == DICTIONARY:
                 data_at = _field(head, records, _DATA_OF_DICTIONARY)
                 records = _table(head, data_at) if data_at else records
-            if _field(head, records, _COMPRESSION):
+            if _field(head, records, _COMPRESSION) or _COMPRESSION_KEY in bytes(head):
                 reason = "compressed buffers are not supported; compress the body instead"
                 raise Problem(415, "unsupported-media-type", reason)
 

@@ -2,8 +2,10 @@
 
 import json
 import math
+import struct
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pyarrow as pa
@@ -240,6 +242,47 @@ def test_what_is_no_plain_stream_is_refused(client, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     told = assert_problem(learn(client, STREAM, ARROW), 415, "unsupported-media-type")
     assert "pip install 'dualstream[arrow]'" in told["detail"]
+
+
+def test_compression_named_as_arrow_0_17_did_is_refused(client):
+    client.put("/models/m", json=INDEXED)
+    packed = pa.compress(pa.py_buffer(bytes(1 << 20)), "zstd", asbytes=True)
+    size = struct.pack("<q", 1 << 20) + packed
+    filler = struct.pack("<II", 0x184D2A50, -len(size) % 8) + bytes(-len(size) % 8)
+    column = pa.py_buffer(size + filler)  # ends with a frame that zstd skips
+    n = column.size // 8
+    values = pa.Array.from_buffers(pa.float64(), n, [None, column])
+    sink = pa.BufferOutputStream()
+    batch = pa.RecordBatch.from_arrays([values, values], ["1", "y"])
+    options = pa.ipc.IpcWriteOptions(metadata_version=pa.ipc.MetadataVersion.V4)
+    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
+        writer.write_batch(batch, custom_metadata={"ARROW:experimental_compression": "zstd"})
+    body = sink.getvalue().to_pybytes()
+    expanded = pa.ipc.open_stream(body).read_next_batch().column(0).buffers()[1]
+    assert expanded.size == 1 << 20
+    told = assert_problem(learn(client, body, ARROW), 415, "unsupported-media-type")
+    assert "compressed buffers" in told["detail"]
+
+
+def test_short_batches_read_only_what_they_use_of_a_long_dictionary():
+    schema = schema_of(HASHED)
+    words = pa.array([None, *(f"word {number}" for number in range(100_000))])
+    layout = pa.schema([("a", pa.dictionary(pa.int32(), pa.string())), ("y", pa.float64())])
+    cells = [[7, 100_000, 7], [3], [], [9, None, 0]]
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, layout) as writer:
+        for indices in cells * 100:
+            column = pa.DictionaryArray.from_arrays(pa.array(indices, pa.int32()), words)
+            labels = pa.array(np.ones(len(indices)))
+            writer.write_batch(pa.RecordBatch.from_arrays([column, labels], schema=layout))
+    began = time.process_time()
+    parsed = parse_body(schema, ARROW, sink.getvalue().to_pybytes(), labelled=True)
+    assert time.process_time() - began < 5  # 20 s if every batch reads the dictionary
+    used = [words[i].as_py() if i else None for indices in cells for i in indices]
+    plain = pa.table({"a": pa.array(used * 100), "y": np.ones(700)})
+    expected = parse_body(schema, ARROW, stream_of(plain), labelled=True)
+    assert bits(parsed) == bits(expected)
+    assert parsed.errors == expected.errors and len(parsed.errors) == 200
 
 
 def test_ids_of_a_table_are_learned_once(client):

@@ -173,6 +173,26 @@ async def test_many_that_wait_but_not_long_are_served_up_to_a_number():
 
 
 @pytest.mark.anyio
+async def test_a_wait_of_long_ago_predicts_nothing():
+    clock = Clock()
+    admission, refused = pressure_of(clock)
+    for quiet_s, is_refused in ((PERIOD_S / 2, True), (3 * PERIOD_S, False)):
+        slow = enter(admission, 1)
+        clock.now += 2.0
+        leave(admission, slow)
+        clock.now += quiet_s
+        admission.update()
+        numbers = enter(admission, MIN_QUEUE)
+        assert admission.admits(LEARN) != is_refused
+        leave(admission, numbers)
+        for _ in range(20):
+            clock.now += PERIOD_S
+            admission.update()
+        assert not admission.overloaded_kinds
+    assert refused == [LEARN]
+
+
+@pytest.mark.anyio
 async def test_predictions_that_arrive_together_are_waits_too():
     clock = Clock()
     admission, refused = pressure_of(clock, max_waiting=300)

@@ -88,6 +88,12 @@ async def answer(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b"1"})
 
 
+async def parsed(one: Any) -> None:
+    """Until all that was read is parsed."""
+    while one.flow.unparsed:
+        await asyncio.sleep(0)
+
+
 def run(told: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(asyncio.wait_for(told(), 60))
 
@@ -118,6 +124,38 @@ def test_pipelined_requests_are_answered_in_order_one_at_a_time():
         one.data_received(GET)
         while line.answers == 1000:
             await asyncio.sleep(0)
+
+    run(told)
+
+
+def test_of_many_pipelined_requests_few_are_in_memory():
+    async def told() -> None:
+        goes_on = asyncio.Event()
+
+        async def slow(scope: Any, receive: Any, send: Any) -> None:
+            await goes_on.wait()
+            await answer(scope, receive, send)
+
+        world = World(slow)
+        one, line = world.connect()
+        one.data_received(GET * 10_000)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert 0 < len(one.pipeline) < 500 and not line.is_reading
+        goes_on.set()
+        while line.answers < 10_000:
+            assert len(one.pipeline) < 500
+            await asyncio.sleep(0)
+        assert len(world.served) == 10_000 and line.is_reading
+        # Behind a request in many pieces comes the next one, and a part of a third.
+        post = b"POST /x HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n"
+        one.data_received(post + b"1\r\nx\r\n" * 10_000 + b"0\r\n\r\n" + GET + GET[:9])
+        while line.answers < 10_002:
+            await asyncio.sleep(0)
+        one.data_received(GET[9:])
+        while line.answers < 10_003:
+            await asyncio.sleep(0)
+        assert line.is_reading and one.state() is State.IDLE
 
     run(told)
 
@@ -226,6 +264,7 @@ def test_a_body_in_chunks_is_not_read_ahead_of_the_application():
         while line.is_reading:
             one.data_received(b"1\r\nx\r\n" * 20_000)
             sent += 20_000
+            await parsed(one)
         assert HIGH_WATER_LIMIT < sent <= HIGH_WATER_LIMIT + 20_000
         one.data_received(b"0\r\n\r\n")
         goes_on.set()
