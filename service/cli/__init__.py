@@ -26,7 +26,7 @@ from dualstream.service.cli.common import app, fail
 __all__ = ["app", "audit", "bench", "export", "models", "new_key", "rows", "watch"]
 
 SERVER_PACKAGES = ("fastapi", "numba", "pydantic_settings", "redis", "uvicorn")
-SERVER_COMMANDS = ("serve", "demo", "dump", "restore", "replay")
+SERVER_COMMANDS = ("serve", "demo", "dump", "restore", "replay", "migrate")
 
 
 def is_installed(package: str) -> bool:

@@ -43,7 +43,7 @@ class _Flow(FlowControl):
 class LimitedProtocol(HttpToolsProtocol):
     """Protocol of one connection."""
 
-    flow: _Flow  # type: ignore[assignment]
+    flow: _Flow
     open_connections: Connections
     """All connections of the process."""
     checkpoint: Checkpoint | None = None

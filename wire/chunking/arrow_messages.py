@@ -16,7 +16,7 @@ _HEADER_TYPE, _HEADER, _BODY_LENGTH = 1, 2, 3
 _ID_OF_DICTIONARY, _DATA_OF_DICTIONARY, _IS_DELTA = 0, 1, 2
 _COMPRESSION = 3
 _COMPRESSION_KEY = b"ARROW:experimental_compression"
-"""Arrow 0.17 named the compression in a message's custom metadata, and pyarrow still obeys it."""
+"""Arrow 0.17 named the compression in custom metadata, and pyarrow still honours it."""
 _CONTINUATION = 0xFFFFFFFF
 _HEAD_BYTES = 64 * 1024
 """Most metadata is shorter."""
