@@ -387,7 +387,7 @@ def test_what_a_client_asks_for_of_a_state_that_is_lost_on_its_way_does_not_ente
         learn(client, samples(60, 80))
         doomed.add("rollback")
         told = assert_problem(client.post("/models/m/rollback", json=to), 409, "conflict")
-        assert "does not hold chain" in told["detail"] and not doomed
+        assert "does not contain chain" in told["detail"] and not doomed
         assert_problem(client.post("/models/m/rollback", json={"seq": 80}), 410, "not-kept")
     learn(client, samples(60, 160, bad=True))
     paused(client)

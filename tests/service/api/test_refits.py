@@ -86,7 +86,9 @@ def finished(client, job: str) -> dict[str, Any]:
 
 def is_computing(client) -> bool:
     catalog = client.app._catalog
-    return catalog.desk.turn.locked() or any(model.job(Refits).is_busy for model in catalog)
+    return catalog.deps.refit_thread.turn.locked() or any(
+        model.job(Refits).is_busy for model in catalog
+    )
 
 
 def controls(store: str) -> list[Control]:
@@ -221,7 +223,8 @@ def test_a_model_made_again_meanwhile_is_left_alone(serve, store):
     learn(other, 0, 210)
     deadline = time.monotonic() + 20
     while (
-        client.get("/models/m").json().get("seq") != 210 or client.app._catalog.desk.turn.locked()
+        client.get("/models/m").json().get("seq") != 210
+        or client.app._catalog.deps.refit_thread.turn.locked()
     ):
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -404,7 +407,7 @@ def test_a_killed_worker_s_refit_is_taken_over(serve, store):
     told = client.get("/models/m").json()
     assert told["seq"] == told["samples"] == 210
     [lost] = client.get("/models/m/refits").json()["refits"]
-    assert lost["status"] == "lost" and "died" in lost["reason"]
+    assert lost["status"] == "lost" and "no heartbeat" in lost["reason"]
     learn(client, 210, 310)
     deadline = time.monotonic() + 20
     while len(jobs := client.get("/models/m/refits").json()["refits"]) < 2:

@@ -306,7 +306,7 @@ def test_what_cannot_be_unlearned_is_refused_with_the_reason(serve, store):
     assert_problem(unlearn(client, "x" * 256), 422, "invalid-sample-id")
     for id_, seq in (("1", 2), ("weightless", 23)):
         told = assert_problem(unlearn(client, id_), 409, "sample-not-retained")
-        assert f"at seq {seq}," in told["detail"] and "20 rows" in told["detail"]
+        assert f"at seq {seq}," in told["detail"] and "20 retained rows" in told["detail"]
     assert client.get("/models/m").json()["seq"] == 23
     sgd = {"algorithm": "sgd", "features": SPEC["features"]}
     for name, spec in (("sgd", sgd), ("balanced", SPEC | {"scaling": "balanced"})):

@@ -386,12 +386,12 @@ def test_there_is_no_way_back_to_a_version_whose_records_are_lost(client, monkey
     receipt = client.portal.call(model.submit, ControlRequest.of(order))
     assert receipt.verdict.refusal == "cannot go back to seq 21: the model is only at seq 20"
     assert state_of(client)["weights"] == weights
-    known = model._catalog.journal.version_get
+    known = model.deps.journal.version_get
 
     async def beyond(*given: Any) -> Version:
         return msgspec.structs.replace(await known(*given), seq=22)
 
-    monkeypatch.setattr(model._catalog.journal, "version_get", beyond)
+    monkeypatch.setattr(model.deps.journal, "version_get", beyond)
     told = assert_problem(back(client, version="lost"), 410, "not-kept")
     assert told["last"] == 21
     assert "cannot go back to seq 22: the model is only at seq 21" in told["detail"]

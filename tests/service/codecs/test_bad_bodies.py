@@ -285,7 +285,7 @@ def test_an_index_that_stands_twice_is_refused_and_a_name_summed():
         VW: "1 | 1:1 1:2",
     }
     for media, row in (*twice.items(), (LIBSVM, "1 1:1 1:2")):
-        assert_one_bad(media, row, "twice")
+        assert_one_bad(media, row, "duplicated")
     table = pa.table([[1.0], [2.0], [1]], ["1", "1", "y"])
     tables = {CSV: b"1,1,y\n1,2,1\n", ARROW: stream_of(table)}
     for media, body in tables.items():

@@ -365,7 +365,7 @@ def test_indices_that_stand_twice_are_refused_where_indexed():
         (VW, "1 | 1:1 1:2"),
         ("text/x-libsvm", "1 1:1 1:2"),
     ):
-        assert "twice" in errors_of(INDEXED, media, body)[0][3]
+        assert "duplicated" in errors_of(INDEXED, media, body)[0][3]
 
 
 @pytest.mark.parametrize("media", [NDJSON, CSV, VW])

@@ -284,7 +284,7 @@ def test_a_place_that_is_not_held_any_more_shows_it(tmp_path, monkeypatch, what)
         if what == "snapshot":
             lose(tmp_path, 1)
             monkeypatch.setattr(Committer, "refresh", saw)
-            await model._write(model.replica.capture(), lambda: None)
+            await model.snapshots._run(model.replica.capture(), lambda: None)
         elif what == "version":
             copy_put = journal.copy_put
 
@@ -383,7 +383,7 @@ async def other_row(tmp_path: Any, model: Model) -> None:
 
 async def reference_of(catalog: ModelRegistry) -> Reference:
     """Without when it was found."""
-    return replace(await (await catalog.get("m")).references.find(), at=0.0)
+    return replace(await (await catalog.get("m")).job(References).find(), at=0.0)
 
 
 async def fresh_reference(journal: Any) -> Reference:

@@ -181,7 +181,7 @@ def test_a_member_that_is_promoted_and_gone(two, passed):
 
     journal.append = then_it_goes
     told = assert_problem(one.post("/models/m/members/sparse/promote"), 409, "conflict")
-    assert "no longer there" in told["detail"]
+    assert "a later one has undone it" in told["detail"]
 
 
 def test_what_no_snapshot_keeps_is_of_unknown_outcome(serve, store, passed, monkeypatch):
