@@ -348,7 +348,7 @@ def _refuse_duplicates(pairs: _Pairs) -> None:
     seen: set[str] = set()
     for name, _ in pairs:
         if name in seen:
-            raise BadRow("", f"{quoted(name)} is used twice in the object")
+            raise BadRow("", f"{quoted(name)} is duplicated")
         seen.add(name)
 
 
