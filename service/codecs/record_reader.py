@@ -135,7 +135,7 @@ def features_of(
         return RepeatedNames(pairs)
     names = [name for name, _ in pairs]
     twice = next(name for name in names if names.count(name) > 1)
-    raise BadRow("", f"{quoted(twice)} is used twice in the row")
+    raise BadRow("", f"{quoted(twice)} is duplicated")
 
 
 def is_utf8(body: bytes) -> bool:
