@@ -47,8 +47,8 @@ TWICE = '{"x": {"%s": 1, "%s": 1}, "y": 1}' % ((LONG[:400_000],) * 2)
 ROWS = [
     *((INDEXED, JSON, json.dumps({"samples": [GOOD, row]}), why) for row, why in SAMPLES),
     *((INDEXED, NDJSON, f"{json.dumps(GOOD)}\n{json.dumps(row)}\n", why) for row, why in SAMPLES),
-    (INDEXED, JSON, f'{{"samples": [{json.dumps(GOOD)}, {TWICE}]}}', "is used twice"),
-    (INDEXED, NDJSON, f"{json.dumps(GOOD)}\n{TWICE}\n", "is used twice"),
+    (INDEXED, JSON, f'{{"samples": [{json.dumps(GOOD)}, {TWICE}]}}', "is duplicated"),
+    (INDEXED, NDJSON, f"{json.dumps(GOOD)}\n{TWICE}\n", "is duplicated"),
     (INDEXED, JSON, json.dumps({"x": [{}, {LONG: 1}], "y": [1, 1]}), "is not an index"),
     (INDEXED, JSON, json.dumps({"x": [{}, {}], "y": [1, LONG]}), "is not a label"),
     (HASHED, JSON, json.dumps({"samples": [GOOD, {"x": {LONG: 1}, "y": 1}]}), "at most 1024"),
