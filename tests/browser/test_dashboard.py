@@ -35,6 +35,18 @@ def card(page: Page, title: str) -> Locator:
     return page.locator(f'section.card[aria-label="{title}"]')
 
 
+def drawing(plot: Locator) -> str:
+    """The picture that the canvas of a plot shows now."""
+    return plot.locator("canvas").evaluate("c => c.toDataURL()")
+
+
+def wait_until_redrawn(plot: Locator, before: str) -> None:
+    """The text of a card changes before its plot is drawn. Fails after 30 s without a change."""
+    canvas = plot.locator("canvas").element_handle()
+    changed = "([canvas, before]) => canvas.toDataURL() !== before"
+    plot.page.wait_for_function(changed, arg=[canvas, before])
+
+
 def named(page: Page, base: str) -> str:
     """A model id for each screen."""
     return f"{base}-{page.viewport_size['width']}"
@@ -70,10 +82,10 @@ def test_from_nothing_to_a_moving_plot_and_back(page: Page, server: httpx.Client
     error = card(page, "Progressive error rate")
     expect(error).to_contain_text(re.compile(r"Now: last rows \d"))
     before = error.locator("p").inner_text()
-    canvas = error.locator("canvas").evaluate("c => c.toDataURL()")
+    drawn = drawing(error)
     learn(server, model, samples(300, seed=1, flip=True))
     expect(error.locator("p")).not_to_have_text(before)
-    assert error.locator("canvas").evaluate("c => c.toDataURL()") != canvas
+    wait_until_redrawn(error, drawn)
     metrics = server.get(f"/models/{model}/metrics").json()
     expect(card(page, "Drift")).to_contain_text("rose")
     expect(error).to_contain_text("Vertical lines: drift, worse (solid)")
@@ -179,12 +191,12 @@ def test_a_sparse_model_shows_how_its_features_change(page: Page, server: httpx.
     expect(changes).to_contain_text(re.compile(told.format(0, 0)))
     learn(server, model, samples(200))
     expect(changes).to_contain_text(re.compile(told.format("[1-3]", r"[1-9]\S*")))
-    before = changes.locator("canvas").evaluate("c => c.toDataURL()")
+    before = drawing(changes)
     learn(server, model, samples(400, seed=1, flip=True))
     found = server.get(f"/models/{model}/support").json()
     expect(changes).to_contain_text(f"features in use {len(found['features'])}, changes per 1,000")
     expect(changes).to_contain_text(f" {found['changes_per_1000']:.4g}.")
-    assert changes.locator("canvas").evaluate("c => c.toDataURL()") != before
+    wait_until_redrawn(changes, before)
     screenshot(page, "sparse")
 
 

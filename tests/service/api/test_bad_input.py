@@ -224,7 +224,7 @@ def test_body_without_rows_is_422(untouched, body):
 def test_name_twice_in_an_object_is_refused(untouched):
     body = b'{"x": {"1": 1, "1": 2}, "y": 1}'
     told = assert_problem(untouched.post("/models/m/learn", content=body), 422, "invalid-rows")
-    assert "twice" in told["detail"]
+    assert "duplicated" in told["detail"]
     body = b'{"samples": [{"x": {"1": 1}, "y": 1, "y": 0}]}'
     told = assert_problem(untouched.post("/models/m/learn", content=body), 422, "invalid-rows")
     assert "'y'" in told["detail"]

@@ -77,7 +77,9 @@ def test_models_come_and_go_by_chance_in_two_workers(store, spec):
         return Batch(found.indptr, found.indices, found.values, found.labels, found.weights, 256)
 
     async def scenario() -> None:
-        async with serving(store, models_held=2) as one, serving(store, models_held=2) as other:
+        # On a slow machine snapshots are due earlier; the reader below needs the whole journal.
+        held = {"models_held": 2, "keep_records": 10_000}
+        async with serving(store, **held) as one, serving(store, **held) as other:
             for model_id in ids:
                 await one.create(model_id, spec)
             told: dict[str, dict[int, float]] = {model_id: {} for model_id in ids}
