@@ -40,6 +40,42 @@ class _Flow(FlowControl):
             super().resume_reading()
 
 
+class _Response:
+    """The transport, as one response sees it: head and body leave in one write.
+
+    uvicorn writes the head and then the body. Each write is a system call and a packet that wakes
+    the client. A head without a body after it leaves in the next event-loop iteration.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._head = b""
+        self._flush: asyncio.Handle | None = None
+
+    def write(self, data: bytes) -> None:
+        if self._flush is None:
+            self._head = data
+            self._flush = self._loop.call_soon(self.flush)
+        else:
+            head, self._head = self._head, b""
+            self._flush.cancel()
+            self._transport.write(head + data if head else data)
+
+    def flush(self) -> None:
+        """Write the head if it waits for the body."""
+        if self._head:
+            self._transport.write(self._head)
+            self._head = b""
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def close(self) -> None:
+        self.flush()
+        self._transport.close()
+
+
 class LimitedProtocol(HttpToolsProtocol):
     """Protocol of one connection."""
 
@@ -80,6 +116,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         self._answering = cycle
+        cycle.transport = _Response(self.transport, self.loop)
         super()._start_asgi_task(cycle, app)
 
     def state(self) -> State:
@@ -198,6 +235,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         # Without uvicorn's timer per request: `Connections` closes idle connections.
         self.server_state.total_requests += 1
+        self._answering.transport.flush()
         self._answering.body = b""  # frees the buffer if the application answered early
         if self.transport.is_closing():
             return
@@ -228,6 +266,7 @@ class LimitedProtocol(HttpToolsProtocol):
                 self.pipeline.popleft()
             else:
                 # The application gets a disconnect, and its response is dropped.
+                cycle.transport.flush()
                 response = b"" if cycle.response_started else response
                 cycle.disconnected = True
                 cycle.message_event.set()

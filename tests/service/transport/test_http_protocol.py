@@ -30,12 +30,14 @@ class Line:
 
     def __init__(self) -> None:
         self.written, self.is_reading, self.is_closed, self.unread = b"", True, False, 0
+        self.writes: list[bytes] = []
 
     def get_extra_info(self, name: str) -> Any:
         return ("127.0.0.1", 1) if name in ("sockname", "peername") else None
 
     def write(self, data: bytes) -> None:
         self.written += data
+        self.writes.append(data)
 
     def pause_reading(self) -> None:
         self.is_reading = False
@@ -96,6 +98,59 @@ async def parsed(one: Any) -> None:
 
 def run(told: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(asyncio.wait_for(told(), 60))
+
+
+def test_head_and_body_leave_in_one_write():
+    async def told() -> None:
+        one, line = World(answer).connect()
+        one.data_received(GET * 3)
+        while line.answers < 3:
+            await asyncio.sleep(0)
+        assert [write[:15] + write[-5:] for write in line.writes] == [
+            b"HTTP/1.1 200 OK\r\n\r\n1"
+        ] * 3
+
+    run(told)
+
+
+@pytest.mark.parametrize("method", [b"GET", b"HEAD"])
+def test_a_head_does_not_wait_for_a_late_body(method):
+    async def told() -> None:
+        may_go_on = asyncio.Event()
+
+        async def late(scope: Any, receive: Any, send: Any) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await may_go_on.wait()
+            await send({"type": "http.response.body", "body": b"1"})
+
+        one, line = World(late).connect()
+        one.data_received(method + b" /x HTTP/1.1\r\n\r\n")
+        while not line.written.endswith(b"\r\n\r\n"):
+            await asyncio.sleep(0)
+        may_go_on.set()
+        while one.state() is not State.IDLE:
+            await asyncio.sleep(0)
+        assert line.written.endswith(b"1\r\n1\r\n0\r\n\r\n" if method == b"GET" else b"\r\n\r\n")
+
+    run(told)
+
+
+def test_an_error_follows_a_head_without_a_body():
+    """The head of the earlier answer still waited for a body when the error was due."""
+
+    async def told() -> None:
+        async def headed(scope: Any, receive: Any, send: Any) -> None:
+            await send({"type": "http.response.start", "status": 204, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+
+        one, line = World(headed).connect()
+        one.data_received(GET + b"nonsense\r\n\r\n")
+        while not line.is_closed:
+            await asyncio.sleep(0)
+        first, second = line.written.index(b" 204 "), line.written.index(b" 400 ")
+        assert first < second
+
+    run(told)
 
 
 def test_pipelined_requests_are_answered_in_order_one_at_a_time():
