@@ -111,7 +111,8 @@ def test_from_nothing_to_a_moving_plot_and_back(page: Page, server: httpx.Client
 
     refits = card(page, "Refits")
     refits.get_by_role("button", name="Compare with the optimum").click()
-    expect(refits).to_contain_text(re.compile(r"regret over 600 rows\s*-?\d"))
+    # The solver thread has the lowest priority: on busy cores it gets a hundredth of one.
+    expect(refits).to_contain_text(re.compile(r"regret over 600 rows\s*-?\d"), timeout=150_000)
     refits.get_by_role("button", name="Refit now").click()
     expect(refits.get_by_role("row").nth(1)).to_contain_text("done")
     screenshot(page, "model")
