@@ -97,10 +97,6 @@ def run(given: argparse.Namespace, console: Console) -> None:
         show(console, "    rows     model   mean so far   last value")
         learn(client, [MODEL], samples, lambda: _report(console, client))
         show_drift(console, client, MODEL)
-        show(
-            console,
-            "  Page-Hinkley's threshold 50 is small for squared errors; ADWIN adapts to them.",
-        )
         show_certificate(console, client, MODEL, show_shares(console, client, MODEL))
         _last_rows(console, client, samples[-SHOWN:])
         since = client.metrics(MODEL)["since_start"]

@@ -422,7 +422,13 @@ def canonical(spec: dict[str, Any]) -> bytes:
 
 
 def _is_same(record: ModelRecord, spec: dict[str, Any], given: dict[str, Any]) -> bool:
-    """A PUT may repeat the specification as it was given or with all defaults."""
-    if read_spec(record.spec) == spec:
+    """A PUT may repeat the specification as it was given or with all defaults.
+
+    One without a version means that of the model.
+    """
+    stored = read_spec(record.spec)
+    if stored == (
+        spec if "spec_version" in given else spec | {"spec_version": stored["spec_version"]}
+    ):
         return True
     return canonical(given) in (bytes(record.given), bytes(record.spec))

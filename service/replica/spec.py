@@ -21,9 +21,10 @@ class DamagedSpec(CorruptRecord):
 
 
 def read_spec(text: bytes) -> dict[str, Any]:
-    """Parse a stored specification and drop removed fields."""
+    """Parse a stored specification, drop removed fields, and name its version."""
     spec: dict[str, Any] = msgspec.json.decode(text)
-    return {name: value for name, value in spec.items() if name not in REMOVED_FIELDS}
+    kept = {name: value for name, value in spec.items() if name not in REMOVED_FIELDS}
+    return kept | {"spec_version": kept.get("spec_version", 1)}
 
 
 @lru_cache(MAX_SPECS)

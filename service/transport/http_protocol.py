@@ -258,7 +258,8 @@ class LimitedProtocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """Send the error after the responses to earlier requests, and close."""
         problem = self._error or Problem(400, "malformed-request", "the request is not valid HTTP")
-        response, cycle = self._error_response(problem), self.cycle
+        response = self._error_response(problem)
+        cycle: Any = self.cycle
         self._in_head = self._in_message = False
         is_due = cycle is not None and not cycle.response_complete
         if is_due and cycle.more_body:

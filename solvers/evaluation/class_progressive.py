@@ -6,7 +6,7 @@ no prediction, which is a mistake. Classes beyond the first MAX_CLASSES count as
 baselines and are not stored (a learner rejects such rows, except those of weight 0).
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from dualstream.solvers.core.learner import Outcome, State, check_arrays
 from dualstream.solvers.evaluation.progressive import (
     LARGEST_TERM,
     Progressive,
+    scaled_detectors,
     scores_are_log_odds,
 )
 from dualstream.solvers.jit import (
@@ -41,8 +42,8 @@ _LAST, _MOST_FREQUENT = range(2)
 class ClassProgressive(Progressive):
     """Metrics of `task: multiclass`; 8 bytes per class more than for other tasks."""
 
-    def __init__(self, *, log_loss: bool = False) -> None:
-        super().__init__("multiclass", log_loss=log_loss)
+    def __init__(self, *, log_loss: bool = False, scaled: Collection[str] = ()) -> None:
+        super().__init__("multiclass", log_loss=log_loss, scaled=scaled)
         self._places: dict[str, int] = {}
         self._counts = np.zeros(MAX_CLASSES, np.int64)
         self._guesses = np.full(2, -1, np.int64)
@@ -50,7 +51,7 @@ class ClassProgressive(Progressive):
     @classmethod
     def of(cls, spec: Mapping[str, Any]) -> "ClassProgressive":
         """Metrics for the learner of a resolved specification."""
-        return cls(log_loss=scores_are_log_odds(spec))
+        return cls(log_loss=scores_are_log_odds(spec), scaled=scaled_detectors(spec))
 
     def count(self, batch: Batch, outcome: Outcome, first_seq: int = 1) -> None:
         if not len(batch):

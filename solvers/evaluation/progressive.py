@@ -9,7 +9,7 @@ bits, independent of batch boundaries.
 
 import importlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import islice
 from sys import getsizeof
@@ -22,7 +22,7 @@ from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.learner import Outcome, State, check_arrays
 from dualstream.solvers.core.scalar import log1pexp
 from dualstream.solvers.core.spec_cache import WorkedOut
-from dualstream.solvers.evaluation.drift import DriftWatch
+from dualstream.solvers.evaluation.drift import DETECTORS, DriftWatch
 from dualstream.solvers.evaluation.timeline import HELD, POINTS, SPACING, Timeline
 from dualstream.solvers.jit import (
     B1,
@@ -75,14 +75,14 @@ class _Counted:
 
     __slots__ = ("drift", "labels", "recent", "rows", "sums", "timeline")
 
-    def __init__(self, columns: int) -> None:
+    def __init__(self, columns: int, scaled: Collection[str]) -> None:
         self.rows = np.zeros(1, np.int64)
         self.labels = np.zeros(5)
         self.sums = np.zeros((2, columns + 1))
         # Uninitialised: most models never use all 40 kB, and no row is read before it is written.
         self.recent = np.empty((RECENT, columns))
         self.timeline = Timeline(columns + 1)
-        self.drift = DriftWatch()
+        self.drift = DriftWatch(scaled)
 
     @property
     def bytes_held(self) -> int:
@@ -101,14 +101,18 @@ _no_rows_counted = cache(_NoRowsCounted)
 
 
 class Progressive:
-    """Metrics of a `task`; `log_loss` if scores are log odds."""
+    """Metrics of a `task`; `log_loss` if scores are log odds.
 
-    __slots__ = ("_counted", "_pending", "_pending_rows", "log_loss", "task")
+    scaled   the drift detectors that divide losses by their mean
+    """
 
-    def __init__(self, task: str, *, log_loss: bool = False) -> None:
+    __slots__ = ("_counted", "_pending", "_pending_rows", "_scaled", "log_loss", "task")
+
+    def __init__(self, task: str, *, log_loss: bool = False, scaled: Collection[str] = ()) -> None:
         self.task = task
         self.log_loss = log_loss
-        self._counted: _Counted = _no_rows_counted(len(self._names))
+        self._scaled = scaled
+        self._counted: _Counted = _no_rows_counted(len(self._names), tuple(scaled))
         # Pending rows that are not counted yet, in order.
         self._pending: list[PendingBatch] = []
         self._pending_rows = 0
@@ -121,7 +125,7 @@ class Progressive:
             module: Any = importlib.import_module("dualstream.solvers.evaluation.class_progressive")
             metrics: Progressive = module.ClassProgressive.of(spec)
             return metrics
-        return cls(spec["task"], log_loss=scores_are_log_odds(spec))
+        return cls(spec["task"], log_loss=scores_are_log_odds(spec), scaled=scaled_detectors(spec))
 
     @property
     def _names(self) -> tuple[str, ...]:
@@ -166,7 +170,7 @@ class Progressive:
     def _to_count_in(self) -> _Counted:
         """The sums, of this model alone."""
         if isinstance(self._counted, _NoRowsCounted):
-            self._counted = _Counted(len(self._names))
+            self._counted = _Counted(len(self._names), self._scaled)
         return self._counted
 
     def update(
@@ -283,7 +287,7 @@ class Progressive:
         """Restore this state, to the bit. Raises CorruptState, and then nothing has changed."""
         check_arrays(state, {"metrics_rows": (1,)})
         rows = int(state["metrics_rows"][0])
-        held, counted = min(max(rows, 0), RECENT), _Counted(len(self._names))
+        held, counted = min(max(rows, 0), RECENT), _Counted(len(self._names), self._scaled)
         check_arrays(
             state,
             {
@@ -293,7 +297,7 @@ class Progressive:
             },
         )
         counted.timeline = Timeline.of(state, max(rows, 0), len(self._names) + 1)
-        counted.drift = DriftWatch.of(state)
+        counted.drift = DriftWatch.of(state, self._scaled)
         counted.rows[0] = rows
         counted.labels[:] = state["metrics_labels"]
         counted.sums[:] = state["metrics_sums"]
@@ -315,6 +319,16 @@ def _consecutive(pending: Sequence[PendingBatch]) -> Iterator[Sequence[PendingBa
 
 def _joined(columns: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
     return columns[0] if len(columns) == 1 else np.concatenate(columns)
+
+
+def scaled_detectors(spec: Mapping[str, Any]) -> tuple[str, ...]:
+    """The drift detectors of this resolved specification that divide losses by their mean.
+
+    ADWIN adapts to the spread of losses of classes, which have no unit.
+    """
+    if spec.get("spec_version", 1) < 2:
+        return ()
+    return DETECTORS if spec["task"] == "regression" else ("page_hinkley",)
 
 
 def scores_are_log_odds(spec: Mapping[str, Any]) -> bool:

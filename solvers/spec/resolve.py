@@ -32,6 +32,13 @@ _FIRST = ("algorithm", "task")
 # ... and after them: for a learner behind stages, and for one with its own stages.
 _LAST = ("features", "map", "scaling", "norm", "intercept", "seed", "labels")
 _LAST_OF_OWN_STAGES = ("features", "labels")
+SPEC_VERSION = 2
+"""The rules that new models follow where a specification names none. A stored specification without
+`spec_version` follows version 1.
+
+2   the drift detectors do not depend on the unit of the losses: see `scaled_detectors`
+"""
+
 # A specification with only these fields is of a portfolio by default.
 _OF_ANY_PORTFOLIO = ("task", "labels", "members", "eta", "share", _GUARD)
 
@@ -43,6 +50,13 @@ def resolve_spec(spec: Mapping[str, Any]) -> Spec:
     """
     if not isinstance(spec, Mapping):
         raise InvalidSpec("", spec, "an object")
+    version = read_whole(spec, "", "spec_version", SPEC_VERSION, 1, SPEC_VERSION)
+    own = {name: value for name, value in spec.items() if name != "spec_version"}
+    return _resolve_model(own) | {"spec_version": version}
+
+
+def _resolve_model(spec: Mapping[str, Any]) -> Spec:
+    """As `resolve_spec`, for one model or one member of a portfolio."""
     if "compare_windows" in spec:
         allowed = "left out: create a portfolio whose members differ in `window`"
         raise InvalidSpec("/compare_windows", spec["compare_windows"], allowed)
@@ -57,7 +71,7 @@ def resolve_spec(spec: Mapping[str, Any]) -> Spec:
     if stages_are_own:
         spec = {"features": "hashed"} | dict(spec)
     features = read_features(spec)
-    resolver = (resolve_spec,) if ALGORITHMS[algorithm].has_members else ()
+    resolver = (_resolve_model,) if ALGORITHMS[algorithm].has_members else ()
     own = ALGORITHMS[algorithm].read(dict(spec) | {"features": features}, task, *resolver)
     resolved = own | {
         "algorithm": algorithm,
@@ -118,7 +132,7 @@ def _maker_of_core(resolved: Spec) -> Callable[[], Learner]:
         module: Any = importlib.import_module("dualstream.solvers.online.multiclass")
         return partial(module.make_multiclass, resolved, _make_core)
     algorithm = ALGORITHMS[resolved["algorithm"]]
-    models = (ModelFactory(resolve_spec, make_learner),) if algorithm.has_members else ()
+    models = (ModelFactory(_resolve_model, make_learner),) if algorithm.has_members else ()
     return partial(getattr(_load(algorithm), algorithm.maker), resolved, *models)
 
 

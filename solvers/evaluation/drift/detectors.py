@@ -10,6 +10,11 @@ v being the sum of squared deviations in the window, W its rows, n0 and n1 those
 Page-Hinkley: Page, "Continuous inspection schemes" (Biometrika 41, 1954), with a fading sum and in
 both directions. Parameters, start-up and the order of additions are those of River's `ADWIN` and
 `PageHinkley`, and so are the detections, row for row. After a detection, a detector restarts.
+
+Both assume losses of about 0 to 1. Those of a regression have the unit of its target. So a detector
+may divide losses by their mean over some rows after its last restart; then its detections do not
+depend on the unit. The divisor stays until the next restart: one that follows the losses would hide
+slow changes, and show changes where there are none.
 """
 
 import math
@@ -24,6 +29,7 @@ from dualstream.solvers.jit import (
     Floats,
     Ints,
     b1,
+    f8,
     i8,
     kernel,
     void,
@@ -48,6 +54,14 @@ THRESHOLD = 50.0
 FADING = 1.0 - 0.0001
 MIN_ROWS = 30.0
 
+# The scale of a regression's losses is the mean of SCALE_ROWS rows; those that a new model or one
+# after a change needs to learn come before. At this scale the mean loss is 1/7, so that a squared
+# normal error has a standard deviation of 0.2, like the errors of a classifier that errs in 4 %.
+SCALE_AFTER, SCALE_ROWS = 100.0, 200.0
+SCALED_MEAN = 1.0 / 7.0
+LARGEST_RATIO = 20.0
+"""A loss counts as at most so many mean losses: one broken reading changes little."""
+
 LARGEST_LOSS = 1e100
 """The detectors skip a larger loss, whose square would be infinite."""
 
@@ -58,12 +72,43 @@ LARGEST_LOSS = 1e100
     NUMBERS,
 ) = range(14)  # fmt: skip
 
+# State of one detector's scale: rows since its restart, and the means before and of SCALE_ROWS.
+# SCALE_SEEN is UNSCALED for a detector that takes losses as they are.
+SCALE_SEEN, SCALE_EARLY, SCALE_MEAN, SCALE_NUMBERS = range(4)
+UNSCALED = -1.0
+
 # An event: its detector, its position, and whether losses rose.
 ADWIN, PAGE_HINKLEY = range(2)
 EVENT_ROW, EVENT_SEQ, EVENT_DETECTOR, EVENT_RISING, EVENT_NUMBERS = range(5)
 
 _SUMS = 1
 _SQUARES = 2 + MAX_BUCKETS
+
+
+@kernel(f8(f8, F8), inline=True)
+def _to_scale(loss: float, scale: Floats) -> float:
+    """The loss in one detector's scale; NaN while the scale is being measured."""
+    seen, early = float(scale[SCALE_SEEN]), float(scale[SCALE_EARLY])
+    if seen == UNSCALED:
+        return loss
+    if seen >= SCALE_AFTER + SCALE_ROWS:
+        return SCALED_MEAN * min(loss / float(scale[SCALE_MEAN]), LARGEST_RATIO)
+    if early > 0.0:
+        loss = min(loss, LARGEST_RATIO * early)
+    if seen < SCALE_AFTER:
+        scale[SCALE_EARLY] += (loss - early) / (seen + 1.0)
+    else:
+        scale[SCALE_MEAN] += loss / SCALE_ROWS
+    scale[SCALE_SEEN] = seen + 1.0
+    if scale[SCALE_SEEN] == SCALE_AFTER + SCALE_ROWS and scale[SCALE_MEAN] == 0.0:
+        scale[SCALE_SEEN] = SCALE_AFTER  # no loss so far: measure again
+    return math.nan
+
+
+@kernel(void(F8), inline=True)
+def _restart_scale(scale: Floats) -> None:
+    if scale[SCALE_SEEN] != UNSCALED:
+        scale[:] = 0.0
 
 
 @kernel(void(F8, F8_2D), inline=True)
@@ -141,7 +186,7 @@ def _begin_adwin(numbers: Floats, buckets: Floats) -> None:
             buckets[level, at] = 0.0
 
 
-@kernel(void(RO_F8, B1, i8, i8, F8, F8_2D, I8, I8_2D, B1))
+@kernel(void(RO_F8, B1, i8, i8, F8, F8_2D, F8_2D, I8, I8_2D, B1))
 def watch_losses(
     losses: Floats,
     learned: Flags,
@@ -149,6 +194,7 @@ def watch_losses(
     rows: int,
     numbers: Floats,
     buckets: Floats,
+    scales: Floats,
     counts: Ints,
     events: Ints,
     rising: Flags,
@@ -159,6 +205,7 @@ def watch_losses(
     rows       learned before them
     numbers    (NUMBERS,)      state of the detectors
     buckets    (LEVELS, BUCKET_NUMBERS)   ADWIN's window; in a level the oldest bucket is first
+    scales     (2, SCALE_NUMBERS)   of each detector
     counts     (2, 2) flat     events of each detector: losses fell, losses rose
     events     (k, EVENT_NUMBERS)   the last ones; event t at index t mod k
     rising     (1,)            output buffer
@@ -167,59 +214,66 @@ def watch_losses(
         if not learned[i]:
             continue
         rows += 1
-        loss = losses[i]
-        if not loss <= LARGEST_LOSS:
+        if not losses[i] <= LARGEST_LOSS:
             continue
 
-        if numbers[CUT] > 0.0:
-            _begin_adwin(numbers, buckets)
-        if numbers[USED_LEVELS] == 0.0:
-            numbers[USED_LEVELS] = 1.0
-        held = int(buckets[0, 0])
-        buckets[0, _SUMS + held] = loss
-        buckets[0, _SQUARES + held] = 0.0
-        buckets[0, 0] = held + 1
-        numbers[WIDTH] += 1.0
-        if numbers[WIDTH] > 1.0:
-            others = numbers[WIDTH] - 1.0
-            apart = loss - numbers[TOTAL] / others
-            numbers[DEVIATIONS] += others * apart * apart / numbers[WIDTH]
-        numbers[TOTAL] += loss
-        level = 0
-        while buckets[level, 0] > MAX_BUCKETS and level + 1 < buckets.shape[0]:
-            # One bucket too many: merge the two oldest into the newest bucket of the next level.
-            size = float(1 << level)
-            first, second = buckets[level, _SUMS], buckets[level, _SUMS + 1]
-            apart = first / size - second / size
-            to = int(buckets[level + 1, 0])
-            buckets[level + 1, _SUMS + to] = first + second
-            buckets[level + 1, _SQUARES + to] = (
-                buckets[level, _SQUARES] + buckets[level, _SQUARES + 1] + size * 0.5 * apart * apart
-            )
-            buckets[level + 1, 0] = to + 1
-            for k in range(MAX_BUCKETS - 1):
-                buckets[level, _SUMS + k] = buckets[level, _SUMS + k + 2]
-                buckets[level, _SQUARES + k] = buckets[level, _SQUARES + k + 2]
-            for k in range(MAX_BUCKETS - 1, MAX_BUCKETS + 1):
-                buckets[level, _SUMS + k] = 0.0
-                buckets[level, _SQUARES + k] = 0.0
-            buckets[level, 0] = MAX_BUCKETS - 1
-            level += 1
-            if numbers[USED_LEVELS] < level + 1.0:
-                numbers[USED_LEVELS] = level + 1.0
-        numbers[TICK] += 1.0
-        if numbers[TICK] >= CLOCK:
-            numbers[TICK] = 0.0
-            if numbers[WIDTH] > GRACE and _look_for_cuts(numbers, buckets, rising):
-                numbers[CUT] = 1.0
-                up = 1 if rising[0] else 0
-                at = (counts[0] + counts[1] + counts[2] + counts[3]) % events.shape[0]
-                events[at, EVENT_ROW] = rows
-                events[at, EVENT_SEQ] = first_seq + i
-                events[at, EVENT_DETECTOR] = ADWIN
-                events[at, EVENT_RISING] = up
-                counts[2 * ADWIN + up] += 1
+        loss = _to_scale(losses[i], scales[ADWIN])
+        if loss <= LARGEST_LOSS:
+            if numbers[CUT] > 0.0:
+                _begin_adwin(numbers, buckets)
+            if numbers[USED_LEVELS] == 0.0:
+                numbers[USED_LEVELS] = 1.0
+            held = int(buckets[0, 0])
+            buckets[0, _SUMS + held] = loss
+            buckets[0, _SQUARES + held] = 0.0
+            buckets[0, 0] = held + 1
+            numbers[WIDTH] += 1.0
+            if numbers[WIDTH] > 1.0:
+                others = numbers[WIDTH] - 1.0
+                apart = loss - numbers[TOTAL] / others
+                numbers[DEVIATIONS] += others * apart * apart / numbers[WIDTH]
+            numbers[TOTAL] += loss
+            level = 0
+            while buckets[level, 0] > MAX_BUCKETS and level + 1 < buckets.shape[0]:
+                # One bucket too many: merge the two oldest into the newest of the next level.
+                size = float(1 << level)
+                first, second = buckets[level, _SUMS], buckets[level, _SUMS + 1]
+                apart = first / size - second / size
+                to = int(buckets[level + 1, 0])
+                buckets[level + 1, _SUMS + to] = first + second
+                buckets[level + 1, _SQUARES + to] = (
+                    buckets[level, _SQUARES]
+                    + buckets[level, _SQUARES + 1]
+                    + size * 0.5 * apart * apart
+                )
+                buckets[level + 1, 0] = to + 1
+                for k in range(MAX_BUCKETS - 1):
+                    buckets[level, _SUMS + k] = buckets[level, _SUMS + k + 2]
+                    buckets[level, _SQUARES + k] = buckets[level, _SQUARES + k + 2]
+                for k in range(MAX_BUCKETS - 1, MAX_BUCKETS + 1):
+                    buckets[level, _SUMS + k] = 0.0
+                    buckets[level, _SQUARES + k] = 0.0
+                buckets[level, 0] = MAX_BUCKETS - 1
+                level += 1
+                if numbers[USED_LEVELS] < level + 1.0:
+                    numbers[USED_LEVELS] = level + 1.0
+            numbers[TICK] += 1.0
+            if numbers[TICK] >= CLOCK:
+                numbers[TICK] = 0.0
+                if numbers[WIDTH] > GRACE and _look_for_cuts(numbers, buckets, rising):
+                    numbers[CUT] = 1.0
+                    up = 1 if rising[0] else 0
+                    at = (counts[0] + counts[1] + counts[2] + counts[3]) % events.shape[0]
+                    events[at, EVENT_ROW] = rows
+                    events[at, EVENT_SEQ] = first_seq + i
+                    events[at, EVENT_DETECTOR] = ADWIN
+                    events[at, EVENT_RISING] = up
+                    counts[2 * ADWIN + up] += 1
+                    _restart_scale(scales[ADWIN])
 
+        loss = _to_scale(losses[i], scales[PAGE_HINKLEY])
+        if not loss <= LARGEST_LOSS:
+            continue
         if numbers[FOUND] > 0.0:
             for at in range(MEAN, FOUND + 1):
                 numbers[at] = 0.0
@@ -247,3 +301,4 @@ def watch_losses(
                 events[at, EVENT_DETECTOR] = PAGE_HINKLEY
                 events[at, EVENT_RISING] = up
                 counts[2 * PAGE_HINKLEY + up] += 1
+                _restart_scale(scales[PAGE_HINKLEY])

@@ -1,6 +1,6 @@
 """DriftWatch: the detectors of one stream of losses, and their events."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from sys import getsizeof
 from typing import Any
@@ -39,9 +39,15 @@ class DriftWatch:
 
     ADWIN: delta 0.002, checks every 32 rows. Page-Hinkley: delta 0.005, threshold 50. Part of the
     replicated state: the same losses give the same bits, independent of batch boundaries.
+
+    scaled   the detectors that divide losses by their mean; the others take them as they are
     """
 
-    def __init__(self) -> None:
+    def __init__(self, scaled: Collection[str] = ()) -> None:
+        self._scales = np.zeros((len(DETECTORS), kernels.SCALE_NUMBERS))
+        unscaled = [name not in scaled for name in DETECTORS]
+        self._scales[unscaled, kernels.SCALE_SEEN] = kernels.UNSCALED
+        self._has_scales = len(scaled) > 0
         self._numbers = np.zeros(kernels.NUMBERS)
         self._buckets = np.zeros((kernels.LEVELS, kernels.BUCKET_NUMBERS))
         self._counts = np.zeros(2 * len(DETECTORS), np.int64)
@@ -56,14 +62,14 @@ class DriftWatch:
         """
         kernels.watch_losses(
             losses, learned, first_seq, rows, self._numbers, self._buckets,
-            self._counts, self._events, self._rising,
+            self._scales, self._counts, self._events, self._rising,
         )  # fmt: skip
 
     @property
     def bytes_held(self) -> int:
         """Memory in bytes."""
         arrays = (self._numbers, self._buckets, self._counts, self._events, self._rising)
-        return sum(map(getsizeof, arrays))
+        return sum(map(getsizeof, (*arrays, self._scales)))
 
     @property
     def width(self) -> int:
@@ -72,7 +78,7 @@ class DriftWatch:
 
     @property
     def mean(self) -> float | None:
-        """Mean loss in ADWIN's window; None if it is empty."""
+        """Mean of the losses in ADWIN's window, as the detectors saw them; None if it is empty."""
         return float(self._numbers[kernels.TOTAL]) / self.width if self.width else None
 
     def counts(self) -> dict[str, dict[str, int]]:
@@ -95,7 +101,8 @@ class DriftWatch:
     def state(self) -> State:
         """The state, as copies."""
         levels = int(self._numbers[kernels.USED_LEVELS])
-        return {
+        scales = {"drift_scales": self._scales.copy()} if self._has_scales else {}
+        return scales | {
             "drift_numbers": self._numbers.copy(),
             "drift_buckets": self._buckets[:levels].copy(),
             "drift_counts": self._counts.copy(),
@@ -103,13 +110,15 @@ class DriftWatch:
         }
 
     @classmethod
-    def of(cls, state: Mapping[str, npt.NDArray[Any]]) -> "DriftWatch":
+    def of(
+        cls, state: Mapping[str, npt.NDArray[Any]], scaled: Collection[str] = ()
+    ) -> "DriftWatch":
         """A DriftWatch with this state, to the bit; a state of a version without detectors starts
         empty.
 
         Raises CorruptState.
         """
-        drift = cls()
+        drift = cls(scaled)
         if "drift_numbers" in state:
             drift._take(state)
         return drift
@@ -119,6 +128,8 @@ class DriftWatch:
             "drift_numbers": (kernels.NUMBERS,),
             "drift_counts": self._counts.shape,
         }
+        if self._has_scales:
+            shapes["drift_scales"] = self._scales.shape
         check_arrays(state, shapes)
         levels = float(state["drift_numbers"][kernels.USED_LEVELS])
         counts = state["drift_counts"]
@@ -140,6 +151,11 @@ class DriftWatch:
             raise CorruptState("there are no buckets of the largest size")
         if not np.all((detectors >= 0) & (detectors < len(DETECTORS))):
             raise CorruptState("a drift event has an unknown detector")
+        if self._has_scales:
+            scales = state["drift_scales"]
+            if not np.all((scales >= 0.0) | (scales == np.minimum(self._scales, 0.0))):
+                raise CorruptState("drift_scales has a number below 0")
+            self._scales[:] = scales
         self._numbers[:] = state["drift_numbers"]
         self._buckets[: int(levels)] = buckets
         self._counts[:] = counts
