@@ -427,8 +427,7 @@ def _is_same(record: ModelRecord, spec: dict[str, Any], given: dict[str, Any]) -
     One without a version means that of the model.
     """
     stored = read_spec(record.spec)
-    if stored == (
-        spec if "spec_version" in given else spec | {"spec_version": stored["spec_version"]}
-    ):
+    version = given.get("spec_version", stored["spec_version"])
+    if stored == spec | {"spec_version": version}:
         return True
     return canonical(given) in (bytes(record.given), bytes(record.spec))

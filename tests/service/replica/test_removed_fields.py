@@ -1,4 +1,4 @@
-"""A model of an older store whose specification has a field that was removed."""
+"""A model of an older store: its specification has a removed field, and no version."""
 
 import pytest
 
@@ -17,10 +17,14 @@ def learn(client, first: int, last: int) -> None:
 
 @pytest.fixture
 def old(monkeypatch):
-    """Models are created as older versions did: the stored specification has the field."""
+    """Models are created as older versions did."""
     canonical = catalog_module.canonical
-    field = {"compare_windows": True}
-    monkeypatch.setattr(catalog_module, "canonical", lambda spec: canonical(spec | field))
+
+    def old_text(spec):
+        kept = {name: value for name, value in spec.items() if name != "spec_version"}
+        return canonical(kept | {"compare_windows": True})
+
+    monkeypatch.setattr(catalog_module, "canonical", old_text)
     return monkeypatch
 
 
@@ -44,14 +48,18 @@ def test_a_stored_model_opens_and_learns(serve, store, old):
     assert other.post("/models/m/rollback", json={"version": "v"}).status_code == 200
     view = other.get("/models/m").json()
     assert view["samples"] == 50 and "compare_windows" not in view["spec"]
+    assert view["spec"]["spec_version"] == 1
     assert other.get("/models").json()["models"][0]["spec"] == view["spec"]
-    # The same specification without the field is the same model.
-    assert other.put("/models/m", json=SPEC).status_code == 200
+    # The same specification without the field is the same model, with defaults given or not.
+    for given in (SPEC, SPEC | {"seed": 0}, SPEC | {"seed": 0, "spec_version": 1}):
+        assert other.put("/models/m", json=given).status_code == 200
+    assert_problem(other.put("/models/m", json=SPEC | {"spec_version": 2}), 409, "conflict")
     refused = assert_problem(other.put("/models/m", json=OLD), 422, "invalid-spec")
     assert "create a portfolio whose members differ in `window`" in refused["detail"]
 
 
 def test_a_stored_specification_is_read_without_the_field():
-    text = catalog_module.canonical(resolve_spec(SPEC) | {"compare_windows": True})
-    assert fixed_spec(text) == resolve_spec(SPEC)
+    first = resolve_spec(SPEC | {"spec_version": 1})
+    text = catalog_module.canonical(first | {"compare_windows": True})
+    assert fixed_spec(text) == first
     make_learner(fixed_spec(text))

@@ -28,6 +28,7 @@ DEFAULT = {
     "intercept": True,
     "seed": 0,
     "labels": None,
+    "spec_version": 2,
 }
 
 
