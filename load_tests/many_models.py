@@ -34,7 +34,7 @@ import numpy as np
 from dualstream.service.cli.demo.adult import adult_lines
 from dualstream.service.cli.demo.server_process import ServerProcess
 from dualstream.service.journal import open_journal
-from dualstream.service.journal.nonces import OURS
+from dualstream.service.journal.chain import OURS
 from dualstream.service.journal.protocol import AppendRequest, Journal, Part
 from dualstream.service.models.registry import canonical
 from dualstream.service.replica.replica import Replica

@@ -16,8 +16,7 @@ from typing import Any
 
 from dualstream.service.codecs import ListedRows
 from dualstream.service.journal import open_journal
-from dualstream.service.journal.chain import next_chain
-from dualstream.service.journal.nonces import OURS
+from dualstream.service.journal.chain import OURS, next_chain
 from dualstream.service.journal.protocol import AppendRequest, Entry, Journal, Part
 from dualstream.service.journal.record import decode_merged
 from dualstream.service.models.registry import canonical

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dualstream.service.journal.nonces import OURS
+from dualstream.service.journal.chain import OURS
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from dualstream.service.api.responses import answer_new
 from dualstream.service.cli.demo.adult import adult_lines
 from dualstream.service.codecs import ParsedRows, RowSchema, as_batch, parse_body
 from dualstream.service.journal import open_journal
-from dualstream.service.journal.nonces import OURS
+from dualstream.service.journal.chain import OURS
 from dualstream.service.journal.protocol import AppendRequest, Part, Placed
 from dualstream.service.models.registry import canonical
 from dualstream.service.replica.first_responses import FirstResponses

@@ -7,10 +7,9 @@ seqs from these, for a first append and for a repeated nonce alike.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from dualstream.service.journal.chain import NONCE_BYTES
 from dualstream.service.journal.protocol import Known, Part, Placed
 from dualstream.service.journal.record.format import OPENING_KINDS, KeyKind
-
-NONCE_BYTES = 16
 
 
 class SkippedPart(NamedTuple):

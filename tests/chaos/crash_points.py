@@ -16,7 +16,7 @@ import redis.asyncio
 import dualstream.service.api.learn_rows
 from dualstream.service.journal.redis import scripts
 from dualstream.service.journal.redis.store import RedisJournal
-from dualstream.service.journal.sqlite import append, append as plain, snapshots
+from dualstream.service.journal.sqlite import append
 from dualstream.service.journal.sqlite.store import SqliteJournal
 from dualstream.service.replica.committer import Committer
 from dualstream.service.replica.groups import Appending
@@ -59,10 +59,9 @@ def plant() -> None:
     _after(dualstream.service.api.learn_rows, "answer_new", "the answer is made")
     for store in (SqliteJournal, RedisJournal):
         _before(store, "snapshot_put", "the snapshot is about to be put")
-    _before(snapshots, "complete", "the snapshot has all its parts")
+    _before(SqliteJournal, "_complete_snapshot", "the snapshot has all its parts")
     _before(RedisJournal, "_snapshot", "the snapshot has all its parts", argument="complete")
-    _after(append, "_append_new", "the rows are in the transaction")
-    _after(plain, "_write", "the rows are in the transaction")
+    _after(append, "_write", "the rows are in the transaction")
     _after(RedisJournal, "_models", "the model is made, and not listed", argument="create")
     _plant_sent()
 

@@ -1,136 +1,57 @@
-"""Append to a model's log in SQLite."""
+"""Append to a model's log in SQLite, and the results of appends by nonce.
 
-import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+A repeated append gets the result of the first one. An entry contains its nonce, and its columns
+give the result. So the table `nonces` only has rows for appends that skipped a part, made no entry,
+or came when all entries were trimmed, and for the last trimmed entries. Searching the entries takes
+time in the number of nonces kept, so appends first check whether the nonce can have been used
+(`Nonces.is_first`).
+"""
 
-from dualstream.service.journal.chain import next_chain
-from dualstream.service.journal.deduplicate import Deduplication, check_parts
-from dualstream.service.journal.nonces import OURS
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from sqlite3 import Connection
+from typing import NamedTuple
+
+import msgspec
+
+from dualstream.service.journal.chain import OURS, first_chain, next_chain
+from dualstream.service.journal.deduplicate import Deduplication, SkippedPart, check_parts, placed
+from dualstream.service.journal.input_streams import InputMove
 from dualstream.service.journal.protocol import (
+    ENTRY_BYTES,
     Appended,
     AppendRequest,
     CursorMove,
     CursorMoved,
+    Entry,
+    Known,
     Limits,
     ModelChanged,
+    NonceForgotten,
     NotHeld,
     Part,
+    Place,
     UnknownCopy,
 )
-from dualstream.service.journal.sqlite import (
-    audit,
-    log,
-    nonces,
-    pending_rows,
-    state_copies,
-)
-from dualstream.service.journal.sqlite.heads import Head, KnownHeads, find_head
+from dualstream.service.journal.sqlite.audit import keep_change
+from dualstream.service.journal.sqlite.base import SqlitePart, reads
+from dualstream.service.journal.sqlite.connection_thread import GroupTask, Task
 from dualstream.service.journal.sqlite.keys import find_keys, keep_keys
-from dualstream.service.journal.sqlite.nonces import Result, answer, keep
-from dualstream.service.journal.sqlite.transactions import GroupTask, Task
+from dualstream.service.journal.sqlite.log import (
+    Head,
+    KnownHeads,
+    find_entries,
+    find_head,
+    leads_on_from,
+    now_ms,
+)
+from dualstream.service.journal.sqlite.pending_rows import delete_rows
+from dualstream.service.journal.sqlite.snapshots import has_snapshot
+from dualstream.service.journal.sqlite.state_copies import has_copy, use_copy
 
-
-def append(
-    request: AppendRequest, limits: Limits, now_ms: Callable[[], int], heads: KnownHeads
-) -> Task[Appended]:
-    """The task of `Journal.append`, to be run in a write transaction."""
-    model, nonce, parts = request.model, request.nonce, request.parts
-    cursor, copy, change, held = request.cursor, request.copy, request.change, request.held
-    may_skip = check_parts(nonce, parts)
-    is_first = OURS.is_first(nonce)
-    is_plain = cursor is None and copy is None and change is None and held is None
-    if is_first and is_plain and parts and not may_skip:
-        return PlainAppend(request, limits, now_ms, heads)
-
-    def task(connection: sqlite3.Connection) -> Appended:
-        incarnation, repeats = request.incarnation, request.repeats
-        head = find_head(connection, model, incarnation)
-        result = None
-        if not is_first:
-            result = nonces.find(connection, head, incarnation, nonce, limits)
-            if result is None and repeats is not None:
-                result = nonces.find_in_log(connection, model, head, nonce, parts, repeats, limits)
-        if result is None:
-            if cursor is not None:
-                _move_cursor(connection, head.model, cursor)
-            result = _append_new(connection, head, nonce, parts, may_skip, limits, now_ms())
-            if held is not None and result.seq > result.before:
-                if not log.leads_on_from(connection, head, held):  # the head before the append
-                    raise NotHeld(model, held.seq, held.chain)
-            if copy is not None and result.seq > result.before:
-                if not state_copies.is_there(connection, head.model, copy):
-                    raise UnknownCopy(model, copy)
-                state_copies.use(connection, head.model, result.seq, copy)
-            if change is not None and (result.seq > result.before or not parts):
-                place = (model, incarnation, result.seq)
-                audit.keep(connection, *place, change, limits, now_ms())
-        return nonces.answer(connection, head, result, request.known_seq, parts)
-
-    return task
-
-
-def _append_new(
-    connection: sqlite3.Connection,
-    head: Head,
-    nonce: bytes,
-    parts: Sequence[Part],
-    may_skip: bool,
-    limits: Limits,
-    time_ms: int,
-) -> Result:
-    new = Deduplication(head.seq)
-    if may_skip:
-        keys = [part.key for part in parts if part.key is not None]
-        new.process(parts, find_keys(connection, head, keys, limits, time_ms).get)
-        pending_rows.delete_rows(connection, head.model, new.labels)
-    else:
-        new.kept = [part.body for part in parts]
-        new.seq += sum(part.count for part in parts)
-    chain = head.chain
-    if new.seq > head.seq:
-        chain = next_chain(head.chain, nonce)
-        connection.execute(
-            "INSERT INTO entries (model, seq, first_seq, nonce, chain, time_ms, body)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (
-                head.model,
-                new.seq,
-                head.seq + 1,
-                nonce,
-                chain,
-                time_ms,
-                b"".join(new.kept),
-            ),
-        )
-    result = Result(head.seq, new.seq, head.chain, chain, new.skipped)
-    nonces.keep(connection, head, nonce, result, limits)
-    first_key, next_key = head.first_key, head.next_key
-    if new.keys or first_key < next_key:
-        first_key, next_key = keep_keys(connection, head, new.keys, limits, time_ms)
-    connection.execute(
-        "UPDATE heads SET seq = ?, chain = ?, first_key = ?, next_key = ?, nonces = ?"
-        " WHERE model = ?",
-        (new.seq, chain, first_key, next_key, head.nonces + 1, head.model),
-    )
-    return result
-
-
-def _move_cursor(connection: sqlite3.Connection, model: int, move: CursorMove) -> None:
-    value = find_cursor(connection, model, move.name)
-    if value != move.expected:
-        raise CursorMoved(move.name, value)
-    connection.execute(
-        "INSERT OR REPLACE INTO cursors (model, name, value) VALUES (?, ?, ?)",
-        (model, move.name, move.new),
-    )
-
-
-def find_cursor(connection: sqlite3.Connection, model: int, name: str) -> str | None:
-    row = connection.execute(
-        "SELECT value FROM cursors WHERE model = ? AND name = ?", (model, name)
-    ).fetchone()
-    return None if row is None else row[0]
-
+PURGED_EVERY = 100
+RESTORED = 1 << 40
+"""Number of nonces with which a restored model begins; none of them is stored."""
 
 _ENTRY = (
     "INSERT INTO entries (model, seq, first_seq, nonce, chain, time_ms, body)"
@@ -140,6 +61,69 @@ _HEAD = (
     "UPDATE heads SET seq = ?, chain = ?, first_key = ?, next_key = ?, nonces = ? WHERE model = ?"
 )
 _NONE = "", Head(0, 0, "", 0, 0, 0, 0)
+_Row = tuple[object, ...]
+"""Values of an entry."""
+
+
+class SqliteAppends(SqlitePart):
+    """Appends, idempotency keys and cursors."""
+
+    def append(self, request: AppendRequest) -> "asyncio.Future[Appended]":
+        if isinstance(request.cursor, InputMove):
+            raise ValueError("SQLite has no inputs; use Redis")
+        task = _task_of(request, self._limits, self._heads)
+        parts = request.parts
+        size = len(parts[0].body) if len(parts) == 1 else sum([len(part.body) for part in parts])
+        appended = self._writer.write(task, size)
+        self._checkpointer.wrote(size)
+        return appended
+
+    @reads
+    def known(
+        self, db: Connection, model: str, incarnation: str, keys: Sequence[bytes]
+    ) -> list[Known | None]:
+        head = find_head(db, model, incarnation)
+        found = find_keys(db, head, keys, self._limits, now_ms())
+        return [found.get(key) for key in keys]
+
+    @reads
+    def cursor(self, db: Connection, model: str, incarnation: str, name: str) -> str | None:
+        return _find_cursor(db, find_head(db, model, incarnation).model, name)
+
+
+def _task_of(request: AppendRequest, limits: Limits, heads: KnownHeads) -> Task[Appended]:
+    model, nonce, parts = request.model, request.nonce, request.parts
+    cursor, copy, change, held = request.cursor, request.copy, request.change, request.held
+    may_skip = check_parts(nonce, parts)
+    is_first = OURS.is_first(nonce)
+    is_plain = cursor is None and copy is None and change is None and held is None
+    if is_first and is_plain and parts and not may_skip:
+        return PlainAppend(request, limits, heads)
+
+    def task(db: Connection) -> Appended:
+        incarnation, repeats = request.incarnation, request.repeats
+        head = find_head(db, model, incarnation)
+        result = None
+        if not is_first:
+            result = _find_result(db, head, incarnation, nonce, limits)
+            if result is None and repeats is not None:
+                result = _find_in_log(db, model, head, nonce, parts, repeats, limits)
+        if result is None:
+            if cursor is not None:
+                _move_cursor(db, head.model, cursor)
+            result = _append_new(db, head, nonce, parts, may_skip, limits)
+            if held is not None and result.seq > result.before:
+                if not leads_on_from(db, head, held):  # the head before the append
+                    raise NotHeld(model, held.seq, held.chain)
+            if copy is not None and result.seq > result.before:
+                if not has_copy(db, head.model, copy):
+                    raise UnknownCopy(model, copy)
+                use_copy(db, head.model, result.seq, copy)
+            if change is not None and (result.seq > result.before or not parts):
+                keep_change(db, model, incarnation, result.seq, change, limits)
+        return _answer(db, head, result, request.known_seq, parts)
+
+    return task
 
 
 class PlainAppend(GroupTask[Appended]):
@@ -149,29 +133,20 @@ class PlainAppend(GroupTask[Appended]):
     heads, one INSERT of all entries and one UPDATE of all heads.
     """
 
-    __slots__ = "heads", "limits", "now_ms", "request"
+    __slots__ = "heads", "limits", "request"
 
-    def __init__(
-        self,
-        request: AppendRequest,
-        limits: Limits,
-        now_ms: Callable[[], int],
-        heads: KnownHeads,
-    ) -> None:
-        self.request = request
-        self.limits, self.now_ms, self.heads = limits, now_ms, heads
+    def __init__(self, request: AppendRequest, limits: Limits, heads: KnownHeads) -> None:
+        self.request, self.limits, self.heads = request, limits, heads
 
     def on_rollback(self) -> None:
         self.heads.forget()
 
     @staticmethod
-    def run_group(
-        connection: sqlite3.Connection, tasks: "Sequence[PlainAppend]"
-    ) -> list[Appended | BaseException]:
+    def run_group(db: Connection, tasks: "Sequence[PlainAppend]") -> list[Appended | BaseException]:
         known = tasks[0].heads
-        found = known.find(connection, [task.request.model for task in tasks])
-        time_ms = tasks[0].now_ms()
-        entries: list[tuple[object, ...]] = []
+        found = known.find(db, [task.request.model for task in tasks])
+        time_ms = now_ms()
+        entries: list[_Row] = []
         results: list[tuple[Head, Result] | None] = []
         moved: dict[str, tuple[str, Head]] = {}
         for task in tasks:
@@ -187,33 +162,228 @@ class PlainAppend(GroupTask[Appended]):
             entries.append((head.model, seq, head.seq + 1, request.nonce, chain, time_ms, body))
             result = Result(head.seq, seq, head.chain, chain, [])
             results.append((head, result))
-            keep(connection, head, request.nonce, result, task.limits)
-            following = _following_head(connection, head, seq, chain, task.limits, time_ms)
+            _keep_result(db, head, request.nonce, result, task.limits)
+            following = _following_head(db, head, result, {}, task.limits, time_ms)
             moved[request.model] = incarnation, following
-        _write(connection, entries, [head for _, head in moved.values()])
-        known.keep(connection, moved)
+        _write(db, entries, [head for _, head in moved.values()])
+        known.keep(db, moved)
         return [
             ModelChanged(task.request.model)
             if result is None
-            else answer(connection, *result, task.request.known_seq, task.request.parts)
+            else _answer(db, *result, task.request.known_seq, task.request.parts)
             for task, result in zip(tasks, results, strict=True)
         ]
 
 
+class Result(NamedTuple):
+    """Stored result of an append."""
+
+    before: int
+    seq: int
+    previous: str
+    chain: str
+    skipped: list[SkippedPart]
+
+
+pack_result = msgspec.msgpack.encode
+unpack_result = msgspec.msgpack.Decoder(Result).decode
+
+
+def _append_new(
+    db: Connection, head: Head, nonce: bytes, parts: Sequence[Part], may_skip: bool, limits: Limits
+) -> Result:
+    new, time_ms = Deduplication(head.seq), now_ms()
+    if may_skip:
+        keys = [part.key for part in parts if part.key is not None]
+        new.process(parts, find_keys(db, head, keys, limits, time_ms).get)
+        delete_rows(db, head.model, new.labels)
+    else:
+        new.kept = [part.body for part in parts]
+        new.seq += sum(part.count for part in parts)
+    chain, entries = head.chain, list[_Row]()
+    if new.seq > head.seq:
+        chain, body = next_chain(head.chain, nonce), b"".join(new.kept)
+        entries.append((head.model, new.seq, head.seq + 1, nonce, chain, time_ms, body))
+    result = Result(head.seq, new.seq, head.chain, chain, new.skipped)
+    _keep_result(db, head, nonce, result, limits)
+    following = _following_head(db, head, result, new.keys, limits, time_ms)
+    _write(db, entries, [following])
+    return result
+
+
 def _following_head(
-    connection: sqlite3.Connection, head: Head, seq: int, chain: str, limits: Limits, time_ms: int
+    db: Connection,
+    head: Head,
+    result: Result,
+    keys: Mapping[bytes, Known],
+    limits: Limits,
+    time_ms: int,
 ) -> Head:
-    """The head after an entry; deletes some expired keys."""
+    """The head after an append; inserts its keys and deletes some expired ones."""
     first_key, next_key = head.first_key, head.next_key
-    if first_key < next_key:
-        first_key, next_key = keep_keys(connection, head, {}, limits, time_ms)
-    return Head(head.model, seq, chain, head.trimmed, first_key, next_key, head.nonces + 1)
+    if keys or first_key < next_key:
+        first_key, next_key = keep_keys(db, head, keys, limits, time_ms)
+    numbers = (head.trimmed, first_key, next_key, head.nonces + 1)
+    return Head(head.model, result.seq, result.chain, *numbers)
 
 
-def _write(
-    connection: sqlite3.Connection, entries: Sequence[tuple[object, ...]], heads: Iterable[Head]
-) -> None:
-    connection.executemany(_ENTRY, entries)
-    connection.executemany(
+def _write(db: Connection, entries: Sequence[_Row], heads: Iterable[Head]) -> None:
+    db.executemany(_ENTRY, entries)
+    db.executemany(
         _HEAD, [(h.seq, h.chain, h.first_key, h.next_key, h.nonces, h.model) for h in heads]
+    )
+
+
+def _move_cursor(db: Connection, model: int, move: CursorMove) -> None:
+    value = _find_cursor(db, model, move.name)
+    if value != move.expected:
+        raise CursorMoved(move.name, value)
+    db.execute(
+        "INSERT OR REPLACE INTO cursors (model, name, value) VALUES (?, ?, ?)",
+        (model, move.name, move.new),
+    )
+
+
+def _find_cursor(db: Connection, model: int, name: str) -> str | None:
+    row = db.execute(
+        "SELECT value FROM cursors WHERE model = ? AND name = ?", (model, name)
+    ).fetchone()
+    return None if row is None else row[0]
+
+
+def _find_result(
+    db: Connection, head: Head, incarnation: str, nonce: bytes, limits: Limits
+) -> Result | None:
+    """The result of this nonce, or None."""
+    row = db.execute(
+        "SELECT result FROM nonces WHERE model = ? AND nonce = ?", (head.model, nonce)
+    ).fetchone()
+    if row is not None:
+        return unpack_result(row[0])
+    row = db.execute(
+        "SELECT before, seq, chain FROM (SELECT first_seq - 1 AS before, seq, nonce, chain"
+        " FROM entries WHERE model = ? ORDER BY seq DESC LIMIT ?) WHERE nonce = ?",
+        (head.model, min(limits.nonces, head.nonces % RESTORED), nonce),
+    ).fetchone()
+    if row is None:
+        return None
+    before, seq, chain = row
+    return Result(before, seq, _chain_at(db, head, incarnation, before), chain, [])
+
+
+def _find_in_log(
+    db: Connection,
+    model: str,
+    head: Head,
+    nonce: bytes,
+    parts: Sequence[Part],
+    sent_after: Place,
+    limits: Limits,
+) -> Result | None:
+    """Result of a nonce that is no longer kept, searched in the log after `sent_after`.
+
+    None if the nonce was not used. Raises NonceForgotten if the log cannot show it: it no longer
+    contains the position, or parts were skipped and the log does not say which.
+    """
+    if head.nonces <= limits.nonces:  # all nonces are still kept
+        return None
+    if not leads_on_from(db, head, sent_after):
+        raise NonceForgotten(model)
+    row = db.execute(
+        "SELECT first_seq - 1, seq, chain FROM entries WHERE model = ? AND seq > ? AND nonce = ?",
+        (head.model, sent_after.seq, nonce),
+    ).fetchone()
+    if row is None:
+        return None
+    before, seq, chain = row
+    if seq - before != sum(part.count for part in parts):
+        raise NonceForgotten(model)
+    previous = sent_after.chain if before == sent_after.seq else _chain_at(db, head, "", before)
+    return Result(before, seq, previous, chain, [])
+
+
+def _chain_at(db: Connection, head: Head, incarnation: str, seq: int) -> str:
+    """The chain at the end of an entry; empty if it is no longer known."""
+    if not seq:
+        return first_chain(incarnation)
+    row = db.execute(
+        "SELECT chain FROM entries WHERE model = ? AND seq = ?", (head.model, seq)
+    ).fetchone()
+    return "" if row is None else row[0]
+
+
+def _keep_result(db: Connection, head: Head, nonce: bytes, result: Result, limits: Limits) -> None:
+    """Store the result unless its entry contains it; delete old ones now and then.
+
+    An entry needs the one before it for `previous`, so the result is stored if that was trimmed.
+    """
+    is_alone = 0 < head.seq == head.trimmed
+    if result.skipped or result.seq == result.before or is_alone:
+        db.execute(
+            "INSERT INTO nonces (model, nonce, number, result) VALUES (?, ?, ?, ?)",
+            (head.model, nonce, head.nonces, pack_result(result)),
+        )
+    if head.nonces % PURGED_EVERY == 0:
+        db.execute(
+            "DELETE FROM nonces WHERE model = ? AND number <= ?",
+            (head.model, head.nonces - limits.nonces),
+        )
+
+
+def keep_trimmed(
+    db: Connection, head: Head, incarnation: str, through: int, limits: Limits
+) -> None:
+    """Store the results of the last nonces whose entries, up to `through`, are about to be deleted.
+
+    Also that of the next entry, whose previous chain is deleted with them.
+    """
+    rows = db.execute(
+        "SELECT first_seq - 1, seq, nonce, chain FROM entries WHERE model = :model AND seq >="
+        " coalesce((SELECT seq FROM entries WHERE model = :model"
+        " ORDER BY seq DESC LIMIT 1 OFFSET :nonces - 1), 0)"
+        " AND seq <= coalesce((SELECT min(seq) FROM entries"
+        " WHERE model = :model AND seq > :through), :through) ORDER BY seq",
+        {"model": head.model, "nonces": limits.nonces, "through": through},
+    ).fetchall()
+    if not rows:
+        return
+    [following] = db.execute(
+        "SELECT count(*) FROM entries WHERE model = ? AND seq > ?", (head.model, rows[-1][1])
+    ).fetchone()
+    previous = _chain_at(db, head, incarnation, rows[0][0])
+    number = head.nonces - following - len(rows)
+    rows_to_keep = []
+    for before, seq, nonce, chain in rows:
+        packed = pack_result(Result(before, seq, previous, chain, []))
+        rows_to_keep.append((head.model, nonce, number, packed))
+        number, previous = number + 1, chain
+    # OR IGNORE: an existing row has skipped parts, or a previous chain that was trimmed before.
+    db.executemany(
+        "INSERT OR IGNORE INTO nonces (model, nonce, number, result) VALUES (?, ?, ?, ?)",
+        rows_to_keep,
+    )
+
+
+def _answer(
+    db: Connection, head: Head, result: Result, known_seq: int, parts: Sequence[Part]
+) -> Appended:
+    """Result of an append for its caller, with the entries that the caller has not seen."""
+    entries: list[Entry] = []
+    more = False
+    if known_seq < head.trimmed:
+        more = True
+    elif not known_seq and result.before and has_snapshot(db, head.model):
+        more = True
+    elif known_seq < result.before:
+        entries = find_entries(db, head.model, known_seq, result.before, ENTRY_BYTES)
+        more = not entries or entries[-1].seq < result.before
+    is_new = result.seq > result.before
+    return Appended(
+        placed(parts, result.before, result.skipped),
+        result.before + 1 if is_new else None,
+        result.seq if is_new else None,
+        result.previous,
+        result.chain,
+        tuple(entries),
+        more,
     )

@@ -1,11 +1,10 @@
 """Idempotency keys in SQLite: look-up, insertion and expiry."""
 
-import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from sqlite3 import Connection
 
 from dualstream.service.journal.protocol import Known, Limits
-from dualstream.service.journal.sqlite.heads import Head, find_head
-from dualstream.service.journal.sqlite.transactions import Task
+from dualstream.service.journal.sqlite.log import Head
 
 # Expired keys that an append deletes beyond those that it adds: bounds the cost of one append.
 PURGE_KEYS = 64
@@ -19,11 +18,7 @@ WHERE model = ? AND time_ms > ? AND number >= ? AND key IN ({})
 
 
 def find_keys(
-    connection: sqlite3.Connection,
-    head: Head,
-    keys: Sequence[bytes],
-    limits: Limits,
-    time_ms: int,
+    db: Connection, head: Head, keys: Sequence[bytes], limits: Limits, time_ms: int
 ) -> dict[bytes, Known]:
     """Stored values of the known ones among these keys, many per statement."""
     oldest_ms = time_ms - round(limits.key_ttl_s * 1000)
@@ -32,38 +27,19 @@ def find_keys(
     for at in range(0, len(keys), LOOKED_UP_KEYS):
         batch = keys[at : at + LOOKED_UP_KEYS]
         padding = [None] * (LOOKED_UP_KEYS - len(batch))  # keeps it one prepared statement
-        for key, *found in connection.execute(
-            _KEYS, (head.model, oldest_ms, floor, *batch, *padding)
-        ):
+        for key, *found in db.execute(_KEYS, (head.model, oldest_ms, floor, *batch, *padding)):
             known[key] = Known(*found)
     return known
 
 
-def known(
-    model: str, incarnation: str, keys: Sequence[bytes], limits: Limits, now_ms: Callable[[], int]
-) -> Task[list[Known | None]]:
-    """The task of `Journal.known`."""
-
-    def task(connection: sqlite3.Connection) -> list[Known | None]:
-        head = find_head(connection, model, incarnation)
-        found = find_keys(connection, head, keys, limits, now_ms())
-        return [found.get(key) for key in keys]
-
-    return task
-
-
 def keep_keys(
-    connection: sqlite3.Connection,
-    head: Head,
-    keys: dict[bytes, Known],
-    limits: Limits,
-    time_ms: int,
+    db: Connection, head: Head, keys: Mapping[bytes, Known], limits: Limits, time_ms: int
 ) -> tuple[int, int]:
     """Insert new keys and delete some expired or excess ones; return (first, next) key number.
 
     OR REPLACE: a key can return while its expired row is not deleted yet.
     """
-    connection.executemany(
+    db.executemany(
         "INSERT OR REPLACE INTO keys (model, number, key, seq, count, fingerprint, time_ms)"
         " VALUES (?, ?, ?, ?, ?, ?, ?)",
         [
@@ -72,20 +48,16 @@ def keep_keys(
         ],
     )
     next_key = head.next_key + len(keys)
-    first_key = _first_kept_key(connection, head, next_key - limits.max_keys, limits, time_ms)
+    first_key = _first_kept_key(db, head, next_key - limits.max_keys, limits, time_ms)
     first_key = min(first_key, head.first_key + PURGE_KEYS + 4 * len(keys))
     if first_key > head.first_key:
-        connection.execute(
-            "DELETE FROM keys WHERE model = ? AND number < ?", (head.model, first_key)
-        )
+        db.execute("DELETE FROM keys WHERE model = ? AND number < ?", (head.model, first_key))
     return first_key, next_key
 
 
-def _first_kept_key(
-    connection: sqlite3.Connection, head: Head, floor: int, limits: Limits, time_ms: int
-) -> int:
+def _first_kept_key(db: Connection, head: Head, floor: int, limits: Limits, time_ms: int) -> int:
     oldest_ms = time_ms - round(limits.key_ttl_s * 1000)
-    rows: Iterable[tuple[int, int]] = connection.execute(
+    rows: Iterable[tuple[int, int]] = db.execute(
         "SELECT number, time_ms FROM keys WHERE model = ? AND number >= ? ORDER BY number",
         (head.model, max(floor, head.first_key)),
     )

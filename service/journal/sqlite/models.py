@@ -1,30 +1,25 @@
-"""Create, find, replace and delete models."""
+"""Create, find, replace and delete models; the numeric identity of the store."""
 
-import sqlite3
 from collections.abc import Sequence
+from sqlite3 import Connection
 
-from dualstream.service.journal.chain import first_chain
+from dualstream.service.journal.chain import first_chain, new_incarnation
 from dualstream.service.journal.protocol import (
     Change,
     Conflict,
     Head,
-    Limits,
     ModelChanged,
     ModelRecord,
     Place,
     UnknownModel,
 )
-from dualstream.service.journal.sqlite import audit
-from dualstream.service.journal.sqlite.snapshots import PART_BYTES
-from dualstream.service.journal.sqlite.transactions import Task
-from dualstream.service.journal.sqlite.trim import Deleted, delete_through, oldest
+from dualstream.service.journal.sqlite.audit import keep_change
+from dualstream.service.journal.sqlite.base import reads, writes
+from dualstream.service.journal.sqlite.log import now_ms
+from dualstream.service.journal.sqlite.schema import AFTER_STAGED
+from dualstream.service.journal.sqlite.trim import SqliteTrim
 
-SWEEP_ROWS, SWEEP_PARTS = 1000, 4
-MAX_SEQ = 2**63 - 1
 LOOKED_UP_HEADS = 500
-STAGED = "\1"
-"""Prefix of the ids of staged models; no other id begins with it."""
-AFTER_STAGED = "\2"
 
 _MODEL = """
 SELECT id, incarnation, spec, given, created_ms, seq, chain
@@ -32,76 +27,52 @@ FROM models JOIN heads ON heads.model = models.model
 """
 
 
-def find(connection: sqlite3.Connection, model: str) -> ModelRecord | None:
-    row = connection.execute(_MODEL + "WHERE id = ?", (model,)).fetchone()
-    return None if row is None else ModelRecord(*row)
+class SqliteModels(SqliteTrim):
+    """Models, and the numeric identity."""
 
+    @writes
+    def claim_identity(self, db: Connection, mine: str) -> str:
+        db.execute("INSERT OR IGNORE INTO store (name, value) VALUES ('identity', ?)", (mine,))
+        return _identity(db) or mine
 
-def create(
-    record: ModelRecord, change: Change | None, limits: Limits
-) -> Task[tuple[ModelRecord, bool]]:
-    """The task of `Journal.create`."""
+    @reads
+    def identity(self, db: Connection) -> str | None:
+        return _identity(db)
 
-    def task(connection: sqlite3.Connection) -> tuple[ModelRecord, bool]:
-        existing = find(connection, record.id)
+    @writes
+    def adopt_identity(self, db: Connection, mine: str) -> None:
+        db.execute("INSERT OR REPLACE INTO store (name, value) VALUES ('identity', ?)", (mine,))
+
+    @writes
+    def create(
+        self, db: Connection, model: str, spec: bytes, given: bytes, change: Change | None = None
+    ) -> tuple[ModelRecord, bool]:
+        existing = find_model(db, model)
         if existing is not None:
             return existing, False
-        insert(connection, record)
-        audit.keep(connection, record.id, record.incarnation, 0, change, limits, record.created_ms)
-        return record, True
+        return self._insert_new(db, model, spec, given, change), True
 
-    return task
+    def _insert_new(
+        self, db: Connection, model: str, spec: bytes, given: bytes, change: Change | None
+    ) -> ModelRecord:
+        made = new_incarnation(spec)
+        record = ModelRecord(model, made, spec, given, now_ms(), 0, first_chain(made))
+        insert_model(db, record)
+        keep_change(db, model, made, 0, change, self._limits)
+        return record
 
+    @reads
+    def get(self, db: Connection, model: str) -> ModelRecord:
+        return get_model(db, model)
 
-def new_model(model: str, incarnation: str, spec: bytes, given: bytes, now_ms: int) -> ModelRecord:
-    """Record of a model without entries."""
-    return ModelRecord(model, incarnation, spec, given, now_ms, 0, first_chain(incarnation))
-
-
-def insert(connection: sqlite3.Connection, record: ModelRecord) -> None:
-    number = connection.execute(
-        "INSERT INTO models (id, incarnation, created_ms, spec, given) VALUES (?, ?, ?, ?, ?)",
-        (record.id, record.incarnation, record.created_ms, record.spec, record.given),
-    ).lastrowid
-    connection.execute(
-        "INSERT INTO heads (model, seq, chain) VALUES (?, ?, ?)", (number, record.seq, record.chain)
-    )
-
-
-def get(model: str) -> Task[ModelRecord]:
-    """The task of `Journal.get`."""
-
-    def task(connection: sqlite3.Connection) -> ModelRecord:
-        found = find(connection, model)
-        if found is None:
-            raise UnknownModel(model)
-        return found
-
-    return task
-
-
-def list_models(after: str, limit: int) -> Task[list[ModelRecord]]:
-    """The task of `Journal.list`."""
-
-    def task(connection: sqlite3.Connection) -> list[ModelRecord]:
-        rows = connection.execute(
-            _MODEL + "WHERE id > ? ORDER BY id LIMIT ?", (max(after, AFTER_STAGED), limit)
-        ).fetchall()
-        return [ModelRecord(*row) for row in rows]
-
-    return task
-
-
-def find_heads(models: Sequence[str]) -> Task[list[Head | None]]:
-    """The task of `Journal.heads`."""
-
-    def task(connection: sqlite3.Connection) -> list[Head | None]:
+    @reads
+    def heads(self, db: Connection, models: Sequence[str]) -> list[Head | None]:
         found: dict[str, Head] = {}
         for at in range(0, len(models), LOOKED_UP_HEADS):
             batch = models[at : at + LOOKED_UP_HEADS]
             marks = ", ".join("?" * len(batch))
             # One row: for every row, the thread would have to reacquire the GIL.
-            [joined] = connection.execute(
+            [joined] = db.execute(
                 "SELECT group_concat("  # noqa: S608 - only question marks are inserted
                 "    hex(id) || ' ' || incarnation || ' ' || seq || ' ' || chain, ' ')"
                 " FROM models JOIN heads ON heads.model = models.model"
@@ -113,59 +84,107 @@ def find_heads(models: Sequence[str]) -> Task[list[Head | None]]:
                 found[bytes.fromhex(id_).decode()] = Head(incarnation, int(seq), chain)
         return [found.get(model) for model in models]
 
-    return task
+    @reads
+    def count(self, db: Connection) -> int:
+        number: int = db.execute(
+            "SELECT count(*) FROM models WHERE id > ?", (AFTER_STAGED,)
+        ).fetchone()[0]
+        return number
 
+    async def replace(
+        self,
+        model: str,
+        incarnation: str,
+        seq: int,
+        chain: str,
+        spec: bytes,
+        given: bytes,
+        change: Change | None = None,
+    ) -> ModelRecord:
+        replaced = await self._replace(model, (incarnation, seq, chain), spec, given, change)
+        await self._sweep()
+        return replaced
 
-def count(connection: sqlite3.Connection) -> int:
-    number: int = connection.execute(
-        "SELECT count(*) FROM models WHERE id > ?", (AFTER_STAGED,)
-    ).fetchone()[0]
-    return number
-
-
-def replace(
-    incarnation: str,
-    seq: int,
-    chain: str,
-    record: ModelRecord,
-    change: Change | None,
-    limits: Limits,
-) -> Task[ModelRecord]:
-    """The task of `Journal.replace`."""
-
-    def task(connection: sqlite3.Connection) -> ModelRecord:
-        existing = get(record.id)(connection)
-        if (existing.incarnation, existing.seq, existing.chain) != (incarnation, seq, chain):
+    @writes
+    def _replace(
+        self,
+        db: Connection,
+        model: str,
+        at: tuple[str, int, str],
+        spec: bytes,
+        given: bytes,
+        change: Change | None,
+    ) -> ModelRecord:
+        existing = get_model(db, model)
+        if (existing.incarnation, existing.seq, existing.chain) != at:
             raise conflict(existing)
-        remove(connection, record.id)
-        insert(connection, record)
-        audit.keep(connection, record.id, record.incarnation, 0, change, limits, record.created_ms)
-        return record
+        remove_model(db, model)
+        return self._insert_new(db, model, spec, given, change)
 
-    return task
+    async def delete(
+        self,
+        model: str,
+        incarnation: str | None = None,
+        change: Change | None = None,
+        at: Place | None = None,
+    ) -> None:
+        await self._delete(model, incarnation, change, at)
+        await self._sweep()
 
-
-def delete(
-    model: str,
-    incarnation: str | None,
-    change: Change | None,
-    at: Place | None,
-    limits: Limits,
-    now_ms: int,
-) -> Task[None]:
-    """First step of `Journal.delete`: make the model invisible."""
-
-    def task(connection: sqlite3.Connection) -> None:
-        existing = get(model)(connection)
+    @writes
+    def _delete(
+        self,
+        db: Connection,
+        model: str,
+        incarnation: str | None,
+        change: Change | None,
+        at: Place | None,
+    ) -> None:
+        existing = get_model(db, model)
         if incarnation not in (None, existing.incarnation):
             raise ModelChanged(model)
         if at not in (None, Place(existing.seq, existing.chain)):
             raise conflict(existing)
-        remove(connection, model)
+        remove_model(db, model)
         position = (existing.incarnation, existing.seq)
-        audit.keep(connection, model, *position, change, limits, now_ms)
+        keep_change(db, model, *position, change, self._limits)
 
-    return task
+    # Last, because it shadows the type `list` in what follows.
+    @reads
+    def list(self, db: Connection, after: str = "", limit: int = 100) -> list[ModelRecord]:
+        rows = db.execute(
+            _MODEL + "WHERE id > ? ORDER BY id LIMIT ?", (max(after, AFTER_STAGED), limit)
+        ).fetchall()
+        return [ModelRecord(*row) for row in rows]
+
+
+def find_model(db: Connection, model: str) -> ModelRecord | None:
+    row = db.execute(_MODEL + "WHERE id = ?", (model,)).fetchone()
+    return None if row is None else ModelRecord(*row)
+
+
+def get_model(db: Connection, model: str) -> ModelRecord:
+    found = find_model(db, model)
+    if found is None:
+        raise UnknownModel(model)
+    return found
+
+
+def insert_model(db: Connection, record: ModelRecord) -> None:
+    number = db.execute(
+        "INSERT INTO models (id, incarnation, created_ms, spec, given) VALUES (?, ?, ?, ?, ?)",
+        (record.id, record.incarnation, record.created_ms, record.spec, record.given),
+    ).lastrowid
+    db.execute(
+        "INSERT INTO heads (model, seq, chain) VALUES (?, ?, ?)", (number, record.seq, record.chain)
+    )
+
+
+def remove_model(db: Connection, model: str) -> None:
+    [number] = db.execute("SELECT model FROM models WHERE id = ?", (model,)).fetchone()
+    db.execute("DELETE FROM models WHERE model = ?", (number,))
+    db.execute("DELETE FROM heads WHERE model = ?", (number,))
+    db.execute("INSERT INTO garbage (model) VALUES (?)", (number,))
 
 
 def conflict(existing: ModelRecord) -> Conflict:
@@ -173,44 +192,6 @@ def conflict(existing: ModelRecord) -> Conflict:
     return Conflict(f"model {existing.id!r} is at seq {existing.seq} {existing.chain[:8]}")
 
 
-def remove(connection: sqlite3.Connection, model: str) -> None:
-    [number] = connection.execute("SELECT model FROM models WHERE id = ?", (model,)).fetchone()
-    connection.execute("DELETE FROM models WHERE model = ?", (number,))
-    connection.execute("DELETE FROM heads WHERE model = ?", (number,))
-    connection.execute("INSERT INTO garbage (model) VALUES (?)", (number,))
-
-
-def sweep_step(connection: sqlite3.Connection) -> Deleted:
-    """Delete a bounded part of the rows of deleted models."""
-    row = connection.execute("SELECT model FROM garbage LIMIT 1").fetchone()
-    if row is None:
-        return Deleted(False, 0)
-    last, deleted = oldest(connection, row[0], MAX_SEQ)
-    if last is not None:
-        delete_through(connection, row[0], last)
-        return Deleted(True, deleted.size)
-    given = {"model": row[0], "rows": SWEEP_ROWS, "parts": SWEEP_PARTS}
-    for statement in _SWEEP:
-        if connection.execute(statement, given).rowcount:
-            return Deleted(True, SWEEP_PARTS * PART_BYTES if ":parts" in statement else 0)
-    connection.execute("DELETE FROM garbage WHERE model = ?", row)
-    return Deleted(True, 0)
-
-
-_SWEEP = (
-    "DELETE FROM keys WHERE model = :model AND number <"
-    " (SELECT min(number) + :rows FROM keys WHERE model = :model)",
-    "DELETE FROM nonces WHERE model = :model",
-    "DELETE FROM cursors WHERE model = :model",
-    "DELETE FROM snapshot_parts WHERE rowid IN (SELECT snapshot_parts.rowid FROM snapshot_parts"
-    " JOIN snapshots USING (snapshot) WHERE model = :model LIMIT :parts)",
-    "DELETE FROM snapshots WHERE model = :model",
-    "DELETE FROM copy_parts WHERE rowid IN (SELECT copy_parts.rowid FROM copy_parts"
-    " JOIN copies USING (copy) WHERE model = :model LIMIT :parts)",
-    "DELETE FROM copies WHERE model = :model",
-    "DELETE FROM copy_uses WHERE model = :model",
-    "DELETE FROM versions WHERE model = :model",
-    "DELETE FROM remembered WHERE rowid IN"
-    " (SELECT rowid FROM remembered WHERE model = :model LIMIT :rows)",
-    "DELETE FROM remembered_sums WHERE model = :model",
-)
+def _identity(db: Connection) -> str | None:
+    found = db.execute("SELECT value FROM store WHERE name = 'identity'").fetchone()
+    return None if found is None else found[0]

@@ -1,9 +1,10 @@
 """Token buckets in SQLite, in the table `store`."""
 
-import sqlite3
+from sqlite3 import Connection
 
 from dualstream.service.journal.rate_buckets import SET_BACK_MS, Bucket, Lease, take
-from dualstream.service.journal.sqlite.transactions import Task
+from dualstream.service.journal.sqlite.base import SqlitePart
+from dualstream.service.journal.sqlite.log import now_ms
 
 LOOKED_AT = 100
 """Buckets examined for deletion with each new one, in the order of names; bounds the cost."""
@@ -22,28 +23,34 @@ DELETE FROM store WHERE name IN (
 """
 
 
-def lease(bucket: str, rate: int, needed: int, most: int, now_ms: int) -> Task[Lease]:
-    """The task of `Journal.lease`."""
-    name = f"rate:{bucket}"
+class SqliteRateBuckets(SqlitePart):
+    """Token buckets."""
 
-    def task(connection: sqlite3.Connection) -> Lease:
-        row = connection.execute("SELECT value FROM store WHERE name = ?", (name,)).fetchone()
-        found = None if row is None else Bucket(*map(int, row[0].split()))
-        after, taken = take(found, rate, needed, most, now_ms)
-        if found is None:
-            _forget_others(connection, name, now_ms)
-        if taken.taken:
-            connection.execute(
-                "INSERT OR REPLACE INTO store (name, value) VALUES (?, ?)",
-                (name, f"{after.level} {after.at_ms}"),
-            )
-        return taken
+    async def lease(
+        self, bucket: str, rate: int, needed: int, most: int, at_ms: int | None = None
+    ) -> Lease:
+        name = f"rate:{bucket}"
+        time_ms = now_ms() if at_ms is None else at_ms
 
-    return task
+        def task(db: Connection) -> Lease:
+            row = db.execute("SELECT value FROM store WHERE name = ?", (name,)).fetchone()
+            found = None if row is None else Bucket(*map(int, row[0].split()))
+            after, taken = take(found, rate, needed, most, time_ms)
+            if found is None:
+                _forget_others(db, name, time_ms)
+            if taken.taken:
+                db.execute(
+                    "INSERT OR REPLACE INTO store (name, value) VALUES (?, ?)",
+                    (name, f"{after.level} {after.at_ms}"),
+                )
+            return taken
+
+        # In one transaction with the appends that wait for the writer.
+        return await self._writer.write(task, 100)
 
 
-def _forget_others(connection: sqlite3.Connection, name: str, now_ms: int) -> None:
+def _forget_others(db: Connection, name: str, time_ms: int) -> None:
     """Delete buckets that are no longer needed: those after this name, then from the first on."""
     for first, last in ((name, "rate;"), ("rate:", name)):  # ; follows : in ASCII
-        given = {"first": first, "last": last, "most": LOOKED_AT, "now_ms": now_ms}
-        connection.execute(_FORGET, given | {"set_back_ms": SET_BACK_MS})
+        given = {"first": first, "last": last, "most": LOOKED_AT, "now_ms": time_ms}
+        db.execute(_FORGET, given | {"set_back_ms": SET_BACK_MS})

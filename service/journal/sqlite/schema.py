@@ -11,6 +11,9 @@ from dualstream.service.journal.protocol import JournalUnavailable, StoreTooNew
 from dualstream.service.journal.sqlite.wal import MAX_PAGES
 
 VERSION = 4
+STAGED = "\1"
+"""Prefix of the ids of staged models; no other id begins with it."""
+AFTER_STAGED = "\2"
 
 TABLES = """
 CREATE TABLE store (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;

@@ -1,172 +1,228 @@
-"""Snapshots in SQLite, written in parts, each in its own transaction.
+"""Snapshots in SQLite, what a replica starts from, and how much storage a model takes.
 
-A snapshot's row is incomplete until its last part is written. Completing a snapshot deletes all
-others of the same or an older seq, but one: those of dead writers and of slow ones, which find
-their row gone and stop, and those of entries that the log has lost.
+A snapshot is written in parts, each in its own transaction. Its row is incomplete until its last
+part is written. Completing a snapshot deletes all others of the same or an older seq, but one:
+those of dead writers and of slow ones, which find their row gone and stop, and those of entries
+that the log has lost.
 """
 
-import sqlite3
 from collections.abc import Sequence
+from sqlite3 import Connection
 
-from dualstream.service.journal.protocol import Conflict, NotHeld, Place, Snapshot
-from dualstream.service.journal.sqlite.heads import Head, find_head
-from dualstream.service.journal.sqlite.log import leads_on_from
-from dualstream.service.journal.sqlite.transactions import Task
+from dualstream.service.journal.protocol import (
+    ENTRY_BYTES,
+    Base,
+    Conflict,
+    ModelRecord,
+    NotHeld,
+    Place,
+    Snapshot,
+    UnknownModel,
+)
+from dualstream.service.journal.sqlite.base import SqlitePart, reads, writes
+from dualstream.service.journal.sqlite.log import Head, find_entries, find_head, leads_on_from
+from dualstream.service.journal.usage import Usage
 
 PART_BYTES = 1 << 20
 KEPT = 2
 
+# Most models have no snapshot: EXISTS is cheaper than a second query.
+_BASE = """
+SELECT id, incarnation, spec, given, created_ms, seq, chain, models.model, trimmed,
+    EXISTS (SELECT 1 FROM snapshots WHERE snapshots.model = models.model)
+FROM models JOIN heads ON heads.model = models.model WHERE id = ?
+"""
 
-def begin(model: str, incarnation: str, seq: int, chain: str, replaces: bool) -> Task[int | None]:
-    """Insert the row and return its number; None if there is one of this seq or a newer one.
 
-    With `replaces`, one of the same seq does not count.
-    """
+class SqliteSnapshots(SqlitePart):
+    """Snapshots, `Journal.base` and `Journal.usage`."""
 
-    def task(connection: sqlite3.Connection) -> int | None:
-        head = find_head(connection, model, incarnation)
-        if not leads_on_from(connection, head, Place(seq, chain)):
+    async def snapshot_put(
+        self,
+        model: str,
+        incarnation: str,
+        seq: int,
+        chain: str,
+        data: bytes,
+        replaces: bool = False,
+    ) -> bool:
+        snapshot = await self._begin_snapshot(model, incarnation, seq, chain, replaces)
+        if snapshot is None:
+            return False
+        for part, at in enumerate(range(0, len(data), PART_BYTES)):
+            piece = data[at : at + PART_BYTES]
+            if not await self._put_snapshot_part(snapshot, part, piece):
+                return False
+            self._checkpointer.wrote(len(piece))
+        return await self._complete_snapshot(model, incarnation, snapshot)
+
+    @writes
+    def _begin_snapshot(
+        self, db: Connection, model: str, incarnation: str, seq: int, chain: str, replaces: bool
+    ) -> int | None:
+        """Insert the row and return its number; None if there is one of this seq or a newer one.
+
+        With `replaces`, one of the same seq does not count.
+        """
+        head = find_head(db, model, incarnation)
+        if not leads_on_from(db, head, Place(seq, chain)):
             raise NotHeld(model, seq, chain)
-        existing = usable(connection, head)
+        existing = usable(db, head)
         if existing and existing[0][1] >= seq + replaces:
             return None
-        return connection.execute(
+        return db.execute(
             "INSERT INTO snapshots (model, seq, chain) VALUES (?, ?, ?)", (head.model, seq, chain)
         ).lastrowid
 
-    return task
-
-
-def is_any(connection: sqlite3.Connection, model: int) -> bool:
-    """Does the model have a complete snapshot, usable or not?"""
-    found = connection.execute(
-        "SELECT 1 FROM snapshots WHERE model = ? AND is_complete LIMIT 1", (model,)
-    )
-    return found.fetchone() is not None
-
-
-def usable(connection: sqlite3.Connection, head: Head) -> list[tuple[int, int]]:
-    """Complete snapshots from which the log continues, as (number, seq), newest first.
-
-    Of several with one seq, the last one begun.
-    """
-    found: dict[int, int] = {}
-    for snapshot, seq, chain in connection.execute(
-        "SELECT snapshot, seq, chain FROM snapshots WHERE model = ? AND is_complete"
-        " ORDER BY seq DESC, snapshot DESC",
-        (head.model,),
-    ):
-        if seq not in found and leads_on_from(connection, head, Place(seq, chain)):
-            found[seq] = snapshot
-    return [(snapshot, seq) for seq, snapshot in found.items()]
-
-
-def put_part(snapshot: int, part: int, piece: bytes) -> Task[bool]:
-    """Write one part; False if the snapshot's row is gone."""
-
-    def task(connection: sqlite3.Connection) -> bool:
-        if not _is_there(connection, snapshot):
+    @writes
+    def _put_snapshot_part(self, db: Connection, snapshot: int, part: int, piece: bytes) -> bool:
+        """Write one part; False if the snapshot's row is gone."""
+        if not _is_there(db, snapshot):
             return False
-        connection.execute(
+        db.execute(
             "INSERT INTO snapshot_parts (snapshot, part, bytes) VALUES (?, ?, ?)",
             (snapshot, part, piece),
         )
         return True
 
-    return task
-
-
-def _is_there(connection: sqlite3.Connection, snapshot: int) -> bool:
-    row = connection.execute("SELECT 1 FROM snapshots WHERE snapshot = ?", (snapshot,)).fetchone()
-    return row is not None
-
-
-def complete(model: str, incarnation: str, snapshot: int) -> Task[bool]:
-    """Make the snapshot visible and delete those that it replaces; False if its row is gone."""
-
-    def task(connection: sqlite3.Connection) -> bool:
-        head = find_head(connection, model, incarnation)
-        if not _is_there(connection, snapshot):
+    @writes
+    def _complete_snapshot(
+        self, db: Connection, model: str, incarnation: str, snapshot: int
+    ) -> bool:
+        """Make the snapshot visible and delete those that it replaces; False if its row is gone."""
+        head = find_head(db, model, incarnation)
+        if not _is_there(db, snapshot):
             return False
-        connection.execute("UPDATE snapshots SET is_complete = 1 WHERE snapshot = ?", (snapshot,))
-        kept = usable(connection, head)[:KEPT]
+        db.execute("UPDATE snapshots SET is_complete = 1 WHERE snapshot = ?", (snapshot,))
+        kept = usable(db, head)[:KEPT]
         if kept:
-            _remove_others(connection, head.model, kept)
+            _remove_others(db, head.model, kept)
         return True
 
-    return task
+    @reads
+    def snapshot_get(
+        self, db: Connection, model: str, incarnation: str, n: int = 0
+    ) -> Snapshot | None:
+        head = find_head(db, model, incarnation)
+        return self._find_snapshot(db, head.model, n)
 
-
-def _remove_others(
-    connection: sqlite3.Connection, model: int, kept: Sequence[tuple[int, int]]
-) -> None:
-    """Delete all snapshots but the kept ones and incomplete ones of a later seq."""
-    numbers = {snapshot for snapshot, _ in kept}
-    for snapshot, seq, is_complete in connection.execute(
-        "SELECT snapshot, seq, is_complete FROM snapshots WHERE model = ?", (model,)
-    ).fetchall():
-        if snapshot not in numbers and (is_complete or seq <= kept[0][1]):
-            _remove(connection, snapshot)
-
-
-def _remove(connection: sqlite3.Connection, snapshot: int) -> None:
-    connection.execute("DELETE FROM snapshot_parts WHERE snapshot = ?", (snapshot,))
-    connection.execute("DELETE FROM snapshots WHERE snapshot = ?", (snapshot,))
-
-
-def drop(model: str, incarnation: str, before: int) -> Task[None]:
-    """The task of `Journal.snapshots_drop`."""
-
-    def task(connection: sqlite3.Connection) -> None:
-        head = find_head(connection, model, incarnation)
-        if not any(seq >= before for _, seq in usable(connection, head)):
-            raise Conflict(f"the log of {model!r} contains no snapshot from seq {before} on")
-        older = (head.model, before)
-        connection.execute(
-            "DELETE FROM snapshot_parts WHERE snapshot IN"
-            " (SELECT snapshot FROM snapshots WHERE model = ? AND seq < ?)",
-            older,
+    def _find_snapshot(self, db: Connection, model: int, n: int) -> Snapshot | None:
+        """The complete snapshot with `n` newer ones."""
+        row = db.execute(
+            "SELECT snapshot, seq, chain FROM snapshots WHERE model = ? AND is_complete"
+            " ORDER BY seq DESC LIMIT 1 OFFSET ?",
+            (model, n),
+        ).fetchone()
+        if row is None:
+            return None
+        pieces = db.execute(
+            "SELECT bytes FROM snapshot_parts WHERE snapshot = ? ORDER BY part", (row[0],)
         )
-        connection.execute("DELETE FROM snapshots WHERE model = ? AND seq < ?", older)
+        where = f"row {row[0]} of snapshots in {self._path}"
+        return Snapshot(row[1], row[2], b"".join([piece for (piece,) in pieces]), where)
 
-    return task
-
-
-def places(model: str, incarnation: str) -> Task[list[Place]]:
-    """The task of `Journal.snapshots`."""
-
-    def task(connection: sqlite3.Connection) -> list[Place]:
-        head = find_head(connection, model, incarnation)
-        rows = connection.execute(
+    @reads
+    def snapshots(self, db: Connection, model: str, incarnation: str) -> Sequence[Place]:
+        head = find_head(db, model, incarnation)
+        rows = db.execute(
             "SELECT seq, chain FROM snapshots WHERE model = ? AND is_complete ORDER BY seq DESC",
             (head.model,),
         )
         return [Place(*row) for row in rows]
 
-    return task
+    @writes
+    def snapshots_drop(self, db: Connection, model: str, incarnation: str, before: int) -> None:
+        head = find_head(db, model, incarnation)
+        if not any(seq >= before for _, seq in usable(db, head)):
+            raise Conflict(f"the log of {model!r} contains no snapshot from seq {before} on")
+        older = (head.model, before)
+        db.execute(
+            "DELETE FROM snapshot_parts WHERE snapshot IN"
+            " (SELECT snapshot FROM snapshots WHERE model = ? AND seq < ?)",
+            older,
+        )
+        db.execute("DELETE FROM snapshots WHERE model = ? AND seq < ?", older)
+
+    async def base(self, model: str, limit_bytes: int = ENTRY_BYTES) -> Base:
+        # Shares its transaction with other loads that wait.
+        return await self._reader.read(lambda db: self._find_base(db, model, limit_bytes))
+
+    def _find_base(self, db: Connection, model: str, limit_bytes: int) -> Base:
+        row = db.execute(_BASE, (model,)).fetchone()
+        if row is None:
+            raise UnknownModel(model)
+        *about, number, trimmed, has_snapshots = row
+        record = ModelRecord(*about)
+        if not record.seq:
+            return Base(record, entries=())
+        snapshot = self._find_snapshot(db, number, 0) if has_snapshots else None
+        after = 0 if snapshot is None else snapshot.seq
+        if after < trimmed:
+            return Base(record, snapshot)
+        entries = find_entries(db, number, after, record.seq, limit_bytes)
+        return Base(record, snapshot, tuple(entries))
+
+    @reads
+    def usage(self, db: Connection, model: str, incarnation: str) -> Usage:
+        head = find_head(db, model, incarnation)
+        # length() reads the row's header only, not the pages of the body.
+        log_bytes = db.execute(
+            "SELECT coalesce(sum(length(body)), 0) FROM entries WHERE model = ?", (head.model,)
+        ).fetchone()[0]
+        snapshots_bytes, saved = db.execute(
+            "SELECT coalesce(sum(length(bytes)), 0), coalesce(max(seq), 0) FROM snapshots"
+            " JOIN snapshot_parts USING (snapshot) WHERE model = ? AND is_complete",
+            (head.model,),
+        ).fetchone()
+        times = (_first_ms(db, head.model, after) for after in (0, saved))
+        return Usage(log_bytes, snapshots_bytes, *times)
 
 
-def get(model: str, incarnation: str, n: int, path: str) -> Task[Snapshot | None]:
-    """The task of `Journal.snapshot_get`."""
-
-    def task(connection: sqlite3.Connection) -> Snapshot | None:
-        head = find_head(connection, model, incarnation)
-        return find(connection, head.model, n, path)
-
-    return task
-
-
-def find(connection: sqlite3.Connection, model: int, n: int, path: str) -> Snapshot | None:
-    """The complete snapshot with `n` newer ones."""
-    row = connection.execute(
-        "SELECT snapshot, seq, chain FROM snapshots WHERE model = ? AND is_complete"
-        " ORDER BY seq DESC LIMIT 1 OFFSET ?",
-        (model, n),
+def _first_ms(db: Connection, model: int, after: int) -> int | None:
+    row = db.execute(
+        "SELECT time_ms FROM entries WHERE model = ? AND seq > ? ORDER BY seq LIMIT 1",
+        (model, after),
     ).fetchone()
-    if row is None:
-        return None
-    pieces = connection.execute(
-        "SELECT bytes FROM snapshot_parts WHERE snapshot = ? ORDER BY part", (row[0],)
-    )
-    where = f"row {row[0]} of snapshots in {path}"
-    return Snapshot(row[1], row[2], b"".join([piece for (piece,) in pieces]), where)
+    return None if row is None else int(row[0])
+
+
+def has_snapshot(db: Connection, model: int) -> bool:
+    """Does the model have a complete snapshot, usable or not?"""
+    found = db.execute("SELECT 1 FROM snapshots WHERE model = ? AND is_complete LIMIT 1", (model,))
+    return found.fetchone() is not None
+
+
+def usable(db: Connection, head: Head) -> list[tuple[int, int]]:
+    """Complete snapshots from which the log continues, as (number, seq), newest first.
+
+    Of several with one seq, the last one begun.
+    """
+    found: dict[int, int] = {}
+    for snapshot, seq, chain in db.execute(
+        "SELECT snapshot, seq, chain FROM snapshots WHERE model = ? AND is_complete"
+        " ORDER BY seq DESC, snapshot DESC",
+        (head.model,),
+    ):
+        if seq not in found and leads_on_from(db, head, Place(seq, chain)):
+            found[seq] = snapshot
+    return [(snapshot, seq) for seq, snapshot in found.items()]
+
+
+def _is_there(db: Connection, snapshot: int) -> bool:
+    row = db.execute("SELECT 1 FROM snapshots WHERE snapshot = ?", (snapshot,)).fetchone()
+    return row is not None
+
+
+def _remove_others(db: Connection, model: int, kept: Sequence[tuple[int, int]]) -> None:
+    """Delete all snapshots but the kept ones and incomplete ones of a later seq."""
+    numbers = {snapshot for snapshot, _ in kept}
+    for snapshot, seq, is_complete in db.execute(
+        "SELECT snapshot, seq, is_complete FROM snapshots WHERE model = ?", (model,)
+    ).fetchall():
+        if snapshot not in numbers and (is_complete or seq <= kept[0][1]):
+            _remove(db, snapshot)
+
+
+def _remove(db: Connection, snapshot: int) -> None:
+    db.execute("DELETE FROM snapshot_parts WHERE snapshot = ?", (snapshot,))
+    db.execute("DELETE FROM snapshots WHERE snapshot = ?", (snapshot,))

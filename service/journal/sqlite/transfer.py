@@ -3,24 +3,26 @@
 A staged model is a row of the table `models` with an id that no model can have and no list shows.
 """
 
-import sqlite3
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import TypeVar
+from sqlite3 import Connection
 
 import msgspec
 
-from dualstream.service.journal.audit import Audited
 from dualstream.service.journal.chain import next_chain
-from dualstream.service.journal.protocol import Conflict, Entry, ModelRecord, PendingRow
-from dualstream.service.journal.sqlite import (
-    audit,
-    models,
-    pending_rows,
-    state_copies,
+from dualstream.service.journal.protocol import Conflict, Entry, ModelRecord
+from dualstream.service.journal.sqlite.append import RESTORED
+from dualstream.service.journal.sqlite.base import reads, writes
+from dualstream.service.journal.sqlite.log import find_head
+from dualstream.service.journal.sqlite.models import (
+    SqliteModels,
+    conflict,
+    find_model,
+    get_model,
+    insert_model,
+    remove_model,
 )
-from dualstream.service.journal.sqlite.heads import find_head
-from dualstream.service.journal.sqlite.nonces import RESTORED
-from dualstream.service.journal.sqlite.transactions import Task
+from dualstream.service.journal.sqlite.schema import STAGED
+from dualstream.service.journal.sqlite.state_copies import use_copy
 from dualstream.service.journal.state_copies import CopyUse
 from dualstream.service.journal.transfer import (
     KeptKey,
@@ -32,80 +34,31 @@ from dualstream.service.journal.transfer import (
 
 KEYS_AT_ONCE = 5000
 
-T = TypeVar("T")
 
+class SqliteTransfer(SqliteModels):
+    """Reading and staging of whole models."""
 
-class SqliteTransfer:
-    """`TransferJournal` in a SQLite file."""
-
-    async def _write(self, task: Task[T]) -> T:
-        raise NotImplementedError
-
-    async def _read(self, task: Task[T]) -> T:
-        raise NotImplementedError
-
-    async def _sweep(self) -> None:
-        raise NotImplementedError
-
-    async def position(self, model: str) -> Position:
-        def task(connection: sqlite3.Connection) -> Position:
-            record = models.get(model)(connection)
-            head = find_head(connection, model, record.incarnation)
-            cursors = connection.execute(
-                "SELECT name, value FROM cursors WHERE model = ? ORDER BY name", (head.model,)
-            )
-            return Position(record, head.trimmed, dict(cursors.fetchall()))
-
-        return await self._read(task)
+    @reads
+    def position(self, db: Connection, model: str) -> Position:
+        record = get_model(db, model)
+        head = find_head(db, model, record.incarnation)
+        cursors = db.execute(
+            "SELECT name, value FROM cursors WHERE model = ? ORDER BY name", (head.model,)
+        )
+        return Position(record, head.trimmed, dict(cursors.fetchall()))
 
     async def kept_keys(self, model: str, incarnation: str) -> AsyncIterator[Sequence[KeptKey]]:
         start: int | None = 0
         while start is not None:
-            keys, start = await self._read(_some_keys(model, incarnation, start))
+            keys, start = await self._some_keys(model, incarnation, start)
             yield keys
 
-    async def kept_rows(self, model: str, incarnation: str) -> Sequence[PendingRow]:
-        return await self._read(pending_rows.kept(model, incarnation))
-
-    async def stage(self, record: ModelRecord, trimmed: int, cursors: Mapping[str, str]) -> Staged:
-        staged = Staged(models.STAGED + record.id, staged_incarnation())
-        await self._write(_stage(staged, record, trimmed, cursors))
-        await self._sweep()
-        return staged
-
-    async def stage_entries(
-        self, staged: Staged, entries: Sequence[Entry], uses: Sequence[CopyUse]
-    ) -> None:
-        await self._write(_add_entries(staged, entries, uses))
-
-    async def stage_keys(self, staged: Staged, keys: Sequence[KeptKey]) -> None:
-        await self._write(_add_keys(staged, keys))
-
-    async def stage_rows(self, staged: Staged, rows: Sequence[PendingRow]) -> None:
-        await self._write(pending_rows.put(*staged, rows))
-
-    async def show(self, staged: Staged, record: ModelRecord) -> None:
-        await self._write(_show(staged, record))
-
-    async def discard(self, staged: Staged) -> None:
-        def task(connection: sqlite3.Connection) -> None:
-            found = models.find(connection, staged.name)
-            if found is not None and found.incarnation == staged.incarnation:
-                models.remove(connection, staged.name)
-
-        await self._write(task)
-        await self._sweep()
-
-    async def put_changes(self, changes: Sequence[Audited]) -> None:
-        await self._write(audit.put(changes))
-
-
-def _some_keys(
-    model: str, incarnation: str, start: int
-) -> Task[tuple[Sequence[KeptKey], int | None]]:
-    def task(connection: sqlite3.Connection) -> tuple[list[KeptKey], int | None]:
-        head = find_head(connection, model, incarnation)
-        rows = connection.execute(
+    @reads
+    def _some_keys(
+        self, db: Connection, model: str, incarnation: str, start: int
+    ) -> tuple[Sequence[KeptKey], int | None]:
+        head = find_head(db, model, incarnation)
+        rows = db.execute(
             "SELECT key, seq, count, fingerprint, time_ms, number FROM keys"
             " WHERE model = ? AND number >= ? ORDER BY number LIMIT ?",
             (head.model, start, KEYS_AT_ONCE),
@@ -113,18 +66,26 @@ def _some_keys(
         keys = [KeptKey(*row[:-1]) for row in rows]
         return keys, rows[-1][-1] + 1 if rows else None
 
-    return task
+    async def stage(self, record: ModelRecord, trimmed: int, cursors: Mapping[str, str]) -> Staged:
+        staged = Staged(STAGED + record.id, staged_incarnation())
+        await self._stage(staged, record, trimmed, cursors)
+        await self._sweep()
+        return staged
 
-
-def _stage(
-    staged: Staged, record: ModelRecord, trimmed: int, cursors: Mapping[str, str]
-) -> Task[None]:
-    def task(connection: sqlite3.Connection) -> None:
-        found = models.find(connection, record.id)
+    @writes
+    def _stage(
+        self,
+        db: Connection,
+        staged: Staged,
+        record: ModelRecord,
+        trimmed: int,
+        cursors: Mapping[str, str],
+    ) -> None:
+        found = find_model(db, record.id)
         if found is not None:
-            raise models.conflict(found)
-        if models.find(connection, staged.name) is not None:
-            models.remove(connection, staged.name)
+            raise conflict(found)
+        if find_model(db, staged.name) is not None:
+            remove_model(db, staged.name)
         begins = msgspec.structs.replace(
             record,
             id=staged.name,
@@ -132,75 +93,73 @@ def _stage(
             seq=trimmed,
             chain=chain_at_start(record, trimmed),
         )
-        models.insert(connection, begins)
-        number = find_head(connection, *staged).model
-        connection.execute(
+        insert_model(db, begins)
+        number = find_head(db, *staged).model
+        db.execute(
             "UPDATE heads SET trimmed = ?, nonces = ? WHERE model = ?", (trimmed, RESTORED, number)
         )
-        connection.executemany(
+        db.executemany(
             "INSERT INTO cursors (model, name, value) VALUES (?, ?, ?)",
             [(number, name, value) for name, value in cursors.items()],
         )
 
-    return task
-
-
-def _add_entries(staged: Staged, entries: Sequence[Entry], uses: Sequence[CopyUse]) -> Task[None]:
-    def task(connection: sqlite3.Connection) -> None:
-        head = find_head(connection, *staged)
+    @writes
+    def stage_entries(
+        self, db: Connection, staged: Staged, entries: Sequence[Entry], uses: Sequence[CopyUse]
+    ) -> None:
+        head = find_head(db, *staged)
         seq, chain = head.seq, head.chain
         for entry in entries:
             follows = not chain or next_chain(chain, entry.nonce) == entry.chain
             if entry.first_seq != seq + 1 or not follows:
                 raise Conflict(f"the entry at seq {entry.seq} does not follow from seq {seq}")
             seq, chain = entry.seq, entry.chain
-        connection.executemany(
+        db.executemany(
             "INSERT INTO entries (first_seq, seq, nonce, chain, time_ms, body, model)"
             " VALUES (?, ?, ?, ?, ?, ?, ?)",
-            [
-                (e.first_seq, e.seq, e.nonce, e.chain, e.time_ms, e.body, head.model)
-                for e in entries
-            ],
+            [(*msgspec.structs.astuple(entry), head.model) for entry in entries],
         )
         for use in uses:
-            state_copies.use(connection, head.model, use.seq, use.digest)
-        connection.execute(
-            "UPDATE heads SET seq = ?, chain = ? WHERE model = ?", (seq, chain, head.model)
-        )
+            use_copy(db, head.model, use.seq, use.digest)
+        db.execute("UPDATE heads SET seq = ?, chain = ? WHERE model = ?", (seq, chain, head.model))
 
-    return task
-
-
-def _add_keys(staged: Staged, keys: Sequence[KeptKey]) -> Task[None]:
-    def task(connection: sqlite3.Connection) -> None:
-        head = find_head(connection, *staged)
-        connection.executemany(
+    @writes
+    def stage_keys(self, db: Connection, staged: Staged, keys: Sequence[KeptKey]) -> None:
+        head = find_head(db, *staged)
+        db.executemany(
             "INSERT INTO keys (model, number, key, seq, count, fingerprint, time_ms)"
             " VALUES (?, ?, ?, ?, ?, ?, ?)",
             [
-                (head.model, number, k.key, k.seq, k.records, k.fingerprint, k.time_ms)
-                for number, k in enumerate(keys, head.next_key)
+                (head.model, number, *msgspec.structs.astuple(key))
+                for number, key in enumerate(keys, head.next_key)
             ],
         )
-        connection.execute(
-            "UPDATE heads SET next_key = ? WHERE model = ?",
-            (head.next_key + len(keys), head.model),
+        db.execute(
+            "UPDATE heads SET next_key = ? WHERE model = ?", (head.next_key + len(keys), head.model)
         )
 
-    return task
-
-
-def _show(staged: Staged, record: ModelRecord) -> Task[None]:
-    def task(connection: sqlite3.Connection) -> None:
-        found = models.find(connection, record.id)
+    @writes
+    def show(self, db: Connection, staged: Staged, record: ModelRecord) -> None:
+        found = find_model(db, record.id)
         if found is not None:
-            raise models.conflict(found)
-        head = find_head(connection, *staged)
+            raise conflict(found)
+        head = find_head(db, *staged)
         if (head.seq, head.chain) != (record.seq, record.chain):
             raise Conflict(f"the staged log of {record.id!r} ends at seq {head.seq}")
-        connection.execute(
+        db.execute(
             "UPDATE models SET id = ?, incarnation = ? WHERE id = ?",
             (record.id, record.incarnation, staged.name),
         )
 
-    return task
+    async def discard(self, staged: Staged) -> None:
+        await self._discard(staged)
+        await self._sweep()
+
+    @writes
+    def _discard(self, db: Connection, staged: Staged) -> None:
+        found = find_model(db, staged.name)
+        if found is not None and found.incarnation == staged.incarnation:
+            remove_model(db, staged.name)
+
+    async def settle(self) -> None:
+        await self._checkpointer.settle()

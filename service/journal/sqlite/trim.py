@@ -1,17 +1,20 @@
-"""Trim a log: delete entries in bounded steps, so that appends wait for one step at most."""
+"""Deletion in bounded steps, so that appends wait for one step at most: trims, deleted models."""
 
-import sqlite3
+from collections.abc import Awaitable, Callable
+from sqlite3 import Connection
 from typing import NamedTuple
 
-from dualstream.service.journal.protocol import Limits
-from dualstream.service.journal.sqlite import nonces
-from dualstream.service.journal.sqlite.heads import Head, find_head
-from dualstream.service.journal.sqlite.snapshots import usable
-from dualstream.service.journal.sqlite.transactions import Task
+from dualstream.service.journal.sqlite.append import keep_trimmed
+from dualstream.service.journal.sqlite.base import reads, writes
+from dualstream.service.journal.sqlite.log import Head, find_head
+from dualstream.service.journal.sqlite.snapshots import PART_BYTES, usable
+from dualstream.service.journal.sqlite.state_copies import SqliteCopies
 
 STEP_ENTRIES = 1000
 STEP_BYTES = 4 << 20
 """Deleting overwrites the data, so it takes as long as appending it."""
+SWEEP_ROWS, SWEEP_PARTS = 1000, 4
+MAX_SEQ = 2**63 - 1
 
 
 class Deleted(NamedTuple):
@@ -23,27 +26,89 @@ class Deleted(NamedTuple):
     """Bytes written, approximately."""
 
 
-def trim_step(
-    model: str, incarnation: str, through: int, behind: int | None, limits: Limits
-) -> Task[Deleted]:
-    """One bounded step of `Journal.trim`."""
+class SqliteTrim(SqliteCopies):
+    """Trimming of logs, and deletion of the rows of deleted models."""
 
-    def task(connection: sqlite3.Connection) -> Deleted:
-        head = find_head(connection, model, incarnation)
-        last, deleted = oldest(connection, head.model, _limited(connection, head, through, behind))
+    async def trim(
+        self, model: str, incarnation: str, through: int, behind: int | None = None
+    ) -> None:
+        await self._in_steps(lambda: self._trim_step(model, incarnation, through, behind))
+        await self._collect(model, incarnation)
+
+    async def _sweep(self) -> None:
+        """Delete all rows of deleted models."""
+        await self._in_steps(self._sweep_step)
+
+    async def _in_steps(self, step: Callable[[], Awaitable[Deleted]]) -> None:
+        """Run steps until nothing is left to do; other writes come between them."""
+        more = True
+        while more:
+            more, size = await step()
+            if size:
+                self._checkpointer.wrote(size)
+                await self._checkpointer.caught_up()
+
+    async def scrub(self, model: str, incarnation: str) -> bool:
+        # Deleted rows were overwritten (secure_delete); the write-ahead log may still have them.
+        await self._check_incarnation(model, incarnation)
+        return await self._checkpointer.empty()
+
+    @reads
+    def _check_incarnation(self, db: Connection, model: str, incarnation: str) -> None:
+        find_head(db, model, incarnation)
+
+    @writes
+    def _trim_step(
+        self, db: Connection, model: str, incarnation: str, through: int, behind: int | None
+    ) -> Deleted:
+        head = find_head(db, model, incarnation)
+        last, deleted = _oldest(db, head.model, _limited(db, head, through, behind))
         if last is not None:
-            nonces.keep_trimmed(connection, head, incarnation, last, limits)
-            delete_through(connection, head.model, last)
-            connection.execute("UPDATE heads SET trimmed = ? WHERE model = ?", (last, head.model))
+            keep_trimmed(db, head, incarnation, last, self._limits)
+            _delete_through(db, head.model, last)
+            db.execute("UPDATE heads SET trimmed = ? WHERE model = ?", (last, head.model))
         return deleted
 
-    return task
+    @writes
+    def _sweep_step(self, db: Connection) -> Deleted:
+        row = db.execute("SELECT model FROM garbage LIMIT 1").fetchone()
+        if row is None:
+            return Deleted(False, 0)
+        last, deleted = _oldest(db, row[0], MAX_SEQ)
+        if last is not None:
+            _delete_through(db, row[0], last)
+            return Deleted(True, deleted.size)
+        given = {"model": row[0], "rows": SWEEP_ROWS, "parts": SWEEP_PARTS}
+        for statement in _SWEEP:
+            if db.execute(statement, given).rowcount:
+                return Deleted(True, SWEEP_PARTS * PART_BYTES if ":parts" in statement else 0)
+        db.execute("DELETE FROM garbage WHERE model = ?", row)
+        return Deleted(True, 0)
 
 
-def oldest(connection: sqlite3.Connection, model: int, through: int) -> tuple[int | None, Deleted]:
+_SWEEP = (
+    "DELETE FROM keys WHERE model = :model AND number <"
+    " (SELECT min(number) + :rows FROM keys WHERE model = :model)",
+    "DELETE FROM nonces WHERE model = :model",
+    "DELETE FROM cursors WHERE model = :model",
+    "DELETE FROM snapshot_parts WHERE rowid IN (SELECT snapshot_parts.rowid FROM snapshot_parts"
+    " JOIN snapshots USING (snapshot) WHERE model = :model LIMIT :parts)",
+    "DELETE FROM snapshots WHERE model = :model",
+    "DELETE FROM copy_parts WHERE rowid IN (SELECT copy_parts.rowid FROM copy_parts"
+    " JOIN copies USING (copy) WHERE model = :model LIMIT :parts)",
+    "DELETE FROM copies WHERE model = :model",
+    "DELETE FROM copy_uses WHERE model = :model",
+    "DELETE FROM versions WHERE model = :model",
+    "DELETE FROM remembered WHERE rowid IN"
+    " (SELECT rowid FROM remembered WHERE model = :model LIMIT :rows)",
+    "DELETE FROM remembered_sums WHERE model = :model",
+)
+
+
+def _oldest(db: Connection, model: int, through: int) -> tuple[int | None, Deleted]:
     """Last of the entries up to `through` that one step deletes (one at least), and its work."""
     last, size = None, 0
-    found = connection.execute(
+    found = db.execute(
         "SELECT seq, length(body) FROM entries WHERE model = ? AND seq <= ? ORDER BY seq LIMIT ?",
         (model, through, STEP_ENTRIES),
     ).fetchall()
@@ -56,13 +121,13 @@ def oldest(connection: sqlite3.Connection, model: int, through: int) -> tuple[in
     return last, Deleted(last < found[-1][0] or len(found) == STEP_ENTRIES, size)
 
 
-def delete_through(connection: sqlite3.Connection, model: int, last: int) -> None:
-    connection.execute("DELETE FROM entries WHERE model = ? AND seq <= ?", (model, last))
+def _delete_through(db: Connection, model: int, last: int) -> None:
+    db.execute("DELETE FROM entries WHERE model = ? AND seq <= ?", (model, last))
 
 
-def _limited(connection: sqlite3.Connection, head: Head, through: int, behind: int | None) -> int:
+def _limited(db: Connection, head: Head, through: int, behind: int | None) -> int:
     """`through`, or the seq of the snapshot from which the kept log must continue."""
     if behind is None:
         return through
-    snapshots = usable(connection, head)
+    snapshots = usable(db, head)
     return min(through, snapshots[behind][1]) if behind < len(snapshots) else 0

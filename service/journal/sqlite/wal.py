@@ -20,8 +20,7 @@ from contextlib import suppress
 
 from dualstream.service.concurrency import lower_priority
 from dualstream.service.journal.protocol import JournalUnavailable
-from dualstream.service.journal.sqlite.transactions import Task
-from dualstream.service.journal.sqlite.writer_thread import ConnectionThread
+from dualstream.service.journal.sqlite.connection_thread import ConnectionThread, Task
 
 SYNCED_WRITES = 256
 SYNCED_BYTES = 16 << 20

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from dualstream.service.journal.nonces import OURS
+from dualstream.service.journal.chain import OURS
 from dualstream.service.journal.protocol import (
     Appended,
     AppendRequest,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dualstream.service.journal.nonces import OURS
+from dualstream.service.journal.chain import OURS
 from dualstream.service.journal.protocol import (
     Announced,
     AppendRequest,

@@ -14,7 +14,7 @@ from dualstream.service.journal.protocol import (
     Part,
     Place,
 )
-from dualstream.service.journal.sqlite.nonces import PURGED_EVERY
+from dualstream.service.journal.sqlite.append import PURGED_EVERY
 from tests.service.journal.conftest import Store
 from tests.service.journal.groups import Log, keyed, rows
 

@@ -5,11 +5,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from dualstream.service.journal import nonces
-from dualstream.service.journal.nonces import OURS, Nonces
+from dualstream.service.journal import chain
+from dualstream.service.journal.chain import OURS, Nonces
 from dualstream.service.journal.protocol import Appended, Journal, Limits
-from dualstream.service.journal.sqlite import nonces as answers
-from dualstream.service.journal.sqlite.heads import find_head
+from dualstream.service.journal.sqlite import append
+from dualstream.service.journal.sqlite.log import find_head
 from tests.service.journal.conftest import Store
 from tests.service.journal.groups import Log, places, rows
 
@@ -27,7 +27,7 @@ def test_own_nonces_are_first_once_and_others_never():
 
 
 def test_nonces_of_which_nobody_knows_any_more_are_not_first(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(nonces, "RECENT_NUMBERS", 100)
+    monkeypatch.setattr(chain, "RECENT_NUMBERS", 100)
     own = Nonces()
     late, *made = [own.make() for _ in range(1000)]
     assert all(own.is_first(nonce) for nonce in made)
@@ -123,11 +123,12 @@ async def test_a_log_of_a_program_that_kept_a_row_for_each_append_is_gone_on_wit
         def as_before(connection) -> None:  # type: ignore[no-untyped-def]
             head = find_head(connection, log.model, log.incarnation)
             results = [
-                answers.find(connection, head, log.incarnation, nonce, Limits()) for nonce in made
+                append._find_result(connection, head, log.incarnation, nonce, Limits())
+                for nonce in made
             ]
             connection.execute("DELETE FROM nonces")
             for number, (nonce, result) in enumerate(zip(made, results, strict=True)):
-                row = (head.model, nonce, number, answers.pack_result(result))
+                row = (head.model, nonce, number, append.pack_result(result))
                 connection.execute("INSERT INTO nonces VALUES (?, ?, ?, ?)", row)
             # That program also trimmed the log, and stored nothing else.
             connection.execute("DELETE FROM entries WHERE seq <= 4")

@@ -15,7 +15,7 @@ from dualstream.service.journal.protocol import (
     UnknownCopy,
 )
 from dualstream.service.journal.sqlite import SqliteJournal
-from dualstream.service.journal.sqlite.heads import KnownHeads
+from dualstream.service.journal.sqlite.log import KnownHeads
 from tests.service.journal.conftest import Store
 from tests.service.journal.groups import Log, rows
 from tests.service.journal.test_sqlite_together import Connection, at_once, journal, logs_of

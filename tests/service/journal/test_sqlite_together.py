@@ -16,13 +16,7 @@ from dualstream.service.journal.protocol import (
     UnknownCopy,
     UnknownModel,
 )
-from dualstream.service.journal.sqlite import (
-    SqliteJournal,
-    load_base as base,
-    schema,
-    transactions,
-    writer_thread as worker,
-)
+from dualstream.service.journal.sqlite import SqliteJournal, connection_thread, schema
 from tests.service.journal.conftest import Store
 from tests.service.journal.groups import Log, places, rows
 
@@ -105,7 +99,7 @@ async def test_what_waits_shares_a_transaction_up_to_a_number_and_a_size(
     assert [places(one) for one in appended] == [[(1, 1, "new")]] * 100
     assert said.count("COMMIT") == 2  # of 64 and of 36
     large = rows(*range(1000))
-    monkeypatch.setattr(worker, "MAX_GROUP_BYTES", 3 * len(large.body))
+    monkeypatch.setattr(connection_thread, "MAX_GROUP_BYTES", 3 * len(large.body))
     _, said = await at_once(journal, logs[:7], large)
     assert said.count("COMMIT") == 3  # of 3, of 3 and of 1
     _, said = await at_once(journal, logs[:2], rows(*range(4000)))
@@ -279,7 +273,7 @@ async def reads(journal: SqliteJournal, *models: str) -> tuple[list, list[str]]:
 async def test_models_are_loaded_together_unless_it_takes_long(
     journal: SqliteJournal, monkeypatch: pytest.MonkeyPatch, patience_s: int, begun: int
 ):
-    monkeypatch.setattr(transactions, "READING_S", patience_s)
+    monkeypatch.setattr(connection_thread, "READING_S", patience_s)
     for tag, log in enumerate(await logs_of(journal, 3)):
         await log.append(rows(tag))
     bases, said = await reads(journal, "m0", "m1", "none", "m2")
@@ -295,15 +289,14 @@ async def test_a_read_that_fails_takes_no_other_with_it(
     journal: SqliteJournal, monkeypatch: pytest.MonkeyPatch
 ):
     await logs_of(journal, 3)
-    true = base.read
+    true = journal._find_base
 
-    def planted(model: str, *given):  # type: ignore[no-untyped-def]
-        def fail(connection: sqlite3.Connection) -> None:
+    def planted(connection: sqlite3.Connection, model: str, *given):  # type: ignore[no-untyped-def]
+        if model == "m1":
             raise sqlite3.OperationalError("planted")
+        return true(connection, model, *given)
 
-        return fail if model == "m1" else true(model, *given)
-
-    monkeypatch.setattr(base, "read", planted)
+    monkeypatch.setattr(journal, "_find_base", planted)
     first, second, third = (await reads(journal, "m0", "m1", "m2"))[0]
     assert isinstance(second, JournalUnavailable) and "planted" in str(second)
     assert (first.record.id, third.record.id) == ("m0", "m2")

@@ -24,7 +24,7 @@ from dualstream.service.jobs.unlearn_cleanup import UnlearnCleanup
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import JournalUnavailable
 from dualstream.service.journal.record import KeyKind, make_key
-from dualstream.service.journal.sqlite.writer_thread import ConnectionThread
+from dualstream.service.journal.sqlite.connection_thread import ConnectionThread
 from dualstream.service.metrics import Telemetry
 from dualstream.service.models import (
     registry as catalog_module,

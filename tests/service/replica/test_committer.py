@@ -11,7 +11,7 @@ import pytest
 
 from dualstream.service.concurrency import run_to_completion
 from dualstream.service.journal import open_journal
-from dualstream.service.journal.nonces import OURS
+from dualstream.service.journal.chain import OURS
 from dualstream.service.journal.protocol import (
     DEFAULT_LIMITS,
     AppendRequest,

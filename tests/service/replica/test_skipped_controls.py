@@ -24,7 +24,7 @@ Act = Callable[[], Any]
 @pytest.fixture(autouse=True)
 def tells_less(monkeypatch):
     """Of what its caller has not seen an append tells one entry."""
-    for store in ("sqlite.nonces", "redis.store"):
+    for store in ("sqlite.append", "redis.store"):
         monkeypatch.setattr(f"dualstream.service.journal.{store}.ENTRY_BYTES", 1)
 
 
