@@ -1,22 +1,4 @@
-"""Exceptions of the journal.
-
-JournalError
-|- JournalUnavailable     the store cannot be used now; nothing was done
-|  `- DurabilityTooLow    durability is below the requested level, or the store evicts keys
-|- OutcomeUnknown         the write may or may not have happened: repeat it with the same nonce
-|  `- NonceForgotten      the store can no longer determine whether it happened
-|- NotReplicated          the write happened, on fewer replicas than requested
-|- UnknownModel           there is no model of that id
-|- ModelChanged           the model was deleted or created again: its incarnation differs
-|- Conflict               the store's state differs from what the caller expected
-|  `- NotHeld             the log does not contain this position: it was lost or trimmed
-|- CursorMoved            the cursor has another value than the caller expected
-|- Trimmed                the requested rows are no longer in the journal
-|- UnknownCopy            there is no copy with that digest
-|- TooManyVersions        the model has the maximum number of versions
-|- TooManyPendingRows     the model has the maximum number of rows waiting for labels
-`- StoreTooNew            a newer version of the program wrote the store
-"""
+"""Exceptions of the journal."""
 
 
 class JournalError(Exception):

@@ -61,5 +61,5 @@ class HasInputs(Protocol):
     async def waiting(self, model: str, incarnation: str) -> Waiting:
         """The first messages of the model's input, at least one if there is any.
 
-        Raises ModelChanged; JournalUnavailable, also if the input's key has another type.
+        Raises JournalUnavailable, also if the input's key has another type.
         """

@@ -69,7 +69,7 @@ class PendingRows(Protocol):
         under the same key is replaced, as it was served again. Rows without a default label wait
         for `Limits.remember_s`, rows with one until they get it.
 
-        Raises ModelChanged; TooManyPendingRows if the rows or bytes exceed the limits.
+        Raises TooManyPendingRows if the rows or bytes exceed the limits.
         """
 
     async def remembered(
@@ -78,8 +78,6 @@ class PendingRows(Protocol):
         """Return the row under each key, or None.
 
         An expired row is returned, without its body, for as long again as it waited.
-
-        Raises ModelChanged.
         """
 
     async def awaiting_labels(self) -> list[AwaitingLabels]:
@@ -90,6 +88,4 @@ class PendingRows(Protocol):
 
         One call does bounded work: call again until it returns nothing. Each row is counted as
         expired once, across all callers.
-
-        Raises ModelChanged.
         """

@@ -6,7 +6,7 @@ of one group of requests, in order. Each record has one `seq`, counted from 1 wi
 
 Errors are those of errors.py. ValueError means that the caller broke the contract; nothing was done
 then either. Further parts of the contract: state_copies.py (copies, versions), pending_rows.py
-(rows without labels), usage.py (sizes), audit.py (audit log), rate_buckets.py (token buckets).
+(rows without labels), audit.py (audit log), rate_buckets.py (token buckets).
 
 The values are msgspec structs: appends make many of them, and a frozen dataclass takes five times
 as long to make.
@@ -50,7 +50,6 @@ from dualstream.service.journal.state_copies import (
     StoredCopy as StoredCopy,
     Version as Version,
 )
-from dualstream.service.journal.usage import Usage as Usage, UsageReports
 
 ENTRY_BYTES = 1 << 20
 """Maximum bytes of entries in one answer, which contains at least one entry."""
@@ -254,6 +253,22 @@ class Place(msgspec.Struct, frozen=True, gc=False):
     chain: str
 
 
+class Usage(msgspec.Struct, frozen=True, gc=False):
+    """Storage that a model's log and snapshots take, and the age of its entries.
+
+    log_bytes        entries (SQLite: their bodies; Redis: memory of the stream, estimated)
+    snapshots_bytes  complete snapshots
+    oldest_ms        append time of the first kept entry, by the store's clock; None if there is
+                     none
+    unsaved_ms       append time of the first entry after the newest snapshot; None if absent
+    """
+
+    log_bytes: int
+    snapshots_bytes: int
+    oldest_ms: int | None
+    unsaved_ms: int | None
+
+
 class AppendRequest(msgspec.Struct, frozen=True, gc=False):
     """One append to the log of `model`; see `Journal.append` for the fields."""
 
@@ -269,15 +284,16 @@ class AppendRequest(msgspec.Struct, frozen=True, gc=False):
     repeats: Place | None = None
 
 
-class Journal(StateCopies, PendingRows, UsageReports, AuditLog, RateBuckets, Protocol):
+class Journal(StateCopies, PendingRows, AuditLog, RateBuckets, Protocol):
     """A store of models and their logs.
 
     One object serves one process and one event loop; any number of processes may share a store.
     Every method but `open`, `close` and `durability` raises JournalUnavailable if the store cannot
-    be used. Every method that writes raises OutcomeUnknown if the answer was lost; those other than
-    `append` raise NotReplicated if fewer replicas than requested have the write. `append` can be
-    repeated blindly with its nonce; the other methods are safe to repeat because they compare
-    first.
+    be used. Every method with `incarnation` or `staged` raises ModelChanged if the model has
+    another incarnation. Every method that writes raises OutcomeUnknown if the answer was lost;
+    those other than `append` raise NotReplicated if fewer replicas than requested have the write.
+    `append` can be repeated blindly with its nonce; the other methods are safe to repeat because
+    they compare first.
     """
 
     async def open(self) -> None:
@@ -443,8 +459,6 @@ class Journal(StateCopies, PendingRows, UsageReports, AuditLog, RateBuckets, Pro
         """Return the stored value of each key, None for unknown ones.
 
         This is what an append finds at this moment. Writes nothing.
-
-        Raises ModelChanged.
         """
 
     async def read(
@@ -459,7 +473,7 @@ class Journal(StateCopies, PendingRows, UsageReports, AuditLog, RateBuckets, Pro
         CorruptRecord then. `end_of` and `size_of` work on both without parsing, so that the next
         read can be sent before.
 
-        Raises ModelChanged; Trimmed if rows after `after` are gone.
+        Raises Trimmed if rows after `after` are gone.
         """
 
     async def trim(
@@ -471,8 +485,6 @@ class Journal(StateCopies, PendingRows, UsageReports, AuditLog, RateBuckets, Pro
         the snapshots that the log contains; without such a snapshot nothing is. Copies that only
         deleted entries referred to are deleted, and copies without a name for ten minutes, whose
         writers died.
-
-        Raises ModelChanged.
         """
 
     async def snapshot_put(
@@ -491,27 +503,24 @@ class Journal(StateCopies, PendingRows, UsageReports, AuditLog, RateBuckets, Pro
         are kept, of those from which the log still continues. Incomplete snapshots up to this seq,
         left by dead writers, are deleted.
 
-        Raises ModelChanged; Conflict if the log does not contain `chain` at `seq`.
+        Raises Conflict if the log does not contain `chain` at `seq`.
         """
 
     async def snapshot_get(self, model: str, incarnation: str, n: int = 0) -> Snapshot | None:
-        """Return the newest snapshot (n = 0) or the one before it (n = 1), or None.
-
-        Raises ModelChanged.
-        """
+        """Return the newest snapshot (n = 0) or the one before it (n = 1), or None."""
 
     async def snapshots(self, model: str, incarnation: str) -> Sequence[Place]:
-        """Return the positions of the kept snapshots, newest first.
-
-        Raises ModelChanged.
-        """
+        """Return the positions of the kept snapshots, newest first."""
 
     async def snapshots_drop(self, model: str, incarnation: str, before: int) -> None:
         """Delete the snapshots of a seq < `before`, including incomplete ones.
 
-        Raises ModelChanged; Conflict, and deletes nothing, if there is no snapshot at or after
+        Raises Conflict, and deletes nothing, if there is no snapshot at or after
         `before` that the log contains.
         """
+
+    async def usage(self, model: str, incarnation: str) -> Usage:
+        """Return the model's storage usage. On SQLite the time grows with the number of entries."""
 
     async def scrub(self, model: str, incarnation: str) -> bool:
         """Remove all traces of trimmed and deleted data of the model from keys and files.
@@ -519,15 +528,10 @@ class Journal(StateCopies, PendingRows, UsageReports, AuditLog, RateBuckets, Pro
         Returns False if that is not possible now: readers still use the data, or there are more
         entries than one step can rewrite. Not covered: what the Redis server keeps elsewhere (its
         append-only file until the next rewrite, replicas, backups).
-
-        Raises ModelChanged.
         """
 
     async def cursor(self, model: str, incarnation: str, name: str) -> str | None:
-        """Return the value of the cursor, None if it was never set.
-
-        Raises ModelChanged.
-        """
+        """Return the value of the cursor, None if it was never set."""
 
     # Last, because it shadows the type `list` in what follows.
     async def list(self, after: str = "", limit: int = 100) -> list[ModelRecord]:

@@ -50,15 +50,10 @@ class StateCopies(Protocol):
         it once it is complete. Concurrent writers of the same copy are safe, and an existing copy
         is kept. A copy without a name is kept for ten minutes, a named one as long as its version
         or entry is.
-
-        Raises ModelChanged.
         """
 
     async def copy_get(self, model: str, incarnation: str, digest: str) -> bytes | None:
-        """Return the stored bytes of a copy, unchecked; None if there is no such copy.
-
-        Raises ModelChanged.
-        """
+        """Return the stored bytes of a copy, unchecked; None if there is no such copy."""
 
     async def copies(
         self, model: str, incarnation: str, with_partial: bool = False
@@ -67,20 +62,15 @@ class StateCopies(Protocol):
 
         Complete ones; `with_partial` adds those still being written or abandoned. `bytes` is the
         size of the complete copy.
-
-        Raises ModelChanged.
         """
 
     async def copy_uses(self, model: str, incarnation: str) -> Sequence[CopyUse]:
-        """Return which kept records refer to a copy, ordered by seq.
-
-        Raises ModelChanged.
-        """
+        """Return which kept records refer to a copy, ordered by seq."""
 
     async def copy_delete(self, model: str, incarnation: str, digest: str) -> None:
         """Delete a copy, complete or not. Does nothing if it does not exist.
 
-        Raises ModelChanged; Conflict while a version or a kept record refers to it.
+        Raises Conflict while a version or a kept record refers to it.
         """
 
     async def version_put(
@@ -91,26 +81,20 @@ class StateCopies(Protocol):
         The log must continue from a new version's position, or end there, unless `created_ms` is
         set.
 
-        Raises ModelChanged; UnknownCopy if there is no such copy; TooManyVersions; Conflict if the
+        Raises UnknownCopy if there is no such copy; TooManyVersions; Conflict if the
         name refers to another copy, or if the log does not contain the version's position.
         """
 
     async def versions(self, model: str, incarnation: str) -> Sequence[Version]:
-        """Return the versions of the model, ordered by seq and name.
-
-        Raises ModelChanged.
-        """
+        """Return the versions of the model, ordered by seq and name."""
 
     async def version_get(self, model: str, incarnation: str, name: str) -> Version | None:
-        """Return the version of this name, or None.
-
-        Raises ModelChanged.
-        """
+        """Return the version of this name, or None."""
 
     async def version_delete(
         self, model: str, incarnation: str, name: str, change: Change | None = None
     ) -> bool:
         """Delete the name, and its copy unless something else refers to it. Atomic.
 
-        Returns False if there is no such version. Raises ModelChanged.
+        Returns False if there is no such version.
         """

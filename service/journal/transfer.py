@@ -68,15 +68,10 @@ class TransferJournal(Journal, Protocol):
         """Yield pages of keys, oldest first. Expired keys may be included.
 
         Every key that is kept throughout the iteration is in one of the pages.
-
-        Raises ModelChanged.
         """
 
     async def kept_rows(self, model: str, incarnation: str) -> Sequence[PendingRow]:
-        """Return all pending rows, expired ones included, ordered by key.
-
-        Raises ModelChanged.
-        """
+        """Return all pending rows, expired ones included, ordered by key."""
 
     async def stage(self, record: ModelRecord, trimmed: int, cursors: Mapping[str, str]) -> Staged:
         """Stage a model whose log begins after `trimmed`; replaces a staged model of the same id.
@@ -89,25 +84,19 @@ class TransferJournal(Journal, Protocol):
     ) -> None:
         """Append entries, all or none; `uses` lists the copies to which they refer.
 
-        Raises ModelChanged; Conflict if they do not follow the end of the log.
+        Raises Conflict if they do not follow the end of the log.
         """
 
     async def stage_keys(self, staged: Staged, keys: Sequence[KeptKey]) -> None:
-        """Add keys, oldest first.
-
-        Raises ModelChanged.
-        """
+        """Add keys, oldest first."""
 
     async def stage_rows(self, staged: Staged, rows: Sequence[PendingRow]) -> None:
-        """Add pending rows.
-
-        Raises ModelChanged.
-        """
+        """Add pending rows."""
 
     async def show(self, staged: Staged, record: ModelRecord) -> None:
         """Make a staged model visible, with this record. Atomic.
 
-        Raises ModelChanged; Conflict if its log does not end as the record says, or if a visible
+        Raises Conflict if its log does not end as the record says, or if a visible
         model has this id.
         """
 

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from dualstream.service.journal.protocol import JournalError, ModelChanged, Revision
-from dualstream.service.journal.usage import Usage
+from dualstream.service.journal.protocol import JournalError, ModelChanged, Revision, Usage
 from dualstream.service.metrics.model_filter import ModelFilter
 from dualstream.service.models.registry import ModelRegistry
 

@@ -40,6 +40,7 @@ from dualstream.service.journal.protocol import (
     Trimmed,
     UnknownCopy,
     UnknownModel,
+    Usage,
 )
 from dualstream.service.journal.record import CorruptRecord
 from dualstream.service.journal.redis import scripts
@@ -62,7 +63,6 @@ from dualstream.service.journal.redis.value_layouts import (
     packed,
     unpack_result,
 )
-from dualstream.service.journal.usage import Usage
 
 _HEADS_AT_ONCE = 500
 _KEYS_AT_ONCE = 1000

@@ -18,10 +18,10 @@ from dualstream.service.journal.protocol import (
     Place,
     Snapshot,
     UnknownModel,
+    Usage,
 )
 from dualstream.service.journal.sqlite.base import SqlitePart, reads, writes
 from dualstream.service.journal.sqlite.log import Head, find_entries, find_head, leads_on_from
-from dualstream.service.journal.usage import Usage
 
 PART_BYTES = 1 << 20
 KEPT = 2
