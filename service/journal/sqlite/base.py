@@ -40,7 +40,7 @@ def reads(function: _Function[Self, P, T]) -> _Method[Self, P, T]:
         def task(connection: sqlite3.Connection) -> T:
             return function(self, connection, *args, **kwargs)
 
-        return await self._reader.run(in_read(task, self._path))
+        return await self._reader.run(lambda db: in_read(db, task, self._path))
 
     return method
 
@@ -53,6 +53,6 @@ def writes(function: _Function[Self, P, T]) -> _Method[Self, P, T]:
         def task(connection: sqlite3.Connection) -> T:
             return function(self, connection, *args, **kwargs)
 
-        return await self._writer.run(in_write(task, self._path))
+        return await self._writer.run(lambda db: in_write(db, task, self._path))
 
     return method

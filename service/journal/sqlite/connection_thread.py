@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import Enum, auto
+from functools import partial
 from itertools import groupby
 from queue import SimpleQueue
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -25,26 +26,22 @@ READING_S = 0.001
 """Maximum time for which a group of reads is extended before its results are returned."""
 
 
-def in_write(task: Task[T], path: str) -> Task[T]:
+def in_write(db: sqlite3.Connection, task: Task[T], path: str) -> T:
     """Run the task in one transaction that takes the write lock at its beginning.
 
     Raises JournalUnavailable (nothing was done), OutcomeUnknown, and the task's exceptions.
     """
-
-    def transaction(connection: sqlite3.Connection) -> T:
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-            result = task(connection)
-        except sqlite3.Error as error:
-            _undo(connection, [task])
-            raise JournalUnavailable(f"SQLite, {path}: {error}") from error
-        except BaseException:
-            _undo(connection, [task])
-            raise
-        _commit(connection, [task], path)
-        return result
-
-    return transaction
+    try:
+        db.execute("BEGIN IMMEDIATE")
+        result = task(db)
+    except sqlite3.Error as error:
+        _undo(db, [task])
+        raise JournalUnavailable(f"SQLite, {path}: {error}") from error
+    except BaseException:
+        _undo(db, [task])
+        raise
+    _commit(db, [task], path)
+    return result
 
 
 class GroupTask(ABC, Generic[T]):
@@ -52,8 +49,8 @@ class GroupTask(ABC, Generic[T]):
 
     __slots__ = ()
 
-    def __call__(self, connection: sqlite3.Connection) -> T:
-        [outcome] = self.run_group(connection, [self])
+    def __call__(self, db: sqlite3.Connection) -> T:
+        [outcome] = self.run_group(db, [self])
         if isinstance(outcome, BaseException):
             raise outcome
         done: T = outcome
@@ -61,7 +58,7 @@ class GroupTask(ABC, Generic[T]):
 
     @staticmethod
     @abstractmethod
-    def run_group(connection: sqlite3.Connection, tasks: Sequence[Any]) -> list[Any]:
+    def run_group(db: sqlite3.Connection, tasks: Sequence[Any]) -> list[Any]:
         """Result, or exception without changes, of each task, in their order.
 
         If it raises itself, the caller rolls its changes back.
@@ -72,7 +69,7 @@ class GroupTask(ABC, Generic[T]):
         """Called when the task's transaction was, or may have been, rolled back."""
 
 
-def in_one_write(tasks: Sequence[Task[Any]], path: str) -> Task[list[Any]]:
+def in_one_write(db: sqlite3.Connection, tasks: Sequence[Task[Any]], path: str) -> list[Any]:
     """Run the tasks one after the other in one transaction; return each one's result or exception.
 
     Each task is atomic by itself: one that raises before it changes anything leaves nothing to
@@ -81,24 +78,20 @@ def in_one_write(tasks: Sequence[Task[Any]], path: str) -> Task[list[Any]]:
 
     Raises, for all tasks, JournalUnavailable (nothing was done) and OutcomeUnknown.
     """
-
-    def transaction(connection: sqlite3.Connection) -> list[Any]:
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-        except sqlite3.Error as error:
-            raise JournalUnavailable(f"SQLite, {path}: {error}") from error
-        try:
-            outcomes = _outcomes(connection, tasks)
-        except BaseException:
-            _undo(connection, tasks)
-            return [_outcome(connection, in_write(task, path)) for task in tasks]
-        _commit(connection, tasks, path)
-        return outcomes
-
-    return transaction
+    try:
+        db.execute("BEGIN IMMEDIATE")
+    except sqlite3.Error as error:
+        raise JournalUnavailable(f"SQLite, {path}: {error}") from error
+    try:
+        outcomes = _outcomes(db, tasks)
+    except BaseException:
+        _undo(db, tasks)
+        return [_outcome(partial(in_write, db, task, path)) for task in tasks]
+    _commit(db, tasks, path)
+    return outcomes
 
 
-def _outcomes(connection: sqlite3.Connection, tasks: Sequence[Task[Any]]) -> list[Any]:
+def _outcomes(db: sqlite3.Connection, tasks: Sequence[Task[Any]]) -> list[Any]:
     """Result, or exception without changes, of each task.
 
     Raises the exception of a task that has changed something, and sqlite3.Error.
@@ -106,103 +99,91 @@ def _outcomes(connection: sqlite3.Connection, tasks: Sequence[Task[Any]]) -> lis
     outcomes: list[Any] = []
     for kind, batch in groupby(tasks, type):
         if issubclass(kind, GroupTask):
-            outcomes += kind.run_group(connection, list(batch))
+            outcomes += kind.run_group(db, list(batch))
         else:
-            outcomes += [_unless_changed(connection, task) for task in batch]
+            outcomes += [_unless_changed(db, task) for task in batch]
     return outcomes
 
 
-def _unless_changed(connection: sqlite3.Connection, task: Task[T]) -> T | BaseException:
-    before = connection.total_changes
+def _unless_changed(db: sqlite3.Connection, task: Task[T]) -> T | BaseException:
+    before = db.total_changes
     try:
-        return task(connection)
+        return task(db)
     except sqlite3.Error:
         raise
     except BaseException as error:
-        if connection.total_changes != before:
+        if db.total_changes != before:
             raise
         return error
 
 
-def _outcome(connection: sqlite3.Connection, task: Task[T]) -> T | BaseException:
+def _outcome(task: Callable[[], T]) -> T | BaseException:
     try:
-        return task(connection)
+        return task()
     except BaseException as error:
         return error
 
 
-def in_read(task: Task[T], path: str) -> Task[T]:
+def in_read(db: sqlite3.Connection, task: Task[T], path: str) -> T:
     """Run the task in one read transaction, which sees one moment of the store.
 
     Raises JournalUnavailable, and the task's exceptions.
     """
-
-    def transaction(connection: sqlite3.Connection) -> T:
-        try:
-            connection.execute("BEGIN")
-            return task(connection)
-        except sqlite3.Error as error:
-            raise JournalUnavailable(f"SQLite, {path}: {error}") from error
-        finally:
-            _roll_back(connection)
-
-    return transaction
+    try:
+        db.execute("BEGIN")
+        return task(db)
+    except sqlite3.Error as error:
+        raise JournalUnavailable(f"SQLite, {path}: {error}") from error
+    finally:
+        _roll_back(db)
 
 
-def in_one_read(tasks: Sequence[Task[Any]], path: str) -> Task[list[Any]]:
+def in_one_read(db: sqlite3.Connection, tasks: Sequence[Task[Any]], path: str) -> list[Any]:
     """Run the tasks in one read transaction; return each one's result or exception.
 
     Later tasks find pages in the cache that earlier ones have read. It stops after READING_S, or if
     SQLite fails: then it returns the outcomes of the first tasks, at least one.
     """
-
-    def transaction(connection: sqlite3.Connection) -> list[Any]:
-        outcomes: list[Any] = []
-        until = time.monotonic() + READING_S
-        try:
-            connection.execute("BEGIN")
-            for task in tasks:
-                outcomes.append(_unless_changed(connection, task))
-                if time.monotonic() > until:
-                    break
-        except sqlite3.Error as error:
-            outcomes.append(_unavailable(path, error))
-        finally:
-            _roll_back(connection)
-        return outcomes
-
-    return transaction
+    outcomes: list[Any] = []
+    until = time.monotonic() + READING_S
+    try:
+        db.execute("BEGIN")
+        for task in tasks:
+            outcomes.append(_unless_changed(db, task))
+            if time.monotonic() > until:
+                break
+    except sqlite3.Error as error:
+        unavailable = JournalUnavailable(f"SQLite, {path}: {error}")
+        unavailable.__cause__ = error
+        outcomes.append(unavailable)
+    finally:
+        _roll_back(db)
+    return outcomes
 
 
-def _unavailable(path: str, error: sqlite3.Error) -> JournalUnavailable:
-    unavailable = JournalUnavailable(f"SQLite, {path}: {error}")
-    unavailable.__cause__ = error
-    return unavailable
-
-
-def _commit(connection: sqlite3.Connection, tasks: Sequence[Task[Any]], path: str) -> None:
+def _commit(db: sqlite3.Connection, tasks: Sequence[Task[Any]], path: str) -> None:
     """Commit. Raises JournalUnavailable (nothing was done), OutcomeUnknown."""
     try:
-        connection.execute("COMMIT")
+        db.execute("COMMIT")
     except sqlite3.Error as error:
-        _undo(connection, tasks)
+        _undo(db, tasks)
         # After a failed write or sync the commit may be in the file, and effective after a crash.
         if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_IOERR:
             raise OutcomeUnknown(f"SQLite, {path}: {error}") from error
         raise JournalUnavailable(f"SQLite, {path}: {error}") from error
 
 
-def _undo(connection: sqlite3.Connection, tasks: Sequence[Task[Any]]) -> None:
-    _roll_back(connection)
+def _undo(db: sqlite3.Connection, tasks: Sequence[Task[Any]]) -> None:
+    _roll_back(db)
     for task in tasks:
         if isinstance(task, GroupTask):
             task.on_rollback()
 
 
-def _roll_back(connection: sqlite3.Connection) -> None:
-    if connection.in_transaction:
+def _roll_back(db: sqlite3.Connection) -> None:
+    if db.in_transaction:
         with suppress(sqlite3.Error):
-            connection.execute("ROLLBACK")
+            db.execute("ROLLBACK")
 
 
 class _Kind(Enum):
@@ -343,18 +324,18 @@ class ConnectionThread:
         return jobs
 
 
-def _done(connection: sqlite3.Connection, jobs: list[_Job], path: str) -> list[Any]:
+def _done(db: sqlite3.Connection, jobs: list[_Job], path: str) -> list[Any]:
     """Outcome of each job; of slow reads, only of the first ones."""
     tasks = [job.task for job in jobs]
     match jobs[0].kind:
         case _Kind.ALONE:
-            return [tasks[0](connection)]
+            return [tasks[0](db)]
         case _Kind.READ:
-            return in_one_read(tasks, path)(connection)
+            return in_one_read(db, tasks, path)
         case _Kind.WRITE if len(tasks) == 1:
-            return [in_write(tasks[0], path)(connection)]
+            return [in_write(db, tasks[0], path)]
         case _Kind.WRITE:
-            return in_one_write(tasks, path)(connection)
+            return in_one_write(db, tasks, path)
 
 
 def _deliver(jobs: list[_Job], outcomes: list[Any]) -> None:

@@ -51,7 +51,7 @@ SELECT json_group_array(json_array(id, incarnation,
     json_array(models.model, seq, chain, trimmed, first_key, next_key, nonces)))
 FROM models JOIN heads ON heads.model = models.model WHERE id IN ({})
 """
-_STATEMENTS = {number: _HEADS.format(", ".join("?" * number)) for number in (1, 4, 16, 64)}
+_STATEMENTS = {number: _HEADS.format(", ".join("?" * number)) for number in (1, 4, 16, 64, 512)}
 _MAX_MODELS = max(_STATEMENTS)
 _decode_heads = msgspec.json.Decoder(list[tuple[str, str, Head]]).decode
 

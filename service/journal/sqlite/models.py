@@ -15,11 +15,9 @@ from dualstream.service.journal.protocol import (
 )
 from dualstream.service.journal.sqlite.audit import keep_change
 from dualstream.service.journal.sqlite.base import reads, writes
-from dualstream.service.journal.sqlite.log import now_ms
+from dualstream.service.journal.sqlite.log import find_heads, now_ms
 from dualstream.service.journal.sqlite.schema import AFTER_STAGED
 from dualstream.service.journal.sqlite.trim import SqliteTrim
-
-LOOKED_UP_HEADS = 500
 
 _MODEL = """
 SELECT id, incarnation, spec, given, created_ms, seq, chain
@@ -67,22 +65,9 @@ class SqliteModels(SqliteTrim):
 
     @reads
     def heads(self, db: Connection, models: Sequence[str]) -> list[Head | None]:
-        found: dict[str, Head] = {}
-        for at in range(0, len(models), LOOKED_UP_HEADS):
-            batch = models[at : at + LOOKED_UP_HEADS]
-            marks = ", ".join("?" * len(batch))
-            # One row: for every row, the thread would have to reacquire the GIL.
-            [joined] = db.execute(
-                "SELECT group_concat("  # noqa: S608 - only question marks are inserted
-                "    hex(id) || ' ' || incarnation || ' ' || seq || ' ' || chain, ' ')"
-                " FROM models JOIN heads ON heads.model = models.model"
-                f" WHERE id IN ({marks})",
-                batch,
-            ).fetchone()
-            words = iter((joined or "").split())
-            for id_, incarnation, seq, chain in zip(words, words, words, words, strict=True):
-                found[bytes.fromhex(id_).decode()] = Head(incarnation, int(seq), chain)
-        return [found.get(model) for model in models]
+        found = find_heads(db, models)
+        heads = {id_: Head(made, head.seq, head.chain) for id_, (made, head) in found.items()}
+        return [heads.get(model) for model in models]
 
     @reads
     def count(self, db: Connection) -> int:
