@@ -16,13 +16,12 @@ from dualstream.service.journal.audit import (
     decode_change,
     encode_change,
 )
-from dualstream.service.journal.protocol import JournalUnavailable, Limits
+from dualstream.service.journal.protocol import JournalUnavailable
 from dualstream.service.journal.redis import scripts
-from dualstream.service.journal.redis.cluster import ClusterConnections
-from dualstream.service.journal.redis.connection import RedisConnection, TooFewReplicas
-from dualstream.service.journal.redis.key_names import keys_of
+from dualstream.service.journal.redis.base import RedisPart
+from dualstream.service.journal.redis.connection import TooFewReplicas
+from dualstream.service.journal.redis.keys_and_values import AUDITED, keys_of
 from dualstream.service.journal.redis.scripts import Argument
-from dualstream.service.journal.redis.value_layouts import AUDITED
 
 STREAMS_AT_ONCE = 500
 MERGED = 100
@@ -31,11 +30,8 @@ DAY_MS = 86_400_000
 """Upper bound for the difference of two servers' clocks."""
 
 
-class RedisAudit:
-    """The audit log behind `_others`."""
-
-    _others: RedisConnection | ClusterConnections
-    _limits: Limits
+class RedisAudit(RedisPart):
+    """The audit log."""
 
     @property
     def _kept_ms(self) -> int:

@@ -6,11 +6,8 @@ from collections.abc import Mapping, Sequence
 from dualstream.service.journal.input_streams import CURSOR, InputMove, Message, Waiting
 from dualstream.service.journal.protocol import JournalUnavailable
 from dualstream.service.journal.redis import scripts
-from dualstream.service.journal.redis.cluster import ClusterConnections
-from dualstream.service.journal.redis.connection import RedisConnection
-from dualstream.service.journal.redis.key_names import keys_of
-from dualstream.service.journal.redis.state_copies import refuse
-from dualstream.service.journal.redis.value_layouts import MODELS, packed
+from dualstream.service.journal.redis.base import RedisPart, refuse
+from dualstream.service.journal.redis.keys_and_values import MODELS, keys_of, packed
 
 MESSAGES = 1000
 """Maximum number of messages read at once; MESSAGE_BYTES limits their bytes."""
@@ -19,10 +16,9 @@ _INPUTS_AT_ONCE = 500
 PING_S = 1.0
 
 
-class RedisInputs:
+class RedisInputs(RedisPart):
     """`HasInputs` in Redis."""
 
-    _inputs: RedisConnection | ClusterConnections
     _input_pinged_at = float("-inf")
 
     async def pending(self) -> Mapping[str, int]:

@@ -6,29 +6,21 @@ from typing import Any
 
 from dualstream.service.journal.protocol import (
     AwaitingLabels,
-    Limits,
     NewPendingRow,
     Overdue,
     PendingRow,
     TooManyPendingRows,
 )
 from dualstream.service.journal.redis import scripts
-from dualstream.service.journal.redis.cluster import ClusterConnections
-from dualstream.service.journal.redis.connection import RedisConnection
-from dualstream.service.journal.redis.key_names import keys_of
+from dualstream.service.journal.redis.base import RedisPart
+from dualstream.service.journal.redis.keys_and_values import WAIT, WAITING, keys_of
 from dualstream.service.journal.redis.scripts import Argument
-from dualstream.service.journal.redis.state_copies import refuse
-from dualstream.service.journal.redis.value_layouts import WAIT, WAITING
 
 _KEYS_AT_ONCE = 1000
 
 
-class RedisPendingRows:
-    """Pending rows behind `_others`."""
-
-    _others: RedisConnection | ClusterConnections
-    _limits: Limits
-    _key_ttl_ms: int
+class RedisPendingRows(RedisPart):
+    """Pending rows."""
 
     async def remember(self, model: str, incarnation: str, rows: Sequence[NewPendingRow]) -> int:
         limits = self._limits
@@ -81,14 +73,9 @@ class RedisPendingRows:
 
     async def _pending(self, model: str, *arguments: Argument) -> Any:
         own = keys_of(model)
-        answer = await self._others.run(
-            scripts.PENDING_ROWS,
-            (own.head, own.waits, own.waitq, own.keys),
-            arguments,
-            arguments[0] in ("find", "sum"),
-        )
-        refuse(model, answer)
-        return answer
+        keys = (own.head, own.waits, own.waitq, own.keys)
+        is_read = arguments[0] in ("find", "sum")
+        return await self._run(model, scripts.PENDING_ROWS, keys, arguments, is_read)
 
 
 def row_as_it_is(key: bytes, stored: bytes, age_s: float = 0.0) -> PendingRow:

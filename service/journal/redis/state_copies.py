@@ -9,8 +9,6 @@ from dualstream.service.journal.protocol import (
     Change,
     Conflict,
     CopyUse,
-    Limits,
-    ModelChanged,
     NotHeld,
     StoredCopy,
     TooManyVersions,
@@ -19,25 +17,14 @@ from dualstream.service.journal.protocol import (
 )
 from dualstream.service.journal.redis import scripts
 from dualstream.service.journal.redis.audit import RedisAudit
-from dualstream.service.journal.redis.cluster import ClusterConnections
-from dualstream.service.journal.redis.connection import RedisConnection
-from dualstream.service.journal.redis.key_names import keys_of
+from dualstream.service.journal.redis.keys_and_values import keys_of
 
 PART_BYTES = 1 << 20
 _READS = ("find", "piece", "list", "uses", "version", "versions")
 
 
-def refuse(model: str, answer: list[Any]) -> None:
-    """Raise ModelChanged if the script found another incarnation."""
-    if answer[0] == 1:
-        raise ModelChanged(model)
-
-
 class RedisCopies(RedisAudit):
-    """Copies and versions behind `_others`."""
-
-    _others: RedisConnection | ClusterConnections
-    _limits: Limits
+    """Copies and versions."""
 
     async def copy_put(self, model: str, incarnation: str, data: bytes) -> str:
         digest = (await asyncio.to_thread(hashlib.sha256, data)).hexdigest()
@@ -138,9 +125,7 @@ class RedisCopies(RedisAudit):
     async def _copy(self, model: str, digest: str, *arguments: bytes | str | int) -> Any:
         keys = keys_of(model).of_copy(digest)
         is_read = arguments[0] in _READS
-        answer = await self._others.run(scripts.STATE_COPIES, keys, arguments, is_read)
-        refuse(model, answer)
-        return answer
+        return await self._run(model, scripts.STATE_COPIES, keys, arguments, is_read)
 
 
 def _version(name: str, stored: bytes) -> Version:

@@ -49,20 +49,20 @@ from dualstream.service.journal.redis.announcer import CHANNEL, Announcer
 from dualstream.service.journal.redis.cluster import ClusterConnections, Topology
 from dualstream.service.journal.redis.connection import RedisConnection, TooFewReplicas
 from dualstream.service.journal.redis.input_streams import RedisInputs, packed_move, refuse_type
-from dualstream.service.journal.redis.key_names import keys_of
-from dualstream.service.journal.redis.pending_rows import RedisPendingRows
-from dualstream.service.journal.redis.scripts import pack
-from dualstream.service.journal.redis.servers import FixedServer, SentinelPrimary, Server
-from dualstream.service.journal.redis.state_copies import PART_BYTES, RedisCopies, refuse
-from dualstream.service.journal.redis.transfer import RedisTransfer
-from dualstream.service.journal.redis.value_layouts import (
+from dualstream.service.journal.redis.keys_and_values import (
     ENTRY,
     IDENTITY,
     KNOWN,
     MODELS,
+    keys_of,
     packed,
     unpack_result,
 )
+from dualstream.service.journal.redis.pending_rows import RedisPendingRows
+from dualstream.service.journal.redis.scripts import Argument, pack
+from dualstream.service.journal.redis.servers import FixedServer, SentinelPrimary, Server
+from dualstream.service.journal.redis.state_copies import PART_BYTES, RedisCopies
+from dualstream.service.journal.redis.transfer import RedisTransfer
 
 _HEADS_AT_ONCE = 500
 _KEYS_AT_ONCE = 1000
@@ -102,12 +102,10 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisTransfer, RedisInputs):
         self._packed_limits = pack((self._key_ttl_ms, limits.max_keys, limits.nonces, ENTRY_BYTES))
         address = parse_address(url)
         of_disk = None if replicas else durability
-        self._appends: RedisConnection | ClusterConnections
-        self._others: RedisConnection | ClusterConnections
-        self._inputs: RedisConnection | ClusterConnections  # connects on first use
         self._is_cluster = address.kind == "cluster"
         if self._is_cluster:
             topology = Topology(address)
+            # The third connects on first use.
             self._appends, self._others, self._inputs = (
                 ClusterConnections(address, topology, of_disk, replicas, timeout_s, is_pinned)
                 for _ in range(3)
@@ -119,7 +117,6 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisTransfer, RedisInputs):
                 )
                 for _ in range(3)
             )
-
         self._announcer = Announcer(self._others)
 
     async def open(self) -> None:
@@ -313,13 +310,8 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisTransfer, RedisInputs):
         own = keys_of(model)
         for at in range(0, len(keys), _KEYS_AT_ONCE):
             batch = keys[at : at + _KEYS_AT_ONCE]
-            answer = await self._others.run(
-                scripts.FIND_KEYS,
-                (own.head, own.keys),
-                (incarnation, self._key_ttl_ms, *batch),
-                is_read=True,
-            )
-            refuse(model, answer)
+            given: list[Argument] = [incarnation, self._key_ttl_ms, *batch]
+            answer = await self._run(model, scripts.FIND_KEYS, (own.head, own.keys), given, True)
             for stored in answer[1:]:
                 seq, records = KNOWN.unpack_from(stored) if stored else (0, 0)
                 mark = stored[24:] or None
@@ -330,12 +322,10 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisTransfer, RedisInputs):
         self, model: str, incarnation: str, after: int, limit_bytes: int = ENTRY_BYTES
     ) -> Sequence[Entry]:
         keys = keys_of(model)
-        answer = await self._others.run(
-            scripts.READ, (keys.head, keys.log), (incarnation, after, limit_bytes), is_read=True
-        )
+        given = (incarnation, after, limit_bytes)
+        answer = await self._run(model, scripts.READ, (keys.head, keys.log), given, is_read=True)
         if answer[0] == 3:
             raise Trimmed(answer[1] + 1)
-        refuse(model, answer)
         end, texts = answer[1:]
         return Page(end, sum(map(len, texts)), partial(_parse_page, texts, end)) if texts else []
 
@@ -346,10 +336,8 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisTransfer, RedisInputs):
         arguments = (incarnation, through, "" if behind is None else behind)
         is_done = False
         while not is_done:
-            answer = await self._others.run(
-                scripts.TRIM, (keys.head, keys.log, keys.snaps, keys.bodies), arguments
-            )
-            refuse(model, answer)
+            names = (keys.head, keys.log, keys.snaps, keys.bodies)
+            answer = await self._run(model, scripts.TRIM, names, arguments)
             is_done = not answer[1]
         await self.collect(model, incarnation)
 
@@ -407,20 +395,15 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisTransfer, RedisInputs):
 
     async def usage(self, model: str, incarnation: str) -> Usage:
         keys = keys_of(model)
-        answer = await self._others.run(
-            scripts.USAGE, (keys.head, keys.log, keys.snaps), (incarnation,), is_read=True
-        )
-        refuse(model, answer)
+        names = (keys.head, keys.log, keys.snaps)
+        answer = await self._run(model, scripts.USAGE, names, (incarnation,), is_read=True)
         oldest_ms, unsaved_ms = (None if ms < 0 else ms for ms in answer[3:])
         return Usage(answer[1], answer[2], oldest_ms, unsaved_ms)
 
     async def scrub(self, model: str, incarnation: str) -> bool:
         keys = keys_of(model)
-        answer = await self._others.run(
-            scripts.SCRUB, (keys.head, keys.log, keys.log + b":anew"), (incarnation,)
-        )
-        refuse(model, answer)
-        return bool(answer[1])
+        names = (keys.head, keys.log, keys.log + b":anew")
+        return bool((await self._run(model, scripts.SCRUB, names, (incarnation,)))[1])
 
     async def lease(
         self, bucket: str, rate: int, needed: int, most: int, at_ms: int | None = None
@@ -432,32 +415,27 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisTransfer, RedisInputs):
 
     async def cursor(self, model: str, incarnation: str, name: str) -> str | None:
         keys = keys_of(model)
-        answer = await self._others.run(
-            scripts.CURSOR, (keys.head, keys.cursors), (incarnation, name), is_read=True
-        )
-        refuse(model, answer)
+        names, given = (keys.head, keys.cursors), (incarnation, name)
+        answer = await self._run(model, scripts.CURSOR, names, given, is_read=True)
         return None if answer[1] is None else answer[1].decode()
 
-    async def _models(self, model: str, *arguments: bytes | str | int) -> Any:
+    async def _models(self, model: str, *arguments: Argument) -> Any:
         is_read = arguments[0] == "get"
         own = keys_of(model)
         inputs = (own.input, own.dead) if arguments[0] == "delete" else ()
         keys = (*own.all, *inputs, own.audit)
-        answer = await self._others.run(scripts.MODELS, keys, arguments, is_read)
+        answer = await self._run(model, scripts.MODELS, keys, arguments, is_read)
         if answer[0] == 4:
             raise UnknownModel(model)
         if answer[0] == 5:
             seq, chain = (item.decode() for item in answer[1:])
             raise Conflict(f"model {model!r} is at seq {seq} {chain[:8]}")
-        refuse(model, answer)
         return answer
 
-    async def _snapshot(self, model: str, token: str, *arguments: bytes | str | int) -> Any:
+    async def _snapshot(self, model: str, token: str, *arguments: Argument) -> Any:
         keys = keys_of(model).of_snapshot(token)
         is_read = arguments[0] in ("find", "piece", "places")
-        answer = await self._others.run(scripts.SNAPSHOTS, keys, arguments, is_read)
-        refuse(model, answer)
-        return answer
+        return await self._run(model, scripts.SNAPSHOTS, keys, arguments, is_read)
 
     # Last, because it shadows the type `list` in what follows.
     async def list(self, after: str = "", limit: int = 100) -> list[ModelRecord]:

@@ -16,13 +16,18 @@ from dualstream.service.journal.protocol import (
     UnknownModel,
 )
 from dualstream.service.journal.redis import scripts
-from dualstream.service.journal.redis.cluster import ClusterConnections
-from dualstream.service.journal.redis.connection import RedisConnection
-from dualstream.service.journal.redis.key_names import keys_of
+from dualstream.service.journal.redis.base import RedisPart, refuse
+from dualstream.service.journal.redis.keys_and_values import (
+    ENTRY,
+    KNOWN,
+    MODELS,
+    TIME,
+    WAIT,
+    WAITING,
+    keys_of,
+)
 from dualstream.service.journal.redis.pending_rows import row_as_it_is
 from dualstream.service.journal.redis.scripts import Argument
-from dualstream.service.journal.redis.state_copies import refuse
-from dualstream.service.journal.redis.value_layouts import ENTRY, KNOWN, MODELS, TIME, WAIT, WAITING
 from dualstream.service.journal.state_copies import CopyUse
 from dualstream.service.journal.transfer import (
     KeptKey,
@@ -36,11 +41,8 @@ KEYS_AT_ONCE = 5000
 ROWS_AT_ONCE = 1000
 
 
-class RedisTransfer:
-    """`TransferJournal` in Redis."""
-
-    _others: RedisConnection | ClusterConnections
-    _key_ttl_ms: int
+class RedisTransfer(RedisPart):
+    """Reading and staging of whole models."""
 
     async def position(self, model: str) -> Position:
         answer = await self._transfer(model, "position", is_read=True)
@@ -152,12 +154,11 @@ class RedisTransfer:
 
     async def _transfer(self, model: str, *arguments: Argument, is_read: bool = False) -> Any:
         keys = keys_of(model).all
-        answer = await self._others.run(scripts.TRANSFER, keys, arguments, is_read)
+        answer = await self._run(model, scripts.TRANSFER, keys, arguments, is_read)
         if answer[0] == 4:
             raise UnknownModel(model)
         if answer[0] == 5:
             raise Conflict(f"an entry of {model!r} does not follow the end of its log")
-        refuse(model, answer)
         return answer
 
 

@@ -40,8 +40,7 @@ from dualstream.service.journal.protocol import (
 )
 from dualstream.service.journal.record import KeyKind, make_key
 from dualstream.service.journal.redis import transfer as redis_transfer
-from dualstream.service.journal.redis.key_names import keys_of
-from dualstream.service.journal.redis.value_layouts import MODELS
+from dualstream.service.journal.redis.keys_and_values import MODELS, keys_of
 from dualstream.service.replica.replica import Replica
 from dualstream.service.server.app import create_app
 from dualstream.service.settings import MAX_AUDIT_DAYS, Settings

@@ -151,7 +151,8 @@ async def test_a_body_that_is_gone_before_it_is_journalled_is_refused(
         log = await Log.create(journal)
         with monkeypatch.context() as patched:
             patched.setattr(
-                "dualstream.service.journal.redis.key_names.Keys.body", lambda keys, nonce: b"else"
+                "dualstream.service.journal.redis.keys_and_values.Keys.body",
+                lambda keys, nonce: b"else",
             )
             with pytest.raises(JournalUnavailable):
                 await log.append(long_part())

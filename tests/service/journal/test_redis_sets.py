@@ -28,7 +28,7 @@ from dualstream.service.journal.protocol import (
     UnknownModel,
 )
 from dualstream.service.journal.redis import RedisJournal, connection as line
-from dualstream.service.journal.redis.value_layouts import MODELS
+from dualstream.service.journal.redis.keys_and_values import MODELS
 from tests.history import check_history
 from tests.redis_sets import ClusterSet, SentinelSet, cluster_or_skip, sentinels_or_skip, until
 from tests.service.journal.groups import Log, places, rows

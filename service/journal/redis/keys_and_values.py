@@ -1,7 +1,11 @@
-"""Redis key names of a model; `lua/common.lua` describes their content."""
+"""Redis key names and the binary layouts of values; `lua/common.lua` describes the content."""
 
 from functools import lru_cache
+from struct import Struct
 
+import msgspec
+
+from dualstream.service.journal.deduplicate import SkippedPart
 from dualstream.service.journal.redis.scripts import pack
 
 
@@ -43,3 +47,29 @@ class Keys:
 
 
 keys_of = lru_cache(4096)(Keys)
+
+MODELS = b"ds:models"
+IDENTITY = b"ds:identity"
+WAITING = b"ds:waiting"
+AUDITED = b"ds:audited"
+
+ENTRY = Struct("<QIIQ16s40s")
+"""Header of an entry: first seq, records, bytes of the body, ms, nonce, chain."""
+KNOWN = Struct("<QQ")
+"""Start of a key's value: seq, records; ms and the fingerprint follow."""
+TIME = Struct("<Q")
+WAIT = Struct("<QQI")
+"""Header of a pending row: ms stored, ms due, bytes of the default label."""
+
+
+class Result(msgspec.Struct, array_like=True):
+    """Stored result of an append, under its nonce."""
+
+    before: int
+    seq: int
+    previous: str
+    skipped: list[SkippedPart]
+
+
+packed = msgspec.msgpack.encode
+unpack_result = msgspec.msgpack.Decoder(Result).decode
