@@ -66,16 +66,6 @@ def requests(parts: Sequence[Part]) -> Iterator[tuple[int, int]]:
             start = number
 
 
-class _Mark(NamedTuple):
-    """Lengths of a Deduplication's lists at one point, to return to."""
-
-    seq: int
-    kept: int
-    skipped: int
-    keys: int
-    labels: int
-
-
 class Deduplication:
     """Splits the parts of a group into new and skipped ones.
 
@@ -111,43 +101,34 @@ class Deduplication:
     def _take_request(
         self, start: int, parts: Sequence[Part], known: Callable[[bytes], Known | None]
     ) -> None:
-        opening, before = parts[0], self._mark()
+        opening, request = parts[0], Deduplication(self.seq)
         is_accepted = False
         if opens_request(opening):
-            self.kept.append(opening.body)
-            self.seq += opening.count
+            request.kept.append(opening.body)
+            request.seq += opening.count
             is_accepted = opening.count > 0 or len(parts) == 1
             start, parts = start + 1, parts[1:]
         for number, part in enumerate(parts, start):
-            is_accepted |= self._take(number, part, known)
-        if opening.whole and any([one.is_conflict for one in self.skipped[before.skipped :]]):
-            self._undo(before)
+            is_accepted |= request._take(number, part, lambda key: self.keys.get(key) or known(key))
+        conflicts = [one for one in request.skipped if one.is_conflict]
+        if opening.whole and conflicts:
+            # A conflict with another row of the same request gets an empty position, as that row
+            # is not journalled either.
+            self.skipped += [
+                one if one.seq <= self.seq else SkippedPart(one.part, self.seq, 0, True)
+                for one in conflicts
+            ]
             return
-        if self.seq == before.seq:
-            del self.kept[before.kept :]
+        self.keys |= request.keys
         if is_accepted and opens_request(opening):
             assert opening.key is not None
-            self.keys[opening.key] = Known(self.seq, self.seq - before.seq, opening.fingerprint)
-
-    def _mark(self) -> "_Mark":
-        return _Mark(self.seq, len(self.kept), len(self.skipped), len(self.keys), len(self.labels))
-
-    def _undo(self, before: "_Mark") -> None:
-        """Journal nothing of a request, but keep its conflicts for the answer.
-
-        A conflict with another row of the same request gets an empty position, as that row is not
-        journalled either.
-        """
-        in_conflict = [one for one in self.skipped[before.skipped :] if one.is_conflict]
-        self.skipped[before.skipped :] = [
-            one if one.seq <= before.seq else SkippedPart(one.part, before.seq, 0, True)
-            for one in in_conflict
-        ]
-        self.seq = before.seq
-        del self.kept[before.kept :]
-        del self.labels[before.labels :]
-        while len(self.keys) > before.keys:
-            self.keys.popitem()
+            count = request.seq - self.seq
+            self.keys[opening.key] = Known(request.seq, count, opening.fingerprint)
+        if request.seq > self.seq:
+            self.kept += request.kept
+        self.skipped += request.skipped
+        self.labels += request.labels
+        self.seq = request.seq
 
     def _take(self, number: int, part: Part, known: Callable[[bytes], Known | None]) -> bool:
         """Keep a part unless its own key is known; return False if it is in conflict."""
