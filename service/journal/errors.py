@@ -39,7 +39,6 @@ class UnknownModel(JournalError):
 
     def __init__(self, model: str):
         super().__init__(f"no model {model!r}")
-        self.model = model
 
 
 class ModelChanged(JournalError):
@@ -47,7 +46,6 @@ class ModelChanged(JournalError):
 
     def __init__(self, model: str):
         super().__init__(f"model {model!r} was deleted or created again")
-        self.model = model
 
 
 class Conflict(JournalError):
@@ -66,7 +64,6 @@ class CursorMoved(JournalError):
 
     def __init__(self, name: str, value: str | None):
         super().__init__(f"cursor {name!r} has the value {value!r}")
-        self.name = name
         self.value = value
 
 
@@ -83,8 +80,6 @@ class UnknownCopy(JournalError):
 
     def __init__(self, model: str, digest: str):
         super().__init__(f"model {model!r} has no copy {digest}")
-        self.model = model
-        self.digest = digest
 
 
 class TooManyVersions(JournalError):
@@ -92,7 +87,6 @@ class TooManyVersions(JournalError):
 
     def __init__(self, model: str, most: int):
         super().__init__(f"model {model!r} has {most} versions, the maximum; delete one first")
-        self.most = most
 
 
 class TooManyPendingRows(JournalError):
@@ -103,7 +97,6 @@ class TooManyPendingRows(JournalError):
             f"{rows} rows of model {model!r} wait for their labels; no more fit into the limit of "
             f"{most} rows and {most_bytes} bytes"
         )
-        self.model = model
 
 
 class StoreTooNew(JournalError):

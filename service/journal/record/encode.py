@@ -264,7 +264,7 @@ def _many_floats(numbers: npt.NDArray[np.float64]) -> tuple[int, Piece]:
     return 2, whole.view(np.uint8)
 
 
-def _labels(labels: Floats | Sequence[str]) -> tuple[int, bytes]:
+def _labels(labels: Floats | Sequence[str]) -> tuple[int, Piece]:
     if len(labels) == 1:
         label = labels[0]
         if label == 1.0:
@@ -276,11 +276,8 @@ def _labels(labels: Floats | Sequence[str]) -> tuple[int, bytes]:
     numbers = np.asarray(labels, np.float64)
     if bool((np.abs(numbers) == 1.0).all()):
         return f.LABELS_BITS, np.packbits(numbers > 0, bitorder="little").tobytes()
-    with np.errstate(all="ignore"):
-        single = numbers.astype(f.FLOAT32)
-        if bool((single == numbers).all()):
-            return f.LABELS_FLOAT32, single.tobytes()
-    return f.LABELS_FLOAT64, numbers.astype(f.FLOAT64, copy=False).tobytes()
+    kind, column = _many_floats(numbers)
+    return kind + 1, column  # LABELS_FLOAT32 or LABELS_FLOAT64
 
 
 def _classes(labels: Sequence[str]) -> bytes:

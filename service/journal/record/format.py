@@ -45,10 +45,6 @@ the bytes identifies the rows.
 A version, flag, column or kind of key that this version does not know raises UnknownRecord with its
 name; any other invalid part raises CorruptRecord. Kinds of controls are open: the code that applies
 a control raises UnknownRecord for kinds that it does not know.
-
-RecordError
-|- CorruptRecord    the bytes are damaged
-`- UnknownRecord    a newer version wrote them, or they are not for this reader
 """
 
 from enum import IntEnum
