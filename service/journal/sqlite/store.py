@@ -1,6 +1,5 @@
 """SQLite store of the journal: a writer thread, a reader thread and a checkpointer."""
 
-import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from functools import partial
 from sqlite3 import Connection
@@ -107,22 +106,8 @@ class SqliteJournal(
         # On the reading connection, which notices the writer's commits, too.
         return self._openings, await self._reader.run(data_version)
 
-    async def announcements(self) -> AsyncGenerator[Announced, None]:
-        # On the writing connection, so only commits of other processes count: checking every model
-        # after this process's own appends would take a tenth of its time. If an append has read
-        # `data_version` since the last look at the log file, its value is used.
-        seen: int | None = None
-        watch, found = LogWatch(self._path), self._heads.found
-        while True:
-            if watch.should_poll():
-                if self._heads.found != found:
-                    found, version = self._heads.found, self._heads.version
-                else:
-                    version = await self._writer.run(data_version)
-                if version != seen:
-                    seen = version
-                    yield Announced()
-            await asyncio.sleep(watch.pause_s)
+    def announcements(self) -> AsyncGenerator[Announced, None]:
+        return LogWatch(self._path).commits(partial(self._heads.data_version, self._writer))
 
     @reads
     def read(

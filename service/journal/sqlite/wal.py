@@ -15,11 +15,11 @@ import math
 import os
 import sqlite3
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 
 from dualstream.service.concurrency import lower_priority
-from dualstream.service.journal.protocol import JournalUnavailable
+from dualstream.service.journal.protocol import Announced, JournalUnavailable
 from dualstream.service.journal.sqlite.connection_thread import ConnectionThread, Task
 
 SYNCED_WRITES = 256
@@ -168,6 +168,19 @@ class LogWatch:
             return False
         self._asked_at = now
         return True
+
+    async def commits(
+        self, data_version: Callable[[], Awaitable[int]]
+    ) -> AsyncGenerator[Announced, None]:
+        """Yield an announcement without a model at first, and after commits of other processes."""
+        seen: int | None = None
+        while True:
+            if self.should_poll():
+                version = await data_version()
+                if version != seen:
+                    seen = version
+                    yield Announced()
+            await asyncio.sleep(self.pause_s)
 
     @property
     def pause_s(self) -> float:
