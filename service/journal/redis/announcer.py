@@ -9,8 +9,7 @@ import asyncio
 from contextlib import suppress
 
 from dualstream.service.journal.protocol import JournalError
-from dualstream.service.journal.redis.cluster import ClusterConnections
-from dualstream.service.journal.redis.connection import RedisConnection
+from dualstream.service.journal.redis.base import Connections
 
 CHANNEL = "ds:appends"
 EVERY_S = 0.05
@@ -19,7 +18,7 @@ EVERY_S = 0.05
 class Announcer:
     """Publishes "<model> <seq>": the first append at once, appends that follow together."""
 
-    def __init__(self, connection: RedisConnection | ClusterConnections) -> None:
+    def __init__(self, connection: Connections) -> None:
         self._connection = connection
         self._due: dict[str, int] = {}
         self._task: asyncio.Task[None] | None = None

@@ -33,7 +33,7 @@ from dualstream.service.journal.protocol import (
 from dualstream.service.journal.redis.address import Address, HostPort
 from dualstream.service.journal.redis.connection import REDIRECTIONS, RedisConnection, ServerLost
 from dualstream.service.journal.redis.scripts import Argument, Script
-from dualstream.service.journal.redis.servers import FINDING_S, FixedServer
+from dualstream.service.journal.redis.servers import FINDING_S, FixedServer, Server
 
 SLOTS = 1 << 14
 # Minimum time between two requests for the slot map.
@@ -135,14 +135,13 @@ class ClusterConnections:
         self,
         address: Address,
         topology: Topology,
-        required: str | None,
-        replicas: int,
+        connect: Callable[[Server], RedisConnection],
         timeout_s: float,
         is_pinned: bool = False,
     ) -> None:
         self._address = address
         self._topology = topology
-        self._required, self._replicas = required, replicas
+        self._connect = connect
         self._timeout_s = timeout_s
         self._is_pinned = is_pinned
         self._connections: dict[HostPort, RedisConnection] = {}
@@ -327,9 +326,7 @@ class ClusterConnections:
         connection = self._connections.get(where)
         if connection is None:
             server = FixedServer(self._address, where, self._timeout_s, is_node=True)
-            connection = self._connections[where] = RedisConnection(
-                server, self._required, self._replicas, self._timeout_s, self._is_pinned
-            )
+            connection = self._connections[where] = self._connect(server)
         return connection
 
 

@@ -101,22 +101,22 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisTransfer, RedisInputs):
         self._key_ttl_ms = round(limits.key_ttl_s * 1000)
         self._packed_limits = pack((self._key_ttl_ms, limits.max_keys, limits.nonces, ENTRY_BYTES))
         address = parse_address(url)
-        of_disk = None if replicas else durability
+        connect = partial(
+            RedisConnection,
+            required=None if replicas else durability,
+            replicas=replicas,
+            timeout_s=timeout_s,
+            is_pinned=is_pinned,
+        )
         self._is_cluster = address.kind == "cluster"
-        if self._is_cluster:
-            topology = Topology(address)
-            # The third connects on first use.
-            self._appends, self._others, self._inputs = (
-                ClusterConnections(address, topology, of_disk, replicas, timeout_s, is_pinned)
-                for _ in range(3)
-            )
-        else:
-            self._appends, self._others, self._inputs = (
-                RedisConnection(
-                    _server(address, timeout_s), of_disk, replicas, timeout_s, is_pinned
-                )
-                for _ in range(3)
-            )
+        topology = Topology(address)
+        # The third connects on first use.
+        self._appends, self._others, self._inputs = (
+            ClusterConnections(address, topology, connect, timeout_s, is_pinned)
+            if self._is_cluster
+            else connect(_server(address, timeout_s))
+            for _ in range(3)
+        )
         self._announcer = Announcer(self._others)
 
     async def open(self) -> None:
