@@ -1,10 +1,11 @@
 """Fixtures for all folders."""
 
 import functools
+import gc
 import os
 import signal
 import ssl
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import httpx
@@ -20,6 +21,20 @@ def redis_server() -> Iterator[RedisServer]:
     """One redis-server per test process; a test may flush it."""
     with redis_or_skip() as server:
         yield server
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without garbage collection: modules and tests live until the process ends.
+
+    Freezing them keeps later collections, also those that tests ask for, from traversing them.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 # A suite started in the background ignores interrupts, and so do its child processes.
