@@ -46,14 +46,15 @@ SOAK_MINUTES ?= 10
 soak: $(STAMP)-bench
 	$(BIN)/python -m load_tests.soak --minutes $(SOAK_MINUTES)
 
-# Many rounds of the chaos tests; writes load_tests/RELIABILITY.md. Then the overload benchmark.
+# Many rounds of the chaos tests and all simulated schedules; writes load_tests/RELIABILITY.md. Then the
+# overload benchmark.
 chaos: $(STAMP)-bench
 	tests/fetch_tool.sh redis
 	tests/fetch_tool.sh wrk
 	tests/fetch_tool.sh strace
 	DUALSTREAM_CHAOS_FAULTS=200 DUALSTREAM_CHAOS_ROUNDS=20 \
 	  DUALSTREAM_RELIABILITY=load_tests/RELIABILITY.md \
-	  $(BIN)/python -m pytest tests/chaos tests/service/journal/test_processes.py
+	  $(BIN)/python -m pytest tests/chaos tests/simulation tests/service/journal/test_processes.py
 	$(BIN)/python -m load_tests overload
 
 # All readers of bytes from outside: property tests with ten times the examples, then a fuzzer.
