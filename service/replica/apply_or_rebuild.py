@@ -110,12 +110,8 @@ class Applying:
         if (is_learning and replica.seq <= front.seq) or self.place == front:
             replica.is_forked = replica.is_forked or contradicts(appended, front)
         elif replica.seq == replica.trail.end:
-            self.doubt(appended)
-
-    def doubt(self, appended: Appended) -> None:
-        """Stop serving if an append made at another position may contradict this replica."""
-        if may_contradict(appended, self.place, self._replica.trail):
-            self._replica.is_forked = True
+            if may_contradict(appended, self.place, replica.trail):
+                replica.is_forked = True
 
     def may_contradict(self, appended: Appended) -> bool:
         """Could the answer to another replica's append contradict this replica?
@@ -234,23 +230,6 @@ class Applying:
                 return None
         new = new_of(requests, placed)
         return await replica.apply_own(appended.seq, appended.chain, *new)
-
-    async def apply_again(
-        self, group: Group, appended: Appended, placed: Sequence[Sequence[Placed]]
-    ) -> Applied | None:
-        """Apply a group that was appended again. The replica may already have learned it.
-
-        If the answer does not connect to the replica's position, the replica catches up with the
-        head.
-        """
-        replica = self._replica
-        leads_on = appended.entries or appended.more or self.is_next(appended)
-        if leads_on and not replica.is_forked:
-            return await self.apply(group, appended, placed)
-        self.doubt(appended)
-        await self.catch_up(None)
-        self._check_kept(appended)
-        return replica.watched[group.nonce]
 
     def _check_kept(self, appended: Appended) -> None:
         """Raise OutcomeUnknown if the journal, read to its end, lost an acknowledged append."""

@@ -318,24 +318,18 @@ class Committer:
             except NotHeld:
                 await self._check_held_place(*group.requests)
                 raise
-            if group.appending is not None and self._refusal is not None:
-                # The group is journalled, but the replica that replaces this one applies it.
-                raise OutcomeUnknown(self._refusal)
-            apply = self._applying.apply
+            if group.appending is not None and (self._refusal or self._applying.place != front):
+                # The group is journalled, but the group in front of it could not be learned. The
+                # replica that replaces this one applies both.
+                raise OutcomeUnknown(self._refusal or "the rows in front of it were not learned")
             try:
-                if group.appending is not None and self._applying.place != front:
-                    # The group before it failed or met a fork, so the append was based on a
-                    # position that the replica does not have.
-                    self._applying.doubt(appended)
-                    appended = await self._appending.until_known(group)
-                    apply = self._applying.apply_again
                 placed = by_request(requests, appended.placed)
                 if group.rows >= BULK_ROWS and self._applying.is_next(appended):
                     assert appended.seq is not None
                     self._learning_until = Place(appended.seq, appended.chain)
                     self._append_ahead()
                     await self._await_next_request(group)
-                applied = await apply(group, appended, placed)
+                applied = await self._applying.apply(group, appended, placed)
             except JournalUnavailable as error:  # the group is in the journal nevertheless
                 raise OutcomeUnknown(str(error)) from error
             finally:

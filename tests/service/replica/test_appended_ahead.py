@@ -8,14 +8,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
 import dualstream.service.replica.replica
 from dualstream.service.journal.protocol import AppendRequest, JournalUnavailable, OutcomeUnknown
 from dualstream.service.replica.apply_or_rebuild import Applying
 from dualstream.service.replica.groups import BULK_ROWS
-from dualstream.service.replica.replica import Replica
 from tests.service.journal.faulty import Fault
 from tests.service.replica.test_committer import Bench, lose, request, run
 
@@ -52,8 +50,8 @@ async def front_and_behind(
     return front, bench.committer.submit(request(key and f"behind {key}", MORE))
 
 
-def test_they_are_not_told_undone_where_the_store_goes_away(tmp_path, monkeypatch):
-    """They are asked for again, as the group in front of them has failed."""
+def test_their_outcome_is_unknown_where_the_front_was_not_learned(tmp_path, monkeypatch):
+    """They are in the journal, and a repetition is a duplicate."""
 
     async def scenario(bench: Bench) -> None:
         failing(monkeypatch, lambda _: stands_at(bench, BULK_ROWS + MORE))
@@ -63,91 +61,6 @@ def test_they_are_not_told_undone_where_the_store_goes_away(tmp_path, monkeypatc
         again = await bench.committer.submit(request("behind k", MORE))
         assert again.placed.duplicate
         assert bench.replica.seq == BULK_ROWS + MORE
-
-    run(tmp_path, scenario, [Fault.NONE, Fault.NONE, Fault.REFUSED])
-
-
-def test_what_was_learned_of_them_is_not_told_once_it_is_lost(tmp_path, monkeypatch):
-    """They are journalled again, and their receipts hold the new positions."""
-
-    async def scenario(bench: Bench) -> None:
-        await bench.send("one")
-
-        async def read_and_lose(applying: Applying) -> None:
-            await stands_at(bench, 1 + BULK_ROWS + MORE)
-            await applying.catch_up(None)
-            lose(tmp_path, 2)
-
-        failing(monkeypatch, read_and_lose)
-        front, behind = await front_and_behind(bench)
-        with pytest.raises(OutcomeUnknown):
-            await front
-        receipt = await behind
-        assert (receipt.placed.first_seq, receipt.placed.seq) == (2, 1 + MORE)
-        alone = Replica(await bench.faulty.get("m"))
-        await alone._learn(request("one").rows)
-        outcome = await alone._learn(request(None, MORE).rows)
-        assert np.array_equal(receipt.scores, outcome.scores)
-        assert bench.replica.seq == 1 + MORE and not bench.replica.is_forked
-
-    run(tmp_path, scenario)
-
-
-def test_who_is_told_that_they_stand_elsewhere_is_known_to_be_forked(tmp_path, monkeypatch):
-    """All of them were sent again by another worker, after they were lost: nothing is new."""
-    known = []
-
-    async def scenario(bench: Bench) -> None:
-        catch_up = Applying.catch_up
-
-        async def saw(self: Applying, seq: int | None) -> None:
-            known.append(bench.replica.is_forked)
-            await catch_up(self, seq)
-
-        async def read_and_lose(applying: Applying) -> None:
-            await stands_at(bench, 1 + BULK_ROWS + MORE)
-            await catch_up(applying, None)
-            lose(tmp_path, 2)
-            model, again = (bench.replica.id, bench.replica.incarnation), request("behind k", MORE)
-            await bench.faulty.append(AppendRequest(*model, bytes(16), 1, again.parts))
-
-        await bench.send("one")
-        monkeypatch.setattr(Applying, "catch_up", saw)
-        failing(monkeypatch, read_and_lose)
-        front, behind = await front_and_behind(bench, "k")
-        with pytest.raises(OutcomeUnknown):
-            await front
-        receipt = await behind
-        assert receipt.placed.duplicate
-        assert (receipt.placed.first_seq, receipt.placed.seq) == (2, 1 + MORE)
-        assert bench.replica.seq == 1 + MORE and not bench.replica.is_forked
-
-    run(tmp_path, scenario)
-    assert known == [True]
-
-
-def test_what_was_learned_of_them_with_a_front_that_failed_is_told(tmp_path, monkeypatch):
-    """The journal was read past both: nothing is read, learned or rebuilt once more."""
-
-    async def scenario(bench: Bench) -> None:
-        rebuilt = []
-        monkeypatch.setattr(Applying, "_rebuild", lambda *given: rebuilt.append(given))
-
-        async def read(applying: Applying) -> None:
-            await stands_at(bench, BULK_ROWS + MORE)
-            await applying.catch_up(None)
-
-        failing(monkeypatch, read)
-        front, behind = await front_and_behind(bench)
-        with pytest.raises(OutcomeUnknown):
-            await front
-        receipt = await behind
-        assert receipt.placed.seq == bench.replica.seq == BULK_ROWS + MORE
-        alone = Replica(await bench.faulty.get("m"))
-        await alone._learn(request(None, BULK_ROWS).rows)
-        outcome = await alone._learn(request(None, MORE).rows)
-        assert np.array_equal(receipt.scores, outcome.scores)
-        assert not rebuilt
 
     run(tmp_path, scenario)
 
@@ -196,11 +109,11 @@ def test_an_answer_of_what_was_read_meanwhile_shows_no_fork(tmp_path, monkeypatc
         submit, first = bench.committer.submit, request("front", BULK_ROWS)
         again = request("behind", BULK_ROWS)
         first.on_journalled = lambda: (lose(tmp_path, 1), waits.append(submit(again)))
-        with pytest.raises(OutcomeUnknown):
-            await submit(first)
-        receipt = await waits[0]
+        for future in (submit(first), None):
+            with pytest.raises(OutcomeUnknown):
+                await (future or waits[0])
         await bench.committer.drain()
-        assert receipt.placed.seq == 1 + BULK_ROWS == bench.replica.seq
+        assert bench.replica.seq == 1 + BULK_ROWS
         assert not bench.replica.is_forked
 
     run(tmp_path, scenario, [Fault.NONE, Fault.NONE, Fault.LATE])
@@ -208,33 +121,25 @@ def test_an_answer_of_what_was_read_meanwhile_shows_no_fork(tmp_path, monkeypatc
 
 def test_who_is_told_once_more_what_he_was_told_at_first_is_not_doubted(tmp_path, monkeypatch):
     """All rows behind were known; others have appended since, and the replica has read that."""
-    known = []
 
     async def scenario(bench: Bench) -> None:
-        catch_up = Applying.catch_up
-
-        async def saw(self: Applying, seq: int | None) -> None:
-            known.append(bench.replica.is_forked)
-            await catch_up(self, seq)
-
         async def read(applying: Applying) -> None:
             while bench.committer._ahead is None:
                 await asyncio.sleep(0)
             await asyncio.wait([bench.committer._ahead.appending])
             where = (bench.replica.id, bench.replica.incarnation, bytes(16), 10**9)
             await bench.faulty.append(AppendRequest(*where, request("others", 3).parts))
-            await catch_up(applying, None)
+            await applying.catch_up(None)
 
         await bench.send("behind k", MORE)
-        monkeypatch.setattr(Applying, "catch_up", saw)
         failing(monkeypatch, read)
         front, behind = await front_and_behind(bench, "k")
-        with pytest.raises(OutcomeUnknown):
-            await front
-        assert (await behind).placed.duplicate
+        for future in (front, behind):
+            with pytest.raises(OutcomeUnknown):
+                await future
+        assert not bench.replica.is_forked
 
     run(tmp_path, scenario)
-    assert known == [False]
 
 
 def test_they_are_another_replicas_where_this_one_is_let_go_of(tmp_path, monkeypatch):
