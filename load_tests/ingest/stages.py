@@ -30,8 +30,7 @@ from dualstream.service.journal.chain import OURS
 from dualstream.service.journal.protocol import AppendRequest, Part, Placed
 from dualstream.service.models.registry import canonical
 from dualstream.service.replica.first_responses import FirstResponses
-from dualstream.service.replica.receipts import receipts_of
-from dualstream.service.replica.requests import Request
+from dualstream.service.replica.requests import Request, receipts_of
 from dualstream.service.transport.body_protocol import protocol_of
 from dualstream.service.transport.connection_limits import Connections, Limits
 from dualstream.solvers import Outcome, Progressive, make_learner, resolve_spec

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from fastapi import Response
 
 from dualstream.service.models.model import Model
-from dualstream.service.replica.control_outcomes import KeptOutcome
+from dualstream.service.replica.outcomes import KeptOutcome
 from dualstream.wire.problems import Problem, key_reused
 
 REPLAYED = "idempotency-replayed"

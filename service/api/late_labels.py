@@ -18,7 +18,7 @@ from dualstream.service.codecs.row_schema import BadRow
 from dualstream.service.models.late_labels import Label, Labelled, learn_labels
 from dualstream.service.models.model import Model
 from dualstream.service.replica.first_responses import Answer
-from dualstream.service.replica.receipts import Receipt
+from dualstream.service.replica.requests import Receipt
 from dualstream.service.replica.row_sums import (
     Column,
     are_wrong,

@@ -8,8 +8,7 @@ from dualstream.service.api.http import Head
 from dualstream.service.api.responses import SkippedRows, answer_new, answer_repeat, first_answer
 from dualstream.service.codecs import ListedRows, ParsedRows, parse_body
 from dualstream.service.models.model import Model
-from dualstream.service.replica.receipts import Receipt
-from dualstream.service.replica.requests import Request
+from dualstream.service.replica.requests import Receipt, Request
 from dualstream.wire.problems import key_reused
 from dualstream.wire.schemas import Learned
 

@@ -28,8 +28,7 @@ from dualstream.service.replica.controls import (
     Promote,
     find_member,
 )
-from dualstream.service.replica.receipts import Receipt
-from dualstream.service.replica.requests import ControlRequest, asked_by
+from dualstream.service.replica.requests import ControlRequest, Receipt, asked_by
 from dualstream.solvers import (
     MEMBER_NAME,
     InvalidSpec,

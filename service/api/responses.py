@@ -17,8 +17,7 @@ from dualstream.service.concurrency import drop_traceback
 from dualstream.service.journal.protocol import Known
 from dualstream.service.models.model import Model
 from dualstream.service.replica.first_responses import Answer, answer_without_rows
-from dualstream.service.replica.receipts import Receipt
-from dualstream.service.replica.requests import Request
+from dualstream.service.replica.requests import Receipt, Request
 from dualstream.service.replica.row_sums import (
     Column,
     are_wrong,

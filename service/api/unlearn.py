@@ -14,7 +14,7 @@ from dualstream.service.journal.record import KeyKind, make_key
 from dualstream.service.models.model import Model
 from dualstream.service.replica.controls import Unlearn
 from dualstream.service.replica.requests import ControlRequest
-from dualstream.service.replica.retained_ids import digest_of
+from dualstream.service.replica.retained_rows import digest_of
 from dualstream.wire.problems import Problem
 
 router = APIRouter(prefix="/models/{model_id}", tags=["samples"])

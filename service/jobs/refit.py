@@ -30,9 +30,8 @@ from dualstream.service.journal.record import Control, KeyKind, decode, make_key
 from dualstream.service.models.job import Job
 from dualstream.service.models.model import Model
 from dualstream.service.replica.controls import Refit, records_of
-from dualstream.service.replica.receipts import OutcomeForgotten
 from dualstream.service.replica.replica import Replica
-from dualstream.service.replica.requests import ControlRequest
+from dualstream.service.replica.requests import ControlRequest, OutcomeForgotten
 from dualstream.solvers import (
     WINDOW_ROWS,
     Batch,

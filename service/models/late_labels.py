@@ -22,8 +22,7 @@ from dualstream.service.journal.record import (
 )
 from dualstream.service.models.model import Model
 from dualstream.service.replica.first_responses import Answer, answer_without_rows
-from dualstream.service.replica.receipts import Receipt
-from dualstream.service.replica.requests import Request
+from dualstream.service.replica.requests import Receipt, Request
 from dualstream.solvers import why_not_as_served
 from dualstream.wire.problems import Problem, key_reused
 

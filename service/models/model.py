@@ -27,9 +27,15 @@ from dualstream.service.models.store_status import STALE_S
 from dualstream.service.replica.apply_or_rebuild import CommitListener
 from dualstream.service.replica.committer import Committer
 from dualstream.service.replica.lineage import Lineage, Lost
-from dualstream.service.replica.receipts import OutcomeForgotten, Receipt, is_left
 from dualstream.service.replica.replica import Replica
-from dualstream.service.replica.requests import AnyRequest, ControlRequest, Request
+from dualstream.service.replica.requests import (
+    AnyRequest,
+    ControlRequest,
+    OutcomeForgotten,
+    Receipt,
+    Request,
+    is_left,
+)
 from dualstream.solvers import MemberLearner, member_learner
 from dualstream.wire.problems import Problem
 

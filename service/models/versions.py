@@ -25,9 +25,8 @@ from dualstream.service.models.model import Model
 from dualstream.service.replica.apply_control import fetch_copy
 from dualstream.service.replica.controls import Rollback, why_forgotten, why_no_way_back
 from dualstream.service.replica.point_in_time import NotKept, state_at
-from dualstream.service.replica.receipts import Receipt, is_left
 from dualstream.service.replica.recovery import Forked
-from dualstream.service.replica.requests import ControlRequest
+from dualstream.service.replica.requests import ControlRequest, Receipt, is_left
 from dualstream.service.replica.state import UnreadableCopy
 from dualstream.solvers import Learner
 from dualstream.wire.problems import Problem, quoted, unavailable

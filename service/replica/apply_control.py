@@ -2,22 +2,15 @@
 
 import asyncio
 import logging
-from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol, Self
 
 from dualstream.service.journal.protocol import Journal
 from dualstream.service.journal.record import Control
-from dualstream.service.replica.control_outcomes import ControlOutcomes
-from dualstream.service.replica.controls import (
-    ControlOutcome,
-    Subject,
-    apply_to,
-    copy_needed_by,
-    learns_quarantine,
-)
-from dualstream.service.replica.quarantine import Resuming, learn_quarantined, read_quarantine
+from dualstream.service.replica.controls import apply_to, copy_needed_by, learns_quarantine
+from dualstream.service.replica.outcomes import ControlOutcome
+from dualstream.service.replica.positioned_state import PositionedState
+from dualstream.service.replica.quarantine import learn_quarantined, read_quarantine
+from dualstream.service.replica.retained_rows import ServedLosses
 from dualstream.service.replica.state import ModelState, UnreadableCopy, read_copy
-from dualstream.service.replica.window_losses import ServedLosses
 
 log = logging.getLogger("dualstream.apply_control")
 
@@ -25,33 +18,8 @@ log = logging.getLogger("dualstream.apply_control")
 _OTHER_ROWS = ("rollback", "unlearn", "pause")
 
 
-class ControlTarget(Subject, Resuming, Protocol):
-    """What `apply_control` needs of a replica."""
-
-    @property
-    def spec(self) -> dict[str, Any]:
-        """The resolved specification."""
-
-    losses: ServedLosses
-    verdicts: ControlOutcomes
-    refused_controls: int
-    certified_at: float
-    fetched: ModelState | None
-    learned_copy: tuple[ModelState, ServedLosses, int] | None
-
-    @property
-    def state(self) -> ModelState:
-        """The model's state."""
-
-    def still(self) -> AbstractAsyncContextManager[None]:
-        """While entered, no rows are applied."""
-
-    def copied(self) -> Self:
-        """Return an independent copy."""
-
-
 async def apply_control(
-    replica: ControlTarget, control: Control, journal: Journal
+    replica: PositionedState, control: Control, journal: Journal
 ) -> ControlOutcome:
     """Apply the control that comes next in the journal.
 
@@ -76,7 +44,7 @@ async def apply_control(
     return verdict
 
 
-def _record(replica: ControlTarget, control: Control, verdict: ControlOutcome) -> None:
+def _record(replica: PositionedState, control: Control, verdict: ControlOutcome) -> None:
     """Keep the outcome, which is not part of the state, and count a refusal."""
     replica.verdicts.keep(replica.seq, control, verdict)
     if verdict.refusal is not None:
@@ -93,7 +61,7 @@ def _record(replica: ControlTarget, control: Control, verdict: ControlOutcome) -
 
 
 async def _learn_in_copy(
-    replica: ControlTarget, journal: Journal
+    replica: PositionedState, journal: Journal
 ) -> tuple[ModelState, ServedLosses, int]:
     """Learn the quarantined rows in a copy of the state. Return the copy and the number of rows.
 
@@ -107,7 +75,7 @@ async def _learn_in_copy(
     return copy.state, copy.losses, learned
 
 
-async def fetch_copy(replica: ControlTarget, digest: str, journal: Journal) -> ModelState:
+async def fetch_copy(replica: PositionedState, digest: str, journal: Journal) -> ModelState:
     """Read the state copy with this digest. Raises UnreadableCopy."""
     data = await journal.copy_get(replica.id, replica.incarnation, digest)
     try:

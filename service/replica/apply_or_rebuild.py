@@ -6,7 +6,9 @@ the journal does not continue what the replica applied (a fork), the replica is 
 journal.
 """
 
+import asyncio
 import logging
+from collections import deque
 from collections.abc import Sequence
 
 from dualstream.service.journal.protocol import (
@@ -22,11 +24,10 @@ from dualstream.service.journal.protocol import (
 from dualstream.service.replica.entries import Content
 from dualstream.service.replica.groups import BULK_ROWS, Group, is_whole, own_entry
 from dualstream.service.replica.lineage import Lost, contradicts, may_contradict
-from dualstream.service.replica.pending_outcomes import Applied, clear_outcomes
-from dualstream.service.replica.receipts import new_of
+from dualstream.service.replica.outcomes import Applied, clear_outcomes
 from dualstream.service.replica.recovery import REPLAYS, Forked
 from dualstream.service.replica.replica import Replica
-from dualstream.service.replica.requests import ControlRequest
+from dualstream.service.replica.requests import ControlRequest, new_of
 from dualstream.solvers import Outcome
 
 log = logging.getLogger("dualstream.committer")
@@ -60,15 +61,79 @@ class CommitListener:
 SILENT = CommitListener()
 
 
-class Applying:
-    """Moves one replica forward. The caller ensures that only one task does so at a time."""
+class FifoLock:
+    """Mutual exclusion in order of arrival.
 
-    __slots__ = ("_journal", "_replica", "_suspicions", "listener")
+    `release` hands the lock to the next waiter directly, so no later caller can overtake it.
+    """
+
+    __slots__ = ("_is_taken", "_waiting")
+
+    def __init__(self) -> None:
+        self._is_taken = False
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    @property
+    def is_held(self) -> bool:
+        """Is the lock taken?"""
+        return self._is_taken
+
+    @property
+    def has_waiters(self) -> bool:
+        """Does a caller wait for the lock?"""
+        return not all(future.done() for future in self._waiting)
+
+    def try_acquire(self) -> bool:
+        """Take the lock if it is free. Return whether it was."""
+        if self._is_taken:
+            return False
+        self._is_taken = True
+        return True
+
+    def enqueue(self) -> "asyncio.Future[None]":
+        """Wait for a lock that is taken: the future is done when the caller has it.
+
+        Cancel the future to leave the queue.
+        """
+        future = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        return future
+
+    def release(self) -> None:
+        """Hand the lock to the next waiter that was not cancelled, or free it."""
+        while self._waiting:
+            future = self._waiting.popleft()
+            if not future.done():
+                future.set_result(None)
+                return
+        self._is_taken = False
+
+    async def __aenter__(self) -> None:
+        """Take the lock, waiting if needed."""
+        if self.try_acquire():
+            return
+        future = self.enqueue()
+        try:
+            await future
+        except asyncio.CancelledError:
+            if not future.cancelled():  # cancelled after the lock was handed over
+                self.release()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self.release()
+
+
+class Applying:
+    """Moves one replica forward. The caller holds the lock while it does so."""
+
+    __slots__ = ("_journal", "_replica", "_suspicions", "listener", "lock")
 
     def __init__(self, journal: Journal, replica: Replica, listener: CommitListener) -> None:
         self._journal = journal
         self._replica = replica
         self._suspicions = 0
+        self.lock = FifoLock()
         self.listener = listener
 
     def is_next(self, appended: Appended) -> bool:
@@ -173,7 +238,7 @@ class Applying:
             return self._replica.learn_entries(*others)
         assert appended.seq is not None
         new = new_of(group.requests, placed)
-        return self._replica.learn_own(appended.seq, appended.chain, *new)
+        return self._replica.learn_own(appended.seq, appended.chain, new)
 
     # -- step by step ----------------------------------------------------------------------------
 
@@ -229,7 +294,7 @@ class Applying:
                 self._check_kept(appended)
                 return None
         new = new_of(requests, placed)
-        return await replica.apply_own(appended.seq, appended.chain, *new)
+        return await replica.apply_own(appended.seq, appended.chain, new)
 
     def _check_kept(self, appended: Appended) -> None:
         """Raise OutcomeUnknown if the journal, read to its end, lost an acknowledged append."""

@@ -34,8 +34,6 @@ from dualstream.service.journal.protocol import (
 )
 from dualstream.service.journal.record import RecordError
 from dualstream.service.replica.apply_or_rebuild import SILENT, Applying, CommitListener, Others
-from dualstream.service.replica.controls import ControlOutcome
-from dualstream.service.replica.fifo_lock import FifoLock
 from dualstream.service.replica.groups import (
     BULK_ROWS,
     GROUP_ROWS,
@@ -46,14 +44,17 @@ from dualstream.service.replica.groups import (
     is_complete,
     next_group,
 )
-from dualstream.service.replica.receipts import (
+from dualstream.service.replica.outcomes import ControlOutcome
+from dualstream.service.replica.replica import Replica
+from dualstream.service.replica.requests import (
+    AnyRequest,
+    ControlRequest,
     Receipt,
+    Request,
     by_request,
     receipt_of_control,
     receipts_of,
 )
-from dualstream.service.replica.replica import Replica
-from dualstream.service.replica.requests import AnyRequest, ControlRequest, Request
 from dualstream.solvers import Outcome
 
 log = logging.getLogger("dualstream.committer")
@@ -102,9 +103,9 @@ class Committer:
         # The end of the bulk rows that are being learned. The next group may be appended after it.
         self._learning_until: Place | None = None
         self._ahead: Group | None = None
-        # Held while the replica advances: by this committer's groups or by `refresh`.
-        self._advance_lock = FifoLock()
-        self._lock_waiters = 0  # callers of `_exclusive` that wait for the lock
+        # Held while the replica advances, by this committer's groups or by `refresh`, and while its
+        # state must belong to its log position.
+        self._lock = self._applying.lock
 
     def submit(self, request: AnyRequest) -> "asyncio.Future[Receipt]":
         """Queue the request. The future resolves when the request is durable and applied."""
@@ -142,7 +143,7 @@ class Committer:
 
     async def _catch_up(self, seq: int | None) -> None:
         replica = self._replica
-        async with self._exclusive():
+        async with self._lock:
             if self._refusal is not None:
                 raise JournalUnavailable(self._refusal)
             if seq is not None and replica.seq >= seq and not replica.is_forked:
@@ -190,7 +191,7 @@ class Committer:
     @property
     def is_idle(self) -> bool:
         """Does no request wait, and does nothing advance the replica?"""
-        return not self._is_busy and not self._advance_lock.is_held
+        return not self._is_busy and not self._lock.is_held
 
     @contextlib.asynccontextmanager
     async def between_groups(self) -> AsyncIterator[None]:
@@ -199,24 +200,11 @@ class Committer:
         Raises JournalUnavailable while the replica is forked: a group may have failed in the middle
         of a row.
         """
-        async with self._exclusive():
+        async with self._lock:
             if self._replica.is_forked:
                 reason = f"model {self._replica.id!r} is being rebuilt from its journal"
                 raise JournalUnavailable(reason)
             yield
-
-    @contextlib.asynccontextmanager
-    async def _exclusive(self) -> AsyncIterator[None]:
-        """While entered, the caller alone may advance the replica, which is between two groups."""
-        self._lock_waiters += 1
-        try:
-            await self._advance_lock.acquire()
-        finally:
-            self._lock_waiters -= 1
-        try:
-            yield
-        finally:
-            self._advance_lock.release()
 
     async def drain(self) -> None:
         """Wait until every request is answered and nothing advances the replica."""
@@ -224,8 +212,8 @@ class Committer:
         while self._is_busy:
             self._idle = self._idle or asyncio.get_running_loop().create_future()
             await asyncio.wait([self._idle])
-        await self._advance_lock.acquire()
-        self._advance_lock.release()
+        async with self._lock:
+            pass
 
     # -- one group, from append to responses ----------------------------------------------------
 
@@ -238,10 +226,10 @@ class Committer:
         count = len(self._waiting)
         if known < count < GROUP_ROWS:
             asyncio.get_running_loop().call_soon(self._gather, count)
-        elif self._advance_lock.try_acquire():
+        elif self._lock.try_acquire():
             self._begin()
         else:
-            self._advance_lock.enqueue().add_done_callback(self._begin)
+            self._lock.enqueue().add_done_callback(self._begin)
 
     def _begin(self, _: object = None) -> None:
         """Append the next group. The caller holds the lock."""
@@ -282,7 +270,7 @@ class Committer:
 
     def _start_next(self) -> None:
         """Release the lock after the current group, and start the next one if requests wait."""
-        self._advance_lock.release()
+        self._lock.release()
         if self._waiting:
             self._gather(0)
             return
@@ -373,11 +361,11 @@ class Committer:
         """Append the next bulk group while the one before it is learned.
 
         Nothing may advance the replica between the two groups. So no group is appended ahead while
-        a caller of `_exclusive` waits for the lock.
+        a caller waits for the lock.
         """
         if self._learning_until is None or self._ahead is not None or not self._waiting:
             return
-        if self._lock_waiters:
+        if self._lock.has_waiters:
             return
         if is_bulk(self._waiting[0][0]):
             self._ahead = group = next_group(self._waiting, self._clock)

@@ -7,20 +7,21 @@ kind or field of a later version stops the replica, because skipping it gives an
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
 
 from dualstream.service.journal.record import Control, UnknownRecord
-from dualstream.service.replica.guard import PAUSED, Guarding
-from dualstream.service.replica.retained_ids import DIGEST_BYTES, RetainedIds
+from dualstream.service.replica.guard import PAUSED
+from dualstream.service.replica.outcomes import ControlOutcome
+from dualstream.service.replica.positioned_state import PositionedState
+from dualstream.service.replica.retained_rows import DIGEST_BYTES
 from dualstream.solvers import (
     DUALS,
     SOLUTION,
     WEIGHTS,
     InvalidSpec,
-    Learner,
     MemberError,
     MemberLearner,
     MemberView,
@@ -31,38 +32,8 @@ from dualstream.solvers import (
     why_not_refit,
 )
 
-
-@dataclass(frozen=True, slots=True)
-class ControlOutcome:
-    """Outcome of a control: done, or refused with a reason and without any change."""
-
-    refusal: str | None = None
-    member: MemberView | None = None
-    """The added or promoted member, as it was right after the control."""
-    rows: int | None = None
-    """Rows of a refit that were still retained, or quarantined rows that were learned."""
-
-
 Arrays = Mapping[str, np.ndarray]
 """Arrays of a control, by name."""
-
-
-class Subject(Protocol):
-    """What a control changes: a replica."""
-
-    id: str
-    learner: Learner
-    retained: RetainedIds
-    rejected: int
-    guarding: Guarding | None
-    seq: int
-    """The seq before the control's own."""
-
-    def restore_copy(self, digest: str, seq: int) -> None:
-        """Replace the state by the fetched copy with this digest, taken at `seq`."""
-
-    def adopt_copy(self) -> int:
-        """Replace the state by the copy that learned the quarantined rows. Return their number."""
 
 
 class PauseError(Exception):
@@ -147,7 +118,7 @@ def control_of(order: Order, arrays: Arrays | None = None) -> Control:
     return Control(_KIND_OF[type(order)], msgspec.to_builtins(order), dict(arrays or {}))
 
 
-def check_control(subject: Subject, control: Control) -> None:
+def check_control(subject: PositionedState, control: Control) -> None:
     """Raise UnknownRecord for anything that this version does not know, before it is applied."""
     kind, order = _read(subject, control)
     try:
@@ -158,7 +129,7 @@ def check_control(subject: Subject, control: Control) -> None:
         raise _unknown(subject, control, f"{error}, which") from error
 
 
-def apply_to(subject: Subject, control: Control) -> ControlOutcome:
+def apply_to(subject: PositionedState, control: Control) -> ControlOutcome:
     """Apply a control that passed `check_control`, or that this version wrote."""
     kind, order = _read(subject, control)
     try:
@@ -187,14 +158,14 @@ def needs_own_run(control: Control) -> bool:
     return control.kind == "resume" or copy_named_by(control) is not None
 
 
-def learns_quarantine(subject: Subject, control: Control) -> bool:
+def learns_quarantine(subject: PositionedState, control: Control) -> bool:
     """Must the quarantined rows be learned before this control is applied here?"""
     if control.kind != "resume" or control.fields["rows"] != "learn":
         return False
     return why_not_resumed(subject, control.fields["since"]) is None
 
 
-def why_not_resumed(subject: Subject, since: int) -> str | None:
+def why_not_resumed(subject: PositionedState, since: int) -> str | None:
     """Reason why the pause that began at `since` cannot be ended, or None."""
     pauses = None if subject.guarding is None else subject.guarding.pauses
     if pauses is None or pauses.since != since:
@@ -204,12 +175,12 @@ def why_not_resumed(subject: Subject, since: int) -> str | None:
     return None
 
 
-def paused_at(subject: Subject) -> int:
+def paused_at(subject: PositionedState) -> int:
     """Seq at which learning paused; 0 if it is not paused."""
     return 0 if subject.guarding is None else subject.guarding.pauses.since
 
 
-def copy_needed_by(subject: Subject, control: Control) -> str | None:
+def copy_needed_by(subject: PositionedState, control: Control) -> str | None:
     """Digest of the copy to fetch before this control is applied here."""
     digest = copy_named_by(control)
     if digest is None or why_no_way_back(subject, control.fields["seq"]) is not None:
@@ -217,7 +188,7 @@ def copy_needed_by(subject: Subject, control: Control) -> str | None:
     return digest
 
 
-def why_no_way_back(subject: Subject, seq: int) -> str | None:
+def why_no_way_back(subject: PositionedState, seq: int) -> str | None:
     """Reason why the state at `seq` cannot be restored, or None.
 
     If `seq` is beyond the journal's end, the journal has lost the records of that state. Other
@@ -228,7 +199,7 @@ def why_no_way_back(subject: Subject, seq: int) -> str | None:
     return why_forgotten(subject, seq)
 
 
-def why_forgotten(subject: Subject, seq: int) -> str | None:
+def why_forgotten(subject: PositionedState, seq: int) -> str | None:
     """Reason why the state at `seq` must stay forgotten: a sample was unlearned after it."""
     since = subject.retained.unlearned_seq
     if seq >= since:
@@ -241,7 +212,7 @@ def find_member(learner: MemberLearner, name: str) -> MemberView | None:
     return next((view for view in learner.members() if view.name == name), None)
 
 
-def _read(subject: Subject, control: Control) -> tuple["Kind", Any]:
+def _read(subject: PositionedState, control: Control) -> tuple["Kind", Any]:
     kind = KINDS.get(control.kind)
     if kind is None or set(control.arrays) not in map(set, kind.arrays):
         raise _unknown(subject, control, "which")
@@ -251,27 +222,27 @@ def _read(subject: Subject, control: Control) -> tuple["Kind", Any]:
         raise _unknown(subject, control, f"{error}, which") from error
 
 
-def _unknown(subject: Subject, control: Control, what: str) -> UnknownRecord:
+def _unknown(subject: PositionedState, control: Control, what: str) -> UnknownRecord:
     return UnknownRecord(
         f"model {subject.id!r}: the journal holds the control record {control.kind!r}, "
         f"{what} this version does not know"
     )
 
 
-def _members_of(subject: Subject) -> MemberLearner:
+def _members_of(subject: PositionedState) -> MemberLearner:
     learner = member_learner(subject.learner)
     if learner is None:
         raise MemberError(f"model {subject.id!r} has no members")
     return learner
 
 
-def _check_member_add(subject: Subject, order: MemberAdd) -> None:
+def _check_member_add(subject: PositionedState, order: MemberAdd) -> None:
     learner = member_learner(subject.learner)
     if learner is not None:
         learner.resolve_member(order.spec)
 
 
-def _member_add(subject: Subject, order: MemberAdd) -> MemberView | None:
+def _member_add(subject: PositionedState, order: MemberAdd) -> MemberView | None:
     learner = _members_of(subject)
     named = {} if order.name is None else {"name": order.name}
     name = learner.add_member(order.spec | named)
@@ -279,28 +250,28 @@ def _member_add(subject: Subject, order: MemberAdd) -> MemberView | None:
     return find_member(learner, name)
 
 
-def _member_remove(subject: Subject, order: MemberRemove) -> None:
+def _member_remove(subject: PositionedState, order: MemberRemove) -> None:
     _members_of(subject).remove_member(order.name)
     _reset_norm_history(subject)
 
 
-def _reset_norm_history(subject: Subject) -> None:
+def _reset_norm_history(subject: PositionedState) -> None:
     """Restart the guard's history of weight norms: a control changed the weights."""
     if subject.guarding is not None:
         subject.guarding.guard.begin_anew(subject.seq + 1, "norm")
 
 
-def _promote(subject: Subject, order: Promote) -> MemberView | None:
+def _promote(subject: PositionedState, order: Promote) -> MemberView | None:
     learner = _members_of(subject)
     learner.promote(order.name)
     return find_member(learner, order.name)
 
 
-def _demote(subject: Subject, order: Demote) -> None:
+def _demote(subject: PositionedState, order: Demote) -> None:
     _members_of(subject).demote()
 
 
-def _unlearn(subject: Subject, order: Unlearn) -> None:
+def _unlearn(subject: PositionedState, order: Unlearn) -> None:
     if since := paused_at(subject):
         raise UnlearningError(PAUSED.format(since))
     digest = bytes.fromhex(order.sample)
@@ -309,13 +280,13 @@ def _unlearn(subject: Subject, order: Unlearn) -> None:
         subject.guarding.guard.not_before(subject.seq + 1)
 
 
-def _rollback(subject: Subject, order: Rollback) -> None:
+def _rollback(subject: PositionedState, order: Rollback) -> None:
     if (why_not := why_no_way_back(subject, order.seq)) is not None:
         raise UnlearningError(why_not)
     subject.restore_copy(order.digest, order.seq)
 
 
-def _pause(subject: Subject, order: Pause) -> None:
+def _pause(subject: PositionedState, order: Pause) -> None:
     guarding = subject.guarding
     if guarding is None or guarding.pauses.since != order.since or guarding.pauses.is_settled:
         raise PauseError(f"no pause since seq {order.since} awaits a rollback")
@@ -327,7 +298,7 @@ def _pause(subject: Subject, order: Pause) -> None:
     subject.restore_copy(order.digest, order.seq)
 
 
-def _resume(subject: Subject, order: Resume, arrays: Arrays) -> int:
+def _resume(subject: PositionedState, order: Resume, arrays: Arrays) -> int:
     if (why_not := why_not_resumed(subject, order.since)) is not None:
         raise PauseError(why_not)
     assert subject.guarding is not None
@@ -336,12 +307,12 @@ def _resume(subject: Subject, order: Resume, arrays: Arrays) -> int:
     return learned
 
 
-def records_of(subject: "Subject") -> int:
+def records_of(subject: PositionedState) -> int:
     """Number of rows that the state has learned or rejected."""
     return subject.learner.samples + subject.rejected
 
 
-def _refit(subject: Subject, order: Refit, arrays: Arrays) -> int | None:
+def _refit(subject: PositionedState, order: Refit, arrays: Arrays) -> int | None:
     if (why_not := why_not_refit(subject.learner.spec)) is not None:
         raise RefitError(why_not)
     if paused := paused_at(subject):
@@ -361,7 +332,7 @@ def _refit(subject: Subject, order: Refit, arrays: Arrays) -> int | None:
     return retained
 
 
-def _check_follows(subject: Subject, seq: int, records: int, rows: int) -> None:
+def _check_follows(subject: PositionedState, seq: int, records: int, rows: int) -> None:
     """Raise RefitError unless only rows came after `seq`, fewer than `rows`.
 
     `rows` is the number of rows that the weights were computed from. Weights do not show which
@@ -381,7 +352,7 @@ def _check_follows(subject: Subject, seq: int, records: int, rows: int) -> None:
         )
 
 
-def _nothing(subject: Subject, order: Any) -> None:
+def _nothing(subject: PositionedState, order: Any) -> None:
     pass
 
 
@@ -390,13 +361,13 @@ class Kind:
     """One kind of control."""
 
     fields: type[Order]
-    do: Callable[[Subject, Any], MemberView | None] = _nothing
+    do: Callable[[PositionedState, Any], MemberView | None] = _nothing
     """MemberError, InvalidSpec, UnlearningError, PauseError: refused, nothing changed."""
-    check: Callable[[Subject, Any], None] = _nothing
+    check: Callable[[PositionedState, Any], None] = _nothing
     """Reads nothing but the model's spec. Its InvalidSpec stops the replica."""
     arrays: tuple[tuple[str, ...], ...] = ((),)
     """Sets of array names; the control must carry one of these sets."""
-    take: Callable[[Subject, Any, Arrays], int | None] | None = None
+    take: Callable[[PositionedState, Any, Arrays], int | None] | None = None
     """As `do`, for a control with arrays; returns a number of rows. RefitError also refuses."""
 
 

@@ -16,7 +16,7 @@ from dualstream.service.journal.record import (
     holds_control,
 )
 from dualstream.service.replica.first_responses import KeyedRequests
-from dualstream.service.replica.retained_ids import NO_IDS, Named
+from dualstream.service.replica.retained_rows import NO_IDS, Named
 from dualstream.solvers import Batch, shared_ones
 
 

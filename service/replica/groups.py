@@ -23,9 +23,14 @@ from dualstream.service.journal.protocol import (
     Place,
 )
 from dualstream.service.replica.controls import copy_named_by
-from dualstream.service.replica.receipts import Receipt, is_left
 from dualstream.service.replica.replica import Replica
-from dualstream.service.replica.requests import AnyRequest, ControlRequest, Request
+from dualstream.service.replica.requests import (
+    AnyRequest,
+    ControlRequest,
+    Receipt,
+    Request,
+    is_left,
+)
 
 # Limits of a group. A larger request forms a group of its own.
 GROUP_BYTES = 1024 * 1024

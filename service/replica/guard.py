@@ -5,9 +5,9 @@ tripping row on, every replica quarantines rows, however late that control is jo
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,15 +28,6 @@ if TYPE_CHECKING:
 PAUSED = "learning is paused since seq {}: resume the model first"
 
 
-class Learning(Protocol):
-    """The part of a replica that a guard needs."""
-
-    learner: Learner
-
-    def learn_rows(self, batch: Batch, first_seq: int) -> Outcome:
-        """Learn and count rows; the first is at `first_seq`."""
-
-
 class Guarding:
     """The guard of one model and its pauses."""
 
@@ -55,22 +46,28 @@ class Guarding:
         """Record trips but never pause."""
         self._pauses_learning = False
 
-    def learn(self, subject: Learning, batch: Batch, first_seq: int) -> Outcome:
-        """Learn the rows before a pause and quarantine the others.
+    def learn(
+        self,
+        learner: Learner,
+        learn_rows: Callable[[Batch, int], Outcome],
+        batch: Batch,
+        first_seq: int,
+    ) -> Outcome:
+        """Learn the rows before a pause with `learn_rows`, and quarantine the others.
 
         The batch is split at the guard's checks, so a trip is at the same row for every replica.
         """
         outcomes: list[Outcome] = []
         while not self.pauses.is_paused:
             piece = batch[: self.guard.rows_to_look]
-            outcomes.append(subject.learn_rows(piece, first_seq))
+            outcomes.append(learn_rows(piece, first_seq))
             self.guard.count(outcomes[-1])
             first_seq += len(piece)
             batch = batch[len(piece) :]
-            self._check_guard(subject.learner, first_seq - 1)
+            self._check_guard(learner, first_seq - 1)
             if not len(batch):
                 return Outcome.joined(outcomes)
-        like = subject.learner.learn(batch[:0])
+        like = learner.learn(batch[:0])
         outcomes.append(Outcome.of_rows_set_aside(like, len(batch)))
         self.pauses.set_aside(len(batch), len(batch.values))
         return Outcome.joined(outcomes)

@@ -1,9 +1,12 @@
 """State of a model with its log position and bookkeeping.
 
 A `PositionedState` is created empty, from a snapshot, or from a copy that a control names. It
-neither reads the journal nor learns; the subclass `Replica` does.
+does not read the journal; the subclass `Replica` does.
 """
 
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from copy import copy
 from typing import Self
 
@@ -11,13 +14,13 @@ import numpy as np
 
 from dualstream.service.journal.chain import first_chain
 from dualstream.service.journal.protocol import ModelRecord, Snapshot
-from dualstream.service.replica.control_outcomes import ControlOutcomes
 from dualstream.service.replica.first_responses import MAX_KEPT_ANSWERS, FirstResponses
 from dualstream.service.replica.lineage import Lineage
+from dualstream.service.replica.outcomes import ControlOutcomes
+from dualstream.service.replica.retained_rows import ServedLosses
 from dualstream.service.replica.spec import check_spec, fixed_spec
 from dualstream.service.replica.state import Captured, ModelState, by_part, header_of, read_state
-from dualstream.service.replica.window_losses import ServedLosses
-from dualstream.solvers import CorruptState, check_arrays, width_of
+from dualstream.solvers import Batch, CorruptState, Outcome, check_arrays, width_of
 
 
 class PositionedState:
@@ -37,6 +40,8 @@ class PositionedState:
     """State of the copy that the next control restores."""
     learned_copy: tuple[ModelState, ServedLosses, int] | None = None
     """State and losses after learning the quarantined rows, and the rows' number."""
+    certified_at = float("-inf")
+    """Time of the certificate; minus infinity if the weights have changed by a control since."""
     names_since = 0
     """Feature names journalled up to this seq may be missing from the state."""
 
@@ -53,7 +58,18 @@ class PositionedState:
         self.dim = width_of(self.spec["features"])
         self._kept_answers = kept_answers
         self.trail = Lineage()
+        self._lock = asyncio.Lock()
         self._begin()
+
+    @contextlib.asynccontextmanager
+    async def still(self) -> AsyncIterator[None]:
+        """While entered, no slice is applied: everything read belongs to one `seq`."""
+        async with self._lock:
+            yield
+
+    def learn_rows(self, batch: Batch, first_seq: int) -> Outcome:
+        """Learn and count rows; the first is at `first_seq`."""
+        raise NotImplementedError
 
     # -- the state ------------------------------------------------------------------------------
 
@@ -81,11 +97,6 @@ class PositionedState:
         counts = (self.rejected, self.refused_controls)
         parts = self.learner, self.progress, self.names, self.retained
         return ModelState(*parts, *counts, self.guarding)
-
-    def _set_place(self, seq: int, chain: str) -> None:
-        self.seq = seq
-        self.chain = chain
-        self.trail.add(seq, chain)
 
     def _begin_at(self, seq: int, chain: str) -> None:
         self.seq = seq

@@ -1,31 +1,19 @@
 """Quarantined rows: rows journalled during a pause, read from the journal again."""
 
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
 from dualstream.service.journal.protocol import Entry, Journal
 from dualstream.service.journal.record import Control, Rows, decode_merged
 from dualstream.service.replica.entries import as_batch
-from dualstream.service.replica.feature_names import FeatureNames
-from dualstream.service.replica.guard import Guarding
+from dualstream.service.replica.positioned_state import PositionedState
 from dualstream.service.replica.recovery import Forked
-from dualstream.service.replica.retained_ids import Named, RetainedIds
-from dualstream.solvers import Batch, Outcome
+from dualstream.service.replica.retained_rows import Named
 
 READ_BYTES = 4 * 1024 * 1024
 """Bytes read at once, which bounds the memory for a quarantine of any size."""
-
-
-class Paused(Protocol):
-    """A paused replica, right before the control that ends the pause."""
-
-    id: str
-    incarnation: str
-    seq: int
-    chain: str
-    guarding: Guarding | None
 
 
 class QuarantinedRows(NamedTuple):
@@ -43,7 +31,9 @@ class QuarantinedRows(NamedTuple):
     """Rows with an id, of everything that was read."""
 
 
-async def read_quarantine(paused: Paused, journal: Journal) -> AsyncIterator[Sequence[Entry]]:
+async def read_quarantine(
+    paused: PositionedState, journal: Journal
+) -> AsyncIterator[Sequence[Entry]]:
     """Yield the entries that hold the quarantine, in order, one read at a time.
 
     Raises Trimmed. Raises Forked, at the end at the latest, if the journal holds other entries than
@@ -65,18 +55,7 @@ async def read_quarantine(paused: Paused, journal: Journal) -> AsyncIterator[Seq
         raise Forked(f"model {paused.id!r}: the quarantine was replaced in the journal")
 
 
-class Resuming(Paused, Protocol):
-    """A replica, or its copy, that learns the quarantined rows."""
-
-    dim: int
-    names: FeatureNames
-    retained: RetainedIds
-
-    def learn_rows(self, batch: Batch, first_seq: int) -> Outcome:
-        """Learn and count rows; the first is at `first_seq`."""
-
-
-def learn_quarantined(resuming: Resuming, entries: Sequence[Entry]) -> int:
+def learn_quarantined(resuming: PositionedState, entries: Sequence[Entry]) -> int:
     """Learn the quarantined rows of these entries. Return the number of rows learned."""
     assert resuming.guarding is not None
     learned = 0

@@ -26,19 +26,21 @@ from dualstream.service.journal.protocol import (
 )
 from dualstream.service.journal.record import Control, CorruptRecord
 from dualstream.service.replica.apply_control import apply_control
-from dualstream.service.replica.controls import ControlOutcome, check_control, needs_own_run
+from dualstream.service.replica.controls import check_control, needs_own_run
 from dualstream.service.replica.entries import Content, content_after, split_at
-from dualstream.service.replica.first_responses import MAX_KEPT_ANSWERS, KeyedRequest, KeyedRequests
+from dualstream.service.replica.first_responses import MAX_KEPT_ANSWERS, KeyedRequests
 from dualstream.service.replica.lineage import Lineage, Lost, follows
-from dualstream.service.replica.pending_outcomes import (
+from dualstream.service.replica.outcomes import (
     Applied,
+    ControlOutcome,
     clear_outcomes,
     record_outcomes,
     within,
 )
 from dualstream.service.replica.positioned_state import PositionedState
 from dualstream.service.replica.recovery import Forked, recover
-from dualstream.service.replica.retained_ids import NO_IDS, Named
+from dualstream.service.replica.requests import NewRows
+from dualstream.service.replica.retained_rows import Named
 from dualstream.solvers import (
     AsServed,
     Batch,
@@ -71,7 +73,6 @@ class Replica(PositionedState):
     _applying: Sequence[Entry] = ()
     """Entries that are being applied while the next ones are read."""
     certificate: Certificate | None = None
-    certified_at = float("-inf")
 
     def __init__(
         self,
@@ -88,21 +89,9 @@ class Replica(PositionedState):
         self.watched: dict[bytes, Applied | None] = {}
         self.member_certificates: dict[str, Certificate] = {}
         self._clock = clock
-        self._lock = asyncio.Lock()
-        self._s_per_row = s_per_row
-
-    @property
-    def s_per_row(self) -> float:
-        """Estimated time to learn a row, in seconds."""
-        return self._s_per_row
+        self.s_per_row = s_per_row
 
     # -- reading ---------------------------------------------------------------------------------
-
-    @contextlib.asynccontextmanager
-    async def still(self) -> AsyncIterator[None]:
-        """While entered, no slice is applied: everything read belongs to one `seq`."""
-        async with self._lock:
-            yield
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
@@ -148,60 +137,30 @@ class Replica(PositionedState):
 
     # -- applying --------------------------------------------------------------------------------
 
-    async def apply_own(
-        self,
-        seq: int,
-        chain: str,
-        batch: Batch,
-        names: Sequence[tuple[int, str]] = (),
-        asked: Sequence[KeyedRequest] = (),
-        named: Named = NO_IDS,
-    ) -> Outcome:
-        """Learn rows that this process appended; the entry ends at `seq` with `chain`.
-
-        `asked` are its requests with a key, `named` its rows with an id.
-        """
-        if names:
-            self.names.keep(names)
-        outcome = await self._learn(batch)
-        self._keep_own(seq, chain, batch, asked, named, outcome)
+    async def apply_own(self, seq: int, chain: str, new: NewRows) -> Outcome:
+        """Learn rows that this process appended; the entry ends at `seq` with `chain`."""
+        self.names.keep(new.names)
+        outcome = await self._learn(new.batch)
+        self._keep_own(seq, chain, new, outcome)
         return outcome
 
-    def learn_own(
-        self,
-        seq: int,
-        chain: str,
-        batch: Batch,
-        names: Sequence[tuple[int, str]],
-        asked: Sequence[KeyedRequest],
-        named: Named,
-    ) -> Outcome:
+    def learn_own(self, seq: int, chain: str, new: NewRows) -> Outcome:
         """As `apply_own`, for rows that are learned in this event-loop iteration."""
-        if names:
-            self.names.keep(names)
-        outcome = self._learn_slice(batch)
-        self._keep_own(seq, chain, batch, asked, named, outcome)
+        self.names.keep(new.names)
+        outcome = self._learn_slice(new.batch)
+        self._keep_own(seq, chain, new, outcome)
         return outcome
 
-    def _keep_own(
-        self,
-        seq: int,
-        chain: str,
-        batch: Batch,
-        asked: Sequence[KeyedRequest],
-        named: Named,
-        outcome: Outcome,
-    ) -> None:
+    def _keep_own(self, seq: int, chain: str, new: NewRows, outcome: Outcome) -> None:
         """Advance past learned rows and keep their first responses and ids."""
-        first_seq = seq + 1 - len(batch)
-        if asked:
-            self.answers.keep(asked, first_seq, batch, outcome)
-        self.retained.keep(named, batch, first_seq, outcome)
+        first_seq = seq + 1 - len(new.batch)
+        self.answers.keep(new.requests, first_seq, new.batch, outcome)
+        self.retained.keep(new.named, new.batch, first_seq, outcome)
         self._set_place(seq, chain)
 
     def learns_at_once(self, rows: int) -> bool:
         """Can this number of rows be learned in this event-loop iteration?"""
-        return rows * self._s_per_row <= INLINE_S and not self._lock.locked()
+        return rows * self.s_per_row <= INLINE_S and not self._lock.locked()
 
     async def apply_own_control(
         self, seq: int, chain: str, control: Control, journal: Journal
@@ -324,7 +283,7 @@ class Replica(PositionedState):
 
     async def _learn(self, batch: Batch) -> Outcome:
         rows = len(batch)
-        if rows * self._s_per_row <= INLINE_S:
+        if rows * self.s_per_row <= INLINE_S:
             if self._lock.locked():
                 async with self._lock:
                     return self._learn_slice(batch)
@@ -332,7 +291,7 @@ class Replica(PositionedState):
         outcomes = []
         done = 0
         while done < rows:
-            step = max(1, int(SLICE_S / self._s_per_row))
+            step = max(1, int(SLICE_S / self.s_per_row))
             async with self._lock:
                 piece = batch[done : done + step]
                 outcomes.append(await run_in_thread(self._learn_slice, piece))
@@ -347,16 +306,15 @@ class Replica(PositionedState):
         if self.guarding is None:
             outcome = self.learn_rows(batch, self.seq + 1)
         else:
-            outcome = self.guarding.learn(self, batch, self.seq + 1)
+            outcome = self.guarding.learn(self.learner, self.learn_rows, batch, self.seq + 1)
         self.seq += len(batch)
         if is_measured:
             # This decides only where batches are split, which does not change the state.
             spent = (self._clock.cpu_seconds() - began) / len(batch)
-            self._s_per_row += 0.2 * (spent - self._s_per_row)
+            self.s_per_row += 0.2 * (spent - self.s_per_row)
         return outcome
 
     def learn_rows(self, batch: Batch, first_seq: int) -> Outcome:
-        """Learn and count rows; the first is at `first_seq`."""
         outcome = self.learner.learn(batch)
         if self._as_served is not None:
             outcome = self._as_served.put(batch, outcome)
@@ -367,6 +325,10 @@ class Replica(PositionedState):
         elif outcome.rejected[0]:
             self.rejected += 1
         return outcome
+
+    def _set_place(self, seq: int, chain: str) -> None:
+        self.seq, self.chain = seq, chain
+        self.trail.add(seq, chain)
 
     # -- the journal -----------------------------------------------------------------------------
 
@@ -431,7 +393,7 @@ class Replica(PositionedState):
         then.
         """
         self.is_forked = True
-        fresh = Replica(record, self._kept_answers, self._clock, self._s_per_row)
+        fresh = Replica(record, self._kept_answers, self._clock, self.s_per_row)
         fresh.watched = self.watched
         fresh.trail = Lineage(kept=None)
         await fresh.load(journal, base=Base(record))
@@ -439,7 +401,7 @@ class Replica(PositionedState):
             lost = self.trail.replace_with(fresh.trail)
             self._replace_state(fresh)
             self.certified_at = float("-inf")
-            self._s_per_row = fresh.s_per_row
+            self.s_per_row = fresh.s_per_row
         self.is_forked = False
         return lost
 

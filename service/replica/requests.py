@@ -1,14 +1,25 @@
-"""Requests to commit: rows to learn as parts of an entry, or one control record."""
+"""Requests to commit, what is new in a group of them, and their receipts.
+
+A request holds rows to learn, as parts of an entry, or one control record. Its receipt holds its
+log position and its outcome.
+"""
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import msgspec
 
-from dualstream.service.codecs import ListedRows, Rows, class_texts
+from dualstream.service.codecs import ListedRows, Rows, as_batch, class_texts
 from dualstream.service.journal.audit import SERVER, Author, describe_fields
-from dualstream.service.journal.protocol import Change, CursorMove, Part, Place
+from dualstream.service.journal.protocol import (
+    Change,
+    CursorMove,
+    OutcomeUnknown,
+    Part,
+    Place,
+    Placed,
+)
 from dualstream.service.journal.record import (
     Control,
     KeyKind,
@@ -19,6 +30,11 @@ from dualstream.service.journal.record import (
     make_key,
 )
 from dualstream.service.replica.controls import Arrays, Order, control_of
+from dualstream.service.replica.first_responses import Answer, FirstResponses, KeyedRequest
+from dualstream.service.replica.outcomes import ControlOutcome, ControlOutcomes
+from dualstream.service.replica.retained_rows import NO_IDS, Named, names_a_row
+from dualstream.service.replica.row_sums import MIN_ARRAY_ROWS, Column
+from dualstream.solvers import Batch, Outcome
 
 
 class Request(msgspec.Struct):
@@ -182,3 +198,238 @@ class ControlRequest(msgspec.Struct):
 
 
 AnyRequest = Request | ControlRequest
+
+
+class OutcomeForgotten(OutcomeUnknown):
+    """The control is journalled, but its outcome is no longer kept."""
+
+    def __init__(self, kind: str, seq: int) -> None:
+        self.seq = seq
+        super().__init__(
+            f"the {kind} is journalled at seq {seq}, but whether it was refused there is not kept "
+            "any more"
+        )
+
+
+class Receipt(msgspec.Struct):
+    """Log position of a request and, if it was new, the outcome of learning it.
+
+    Per-row fields cover the journalled rows. They are arrays if there are many rows.
+    """
+
+    placed: Placed
+    """Position of the whole request. `duplicate` and `conflict` refer to its own key."""
+    scores: Column | None = None
+    losses: Column | None = None
+    predicted: list[str | None] | None = None
+    """Multiclass: the class predicted before learning each row; None if no class was known."""
+    rejected: Column | None = None
+    set_aside: int = 0
+    """Number of the last rows that were quarantined during a pause. They also count as rejected."""
+    verdict: ControlOutcome | None = None
+    """Outcome of a control; None for a repeated control, or if it is no longer kept."""
+    rows: list[int] | None = None
+    """Indices of the journalled rows; None for all."""
+    duplicates: Sequence[tuple[int, int]] = ()
+    """(index, seq) of rows left out because their ids are known."""
+    conflicts: Sequence[int] = ()
+    """Indices of rows left out because their ids belong to other samples."""
+    answer: Answer | None = None
+    """Kept first response, for a repeated request with a key."""
+
+
+def by_request(requests: Sequence[AnyRequest], placed: Sequence[Placed]) -> list[Sequence[Placed]]:
+    """Split the positions of a group's parts by request."""
+    if len(requests) == 1:
+        return [placed]
+    found = []
+    at = 0
+    for request in requests:
+        found.append(placed[at : at + len(request.parts)])
+        at += len(request.parts)
+    return found
+
+
+def is_left(place: Placed) -> bool:
+    return place.duplicate or place.conflict or place.refused
+
+
+class NewRows(NamedTuple):
+    """New rows of a group, as a replica learns them.
+
+    names     of features
+    requests  those with a key
+    named     rows with an id
+    """
+
+    batch: Batch
+    names: Sequence[tuple[int, str]] = ()
+    requests: Sequence[KeyedRequest] = ()
+    named: Named = NO_IDS
+
+
+def new_of(requests: Sequence[AnyRequest], placed: Sequence[Sequence[Placed]]) -> NewRows:
+    """Collect the new rows of requests; at least one row is new."""
+    first = requests[0]
+    if len(requests) == 1 and len(first.parts) == 1 and first.parts[0].key is None:
+        assert isinstance(first, Request)
+        return NewRows(as_batch((first.rows,)), first.names)  # without a key no row is a duplicate
+    found = _NewRowsCollector()
+    for request, places in zip(requests, placed, strict=True):
+        assert isinstance(request, Request)
+        found.add(request, places)
+    named = Named.of(found.named) if found.named else NO_IDS
+    return NewRows(as_batch(found.rows), found.names, found.asked, named)
+
+
+class _NewRowsCollector:
+    """New rows of a group, with their names and ids, and its requests with a key."""
+
+    def __init__(self) -> None:
+        self.rows: list[Rows] = []
+        self.named: list[tuple[int, bytes]] = []
+        self.names: list[tuple[int, str]] = []
+        self.asked: list[KeyedRequest] = []
+
+    def add(self, request: Request, placed: Sequence[Placed]) -> None:
+        if len(placed) == 1 and is_left(placed[0]):
+            return
+        if len(placed) == 1 or not any(map(is_left, placed)):
+            self.rows.append(request.rows)
+            self.names += request.names
+        else:
+            self._add_kept(request, placed)
+        if isinstance(request.rows, ListedRows) and request.rows.ids:
+            self._name(request, placed)
+        if request.key is not None and not is_left(placed[0]):
+            self._ask(request, request.key, placed)
+
+    def _name(self, request: Request, placed: Sequence[Placed]) -> None:
+        for part, place in zip(request.parts, placed, strict=True):
+            if part.key is not None and names_a_row(part.key) and not is_left(place):
+                self.named.append((place.first_seq, part.key))
+
+    def _add_kept(self, request: Request, placed: Sequence[Placed]) -> None:
+        """Add the new parts of a request of which some parts were left out."""
+        rows = request.rows
+        assert isinstance(rows, ListedRows)
+        batch, first = as_batch([rows]), 0
+        for part, place in zip(request.parts, placed, strict=True):
+            stop = first + part.count
+            if part.count and not is_left(place):
+                self.rows.append(batch[first:stop])
+                self.names += rows.names_of(first, stop)
+            first = stop
+
+    def _ask(self, request: Request, key: bytes, placed: Sequence[Placed]) -> None:
+        if len(placed) == 1:
+            self.asked.append(KeyedRequest(key, placed[0].first_seq, placed[0].count))
+            return
+        kept = [
+            (part, place)
+            for part, place in zip(request.parts, placed, strict=True)
+            if part.count and not is_left(place)
+        ]
+        if kept:
+            ids = tuple(part.key for part, _ in kept if part.key is not None and part.key != key)
+            count = sum(part.count for part, _ in kept)
+            self.asked.append(KeyedRequest(key, kept[0][1].first_seq, count, ids))
+
+
+def receipts_of(
+    requests: Sequence[AnyRequest],
+    placed: Sequence[Sequence[Placed]],
+    outcome: Outcome | None,
+    answers: FirstResponses,
+) -> list[Receipt]:
+    """Return one receipt per request, split from the outcome of the whole group."""
+    if len(requests) == 1 and outcome is not None and len(placed[0]) == 1:
+        place = placed[0][0]
+        if place.count == 1 == len(outcome.scores) and not is_left(place):
+            return [_receipt_of_a_row(place, outcome)]
+    scores: Column = []
+    losses: Column = []
+    rejected: Column = []
+    predicted: list[str | None] | None = None
+    if outcome is not None:
+        scores, losses, rejected = outcome.scores, outcome.losses, outcome.rejected
+        if len(scores) < MIN_ARRAY_ROWS * len(requests):
+            scores, losses, rejected = scores.tolist(), losses.tolist(), rejected.tolist()
+        if outcome.predicted is not None:
+            places = outcome.predicted.tolist()
+            predicted = [outcome.classes[place] if place >= 0 else None for place in places]
+    receipts = []
+    first = 0
+    for request, its_places in zip(requests, placed, strict=True):
+        receipt = _placed_receipt(request, its_places)
+        receipts.append(receipt)
+        count = receipt.placed.count
+        if is_left(receipt.placed) or (count and outcome is None):
+            if request.key is not None and not receipt.placed.conflict:
+                receipt.answer = answers.find(request.key, receipt.placed.seq)
+            continue
+        last = first + count
+        receipt.scores = scores[first:last]
+        receipt.losses = losses[first:last]
+        receipt.predicted = None if predicted is None else predicted[first:last]
+        receipt.rejected = rejected[first:last]
+        if outcome is not None and outcome.set_aside is not None:
+            # A pause ends at a control, which is never inside a request.
+            receipt.set_aside = int(outcome.set_aside[first:last].sum())
+        first = last
+    return receipts
+
+
+def receipt_of_control(
+    request: ControlRequest,
+    place: Placed,
+    verdict: ControlOutcome | None,
+    verdicts: ControlOutcomes,
+) -> Receipt:
+    """Return the receipt of a control.
+
+    Without a `verdict` the replica passed the control by loading a snapshot; then the snapshot's
+    kept outcomes answer.
+    """
+    if verdict is None and not is_left(place):
+        verdict = verdicts.of(place.seq, request.control)
+    return Receipt(place, verdict=verdict)
+
+
+def _receipt_of_a_row(place: Placed, outcome: Outcome) -> Receipt:
+    """Receipt of a group of one row, the common case with many models."""
+    scores, losses, rejected = outcome.scores, outcome.losses, outcome.rejected
+    predicted: list[str | None] | None = None
+    if outcome.predicted is not None:
+        number = outcome.predicted.item()
+        predicted = [outcome.classes[number] if number >= 0 else None]
+    set_aside = 0 if outcome.set_aside is None else int(outcome.set_aside[0])
+    columns = (scores.tolist(), losses.tolist(), predicted, rejected.tolist())
+    return Receipt(place, *columns, set_aside)
+
+
+def _placed_receipt(request: AnyRequest, placed: Sequence[Placed]) -> Receipt:
+    """Receipt with the position of the whole request and its rows that were left out."""
+    of_key = isinstance(request, ControlRequest) or request.key is not None
+    is_of_key = of_key and is_left(placed[0]) and not placed[0].refused
+    if is_of_key or (len(placed) == 1 and not is_left(placed[0])):
+        return Receipt(placed[0])
+    rows: list[int] = []
+    duplicates: list[tuple[int, int]] = []
+    conflicts: list[int] = []
+    first = 0
+    for part, place in zip(request.parts, placed, strict=True):
+        stop = first + part.count
+        if place.duplicate:
+            duplicates.append((first, place.seq))
+        elif place.conflict:
+            conflicts.append(first)
+        elif not place.refused:
+            rows += range(first, stop)
+        first = stop
+    kept = [place for place in placed if not is_left(place)]
+    # If nothing is new, use the last seq of the known rows.
+    seq = max((place.seq for place in kept or placed if not place.conflict), default=0)
+    whole = Placed(seq + 1 - len(rows), seq, len(rows))
+    journalled = rows if duplicates or conflicts else None
+    return Receipt(whole, rows=journalled, duplicates=duplicates, conflicts=conflicts)

@@ -14,7 +14,7 @@ from dualstream.service.journal.protocol import Snapshot
 from dualstream.service.journal.record import RecordError
 from dualstream.service.replica.feature_names import FeatureNames
 from dualstream.service.replica.guard import Guarding
-from dualstream.service.replica.retained_ids import RetainedIds
+from dualstream.service.replica.retained_rows import RetainedIds
 from dualstream.solvers import (
     CorruptState,
     Learner,

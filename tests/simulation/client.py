@@ -5,8 +5,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from dualstream.service.journal.protocol import JournalError
-from dualstream.service.replica.receipts import OutcomeForgotten
-from dualstream.service.replica.requests import ControlRequest, Request
+from dualstream.service.replica.requests import ControlRequest, OutcomeForgotten, Request
 from dualstream.wire.problems import Problem
 from tests.simulation import models
 from tests.simulation.faults import Fault

@@ -23,7 +23,7 @@ from dualstream.service.models.late_labels import (
     remember,
 )
 from dualstream.service.models.model import Model
-from dualstream.service.replica.receipts import Receipt
+from dualstream.service.replica.requests import Receipt
 from tests.simulation import models
 from tests.simulation.log import Log
 

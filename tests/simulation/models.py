@@ -22,9 +22,8 @@ from dualstream.service.replica.controls import (
     Promote,
     Unlearn,
 )
-from dualstream.service.replica.receipts import Receipt
-from dualstream.service.replica.requests import ControlRequest, Request
-from dualstream.service.replica.retained_ids import digest_of
+from dualstream.service.replica.requests import ControlRequest, Receipt, Request
+from dualstream.service.replica.retained_rows import digest_of
 from dualstream.solvers import (
     AsServed,
     Batch,

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dualstream.service.jobs.reference_optimum import Reference, References, _solve
 from dualstream.service.journal.protocol import JournalUnavailable
 from dualstream.service.models.model import Model
-from dualstream.service.replica.receipts import OutcomeForgotten, Receipt
-from dualstream.service.replica.requests import AnyRequest, Request
+from dualstream.service.replica.requests import AnyRequest, OutcomeForgotten, Receipt, Request
 from dualstream.solvers import problems_of
 from tests.simulation.late import LateNotes
 from tests.simulation.log import Log

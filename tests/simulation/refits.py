@@ -17,7 +17,7 @@ from dualstream.service.jobs.refit_status import CURSOR, RefitJob
 from dualstream.service.jobs.refit_window import Window
 from dualstream.service.journal.record import Control
 from dualstream.service.models.model import Model
-from dualstream.service.replica.controls import ControlOutcome
+from dualstream.service.replica.outcomes import ControlOutcome
 from dualstream.solvers import State, begin_refit
 from tests.simulation import models
 from tests.simulation.log import Log

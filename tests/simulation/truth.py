@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dualstream.service.journal.record import Control, decode_merged
-from dualstream.service.replica.controls import ControlOutcome, apply_to, copy_named_by
+from dualstream.service.replica.controls import apply_to, copy_named_by
 from dualstream.service.replica.entries import as_batch
 from dualstream.service.replica.guard import Guarding
-from dualstream.service.replica.retained_ids import Named, RetainedIds
+from dualstream.service.replica.outcomes import ControlOutcome
+from dualstream.service.replica.retained_rows import Named, RetainedIds
 from dualstream.service.replica.state import read_copy
 from dualstream.solvers import Batch, Learner, Outcome, Progressive, make_learner, problems_of
 from tests.simulation import models
@@ -97,7 +98,7 @@ class Truth:
             outcome = self.learn_rows(batch, first_seq)
         else:
             self._seen.append((first_seq, batch))
-            outcome = self.guarding.learn(self, batch, first_seq)
+            outcome = self.guarding.learn(self.learner, self.learn_rows, batch, first_seq)
         self.learned += self.learner.samples - before
         self.refused_rows += int(np.count_nonzero(outcome.rejected))
         self.retained.keep(self._named, batch, first_seq, outcome)

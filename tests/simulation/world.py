@@ -44,8 +44,7 @@ from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.models.versions import roll_back_to_seq, roll_back_to_version, take_version
 from dualstream.service.replica.controls import Resume, paused_at
 from dualstream.service.replica.groups import BULK_ROWS
-from dualstream.service.replica.receipts import Receipt
-from dualstream.service.replica.requests import AnyRequest, ControlRequest
+from dualstream.service.replica.requests import AnyRequest, ControlRequest, Receipt
 from dualstream.service.settings import Settings
 from dualstream.solvers import RefitError
 from dualstream.wire.problems import Problem

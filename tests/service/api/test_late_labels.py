@@ -13,7 +13,7 @@ from dualstream.service.cli.demo.server_process import ServerProcess
 from dualstream.service.journal.protocol import Limits
 from dualstream.service.journal.record import KeyKind, make_key
 from dualstream.service.models.late_labels import Label, Labelled, learn_labels
-from dualstream.service.replica.retained_ids import digest_of
+from dualstream.service.replica.retained_rows import digest_of
 from tests.service.api import test_guard as of_guard
 from tests.service.api.test_guard import GUARDED
 from tests.service.conftest import SPEC, assert_problem

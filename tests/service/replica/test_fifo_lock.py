@@ -2,23 +2,23 @@
 
 import asyncio
 
-from dualstream.service.replica.fifo_lock import FifoLock
+from dualstream.service.replica.apply_or_rebuild import FifoLock
 
 
 def test_those_who_wait_have_it_in_their_order_and_nobody_comes_between():
     order = []
 
     async def wants(lock: FifoLock, name: str) -> None:
-        await lock.acquire()
-        order.append(name)
-        await asyncio.sleep(0)
-        lock.release()
+        async with lock:
+            order.append(name)
+            await asyncio.sleep(0)
 
     async def scenario() -> None:
         lock = FifoLock()
-        assert lock.try_acquire() and not lock.try_acquire()
+        assert lock.try_acquire() and not lock.try_acquire() and not lock.has_waiters
         waiting = [asyncio.create_task(wants(lock, name)) for name in "abcd"]
         await asyncio.sleep(0)
+        assert lock.has_waiters
         waiting[1].cancel()
         await asyncio.sleep(0)
         lock.release()
@@ -34,7 +34,7 @@ def test_who_leaves_once_it_was_handed_to_him_hands_it_on():
     async def scenario() -> None:
         lock = FifoLock()
         lock.try_acquire()
-        leaving, staying = (asyncio.create_task(lock.acquire()) for _ in range(2))
+        leaving, staying = (asyncio.create_task(lock.__aenter__()) for _ in range(2))
         await asyncio.sleep(0)
         lock.release()
         leaving.cancel()

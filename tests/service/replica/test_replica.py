@@ -19,7 +19,7 @@ from dualstream.service.journal.protocol import (
 from dualstream.service.journal.record import encode_control
 from dualstream.service.models.registry import canonical
 from dualstream.service.replica.replica import Replica
-from dualstream.service.replica.requests import Request
+from dualstream.service.replica.requests import NewRows, Request
 from dualstream.solvers import Batch, numeric_identity, resolve_spec
 from tests.service.conftest import assert_problem
 
@@ -62,7 +62,7 @@ def test_nothing_is_learned_while_a_replica_is_held_still():
         replica = Replica(ModelRecord("m", "i", spec, spec, 0, 0, ""))
         row = Batch.from_dense(np.ones((1, 123)), np.ones(1))
         async with replica.still():
-            learning = asyncio.create_task(replica.apply_own(1, "c" * 40, row))
+            learning = asyncio.create_task(replica.apply_own(1, "c" * 40, NewRows(row)))
             for _ in range(5):
                 await asyncio.sleep(0)
             assert replica.seq == replica.learner.samples == 0

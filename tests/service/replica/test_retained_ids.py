@@ -11,7 +11,7 @@ from dualstream.service.codecs import ListedRows
 from dualstream.service.journal.record import KeyKind, make_key
 from dualstream.service.replica.controls import Unlearn
 from dualstream.service.replica.requests import ControlRequest, Request
-from dualstream.service.replica.retained_ids import Named, RetainedIds, digest_of
+from dualstream.service.replica.retained_rows import Named, RetainedIds, digest_of
 from dualstream.solvers import Batch, CorruptState, make_learner, resolve_spec
 from tests.service.replica.test_controls import Bench, run
 from tests.service.replica.test_replica import bits

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from dualstream.service.replica.window_losses import ServedLosses
+from dualstream.service.replica.retained_rows import ServedLosses
 from dualstream.solvers import Batch, CorruptState, Outcome, resolve_spec
 
 

@@ -9,7 +9,7 @@ import dualstream.service.models.late_labels
 import dualstream.service.replica.apply_or_rebuild
 import dualstream.service.replica.committer
 import dualstream.service.replica.entries
-import dualstream.service.replica.pending_outcomes
+import dualstream.service.replica.outcomes
 import dualstream.service.replica.replica
 from dualstream.service.journal.protocol import AppendRequest, OutcomeUnknown, Part
 from dualstream.service.journal.record import Control, Rows, decode_merged
@@ -18,7 +18,7 @@ from dualstream.service.replica.committer import Committer
 from dualstream.service.replica.entries import as_batch
 from dualstream.service.replica.groups import Appending, next_group
 from dualstream.service.replica.replica import Replica
-from dualstream.service.replica.requests import Request
+from dualstream.service.replica.requests import NewRows, Request
 from dualstream.solvers import Batch, Outcome
 from tests.simulation.bugs.planting import Bug, nothing
 from tests.simulation.store import Store
@@ -103,13 +103,13 @@ def _learned_early(true: Any, self: Appending, group: Any) -> Any:
     return true(self, group)
 
 
-def _not_again(true: Any, self: Replica, seq: int, chain: str, *given: Any) -> Any:
+def _not_again(true: Any, self: Replica, seq: int, chain: str, new: NewRows) -> Any:
     self.seq, self.chain = seq, chain
-    return self.early[: len(given[0])]  # type: ignore[attr-defined]
+    return self.early[: len(new.batch)]  # type: ignore[attr-defined]
 
 
-async def _nor_again(true: Any, self: Replica, seq: int, chain: str, *given: Any) -> Any:
-    return _not_again(true, self, seq, chain, *given)
+async def _nor_again(true: Any, self: Replica, seq: int, chain: str, new: NewRows) -> Any:
+    return _not_again(true, self, seq, chain, new)
 
 
 def _as_if_new(true: Any, rows: Rows, dim: int) -> Batch:
@@ -187,7 +187,7 @@ BUGS = {
     ),
     "outcome of another record handed over": Bug(
         [
-            (dualstream.service.replica.pending_outcomes, "within", _one_before),
+            (dualstream.service.replica.outcomes, "within", _one_before),
             (dualstream.service.replica.replica, "within", _one_before),
         ]
     ),

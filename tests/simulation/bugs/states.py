@@ -14,7 +14,7 @@ from dualstream.service.journal.protocol import Entry, Snapshot
 from dualstream.service.journal.record import Control
 from dualstream.service.models.model import Model
 from dualstream.service.replica.replica import Replica
-from dualstream.service.replica.retained_ids import RetainedIds
+from dualstream.service.replica.retained_rows import RetainedIds
 from dualstream.service.replica.state import Captured
 from tests.simulation.bugs.planting import Bug
 from tests.simulation.log import Log

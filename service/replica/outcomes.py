@@ -1,22 +1,37 @@
-"""Outcomes of a model's last controls, for repeated requests.
+"""Outcomes of applied entries: of controls, for repeated requests, and of appends under way.
 
-They are bookkeeping next to the state, as first responses are, and snapshots carry them. So every
-worker can answer a repeated control request. So can a replica that passed its own control by
-loading a snapshot.
+The outcomes of a model's last controls are bookkeeping next to the state, as first responses are,
+and snapshots carry them. So every worker can answer a repeated control request. So can a replica
+that passed its own control by loading a snapshot.
+
+An appended entry may reach its replica among entries read from the journal, or during a rebuild.
+The code that applies it stores the outcome under the nonce of the append, for the committer.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from dualstream.service.journal.protocol import Entry
 from dualstream.service.journal.record import Control
-from dualstream.service.replica.controls import ControlOutcome
-from dualstream.solvers import CorruptState
+from dualstream.solvers import CorruptState, MemberView, Outcome
 
 # Kinds whose fields are part of the answer, or identify the control.
 _WITH_FIELDS = ("rollback", "resume", "refit")
+
+
+@dataclass(frozen=True, slots=True)
+class ControlOutcome:
+    """Outcome of a control: done, or refused with a reason and without any change."""
+
+    refusal: str | None = None
+    member: MemberView | None = None
+    """The added or promoted member, as it was right after the control."""
+    rows: int | None = None
+    """Rows of a refit that were still retained, or quarantined rows that were learned."""
 
 
 class KeptOutcome(msgspec.Struct, frozen=True, array_like=True):
@@ -94,3 +109,38 @@ class ControlOutcomes:
 
 def _fields_kept(control: Control) -> dict[str, Any]:
     return dict(control.fields) if control.kind in _WITH_FIELDS else {}
+
+
+Applied = Outcome | ControlOutcome
+"""Outcome of one group: of its rows or of its control."""
+
+
+def record_outcomes(
+    watched: dict[bytes, Applied | None],
+    entries: Sequence[Entry],
+    done: Sequence[tuple[int, Applied]],
+) -> None:
+    """Store the outcomes of watched entries. `done` holds what was applied, by first seq."""
+    for entry in entries:
+        if entry.nonce in watched:
+            found = within(done, entry.first_seq, entry.seq)
+            if found is not None:
+                watched[entry.nonce] = found
+
+
+def clear_outcomes(watched: dict[bytes, Applied | None]) -> None:
+    """Clear all outcomes: they belong to a state that is discarded."""
+    watched.update(dict.fromkeys(watched))
+
+
+def within(done: Sequence[tuple[int, Applied]], first_seq: int, seq: int) -> Applied | None:
+    """Outcome of the records first_seq .. seq: all rows, or one control. None if it is unknown."""
+    outcomes = []
+    for begins, applied in done:
+        if isinstance(applied, ControlOutcome):
+            if begins == first_seq:
+                return applied
+        elif begins <= seq and first_seq < begins + len(applied):
+            outcomes.append(applied[max(0, first_seq - begins) : seq + 1 - begins])
+    joined = Outcome.joined(outcomes) if outcomes else None
+    return joined if joined is not None and len(joined) == seq + 1 - first_seq else None

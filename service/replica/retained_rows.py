@@ -1,9 +1,14 @@
-"""Ids of a model's retained rows, and ids that were unlearned.
+"""Tables of a model's retained rows: their ids, and their losses as served.
 
 A learner identifies its retained rows by age alone. Rejected rows, rows of weight 0 and controls
-take a seq but are not retained. So unlearning by id needs this table, which is updated with every
-learned batch. It is part of the state, because the effect of `unlearn` depends on it. Each retained
-row with an id has one digest of that id.
+take a seq but are not retained. So unlearning by id needs a table of ids, which is updated with
+every learned batch. It is part of the state, because the effect of `unlearn` depends on it. Each
+retained row with an id has one digest of that id.
+
+The losses are those from before each row of the window was learned. They are the basis of the
+stream's regret, and nothing else depends on them. They are bookkeeping next to the state, and
+snapshots carry them. If the window changes in another way than by learning (rollback, unlearn), all
+losses are dropped.
 """
 
 import hashlib
@@ -11,6 +16,7 @@ import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from sys import getsizeof
 from typing import Any
 
 import numpy as np
@@ -24,8 +30,10 @@ from dualstream.solvers import (
     State,
     UnlearningError,
     unlearner,
+    why_no_reference,
     why_not_unlearn,
 )
+from dualstream.solvers.core.spec_cache import worked_out_once
 
 MAX_UNLEARNED_IDS = 1000
 """Number of unlearned ids that a model remembers."""
@@ -34,6 +42,8 @@ DIGEST_BYTES = 16
 _SAMPLE = bytes((KeyKind.SAMPLE,))
 _ROW = struct.Struct(f"<qq{DIGEST_BYTES}s")
 _FIELDS = np.dtype([("number", "<i8"), ("seq", "<i8"), ("digest", "u1", (DIGEST_BYTES,))])
+_MIN_LENGTH = 64
+_NO_LOSSES = np.empty(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,3 +231,105 @@ class RetainedIds:
 
 def _joined(digests: Iterable[bytes]) -> np.ndarray:
     return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, DIGEST_BYTES).copy()
+
+
+class ServedLosses:
+    """Losses of the window's last rows; empty for a model without a reference optimum."""
+
+    __slots__ = ("_entered", "_capacity", "_ring")
+
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        self._capacity = _capacity_of(spec)
+        self._ring = _NO_LOSSES
+        # Rows added since the ring was created; row n is at index n mod its length.
+        self._entered = 0
+
+    def __len__(self) -> int:
+        return min(self._entered, self._capacity)
+
+    @property
+    def bytes_held(self) -> int:
+        """Memory in bytes."""
+        return getsizeof(self._ring)
+
+    def keep(self, batch: Batch, outcome: Outcome) -> None:
+        """Add the losses of rows that were learned and have a weight."""
+        most, losses = self._capacity, outcome.losses
+        if not most:
+            return
+        if len(losses) == 1:
+            if not outcome.rejected[0] and batch.weights[0] > 0.0:
+                entered = self._entered
+                if entered >= len(self._ring) != most:
+                    self._grow(1)
+                    entered = self._entered
+                self._ring[entered % len(self._ring)] = losses[0]
+                self._entered = entered + 1
+            return
+        # If all of the last rows enter, earlier rows fall out anyway.
+        enters = batch.weights[-most:] > 0.0
+        enters &= ~outcome.rejected[-most:]
+        if np.count_nonzero(enters) < len(enters):
+            losses = losses[~outcome.rejected & (batch.weights > 0.0)]
+        self._put(losses)
+
+    def _put(self, losses: np.ndarray) -> None:
+        kept = losses[-self._capacity :]
+        if len(kept) == self._capacity:
+            self._ring, self._entered = kept.copy(), len(kept)
+            return
+        if not len(kept):
+            return
+        self._grow(len(kept))
+        self._entered += len(kept)
+        at = (self._entered - len(kept)) % len(self._ring)
+        up_to_end = len(self._ring) - at
+        self._ring[at : at + len(kept)] = kept[:up_to_end]
+        self._ring[: max(0, len(kept) - up_to_end)] = kept[up_to_end:]
+
+    def _grow(self, more: int) -> None:
+        """Enlarge the ring if needed. Until it has its final length, no row is overwritten."""
+        length = len(self._ring)
+        if length == self._capacity or self._entered + more <= length:
+            return
+        length = min(self._capacity, max(_MIN_LENGTH, 2 * length, self._entered + more))
+        if not self._entered:
+            self._ring = np.empty(length)
+            return
+        kept = self.last(len(self))
+        self._ring = np.empty(length)
+        self._ring[: len(kept)] = kept
+        self._entered = len(kept)
+
+    def last(self, count: int) -> np.ndarray:
+        """Return the last `count` losses, oldest first; `count` is at most len(self)."""
+        numbers = np.arange(self._entered - count, self._entered)
+        losses: np.ndarray = self._ring[numbers % max(1, len(self._ring))]
+        return losses
+
+    def forget(self) -> None:
+        """Drop all losses."""
+        self._ring, self._entered = _NO_LOSSES, 0
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return the losses as arrays."""
+        return {"losses": self.last(len(self))} if self._capacity else {}
+
+    def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Restore from arrays; without arrays there are none. Raises CorruptState."""
+        self.forget()
+        losses = arrays.get("losses", np.empty(0))
+        if losses.ndim != 1 or losses.dtype != np.float64:
+            raise CorruptState(f"the losses served have shape {losses.shape}, {losses.dtype}")
+        if self._capacity:
+            self._put(losses)
+
+
+@worked_out_once
+def _capacity_of(spec: Mapping[str, Any]) -> int:
+    """Number of rows whose losses are kept: the rows that a reference optimum covers."""
+    if why_no_reference(spec) is not None:
+        return 0
+    window = spec["window"]
+    length = 0 if isinstance(window, str) else int(window.get("length", 0))
+    return length or int(spec["retain"])

@@ -3,15 +3,14 @@
 import numpy as np
 import pytest
 
-from dualstream.service.replica.control_outcomes import ControlOutcomes
 from dualstream.service.replica.controls import (
-    ControlOutcome,
     Demote,
     Promote,
     Refit,
     Rollback,
     control_of,
 )
+from dualstream.service.replica.outcomes import ControlOutcome, ControlOutcomes
 from dualstream.solvers import CorruptState
 
 
