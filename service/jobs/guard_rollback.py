@@ -45,7 +45,6 @@ class GuardRollback(Job):
         self._model_ref = weakref.ref(model)
         self._replica = model.replica
         self._journal = model.deps.journal
-        self._task: asyncio.Task[None] | None = None
 
     @classmethod
     def is_due(cls, replica: Replica, since: int) -> bool:
@@ -58,15 +57,14 @@ class GuardRollback(Job):
         guarding = self._replica.guarding
         return None if guarding is None else guarding.pauses
 
-    @property
-    def is_busy(self) -> bool:
-        """Is a rollback under way?"""
-        return self._task is not None
+    def _due(self) -> Pauses | None:
+        """The pauses if a rollback is due, else None."""
+        pauses = self.pauses
+        return pauses if pauses is not None and pauses.needs_rollback else None
 
     def on_advance(self) -> None:
         """Called between two groups: start a rollback if one is due."""
-        pauses = self.pauses
-        if pauses is not None and pauses.needs_rollback and self._task is None:
+        if self._due() is not None and self._task is None:
             self._task = asyncio.create_task(self._run())
 
     async def settled(self) -> None:
@@ -74,21 +72,9 @@ class GuardRollback(Job):
         self.on_advance()
         if self._task is not None:
             await asyncio.wait([self._task], timeout=SETTLED_S)
-        pauses = self.pauses
-        if pauses is not None and pauses.needs_rollback:
+        if self._due() is not None:
             detail = "the rollback to a good state is not done yet; retry"
             raise Problem(503, "still-going-back", detail, retry_after_s=1)
-
-    def stop(self) -> None:
-        """Leave the rollback to the process that loads the model next."""
-        if self._task is not None:
-            self._task.cancel()
-
-    async def close(self) -> None:
-        """Stop and wait."""
-        if self._task is not None:
-            self.stop()
-            await asyncio.wait([self._task])
 
     async def _run(self) -> None:
         try:
@@ -99,11 +85,6 @@ class GuardRollback(Job):
                     await asyncio.sleep(RETRY_S)
         finally:
             self._task = None
-
-    def _due(self) -> Pauses | None:
-        """The pauses if a rollback is due, else None."""
-        pauses = self.pauses
-        return pauses if pauses is not None and pauses.needs_rollback else None
 
     async def _try(self) -> bool:
         """Try to append a rollback. False if the model is gone."""

@@ -74,8 +74,7 @@ class References(Job):
     async def find(self) -> Reference:
         """The reference of the present window, or of the solve under way.
 
-        Raises RefitError if no rows are retained; JournalUnavailable if the replica is
-        forked.
+        Raises RefitError if no rows are retained; JournalUnavailable if the replica is forked.
         """
         model = self._model_ref()
         assert model is not None  # the caller holds it

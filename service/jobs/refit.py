@@ -247,7 +247,7 @@ class Refits(Job):
         if not ending.is_set():
             await model.refresh()
             async with model.committer.between_groups():
-                origin = Place(model.replica.seq, model.replica.chain)
+                origin = model.replica.place
                 job.seq = origin.seq
                 records = records_of(model.replica)
                 problems = problems_of(model.replica.learner)
@@ -301,11 +301,10 @@ class Refits(Job):
         return any(isinstance(one, Control) and one.fields["job"] == job.job for one in blocks)
 
     async def _submit(self, request: ControlRequest, origin: Place) -> Any:
-        """Append the result, unless the journal has lost the state at `origin` that it was
-        computed from.
+        """Append the result, unless the journal has lost the state at `origin` that it was computed
+        from.
 
-        Raises RecordsLost; RefitError if a sample was unlearned since; what the store
-        raises.
+        Raises RecordsLost; RefitError if a sample was unlearned since; what the store raises.
         """
         for tried in range(ATTEMPTS):
             try:

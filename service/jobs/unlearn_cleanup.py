@@ -27,7 +27,7 @@ from dualstream.service.journal.protocol import (
 )
 from dualstream.service.models.job import Job
 from dualstream.service.models.model import Model
-from dualstream.service.models.store_status import OtherIdentity
+from dualstream.service.models.readiness import OtherIdentity
 from dualstream.service.replica.replica import Replica
 from dualstream.solvers import CorruptState, load
 
@@ -49,7 +49,6 @@ class UnlearnCleanup(Job):
         self._journal = model.deps.journal
         self._identity = model.deps.store_identity
         self._clock = model.clock
-        self._task: asyncio.Task[None] | None = None
         self._skip_delay = asyncio.Event()
         self._is_requested = False
 
@@ -69,22 +68,6 @@ class UnlearnCleanup(Job):
             self._skip_delay.set()
         if self._task is None:
             self._task = asyncio.create_task(self._run(delay_s))
-
-    @property
-    def is_busy(self) -> bool:
-        """Is a clean-up under way or scheduled?"""
-        return self._task is not None
-
-    def stop(self) -> None:
-        """Leave the clean-up to the process that loads the model next."""
-        if self._task is not None:
-            self._task.cancel()
-
-    async def close(self) -> None:
-        """Stop and wait."""
-        if self._task is not None:
-            self.stop()
-            await asyncio.wait([self._task])
 
     async def is_done(self, seq: int) -> bool:
         """Is everything older than the control at `seq` deleted?
@@ -140,8 +123,7 @@ class UnlearnCleanup(Job):
     def _may_go(self, seq: int) -> int:
         """The last record that may be trimmed if a snapshot at `seq` is the oldest.
 
-        A paused model keeps the rows in quarantine, which all came after its unlearned
-        sample.
+        A paused model keeps the rows in quarantine, which all came after its unlearned sample.
         """
         guarding = self._replica.guarding
         held = None if guarding is None else guarding.kept_after(seq)

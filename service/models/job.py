@@ -1,5 +1,6 @@
 """Job: background work of one model. Refits, guard rollbacks and unlearn clean-ups are jobs."""
 
+import asyncio
 from typing import Any, TypeVar
 
 from dualstream.service.replica.replica import Replica
@@ -7,6 +8,8 @@ from dualstream.service.replica.replica import Replica
 
 class Job:
     """All work of one kind for one model. The model makes it when it is first needed."""
+
+    _task: asyncio.Task[None] | None = None
 
     def __init__(self, model: Any) -> None:
         """A job holds its model by a weak reference: a model that is evicted is freed at once."""
@@ -19,7 +22,7 @@ class Job:
     @property
     def is_busy(self) -> bool:
         """Is work under way? The model then stays in memory."""
-        raise NotImplementedError
+        return self._task is not None
 
     def begin_due(self) -> None:
         """Start the work that `is_due` found."""
@@ -30,9 +33,14 @@ class Job:
 
     def stop(self) -> None:
         """Leave unfinished work to the process that loads the model next."""
+        if self._task is not None:
+            self._task.cancel()
 
     async def close(self) -> None:
         """Stop and wait."""
+        if self._task is not None:
+            self.stop()
+            await asyncio.wait([self._task])
 
 
 AnyJob = TypeVar("AnyJob", bound=Job)
