@@ -279,20 +279,14 @@ class Applying:
                 )
             if appended.seq is None:
                 return None
+            if isinstance(requests[0], ControlRequest):
+                return await replica.apply_own_control(
+                    appended.seq, appended.chain, requests[0].control, self._journal
+                )
         except (Forked, Trimmed) as cause:
             await self._rebuild(cause)
             self._check_kept(appended)
             return replica.watched[nonce]
-        if isinstance(requests[0], ControlRequest):
-            control = requests[0].control
-            try:
-                return await replica.apply_own_control(
-                    appended.seq, appended.chain, control, self._journal
-                )
-            except (Forked, Trimmed) as cause:
-                await self._rebuild(cause)
-                self._check_kept(appended)
-                return None
         new = new_of(requests, placed)
         return await replica.apply_own(appended.seq, appended.chain, new)
 

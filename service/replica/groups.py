@@ -160,7 +160,7 @@ class Appending:
                 cursor = first.cursor
             else:  # the store must hold the copy that the control names
                 copy, change, held = copy_named_by(first.control), first.change, first.held
-            place = Place(replica.seq, replica.chain)
+            place = replica.place
             if group.front is not None and group.front.seq > place.seq:
                 place = group.front
             repeats = group.first_known if cursor is None else None
