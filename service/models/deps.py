@@ -8,8 +8,8 @@ from dualstream.service.clock import Clock
 from dualstream.service.journal.protocol import Journal
 from dualstream.service.models.admission import AdmissionControl
 from dualstream.service.models.job import Job
+from dualstream.service.models.readiness import StoreIdentity, StoreStatus
 from dualstream.service.models.solver_thread import SolverThread
-from dualstream.service.models.store_status import StoreIdentity, StoreStatus
 from dualstream.service.settings import Settings
 
 

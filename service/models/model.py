@@ -21,9 +21,9 @@ from dualstream.service.models.compiled_specs import KnownSpec
 from dualstream.service.models.deps import ModelDeps
 from dualstream.service.models.job import AnyJob, Job
 from dualstream.service.models.lag import Lag
+from dualstream.service.models.readiness import STALE_S
 from dualstream.service.models.sizeof import bytes_of
 from dualstream.service.models.snapshots import BULK_ROWS, MAX_QUARANTINE_RECORDS, Snapshots
-from dualstream.service.models.store_status import STALE_S
 from dualstream.service.replica.apply_or_rebuild import CommitListener
 from dualstream.service.replica.committer import Committer
 from dualstream.service.replica.lineage import Lineage, Lost
@@ -171,9 +171,7 @@ class Model(CommitListener):
             raise Problem(429, "quarantine-full", detail, retry_after_s=60)
 
     def mark_names_journalled(self, parsed: ParsedRows, receipt: Receipt) -> None:
-        """Note which feature names the journal has now. Conflicting rows did not bring
-        theirs.
-        """
+        """Note which feature names the journal has now. Conflicting rows did not bring theirs."""
         if not receipt.conflicts:
             self.row_schema.mark_journalled(parsed.names, receipt.placed.seq)
         elif isinstance(parsed.rows, ListedRows):
@@ -195,18 +193,16 @@ class Model(CommitListener):
         await self.committer.refresh(seq)
 
     async def place(self) -> Place:
-        """The position of the replica between two groups. It is unchanged when the caller
-        resumes.
+        """The position of the replica between two groups. It is unchanged when the caller resumes.
 
-        A control computed from the state at this position is submitted with it. The
-        journal refuses the control if it has lost that state.
+        A control computed from the state at this position is submitted with it. The journal refuses
+        the control if it has lost that state.
         """
         async with self.committer.between_groups():
             return self.replica.place
 
     async def place_beyond(self, place: Place) -> Place | None:
-        """The journal's end, if the records at `place` still lead to it. None if they are
-        lost.
+        """The journal's end, if the records at `place` still lead to it. None if they are lost.
 
         `place` is the end of an entry. Raises what the journal's read raises.
         """

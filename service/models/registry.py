@@ -27,8 +27,8 @@ from dualstream.service.models.deps import Counters, ModelDeps
 from dualstream.service.models.job import Job
 from dualstream.service.models.loader import ModelLoader
 from dualstream.service.models.model import Model
+from dualstream.service.models.readiness import OtherIdentity, StoreIdentity, StoreStatus
 from dualstream.service.models.sizeof import bytes_before_rows
-from dualstream.service.models.store_status import StoreIdentity, StoreStatus
 from dualstream.service.replica.spec import DamagedSpec, check_spec, read_spec
 from dualstream.service.settings import Settings
 from dualstream.solvers import resolve_spec
@@ -150,9 +150,30 @@ class ModelRegistry:
             raise Problem(503, "min-seq-not-reached", detail, retry_after_s=1)
         return model
 
+    async def bring_up(self) -> None:
+        """Open the store, claim its identity, load kernels and the first models."""
+        await self.journal.open()
+        if not await self.store_identity.claim():
+            if not self.settings.adopt:
+                raise OtherIdentity(self.store_identity.difference())
+            await self._adopt()
+        await self.prepare()
+
+    async def _adopt(self) -> None:
+        """Adopt a store whose states were computed with another numeric identity.
+
+        Each model is replayed from the beginning of its journal, one at a time, and may be evicted
+        after that. Where the journal is trimmed, the replay begins from the old snapshot. The
+        stored identity changes last, so an interrupted adoption can be repeated.
+        """
+        async for record in self.records():
+            with self.pinned(record.id), suppress(Problem):  # unreadable, and logged
+                model = await self.get(record.id)
+                await model.snapshots.write(replaces=True)
+        await self.store_identity.adopt()
+
     async def prepare(self) -> None:
-        """Load the kernels of all models of the store, and the first models as far as they
-        fit.
+        """Load the kernels of all models of the store, and the first models as far as they fit.
 
         Models with an unreadable specification or journal are set aside.
         """
@@ -202,12 +223,11 @@ class ModelRegistry:
     ) -> tuple[Model, bool]:
         """Create the model, or find one with the same specification. The bool says which.
 
-        With `may_replace`, a model with another specification is deleted and created again
-        in one step, if `may_replace` accepts its record in the store.
+        With `may_replace`, a model with another specification is deleted and created again in one
+        step, if `may_replace` accepts its record in the store.
 
-        Raises InvalidSpec, and Problem 409 if the id has another specification, 412 if it
-        may not be replaced, 422 if it takes too much memory, 429 if there are too many
-        models.
+        Raises InvalidSpec, and Problem 409 if the id has another specification, 412 if it may not
+        be replaced, 422 if it takes too much memory, 429 if there are too many models.
         """
         if not MODEL_ID.fullmatch(model_id):
             raise Problem(
@@ -247,11 +267,9 @@ class ModelRegistry:
         given: dict[str, Any],
         may_replace: Callable[[ModelRecord], bool] | None,
     ) -> None:
-        """Raise every error that needs no learner of the specification, which may be
-        large.
+        """Raise every error that needs no learner of the specification, which may be large.
 
-        The id may get another model until this one is created, so all checks run again
-        then.
+        The id may get another model until this one is created, so all checks run again then.
         """
         with suppress(UnknownModel):
             record = await self.journal.get(model_id)
@@ -328,9 +346,8 @@ class ModelRegistry:
     ) -> None:
         """Delete the model and everything that the store keeps of it.
 
-        A later model with the same id stays, however late the store executes the deletion.
-        With `may_delete`, a model that has advanced since `may_delete` accepted it stays,
-        too.
+        A later model with the same id stays, however late the store executes the deletion. With
+        `may_delete`, a model that has advanced since `may_delete` accepted it stays, too.
 
         Raises Problem 404; 412 if it may not be deleted; ModelChanged.
         """

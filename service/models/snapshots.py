@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dualstream.service.concurrency import drop_traceback
 from dualstream.service.journal.protocol import ModelRecord, NotHeld, Place
 from dualstream.service.models.deps import ModelDeps
-from dualstream.service.models.store_status import OtherIdentity
+from dualstream.service.models.readiness import OtherIdentity
 from dualstream.service.replica.committer import Committer
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.state import Captured

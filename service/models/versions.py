@@ -96,9 +96,8 @@ async def roll_back_to_version(
 ) -> tuple[Rollback, Receipt]:
     """Replace the state by that of a version.
 
-    Raises Problem 404; 410 if a sample was unlearned after the version, or the journal has
-    lost its records; 503 if the copy is damaged; NotHeld if the journal loses records in
-    between.
+    Raises Problem 404; 410 if a sample was unlearned after the version, or the journal has lost its
+    records; 503 if the copy is damaged; NotHeld if the journal loses records in between.
     """
     version = await known_version(model, journal, name)
     held = await model.place()

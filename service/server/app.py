@@ -140,7 +140,7 @@ def create_app(
     )
     registry = ModelRegistry(journal, settings, telemetry, MODEL_JOBS)
     telemetry.watch(registry)
-    startup = Readiness(journal, registry)
+    startup = Readiness(registry.store_identity, registry.store_status, registry.bring_up)
     connections = Connections(
         settings.max_connections,
         Limits(MAX_HEAD_BYTES, MAX_HEAD_S, MAX_BODY_STEP_S, settings.keep_alive_s),

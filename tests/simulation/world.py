@@ -165,7 +165,8 @@ class Worker:
             MODEL_JOBS,
             Clock(world.clock, world.nonce, world.clock),
         )
-        self.startup = Readiness(self.connection, self.catalog)
+        catalog = self.catalog
+        self.startup = Readiness(catalog.store_identity, catalog.store_status, catalog.bring_up)
         self.loop.create_task(self.startup.run())
         if world.is_followed:
             self.loop.create_task(Follower(self.catalog, self.connection).run())

@@ -461,7 +461,7 @@ def test_adopting_goes_over_all_models_within_the_budget(serve, store, monkeypat
         first.put(f"/models/{model_id}", json=SPEC)
         first.post(f"/models/{model_id}/learn", json={"x": [1, 0, 0, 0, 2], "y": 1})
     monkeypatch.setattr(
-        "dualstream.service.models.store_status.numeric_identity", lambda: "another machine"
+        "dualstream.service.models.readiness.numeric_identity", lambda: "another machine"
     )
     monkeypatch.setattr(
         "dualstream.service.replica.state.numeric_identity", lambda: "another machine"

@@ -199,9 +199,7 @@ def test_snapshot_of_another_identity_is_not_used(serve, store, monkeypatch):
 
 def test_store_of_another_identity_is_not_served(serve, store, monkeypatch):
     serve(store=store)
-    monkeypatch.setattr(
-        "dualstream.service.models.store_status.numeric_identity", lambda: "other-cpu"
-    )
+    monkeypatch.setattr("dualstream.service.models.readiness.numeric_identity", lambda: "other-cpu")
     from starlette.testclient import TestClient
 
     from dualstream.service.server.app import create_app
@@ -218,7 +216,7 @@ def test_store_of_another_identity_is_not_served(serve, store, monkeypatch):
 def test_store_of_another_identity_is_adopted(serve, store, monkeypatch):
     # Given a store with snapshots that another version wrote
     with monkeypatch.context() as before:
-        for module in ("models.store_status", "replica.state"):
+        for module in ("models.readiness", "replica.state"):
             before.setattr(
                 f"dualstream.service.{module}.numeric_identity", lambda: "an-older-version"
             )
