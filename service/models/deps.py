@@ -1,16 +1,33 @@
 """ModelDeps: what a model, its loader and its jobs need from the process."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from dualstream.service.clock import Clock
+from dualstream.service.concurrency import SingleThread
 from dualstream.service.journal.protocol import Journal
 from dualstream.service.models.admission import AdmissionControl
 from dualstream.service.models.job import Job
 from dualstream.service.models.readiness import StoreIdentity, StoreStatus
-from dualstream.service.models.solver_thread import SolverThread
 from dualstream.service.settings import Settings
+
+NICENESS = 19
+"""The lowest priority of ordinary threads.
+
+SCHED_IDLE is lower still, but such a thread may be suspended for half a second while it holds the
+GIL, and every request then waits.
+"""
+
+
+class SolverThread(SingleThread):
+    """Low-priority thread for long solves, one after another: refits and reference optima."""
+
+    def __init__(self) -> None:
+        super().__init__("refit", NICENESS)
+        self.turn = asyncio.Lock()
+        """Held for a whole solve, which runs several pieces of work in the thread."""
 
 
 class Counters(Protocol):

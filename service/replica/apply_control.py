@@ -7,10 +7,9 @@ from dualstream.service.journal.protocol import Journal
 from dualstream.service.journal.record import Control
 from dualstream.service.replica.controls import apply_to, copy_needed_by, learns_quarantine
 from dualstream.service.replica.outcomes import ControlOutcome
-from dualstream.service.replica.positioned_state import PositionedState
 from dualstream.service.replica.quarantine import learn_quarantined, read_quarantine
 from dualstream.service.replica.retained_rows import ServedLosses
-from dualstream.service.replica.state import ModelState, UnreadableCopy, read_copy
+from dualstream.service.replica.state import ModelState, PositionedState, UnreadableCopy, read_copy
 
 log = logging.getLogger("dualstream.apply_control")
 

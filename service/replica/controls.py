@@ -15,8 +15,8 @@ import numpy as np
 from dualstream.service.journal.record import Control, UnknownRecord
 from dualstream.service.replica.guard import PAUSED
 from dualstream.service.replica.outcomes import ControlOutcome
-from dualstream.service.replica.positioned_state import PositionedState
 from dualstream.service.replica.retained_rows import DIGEST_BYTES
+from dualstream.service.replica.state import PositionedState
 from dualstream.solvers import (
     DUALS,
     SOLUTION,

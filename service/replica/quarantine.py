@@ -8,9 +8,9 @@ import numpy as np
 from dualstream.service.journal.protocol import Entry, Journal
 from dualstream.service.journal.record import Control, Rows, decode_merged
 from dualstream.service.replica.entries import as_batch
-from dualstream.service.replica.positioned_state import PositionedState
 from dualstream.service.replica.recovery import Forked
 from dualstream.service.replica.retained_rows import Named
+from dualstream.service.replica.state import PositionedState
 
 READ_BYTES = 4 * 1024 * 1024
 """Bytes read at once, which bounds the memory for a quarantine of any size."""

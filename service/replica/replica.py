@@ -37,10 +37,10 @@ from dualstream.service.replica.outcomes import (
     record_outcomes,
     within,
 )
-from dualstream.service.replica.positioned_state import PositionedState
 from dualstream.service.replica.recovery import Forked, recover
 from dualstream.service.replica.requests import NewRows
 from dualstream.service.replica.retained_rows import Named
+from dualstream.service.replica.state import PositionedState
 from dualstream.solvers import (
     AsServed,
     Batch,

@@ -17,8 +17,8 @@ from dualstream.service.jobs.refit import Refits
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import AppendRequest, CursorMove
 from dualstream.service.journal.record import Control, decode
+from dualstream.service.models.deps import SolverThread
 from dualstream.service.models.replay import replay
-from dualstream.service.models.solver_thread import SolverThread
 from dualstream.service.replica.controls import apply_to
 from dualstream.service.replica.point_in_time import kept_from
 from tests.service.conftest import assert_problem

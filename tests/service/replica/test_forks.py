@@ -23,9 +23,9 @@ from dualstream.service.journal.protocol import (
     OutcomeUnknown,
     Place,
 )
+from dualstream.service.models.deps import SolverThread
 from dualstream.service.models.model import Model
 from dualstream.service.models.registry import ModelRegistry
-from dualstream.service.models.solver_thread import SolverThread
 from dualstream.service.models.versions import take_version
 from dualstream.service.replica.apply_or_rebuild import Applying
 from dualstream.service.replica.committer import Committer
