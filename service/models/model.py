@@ -7,7 +7,6 @@ from typing import Protocol
 
 from dualstream.service.codecs import ListedRows, ParsedRows, RowSchema
 from dualstream.service.journal.protocol import (
-    Appended,
     JournalUnavailable,
     Known,
     ModelChanged,
@@ -231,13 +230,13 @@ class Model(CommitListener):
             self._owner.forget(self)
         if is_invalid and not is_gone:
             why = f"model {self.record.id!r} is being loaded again from its journal"
-            self.committer.refuse(why, self._forward)
+            self.committer.refuse(why, self._on_late_append)
 
-    def _forward(self, appended: Appended) -> None:
-        """Pass a late append on to the new replica, which may be forked."""
+    def _on_late_append(self) -> None:
+        """The new replica may contradict an append of this one: it must read the head."""
         successor = self._owner.find(self.record.id)
         if successor is not None and successor.replica.incarnation == self.replica.incarnation:
-            successor.committer.check_late_append(appended)
+            successor.committer.check_again()
 
     def members(self) -> MemberLearner:
         """The learner and its members. Raises Problem 404 if it has none."""

@@ -178,18 +178,6 @@ class Applying:
             if may_contradict(appended, self.place, replica.trail):
                 replica.is_forked = True
 
-    def may_contradict(self, appended: Appended) -> bool:
-        """Could the answer to another replica's append contradict this replica?
-
-        True also when that cannot be decided: in the middle of a group, or when the entries between
-        this replica and the append were not returned.
-        """
-        replica = self._replica
-        is_linked = appended.entries or (appended.first_seq or 0) <= replica.seq + 1
-        if not is_linked or replica.seq != replica.trail.end:
-            return True
-        return may_contradict(appended, self.place, replica.trail)
-
     def has_lost(self, place: Place) -> bool:
         """The store does not hold `place`: return whether this replica may be forked.
 

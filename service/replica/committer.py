@@ -89,7 +89,7 @@ class Committer:
         self._appending = Appending(journal, replica, append_timeout_s, clock)
         self._applying = Applying(journal, replica, listener)
         self._listener = listener
-        self._on_late: Callable[[Appended], None] | None = None
+        self._on_late: Callable[[], None] | None = None
         self._clock = clock
         self._waiting: RequestQueue = deque()
         # Busy from the first waiting request until none waits. `_idle` resolves then.
@@ -162,11 +162,10 @@ class Committer:
         with contextlib.suppress(JournalError, RecordError):
             await self.refresh()
 
-    def check_late_append(self, appended: Appended) -> None:
-        """Check the answer to an append that was made by the replica which this one replaces."""
-        if self._applying.may_contradict(appended):
-            self.suspect()
-            self._checking = asyncio.create_task(self._check_against_journal())
+    def check_again(self) -> None:
+        """Read the head again: an append of the replica that this one replaces was answered."""
+        self.suspect()
+        self._checking = asyncio.create_task(self._check_against_journal())
 
     def suspect(self) -> None:
         """Stop serving until the next `refresh` has read the journal's head."""
@@ -176,11 +175,12 @@ class Committer:
         """Stop notifying the listener."""
         self._listener = self._applying.listener = SILENT
 
-    def refuse(self, reason: str, on_late: Callable[[Appended], None] | None = None) -> None:
+    def refuse(self, reason: str, on_late: Callable[[], None] | None = None) -> None:
         """Accept no more requests, and fail those that wait: nothing of them was journalled.
 
         Called when another replica of the model replaces this one. The current group finishes. The
-        outcome of a group appended ahead of it is unknown; `on_late` receives its append's answer.
+        outcome of a group appended ahead of it is unknown; `on_late` is called when its append is
+        answered.
         """
         self._refusal, self._on_late = reason, on_late
         while self._waiting:
@@ -354,7 +354,7 @@ class Committer:
         appended = await self._journal_group(group)
         self._applying.look_ahead(appended, front, is_learning=self._learning_until is front)
         if self._on_late is not None:
-            self._on_late(appended)
+            self._on_late()
         return appended
 
     def _append_ahead(self) -> None:

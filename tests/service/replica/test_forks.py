@@ -89,8 +89,8 @@ def test_what_is_answered_to_its_predecessor_shows_it(tmp_path, monkeypatch):
     shown = []
 
     async def scenario(bench: Bench) -> None:
-        def on_late(appended: Any) -> None:
-            loaded[0].check_late_append(appended)
+        def on_late() -> None:
+            loaded[0].check_again()
             shown.append(loaded[0]._replica.is_forked)
 
         async def succeeded(_: Applying) -> None:
