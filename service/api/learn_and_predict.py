@@ -359,7 +359,7 @@ class PredictRoute:
 
     async def _found(self, model_id: str, query: dict[str, str]) -> Model:
         """The model, at `min_seq` or later. Raises Problem 503 if it does not reach `min_seq`."""
-        model = self._registry.held(model_id) or await self._registry.get(model_id)
+        model = self._registry.cached(model_id) or await self._registry.get(model_id)
         min_seq = read_count(query, "min_seq")
         if model.replica.seq >= min_seq:
             return model

@@ -191,7 +191,7 @@ class Upload:
 
     async def _model(self) -> Model:
         """The current model. Raises ModelChanged if earlier chunks went to a deleted one."""
-        model = self._registry.held(self._model_id) or await self._registry.get(self._model_id)
+        model = self._registry.cached(self._model_id) or await self._registry.get(self._model_id)
         if self._incarnation not in (None, model.record.incarnation):
             raise ModelChanged(self._model_id)
         return model

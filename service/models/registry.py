@@ -109,7 +109,7 @@ class ModelRegistry:
         """The model if it is in memory, in any state. It does not count as a use."""
         return self._cache.find(model_id)
 
-    def held(self, model_id: str) -> Model | None:
+    def cached(self, model_id: str) -> Model | None:
         """The model if it is in memory. Raises Problem 503 while it is rebuilt."""
         model = self._cache.use(model_id)
         if model is not None and model.replica.is_forked:
@@ -118,7 +118,7 @@ class ModelRegistry:
 
     async def get(self, model_id: str) -> Model:
         """The model, loaded from the journal if needed. Raises Problem 404, 503."""
-        model = self.held(model_id)
+        model = self.cached(model_id)
         if model is not None:
             return model
         if not MODEL_ID.fullmatch(model_id):
@@ -255,9 +255,9 @@ class ModelRegistry:
                 raise _other_spec(model_id)
         if created:
             self.loader.forget(model_id)
-        held = self._cache.find(model_id)
-        if held is not None and held.record.incarnation != record.incarnation:
-            self.forget(held)
+        cached = self._cache.find(model_id)
+        if cached is not None and cached.record.incarnation != record.incarnation:
+            self.forget(cached)
         return await self.get(model_id), created
 
     async def _check_before_building(

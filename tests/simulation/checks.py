@@ -220,7 +220,7 @@ def held_unclean(world: "World") -> list[str]:
     """A process that has loaded a model removes unlearned samples from the store."""
     problems = []
     for log in world.store.logs.values():
-        held = [model for worker in world.workers if (model := worker.held(log)) is not None]
+        held = [model for worker in world.workers if (model := worker.cached(log)) is not None]
         for model in held[:1]:
             unlearned_seq = model.replica.retained.unlearned_seq
             problems += _unlearned(log, unlearned_seq, world.kind_of(log.id))

@@ -214,7 +214,7 @@ class Worker:
 
     async def model(self, model_id: str) -> Model:
         self.startup.check_ready()
-        model = self.catalog.held(model_id)
+        model = self.catalog.cached(model_id)
         if model is None:
             return await found(self, self.catalog.get, model_id)
         check_not_gone(self, model)
@@ -316,7 +316,7 @@ class Worker:
                 if self.world.chance.random() < 0.5:
                     await self.model(model_id)
 
-    def held(self, log: Log) -> Model | None:
+    def cached(self, log: Log) -> Model | None:
         """The model, if it is cached and at the end of its log."""
         model = self.catalog._cache.find(log.id) if self.is_alive else None
         return model if model is not None and model.replica.chain == log.chain else None

@@ -55,9 +55,9 @@ def test_a_load_that_is_overtaken_is_held_by_nobody(store, monkeypatch, change):
             if made is None:
                 with pytest.raises(Problem, match="no model"):
                     await loading
-                assert catalog.held("m") is None
+                assert catalog.cached("m") is None
             else:
-                assert await loading is catalog.held("m") is made
+                assert await loading is catalog.cached("m") is made
                 assert made.replica.spec["rho"] == 0.5
                 assert (await catalog.journal.get("m")).incarnation == made.record.incarnation
 
@@ -83,7 +83,7 @@ def test_a_model_asked_for_before_its_making_is_answered_is_one_and_the_same(sto
 
             monkeypatch.setattr(catalog.journal, "create", create_and_be_asked)
             made, _ = await catalog.create("m", SPEC)
-            assert await asking[0] is made is catalog.held("m")
+            assert await asking[0] is made is catalog.cached("m")
 
     asyncio.run(scenario())
 

@@ -38,7 +38,7 @@ def bits(replica: Replica) -> dict[str, bytes]:
 
 
 def replica_of(client, model: str = "m") -> Replica:
-    return client.app._catalog.held(model).replica
+    return client.app._catalog.cached(model).replica
 
 
 def loaded(store: str) -> Replica:
@@ -164,7 +164,7 @@ def test_snapshot_and_replay_have_the_same_bits(serve, store):
     for first in range(0, 570, 30):
         learn(client, first, first + 30)
     deadline = time.monotonic() + 10
-    while client.app._catalog.held("m").snapshots.is_writing:
+    while client.app._catalog.cached("m").snapshots.is_writing:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     live = bits(replica_of(client))

@@ -42,7 +42,7 @@ def passed(monkeypatch):
                 learn(other, samples(first, first + 2))
 
         async def write_snapshot() -> None:
-            model = other.app._catalog.held("m")
+            model = other.app._catalog.cached("m")
             await model.refresh()
             await model.snapshots.write()
             where = ("m", model.record.incarnation)
@@ -73,7 +73,7 @@ def two(serve, store, monkeypatch):
 
 def place(client: Any) -> tuple[int, int]:
     """Where its snapshot stood, and where it stands."""
-    replica = client.app._catalog.held("m").replica
+    replica = client.app._catalog.cached("m").replica
     return replica.restored_seq, replica.seq
 
 
@@ -168,7 +168,7 @@ def test_a_member_that_is_promoted_and_gone(two, passed):
         appended = await late(*given)
 
         async def trim() -> None:
-            model = other.app._catalog.held("m")
+            model = other.app._catalog.cached("m")
             await model.snapshots.write()
             await journal_of.trim("m", model.record.incarnation, model.replica.seq, behind=0)
 
