@@ -55,7 +55,7 @@ def exposition(client: TestClient) -> str:
         client.get(f"/models/{model}/predict?x=1:1")
         client.get(f"/models/{model}/certificate?reference=true")
     assert client.get("/metrics").status_code == 200  # some metrics are measured in the background
-    client.portal.call(client.app._catalog.counters.store.measure)
+    client.portal.call(client.app._registry.counters.store.measure)
     return client.get("/metrics").text
 
 

@@ -87,7 +87,7 @@ class Application:
         events: Events,
     ) -> None:
         self._layers = layers
-        self._catalog, self._versions = registry, versions
+        self._registry, self._versions = registry, versions
         self.startup = startup
         self.admission = registry.admission
         self.bodies = bodies

@@ -230,7 +230,7 @@ def held_unclean(world: "World") -> list[str]:
 def left_forked(world: "World") -> Iterator[str]:
     """A replica that refuses as forked is being rebuilt, or was evicted."""
     for worker in world.workers:
-        for model in worker.catalog if worker.is_alive else ():
+        for model in worker.registry if worker.is_alive else ():
             if model.replica.is_forked and model.is_idle:
                 yield f"{worker.name} is left forked with {model.record.id}"
 
@@ -238,7 +238,7 @@ def left_forked(world: "World") -> Iterator[str]:
 def left_behind(world: "World") -> Iterator[str]:
     """Every follower is at the journal's end, though no client sends it anything."""
     for worker in world.workers if world.is_followed else ():
-        for model in worker.catalog if worker.is_alive else ():
+        for model in worker.registry if worker.is_alive else ():
             log, replica = world.store.logs.get(model.record.id), model.replica
             if log is None or log.incarnation != replica.incarnation:
                 yield f"{worker.name} still holds a {model.record.id} that is gone"

@@ -69,7 +69,7 @@ async def serve(worker: "Worker", model_id: str, tag: int, default: bool) -> Non
     """Predict the row of this tag and let it wait for its label, unless that is known."""
     notes, began = worker.world.notes, worker.world.scheduler.steps
     known = notes.told_by(worker)
-    with worker.catalog.pinned(model_id):
+    with worker.registry.pinned(model_id):
         model = await worker.model(model_id)
         rows = models.named_row(tag)
         scores, seq, chain = await model.replica.predict(models.rows_of(tag)[:1])
@@ -109,7 +109,7 @@ async def label(worker: "Worker", model_id: str, tag: int, y: float, keyed: bool
     began = worker.world.scheduler.steps
     key = make_key(KeyKind.REQUEST, f"l{tag}{y:+}") if keyed else None
     mark = None if key is None else packed_label(y) * 2
-    with worker.catalog.pinned(model_id):
+    with worker.registry.pinned(model_id):
         model = await worker.model(model_id)
         told = await learn_labels(worker.connection, model, [Label(0, str(tag), y)], key, mark)
         _check_waits_or_known(worker, model, tag, None)
@@ -126,7 +126,7 @@ async def label_both(worker: "Worker", model_id: str, tags: tuple[int, int]) -> 
     """
     key, mark = make_key(KeyKind.REQUEST, f"l{tags}"), packed_label(1.0) * 2
     labels = [Label(place, str(tag), models.label_of(tag)) for place, tag in enumerate(tags)]
-    with worker.catalog.pinned(model_id):
+    with worker.registry.pinned(model_id):
         model = await worker.model(model_id)
         told = await learn_labels(worker.connection, model, labels, key, mark)
     if told.repeats is None:
@@ -179,7 +179,7 @@ def _said(told: Labelled) -> tuple[int | None, str]:
 async def sweep(worker: "Worker") -> None:
     """What the timer does."""
     await worker.startup.finished.wait()
-    await DefaultLabels(worker.catalog, worker.connection).sweep()
+    await DefaultLabels(worker.registry, worker.connection).sweep()
 
 
 async def learn(world: "World", ask: Ask, model_id: str, tag: int) -> None:

@@ -37,7 +37,7 @@ async def refit_all(world: "World") -> None:
     for model_id in world._kinds:
         if world.kind_of(model_id).is_refitted:
             for worker in world.workers:
-                await worker.ask(lambda worker, id=model_id: _wait_for(worker.catalog.find(id)))
+                await worker.ask(lambda worker, id=model_id: _wait_for(worker.registry.find(id)))
             if world.chance.random() < 0.4:
                 await _die_over(world, model_id)
             worker = world.chance.choice(world.workers)

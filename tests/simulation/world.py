@@ -99,7 +99,7 @@ def settings_of(snapshot_every: int) -> Settings:
 
 
 class Telemetry:
-    """What a catalog tells; nothing of it is needed here but the forks."""
+    """What a registry tells; nothing of it is needed here but the forks."""
 
     def __init__(self, notes: Notes, happened: set[Fault]) -> None:
         self._notes, self._happened = notes, happened
@@ -142,7 +142,7 @@ class Telemetry:
 
 
 class Worker:
-    """A process with a catalog; it may die at any of its awaits and be started again."""
+    """A process with a registry; it may die at any of its awaits and be started again."""
 
     def __init__(self, world: "World", name: str) -> None:
         self.world, self.name = world, name
@@ -158,18 +158,18 @@ class Worker:
         given = (self.loop, self.name, lag_of, self._stands_at)
         self.connection = Connection(world.network, *given)
         self.telemetry = Telemetry(world.notes, world.network.happened)
-        self.catalog = ModelRegistry(
+        self.registry = ModelRegistry(
             self.connection,
             world.settings,
             self.telemetry,  # type: ignore[arg-type]
             MODEL_JOBS,
             Clock(world.clock, world.nonce, world.clock),
         )
-        catalog = self.catalog
-        self.startup = Readiness(catalog.store_identity, catalog.store_status, catalog.bring_up)
+        registry = self.registry
+        self.startup = Readiness(registry.store_identity, registry.store_status, registry.bring_up)
         self.loop.create_task(self.startup.run())
         if world.is_followed:
-            self.loop.create_task(Follower(self.catalog, self.connection).run())
+            self.loop.create_task(Follower(self.registry, self.connection).run())
         self.asked: dict[asyncio.Future[Any], asyncio.Task[None]] = {}
         self.made: dict[str, str] = {}
         """The last incarnations that it has made, or found made, by their models."""
@@ -214,19 +214,19 @@ class Worker:
 
     async def model(self, model_id: str) -> Model:
         self.startup.check_ready()
-        model = self.catalog.cached(model_id)
+        model = self.registry.cached(model_id)
         if model is None:
-            return await found(self, self.catalog.get, model_id)
+            return await found(self, self.registry.get, model_id)
         check_not_gone(self, model)
         return model
 
     async def submit(self, model_id: str, request: AnyRequest) -> tuple[str, Receipt]:
         """The incarnation of the model, and the receipt."""
         began = self.world.scheduler.steps
-        with self.catalog.pinned(model_id):
+        with self.registry.pinned(model_id):
             self.startup.check_ready()
             is_control = isinstance(request, ControlRequest)
-            model = await found(self, self.catalog.get, model_id)
+            model = await found(self, self.registry.get, model_id)
             await asyncio.sleep(BODY_S * self.world.chance.choice((0, 0, 1)))
             if is_control:
                 await self._refresh(model)
@@ -240,14 +240,14 @@ class Worker:
         return model.record.incarnation, receipt
 
     async def take_version(self, model_id: str, name: str) -> None:
-        with self.catalog.pinned(model_id):
+        with self.registry.pinned(model_id):
             model = await self.model(model_id)
             await take_version(model, self.connection, name, "")
 
     async def go_back(self, model_id: str, to: str | int) -> tuple[str, ControlRequest, Receipt]:
         """To a version, or to a seq: the incarnation of the model, the order and the receipt."""
         began = self.world.scheduler.steps
-        with self.catalog.pinned(model_id):
+        with self.registry.pinned(model_id):
             model = await self.model(model_id)
             await self._refresh(model)
             self.world.misfortune.lag_of(self, "go_back", model_id)
@@ -261,7 +261,7 @@ class Worker:
     ) -> tuple[str, ControlRequest, Receipt] | None:
         """As `go_back`; None where learning is not paused."""
         began = self.world.scheduler.steps
-        with self.catalog.pinned(model_id):
+        with self.registry.pinned(model_id):
             model = await self.model(model_id)
             await self._refresh(model)
             await model.job(GuardRollback).settled()
@@ -276,14 +276,14 @@ class Worker:
 
     async def predict(self, model_id: str, asked: int) -> None:
         told = self.world.notes.told_by(self)
-        with self.catalog.pinned(model_id):
+        with self.registry.pinned(model_id):
             model = await self.model(model_id)
             await asyncio.sleep(BODY_S * asked)
             scores, seq, chain = await model.replica.predict(models.asked_rows()[asked])
         self.world.notes.saw_prediction(self, model, asked, seq, chain, scores, told)
 
     async def refit(self, model_id: str) -> None:
-        with self.catalog.pinned(model_id):
+        with self.registry.pinned(model_id):
             model = await self.model(model_id)
             if model.replica.learner.samples:
                 self.world.misfortune.lag_of(self, "refit", model_id)
@@ -294,14 +294,14 @@ class Worker:
 
     async def refer(self, model_id: str) -> None:
         """Compute the optimum of the window, and compare it with the replica's lineage."""
-        with self.catalog.pinned(model_id):
+        with self.registry.pinned(model_id):
             model = await self.model(model_id)
             with contextlib.suppress(RefitError):  # no row is retained
                 found = await model.job(References).find()
                 self.world.notes.saw_reference(self, model, found)
 
     async def refresh(self, model_id: str) -> None:
-        with self.catalog.pinned(model_id):
+        with self.registry.pinned(model_id):
             await self._refresh(await self.model(model_id))
 
     async def refresh_quietly(self, model_id: str) -> None:
@@ -318,18 +318,18 @@ class Worker:
 
     def cached(self, log: Log) -> Model | None:
         """The model, if it is cached and at the end of its log."""
-        model = self.catalog._cache.find(log.id) if self.is_alive else None
+        model = self.registry._cache.find(log.id) if self.is_alive else None
         return model if model is not None and model.replica.chain == log.chain else None
 
     def _stands_at(self, model_id: str) -> Place | None:
-        model = self.catalog.find(model_id)
+        model = self.registry.find(model_id)
         if model is None or model.replica.seq != model.replica.trail.end:
             return None
         return Place(model.replica.seq, model.replica.chain)
 
     def let_go(self, model_id: str) -> bool:
         """Whether the model was held and may leave memory."""
-        held = self.catalog._cache
+        held = self.registry._cache
         model = held.find(model_id)
         if model is None or not held._may_go(model):
             return False
@@ -347,9 +347,9 @@ class Worker:
     async def remake(self, model_id: str) -> None:
         kind = self.world.kind_of(model_id)
         with contextlib.suppress(Problem):
-            await self.catalog.delete(model_id)
+            await self.registry.delete(model_id)
         gone = {log.incarnation for log in self.world.store.gone}
-        model, is_new = await self.catalog.create(model_id, kind.given)
+        model, is_new = await self.registry.create(model_id, kind.given)
         if is_new and model.record.incarnation in gone:
             problem = f"{self.name} made {model_id}, and holds one that was gone before"
             self.world.notes.problems.append(problem)
@@ -363,7 +363,7 @@ class Worker:
         for tried in count():
             try:
                 await self.startup.finished.wait()
-                model = await self.catalog.get(model_id)
+                model = await self.registry.get(model_id)
                 await model.refresh()
                 while model.job(UnlearnCleanup).is_busy or model.job(GuardRollback).is_busy:
                     await asyncio.sleep(1.0)

@@ -92,7 +92,7 @@ def test_names_of_rows_that_were_refused_come_with_the_next(serve, store):
 
 def test_others_of_its_group_are_learned_as_ever(client, serve, store, monkeypatch):
     learn(client, sample(0, "a"))
-    journal, groups = client.app._catalog.journal, []
+    journal, groups = client.app._registry.journal, []
     append = journal.append
 
     def watched(request):

@@ -109,14 +109,14 @@ def test_listening_does_not_hold_a_model(serve, store, quick):
     client.put("/models/m", json=SPEC)
     listener = Listener(client)
     assert listener.status() == 200 and listener.hear()[2]["samples"] == 0
-    catalog = client.app._catalog
+    registry = client.app._registry
     client.put("/models/other", json=SPEC)
     client.post("/models/other/learn", json=GOOD)
-    until(lambda: catalog.find("m") is None)
+    until(lambda: registry.find("m") is None)
     serve(store=store).post("/models/m/learn", json=GOOD)  # by another worker
     kind, _, told = listener.hear()
     assert (kind, told) == ("progress", {"model": "m", "seq": 1})
-    assert catalog.find("m") is None
+    assert registry.find("m") is None
     client.post("/models/m/learn", json=GOOD)
     assert listener.hear()[2]["samples"] == 2
     listener.leave()

@@ -196,7 +196,7 @@ def test_first_answers_survive_in_snapshots(serve, store):
     rows = [sample(0, "a"), sample(1), sample(2, "b")]
     first = learn(one, *rows, key="k").json()
     learn(one, *(sample(n) for n in range(20)))
-    model = one.app._catalog.cached("m")
+    model = one.app._registry.cached("m")
     for _ in range(500):
         if not model.snapshots.is_writing:
             break

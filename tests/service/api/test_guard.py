@@ -66,7 +66,7 @@ def resume(client: Any, rows: str, **more: Any) -> Any:
 
 def learned_of(client: TestClient, model: str) -> dict[str, bytes]:
     """All of a model's state that does not speak of guards."""
-    replica = client.app._catalog.cached(model).replica
+    replica = client.app._registry.cached(model).replica
     arrays = replica.capture().arrays
     own = ("guard.", "pauses.", "refused_controls", *NOT_IN_STATE)
     return {name: a.tobytes() for name, a in arrays.items() if not name.startswith(own)}
@@ -143,7 +143,7 @@ def test_a_pause_from_beginning_to_end(serve, store):
     assert controls_in(store) == ["pause", "resume"]
 
     async def scenario(kept: Kept) -> None:
-        assert bits(kept.replica) == bits(one.app._catalog.cached("m").replica)
+        assert bits(kept.replica) == bits(one.app._registry.cached("m").replica)
 
     run(store, scenario)
 
@@ -235,7 +235,7 @@ def test_a_quarantine_is_full_by_its_bytes_too(serve, store, monkeypatch):
 def settle(client: TestClient) -> None:
     """No snapshot is being written."""
     deadline = time.monotonic() + 20
-    while not client.app._catalog.cached("m").is_idle:
+    while not client.app._registry.cached("m").is_idle:
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
@@ -326,7 +326,7 @@ def test_a_killed_server_leaves_a_pause_to_whoever_comes(tmp_path: Path, serve):
     client = serve(store=store)
     assert paused(client)["since"] == 100 + told["learned"]
     assert controls_in(store) == ["pause"]
-    live = client.app._catalog.cached("m").replica
+    live = client.app._registry.cached("m").replica
 
     async def scenario(kept: Kept) -> None:
         assert bits(kept.replica) == bits(live)
@@ -404,7 +404,7 @@ def test_no_rollback_is_appended_of_a_pause_that_the_store_has_lost(serve, tmp_p
     begin = GuardRollback.on_advance
     monkeypatch.setattr(GuardRollback, "on_advance", lambda self: None)
     learn(client, samples(100, 160, bad=True))
-    model = client.app._catalog.cached("m")
+    model = client.app._registry.cached("m")
 
     async def lose_and_go_back() -> None:
         assert model.job(GuardRollback).pauses.needs_rollback
@@ -424,10 +424,10 @@ def test_the_copy_of_a_rollback_that_others_have_settled_goes(serve, store, monk
     client = serve(store=store)
     client.put("/models/m", json=GUARDED)
     learn(client, samples(0, 100) + samples(100, 160, bad=True))
-    catalog = client.app._catalog
-    model = catalog.cached("m")
+    registry = client.app._registry
+    model = registry.cached("m")
     where = ("m", model.record.incarnation)
-    copy_put, put = catalog.journal.copy_put, []
+    copy_put, put = registry.journal.copy_put, []
 
     async def late(*given: Any) -> str:
         since = model.job(GuardRollback).pauses.since
@@ -436,16 +436,16 @@ def test_the_copy_of_a_rollback_that_others_have_settled_goes(serve, store, monk
         if is_seen:
             await model.submit(request)
         else:  # by another worker
-            await catalog.journal.append(
+            await registry.journal.append(
                 AppendRequest(*where, bytes(16), model.replica.seq, request.parts)
             )
         put.append(await copy_put(*given))
         return put[-1]
 
     async def go_back() -> None:
-        monkeypatch.setattr(catalog.journal, "copy_put", late)
+        monkeypatch.setattr(registry.journal, "copy_put", late)
         await model.job(GuardRollback)._go_back(model)
-        assert len(put) == 1 and not await catalog.journal.copies(*where)
+        assert len(put) == 1 and not await registry.journal.copies(*where)
 
     client.portal.call(go_back)
     assert paused(client)["is_settled"]

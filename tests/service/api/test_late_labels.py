@@ -125,7 +125,7 @@ def test_portfolios_count_what_was_served_too(model, given):
 def test_a_prediction_changes_no_state_and_writes_only_when_it_is_to_remember(late):
     learn(late, 5)
     before = state(late)
-    journal = late.app._catalog.journal
+    journal = late.app._registry.journal
     waiting = lambda: late.portal.call(journal.awaiting_labels)  # noqa: E731
     late.post("/models/m/predict", json={"samples": [row(1, id="a")]})
     late.post("/models/m/predict?remember=false", json=row(2, id="b"))
@@ -291,12 +291,12 @@ def test_labels_that_wait_for_a_paused_model_are_told_again_as_such(serve, store
 def test_a_keyed_request_that_comes_by_two_ways_at_once_has_one_outcome(late):
     remember(late, "v1", "v2")
     label(late, ("v2", 1))
-    catalog = late.app._catalog
+    registry = late.app._registry
     own = [Label(0, "v1", 1.0), Label(1, "x", 1.0), Label(2, "v2", 1.0), Label(3, "v1", 0.0)]
     key, mark = make_key(KeyKind.REQUEST, "k"), bytes(16)
 
     async def twice(labels: list[Label], key: bytes) -> list[Labelled]:
-        asked = (catalog.journal, catalog.cached("m"), labels, key, mark)
+        asked = (registry.journal, registry.cached("m"), labels, key, mark)
         return await asyncio.gather(learn_labels(*asked), learn_labels(*asked))
 
     one, other = late.portal.call(twice, own, key)
@@ -394,7 +394,7 @@ def test_an_event_that_comes_both_ways_is_learned_twice_under_one_id(late):
     assert (again["count"], again["duplicates"]) == (0, [{"index": 0, "seq": 1}])
     again = label(late, ("a", 1)).json()
     assert (again["count"], again["duplicates"]) == (0, [{"index": 0, "seq": 2}])
-    retained = late.app._catalog.cached("m").replica.retained
+    retained = late.app._registry.cached("m").replica.retained
     digest = digest_of(make_key(KeyKind.SAMPLE, "a"))
     assert state(late)["samples"] == 2 and retained.seqs(digest) == [1, 2]
     assert late.delete("/models/m/samples/a").status_code in (200, 202)
@@ -432,7 +432,7 @@ def test_default_labels_are_learned_once_by_two_workers_and_no_label_after(late,
     for id in ids:
         truly = label(late, (id, 1))
         assert (truly.status_code == 200) == (id in journalled)
-    assert late.portal.call(late.app._catalog.journal.awaiting_labels)[0].rows == 1
+    assert late.portal.call(late.app._registry.journal.awaiting_labels)[0].rows == 1
     assert "dualstream_default_labels_total" in late.get("/metrics").text
 
 
@@ -451,7 +451,7 @@ def test_a_row_predicted_again_after_its_label_is_not_learned_twice(serve, store
     assert single["remembered"] == 0 and isinstance(single["score"], float)
     # The wait of the row beside it is over, by which time the key of the label is forgotten.
     wait_until(lambda: state(late)["seq"] >= 2)
-    journal = late.app._catalog.journal
+    journal = late.app._registry.journal
     assert late.portal.call(journal.awaiting_labels) == []
     assert state(late)["samples"] == 2
     assert_problem(label(late, ("view-1", 1)), 404, "unknown-sample")

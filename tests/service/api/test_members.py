@@ -180,7 +180,7 @@ def test_certificate_and_weights_of_one_member(pair):
     assert "'steps'" in assert_problem(answer, 404, "no-certificate")["detail"]
     own = pair.get("/models/m/weights?member=steps").json()
     assert (own["member"], own["dim"]) == ("steps", 5)
-    learner = pair.app._catalog.cached("m").replica.learner
+    learner = pair.app._registry.cached("m").replica.learner
     weights, intercept = learner.member_weights("steps")
     assert own["intercept"] == intercept
     assert {w["index"]: w["weight"] for w in own["weights"]} == dict(enumerate(weights, 1))
@@ -357,7 +357,7 @@ def test_one_of_many_that_add_one_name_wins(serve, store, same):
 
 
 def test_store_that_is_away_is_told(pair, monkeypatch):
-    journal = pair.app._catalog.journal
+    journal = pair.app._registry.journal
 
     async def refuse(*_):
         raise JournalUnavailable("planted")
@@ -382,7 +382,7 @@ def test_outcome_that_stays_unknown_is_told(serve, store, monkeypatch):
     monkeypatch.setattr("dualstream.service.models.model.MAX_APPEND_S", 0.05)
     client = serve(store=store)
     client.put("/models/m", json=PAIR)
-    journal = client.app._catalog.journal
+    journal = client.app._registry.journal
     append = journal.append
 
     async def lose(*given):
@@ -445,7 +445,7 @@ def test_series_of_members_are_bounded(pair, monkeypatch):
 
 
 def test_reads_of_members_change_nothing(pair):
-    replica = pair.app._catalog.cached("m").replica
+    replica = pair.app._registry.cached("m").replica
     before = {name: array.tobytes() for name, array in replica._state().items()}
     for path in ("members", "compare?a=dual&b=steps", "certificate?member=dual", "metrics"):
         assert pair.get(f"/models/m/{path}").status_code == 200

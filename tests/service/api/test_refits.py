@@ -85,9 +85,9 @@ def finished(client, job: str) -> dict[str, Any]:
 
 
 def is_computing(client) -> bool:
-    catalog = client.app._catalog
-    return catalog.deps.refit_thread.turn.locked() or any(
-        model.job(Refits).is_busy for model in catalog
+    registry = client.app._registry
+    return registry.deps.refit_thread.turn.locked() or any(
+        model.job(Refits).is_busy for model in registry
     )
 
 
@@ -224,7 +224,7 @@ def test_a_model_made_again_meanwhile_is_left_alone(serve, store):
     deadline = time.monotonic() + 20
     while (
         client.get("/models/m").json().get("seq") != 210
-        or client.app._catalog.deps.refit_thread.turn.locked()
+        or client.app._registry.deps.refit_thread.turn.locked()
     ):
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -273,7 +273,7 @@ def test_a_result_whose_append_went_unseen_is_its_own_when_sent_again(
     client = serve(store=store)
     client.put("/models/m", json=SPEC)
     learn(client, 0, 200)
-    appending = client.app._catalog.cached("m").committer._appending
+    appending = client.app._registry.cached("m").committer._appending
     replica = replica_of(client)
     submit = refits.Refits._submit
     sent: list[Any] = []
@@ -351,7 +351,8 @@ def test_by_itself_once_for_each_count_however_many_look(serve, store):
             worker.get(f"/models/m/predict?x=1:1&min_seq={answer['seq']}")
         deadline = time.monotonic() + 20
         while any(
-            replica_of(w).learner and w.app._catalog.cached("m").job(Refits).is_busy for w in workers
+            replica_of(w).learner and w.app._registry.cached("m").job(Refits).is_busy
+            for w in workers
         ):
             assert time.monotonic() < deadline
             time.sleep(0.002)

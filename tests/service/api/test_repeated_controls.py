@@ -83,10 +83,10 @@ def test_a_refused_rollback_is_refused_again(serve, store, overtaken, monkeypatc
     assert_again(first, send, one, other)
     # Whoever comes by a snapshot of later knows it as well.
     learn(one, samples(30, 60))
-    one.portal.call(one.app._catalog.cached("m").snapshots.write)
+    one.portal.call(one.app._registry.cached("m").snapshots.write)
     late = serve(store=store)
     assert_again(first, send, late)
-    assert late.app._catalog.cached("m").replica.restored_seq == view(one)["seq"]
+    assert late.app._registry.cached("m").replica.restored_seq == view(one)["seq"]
 
 
 def test_a_refused_member_is_refused_again(serve, store, overtaken):

@@ -189,10 +189,10 @@ def test_nothing_is_kept_of_a_state_that_a_sample_is_unlearned_under(store, goes
     async def scenario() -> None:
         journal = await open_journal(store)
         try:
-            catalog = await prepared(store, journal)
-            other = catalog_on(journal)
+            registry = await prepared(store, journal)
+            other = registry_on(journal)
             late = Late(journal, late_call)
-            model = await catalog.get("m")
+            model = await registry.get("m")
 
             async def unlearned_by_another() -> None:
                 held = await other.get("m")
@@ -212,7 +212,7 @@ def test_nothing_is_kept_of_a_state_that_a_sample_is_unlearned_under(store, goes
             assert not await journal.versions(*where)
             assert not await journal.copies(*where, with_partial=True)
             assert not is_in(mark("2"), kept_bytes(store))
-            await catalog.close()
+            await registry.close()
             await other.close()
         finally:
             await journal.close()
@@ -226,8 +226,8 @@ def test_a_version_that_is_one_too_many_leaves_no_copy(store):
     async def scenario() -> None:
         journal = await open_journal(store, limits=Limits(max_versions=1))
         try:
-            catalog = catalog_on(journal)
-            model = await of_five(catalog)
+            registry = registry_on(journal)
+            model = await of_five(registry)
             where = ("m", model.record.incarnation)
             first, _ = await take_version(model, journal, "first", "")
             with pytest.raises(TooManyVersions):
@@ -238,7 +238,7 @@ def test_a_version_that_is_one_too_many_leaves_no_copy(store):
                 with pytest.raises(error):
                     await take_version(model, journal, name, "")
                 assert [copy.digest for copy in await journal.copies(*where)] == [first.digest]
-            await catalog.close()
+            await registry.close()
         finally:
             await journal.close()
 
@@ -251,15 +251,15 @@ def test_a_rollback_that_does_not_enter_leaves_no_copy(store):
     async def scenario() -> None:
         journal = await open_journal(store)
         try:
-            catalog = catalog_on(journal)
-            model = await of_five(catalog)
+            registry = registry_on(journal)
+            model = await of_five(registry)
             where, key = ("m", model.record.incarnation), make_key(KeyKind.REQUEST, "key")
             order, _ = await roll_back_to_seq(model, journal, 3, key, b"to 3")
             for seq, asked in ((3, b"to 3"), (2, b"to 2")):
                 _, receipt = await roll_back_to_seq(model, journal, seq, key, asked)
                 assert receipt.placed.duplicate or receipt.placed.conflict
                 assert [copy.digest for copy in await journal.copies(*where)] == [order.digest]
-            await catalog.close()
+            await registry.close()
         finally:
             await journal.close()
 
@@ -272,8 +272,8 @@ def test_a_copy_that_was_left_half_written_goes(store):
     async def scenario() -> None:
         journal = await open_journal(store)
         try:
-            catalog = catalog_on(journal)
-            model = await of_five(catalog)
+            registry = registry_on(journal)
+            model = await of_five(registry)
             where = ("m", model.record.incarnation)
             data = model.replica.capture().encode().data + bytes(24 << 20)
             writing = asyncio.create_task(journal.copy_put(*where, data))
@@ -285,10 +285,10 @@ def test_a_copy_that_was_left_half_written_goes(store):
             assert not await journal.copies(*where)
             await model.submit(ControlRequest.of(unlearning("2")))
             model.job(UnlearnCleanup).begin()
-            await cleaned(catalog)
+            await cleaned(registry)
             assert not await journal.copies(*where, with_partial=True)
             assert not is_in(mark("2"), kept_bytes(store))
-            await catalog.close()
+            await registry.close()
         finally:
             await journal.close()
 
@@ -344,13 +344,13 @@ class Dying:
         return step
 
 
-def catalog_on(journal: Any) -> ModelRegistry:
+def registry_on(journal: Any) -> ModelRegistry:
     return ModelRegistry(journal, Settings(), Telemetry(), MODEL_JOBS)
 
 
-async def of_five(catalog: ModelRegistry, **more: Any) -> Model:
+async def of_five(registry: ModelRegistry, **more: Any) -> Model:
     """A model of five samples."""
-    model, _ = await catalog.create("m", SPEC | more)
+    model, _ = await registry.create("m", SPEC | more)
     for i in range(5):
         await learn(model, str(i))
     return model
@@ -364,10 +364,10 @@ async def learn(model: Model, id_: str) -> None:
 
 async def prepared(store: str, journal: Any) -> ModelRegistry:
     """A model of five samples, with a snapshot, a version and a copy without a name."""
-    catalog = catalog_on(journal)
+    registry = registry_on(journal)
     if await journal.count():
-        await catalog.delete("m")
-    model = await of_five(catalog)
+        await registry.delete("m")
+    model = await of_five(registry)
     await model.snapshots.write()
     where = ("m", model.record.incarnation)
     snapshot = model.replica.capture().encode()
@@ -375,11 +375,11 @@ async def prepared(store: str, journal: Any) -> ModelRegistry:
     version = Version("v", snapshot.seq, snapshot.chain, digest, len(snapshot.data))
     await journal.version_put(*where, version)
     await journal.copy_put(*where, snapshot.data + b" ")
-    return catalog
+    return registry
 
 
-async def cleaned(catalog: ModelRegistry, seq: int = 6) -> Any:
-    model = await catalog.get("m")
+async def cleaned(registry: ModelRegistry, seq: int = 6) -> Any:
+    model = await registry.get("m")
     for _ in range(1000):
         if await model.job(UnlearnCleanup).is_done(seq):
             return model
@@ -395,8 +395,8 @@ def test_a_death_at_any_step_is_made_good_by_the_next_process(store, monkeypatch
         journal = await open_journal(store)
         dying = Dying(journal)
         try:
-            catalog = await prepared(store, dying)
-            model = await catalog.get("m")
+            registry = await prepared(store, dying)
+            model = await registry.get("m")
             dying.done, dying.left = [], steps + 1  # the control itself comes first
             await model.submit(ControlRequest.of(unlearning("2")))
             model.job(UnlearnCleanup).begin()
@@ -406,16 +406,16 @@ def test_a_death_at_any_step_is_made_good_by_the_next_process(store, monkeypatch
                 await asyncio.sleep(0.01)
                 assert not await model.job(UnlearnCleanup).is_done(6)
             else:
-                await cleaned(catalog)
+                await cleaned(registry)
             expected = bits(model.replica)
-            await catalog.close()
+            await registry.close()
             done = dying.done
-            catalog = catalog_on(journal)
-            model = await cleaned(catalog)
+            registry = registry_on(journal)
+            model = await cleaned(registry)
             assert bits(model.replica) == expected
             where = ("m", model.record.incarnation)
             assert not await journal.versions(*where) and not await journal.copies(*where)
-            await catalog.close()
+            await registry.close()
             assert not is_in(mark("2"), kept_bytes(store))
             return done
         finally:
@@ -434,8 +434,8 @@ def test_nothing_goes_before_a_good_snapshot_is_there(store, monkeypatch):
         journal = await open_journal(store)
         damaged = Damaging(journal, 3)
         try:
-            catalog = await prepared(store, damaged)
-            model = await catalog.get("m")
+            registry = await prepared(store, damaged)
+            model = await registry.get("m")
             where = ("m", model.record.incarnation)
             await model.submit(ControlRequest.of(unlearning("2")))
             model.job(UnlearnCleanup).begin()
@@ -443,9 +443,9 @@ def test_nothing_goes_before_a_good_snapshot_is_there(store, monkeypatch):
                 assert len(await journal.read(*where, 0)) == 6
                 assert len(await journal.versions(*where)) == 1
                 await asyncio.sleep(0.001)
-            await cleaned(catalog)
-            await catalog.close()
-            assert bits((await catalog_on(journal).get("m")).replica) == bits(model.replica)
+            await cleaned(registry)
+            await registry.close()
+            assert bits((await registry_on(journal).get("m")).replica) == bits(model.replica)
             assert not is_in(mark("2"), kept_bytes(store))
         finally:
             await journal.close()
@@ -478,21 +478,21 @@ def test_a_clean_up_that_others_overtake_is_done_all_the_same(store, monkeypatch
     async def scenario() -> None:
         journal = await open_journal(store)
         try:
-            catalog = await prepared(store, journal)
-            model = await catalog.get("m")
-            others = [catalog_on(journal), catalog_on(journal)]
+            registry = await prepared(store, journal)
+            model = await registry.get("m")
+            others = [registry_on(journal), registry_on(journal)]
             for other in others:
                 await other.get("m")
             await model.submit(ControlRequest.of(unlearning("2")))
-            for one in (catalog, *others):
+            for one in (registry, *others):
                 held = await one.get("m")
                 await held.refresh()
                 held.job(UnlearnCleanup).begin()
-            for one in (catalog, *others):
+            for one in (registry, *others):
                 await cleaned(one)
-            states = [bits((await one.get("m")).replica) for one in (catalog, *others)]
+            states = [bits((await one.get("m")).replica) for one in (registry, *others)]
             assert states[0] == states[1] == states[2]
-            for one in (catalog, *others):
+            for one in (registry, *others):
                 await one.close()
             assert not is_in(mark("2"), kept_bytes(store))
         finally:
@@ -511,15 +511,15 @@ def test_the_store_is_cleaned_of_what_is_unlearned_by_who_holds_what_it_has_lost
     async def scenario() -> None:
         journal = await open_journal(store)
         try:
-            catalog = catalog_on(journal)
-            model = await of_five(catalog)
+            registry = registry_on(journal)
+            model = await of_five(registry)
             for _ in range(2):
                 lose_last_entry(sqlite3.connect(path))
             receipt = await model.submit(ControlRequest.of(unlearning("1")))
             assert receipt.placed.seq == model.replica.seq == 4
             assert model.replica.retained.unlearned_seq == 4
-            await cleaned(catalog, 4)
-            await catalog.close()
+            await cleaned(registry, 4)
+            await registry.close()
             assert not is_in(mark("1"), kept_bytes(store))
         finally:
             await journal.close()
@@ -533,11 +533,11 @@ def test_who_closes_leaves_no_clean_up_behind_that_the_last_group_has_begun(stor
     async def scenario() -> None:
         journal = await open_journal(store)
         try:
-            catalog = catalog_on(journal)
-            model = await of_five(catalog)
+            registry = registry_on(journal)
+            model = await of_five(registry)
             asked = asyncio.create_task(model.submit(ControlRequest.of(unlearning("1"))))
             await asyncio.sleep(0)
-            await catalog.close()
+            await registry.close()
             assert (await asked).placed.seq == 6
             assert not model.job(UnlearnCleanup).is_busy
         finally:
@@ -554,14 +554,14 @@ def test_what_a_guard_would_go_back_to_goes_once_a_sample_is_unlearned(store):
     async def scenario() -> None:
         journal = await open_journal(store)
         try:
-            catalog = catalog_on(journal)
-            model = await of_five(catalog, guard=alarm)
+            registry = registry_on(journal)
+            model = await of_five(registry, guard=alarm)
             guarding = model.replica.guarding
             assert guarding is not None and guarding.guard.calm_seq < 5
             await model.submit(ControlRequest.of(unlearning("4")))
             model.job(UnlearnCleanup).begin()
-            await cleaned(catalog)
-            await catalog.close()
+            await cleaned(registry)
+            await registry.close()
             assert not is_in(mark("4"), kept_bytes(store))
         finally:
             await journal.close()
@@ -577,8 +577,8 @@ def test_the_store_is_not_clean_where_it_loses_what_it_is_cleaned_by(tmp_path, m
     async def scenario() -> None:
         journal = await open_journal(store)
         try:
-            catalog = catalog_on(journal)
-            model = await of_five(catalog)
+            registry = registry_on(journal)
+            model = await of_five(registry)
             await model.submit(ControlRequest.of(unlearning("2")))
             await learn(model, "5")
             trim, trimmed = journal.trim, []
@@ -593,9 +593,9 @@ def test_the_store_is_not_clean_where_it_loses_what_it_is_cleaned_by(tmp_path, m
 
             monkeypatch.setattr(journal, "trim", lose_and_trim)
             model.job(UnlearnCleanup).begin()
-            await cleaned(catalog)
+            await cleaned(registry)
             assert trimmed == [False, False] and model.replica.seq == 6
-            await catalog.close()
+            await registry.close()
             assert not is_in(mark("2"), kept_bytes(store))
         finally:
             await journal.close()

@@ -404,7 +404,7 @@ def test_damage_and_limits_leave_whole_chunks(client, serve, store):
 
 def before_appends(client, monkeypatch, happening: dict) -> None:
     """Let something happen before the n-th append."""
-    journal, calls = client.app._catalog.journal, 0
+    journal, calls = client.app._registry.journal, 0
     append = journal.append
 
     async def watched(*given, **named):

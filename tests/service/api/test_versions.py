@@ -56,7 +56,7 @@ def state_of(client: TestClient) -> dict:
 
 def assert_everywhere(store: str, client: TestClient) -> None:
     """A fresh replica, by snapshot or by the whole journal, has the bits of the live one."""
-    live = client.app._catalog.cached("m").replica
+    live = client.app._registry.cached("m").replica
 
     async def scenario(kept: Kept) -> None:
         assert bits(kept.replica) == bits(live)
@@ -155,7 +155,7 @@ def test_rollback_to_a_seq_finds_the_state_of_that_moment(serve, store):
 def settled(client: TestClient) -> None:
     """No snapshot is being written."""
     deadline = time.monotonic() + 20
-    while client.app._catalog.cached("m").snapshots.is_writing:
+    while client.app._registry.cached("m").snapshots.is_writing:
         assert time.monotonic() < deadline
         time.sleep(0.005)
 
@@ -270,7 +270,7 @@ def test_names_are_told_again_after_a_rollback(serve, store):
 
 
 def assert_everywhere_named(store: str, client: TestClient) -> None:
-    live = client.app._catalog.cached("m").replica
+    live = client.app._registry.cached("m").replica
 
     async def scenario(kept: Kept) -> None:
         assert bits(kept.replica) == bits(live)
@@ -330,7 +330,7 @@ def test_store_that_goes_away_before_the_copy_is_read_is_made_up_for(
     take(client, name="v")
     before = state_of(client)
     learn(client, 10, 20)
-    journal = client.app._catalog.journal
+    journal = client.app._registry.journal
     read, reads = journal.copy_get, []
 
     async def refuse(*given):
@@ -380,7 +380,7 @@ def test_there_is_no_way_back_to_a_version_whose_records_are_lost(client, monkey
     client.put("/models/m", json=SPEC)
     learn(client, 0, 20)
     taken = take(client, name="lost")
-    model = client.app._catalog.cached("m")
+    model = client.app._registry.cached("m")
     weights = state_of(client)["weights"]
     order = Rollback(taken["digest"], 21, "lost")
     receipt = client.portal.call(model.submit, ControlRequest.of(order))

@@ -9,7 +9,7 @@ import pytest
 from dualstream.service.cli.demo.server_process import ServerProcess
 from dualstream.service.jobs import follower as follower_module
 from dualstream.service.jobs.follower import Follower
-from dualstream.service.models import registry as catalog_module
+from dualstream.service.models import registry as registry_module
 from dualstream.service.models.lag import Lag
 from tests.service.conftest import SPEC, assert_problem
 from tests.service.replica.test_replica import bits, loaded, replica_of
@@ -89,13 +89,13 @@ def test_min_seq_must_be_a_whole_number(model, value):
 
 def test_min_seq_waits_no_longer_than_it_should(pair, monkeypatch):
     one, other = pair
-    journal = other.app._catalog.journal
+    journal = other.app._registry.journal
 
     async def slow(*_, **__):
         await asyncio.sleep(1.0)
         return []
 
-    monkeypatch.setattr(catalog_module, "REACH_S", 0.1)
+    monkeypatch.setattr(registry_module, "REACH_S", 0.1)
     monkeypatch.setattr(journal, "read", slow)
     seq = learn(one)
     began = time.monotonic()
@@ -173,12 +173,12 @@ def test_heads_are_asked_for_where_something_may_have_been_committed(
     nobody_follows, pair, store, monkeypatch
 ):
     one, other = pair
-    catalog = other.app._catalog
-    asked = Asked(catalog.journal)
+    registry = other.app._registry
+    asked = Asked(registry.journal)
 
     def look() -> list[str]:
         asked.models.clear()
-        other.portal.call(Follower(catalog, asked)._check_heads)
+        other.portal.call(Follower(registry, asked)._check_heads)
         return asked.models.copy()
 
     look()
@@ -190,7 +190,7 @@ def test_heads_are_asked_for_where_something_may_have_been_committed(
     until(lambda: replica_of(other).seq == 1)
     learn(other)
     assert look() == ["m"]
-    monkeypatch.setattr(catalog.find("m"), "lag", Lag())
+    monkeypatch.setattr(registry.find("m"), "lag", Lag())
     assert look() == ["m"]
     assert look() == ([] if counts_commits else ["m"])
 
@@ -199,16 +199,16 @@ def test_heads_of_many_models_are_asked_for_some_at_a_time(nobody_follows, clien
     monkeypatch.setattr(follower_module, "HEADS_PER_QUERY", 2)
     for name in "abcde":
         assert client.put(f"/models/{name}", json=SPEC).status_code == 201
-    catalog = client.app._catalog
-    client.portal.call(Follower(catalog, catalog.journal)._check_heads)
-    assert {model.lag.confirmed[1] for model in catalog} == {0}
+    registry = client.app._registry
+    client.portal.call(Follower(registry, registry.journal)._check_heads)
+    assert {model.lag.confirmed[1] for model in registry} == {0}
 
 
 def test_lag_is_told(pair, monkeypatch):
     one, other = pair
     told = other.get("/readyz?verbose").json()["lag"]
     assert told == {"seconds": 0.0, "records": 0, "behind": {}}
-    journal, is_slow = other.app._catalog.journal, [True]
+    journal, is_slow = other.app._registry.journal, [True]
     read = journal.read
 
     async def slow(*given, **more):

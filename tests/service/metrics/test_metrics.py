@@ -48,7 +48,7 @@ def test_series_are_of_the_first_models_and_the_others_are_summed(serve):
 
 def test_counted_models_are_bounded_while_they_come_and_go(serve):
     client = serve(metrics_max_models=1)
-    telemetry = client.app._catalog.counters
+    telemetry = client.app._registry.counters
     for number in range(50):
         telemetry.saw_refused(f"m{number}", 1)
     assert len(telemetry._of_model) <= 4 * 8

@@ -247,7 +247,7 @@ def test_a_server_that_is_stuck_refuses_answers_and_gives_up(serve):
     client = serve(max_in_flight=1, request_timeout_s=0.5)
     client.put("/models/m", json=SPEC)
     row, key = {"x": [1, 0, 0, 0, 2], "y": 1}, {"idempotency-key": "k"}
-    journal = client.app._catalog.journal
+    journal = client.app._registry.journal
     append, go_on = journal.append, threading.Event()
 
     async def stuck(*given):

@@ -36,29 +36,29 @@ SGD = ADULT | {"algorithm": "sgd"}
 OTHERS = ["x", "y"]
 
 
-async def evicted(catalog: ModelRegistry, length: int = 300) -> None:
+async def evicted(registry: ModelRegistry, length: int = 300) -> None:
     """The model `m` has learned so many rows, and is out of memory."""
-    await create(catalog, ["m", *OTHERS])
-    await learn(catalog, "m", rows(0, length))
-    await leave(catalog, "m", OTHERS)
+    await create(registry, ["m", *OTHERS])
+    await learn(registry, "m", rows(0, length))
+    await leave(registry, "m", OTHERS)
 
 
-async def replayed(catalog: ModelRegistry) -> dict[str, bytes]:
+async def replayed(registry: ModelRegistry) -> dict[str, bytes]:
     """The bits of the journal of `m`, read by another replica."""
-    replica = Replica(await catalog.journal.get("m"))
-    await replica.catch_up(catalog.journal)
+    replica = Replica(await registry.journal.get("m"))
+    await replica.catch_up(registry.journal)
     return bits(replica)
 
 
 def test_a_row_loads_the_model_and_is_scored_by_what_was_learned_before(store):
     async def scenario() -> None:
-        async with serving(store, models_held=2) as catalog:
-            await evicted(catalog)
-            receipt = await learn(catalog, "m", rows(300, 301))
+        async with serving(store, models_held=2) as registry:
+            await evicted(registry)
+            receipt = await learn(registry, "m", rows(300, 301))
             assert receipt.placed.seq == 301
-            model = catalog.find("m")
-            assert model is not None and bits(model.replica) == await replayed(catalog)
-            learner = Replica(await catalog.journal.get("m")).learner
+            model = registry.find("m")
+            assert model is not None and bits(model.replica) == await replayed(registry)
+            learner = Replica(await registry.journal.get("m")).learner
             learner.learn(rows(0, 300))
             assert receipt.scores[0] == learner.predict(rows(300, 301))[0]
 
@@ -99,12 +99,12 @@ def test_models_come_and_go_by_chance_in_two_workers(store, spec):
                     assert content is not None
                     scores += reader.learn_entries([entry], content).scores.tolist()
                 assert scores == [told[model_id][seq] for seq in range(1, len(scores) + 1)]
-                for catalog in (one, other):
-                    model = await catalog.get(model_id)
+                for registry in (one, other):
+                    model = await registry.get(model_id)
                     await model.refresh()
                     assert bits(model.replica) == bits(reader)
-            for catalog in (one, other):
-                counted = shown(catalog, await catalog.counters.exposition(catalog))
+            for registry in (one, other):
+                counted = shown(registry, await registry.counters.exposition(registry))
                 assert counted["dualstream_model_evictions_total"] > 20
 
     asyncio.run(scenario())
@@ -127,21 +127,21 @@ def test_rows_are_reported_as_journalled_where_a_record_before_them_cannot_be_re
     """A client that sends them again needs to know."""
 
     async def scenario() -> None:
-        async with serving(store) as catalog:
-            await create(catalog, ["m"])
-            record = await catalog.journal.get("m")
+        async with serving(store) as registry:
+            await create(registry, ["m"])
+            record = await registry.journal.get("m")
             part = Part(encode_control("of a later version", {}), 1)
             asked = AppendRequest("m", record.incarnation, b"n" * 16, 0, [part])
-            await catalog.journal.append(asked)
+            await registry.journal.append(asked)
             with pytest.raises(RecordError, match="of a later version") as failed:
-                await learn(catalog, "m", rows(0, 1))
+                await learn(registry, "m", rows(0, 1))
             told = as_problem(failed.value)
             assert told is not None
             assert (told.status, told.slug) == (503, "unreadable-journal")
             assert told.extra["outcome"] == "journalled"
-            assert (await catalog.journal.get("m")).seq == 2
+            assert (await registry.journal.get("m")).seq == 2
             with pytest.raises(Problem, match="of a later version") as refused:
-                await learn(catalog, "m", rows(0, 1))
+                await learn(registry, "m", rows(0, 1))
             assert "outcome" not in refused.value.extra
 
     asyncio.run(scenario())
@@ -152,9 +152,9 @@ def test_a_loss_is_counted_once_by_whatever_brings_the_model_back(store, monkeyp
     """The store lost what the model had learned when it left memory."""
 
     async def scenario() -> None:
-        async with serving(store, models_held=2) as catalog:
-            await evicted(catalog)
-            _, trail = catalog.loader._evicted_lineages["m"]
+        async with serving(store, models_held=2) as registry:
+            await evicted(registry)
+            _, trail = registry.loader._evicted_lineages["m"]
             for seq in (301, 302, 303):
                 trail.add(seq, f"{seq:064}")
             if way == "read, first in vain":
@@ -163,17 +163,17 @@ def test_a_loss_is_counted_once_by_whatever_brings_the_model_back(store, monkeyp
                     raise JournalUnavailable("planted")
 
                 with monkeypatch.context() as planted:
-                    planted.setattr(catalog.journal, "base", fail)
+                    planted.setattr(registry.journal, "base", fail)
                     with pytest.raises(JournalUnavailable):
-                        await catalog.get("m")
+                        await registry.get("m")
             if way == "appended to":
-                assert (await learn(catalog, "m", rows(300, 301))).placed.seq == 301
+                assert (await learn(registry, "m", rows(300, 301))).placed.seq == 301
             for _ in range(2):
-                assert await bits_of(catalog, "m") == await replayed(catalog)
-                model = catalog.find("m")
+                assert await bits_of(registry, "m") == await replayed(registry)
+                model = registry.find("m")
                 assert model is not None
-                catalog._cache._evict(model)
-            counted = shown(catalog, await catalog.counters.exposition(catalog))
+                registry._cache._evict(model)
+            counted = shown(registry, await registry.counters.exposition(registry))
             assert counted['dualstream_lost_records_total{model="m"}'] == 3
 
     asyncio.run(scenario())
@@ -181,12 +181,12 @@ def test_a_loss_is_counted_once_by_whatever_brings_the_model_back(store, monkeyp
 
 def test_no_loss_is_counted_of_another_incarnation(store):
     async def scenario() -> None:
-        async with serving(store, models_held=2) as catalog, serving(store) as other:
-            await evicted(catalog)
+        async with serving(store, models_held=2) as registry, serving(store) as other:
+            await evicted(registry)
             await other.delete("m")
             await other.create("m", ADULT)
-            assert (await catalog.get("m")).replica.seq == 0
-            text = (await catalog.counters.exposition(catalog)).decode()
+            assert (await registry.get("m")).replica.seq == 0
+            text = (await registry.counters.exposition(registry)).decode()
             assert 'dualstream_lost_records_total{model="m"}' not in text
 
     asyncio.run(scenario())
@@ -197,22 +197,22 @@ def test_a_loss_is_counted_of_what_learned_before_its_making_was_answered(store,
     trails = []
 
     async def scenario() -> None:
-        async with serving(store, models_held=2) as catalog:
-            await create(catalog, OTHERS)
-            made = catalog.journal.create
+        async with serving(store, models_held=2) as registry:
+            await create(registry, OTHERS)
+            made = registry.journal.create
 
             async def answered_late(*given: Any) -> Any:
                 answer = await made(*given)
-                await learn(catalog, "m", rows(0, 7))
-                await leave(catalog, "m", OTHERS)
+                await learn(registry, "m", rows(0, 7))
+                await leave(registry, "m", OTHERS)
                 return answer
 
-            monkeypatch.setattr(catalog.journal, "create", answered_late)
+            monkeypatch.setattr(registry.journal, "create", answered_late)
             count = Model.count_lost_since
             monkeypatch.setattr(
                 Model, "count_lost_since", lambda *given: (trails.append(given[1]), count(*given))
             )
-            await catalog.create("m", ADULT)
+            await registry.create("m", ADULT)
 
     asyncio.run(scenario())
     assert trails[-1] is not None and trails[-1].end == 7
@@ -222,11 +222,11 @@ def test_the_trails_of_the_models_that_left_last_are_kept(store, monkeypatch):
     monkeypatch.setattr("dualstream.service.models.loader.MAX_EVICTED_LINEAGES", 2)
 
     async def scenario() -> None:
-        async with serving(store, models_held=1) as catalog:
-            await create(catalog, IDS[:5])
-            assert list(catalog.loader._evicted_lineages) == IDS[2:4]
-            await catalog.get(IDS[2])
-            assert list(catalog.loader._evicted_lineages) == [IDS[3], IDS[4]]
+        async with serving(store, models_held=1) as registry:
+            await create(registry, IDS[:5])
+            assert list(registry.loader._evicted_lineages) == IDS[2:4]
+            await registry.get(IDS[2])
+            assert list(registry.loader._evicted_lineages) == [IDS[3], IDS[4]]
 
     asyncio.run(scenario())
 

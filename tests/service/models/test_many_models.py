@@ -27,7 +27,7 @@ from dualstream.service.journal.record import KeyKind, make_key
 from dualstream.service.journal.sqlite.connection_thread import ConnectionThread
 from dualstream.service.metrics import Telemetry
 from dualstream.service.models import (
-    registry as catalog_module,
+    registry as registry_module,
     snapshots as snapshots_module,
 )
 from dualstream.service.models.cache import MAX_EVICTION_SNAPSHOTS
@@ -47,14 +47,14 @@ IDS = [f"m{n}" for n in range(8)]
 
 @contextlib.asynccontextmanager
 async def serving(store: str, **given: object) -> AsyncIterator[ModelRegistry]:
-    """A catalog as a server has it."""
+    """A registry as a server has it."""
     journal = await open_journal(store)
-    catalog = ModelRegistry(journal, Settings(store=store, **given), Telemetry(), MODEL_JOBS)
-    catalog.counters.watch(catalog)
+    registry = ModelRegistry(journal, Settings(store=store, **given), Telemetry(), MODEL_JOBS)
+    registry.counters.watch(registry)
     try:
-        yield catalog
+        yield registry
     finally:
-        await catalog.close()
+        await registry.close()
         await journal.close()
 
 
@@ -70,48 +70,48 @@ def rows(first: int, last: int) -> Batch:
     return Batch.from_libsvm(b"\n".join(adult_lines()[first:last]) + b"\n", 123).batch
 
 
-async def create(catalog: ModelRegistry, ids: list[str]) -> None:
+async def create(registry: ModelRegistry, ids: list[str]) -> None:
     for model_id in ids:
-        with catalog.pinned(model_id):
-            await catalog.create(model_id, ADULT)
+        with registry.pinned(model_id):
+            await registry.create(model_id, ADULT)
 
 
-async def learn(catalog: ModelRegistry, model_id: str, batch: Batch, key: str | None = None):
+async def learn(registry: ModelRegistry, model_id: str, batch: Batch, key: str | None = None):
     """As a request does."""
-    with catalog.pinned(model_id):
-        model = await catalog.get(model_id)
+    with registry.pinned(model_id):
+        model = await registry.get(model_id)
         stored = None if key is None else make_key(KeyKind.REQUEST, key)
         return await model.submit(Request.of(batch, stored, None if key is None else b"f" * 16))
 
 
-async def bits_of(catalog: ModelRegistry, model_id: str) -> dict[str, bytes]:
-    with catalog.pinned(model_id):
-        return bits((await catalog.get(model_id)).replica)
+async def bits_of(registry: ModelRegistry, model_id: str) -> dict[str, bytes]:
+    with registry.pinned(model_id):
+        return bits((await registry.get(model_id)).replica)
 
 
-def held(catalog: ModelRegistry) -> list[str]:
-    return [model.record.id for model in catalog]
+def held(registry: ModelRegistry) -> list[str]:
+    return [model.record.id for model in registry]
 
 
-async def quiet(catalog: ModelRegistry) -> list[str]:
+async def quiet(registry: ModelRegistry) -> list[str]:
     """What is held once no snapshot is being written any more."""
-    for model in catalog:
+    for model in registry:
         await model.close()
-    return held(catalog)
+    return held(registry)
 
 
-async def leave(catalog: ModelRegistry, model_id: str, others: list[str]) -> None:
+async def leave(registry: ModelRegistry, model_id: str, others: list[str]) -> None:
     """Use others until the model is out of memory."""
     for _ in range(100):
         for other in others:
-            await bits_of(catalog, other)
-        if catalog.find(model_id) is None:
+            await bits_of(registry, other)
+        if registry.find(model_id) is None:
             return
         await asyncio.sleep(0.01)
     raise AssertionError(f"{model_id} does not leave memory")
 
 
-def shown(catalog: ModelRegistry, text: bytes) -> dict[str, float]:
+def shown(registry: ModelRegistry, text: bytes) -> dict[str, float]:
     lines = [line.split() for line in text.decode().splitlines() if not line.startswith("#")]
     return {name: float(value) for name, value in lines}
 
@@ -120,28 +120,28 @@ def test_models_stay_within_their_number_under_load_and_keep_their_bits(store):
     async def run():
         chance = random.Random(3)
         rows_of = dict.fromkeys(IDS, 0)
-        async with serving(store, models_held=3) as catalog:
-            await create(catalog, IDS)
+        async with serving(store, models_held=3) as registry:
+            await create(registry, IDS)
 
             async def client(first: int):
                 for n in range(first, first + 12):
                     model_id = IDS[min(chance.randrange(8), chance.randrange(8))]
                     rows_of[model_id] += 1
-                    receipt = await learn(catalog, model_id, rows(n, n + 1))
+                    receipt = await learn(registry, model_id, rows(n, n + 1))
                     assert receipt.placed.count == 1
                     # Above it are those alone that somebody uses.
-                    assert len(catalog) <= 3 + 4 + MAX_EVICTION_SNAPSHOTS
+                    assert len(registry) <= 3 + 4 + MAX_EVICTION_SNAPSHOTS
 
             await asyncio.gather(*(client(100 * n) for n in range(4)))
-            assert len(await quiet(catalog)) <= 3
-            live = {model_id: await bits_of(catalog, model_id) for model_id in IDS}
-            await quiet(catalog)
-            told = shown(catalog, await catalog.counters.exposition(catalog))
+            assert len(await quiet(registry)) <= 3
+            live = {model_id: await bits_of(registry, model_id) for model_id in IDS}
+            await quiet(registry)
+            told = shown(registry, await registry.counters.exposition(registry))
             assert told['dualstream_models{state="stored"}'] == 8
             assert told['dualstream_models{state="held"}'] <= 3
             assert told["dualstream_model_evictions_total"] >= 5
             loads = told["dualstream_model_load_seconds_count"]
-            assert loads - told["dualstream_model_evictions_total"] == len(catalog)
+            assert loads - told["dualstream_model_evictions_total"] == len(registry)
         async with serving(store) as fresh:
             for model_id in IDS:
                 assert await bits_of(fresh, model_id) == live[model_id]
@@ -153,47 +153,47 @@ def test_models_stay_within_their_number_under_load_and_keep_their_bits(store):
 def test_models_stay_within_their_bytes_as_they_grow(store):
     async def run():
         budget = 700_000
-        async with serving(store, models_bytes=budget) as catalog:
-            await create(catalog, IDS)
-            assert len(catalog) == len(IDS)  # they are small while they are new
+        async with serving(store, models_bytes=budget) as registry:
+            await create(registry, IDS)
+            assert len(registry) == len(IDS)  # they are small while they are new
             for first in range(0, 1000, 250):
                 for model_id in IDS:
-                    await learn(catalog, model_id, rows(first, first + 250))
-            await quiet(catalog)
-            assert 1 <= len(catalog) < len(IDS)
-            assert catalog.cached_bytes == sum(model.bytes for model in catalog) <= budget
+                    await learn(registry, model_id, rows(first, first + 250))
+            await quiet(registry)
+            assert 1 <= len(registry) < len(IDS)
+            assert registry.cached_bytes == sum(model.bytes for model in registry) <= budget
 
     asyncio.run(run())
 
 
 def test_a_model_larger_than_the_budget_is_served_and_stays(store):
     async def run():
-        async with serving(store, models_bytes=1) as catalog:
-            await create(catalog, IDS[:2])
-            await learn(catalog, "m0", rows(0, 10))
-            assert await quiet(catalog) == ["m0"]
-            model = catalog.find("m0")
-            await learn(catalog, "m0", rows(10, 20))
-            assert catalog.find("m0") is model
-            await learn(catalog, "m1", rows(0, 10))
-            assert await quiet(catalog) == ["m1"]
+        async with serving(store, models_bytes=1) as registry:
+            await create(registry, IDS[:2])
+            await learn(registry, "m0", rows(0, 10))
+            assert await quiet(registry) == ["m0"]
+            model = registry.find("m0")
+            await learn(registry, "m0", rows(10, 20))
+            assert registry.find("m0") is model
+            await learn(registry, "m1", rows(0, 10))
+            assert await quiet(registry) == ["m1"]
 
     asyncio.run(run())
 
 
 def test_a_model_in_use_does_not_leave_until_it_is_not(store):
     async def run():
-        async with serving(store, models_held=1) as catalog:
-            await create(catalog, IDS[:3])
-            with catalog.pinned("m0"):
-                model = await catalog.get("m0")
+        async with serving(store, models_held=1) as registry:
+            await create(registry, IDS[:3])
+            with registry.pinned("m0"):
+                model = await registry.get("m0")
                 for other in ("m1", "m2"):
-                    await learn(catalog, other, rows(0, 5))
-                assert catalog.find("m0") is model
-                with catalog.pinned("m0"):
+                    await learn(registry, other, rows(0, 5))
+                assert registry.find("m0") is model
+                with registry.pinned("m0"):
                     await model.submit(Request.of(rows(0, 3), None, None))
-                assert catalog.find("m0") is model
-            assert await quiet(catalog) == ["m2"]
+                assert registry.find("m0") is model
+            assert await quiet(registry) == ["m2"]
 
     asyncio.run(run())
 
@@ -203,21 +203,21 @@ def test_what_comes_back_has_the_same_bits_and_goes_on(store, many, cheap_snapsh
     """A long journal leaves with a snapshot, a short one without."""
 
     async def run():
-        async with serving(store, models_held=1) as catalog:
-            await create(catalog, ["m0", "m1"])
+        async with serving(store, models_held=1) as registry:
+            await create(registry, ["m0", "m1"])
             for first in range(0, many, many // 10):
-                await learn(catalog, "m0", rows(first, first + many // 10))
-            before = await bits_of(catalog, "m0")
-            incarnation = catalog.find("m0").record.incarnation
-            await leave(catalog, "m0", ["m1"])
-            snapshot = await catalog.journal.snapshot_get("m0", incarnation)
+                await learn(registry, "m0", rows(first, first + many // 10))
+            before = await bits_of(registry, "m0")
+            incarnation = registry.find("m0").record.incarnation
+            await leave(registry, "m0", ["m1"])
+            snapshot = await registry.journal.snapshot_get("m0", incarnation)
             assert (snapshot is not None and snapshot.seq == many) == (many == 1500)
-            assert await bits_of(catalog, "m0") == before
-            assert catalog.find("m0").replica.restored_seq == (many if many == 1500 else 0)
-            await leave(catalog, "m0", ["m1"])
-            receipt = await learn(catalog, "m0", rows(many, many + 7))
+            assert await bits_of(registry, "m0") == before
+            assert registry.find("m0").replica.restored_seq == (many if many == 1500 else 0)
+            await leave(registry, "m0", ["m1"])
+            receipt = await learn(registry, "m0", rows(many, many + 7))
             assert receipt.placed.first_seq == many + 1
-            live = await bits_of(catalog, "m0")
+            live = await bits_of(registry, "m0")
         learner = make_learner(ADULT)
         learner.learn(rows(0, many + 7))
         state = learner.state()
@@ -230,11 +230,11 @@ def test_what_comes_back_has_the_same_bits_and_goes_on(store, many, cheap_snapsh
 
 def test_the_memory_of_what_leaves_is_free_at_once(store):
     async def run():
-        async with serving(store, models_held=1) as catalog:
-            await create(catalog, ["m0", "m1"])
+        async with serving(store, models_held=1) as registry:
+            await create(registry, ["m0", "m1"])
             for first in (0, 1000):
-                await learn(catalog, "m0", rows(first, first + 1000))
-            model = catalog.find("m0")
+                await learn(registry, "m0", rows(first, first + 1000))
+            model = registry.find("m0")
             for errand in (
                 model.job(Refits),
                 model.job(References),
@@ -253,7 +253,7 @@ def test_the_memory_of_what_leaves_is_free_at_once(store):
             del model, errand, parts
             gc.collect()
             gc.disable()
-            await leave(catalog, "m0", ["m1"])
+            await leave(registry, "m0", ["m1"])
             assert [part() for part in gone] == [None] * 5
 
     try:
@@ -270,9 +270,9 @@ def test_what_a_forgotten_model_has_under_way_is_left(store, monkeypatch, is_pla
     monkeypatch.setattr(GuardRollback, "_try", lambda *_: asyncio.sleep(3600))
 
     async def run():
-        async with serving(store) as catalog:
-            await create(catalog, ["m0"])
-            model = catalog.find("m0")
+        async with serving(store) as registry:
+            await create(registry, ["m0"])
+            model = registry.find("m0")
             model.job(GuardRollback).on_advance()
             model.job(UnlearnCleanup).begin(3600.0)
             await asyncio.sleep(0)
@@ -284,7 +284,7 @@ def test_what_a_forgotten_model_has_under_way_is_left(store, monkeypatch, is_pla
             with monkeypatch.context() as planted:
                 if is_planted:
                     planted.setattr(GuardRollback, "stop", lambda _: None)
-                catalog.forget(model)
+                registry.forget(model)
             for _ in range(5):  # turns, in which what was cancelled ends
                 await asyncio.sleep(0)
             assert (
@@ -298,40 +298,40 @@ def test_what_a_forgotten_model_has_under_way_is_left(store, monkeypatch, is_pla
 
 def test_a_loading_goes_on_where_its_client_leaves(store):
     async def run():
-        async with serving(store, models_held=1) as catalog:
-            await create(catalog, ["m0", "m1"])
-            first, *others = (asyncio.create_task(catalog.get("m0")) for _ in range(4))
+        async with serving(store, models_held=1) as registry:
+            await create(registry, ["m0", "m1"])
+            first, *others = (asyncio.create_task(registry.get("m0")) for _ in range(4))
             await asyncio.sleep(0)
             first.cancel()
             others[0].cancel()
             given = await asyncio.gather(*others[1:])
-            assert given == [catalog.find("m0")] * 2 and first.cancelled()
-            assert not catalog.loader._under_way
+            assert given == [registry.find("m0")] * 2 and first.cancelled()
+            assert not registry.loader._under_way
 
     asyncio.run(run())
 
 
 def test_who_waits_for_a_loading_is_told_why_it_failed(store):
     async def run():
-        async with serving(store) as catalog:
+        async with serving(store) as registry:
             told = await asyncio.gather(
-                *(catalog.get("m9") for _ in range(3)), return_exceptions=True
+                *(registry.get("m9") for _ in range(3)), return_exceptions=True
             )
             assert [one.status for one in told] == [404] * 3
-            assert not catalog.loader._under_way
+            assert not registry.loader._under_way
 
     asyncio.run(run())
 
 
 def test_keys_and_first_answers_survive(store):
     async def run():
-        async with serving(store, models_held=1) as catalog:
-            await create(catalog, ["m0", "m1"])
-            first = await learn(catalog, "m0", rows(0, 4), "k")
+        async with serving(store, models_held=1) as registry:
+            await create(registry, ["m0", "m1"])
+            first = await learn(registry, "m0", rows(0, 4), "k")
             for n in range(4, 904, 100):
-                await learn(catalog, "m0", rows(n, n + 100))
-            await leave(catalog, "m0", ["m1"])
-            again = await learn(catalog, "m0", rows(0, 4), "k")
+                await learn(registry, "m0", rows(n, n + 100))
+            await leave(registry, "m0", ["m1"])
+            again = await learn(registry, "m0", rows(0, 4), "k")
             assert again.placed.duplicate and again.placed.seq == first.placed.seq
             assert again.answer is not None
             assert list(again.answer.rows.scores) == list(first.scores)
@@ -341,13 +341,13 @@ def test_keys_and_first_answers_survive(store):
 
 def test_requests_for_one_missing_model_share_one_load(store, monkeypatch):
     async def run():
-        async with serving(store, models_held=1) as catalog:
-            await create(catalog, ["m0", "m1"])
-            await leave(catalog, "m0", ["m1"])
+        async with serving(store, models_held=1) as registry:
+            await create(registry, ["m0", "m1"])
+            await leave(registry, "m0", ["m1"])
             loads = []
-            monkeypatch.setattr(catalog.counters, "saw_load", loads.append)
+            monkeypatch.setattr(registry.counters, "saw_load", loads.append)
             receipts = await asyncio.gather(
-                *(learn(catalog, "m0", rows(n, n + 1)) for n in range(30))
+                *(learn(registry, "m0", rows(n, n + 1)) for n in range(30))
             )
             assert len(loads) == 1
             assert sorted(receipt.placed.seq for receipt in receipts) == list(range(1, 31))
@@ -357,66 +357,66 @@ def test_requests_for_one_missing_model_share_one_load(store, monkeypatch):
 
 def test_a_model_wanted_while_its_snapshot_is_written_stays(store, monkeypatch, cheap_snapshots):
     async def run():
-        async with serving(store, models_held=1) as catalog:
-            await create(catalog, ["m0", "m1"])
+        async with serving(store, models_held=1) as registry:
+            await create(registry, ["m0", "m1"])
             for first in range(0, 1500, 100):
-                await learn(catalog, "m0", rows(first, first + 100))
-            model = catalog.find("m0")
-            may_end, put = asyncio.Event(), catalog.journal.snapshot_put
+                await learn(registry, "m0", rows(first, first + 100))
+            model = registry.find("m0")
+            may_end, put = asyncio.Event(), registry.journal.snapshot_put
 
             async def slow(*given):
                 await may_end.wait()
                 return await put(*given)
 
-            monkeypatch.setattr(catalog.journal, "snapshot_put", slow)
-            await bits_of(catalog, "m1")
-            assert not model.is_idle and catalog.find("m0") is model
-            receipt = await learn(catalog, "m0", rows(0, 1))  # not held up by it
+            monkeypatch.setattr(registry.journal, "snapshot_put", slow)
+            await bits_of(registry, "m1")
+            assert not model.is_idle and registry.find("m0") is model
+            receipt = await learn(registry, "m0", rows(0, 1))  # not held up by it
             assert receipt.placed.seq == 1501
             may_end.set()
             await model.close()
-            assert catalog.find("m0") is model and held(catalog) == ["m0"]
+            assert registry.find("m0") is model and held(registry) == ["m0"]
 
     asyncio.run(run())
 
 
 def test_a_model_goes_though_its_snapshot_cannot_be_written(store, monkeypatch, cheap_snapshots):
     async def run():
-        async with serving(store, models_held=1) as catalog:
-            await create(catalog, ["m0", "m1"])
+        async with serving(store, models_held=1) as registry:
+            await create(registry, ["m0", "m1"])
             for first in range(0, 1500, 100):
-                await learn(catalog, "m0", rows(first, first + 100))
-            before = await bits_of(catalog, "m0")
+                await learn(registry, "m0", rows(first, first + 100))
+            before = await bits_of(registry, "m0")
 
             async def refuse(*_):
                 raise JournalUnavailable("planted")
 
-            monkeypatch.setattr(catalog.journal, "snapshot_put", refuse)
-            await leave(catalog, "m0", ["m1"])
-            assert await bits_of(catalog, "m0") == before
+            monkeypatch.setattr(registry.journal, "snapshot_put", refuse)
+            await leave(registry, "m0", ["m1"])
+            assert await bits_of(registry, "m0") == before
 
     asyncio.run(run())
 
 
 def test_a_start_loads_the_first_models_and_the_others_when_asked(serve, store, monkeypatch):
-    monkeypatch.setattr(catalog_module, "LOADED_AT_START", 3)
+    monkeypatch.setattr(registry_module, "LOADED_AT_START", 3)
     first = serve(store=store)
     for model_id in IDS:
         assert first.put(f"/models/{model_id}", json=SPEC).status_code == 201
         first.post(f"/models/{model_id}/learn", json={"x": [1, 0, 0, 0, 2], "y": 1})
     client = serve(store=store, models_held=5)
-    catalog = client.app._catalog
-    assert held(catalog) == IDS[:3]
+    registry = client.app._registry
+    assert held(registry) == IDS[:3]
     # A list loads none, and tells of the others what the store knows.
     listed = client.get("/models").json()["models"]
     assert [view["id"] for view in listed] == IDS
     assert [view["seq"] for view in listed] == [1] * 8
     assert [view.get("samples") for view in listed] == [1] * 3 + [None] * 5
-    assert held(catalog) == IDS[:3]
+    assert held(registry) == IDS[:3]
     for model_id in IDS:
         assert client.get(f"/models/{model_id}").json()["samples"] == 1
     # Two of the first were used again, and are the last to go.
-    assert held(catalog) == [*IDS[5:], *IDS[1:3]]
+    assert held(registry) == [*IDS[5:], *IDS[1:3]]
     assert client.get("/readyz?verbose").json()["models"] == 5
     # Those not in memory are deleted and replaced as any others.
     assert client.delete("/models/m0").status_code == 204
@@ -430,7 +430,7 @@ def test_metrics_show_the_state_of_models_held_and_all_counts_go_on(serve):
     client = serve(models_held=1)
 
     def metrics():
-        return shown(client.app._catalog, client.get("/metrics").content)
+        return shown(client.app._registry, client.get("/metrics").content)
 
     for model_id in ("m0", "m1"):
         client.put(f"/models/{model_id}", json=SPEC)
@@ -449,7 +449,7 @@ def test_metrics_show_the_state_of_models_held_and_all_counts_go_on(serve):
     client.post("/models/m1/learn", json=good)
     told = metrics()
     assert told['dualstream_samples_total{model="m1",outcome="learned"}'] == 1
-    assert told["dualstream_models_bytes"] == client.app._catalog.cached_bytes > 0
+    assert told["dualstream_models_bytes"] == client.app._registry.cached_bytes > 0
     client.delete("/models/m0")
     client.put("/models/m0", json=SPEC)
     assert 'dualstream_refused_rows_total{model="m0"}' not in metrics()
@@ -467,8 +467,8 @@ def test_adopting_goes_over_all_models_within_the_budget(serve, store, monkeypat
         "dualstream.service.replica.state.numeric_identity", lambda: "another machine"
     )
     client = serve(store=store, adopt=True, models_held=2)
-    assert len(client.app._catalog) <= 2
-    journal = client.app._catalog.journal
+    assert len(client.app._registry) <= 2
+    journal = client.app._registry.journal
 
     async def snapshots():
         found = [await journal.get(model_id) for model_id in IDS]
@@ -525,20 +525,20 @@ def test_loaded_models_take_the_memory_that_they_tell(store, many, features):
     """Within a twentieth."""
 
     async def run():
-        async with serving(store) as catalog:
+        async with serving(store) as registry:
             for model_id in IDS:
-                model, _ = await catalog.create(model_id, ADULT | {"features": features})
+                model, _ = await registry.create(model_id, ADULT | {"features": features})
                 parsed = parse_json(model.row_schema, named(many), True)
                 await model.submit(
                     await request_of(parsed, make_key(KeyKind.REQUEST, "k"), b"f" * 16)
                 )
-        async with serving(store) as catalog:
+        async with serving(store) as registry:
             for model_id in IDS[:2]:  # whatever is allocated once
-                await catalog.get(model_id)
+                await registry.get(model_id)
             gc.collect()
             tracemalloc.start()
             before, _ = tracemalloc.get_traced_memory()
-            models = [await catalog.get(model_id) for model_id in IDS[2:]]
+            models = [await registry.get(model_id) for model_id in IDS[2:]]
             told = sum(model.bytes for model in models)
             for model in models:  # rows in bulk are copied as somebody looks, and counted before
                 model.replica.learner.state()
@@ -553,12 +553,12 @@ def test_loaded_models_take_the_memory_that_they_tell(store, many, features):
 
 def test_models_of_one_specification_share_nothing_that_changes(store):
     async def run():
-        async with serving(store) as catalog:
-            await create(catalog, IDS[:2])
+        async with serving(store) as registry:
+            await create(registry, IDS[:2])
             parts = []
             for model_id in IDS[:2]:
-                await learn(catalog, model_id, rows(0, 20), "k")
-                model = catalog.find(model_id)
+                await learn(registry, model_id, rows(0, 20), "k")
+                model = registry.find(model_id)
                 state, schema = model.replica.state, model.row_schema
                 of = (state, model.replica.answers, model.replica.losses, model.replica.verdicts)
                 parts.append(changeable(of, model.replica.trail, model.lag, schema.owned_objects()))
@@ -569,10 +569,10 @@ def test_models_of_one_specification_share_nothing_that_changes(store):
 
 def test_a_model_tells_no_fewer_bytes_than_its_state_has(store):
     async def run():
-        async with serving(store) as catalog:
-            await create(catalog, ["m0"])
-            await learn(catalog, "m0", rows(0, 1500))
-            model: Model = catalog.find("m0")
+        async with serving(store) as registry:
+            await create(registry, ["m0"])
+            await learn(registry, "m0", rows(0, 1500))
+            model: Model = registry.find("m0")
             state = sum(array.nbytes for array in model.replica._state().values())
             assert state / 2 < model.bytes < 4 * state
 
@@ -581,22 +581,22 @@ def test_a_model_tells_no_fewer_bytes_than_its_state_has(store):
 
 def test_who_asks_when_a_loaded_model_has_left_again_is_given_another(store):
     async def run():
-        async with serving(store) as catalog:
-            await create(catalog, ["m0"])
-            catalog.forget(catalog.find("m0"))
-            put, asked = catalog._cache.put, []
+        async with serving(store) as registry:
+            await create(registry, ["m0"])
+            registry.forget(registry.find("m0"))
+            put, asked = registry._cache.put, []
 
             def put_and_drop(model):
                 # It leaves, and somebody asks, before whoever waited for the loading goes on.
                 put(model)
                 if not asked:
-                    catalog._cache.drop(model)
-                    asked.append(asyncio.create_task(catalog.get("m0")))
+                    registry._cache.drop(model)
+                    asked.append(asyncio.create_task(registry.get("m0")))
 
-            catalog._cache.put = put_and_drop
-            gone = await catalog.get("m0")
+            registry._cache.put = put_and_drop
+            gone = await registry.get("m0")
             given = await asked[0]
-            assert given is catalog.find("m0")
+            assert given is registry.find("m0")
             assert given is not gone
 
     asyncio.run(run())
@@ -604,27 +604,27 @@ def test_who_asks_when_a_loaded_model_has_left_again_is_given_another(store):
 
 def test_a_model_of_sqlite_is_loaded_by_one_call_of_the_store(tmp_path, monkeypatch):
     async def run():
-        async with serving(f"sqlite:///{tmp_path / 'one.db'}") as catalog:
-            await create(catalog, IDS[:2])
+        async with serving(f"sqlite:///{tmp_path / 'one.db'}") as registry:
+            await create(registry, IDS[:2])
             for model_id in IDS[:2]:
-                await learn(catalog, model_id, rows(0, 30))
-            await catalog.find(IDS[0]).snapshots.write()
-            await learn(catalog, IDS[0], rows(30, 40))
-            before = [await bits_of(catalog, model_id) for model_id in IDS[:2]]
+                await learn(registry, model_id, rows(0, 30))
+            await registry.find(IDS[0]).snapshots.write()
+            await learn(registry, IDS[0], rows(30, 40))
+            before = [await bits_of(registry, model_id) for model_id in IDS[:2]]
             calls = []
-            reader = catalog.journal._reader
+            reader = registry.journal._reader
 
             async def counted(task, way):
                 calls.append(task)
                 return await way(reader, task)
 
             for model_id in IDS[:2]:
-                catalog.forget(catalog.find(model_id))
+                registry.forget(registry.find(model_id))
             for way in ("run", "read"):
                 monkeypatch.setattr(
                     reader, way, partial(counted, way=getattr(ConnectionThread, way))
                 )
-            assert [await bits_of(catalog, model_id) for model_id in IDS[:2]] == before
+            assert [await bits_of(registry, model_id) for model_id in IDS[:2]] == before
             assert len(calls) == 2
 
     asyncio.run(run())

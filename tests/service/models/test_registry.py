@@ -39,68 +39,68 @@ class Held:
 @pytest.mark.parametrize("change", ["deleted", "deleted and made", "replaced"])
 def test_a_load_that_is_overtaken_is_held_by_nobody(store, monkeypatch, change):
     async def scenario() -> None:
-        async with serving(store) as other, serving(store) as catalog:
+        async with serving(store) as other, serving(store) as registry:
             await other.create("m", SPEC)
             slow = Held(monkeypatch)
-            loading = asyncio.create_task(catalog.get("m"))
+            loading = asyncio.create_task(registry.get("m"))
             await slow.is_there.wait()
             made = None
             if change == "replaced":
-                made, _ = await asyncio.wait_for(replaced(catalog), 5)
+                made, _ = await asyncio.wait_for(replaced(registry), 5)
             else:
-                await catalog.delete("m")
+                await registry.delete("m")
                 if change == "deleted and made":
-                    made, _ = await asyncio.wait_for(catalog.create("m", OTHER), 5)
+                    made, _ = await asyncio.wait_for(registry.create("m", OTHER), 5)
             slow.may_end.set()
             if made is None:
                 with pytest.raises(Problem, match="no model"):
                     await loading
-                assert catalog.cached("m") is None
+                assert registry.cached("m") is None
             else:
-                assert await loading is catalog.cached("m") is made
+                assert await loading is registry.cached("m") is made
                 assert made.replica.spec["rho"] == 0.5
-                assert (await catalog.journal.get("m")).incarnation == made.record.incarnation
+                assert (await registry.journal.get("m")).incarnation == made.record.incarnation
 
-    async def replaced(catalog: ModelRegistry) -> Any:
+    async def replaced(registry: ModelRegistry) -> Any:
         may: Callable[[Any], bool] = lambda record: True  # noqa: E731
-        return await catalog.create("m", OTHER, may)
+        return await registry.create("m", OTHER, may)
 
     asyncio.run(scenario())
 
 
 def test_a_model_asked_for_before_its_making_is_answered_is_one_and_the_same(store, monkeypatch):
     async def scenario() -> None:
-        async with serving(store) as catalog:
-            create, slow = catalog.journal.create, Held(monkeypatch)
+        async with serving(store) as registry:
+            create, slow = registry.journal.create, Held(monkeypatch)
             asking: list[asyncio.Task[Any]] = []
 
             async def create_and_be_asked(*given: Any) -> Any:
                 made = await create(*given)
-                asking.append(asyncio.create_task(catalog.get("m")))
+                asking.append(asyncio.create_task(registry.get("m")))
                 await slow.is_there.wait()
                 asyncio.get_running_loop().call_later(0.01, slow.may_end.set)
                 return made
 
-            monkeypatch.setattr(catalog.journal, "create", create_and_be_asked)
-            made, _ = await catalog.create("m", SPEC)
-            assert await asking[0] is made is catalog.cached("m")
+            monkeypatch.setattr(registry.journal, "create", create_and_be_asked)
+            made, _ = await registry.create("m", SPEC)
+            assert await asking[0] is made is registry.cached("m")
 
     asyncio.run(scenario())
 
 
 def test_nothing_is_kept_of_models_that_are_gone(store):
     async def scenario() -> None:
-        async with serving(store) as other, serving(store) as catalog:
+        async with serving(store) as other, serving(store) as registry:
             await other.create("m", SPEC)
-            await catalog.get("m")
-            catalog.counters.saw_refused("m", 1)
+            await registry.get("m")
+            registry.counters.saw_refused("m", 1)
             await other.delete("m")
-            await Follower(catalog, catalog.journal)._check_heads()
-            assert not catalog.counters._of_model and not len(catalog)
-            catalog.loader._forked_lineages["m"] = ("an incarnation", Lineage())
+            await Follower(registry, registry.journal)._check_heads()
+            assert not registry.counters._of_model and not len(registry)
+            registry.loader._forked_lineages["m"] = ("an incarnation", Lineage())
             with pytest.raises(Exception, match="no model"):
-                await catalog.get("m")
-            assert not catalog.loader._forked_lineages
+                await registry.get("m")
+            assert not registry.loader._forked_lineages
 
     asyncio.run(scenario())
 
@@ -109,38 +109,38 @@ def test_a_deletion_that_the_store_hears_of_late_takes_no_model_that_was_made_si
     store, monkeypatch
 ):
     async def scenario() -> None:
-        async with serving(store) as other, serving(store) as catalog:
+        async with serving(store) as other, serving(store) as registry:
             await other.create("m", SPEC)
-            delete = catalog.journal.delete
+            delete = registry.journal.delete
 
             async def late(*given: Any) -> None:
                 await other.delete("m")
                 await other.create("m", OTHER)
                 await delete(*given)
 
-            monkeypatch.setattr(catalog.journal, "delete", late)
+            monkeypatch.setattr(registry.journal, "delete", late)
             with pytest.raises(ModelChanged):
-                await catalog.delete("m")
-            made = await catalog.journal.get("m")
+                await registry.delete("m")
+            made = await registry.journal.get("m")
             assert made.incarnation == (await other.get("m")).record.incarnation
             monkeypatch.undo()
-            await catalog.delete("m")
+            await registry.delete("m")
             with pytest.raises(Problem, match="no model"):
-                await catalog.delete("m")
+                await registry.delete("m")
             if store.startswith("redis"):  # a deletion that died before its last step left this
-                await catalog.journal._others.call("ZADD", "ds:models", 0, "m")
+                await registry.journal._others.call("ZADD", "ds:models", 0, "m")
                 with pytest.raises(Problem, match="no model"):
-                    await catalog.delete("m")
-                assert await catalog.journal.count() == 0
+                    await registry.delete("m")
+                assert await registry.journal.count() == 0
 
     asyncio.run(scenario())
 
 
 def test_one_that_is_made_anew_while_it_is_read_is_read_again(store, monkeypatch):
     async def scenario() -> None:
-        async with serving(store) as other, serving(store) as catalog:
+        async with serving(store) as other, serving(store) as registry:
             await other.create("m", SPEC)
-            base, remade = catalog.journal.base, [OTHER, SPEC]
+            base, remade = registry.journal.base, [OTHER, SPEC]
 
             async def overtaken(model: str) -> Base:
                 found = await base(model)
@@ -149,8 +149,8 @@ def test_one_that_is_made_anew_while_it_is_read_is_read_again(store, monkeypatch
                     await other.create("m", remade.pop())
                 return Base(found.record)
 
-            monkeypatch.setattr(catalog.journal, "base", overtaken)
-            model = await catalog.get("m")
+            monkeypatch.setattr(registry.journal, "base", overtaken)
+            model = await registry.get("m")
             assert not remade and model.record == await other.journal.get("m")
 
     asyncio.run(scenario())
@@ -161,27 +161,27 @@ def test_a_model_that_moves_on_while_it_is_deleted_by_its_place_stays(
     store, monkeypatch, meanwhile
 ):
     async def scenario() -> None:
-        async with serving(store) as catalog:
-            await catalog.create("m", SPEC)
-            delete = catalog.journal.delete
+        async with serving(store) as registry:
+            await registry.create("m", SPEC)
+            delete = registry.journal.delete
 
             async def late(*given: Any) -> None:
-                record = await catalog.journal.get("m")
+                record = await registry.journal.get("m")
                 if meanwhile == "it learned":
                     nonce = b"n" * 16
-                    await catalog.journal.append(
+                    await registry.journal.append(
                         AppendRequest("m", record.incarnation, nonce, 0, [rows(1)])
                     )
                 else:
                     await delete("m")
-                    await catalog.journal.create("m", record.spec, record.given)
+                    await registry.journal.create("m", record.spec, record.given)
                 await delete(*given)
 
-            monkeypatch.setattr(catalog.journal, "delete", late)
+            monkeypatch.setattr(registry.journal, "delete", late)
             with pytest.raises(Problem, match="If-Match") as refused:
-                await catalog.delete("m", may_delete=lambda record: True)
+                await registry.delete("m", may_delete=lambda record: True)
             assert (refused.value.status, refused.value.slug) == (412, "precondition-failed")
-            await catalog.journal.get("m")
+            await registry.journal.get("m")
 
     asyncio.run(scenario())
 
@@ -191,20 +191,20 @@ def test_a_model_that_learns_while_it_is_replaced(store, monkeypatch, wherever):
     """`If-Match: *` names it wherever it stands; an ETag, only there."""
 
     async def scenario() -> None:
-        async with serving(store) as catalog:
-            await catalog.create("m", SPEC)
-            replace, learned = catalog.journal.replace, []
+        async with serving(store) as registry:
+            await registry.create("m", SPEC)
+            replace, learned = registry.journal.replace, []
 
             async def late(*given: Any) -> Any:
                 if len(learned) < 3:
-                    record = await catalog.journal.get("m")
+                    record = await registry.journal.get("m")
                     nonce = bytes([len(learned)]) * 16
                     place = ("m", record.incarnation, nonce, 0, [rows(len(learned) + 1)])
-                    learned.append(await catalog.journal.append(AppendRequest(*place)))
+                    learned.append(await registry.journal.append(AppendRequest(*place)))
                 return await replace(*given)
 
-            monkeypatch.setattr(catalog.journal, "replace", late)
-            replacing = catalog.create("m", OTHER, lambda record: wherever or record.seq == 0)
+            monkeypatch.setattr(registry.journal, "replace", late)
+            replacing = registry.create("m", OTHER, lambda record: wherever or record.seq == 0)
             if wherever:
                 model, created = await replacing
                 assert created and len(learned) == 3
@@ -212,20 +212,20 @@ def test_a_model_that_learns_while_it_is_replaced(store, monkeypatch, wherever):
             else:
                 with pytest.raises(Problem, match="has another ETag than If-Match names"):
                     await replacing
-                assert (await catalog.journal.get("m")).seq == 1
+                assert (await registry.journal.get("m")).seq == 1
 
     asyncio.run(scenario())
 
 
 def test_a_version_in_memory_does_not_wait_for_another_one(store):
     async def scenario() -> None:
-        async with serving(store) as catalog:
-            model, _ = await catalog.create("m", SPEC)
-            await take_version(model, catalog.journal, "v", "")
+        async with serving(store) as registry:
+            model, _ = await registry.create("m", SPEC)
+            await take_version(model, registry.journal, "v", "")
             versions = LoadedVersions(2, 10**9)
-            first = await versions.get(model, catalog.journal, "v")
+            first = await versions.get(model, registry.journal, "v")
             async with versions._loading:  # as if another one took long
-                again = versions.get(model, catalog.journal, "v")
+                again = versions.get(model, registry.journal, "v")
                 assert await asyncio.wait_for(again, 5) is first
 
     asyncio.run(scenario())
@@ -233,16 +233,16 @@ def test_a_version_in_memory_does_not_wait_for_another_one(store):
 
 def test_the_store_is_not_asked_for_what_cannot_be_an_id(store, monkeypatch):
     async def scenario() -> None:
-        async with serving(store) as catalog:
+        async with serving(store) as registry:
             asked: list[str] = []
             for name in ("get", "base", "delete", "create"):
-                monkeypatch.setattr(catalog.journal, name, lambda *given: asked.append(given[0]))
+                monkeypatch.setattr(registry.journal, name, lambda *given: asked.append(given[0]))
             for model_id in ("a;b", "", "-m", "m\0", "m/versions", "a" * 129, "\u00e1"):
-                for ask in (catalog.get(model_id), catalog.delete(model_id)):
+                for ask in (registry.get(model_id), registry.delete(model_id)):
                     with pytest.raises(Problem, match="no model"):
                         await ask
                 with pytest.raises(Problem, match="cannot be a model id"):
-                    await catalog.create(model_id, SPEC)
+                    await registry.create(model_id, SPEC)
             assert not asked
 
     asyncio.run(scenario())

@@ -71,7 +71,7 @@ def test_who_still_serves_a_store_that_is_taken_over_serves_it_no_more(
     for route in ("/models/m/predict?x=1:1", "/models/m"):
         assert_problem(running.get(route), 503, "store-unavailable")
     # Nor does it learn what needs no request, or the next chunk of one that it let in before
-    model = running.app._catalog.cached("m")
+    model = running.app._registry.cached("m")
     row = Batch.from_dense(np.ones((1, 123)), np.ones(1))
     with pytest.raises(OtherIdentity):
         running.portal.call(model.submit, Request.of(row, None, None))

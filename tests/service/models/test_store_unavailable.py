@@ -159,7 +159,7 @@ def test_what_too_few_replicas_have_is_journalled_and_answered_when_they_have_it
     # Given a store whose replicas lag behind two appends
     spec = {"algorithm": "portfolio", "features": SPEC["features"]}
     assert client.put("/models/m", json=spec).status_code == 201
-    journal = client.app._catalog.journal
+    journal = client.app._registry.journal
     append, short = journal.append, ["1 of 2 replicas had it"] * 2
 
     async def append_short(*given, **named):
@@ -192,7 +192,7 @@ def test_what_too_few_replicas_have_is_journalled_and_answered_when_they_have_it
 def test_predictions_do_not_ask_the_store(model, monkeypatch):
     """Neither while it is there nor while it is away: the time of the last look is looked at."""
     learn(model, 2)
-    journal = model.app._catalog.journal
+    journal = model.app._registry.journal
 
     async def asked(*_, **__):
         raise AssertionError("a prediction asked the store")

@@ -218,15 +218,15 @@ def test_a_head_of_more_than_there_is_is_found(serve, store, snapshot_every):
 
 def test_whoever_holds_a_model_lets_go_of_it_where_its_head_tells_of_too_much(store):
     async def scenario() -> None:
-        async with serving(store) as catalog:
-            model, _ = await catalog.create("m", SPEC)
+        async with serving(store) as registry:
+            model, _ = await registry.create("m", SPEC)
             await model.submit(Request.of(rows(0, 4), None, None))
             damage_head(store, "seq = 9", lambda _: {"seq": b"9"})
             with pytest.raises(NoBase, match="ends at seq 4, before its head"):
                 await asyncio.wait_for(model.refresh(), 10.0)
             # Rows appended after that head are lost to every reader of the journal.
             with pytest.raises(Problem, match="before its head") as refusal:
-                await catalog.get("m")
+                await registry.get("m")
             assert refusal.value.slug == "unreadable-journal"
 
     asyncio.run(scenario())

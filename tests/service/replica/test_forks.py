@@ -34,7 +34,7 @@ from dualstream.service.replica.groups import BULK_ROWS
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import ControlRequest
 from dualstream.solvers import RefitError
-from tests.service.api.test_unlearning import catalog_on, learn, of_five, unlearning
+from tests.service.api.test_unlearning import learn, of_five, registry_on, unlearning
 from tests.service.journal.faulty import Fault
 from tests.service.replica.test_appended_ahead import MORE, failing, front_and_behind
 from tests.service.replica.test_committer import Bench, lose, request, run
@@ -241,11 +241,11 @@ def of_five_and(
     async def whole() -> None:
         journal = await open_journal(f"sqlite:///{tmp_path / 'c.db'}")
         try:
-            catalog = catalog_on(journal)
+            registry = registry_on(journal)
             try:
-                await scenario(await of_five(catalog), catalog, journal)
+                await scenario(await of_five(registry), registry, journal)
             finally:
-                await catalog.close()
+                await registry.close()
         finally:
             await journal.close()
 
@@ -304,7 +304,7 @@ def test_a_place_that_is_not_held_any_more_shows_it(tmp_path, monkeypatch, what)
 def test_a_place_that_was_let_go_of_is_no_fork(tmp_path):
     """The store trimmed the journal past it; the head shows that the replica is not forked."""
 
-    async def scenario(model: Model, catalog: ModelRegistry, journal: Any) -> None:
+    async def scenario(model: Model, registry: ModelRegistry, journal: Any) -> None:
         place = await model.place()
         await learn(model, "5")
         await learn(model, "6")
@@ -313,8 +313,8 @@ def test_a_place_that_was_let_go_of_is_no_fork(tmp_path):
         with pytest.raises(NotHeld):
             await model.submit(ControlRequest.of(Demote(), held=place))
         assert await is_served(model.replica)
-        assert catalog.find("m") is model
-        text = (await catalog.counters.exposition(catalog)).decode()
+        assert registry.find("m") is model
+        text = (await registry.counters.exposition(registry)).decode()
         assert 'dualstream_forks_total{model="m"}' not in text
 
     of_five_and(tmp_path, scenario)
@@ -323,9 +323,9 @@ def test_a_place_that_was_let_go_of_is_no_fork(tmp_path):
 def test_a_head_that_lies_behind_it_shows_it(tmp_path, monkeypatch):
     """Before the journal is read, which waits for a while, as rows may come."""
 
-    async def scenario(model: Model, catalog: ModelRegistry, journal: Any) -> None:
+    async def scenario(model: Model, registry: ModelRegistry, journal: Any) -> None:
         monkeypatch.setattr("dualstream.service.jobs.follower.PAUSE_S", 0.05)
-        follower = Follower(catalog, journal)
+        follower = Follower(registry, journal)
         lose(tmp_path, 1)
         await follower._check_heads()
         assert not await is_served(model.replica)
@@ -338,7 +338,7 @@ def test_a_head_that_lies_behind_it_shows_it(tmp_path, monkeypatch):
 def test_one_that_failed_in_the_midst_of_a_row_is_read_anew(tmp_path, monkeypatch):
     """The row is learned but not counted: applying the entry again learns it twice."""
 
-    async def scenario(model: Model, catalog: ModelRegistry, journal: Any) -> None:
+    async def scenario(model: Model, registry: ModelRegistry, journal: Any) -> None:
         progress = type(model.replica.progress)
         count, left = progress.count, [MemoryError("planted")]
 
@@ -352,7 +352,7 @@ def test_one_that_failed_in_the_midst_of_a_row_is_read_anew(tmp_path, monkeypatc
             await learn(model, "5")
         with pytest.raises(JournalUnavailable):
             await learn(model, "6")
-        model = await catalog.get("m")
+        model = await registry.get("m")
         await learn(model, "6")
         alone = Replica(await journal.get("m"))
         await alone.load(journal)
@@ -370,13 +370,13 @@ async def other_row(tmp_path: Any, model: Model) -> None:
     assert model.replica.seq == 5 and not model.replica.is_forked
 
 
-async def reference_of(catalog: ModelRegistry) -> Reference:
+async def reference_of(registry: ModelRegistry) -> Reference:
     """Without when it was found."""
-    return replace(await (await catalog.get("m")).job(References).find(), at=0.0)
+    return replace(await (await registry.get("m")).job(References).find(), at=0.0)
 
 
 async def fresh_reference(journal: Any) -> Reference:
-    fresh = catalog_on(journal)
+    fresh = registry_on(journal)
     try:
         return await reference_of(fresh)
     finally:
@@ -386,17 +386,17 @@ async def fresh_reference(journal: Any) -> Reference:
 def test_a_reference_of_what_is_lost_is_found_anew(tmp_path):
     """At the same seq, where another row stands now."""
 
-    async def scenario(model: Model, catalog: ModelRegistry, journal: Any) -> None:
+    async def scenario(model: Model, registry: ModelRegistry, journal: Any) -> None:
         async def is_shown() -> bool:
-            text = (await catalog.counters.exposition(catalog)).decode()
+            text = (await registry.counters.exposition(registry)).decode()
             return 'dualstream_reference_lower_bound{model="m"}' in text
 
-        catalog.counters.watch(catalog)
-        before = await reference_of(catalog)
+        registry.counters.watch(registry)
+        before = await reference_of(registry)
         assert before.place.seq == 5 and await is_shown()
         await other_row(tmp_path, model)
         assert not await is_shown()
-        found = await reference_of(catalog)
+        found = await reference_of(registry)
         assert found.place.seq == 5 and found.lower != before.lower
         assert found == await fresh_reference(journal)
         assert await is_shown()
@@ -409,7 +409,7 @@ def test_a_reference_of_what_is_lost_is_found_anew(tmp_path):
 def test_a_reference_is_found_anew_where_its_window_is_lost_meanwhile(tmp_path, monkeypatch):
     """The waiting client gets the optimum of the rows that exist."""
 
-    async def scenario(model: Model, catalog: ModelRegistry, journal: Any) -> None:
+    async def scenario(model: Model, registry: ModelRegistry, journal: Any) -> None:
         run, solved = SolverThread.run, []
 
         async def lost_meanwhile(self: SolverThread, *work: Any) -> Any:
@@ -419,7 +419,7 @@ def test_a_reference_is_found_anew_where_its_window_is_lost_meanwhile(tmp_path, 
             return solved[-1]
 
         monkeypatch.setattr(SolverThread, "run", lost_meanwhile)
-        told = await asyncio.gather(reference_of(catalog), reference_of(catalog))
+        told = await asyncio.gather(reference_of(registry), reference_of(registry))
         assert len(solved) == 2 and told[0] == told[1] != replace(solved[0], at=0.0)
         assert told[0] == await fresh_reference(journal)
         assert model.job(References).found is solved[1]
@@ -430,7 +430,7 @@ def test_a_reference_is_found_anew_where_its_window_is_lost_meanwhile(tmp_path, 
 def test_there_is_no_telling_that_a_lost_window_had_no_rows(tmp_path, monkeypatch):
     """They were lost, and others learned, before the client was answered."""
 
-    async def scenario(model: Model, catalog: ModelRegistry, journal: Any) -> None:
+    async def scenario(model: Model, registry: ModelRegistry, journal: Any) -> None:
         run, refused = SolverThread.run, []
 
         async def lost_meanwhile(self: SolverThread, *work: Any) -> Any:
@@ -441,7 +441,7 @@ def test_there_is_no_telling_that_a_lost_window_had_no_rows(tmp_path, monkeypatc
             return await run(self, *work)
 
         monkeypatch.setattr(SolverThread, "run", lost_meanwhile)
-        assert await reference_of(catalog) == await fresh_reference(journal)
+        assert await reference_of(registry) == await fresh_reference(journal)
 
     of_five_and(tmp_path, scenario)
 

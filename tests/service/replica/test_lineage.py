@@ -153,9 +153,9 @@ def test_what_was_lost_is_counted_once_by_a_rebuilding_that_comes_later(
     async def refuse(*_):
         raise JournalUnavailable("planted")
 
-    forked = client.app._catalog.find("m")
+    forked = client.app._registry.find("m")
     with monkeypatch.context() as away:
-        away.setattr(client.app._catalog.journal, "read", refuse)
+        away.setattr(client.app._registry.journal, "read", refuse)
         assert learn(client, 60, 65).json()["error"].startswith("planted")
     for _ in range(2):
         # A waiter for the forked replica's lock, such as its follower, is refused, ...
@@ -170,17 +170,17 @@ ROUTES = ["", "/metrics", "/weights", "/certificate", "/members", "/compare?a=pr
 
 @pytest.mark.parametrize("route", ROUTES)
 def test_nothing_of_a_fork_is_told_to_who_asked_before(client, route, monkeypatch):
-    """The catalog is asked before, the replica after the fork was found."""
+    """The registry is asked before, the replica after the fork was found."""
     client.put("/models/m", json={"features": SPEC["features"]})
-    catalog = client.app._catalog
-    found = catalog.get
+    registry = client.app._registry
+    found = registry.get
 
     async def get(model_id: str):
         model = await found(model_id)
         model.replica.is_forked = True
         return model
 
-    monkeypatch.setattr(catalog, "get", get)
+    monkeypatch.setattr(registry, "get", get)
     assert_problem(client.get(f"/models/m{route}"), 503, "store-unavailable")
     assert 'dualstream_seq{model="m"}' not in client.get("/metrics").text
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dualstream.service.models import registry as catalog_module
+from dualstream.service.models import registry as registry_module
 from dualstream.service.replica.spec import fixed_spec
 from dualstream.solvers import Progressive, make_learner, resolve_spec
 from tests.service.conftest import SPEC, assert_problem
@@ -18,13 +18,13 @@ def learn(client, first: int, last: int) -> None:
 @pytest.fixture
 def old(monkeypatch):
     """Models are created as older versions did."""
-    canonical = catalog_module.canonical
+    canonical = registry_module.canonical
 
     def old_text(spec):
         kept = {name: value for name, value in spec.items() if name != "spec_version"}
         return canonical(kept | {"compare_windows": True})
 
-    monkeypatch.setattr(catalog_module, "canonical", old_text)
+    monkeypatch.setattr(registry_module, "canonical", old_text)
     return monkeypatch
 
 
@@ -60,6 +60,6 @@ def test_a_stored_model_opens_and_learns(serve, store, old):
 
 def test_a_stored_specification_is_read_without_the_field():
     first = resolve_spec(SPEC | {"spec_version": 1})
-    text = catalog_module.canonical(first | {"compare_windows": True})
+    text = registry_module.canonical(first | {"compare_windows": True})
     assert fixed_spec(text) == first
     make_learner(fixed_spec(text))

@@ -38,7 +38,7 @@ def bits(replica: Replica) -> dict[str, bytes]:
 
 
 def replica_of(client, model: str = "m") -> Replica:
-    return client.app._catalog.cached(model).replica
+    return client.app._registry.cached(model).replica
 
 
 def loaded(store: str) -> Replica:
@@ -164,7 +164,7 @@ def test_snapshot_and_replay_have_the_same_bits(serve, store):
     for first in range(0, 570, 30):
         learn(client, first, first + 30)
     deadline = time.monotonic() + 10
-    while client.app._catalog.cached("m").snapshots.is_writing:
+    while client.app._registry.cached("m").snapshots.is_writing:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     live = bits(replica_of(client))
@@ -309,7 +309,7 @@ def test_control_record_of_a_later_version_stops_that_model_alone(serve, store, 
     assert learn(late, 0, 5).json()["seq"] == 5
     assert late.get("/readyz?verbose").json()["unreadable"] == {}
     monkeypatch.setattr("dualstream.service.models.loader.UNREADABLE_S", 0.0)
-    client.app._catalog.loader._unreadable["m"] = ("tried again", 0.0)
+    client.app._registry.loader._unreadable["m"] = ("tried again", 0.0)
     assert client.get("/models/m").json()["seq"] == 5
     assert client.get("/readyz?verbose").json()["unreadable"] == {}
 
@@ -363,8 +363,8 @@ def test_rebuilding_that_the_store_interrupts_is_made_up_for(serve, tmp_path, mo
         raise JournalUnavailable("planted")
 
     with monkeypatch.context() as away:
-        away.setattr(client.app._catalog.journal, "read", refuse)
-        away.setattr(client.app._catalog.journal, "base", refuse)
+        away.setattr(client.app._registry.journal, "read", refuse)
+        away.setattr(client.app._registry.journal, "base", refuse)
         # Appended or not, by who finds the loss first: itself, or what follows the journal
         assert learn(client, 60, 65).json()["error"].startswith("planted")
     # When the store is back, the model is served again, from the journal

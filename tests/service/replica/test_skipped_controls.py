@@ -33,7 +33,7 @@ def passed(monkeypatch):
     """The next control of `one` comes behind what `other` does, who writes the snapshot."""
 
     def by(one: Any, other: Any, action: Act = lambda: None) -> None:
-        journal = one.app._catalog.journal
+        journal = one.app._registry.journal
         append = journal.append
 
         def in_front() -> None:
@@ -42,11 +42,11 @@ def passed(monkeypatch):
                 learn(other, samples(first, first + 2))
 
         async def write_snapshot() -> None:
-            model = other.app._catalog.cached("m")
+            model = other.app._registry.cached("m")
             await model.refresh()
             await model.snapshots.write()
             where = ("m", model.record.incarnation)
-            await other.app._catalog.journal.trim(*where, model.replica.seq, behind=0)
+            await other.app._registry.journal.trim(*where, model.replica.seq, behind=0)
 
         async def late(request: AppendRequest) -> Any:
             is_cursor = not request.parts
@@ -73,7 +73,7 @@ def two(serve, store, monkeypatch):
 
 def place(client: Any) -> tuple[int, int]:
     """Where its snapshot stood, and where it stands."""
-    replica = client.app._catalog.cached("m").replica
+    replica = client.app._registry.cached("m").replica
     return replica.restored_seq, replica.seq
 
 
@@ -161,18 +161,18 @@ def test_a_member_that_is_promoted_and_gone(two, passed):
         one.put("/models/m", json=PAIR | {"members": [*PAIR["members"], SPARSE]}).status_code == 201
     )
     passed(one, other)
-    journal = one.app._catalog.journal
+    journal = one.app._registry.journal
     late = journal.append
 
     async def then_it_goes(*given: Any) -> Any:
         appended = await late(*given)
 
         async def trim() -> None:
-            model = other.app._catalog.cached("m")
+            model = other.app._registry.cached("m")
             await model.snapshots.write()
             await journal_of.trim("m", model.record.incarnation, model.replica.seq, behind=0)
 
-        journal_of = other.app._catalog.journal
+        journal_of = other.app._registry.journal
         for path in ("promotion", "members/sparse"):
             told = await asyncio.to_thread(other.delete, f"/models/m/{path}")
             assert told.status_code in (200, 204), told.text
