@@ -142,12 +142,12 @@ class ModelLoader:
 
     def remember_fork(self, model: Model) -> None:
         """Keep the lineage of a forked replica: the next load counts the lost records."""
-        self._forked_lineages[model.record.id] = model.record.incarnation, model.replica.trail
+        self._forked_lineages[model.record.id] = model.record.incarnation, model.replica.lineage
 
     def remember_lineage(self, model: Model) -> None:
         """Keep the end of an evicted replica's lineage: the next load counts lost records."""
-        trail = model.replica.trail.trimmed(KEPT_OUTSIDE)
-        self._evicted_lineages[model.record.id] = model.record.incarnation, trail
+        lineage = model.replica.lineage.trimmed(KEPT_OUTSIDE)
+        self._evicted_lineages[model.record.id] = model.record.incarnation, lineage
         self._evicted_lineages.move_to_end(model.record.id)
         if len(self._evicted_lineages) > MAX_EVICTED_LINEAGES:
             self._evicted_lineages.popitem(last=False)
@@ -190,7 +190,7 @@ class ModelLoader:
                 spec = await self._specs.get(record.spec)
                 replica = Replica(record, MAX_KEPT_ANSWERS, deps.clock, spec.s_per_row)
                 if _lineage_of(record, self._forked_lineages) is not None:
-                    replica.trail = Lineage(kept=None)
+                    replica.lineage = Lineage(kept=None)
                 await replica.load(deps.journal, deps.settings.adopt, base)
                 spec.s_per_row = replica.s_per_row
                 deps.counters.saw_load(deps.clock.now() - began)
@@ -215,14 +215,14 @@ class ModelLoader:
         self._evicted_lineages.pop(model_id, None)
         model.count_lost_since(forked or left)
         if forked is not None:
-            replica.trail = replica.trail.trimmed()
+            replica.lineage = replica.lineage.trimmed()
         # A request that joined later might get a model that is evicted already.
         self._end_loading(model_id, loading)
         self._cache.put(model)
         return model
 
 
-def _lineage_of(record: ModelRecord, trails: Mapping[str, tuple[str, Lineage]]) -> Lineage | None:
+def _lineage_of(record: ModelRecord, lineages: Mapping[str, tuple[str, Lineage]]) -> Lineage | None:
     """The lineage kept for this incarnation of the model."""
-    incarnation, trail = trails.get(record.id, ("", None))
-    return trail if incarnation == record.incarnation else None
+    incarnation, lineage = lineages.get(record.id, ("", None))
+    return lineage if incarnation == record.incarnation else None

@@ -207,7 +207,7 @@ class Model(CommitListener):
         """
         await self.refresh()
         end = await self.place()
-        return end if self.replica.trail.includes(place.seq, place.chain) else None
+        return end if self.replica.lineage.includes(place.seq, place.chain) else None
 
     @property
     def stale_s(self) -> float | None:
@@ -300,10 +300,10 @@ class Model(CommitListener):
             )
             self.deps.counters.saw_loss(self.record.id, lost.records)
 
-    def count_lost_since(self, trail: Lineage | None) -> None:
+    def count_lost_since(self, lineage: Lineage | None) -> None:
         """Count the records lost since the model was evicted."""
-        if trail is not None:
-            self.count_lost(trail.lost_in(self.replica.trail))
+        if lineage is not None:
+            self.count_lost(lineage.lost_in(self.replica.lineage))
 
     def on_loss(self, lost: Lost) -> None:
         """Called after a rebuild, even if nothing was lost."""
@@ -342,7 +342,7 @@ class Model(CommitListener):
         roots = (
             replica.learner,
             replica.progress,
-            replica.trail,
+            replica.lineage,
             *filter(len, lists),
             *self.row_schema.owned_objects(),
         )

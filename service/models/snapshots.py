@@ -56,7 +56,7 @@ class Snapshots:
         """Is a snapshot cheaper than a replay of the records since the last one?"""
         replica = self._replica
         rows = replica.seq - self.last_seq
-        entries = replica.trail.entries_after(self.last_seq)
+        entries = replica.lineage.entries_after(self.last_seq)
         replay_s = rows * (REPLAYED_ROW_S + replica.s_per_row) + entries * REPLAYED_ENTRY_S
         return replay_s > WRITTEN_S + model_bytes * (WRITTEN_BYTE_S + RESTORED_BYTE_S)
 

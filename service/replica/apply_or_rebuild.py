@@ -174,8 +174,8 @@ class Applying:
         replica = self._replica
         if (is_learning and replica.seq <= front.seq) or self.place == front:
             replica.is_forked = replica.is_forked or contradicts(appended, front)
-        elif replica.seq == replica.trail.end:
-            if may_contradict(appended, self.place, replica.trail):
+        elif replica.seq == replica.lineage.end:
+            if may_contradict(appended, self.place, replica.lineage):
                 replica.is_forked = True
 
     def has_lost(self, place: Place) -> bool:
@@ -184,7 +184,7 @@ class Applying:
         If the replica applied an entry that ends at `place`, it stops serving until the head is
         read: the store may have lost that entry, or only have trimmed it.
         """
-        if self._replica.trail.holds(place.seq, place.chain):
+        if self._replica.lineage.holds(place.seq, place.chain):
             self.suspect()
         return self._replica.is_forked
 
@@ -282,8 +282,8 @@ class Applying:
         """Raise OutcomeUnknown if the journal, read to its end, lost an acknowledged append."""
         replica, seq = self._replica, appended.seq
         is_lost = any(placed.seq > replica.seq for placed in appended.placed)
-        if seq is not None and seq >= replica.trail.start:
-            is_lost = is_lost or not replica.trail.holds(seq, appended.chain)
+        if seq is not None and seq >= replica.lineage.start:
+            is_lost = is_lost or not replica.lineage.holds(seq, appended.chain)
         if is_lost:
             raise OutcomeUnknown("the store has lost this append after it acknowledged it")
 
@@ -338,7 +338,7 @@ class Applying:
         replica.is_forked = True
         if isinstance(cause, Forked):
             log.warning("%s; rebuilding it from the journal", cause)
-            replica.trail.has_diverged = True
+            replica.lineage.has_diverged = True
             clear_outcomes(replica.watched)
             self.listener.on_fork(replica.id)
         else:

@@ -134,9 +134,9 @@ class Lineage:
 
     def trimmed(self, kept: int = KEPT) -> Self:
         """Copy of the last `kept` entries."""
-        trail = type(self)(kept)
-        trail._seqs, trail._chains = self._seqs[-kept:], self._chains[-kept:]
-        return trail
+        lineage = type(self)(kept)
+        lineage._seqs, lineage._chains = self._seqs[-kept:], self._chains[-kept:]
+        return lineage
 
     def _holds(self, seq: int, chain: int) -> bool:
         place = bisect_right(self._seqs, seq) - 1
@@ -158,7 +158,7 @@ def contradicts(appended: Appended, place: Place) -> bool:
     return not goes_on or appended.previous != place.chain
 
 
-def may_contradict(appended: Appended, place: Place, trail: Lineage) -> bool:
+def may_contradict(appended: Appended, place: Place, lineage: Lineage) -> bool:
     """May an append's answer disagree with the history that led to `place`?
 
     The append was made after another log position, or was answered earlier. It may be older than
@@ -169,13 +169,13 @@ def may_contradict(appended: Appended, place: Place, trail: Lineage) -> bool:
         if entry.seq > place.seq:
             is_next = entry.first_seq == place.seq + 1
             return not follows(entry, place.chain) if is_next else entry.first_seq <= place.seq
-        if not trail.holds(entry.seq, entry.chain):
+        if not lineage.holds(entry.seq, entry.chain):
             return True
     if appended.seq is None or appended.first_seq is None:
         is_all = not appended.entries and not appended.more
-        return is_all and not trail.holds_chain(appended.chain)
+        return is_all and not lineage.holds_chain(appended.chain)
     if appended.seq <= place.seq:
-        return not trail.holds(appended.seq, appended.chain)
+        return not lineage.holds(appended.seq, appended.chain)
     if appended.first_seq == place.seq + 1:
         return appended.previous != place.chain
     return appended.first_seq <= place.seq  # no entry ends in the middle of another

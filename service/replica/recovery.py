@@ -44,7 +44,7 @@ class Recovering(Protocol):
     incarnation: str
     seq: int
     chain: str
-    trail: Lineage
+    lineage: Lineage
 
     def restore(self, snapshot: Snapshot, any_identity: bool = False) -> None:
         """Restore from a snapshot. Raises CorruptState."""
@@ -112,7 +112,7 @@ async def _from_base(replica: Recovering, base: Base, journal: Journal) -> bool:
         return False
     try:
         if base.snapshot is None:
-            replica.trail.add(replica.seq, replica.chain)
+            replica.lineage.add(replica.seq, replica.chain)
         else:
             replica.restore(base.snapshot)
             begins_at = replica.seq
@@ -186,7 +186,7 @@ async def _replay(replica: Recovering, journal: Journal, head: ModelRecord | Non
 
 async def _replay_once(replica: Recovering, journal: Journal, head: ModelRecord | None) -> None:
     """Apply the whole journal. Raises Forked, Trimmed, ModelChanged."""
-    replica.trail.add(replica.seq, replica.chain)
+    replica.lineage.add(replica.seq, replica.chain)
     await replica.catch_up(journal)
     if head is not None:
         await _come_to(head, replica, 0, journal)

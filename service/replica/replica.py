@@ -112,7 +112,7 @@ class Replica(PositionedState):
 
     def leads_on_from(self, place: Place) -> bool:
         """Did the replica apply up to this position, with no sign that the journal lost it?"""
-        return not self.is_forked and self.trail.includes(place.seq, place.chain)
+        return not self.is_forked and self.lineage.includes(place.seq, place.chain)
 
     async def predict(self, batch: Batch) -> tuple[np.ndarray, int, str]:
         """Return scores, and the seq and chain of the state that gave them.
@@ -212,7 +212,7 @@ class Replica(PositionedState):
 
     def check_order(self, entries: Sequence[Entry]) -> None:
         """Raise Forked, or CorruptRecord, unless each entry follows the one before it."""
-        chain, seq = self.chain, self.trail.end
+        chain, seq = self.chain, self.lineage.end
         for entry in entries:
             chain = next_chain(chain, entry.nonce)
             if chain != entry.chain:
@@ -273,7 +273,7 @@ class Replica(PositionedState):
     def _advance_past(self, entries: Sequence[Entry], done: Sequence[tuple[int, Applied]]) -> None:
         """Advance past entries that were applied."""
         self.seq, self.chain = entries[-1].seq, entries[-1].chain
-        self.trail.add_entries(entries)
+        self.lineage.add_entries(entries)
         record_outcomes(self.watched, entries, done)
 
     def _content_after(self, entries: Sequence[Entry]) -> Content:
@@ -328,7 +328,7 @@ class Replica(PositionedState):
 
     def _set_place(self, seq: int, chain: str) -> None:
         self.seq, self.chain = seq, chain
-        self.trail.add(seq, chain)
+        self.lineage.add(seq, chain)
 
     # -- the journal -----------------------------------------------------------------------------
 
@@ -395,10 +395,10 @@ class Replica(PositionedState):
         self.is_forked = True
         fresh = Replica(record, self._kept_answers, self._clock, self.s_per_row)
         fresh.watched = self.watched
-        fresh.trail = Lineage(kept=None)
+        fresh.lineage = Lineage(kept=None)
         await fresh.load(journal, base=Base(record))
         async with self._lock:
-            lost = self.trail.replace_with(fresh.trail)
+            lost = self.lineage.replace_with(fresh.lineage)
             self._replace_state(fresh)
             self.certified_at = float("-inf")
             self.s_per_row = fresh.s_per_row

@@ -231,7 +231,7 @@ class PositionedState:
         self.spec = fixed_spec(bytes(record.spec) if spec is None else spec)
         self.dim = width_of(self.spec["features"])
         self._kept_answers = kept_answers
-        self.trail = Lineage()
+        self.lineage = Lineage()
         self._lock = asyncio.Lock()
         self._begin()
 
@@ -275,7 +275,7 @@ class PositionedState:
     def _begin_at(self, seq: int, chain: str) -> None:
         self.seq = seq
         self.chain = chain
-        self.trail.begin(seq, chain)
+        self.lineage.begin(seq, chain)
 
     def _replace_state(self, other: Self) -> None:
         self.incarnation = other.incarnation

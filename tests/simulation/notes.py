@@ -79,7 +79,7 @@ class Notes:
             return
         if placed.duplicate or placed.conflict or not placed.count:
             return
-        if not replica.trail.start <= placed.seq <= replica.seq:
+        if not replica.lineage.start <= placed.seq <= replica.seq:
             return
         entry = log.leading_to(replica.chain, placed.seq)
         if entry is not None and request.part.body not in entry.body:
@@ -92,7 +92,7 @@ class Notes:
         replica, told = model.replica, f"{worker.name} reports {model.record.id} {found.place}"
         if not model.committer.is_idle or replica.is_forked:
             return  # it may be half way through some rows
-        if not replica.trail.includes(found.place.seq, found.place.chain):
+        if not replica.lineage.includes(found.place.seq, found.place.chain):
             self.problems.append(f"{told}, but is at {replica.place}")
         elif found.place == replica.place and not model.job(References)._is_ending:
             losses = replica.losses.last(len(replica.losses))

@@ -323,7 +323,7 @@ class Worker:
 
     def _stands_at(self, model_id: str) -> Place | None:
         model = self.registry.find(model_id)
-        if model is None or model.replica.seq != model.replica.trail.end:
+        if model is None or model.replica.seq != model.replica.lineage.end:
             return None
         return Place(model.replica.seq, model.replica.chain)
 

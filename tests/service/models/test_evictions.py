@@ -154,9 +154,9 @@ def test_a_loss_is_counted_once_by_whatever_brings_the_model_back(store, monkeyp
     async def scenario() -> None:
         async with serving(store, models_held=2) as registry:
             await evicted(registry)
-            _, trail = registry.loader._evicted_lineages["m"]
+            _, lineage = registry.loader._evicted_lineages["m"]
             for seq in (301, 302, 303):
-                trail.add(seq, f"{seq:064}")
+                lineage.add(seq, f"{seq:064}")
             if way == "read, first in vain":
 
                 async def fail(*_: Any) -> Any:
@@ -194,7 +194,7 @@ def test_no_loss_is_counted_of_another_incarnation(store):
 
 def test_a_loss_is_counted_of_what_learned_before_its_making_was_answered(store, monkeypatch):
     """The answer comes late: others have used the model, and it has left memory."""
-    trails = []
+    lineages = []
 
     async def scenario() -> None:
         async with serving(store, models_held=2) as registry:
@@ -210,12 +210,12 @@ def test_a_loss_is_counted_of_what_learned_before_its_making_was_answered(store,
             monkeypatch.setattr(registry.journal, "create", answered_late)
             count = Model.count_lost_since
             monkeypatch.setattr(
-                Model, "count_lost_since", lambda *given: (trails.append(given[1]), count(*given))
+                Model, "count_lost_since", lambda *given: (lineages.append(given[1]), count(*given))
             )
             await registry.create("m", ADULT)
 
     asyncio.run(scenario())
-    assert trails[-1] is not None and trails[-1].end == 7
+    assert lineages[-1] is not None and lineages[-1].end == 7
 
 
 def test_the_trails_of_the_models_that_left_last_are_kept(store, monkeypatch):

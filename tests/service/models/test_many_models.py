@@ -561,7 +561,9 @@ def test_models_of_one_specification_share_nothing_that_changes(store):
                 model = registry.find(model_id)
                 state, schema = model.replica.state, model.row_schema
                 of = (state, model.replica.answers, model.replica.losses, model.replica.verdicts)
-                parts.append(changeable(of, model.replica.trail, model.lag, schema.owned_objects()))
+                parts.append(
+                    changeable(of, model.replica.lineage, model.lag, schema.owned_objects())
+                )
             assert not parts[0].keys() & parts[1].keys()
 
     asyncio.run(run())

@@ -27,12 +27,12 @@ def place_of(entries: Sequence[Entry]) -> Place:
     return Place(entries[-1].seq, entries[-1].chain) if entries else START
 
 
-def trail_of(entries: Sequence[Entry]) -> Lineage:
-    trail = Lineage()
-    trail.begin(START.seq, START.chain)
+def lineage_of(entries: Sequence[Entry]) -> Lineage:
+    lineage = Lineage()
+    lineage.begin(START.seq, START.chain)
     for entry in entries:
-        trail.add(entry.seq, entry.chain)
-    return trail
+        lineage.add(entry.seq, entry.chain)
+    return lineage
 
 
 def told(chance: random.Random, own: Sequence[Entry], known: int) -> Appended:
@@ -57,7 +57,7 @@ def test_one_on_the_journals_path_is_never_doubted(seed):
     known = place_of(own[: chance.randrange(len(own))])
     appended = told(chance, own, known.seq)
     path = journal[: chance.randrange(9)]
-    assert not may_contradict(appended, place_of(path), trail_of(path))
+    assert not may_contradict(appended, place_of(path), lineage_of(path))
     assert not contradicts(appended, known)
 
 
@@ -73,11 +73,11 @@ def test_one_that_stands_on_what_is_lost_is_doubted(seed):
     appended = told(chance, own, known.seq)
     # The own entry, too, says where it stands; what lies between may be left out.
     is_untold = appended.more and (appended.first_seq or 0) > place.seq + 1
-    assert may_contradict(appended, place, trail_of(path)) or is_untold
+    assert may_contradict(appended, place, lineage_of(path)) or is_untold
     appended = told(chance, own, place.seq)
     if not appended.more or appended.entries:
         assert contradicts(appended, place)
-        assert may_contradict(appended, place, trail_of(path))
+        assert may_contradict(appended, place, lineage_of(path))
 
 
 def test_a_repeated_answer_is_of_the_end_that_it_found():
@@ -86,8 +86,8 @@ def test_a_repeated_answer_is_of_the_end_that_it_found():
     path = grown(chance, [], 5)
     chain = path[2].chain
     repeated = Appended((), None, None, chain, chain, (), False)
-    assert not may_contradict(repeated, place_of(path), trail_of(path))
+    assert not may_contradict(repeated, place_of(path), lineage_of(path))
     assert contradicts(repeated, place_of(path))  # as it was not asked from there
     elsewhere = grown(chance, [], 3)[-1].chain
     lost = Appended((), None, None, elsewhere, elsewhere, (), False)
-    assert may_contradict(lost, place_of(path), trail_of(path))
+    assert may_contradict(lost, place_of(path), lineage_of(path))

@@ -25,18 +25,18 @@ def entries(seed: int, sizes: list[int], seq: int = 0, chain: str = START) -> li
     return found
 
 
-def trail_of(passed: list[Entry], kept: int | None = KEPT, first: Entry | None = None) -> Lineage:
+def lineage_of(passed: list[Entry], kept: int | None = KEPT, first: Entry | None = None) -> Lineage:
     """Of a replica that began at the start, or with a snapshot behind `first`."""
-    trail = Lineage(kept)
-    trail.add(0, START) if first is None else trail.add(first.seq, first.chain)
-    trail.add_entries(passed)
-    return trail
+    lineage = Lineage(kept)
+    lineage.add(0, START) if first is None else lineage.add(first.seq, first.chain)
+    lineage.add_entries(passed)
+    return lineage
 
 
 def test_entries_after_a_seq_are_counted_as_far_as_they_are_remembered():
-    trail = trail_of(entries(0, [1, 4, 2]))
-    assert [trail.entries_after(seq) for seq in range(9)] == [3, 2, 2, 2, 2, 1, 1, 0, 0]
-    short = trail_of(entries(0, [1] * 4 * KEPT), KEPT)
+    lineage = lineage_of(entries(0, [1, 4, 2]))
+    assert [lineage.entries_after(seq) for seq in range(9)] == [3, 2, 2, 2, 2, 1, 1, 0, 0]
+    short = lineage_of(entries(0, [1] * 4 * KEPT), KEPT)
     assert KEPT <= short.entries_after(0) <= 2 * KEPT
 
 
@@ -48,29 +48,29 @@ def test_what_was_applied_beyond_the_common_entries_is_lost(seed):
     seq, chain = (common[-1].seq, common[-1].chain) if common else (0, START)
     mine = entries(seed + 1000, [rng.randint(1, 4) for _ in range(rng.randint(0, 9))], seq, chain)
     theirs = entries(seed + 2000, [rng.randint(1, 4) for _ in range(rng.randint(0, 9))], seq, chain)
-    trail, other = trail_of(common + mine), trail_of(common + theirs, kept=None)
-    assert trail.replace_with(other) == Lost(mine[-1].seq - seq if mine else 0, seq, True)
+    lineage, other = lineage_of(common + mine), lineage_of(common + theirs, kept=None)
+    assert lineage.replace_with(other) == Lost(mine[-1].seq - seq if mine else 0, seq, True)
     # Once: from here on it is the other's.
-    assert trail._seqs == other._seqs and trail._seqs is not other._seqs
-    assert trail.replace_with(other).records == 0
+    assert lineage._seqs == other._seqs and lineage._seqs is not other._seqs
+    assert lineage.replace_with(other).records == 0
 
 
 def test_what_lies_before_a_parting_is_not_known_to_be_on_the_path():
     common = entries(1, [2, 3])
     mine = entries(2, [4, 1], 5, common[-1].chain)
     theirs = entries(3, [1] * (3 * KEPT), 5, common[-1].chain)
-    trail, places = trail_of(common + mine), common + mine
-    assert all(trail.includes(entry.seq, entry.chain) for entry in places)
-    assert not trail.includes(4, START) and not trail.includes(9, mine[-1].chain)
+    lineage, places = lineage_of(common + mine), common + mine
+    assert all(lineage.includes(entry.seq, entry.chain) for entry in places)
+    assert not lineage.includes(4, START) and not lineage.includes(9, mine[-1].chain)
     # Given a rebuilding that begins with a snapshot at seq 25
-    other = trail_of(theirs[20:30], first=theirs[19])
-    trail.replace_with(other)
-    assert not any(trail.includes(entry.seq, entry.chain) for entry in places)
-    assert not trail.includes(10, mine[-1].chain) and trail.includes(30, theirs[24].chain)
+    other = lineage_of(theirs[20:30], first=theirs[19])
+    lineage.replace_with(other)
+    assert not any(lineage.includes(entry.seq, entry.chain) for entry in places)
+    assert not lineage.includes(10, mine[-1].chain) and lineage.includes(30, theirs[24].chain)
     # What is forgotten of later places is as good as ever
     for entry in theirs[30:]:
-        trail.add(entry.seq, entry.chain)
-    assert trail._seqs[0] > 30 and trail.includes(25, START) and not trail.includes(24, START)
+        lineage.add(entry.seq, entry.chain)
+    assert lineage._seqs[0] > 30 and lineage.includes(25, START) and not lineage.includes(24, START)
 
 
 def test_a_loss_that_began_before_all_that_is_known_is_told_as_the_least_it_can_be():
@@ -78,10 +78,10 @@ def test_a_loss_that_began_before_all_that_is_known_is_told_as_the_least_it_can_
     # When the oldest of what is kept is lost, too
     short = Lineage(4)
     short.add_entries(mine)
-    assert short.replace_with(trail_of(theirs, None)) == Lost(60 - 53, 53, False)
+    assert short.replace_with(lineage_of(theirs, None)) == Lost(60 - 53, 53, False)
     # The journal was read from a snapshot after the fork.
-    after = trail_of(theirs[20:], None, first=theirs[19])
-    assert trail_of(mine).replace_with(after) == Lost(60 - 39, 39, False)
+    after = lineage_of(theirs[20:], None, first=theirs[19])
+    assert lineage_of(mine).replace_with(after) == Lost(60 - 39, 39, False)
 
 
 @pytest.mark.parametrize(("has_diverged", "lost"), [(False, 0), (True, 1)])
@@ -89,25 +89,25 @@ def test_of_what_was_overtaken_something_is_lost_only_where_it_is_known_to_have_
     has_diverged, lost
 ):
     theirs = entries(2, [2] * 30)
-    behind = trail_of(entries(1, [2] * 5))
+    behind = lineage_of(entries(1, [2] * 5))
     behind.has_diverged = has_diverged
-    told = behind.replace_with(trail_of(theirs[20:], None, first=theirs[19]))
+    told = behind.replace_with(lineage_of(theirs[20:], None, first=theirs[19]))
     assert (told.records, told.is_all) == (lost, not has_diverged)
     assert not behind.has_diverged
 
 
 def test_a_trail_is_bounded_and_begins_anew_where_the_replica_does():
-    trail = Lineage(10)
+    lineage = Lineage(10)
     passed = entries(1, [1] * 100)
     for entry in passed:
-        trail.add(entry.seq, entry.chain)
-        assert len(trail._seqs) <= 20
-    assert list(trail._seqs)[-10:] == list(range(91, 101))
-    trail.add(0, START)
-    assert list(trail._seqs) == [0]
-    trail.begin(7, passed[6].chain)  # with a snapshot, as what lies before was refused
-    assert list(trail._seqs) == [7]
-    long = trail_of(entries(1, [1] * (KEPT + 9)), kept=None).trimmed()
+        lineage.add(entry.seq, entry.chain)
+        assert len(lineage._seqs) <= 20
+    assert list(lineage._seqs)[-10:] == list(range(91, 101))
+    lineage.add(0, START)
+    assert list(lineage._seqs) == [0]
+    lineage.begin(7, passed[6].chain)  # with a snapshot, as what lies before was refused
+    assert list(lineage._seqs) == [7]
+    long = lineage_of(entries(1, [1] * (KEPT + 9)), kept=None).trimmed()
     assert len(long._seqs) == KEPT
 
 
@@ -189,4 +189,4 @@ def test_replicas_know_where_they_came_by(client):
     client.put("/models/m", json=SPEC)
     learn(client, 0, 10)
     learn(client, 10, 20)
-    assert list(replica_of(client).trail._seqs) == [0, 10, 20]
+    assert list(replica_of(client).lineage._seqs) == [0, 10, 20]
