@@ -49,4 +49,4 @@ async def repeated(model: Model, key: bytes | None, asked: bytes) -> Repeated | 
 async def repeated_at(model: Model, seq: int) -> Repeated:
     """The control record at `seq`, after the replica has applied it."""
     await model.refresh(seq)
-    return Repeated(seq, model.replica.verdicts.at(seq))
+    return Repeated(seq, model.replica.control_outcomes.at(seq))

@@ -106,14 +106,14 @@ async def add_member(
     if receipt.placed.duplicate:
         before = await repeated_at(model, receipt.placed.seq)
         return await _again(model, order, before, response)
-    verdict = receipt.verdict
-    if verdict is not None and verdict.member is not None:
-        return OneMember.at(model_id, receipt.placed.seq, verdict.member)
+    outcome = receipt.control_outcome
+    if outcome is not None and outcome.member is not None:
+        return OneMember.at(model_id, receipt.placed.seq, outcome.member)
     # Another change came first, or its outcome is not kept: answer with the current state.
     existing = await _existing(model, order)
     if existing is None:
         raise Problem(409, "conflict", _why_not(receipt))
-    if verdict is None or verdict.refusal is not None:
+    if outcome is None or outcome.refusal is not None:
         response.status_code = 200
     return existing
 
@@ -143,8 +143,8 @@ async def promote_member(model_id: str, name: str, request: Request) -> OneMembe
             return OneMember.at(model_id, model.replica.seq, existing)
     receipt = await _submit(model, Promote(name), author_of(request))
     _check_done(receipt)
-    if receipt.verdict is not None and receipt.verdict.member is not None:
-        return OneMember.at(model_id, receipt.placed.seq, receipt.verdict.member)
+    if receipt.control_outcome is not None and receipt.control_outcome.member is not None:
+        return OneMember.at(model_id, receipt.placed.seq, receipt.control_outcome.member)
     async with model.replica.serving():
         now = find_member(model.members(), name)
         if now is None:
@@ -267,11 +267,11 @@ async def _submit(model: Model, order: Order, by: Author, key: bytes | None = No
 
 def _check_done(receipt: Receipt) -> None:
     """Raise MemberError if a change that came first in the journal made this one impossible."""
-    if receipt.verdict is None or receipt.verdict.refusal is not None:
+    if receipt.control_outcome is None or receipt.control_outcome.refusal is not None:
         raise MemberError(_why_not(receipt))
 
 
 def _why_not(receipt: Receipt) -> str:
-    if receipt.verdict is not None and receipt.verdict.refusal is not None:
-        return receipt.verdict.refusal
+    if receipt.control_outcome is not None and receipt.control_outcome.refusal is not None:
+        return receipt.control_outcome.refusal
     return f"the change was made at seq {receipt.placed.seq}, and a later one has undone it"

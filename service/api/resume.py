@@ -69,15 +69,15 @@ async def resume_model(
         raise key_reused()
     if receipt.placed.duplicate:
         return _again(model, rows, await repeated_at(model, receipt.placed.seq), response)
-    verdict = receipt.verdict
-    if verdict is not None and verdict.refusal is not None:
-        raise _refused(verdict.refusal)
+    outcome = receipt.control_outcome
+    if outcome is not None and outcome.refusal is not None:
+        raise _refused(outcome.refusal)
     return Resumed(
         model=model_id,
         seq=receipt.placed.seq,
         since=since,
         rows=rows,
-        learned=None if verdict is None else verdict.rows,
+        learned=None if outcome is None else outcome.rows,
         duplicate=False,
     )
 

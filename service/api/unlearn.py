@@ -87,14 +87,14 @@ async def _unlearn(model: Model, sample_id: str, by: Author) -> int:
     key = make_key(KeyKind.SAMPLE, sample_id)
     order = Unlearn(digest_of(key).hex())
     receipt = await model.submit(ControlRequest.of(order, by=by))
-    verdict = receipt.verdict
-    assert verdict is not None  # the control has no key, so it is no repeat
-    if verdict.refusal is None:
+    outcome = receipt.control_outcome
+    assert outcome is not None  # the control has no key, so it is no repeat
+    if outcome.refusal is None:
         return receipt.placed.seq
     # Another request came first and unlearned the sample, or newer rows evicted it.
     seq = await _unlearned_at(model, sample_id)
     if seq is None:
-        detail = f"sample {sample_id!r} cannot be unlearned: {verdict.refusal}"
+        detail = f"sample {sample_id!r} cannot be unlearned: {outcome.refusal}"
         raise Problem(409, "cannot-unlearn", detail)
     return seq
 

@@ -174,8 +174,8 @@ async def roll_back(
     if receipt.placed.duplicate:
         before = await repeated_at(model, receipt.placed.seq)
         return _again(model_id, asked, before, response)
-    if receipt.verdict is not None and receipt.verdict.refusal is not None:
-        raise _refused(receipt.verdict.refusal)
+    if receipt.control_outcome is not None and receipt.control_outcome.refusal is not None:
+        raise _refused(receipt.control_outcome.refusal)
     return RolledBack(
         model=model_id,
         seq=receipt.placed.seq,

@@ -277,24 +277,24 @@ class Refits(Job):
         request = ControlRequest.of(order, make_key(KeyKind.REFIT, key), b"refit", arrays, by)
         receipt = await self._submit(request, origin)
         job.entered_seq = receipt.placed.seq
-        verdict = receipt.verdict
+        outcome = receipt.control_outcome
         if receipt.placed.duplicate and await self._is_own(job, receipt.placed.seq):
             # The first append had succeeded, and its answer was lost.
-            verdict = model.replica.verdicts.of(receipt.placed.seq, request.control)
+            outcome = model.replica.control_outcomes.of(receipt.placed.seq, request.control)
         elif receipt.placed.duplicate:
             job.status, job.reason = "superseded", f"another result for {key} was entered first"
             return
-        if verdict is None:
+        if outcome is None:
             raise OutcomeForgotten(request.control.kind, receipt.placed.seq)
-        if verdict.refusal is not None:
-            job.status, job.reason = "refused", verdict.refusal
+        if outcome.refusal is not None:
+            job.status, job.reason = "refused", outcome.refusal
         else:
-            job.status, job.retained = "done", verdict.rows
+            job.status, job.retained = "done", outcome.rows
 
     async def _is_own(self, job: RefitJob, seq: int) -> bool:
         """Is the record at `seq` the result of this job? Raises what a read raises."""
         replica = self._model.replica
-        if (change := replica.verdicts.at(seq)) is not None:
+        if (change := replica.control_outcomes.at(seq)) is not None:
             return bool(change.fields.get("job") == job.job)
         entries = await self._journal.read(replica.id, replica.incarnation, seq - 1, 1)
         blocks = [block for entry in entries[:1] for _, block in decode(entry.body)]

@@ -138,7 +138,7 @@ class Model(CommitListener):
         if isinstance(request, ControlRequest):
             receipt = await future
             self._remeasure()  # a new member is large
-            if receipt.verdict is None and not is_left(receipt.placed):
+            if receipt.control_outcome is None and not is_left(receipt.placed):
                 raise OutcomeForgotten(request.control.kind, receipt.placed.seq)
             return receipt
         number = self.deps.admission.enter(future)
@@ -337,7 +337,7 @@ class Model(CommitListener):
             replica.retained,
             replica.answers,
             replica.losses,
-            replica.verdicts,
+            replica.control_outcomes,
         )
         roots = (
             replica.learner,

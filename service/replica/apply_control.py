@@ -36,24 +36,24 @@ async def apply_control(
     if learns_quarantine(replica, control):
         replica.learned_copy = await _learn_in_copy(replica, journal)
     async with replica.still():
-        verdict = await asyncio.to_thread(apply_to, replica, control)
+        outcome = await asyncio.to_thread(apply_to, replica, control)
         replica.seq += 1
         replica.certified_at = float("-inf")
-        _record(replica, control, verdict)
-    return verdict
+        _record(replica, control, outcome)
+    return outcome
 
 
-def _record(replica: PositionedState, control: Control, verdict: ControlOutcome) -> None:
+def _record(replica: PositionedState, control: Control, outcome: ControlOutcome) -> None:
     """Keep the outcome, which is not part of the state, and count a refusal."""
-    replica.verdicts.keep(replica.seq, control, verdict)
-    if verdict.refusal is not None:
+    replica.control_outcomes.keep(replica.seq, control, outcome)
+    if outcome.refusal is not None:
         replica.refused_controls += 1
         log.warning(
             "model %r: control %s at seq %d was refused: %s",
             replica.id,
             control.kind,
             replica.seq,
-            verdict.refusal,
+            outcome.refusal,
         )
     elif control.kind in _OTHER_ROWS:
         replica.losses.forget()

@@ -328,7 +328,7 @@ class Committer:
             raise NotReplicated(appended.shortfall)
         if isinstance(requests[0], ControlRequest):
             assert not isinstance(applied, Outcome)
-            found = (appended.placed[0], applied, self._replica.verdicts)
+            found = (appended.placed[0], applied, self._replica.control_outcomes)
             return [receipt_of_control(requests[0], *found)]
         assert not isinstance(applied, ControlOutcome)
         return receipts_of(requests, placed, applied, self._replica.answers)

@@ -44,7 +44,7 @@ class KeptOutcome(msgspec.Struct, frozen=True, array_like=True):
     fields: dict[str, Any]
 
     @property
-    def verdict(self) -> ControlOutcome:
+    def control_outcome(self) -> ControlOutcome:
         """The outcome, without the added or promoted member: that member has changed since."""
         return ControlOutcome(self.refusal, rows=self.rows)
 
@@ -76,11 +76,11 @@ class ControlOutcomes:
             _fields_kept(control),
         ):
             return None
-        return outcome.verdict
+        return outcome.control_outcome
 
-    def keep(self, seq: int, control: Control, verdict: ControlOutcome) -> None:
+    def keep(self, seq: int, control: Control, outcome: ControlOutcome) -> None:
         fields = _fields_kept(control)
-        self._put(KeptOutcome(seq, control.kind, verdict.refusal, verdict.rows, fields))
+        self._put(KeptOutcome(seq, control.kind, outcome.refusal, outcome.rows, fields))
 
     def _put(self, outcome: KeptOutcome) -> None:
         self._by_seq[outcome.seq] = outcome

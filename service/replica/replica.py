@@ -169,9 +169,9 @@ class Replica(PositionedState):
 
         Raises UnreadableCopy and Trimmed; nothing has changed then.
         """
-        verdict = await apply_control(self, control, journal)
+        outcome = await apply_control(self, control, journal)
         self._set_place(seq, chain)
-        return verdict
+        return outcome
 
     async def apply(self, entries: Sequence[Entry], journal: Journal) -> None:
         """Apply entries read from the journal. Records already applied are skipped.

@@ -226,7 +226,7 @@ class Receipt(msgspec.Struct):
     rejected: Column | None = None
     set_aside: int = 0
     """Number of the last rows that were quarantined during a pause. They also count as rejected."""
-    verdict: ControlOutcome | None = None
+    control_outcome: ControlOutcome | None = None
     """Outcome of a control; None for a repeated control, or if it is no longer kept."""
     rows: list[int] | None = None
     """Indices of the journalled rows; None for all."""
@@ -383,17 +383,17 @@ def receipts_of(
 def receipt_of_control(
     request: ControlRequest,
     place: Placed,
-    verdict: ControlOutcome | None,
-    verdicts: ControlOutcomes,
+    outcome: ControlOutcome | None,
+    control_outcomes: ControlOutcomes,
 ) -> Receipt:
     """Return the receipt of a control.
 
-    Without a `verdict` the replica passed the control by loading a snapshot; then the snapshot's
+    Without an `outcome` the replica passed the control by loading a snapshot; then the snapshot's
     kept outcomes answer.
     """
-    if verdict is None and not is_left(place):
-        verdict = verdicts.of(place.seq, request.control)
-    return Receipt(place, verdict=verdict)
+    if outcome is None and not is_left(place):
+        outcome = control_outcomes.of(place.seq, request.control)
+    return Receipt(place, control_outcome=outcome)
 
 
 def _receipt_of_a_row(place: Placed, outcome: Outcome) -> Receipt:

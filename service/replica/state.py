@@ -251,7 +251,7 @@ class PositionedState:
         """Return to the state before the first record."""
         self._use_state(ModelState.new(self.spec))
         self.answers = FirstResponses(self.spec["task"], self._kept_answers)
-        self.verdicts = ControlOutcomes(self._kept_answers)
+        self.control_outcomes = ControlOutcomes(self._kept_answers)
         self.losses = ServedLosses(self.spec)
         self.restored_seq = 0
         self._begin_at(0, first_chain(self.incarnation))
@@ -282,7 +282,7 @@ class PositionedState:
         self.spec = other.spec
         self._use_state(other.state)
         self.names_since = other.seq
-        self.answers, self.verdicts = other.answers, other.verdicts
+        self.answers, self.control_outcomes = other.answers, other.control_outcomes
         self.losses = other.losses
         self.seq, self.restored_seq = other.seq, other.restored_seq
         self.chain = other.chain
@@ -330,7 +330,9 @@ class PositionedState:
         arrays = self.state.arrays()
         arrays |= {f"answers.{name}": array for name, array in self.answers.state().items()}
         arrays |= {f"served.{name}": array for name, array in self.losses.state().items()}
-        arrays |= {f"verdicts.{name}": array for name, array in self.verdicts.state().items()}
+        arrays |= {
+            f"verdicts.{name}": array for name, array in self.control_outcomes.state().items()
+        }
         if self.guarding is not None and self.guarding.pauses.held_bytes:
             arrays["held.bytes"] = np.array(self.guarding.pauses.held_bytes, np.int64)
         return arrays
@@ -350,7 +352,7 @@ class PositionedState:
         self._use_state(state)
         self.answers.restore(parts["answers"])
         self.losses.restore(parts["served"])
-        self.verdicts.restore(parts["verdicts"])
+        self.control_outcomes.restore(parts["verdicts"])
         if self.guarding is not None and "held.bytes" in arrays:
             check_arrays(arrays, {"held.bytes": ()})
             self.guarding.pauses.held_bytes = int(arrays["held.bytes"])

@@ -59,7 +59,7 @@ def check_world(world: "World") -> None:
         problems += [f"{log.id}: version {name!r} is of what was lost" for name in log.misnamed]
         problems += truth.problems
         problems += _copies(log, truth, world.kind_of(log.id))
-        problems += refit_problems(log, truth.controls, truth.verdicts, truth.windows)
+        problems += refit_problems(log, truth.controls, truth.control_outcomes, truth.windows)
         problems += late_problems(log, world.notes.late, truth.late)
         expected = truth.state()
         for name, model in world.notes.settled:
@@ -176,7 +176,7 @@ def _answer(log: Log, truth: Truth, acked: Acked) -> list[str]:
         there, asked = truth.controls.get(placed.seq), acked.request.control
         if there is None or (there.kind, there.fields) != (asked.kind, asked.fields):
             return [f"{log.id}: the control acknowledged at seq {placed.seq} is not there"]
-        told, true = receipt.verdict, truth.verdicts[placed.seq]
+        told, true = receipt.control_outcome, truth.control_outcomes[placed.seq]
         if told is None:
             return [f"{log.id}: no outcome was returned for the control at {placed.seq}"]
         if (told.refusal, told.rows) != (true.refusal, true.rows):

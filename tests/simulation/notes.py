@@ -63,7 +63,7 @@ class Notes:
                 f"{worker.name} acknowledged seq {placed.seq}, its replica is at {replica.seq}"
             )
         is_new = not placed.duplicate
-        if is_new and receipt.scores is None and receipt.verdict is None:
+        if is_new and receipt.scores is None and receipt.control_outcome is None:
             if log.covered < placed.first_seq and not log.was_cut_below(placed.seq, began):
                 self.problems.append(f"{worker.name} does not know what came of {placed}")
 
@@ -116,7 +116,7 @@ class Notes:
         position.
         """
         log, placed = self.log_of(model), receipt.placed
-        if log is None or receipt.scores is not None or receipt.verdict is not None:
+        if log is None or receipt.scores is not None or receipt.control_outcome is not None:
             return
         if placed.duplicate or placed.conflict or log.was_cut_below(placed.seq, began):
             return

@@ -97,7 +97,7 @@ Problems = Sequence[tuple[Mapping[str, Any], State]]
 def refit_problems(
     log: Log,
     controls: Mapping[int, Control],
-    verdicts: Mapping[int, ControlOutcome],
+    control_outcomes: Mapping[int, ControlOutcome],
     windows: Mapping[int, Problems],
 ) -> Iterator[str]:
     """No two results of one refit are journalled, and every reported result is.
@@ -112,10 +112,10 @@ def refit_problems(
     for seq, found in controls.items():
         # Weights know nothing of what came since they were computed: rows alone may have.
         of = found.fields["seq"] if found.kind == "refit" and "records" in found.fields else seq
-        if verdicts[seq].refusal is None and any(of < other < seq for other in controls):
+        if control_outcomes[seq].refusal is None and any(of < other < seq for other in controls):
             yield f"{log.id}: the weights of seq {of} entered at {seq}, behind a control"
     for seq in refits:
-        if verdicts[seq].refusal is None and not _is_of(log, controls[seq], windows):
+        if control_outcomes[seq].refusal is None and not _is_of(log, controls[seq], windows):
             yield f"{log.id}: the refit at seq {seq} is not of the records before it"
     entered = Counter(what for what in told if what != "seq None")  # not told how far it was
     for what, count in entered.items():
@@ -124,7 +124,7 @@ def refit_problems(
     for job in () if log.cuts else jobs:
         at = job.entered_seq
         is_own = at is not None and refits.get(at) == job.job
-        is_refused = is_own and verdicts[at].refusal is not None  # type: ignore[index]
+        is_refused = is_own and control_outcomes[at].refusal is not None  # type: ignore[index]
         is_true = {
             "done": is_own and not is_refused,
             "refused": at is None or is_refused,

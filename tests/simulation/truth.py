@@ -36,7 +36,7 @@ class Truth:
         self.scores: list[float] = []
         """By seq - 1; NaN in the place of a control."""
         self.losses: list[float] = []
-        self.verdicts: dict[int, ControlOutcome] = {}
+        self.control_outcomes: dict[int, ControlOutcome] = {}
         self.controls: dict[int, Control] = {}
         self.late: dict[int, LateRow] = {}
         """Every row by its seq, where the model has rows with ids."""
@@ -142,14 +142,14 @@ class Truth:
         self._has = set(self._had.get(seq, ()))
 
     def _obey(self, control: Control) -> None:
-        verdict = apply_to(self, control)
+        outcome = apply_to(self, control)
         digest = copy_named_by(control)
-        if digest is not None and verdict.refusal is None and control.fields.get("version") is None:
+        if digest is not None and outcome.refusal is None and control.fields.get("version") is None:
             self.made_here.add(digest)
-        self.refused += verdict.refusal is not None
+        self.refused += outcome.refusal is not None
         self.scores.append(float("nan"))
         self.losses.append(float("nan"))
-        self.verdicts[len(self.scores)] = verdict
+        self.control_outcomes[len(self.scores)] = outcome
         self.controls[len(self.scores)] = control
 
     def state(self) -> dict[str, Any]:

@@ -189,8 +189,8 @@ def test_an_unlearned_sample_does_not_come_back(serve, store, monkeypatch):
     replica = replica_of(client)
     state = bits(replica)
     stale = Control("refit", control.fields | {"seq": 200}, control.arrays)
-    verdict = apply_to(replica, stale)
-    assert verdict.refusal is not None and "unlearned at seq 201" in verdict.refusal
+    outcome = apply_to(replica, stale)
+    assert outcome.refusal is not None and "unlearned at seq 201" in outcome.refusal
     assert bits(replica) == state
 
 
@@ -284,9 +284,9 @@ def test_a_result_whose_append_went_unseen_is_its_own_when_sent_again(
         appending._journal = FaultyJournal(appending._journal, [Fault.UNANSWERED])
         receipt = await submit(self, *given)
         sent.append(receipt)
-        known.update(replica.verdicts.state())
-        if forgets:  # as after a rebuild from a snapshot of before verdicts were kept
-            replica.verdicts.restore({})
+        known.update(replica.control_outcomes.state())
+        if forgets:  # as after a rebuild from a snapshot of before outcomes were kept
+            replica.control_outcomes.restore({})
         return receipt
 
     monkeypatch.setattr(refits.Refits, "_submit", unseen)
@@ -297,7 +297,7 @@ def test_a_result_whose_append_went_unseen_is_its_own_when_sent_again(
     if forgets:  # it may have been refused there
         assert "the refit is journalled at seq 201" in told["reason"]
     assert len(controls(store)) == 1
-    replica.verdicts.restore(known)
+    replica.control_outcomes.restore(known)
     assert bits(replica_of(client)) == bits(loaded(store))
 
 

@@ -384,7 +384,9 @@ def test_there_is_no_way_back_to_a_version_whose_records_are_lost(client, monkey
     weights = state_of(client)["weights"]
     order = Rollback(taken["digest"], 21, "lost")
     receipt = client.portal.call(model.submit, ControlRequest.of(order))
-    assert receipt.verdict.refusal == "cannot go back to seq 21: the model is only at seq 20"
+    assert (
+        receipt.control_outcome.refusal == "cannot go back to seq 21: the model is only at seq 20"
+    )
     assert state_of(client)["weights"] == weights
     known = model.deps.journal.version_get
 

@@ -189,8 +189,8 @@ def test_weights_of_records_that_a_replica_never_had_are_refused(serve, tmp_path
     [control] = controls(stores[0])
     subject = loaded(stores[1])
     before = bits(subject)
-    verdict = apply_to(subject, control)
-    assert verdict.refusal is not None and "has lost records up to seq 50" in verdict.refusal
+    outcome = apply_to(subject, control)
+    assert outcome.refusal is not None and "has lost records up to seq 50" in outcome.refusal
     assert bits(subject) == before
 
 

@@ -560,7 +560,12 @@ def test_models_of_one_specification_share_nothing_that_changes(store):
                 await learn(registry, model_id, rows(0, 20), "k")
                 model = registry.find(model_id)
                 state, schema = model.replica.state, model.row_schema
-                of = (state, model.replica.answers, model.replica.losses, model.replica.verdicts)
+                of = (
+                    state,
+                    model.replica.answers,
+                    model.replica.losses,
+                    model.replica.control_outcomes,
+                )
                 parts.append(
                     changeable(of, model.replica.lineage, model.lag, schema.owned_objects())
                 )

@@ -134,7 +134,7 @@ def test_control_in_the_midst_of_waiting_rows_keeps_its_place(store):
         )
         assert [r.placed.seq for r in receipts] == [3, 7, 8, 13, 14, 16, 17]
         assert bench.groups == [7, 0, 5, 0, 3], "a control is a group of its own"
-        added = receipts[2].verdict.member
+        added = receipts[2].control_outcome.member
         assert (added.name, added.rows) == ("new", 0), "as it stood right after"
         # The same with the library alone.
         alone = make_learner(bench.replica.spec)
@@ -211,7 +211,7 @@ def test_dropped_answer_doubles_nothing(store, fault):
             bench.learn(2), bench.order(adding(None)), bench.learn(1), bench.order(Promote("rda-1"))
         )
         assert [r.placed.seq for r in receipts] == [2, 3, 4, 5]
-        assert receipts[1].verdict.member.name == "rda-1"
+        assert receipts[1].control_outcome.member.name == "rda-1"
         assert bench.names() == ["dual", "steps", "rda-1"]
 
     run(store, scenario, [fault, fault, Fault.NONE, fault, Fault.UNANSWERED, Fault.REFUSED, fault])
@@ -225,10 +225,10 @@ def test_control_of_unknown_outcome_is_found_by_the_next_group(store):
         assert bench.names() == ["dual", "steps"]
         bench.journal.faults = iter(())
         again = await bench.order(adding(None), key)
-        assert again.placed.duplicate and again.placed.seq == 1 and again.verdict is None
+        assert again.placed.duplicate and again.placed.seq == 1 and again.control_outcome is None
         assert bench.names() == ["dual", "steps", "rda-1"]
         other = await bench.order(adding("x"), key)
-        assert other.placed.conflict and other.verdict is None
+        assert other.placed.conflict and other.control_outcome is None
 
     run(store, scenario, [Fault.UNANSWERED] * 100, timeout_s=0.02)
 
@@ -265,9 +265,9 @@ def test_verdict_comes_from_wherever_the_control_was_applied(store):
         await bench.append(row_request(3).part)
         bench.journal.append = reluctant
         receipt = await bench.order(adding("new"))
-        assert receipt.placed.seq == 4 and receipt.verdict.member.name == "new"
+        assert receipt.placed.seq == 4 and receipt.control_outcome.member.name == "new"
         refused = await bench.order(adding("new"))
-        assert refused.verdict.refusal == "there is a member 'new' already"
+        assert refused.control_outcome.refusal == "there is a member 'new' already"
         learned = await bench.learn(2)
         assert len(learned.scores) == 2
 
@@ -282,7 +282,7 @@ def test_verdict_comes_from_a_rebuilt_replica_too(tmp_path):
         await bench.order(adding("lost"))
         lose_last_entry(sqlite3.connect(tmp_path / "s.db"))
         receipt = await bench.order(adding("new"))
-        assert receipt.placed.seq == 3 and receipt.verdict.member.name == "new"
+        assert receipt.placed.seq == 3 and receipt.control_outcome.member.name == "new"
         assert bench.names() == ["dual", "steps", "new"]
 
     run(f"sqlite:///{tmp_path / 's.db'}", scenario)
@@ -306,10 +306,12 @@ def test_control_that_cannot_be_done_is_refused_by_all_alike(store, caplog):
         await bench.append(ControlRequest.of(adding("a")).part, row_request(2).part)
         refused = await bench.order(adding("a"))
         assert refused.placed.seq == 4
-        assert refused.verdict.refusal == "there is a member 'a' already"
-        assert (await bench.order(Promote("none"))).verdict.refusal == "there is no member 'none'"
-        assert (await bench.order(Demote())).verdict.refusal == "no member is promoted"
-        assert (await bench.order(MemberRemove("a"))).verdict.refusal is None
+        assert refused.control_outcome.refusal == "there is a member 'a' already"
+        assert (
+            await bench.order(Promote("none"))
+        ).control_outcome.refusal == "there is no member 'none'"
+        assert (await bench.order(Demote())).control_outcome.refusal == "no member is promoted"
+        assert (await bench.order(MemberRemove("a"))).control_outcome.refusal is None
         assert bench.replica.refused_controls == 3 and bench.replica.rejected == 0
         assert "member_add at seq 4 was refused: there is a member 'a' already" in caplog.text
 
@@ -321,7 +323,7 @@ def test_learner_without_members_refuses_every_control(store):
 
     async def scenario(bench: Bench) -> None:
         for order in (adding("a"), MemberRemove("a"), Promote("a"), Demote()):
-            assert (await bench.order(order)).verdict.refusal == "model 'm' has no members"
+            assert (await bench.order(order)).control_outcome.refusal == "model 'm' has no members"
         await bench.learn(2)
         assert bench.replica.seq == 6 and bench.replica.refused_controls == 4
 

@@ -128,12 +128,12 @@ async def live_through(kept: Kept, seed: int) -> tuple[int, int]:
                 by_hand.control(pause)
                 # A second worker's is refused, and changes nothing.
                 again = await order(kept, pause)
-                assert again.verdict.refusal is not None
+                assert again.control_outcome.refusal is not None
                 by_hand.seq += 1
             elif pauses.is_paused and pauses.is_settled and rng.random() < 0.4:
                 resume = Resume(pauses.since, rng.choice(["learn", "drop"]))
                 receipt = await order(kept, resume)
-                assert receipt.verdict.refusal is None
+                assert receipt.control_outcome.refusal is None
                 by_hand.control(resume)
                 resumed += 1
             by_hand.agrees(kept.replica)
@@ -205,7 +205,7 @@ def test_a_quarantine_is_learned_piece_by_piece(store, monkeypatch):
         laggard = await kept.fresh()
         snapshot = kept.replica.capture().encode()
         told = await order(kept, Resume(pauses.since, "learn"))
-        assert told.verdict.rows == held and len(pieces) == 1
+        assert told.control_outcome.rows == held and len(pieces) == 1
         monkeypatch.setattr(dualstream.service.replica.quarantine, "READ_BYTES", 1)
         before = bits(laggard)
         with pytest.raises(JournalUnavailable):
@@ -235,7 +235,7 @@ def test_rows_that_a_state_has_are_not_learned_from_the_quarantine_once_more(tmp
         assert pauses.held_from == pauses.since == kept.replica.learner.samples
         await kept.learn(3)
         receipt = await order(kept, Resume(pauses.since, "learn"))
-        assert receipt.verdict.rows == 3
+        assert receipt.control_outcome.rows == 3
         assert kept.replica.learner.samples == kept.replica.seq - 3  # and three controls
         assert bits(kept.replica) == bits(await kept.fresh())
 

@@ -15,16 +15,16 @@ from dualstream.solvers import CorruptState
 
 
 def kept(most: int) -> ControlOutcomes:
-    verdicts = ControlOutcomes(most)
-    verdicts.keep(3, control_of(Rollback("0" * 64, 1, "v")), ControlOutcome("it is gone"))
-    verdicts.keep(7, control_of(Refit("job", 5, "sdca")), ControlOutcome(rows=20))
-    return verdicts
+    outcomes = ControlOutcomes(most)
+    outcomes.keep(3, control_of(Rollback("0" * 64, 1, "v")), ControlOutcome("it is gone"))
+    outcomes.keep(7, control_of(Refit("job", 5, "sdca")), ControlOutcome(rows=20))
+    return outcomes
 
 
 def test_they_come_back_as_they_were():
-    verdicts, again = kept(5), ControlOutcomes(5)
-    again.restore(verdicts.state())
-    assert again.at(3) == verdicts.at(3) and again.at(7) == verdicts.at(7)
+    outcomes, again = kept(5), ControlOutcomes(5)
+    again.restore(outcomes.state())
+    assert again.at(3) == outcomes.at(3) and again.at(7) == outcomes.at(7)
     assert again.at(3).refusal == "it is gone" and again.at(3).fields["version"] == "v"
     assert (again.at(7).refusal, again.at(7).rows) == (None, 20)
     assert again.at(4) is None
@@ -34,18 +34,18 @@ def test_they_come_back_as_they_were():
 
 def test_what_became_of_a_control_is_not_told_of_another():
     """It has the seq of the first one, which was lost."""
-    verdicts = kept(5)
-    assert verdicts.of(3, control_of(Rollback("0" * 64, 1, "v"))) == ControlOutcome("it is gone")
-    assert verdicts.of(7, control_of(Refit("job", 5, "sdca"))) == ControlOutcome(rows=20)
+    outcomes = kept(5)
+    assert outcomes.of(3, control_of(Rollback("0" * 64, 1, "v"))) == ControlOutcome("it is gone")
+    assert outcomes.of(7, control_of(Refit("job", 5, "sdca"))) == ControlOutcome(rows=20)
     for seq, order in (
         (3, Rollback("1" * 64, 1, "v")),
         (3, Demote()),
         (4, Demote()),
         (7, Refit("another", 5, "sdca")),
     ):
-        assert verdicts.of(seq, control_of(order)) is None
-    verdicts.keep(8, control_of(Promote("a")), ControlOutcome())
-    assert verdicts.of(8, control_of(Promote("a"))) == ControlOutcome()
+        assert outcomes.of(seq, control_of(order)) is None
+    outcomes.keep(8, control_of(Promote("a")), ControlOutcome())
+    assert outcomes.of(8, control_of(Promote("a"))) == ControlOutcome()
 
 
 def test_the_last_ones_are_kept():

@@ -93,10 +93,10 @@ def test_the_row_of_an_id_is_found_whatever_came_after_it(store, spec):
         await learn(bench, "one", None, "three")
         await learn(bench, "four", "huge", "six", weights=[1.0, 1.0, 0.0])
         receipt = await bench.order(unlearning("one"))
-        assert receipt.verdict.refusal is None and receipt.placed.seq == 7
+        assert receipt.control_outcome.refusal is None and receipt.placed.seq == 7
         await asyncio.gather(learn(bench, "eight"), learn(bench, None, None))
-        assert (await bench.order(unlearning("three"))).verdict.refusal is None
-        assert (await bench.order(unlearning("eight"))).verdict.refusal is None
+        assert (await bench.order(unlearning("three"))).control_outcome.refusal is None
+        assert (await bench.order(unlearning("eight"))).control_outcome.refusal is None
         await learn(bench, "last")
         # Three of one, -, three, four; six has weight 0 and the huge row is rejected.
         is_long = spec.get("task") == "regression"
@@ -127,12 +127,12 @@ def test_what_is_not_retained_is_refused_by_every_replica(store):
         await learn(bench, *(f"row {i}" for i in range(8)))
         before = bits(bench.replica)["learner.v"]
         for id_ in ("old", "zero", "huge", "never"):
-            verdict = (await bench.order(unlearning(id_))).verdict
-            assert verdict.refusal == "the sample's row is not retained"
+            outcome = (await bench.order(unlearning(id_))).control_outcome
+            assert outcome.refusal == "the sample's row is not retained"
         assert bits(bench.replica)["learner.v"] == before
         assert bench.replica.refused_controls == 4
-        assert (await bench.order(unlearning("row 0"))).verdict.refusal is None
-        assert (await bench.order(unlearning("row 0"))).verdict.refusal is not None
+        assert (await bench.order(unlearning("row 0"))).control_outcome.refusal is None
+        assert (await bench.order(unlearning("row 0"))).control_outcome.refusal is not None
 
     run(store, scenario, spec=MODEL)
 
@@ -143,8 +143,8 @@ def test_a_model_that_cannot_refuses(store):
 
     async def scenario(bench: Bench) -> None:
         await learn(bench, "one")
-        verdict = (await bench.order(unlearning("one"))).verdict
-        assert verdict.refusal.startswith("sgd keeps no dual variables")
+        outcome = (await bench.order(unlearning("one"))).control_outcome
+        assert outcome.refusal.startswith("sgd keeps no dual variables")
         assert not any(name.startswith("retained") for name in bits(bench.replica))
 
     run(store, scenario, spec=spec)
