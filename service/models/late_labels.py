@@ -173,7 +173,7 @@ async def learn_labels(
         seq, count, *_ = first
         await model.refresh(seq)
         assert key is not None
-        answer = model.replica.answers.find(key, seq)
+        answer = model.replica.first_responses.find(key, seq)
     if not count:
         answer = answer_without_rows(seq, model.row_schema.task)
     return _explained(labels, waiting, known, (seq, count), answer)

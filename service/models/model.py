@@ -335,7 +335,7 @@ class Model(CommitListener):
         lists: Sequence[Sized] = (
             replica.names,
             replica.retained,
-            replica.answers,
+            replica.first_responses,
             replica.losses,
             replica.control_outcomes,
         )

@@ -264,7 +264,9 @@ class Committer:
             self._notify_journalled(group, appended)
             placed = by_request(requests, appended.placed)
             outcome = self._applying.learn(group, appended, placed, others)
-            self._resolve(group, receipts_of(requests, placed, outcome, replica.answers), before)
+            self._resolve(
+                group, receipts_of(requests, placed, outcome, replica.first_responses), before
+            )
         except Exception as error:
             self._fail(group, error, before)
 
@@ -331,7 +333,7 @@ class Committer:
             found = (appended.placed[0], applied, self._replica.control_outcomes)
             return [receipt_of_control(requests[0], *found)]
         assert not isinstance(applied, ControlOutcome)
-        return receipts_of(requests, placed, applied, self._replica.answers)
+        return receipts_of(requests, placed, applied, self._replica.first_responses)
 
     async def _journal_group(self, group: Group) -> Appended:
         appended = await self._appending.until_known(group)

@@ -154,7 +154,7 @@ class Replica(PositionedState):
     def _keep_own(self, seq: int, chain: str, new: NewRows, outcome: Outcome) -> None:
         """Advance past learned rows and keep their first responses and ids."""
         first_seq = seq + 1 - len(new.batch)
-        self.answers.keep(new.requests, first_seq, new.batch, outcome)
+        self.first_responses.keep(new.requests, first_seq, new.batch, outcome)
         self.retained.keep(new.named, new.batch, first_seq, outcome)
         self._set_place(seq, chain)
 
@@ -266,7 +266,7 @@ class Replica(PositionedState):
         """Keep first responses and ids of rows that were just learned. Return `outcome`."""
         first_seq = self.seq + 1 - len(rows)
         whole = asked.within(first_seq, self.seq, self._kept_answers)
-        self.answers.keep(whole, first_seq, rows, outcome)
+        self.first_responses.keep(whole, first_seq, rows, outcome)
         self.retained.keep(named, rows, first_seq, outcome)
         return outcome
 

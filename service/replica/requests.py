@@ -340,7 +340,7 @@ def receipts_of(
     requests: Sequence[AnyRequest],
     placed: Sequence[Sequence[Placed]],
     outcome: Outcome | None,
-    answers: FirstResponses,
+    first_responses: FirstResponses,
 ) -> list[Receipt]:
     """Return one receipt per request, split from the outcome of the whole group."""
     if len(requests) == 1 and outcome is not None and len(placed[0]) == 1:
@@ -366,7 +366,7 @@ def receipts_of(
         count = receipt.placed.count
         if is_left(receipt.placed) or (count and outcome is None):
             if request.key is not None and not receipt.placed.conflict:
-                receipt.answer = answers.find(request.key, receipt.placed.seq)
+                receipt.answer = first_responses.find(request.key, receipt.placed.seq)
             continue
         last = first + count
         receipt.scores = scores[first:last]

@@ -250,7 +250,7 @@ class PositionedState:
     def _begin(self) -> None:
         """Return to the state before the first record."""
         self._use_state(ModelState.new(self.spec))
-        self.answers = FirstResponses(self.spec["task"], self._kept_answers)
+        self.first_responses = FirstResponses(self.spec["task"], self._kept_answers)
         self.control_outcomes = ControlOutcomes(self._kept_answers)
         self.losses = ServedLosses(self.spec)
         self.restored_seq = 0
@@ -282,7 +282,7 @@ class PositionedState:
         self.spec = other.spec
         self._use_state(other.state)
         self.names_since = other.seq
-        self.answers, self.control_outcomes = other.answers, other.control_outcomes
+        self.first_responses, self.control_outcomes = other.first_responses, other.control_outcomes
         self.losses = other.losses
         self.seq, self.restored_seq = other.seq, other.restored_seq
         self.chain = other.chain
@@ -328,7 +328,7 @@ class PositionedState:
 
     def _state(self) -> dict[str, np.ndarray]:
         arrays = self.state.arrays()
-        arrays |= {f"answers.{name}": array for name, array in self.answers.state().items()}
+        arrays |= {f"answers.{name}": array for name, array in self.first_responses.state().items()}
         arrays |= {f"served.{name}": array for name, array in self.losses.state().items()}
         arrays |= {
             f"verdicts.{name}": array for name, array in self.control_outcomes.state().items()
@@ -350,7 +350,7 @@ class PositionedState:
         state, parts = self.state, by_part(arrays)
         state.restore(parts)
         self._use_state(state)
-        self.answers.restore(parts["answers"])
+        self.first_responses.restore(parts["answers"])
         self.losses.restore(parts["served"])
         self.control_outcomes.restore(parts["verdicts"])
         if self.guarding is not None and "held.bytes" in arrays:

@@ -215,7 +215,7 @@ def test_first_answers_survive_in_snapshots(serve, store):
         finally:
             await journal.close()
 
-    kept = asyncio.run(newest()).answers
+    kept = asyncio.run(newest()).first_responses
     assert len(kept) == 1
     fresh = serve(store=store)
     assert learn(fresh, *rows, key="k").json() == first | {"duplicate": True}
@@ -262,7 +262,7 @@ def test_older_answers_are_gone_and_the_place_is_told(serve, store, monkeypatch)
         assert (told["seq"], told["count"], told["duplicate"]) == (first["seq"], 2, True)
         assert {told[name] for name in ("learned", "mistakes", "loss", "rejected")} == {None}
         assert "idempotency-replayed" not in again.headers
-    assert len(replica_of(client).answers) == 3
+    assert len(replica_of(client).first_responses) == 3
 
 
 def test_rows_of_older_answers_are_let_go_and_sums_are_kept(client, monkeypatch):

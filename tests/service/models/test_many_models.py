@@ -562,7 +562,7 @@ def test_models_of_one_specification_share_nothing_that_changes(store):
                 state, schema = model.replica.state, model.row_schema
                 of = (
                     state,
-                    model.replica.answers,
+                    model.replica.first_responses,
                     model.replica.losses,
                     model.replica.control_outcomes,
                 )
