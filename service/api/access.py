@@ -134,10 +134,10 @@ def requirement_of(method: str, path: str, query: bytes = b"") -> Requirement:
         needed = NOTHING if set(methods.values()) == {NOTHING} else ADMIN
         needed = methods.get("GET" if method == "HEAD" else method, needed)
     if query and route in _OF_QUERIES:
-        asked = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
-        names = {name for name, _ in asked}
+        requested = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
+        names = {name for name, _ in requested}
         if route in _NAMING_MODELS:
-            models = tuple(value for name, value in asked if name == "model")
+            models = tuple(value for name, value in requested if name == "model")
         elif route == "/readyz":
             needed = max(needed, PREDICT if "verbose" in names else NOTHING)
         elif not names.isdisjoint(REMEMBER_PARAMETERS):
@@ -187,10 +187,10 @@ class AccessControl:
         if self._keys is None or scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        asked = requirement_of(scope["method"], scope["path"], scope["query_string"])
-        if asked.scope is not NOTHING:
+        requested = requirement_of(scope["method"], scope["path"], scope["query_string"])
+        if requested.scope is not NOTHING:
             key = self._key_in(scope)
-            refusal = _refusal(key, asked)
+            refusal = _refusal(key, requested)
             if key is not None and refusal is None:
                 limits = self._rates.of(key)
                 if limits is not None:
@@ -199,7 +199,7 @@ class AccessControl:
             if refusal is not None:
                 began = time.perf_counter()
                 await send_problem(send, refusal, scope["path"])
-                route = _HOT.get(asked.route or "", asked.route or "unknown")
+                route = _HOT.get(requested.route or "", requested.route or "unknown")
                 seconds = time.perf_counter() - began
                 self._telemetry.saw_request(route, refusal.status, seconds)
                 return
@@ -220,18 +220,20 @@ class AccessControl:
         return self._keys.find(shown[7:].strip())
 
 
-def _refusal(key: Key | None, asked: Requirement) -> Problem | None:
+def _refusal(key: Key | None, requested: Requirement) -> Problem | None:
     """The reason of a refusal, or None. It does not depend on the content of the store."""
     if key is None:
         return Problem(
             401, "unauthorized", "a valid API key is required: send Authorization: Bearer KEY"
         )
-    if key.scope < asked.scope:
-        return Problem(403, "forbidden", f"this request requires a key of scope {asked.scope.word}")
-    unseen = [model_id for model_id in asked.models if not key.may_see(model_id)]
+    if key.scope < requested.scope:
+        return Problem(
+            403, "forbidden", f"this request requires a key of scope {requested.scope.word}"
+        )
+    unseen = [model_id for model_id in requested.models if not key.may_see(model_id)]
     if not unseen:
         return None
-    if asked.route == _OF_MODELS and asked.scope is ADMIN:
+    if requested.route == _OF_MODELS and requested.scope is ADMIN:
         return Problem(
             403,
             "forbidden",

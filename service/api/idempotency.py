@@ -31,17 +31,17 @@ class Repeated(NamedTuple):
         response.headers[REPLAYED] = "true"
 
 
-async def repeated(model: Model, key: bytes | None, asked: bytes) -> Repeated | None:
+async def repeated(model: Model, key: bytes | None, requested: bytes) -> Repeated | None:
     """The control record with this stored key; None if the key is new.
 
-    Raises Problem 422 if the key was used with another request than `asked`.
+    Raises Problem 422 if the key was used with another request than `requested`.
     """
     if key is None:
         return None
     [known] = await model.known([key])
     if known is None:
         return None
-    if known.fingerprint != hashlib.sha256(asked).digest()[:16]:
+    if known.fingerprint != hashlib.sha256(requested).digest()[:16]:
         raise key_reused()
     return await repeated_at(model, known.seq)
 

@@ -119,12 +119,12 @@ async def infer(model_id: str, request: Request, response: Response) -> dict[str
     head = read_head(request.scope)
     body = await read_body(request.receive, head, registry.settings.max_body_bytes, request.scope)
     try:
-        asked = _decode(body)
+        requested = _decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as wrong:
         raise Problem(400, "malformed-body", str(wrong)) from None
     with registry.pinned(model_id):
         model = await registry.get(model_id)
-        rows = msgspec.json.encode(_rows_of(model, asked.inputs))
+        rows = msgspec.json.encode(_rows_of(model, requested.inputs))
         head.content_type = "application/json"
         parsed = await parse(model, head, rows, labelled=False)
         if parsed.errors:
@@ -138,10 +138,10 @@ async def infer(model_id: str, request: Request, response: Response) -> dict[str
             labels = _kind_of_labels(model)
     assert isinstance(predicted, PredictedMany)
     answer: dict[str, Any] = {"model_name": model_id}
-    if asked.id is not None:
-        answer["id"] = asked.id
+    if requested.id is not None:
+        answer["id"] = requested.id
     answer["parameters"] = {"seq": predicted.seq, **staleness(model)}
-    return answer | {"outputs": _outputs(predicted, labels, asked.outputs)}
+    return answer | {"outputs": _outputs(predicted, labels, requested.outputs)}
 
 
 def _kind_of_labels(model: Model) -> str | None:

@@ -99,17 +99,17 @@ async def learn_late_labels(model_id: str, request: Request) -> Response:
     model = await registry.get(model_id)
     body = await read_body(request.receive, head, registry.settings.max_body_bytes, request.scope)
     key = stored_key(head.idempotency_key)
-    asked = _LabelRequest(model, body)
+    requested = _LabelRequest(model, body)
     if (limits := limits_of(request.scope)) is not None:
-        await limits.admit_rows(asked.count)
+        await limits.admit_rows(requested.count)
     mark = fingerprint_of(head, {}, body) if key else None
-    labelled = await learn_labels(registry.journal, model, asked.labels, key, mark)
+    labelled = await learn_labels(registry.journal, model, requested.labels, key, mark)
     for delay_s in labelled.delays_s:
         registry.counters.saw_label(model.record.id, delay_s)
     headers = {"dualstream-durability": request.app.state.startup.durability.decode()}
     if labelled.answer is not None:
         headers["idempotency-replayed"] = "true"
-    answer = _encode(asked.answer(labelled))
+    answer = _encode(requested.answer(labelled))
     return Response(answer, media_type="application/json", headers=headers)
 
 

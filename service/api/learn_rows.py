@@ -20,20 +20,20 @@ INLINE_PARTS = 100
 
 async def parse(model: Model, head: Head, body: bytes, labelled: bool) -> ParsedRows:
     """Parse the rows of a body. Raises Problem 400, 413, 415, 422."""
-    asked = (model.row_schema, head.content_type, body)
+    requested = (model.row_schema, head.content_type, body)
     if len(body) <= INLINE_BYTES:
-        return parse_body(*asked, labelled=labelled)
-    return await asyncio.to_thread(parse_body, *asked, labelled=labelled)
+        return parse_body(*requested, labelled=labelled)
+    return await asyncio.to_thread(parse_body, *requested, labelled=labelled)
 
 
 async def request_of(
     parsed: ParsedRows, key: bytes | None, fingerprint: bytes | None, is_whole: bool = False
 ) -> Request:
     """The journal request of these rows, with the stored `key` if there is one."""
-    asked = (parsed.rows, key, fingerprint, parsed.batch_names, is_whole)
+    requested = (parsed.rows, key, fingerprint, parsed.batch_names, is_whole)
     if isinstance(parsed.rows, ListedRows) and len(parsed.rows.ids) > INLINE_PARTS:
-        return await asyncio.to_thread(Request.of, *asked)
-    return Request.of(*asked)
+        return await asyncio.to_thread(Request.of, *requested)
+    return Request.of(*requested)
 
 
 def fingerprint_of(head: Head, query: dict[str, str], body: bytes, what: str = "") -> bytes:
@@ -41,8 +41,10 @@ def fingerprint_of(head: Head, query: dict[str, str], body: bytes, what: str = "
 
     `what` describes a body that is only a part of the request's body, such as a chunk.
     """
-    asked = urlencode(sorted((name, value) for name, value in query.items() if name != "scores"))
-    digest = hashlib.sha256(f"{head.content_type or ''}\0{asked}\0{what}".encode())
+    requested = urlencode(
+        sorted((name, value) for name, value in query.items() if name != "scores")
+    )
+    digest = hashlib.sha256(f"{head.content_type or ''}\0{requested}\0{what}".encode())
     digest.update(body)
     return digest.digest()[:16]
 

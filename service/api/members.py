@@ -28,7 +28,7 @@ from dualstream.service.replica.controls import (
     Promote,
     find_member,
 )
-from dualstream.service.replica.requests import ControlRequest, Receipt, asked_by
+from dualstream.service.replica.requests import ControlRequest, Receipt, requested_by
 from dualstream.solvers import (
     MEMBER_NAME,
     InvalidSpec,
@@ -97,7 +97,7 @@ async def add_member(
     given = await spec_of(request, registry.settings.max_body_bytes)
     order = await _member_to_add(model, given)
     await model.refresh()
-    if (before := await repeated(model, key, asked_by(order))) is not None:
+    if (before := await repeated(model, key, requested_by(order))) is not None:
         return await _again(model, order, before, response)
     if order.name is not None and (existing := await _existing(model, order)) is not None:
         response.status_code = 200
@@ -216,8 +216,8 @@ async def _member_to_add(model: Model, given: Mapping[str, Any]) -> MemberAdd:
     if name is not None and not (isinstance(name, str) and MEMBER_NAME.fullmatch(name)):
         allowed = "1 to 64 characters of A-Z a-z 0-9 . _ - that begin with a letter or digit"
         raise InvalidSpec("/name", name, allowed)
-    asked = {field: value for field, value in given.items() if field != "name"}
-    spec = await asyncio.to_thread(model.members().resolve_member, asked)
+    requested = {field: value for field, value in given.items() if field != "name"}
+    spec = await asyncio.to_thread(model.members().resolve_member, requested)
     if "algorithm" in spec:
         await asyncio.to_thread(warm, spec["algorithm"])
     return MemberAdd(spec, name)

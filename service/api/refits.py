@@ -113,7 +113,7 @@ class RefitList(BaseModel):
     },
 )
 async def begin_refit(
-    model_id: str, request: Request, response: Response, asked: NewRefit | None = None
+    model_id: str, request: Request, response: Response, requested: NewRefit | None = None
 ) -> RefitView:
     """Start a refit in the background: solve the retained rows and enter the result."""
     model = await registry_of(request).get(model_id)
@@ -122,23 +122,25 @@ async def begin_refit(
         raise Problem(409, "cannot-refit", detail)
     await model.refresh()
     check_not_paused(model)
-    asked = asked or NewRefit()
+    requested = requested or NewRefit()
     spec, refits = model.replica.spec, model.job(Refits)
     own = spec.get("refit")
-    method = asked.method or (own["method"] if own else refits.methods[0])
+    method = requested.method or (own["method"] if own else refits.methods[0])
     if (why_not := why_not_method(spec, method)) is not None:
         detail = (
             f"model {model_id!r} cannot use {method}: {why_not}; use {', '.join(refits.methods)}"
         )
         raise Problem(422, "invalid-refit", detail)
-    if asked.rows is not None and not refits.is_of_journal:
+    if requested.rows is not None and not refits.is_of_journal:
         detail = f"model {model_id!r} is refitted on its retained rows; leave out `rows`"
         raise Problem(422, "invalid-refit", detail)
     if not model.replica.learner.samples:
         raise Problem(409, "cannot-refit", f"model {model_id!r} has no rows yet; learn some first")
     try:
         by = author_of(request)
-        job = await refits.begin(method, asked.tol, asked.max_epochs, rows=asked.rows, by=by)
+        job = await refits.begin(
+            method, requested.tol, requested.max_epochs, rows=requested.rows, by=by
+        )
     except UnderWay as error:
         raise Problem(409, "refit-under-way", str(error), job=error.job) from None
     response.headers["location"] = f"/models/{model_id}/refits/{job.job}"

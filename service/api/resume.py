@@ -54,9 +54,9 @@ async def resume_model(
     """Resume learning; the quarantined rows are learned first, or dropped."""
     model = await registry_of(request).get(model_id)
     key = stored_key_of(idempotency_key)
-    asked = f"resume {rows}".encode()
+    requested = f"resume {rows}".encode()
     await model.refresh()
-    if (before := await repeated(model, key, asked)) is not None:
+    if (before := await repeated(model, key, requested)) is not None:
         return _again(model, rows, before, response)
     await model.job(GuardRollback).settled()
     held = await model.place()
@@ -64,7 +64,7 @@ async def resume_model(
     if not since:
         raise _not_paused(model)
     order, by = Resume(since, rows), author_of(request)
-    receipt = await model.submit(ControlRequest.of(order, key, asked, by=by, held=held))
+    receipt = await model.submit(ControlRequest.of(order, key, requested, by=by, held=held))
     if receipt.placed.conflict:
         raise key_reused()
     if receipt.placed.duplicate:

@@ -96,14 +96,14 @@ class RolledBack(BaseModel):
     },
 )
 async def create_version(
-    model_id: str, request: Request, response: Response, asked: NewVersion | None = None
+    model_id: str, request: Request, response: Response, requested: NewVersion | None = None
 ) -> VersionView:
     """Save the current state under a name."""
     registry = registry_of(request)
     model = await registry.get(model_id)
-    asked = asked or NewVersion(name=None, note="")
+    requested = requested or NewVersion(name=None, note="")
     version, is_new = await take_version(
-        model, registry.journal, asked.name, asked.note, author_of(request)
+        model, registry.journal, requested.name, requested.note, author_of(request)
     )
     response.status_code = 201 if is_new else 200
     return _view(model_id, version)
@@ -149,7 +149,7 @@ async def delete_version(model_id: str, name: str, request: Request) -> None:
 )
 async def roll_back(
     model_id: str,
-    asked: GoBack,
+    requested: GoBack,
     request: Request,
     response: Response,
     idempotency_key: IdempotencyKey = None,
@@ -158,22 +158,22 @@ async def roll_back(
     registry = registry_of(request)
     model = await registry.get(model_id)
     key = stored_key_of(idempotency_key)
-    mark = msgspec.json.encode(asked.model_dump(), order="sorted")
+    mark = msgspec.json.encode(requested.model_dump(), order="sorted")
     await model.refresh()
     if (before := await repeated(model, key, mark)) is not None:
-        return _again(model_id, asked, before, response)
+        return _again(model_id, requested, before, response)
     how = (key, mark, author_of(request))
-    if asked.version is not None:
-        done = await roll_back_to_version(model, registry.journal, asked.version, *how)
+    if requested.version is not None:
+        done = await roll_back_to_version(model, registry.journal, requested.version, *how)
     else:
-        assert asked.seq is not None
-        done = await roll_back_to_seq(model, registry.journal, asked.seq, *how)
+        assert requested.seq is not None
+        done = await roll_back_to_seq(model, registry.journal, requested.seq, *how)
     order, receipt = done
     if receipt.placed.conflict:
         raise key_reused()
     if receipt.placed.duplicate:
         before = await repeated_at(model, receipt.placed.seq)
-        return _again(model_id, asked, before, response)
+        return _again(model_id, requested, before, response)
     if receipt.control_outcome is not None and receipt.control_outcome.refusal is not None:
         raise _refused(receipt.control_outcome.refusal)
     return RolledBack(
@@ -191,15 +191,15 @@ def _refused(reason: str) -> Problem:
     return Problem(410, "not-kept", reason)
 
 
-def _again(model_id: str, asked: GoBack, before: Repeated, response: Response) -> RolledBack:
+def _again(model_id: str, requested: GoBack, before: Repeated, response: Response) -> RolledBack:
     before.check_done(_refused(""))
     before.mark(response)
     fields = {} if before.outcome is None else before.outcome.fields
     return RolledBack(
         model=model_id,
         seq=before.seq,
-        to_seq=fields.get("seq", asked.seq),
-        version=asked.version,
+        to_seq=fields.get("seq", requested.seq),
+        version=requested.version,
         digest=fields.get("digest"),
         duplicate=True,
     )

@@ -253,9 +253,9 @@ class Refits(Job):
                 problems = problems_of(model.replica.learner)
             rows = None
             if job.window_rows is not None:
-                asked = job.seq, job.window_rows
+                requested = job.seq, job.window_rows
                 rows = await last_rows(
-                    self._journal, model.replica, *asked, self._thread.run, ending.is_set
+                    self._journal, model.replica, *requested, self._thread.run, ending.is_set
                 )
                 if rows is None and not ending.is_set():
                     raise RefitError("the kept journal has no row that the model has learned")

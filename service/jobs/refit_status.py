@@ -110,8 +110,8 @@ class RefitTable:
         def put(jobs: list[RefitJob]) -> list[RefitJob]:
             nonlocal before
             before = next((other for other in jobs if other.job == job.job), job)
-            asked = before.is_asked_to_end
-            own = msgspec.structs.replace(job, is_asked_to_end=asked)
+            requested = before.is_asked_to_end
+            own = msgspec.structs.replace(job, is_asked_to_end=requested)
             return [own if other.job == job.job else other for other in jobs]
 
         await self._change(put)
@@ -121,11 +121,11 @@ class RefitTable:
         """Ask the computing process to cancel the refit. Logged as a change."""
 
         def mark(jobs: list[RefitJob]) -> list[RefitJob] | None:
-            asked = [
+            requested = [
                 msgspec.structs.replace(job, is_asked_to_end=True) if job.job == name else job
                 for job in jobs
             ]
-            return None if asked == jobs else asked
+            return None if requested == jobs else requested
 
         await self._change(mark, entry)
 

@@ -91,7 +91,7 @@ async def roll_back_to_version(
     journal: Journal,
     name: str,
     key: bytes | None,
-    asked: bytes,
+    requested: bytes,
     by: Author = SERVER,
 ) -> tuple[Rollback, Receipt]:
     """Replace the state by that of a version.
@@ -107,7 +107,7 @@ async def roll_back_to_version(
     except UnreadableCopy as error:
         raise _unreadable(name, error) from error
     order = Rollback(version.digest, version.seq, name)
-    request = ControlRequest.of(order, key, asked, by=by, held=held)
+    request = ControlRequest.of(order, key, requested, by=by, held=held)
     try:
         return order, await model.submit(request)
     except UnknownCopy:
@@ -119,7 +119,7 @@ async def roll_back_to_seq(
     journal: Journal,
     seq: int,
     key: bytes | None,
-    asked: bytes,
+    requested: bytes,
     by: Author = SERVER,
 ) -> tuple[Rollback, Receipt]:
     """Replace the state by the state at `seq`.
@@ -145,7 +145,7 @@ async def roll_back_to_seq(
             if held is None:
                 raise NotHeld(record.id, record.seq, record.chain)
             try:
-                request = ControlRequest.of(order, key, asked, by=by, held=held)
+                request = ControlRequest.of(order, key, requested, by=by, held=held)
                 receipt = await model.submit(request)
                 staged.is_named = not is_left(receipt.placed)
                 return order, receipt

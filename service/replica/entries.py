@@ -23,15 +23,15 @@ from dualstream.solvers import Batch, shared_ones
 class Content(NamedTuple):
     """Content of consecutive entries.
 
-    names    of features
-    records  those not yet applied; all rows between two controls form one batch
-    asked    requests with a key
-    named    rows with an id, if the model can unlearn
+    names     of features
+    records   those not yet applied; all rows between two controls form one batch
+    requests  those with a key
+    named     rows with an id, if the model can unlearn
     """
 
     names: list[tuple[int, str]]
     records: list[Batch | Control]
-    asked: KeyedRequests
+    requests: KeyedRequests
     named: Named
 
 

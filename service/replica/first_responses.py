@@ -145,18 +145,18 @@ class FirstResponses:
         return answer if answer is not None and answer.seq == seq else None
 
     def keep(
-        self, asked: Sequence[KeyedRequest], first_seq: int, batch: Batch, outcome: Outcome
+        self, requests: Sequence[KeyedRequest], first_seq: int, batch: Batch, outcome: Outcome
     ) -> None:
         """Keep responses to requests whose rows are all in `batch`.
 
         The batch begins at `first_seq`.
         """
-        if not asked:
+        if not requests:
             return
         last_seq = first_seq + len(batch) - 1
         whole = [
             request
-            for request in asked
+            for request in requests
             if request.count
             and first_seq <= request.first_seq
             and request.first_seq + request.count - 1 <= last_seq

@@ -204,7 +204,7 @@ class Replica(PositionedState):
         for record in content.records:
             assert isinstance(record, Batch)
             first_seq, outcome = self.seq + 1, self._learn_slice(record)
-            done.append((first_seq, self._kept(record, outcome, content.asked, content.named)))
+            done.append((first_seq, self._kept(record, outcome, content.requests, content.named)))
         self._advance_past(entries, done)
         last = within(done, entries[-1].first_seq, entries[-1].seq)
         assert isinstance(last, Outcome)
@@ -250,7 +250,7 @@ class Replica(PositionedState):
 
     async def apply_run(self, entries: Sequence[Entry], journal: Journal) -> None:
         """Apply a run of entries that are known to follow; see `split_at`."""
-        names, records, asked, named = self._content_after(entries)
+        names, records, requests, named = self._content_after(entries)
         self.names.keep(names)
         done: list[tuple[int, Applied]] = []
         for record in records:
@@ -259,13 +259,15 @@ class Replica(PositionedState):
                 done.append((first_seq, await apply_control(self, record, journal)))
             else:
                 outcome = await self._learn(record)
-                done.append((first_seq, self._kept(record, outcome, asked, named)))
+                done.append((first_seq, self._kept(record, outcome, requests, named)))
         self._advance_past(entries, done)
 
-    def _kept(self, rows: Batch, outcome: Outcome, asked: KeyedRequests, named: Named) -> Outcome:
+    def _kept(
+        self, rows: Batch, outcome: Outcome, requests: KeyedRequests, named: Named
+    ) -> Outcome:
         """Keep first responses and ids of rows that were just learned. Return `outcome`."""
         first_seq = self.seq + 1 - len(rows)
-        whole = asked.within(first_seq, self.seq, self._kept_answers)
+        whole = requests.within(first_seq, self.seq, self._kept_answers)
         self.first_responses.keep(whole, first_seq, rows, outcome)
         self.retained.keep(named, rows, first_seq, outcome)
         return outcome

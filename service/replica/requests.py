@@ -138,7 +138,7 @@ def _encoded(rows: ListedRows, first: int, stop: int, **beside: Any) -> bytes:
     )
 
 
-def asked_by(order: Order, arrays: Arrays | None = None) -> bytes:
+def requested_by(order: Order, arrays: Arrays | None = None) -> bytes:
     """Bytes of what a client requested, if the order holds all of it."""
     given = control_of(order, arrays)
     return encode_control(given.kind, given.fields, given.arrays)
@@ -174,22 +174,22 @@ class ControlRequest(msgspec.Struct):
         cls,
         order: Order,
         key: bytes | None = None,
-        asked: bytes | None = None,
+        requested: bytes | None = None,
         arrays: Arrays | None = None,
         by: Author | None = SERVER,
         held: Place | None = None,
     ) -> Self:
         """Create a request of this order and its arrays, under the stored `key` if it has one.
 
-        `asked` is what the client requested, if the order holds more than that. It distinguishes
-        this request from another one under the same key.
+        `requested` is what the client requested, if the order holds more than that. It
+        distinguishes this request from another one under the same key.
         """
-        plain = body = asked_by(order, arrays)
+        plain = body = requested_by(order, arrays)
         fingerprint = None
         if key is not None:
             given = control_of(order, arrays)
             what = (given.kind, given.fields, given.arrays)
-            fingerprint = hashlib.sha256(plain if asked is None else asked).digest()[:16]
+            fingerprint = hashlib.sha256(plain if requested is None else requested).digest()[:16]
             body = encode_control(*what, key=key, fingerprint=fingerprint)
         # Decode it as every reader will: field order may differ from `order`.
         ((_, control),) = decode(plain)
@@ -279,7 +279,7 @@ def new_of(requests: Sequence[AnyRequest], placed: Sequence[Sequence[Placed]]) -
         assert isinstance(request, Request)
         found.add(request, places)
     named = Named.of(found.named) if found.named else NO_IDS
-    return NewRows(as_batch(found.rows), found.names, found.asked, named)
+    return NewRows(as_batch(found.rows), found.names, found.requests, named)
 
 
 class _NewRowsCollector:
@@ -289,7 +289,7 @@ class _NewRowsCollector:
         self.rows: list[Rows] = []
         self.named: list[tuple[int, bytes]] = []
         self.names: list[tuple[int, str]] = []
-        self.asked: list[KeyedRequest] = []
+        self.requests: list[KeyedRequest] = []
 
     def add(self, request: Request, placed: Sequence[Placed]) -> None:
         if len(placed) == 1 and is_left(placed[0]):
@@ -323,7 +323,7 @@ class _NewRowsCollector:
 
     def _ask(self, request: Request, key: bytes, placed: Sequence[Placed]) -> None:
         if len(placed) == 1:
-            self.asked.append(KeyedRequest(key, placed[0].first_seq, placed[0].count))
+            self.requests.append(KeyedRequest(key, placed[0].first_seq, placed[0].count))
             return
         kept = [
             (part, place)
@@ -333,7 +333,7 @@ class _NewRowsCollector:
         if kept:
             ids = tuple(part.key for part, _ in kept if part.key is not None and part.key != key)
             count = sum(part.count for part, _ in kept)
-            self.asked.append(KeyedRequest(key, kept[0][1].first_seq, count, ids))
+            self.requests.append(KeyedRequest(key, kept[0][1].first_seq, count, ids))
 
 
 def receipts_of(

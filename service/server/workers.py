@@ -55,12 +55,12 @@ def serve_by_workers(settings: Settings, say: Callable[[str], None]) -> None:
     ):
         say(listening_line(settings, *at.getsockname()[:2]))
         pool = _WorkerPool(settings, at, shared)
-        asked: list[int] = []
+        requested: list[int] = []
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda number, _: asked.append(number))
+            signal.signal(number, lambda number, _: requested.append(number))
         try:
             is_announced = False
-            while not asked:
+            while not requested:
                 pool.look()
                 if not is_announced and pool.durability is not None:
                     is_announced = True
@@ -68,8 +68,8 @@ def serve_by_workers(settings: Settings, say: Callable[[str], None]) -> None:
         finally:
             pool.stop()
     # End by the received signal, as a single server does.
-    signal.signal(asked[0], signal.SIG_DFL)
-    os.kill(os.getpid(), asked[0])
+    signal.signal(requested[0], signal.SIG_DFL)
+    os.kill(os.getpid(), requested[0])
 
 
 class _WorkerPool:

@@ -183,16 +183,16 @@ def _members(console: Console, client: httpx.Client) -> str:
 
 
 def _weights(console: Console, client: httpx.Client, member: str) -> None:
-    asked: dict[str, str | int] = {"top": WEIGHTS_SHOWN, "member": member}
-    found = client.get(f"/models/{MODEL}/weights", params=asked).raise_for_status().json()
+    requested: dict[str, str | int] = {"top": WEIGHTS_SHOWN, "member": member}
+    found = client.get(f"/models/{MODEL}/weights", params=requested).raise_for_status().json()
     console.print(f"\nGET /weights of {member}, the largest (after scaling):")
     for weight in found["weights"]:
         console.print(f"{weight['weight']:+10.4f}   {weight['name']}", highlight=False)
 
 
 def _certificate(console: Console, client: httpx.Client) -> None:
-    asked = {"member": CERTIFIED}
-    found = client.get(f"/models/{MODEL}/certificate", params=asked).raise_for_status().json()
+    requested = {"member": CERTIFIED}
+    found = client.get(f"/models/{MODEL}/certificate", params=requested).raise_for_status().json()
     console.print(
         f"\nGET /certificate of {CERTIFIED}, estimated on {found['rows']:,} retained rows: primal "
         f"{found['primal']:.4f}, dual {found['dual']:.4f}, gap {found['gap']:.4f} "
