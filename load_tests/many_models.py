@@ -233,7 +233,7 @@ async def prepare(store: str, models: int, length: int) -> None:
     text = b"\n".join(adult_lines()[:length]) + b"\n"
     batch = Batch.from_libsvm(text, 123).batch
     parts = [
-        Request.of(batch[first : first + ENTRY_ROWS], None, None).part
+        Request.of(batch[first : first + ENTRY_ROWS], None, None).parts[0]
         for first in range(0, length, ENTRY_ROWS)
     ]
     made = canonical(resolve_spec(SPEC)), canonical(SPEC)

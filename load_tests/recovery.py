@@ -115,7 +115,9 @@ def each_row(batch: Batch) -> Iterator[Batch]:
 def part_of(row: Batch) -> Part:
     """A part as the committer encodes a sample from JSON."""
     columns = (row.indptr, row.indices, row.values, row.labels, row.weights)
-    return Request.of(ListedRows(*(column.tolist() for column in columns), DIM), None, None).part
+    return Request.of(ListedRows(*(column.tolist() for column in columns), DIM), None, None).parts[
+        0
+    ]
 
 
 def replayed(url: str, model: str) -> float:

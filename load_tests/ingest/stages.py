@@ -111,7 +111,7 @@ async def _stages(
         rows, names = parsed.rows, parsed.batch_names
         times = [spent]
         spent, request = _timed(repeats, partial(Request.of, rows, None, None, names))
-        checksum, _ = _timed(repeats, partial(crc32c, request.part.body))
+        checksum, _ = _timed(repeats, partial(crc32c, request.parts[0].body))
         times += [
             spent,
             checksum,

@@ -6,6 +6,7 @@ log position and its outcome.
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple, Self
 
 import msgspec
@@ -54,11 +55,6 @@ class Request(msgspec.Struct):
     """Called when all rows are journalled as requested, before they are learned."""
     is_followed: bool = False
     """May the client submit its next rows as soon as `on_journalled` is called?"""
-
-    @property
-    def part(self) -> Part:
-        """The first part; for requests with one part."""
-        return self.parts[0]
 
     @classmethod
     def of(
@@ -147,7 +143,7 @@ def requested_by(order: Order, arrays: Arrays | None = None) -> bytes:
 class ControlRequest(msgspec.Struct):
     """One control: the encoded part and the control itself."""
 
-    part: Part
+    parts: list[Part]
     control: Control
     by: Author | None = SERVER
     """Author in the audit log. None: the model's spec prescribes it, and it is not logged."""
@@ -162,12 +158,8 @@ class ControlRequest(msgspec.Struct):
         return self.by.change(self.control.kind, **describe_fields(self.control.fields))
 
     @property
-    def parts(self) -> list[Part]:
-        return [self.part]
-
-    @property
     def key(self) -> bytes | None:
-        return self.part.key
+        return self.parts[0].key
 
     @classmethod
     def of(
@@ -194,7 +186,7 @@ class ControlRequest(msgspec.Struct):
         # Decode it as every reader will: field order may differ from `order`.
         ((_, control),) = decode(plain)
         assert isinstance(control, Control)
-        return cls(Part(body, 1, key, fingerprint), control, by, held)
+        return cls([Part(body, 1, key, fingerprint)], control, by, held)
 
 
 AnyRequest = Request | ControlRequest
@@ -274,66 +266,41 @@ def new_of(requests: Sequence[AnyRequest], placed: Sequence[Sequence[Placed]]) -
     if len(requests) == 1 and len(first.parts) == 1 and first.parts[0].key is None:
         assert isinstance(first, Request)
         return NewRows(as_batch((first.rows,)), first.names)  # without a key no row is a duplicate
-    found = _NewRowsCollector()
+    rows: list[Rows] = []
+    names: list[tuple[int, str]] = []
+    keyed: list[KeyedRequest] = []
+    named: list[tuple[int, bytes]] = []
     for request, places in zip(requests, placed, strict=True):
         assert isinstance(request, Request)
-        found.add(request, places)
-    named = Named.of(found.named) if found.named else NO_IDS
-    return NewRows(as_batch(found.rows), found.names, found.requests, named)
-
-
-class _NewRowsCollector:
-    """New rows of a group, with their names and ids, and its requests with a key."""
-
-    def __init__(self) -> None:
-        self.rows: list[Rows] = []
-        self.named: list[tuple[int, bytes]] = []
-        self.names: list[tuple[int, str]] = []
-        self.requests: list[KeyedRequest] = []
-
-    def add(self, request: Request, placed: Sequence[Placed]) -> None:
-        if len(placed) == 1 and is_left(placed[0]):
-            return
-        if len(placed) == 1 or not any(map(is_left, placed)):
-            self.rows.append(request.rows)
-            self.names += request.names
+        kept = _new_parts(request, places)
+        if not kept:
+            continue
+        if not any(map(is_left, places)):
+            rows.append(request.rows)
+            names += request.names
         else:
-            self._add_kept(request, placed)
-        if isinstance(request.rows, ListedRows) and request.rows.ids:
-            self._name(request, placed)
-        if request.key is not None and not is_left(placed[0]):
-            self._ask(request, request.key, placed)
+            assert isinstance(request.rows, ListedRows)
+            batch = as_batch([request.rows])
+            for begin, part, _ in kept:
+                rows.append(batch[begin : begin + part.count])
+                names += request.rows.names_of(begin, begin + part.count)
+        ids = [(place.first_seq, part.key) for _, part, place in kept if part.key is not None]
+        named += [(seq, key) for seq, key in ids if names_a_row(key)]
+        if request.key is not None and not is_left(places[0]):
+            count = sum(part.count for _, part, _ in kept)
+            keys = tuple(key for _, key in ids if key != request.key)
+            keyed.append(KeyedRequest(request.key, kept[0][2].first_seq, count, keys))
+    return NewRows(as_batch(rows), names, keyed, Named.of(named) if named else NO_IDS)
 
-    def _name(self, request: Request, placed: Sequence[Placed]) -> None:
-        for part, place in zip(request.parts, placed, strict=True):
-            if part.key is not None and names_a_row(part.key) and not is_left(place):
-                self.named.append((place.first_seq, part.key))
 
-    def _add_kept(self, request: Request, placed: Sequence[Placed]) -> None:
-        """Add the new parts of a request of which some parts were left out."""
-        rows = request.rows
-        assert isinstance(rows, ListedRows)
-        batch, first = as_batch([rows]), 0
-        for part, place in zip(request.parts, placed, strict=True):
-            stop = first + part.count
-            if part.count and not is_left(place):
-                self.rows.append(batch[first:stop])
-                self.names += rows.names_of(first, stop)
-            first = stop
-
-    def _ask(self, request: Request, key: bytes, placed: Sequence[Placed]) -> None:
-        if len(placed) == 1:
-            self.requests.append(KeyedRequest(key, placed[0].first_seq, placed[0].count))
-            return
-        kept = [
-            (part, place)
-            for part, place in zip(request.parts, placed, strict=True)
-            if part.count and not is_left(place)
-        ]
-        if kept:
-            ids = tuple(part.key for part, _ in kept if part.key is not None and part.key != key)
-            count = sum(part.count for part, _ in kept)
-            self.requests.append(KeyedRequest(key, kept[0][1].first_seq, count, ids))
+def _new_parts(request: Request, placed: Sequence[Placed]) -> list[tuple[int, Part, Placed]]:
+    """Parts with new rows, each with the index of its first row and its position."""
+    firsts = accumulate([part.count for part in request.parts], initial=0)
+    return [
+        (first, part, place)
+        for first, part, place in zip(firsts, request.parts, placed, strict=False)
+        if part.count and not is_left(place)
+    ]
 
 
 def receipts_of(

@@ -184,8 +184,8 @@ def _answer(log: Log, truth: Truth, acked: Acked) -> list[str]:
                 f"{log.id}: at seq {placed.seq} the response was {told!r}, the truth is {true!r}"
             ]
         return []
-    if placed.count != acked.request.part.count:
-        return [f"{log.id}: {placed} for {acked.request.part.count} rows"]
+    if placed.count != acked.request.parts[0].count:
+        return [f"{log.id}: {placed} for {acked.request.parts[0].count} rows"]
     place = slice(placed.first_seq - 1, placed.seq)
     if receipt.scores is not None and not _same(receipt.scores, truth.scores[place]):
         return [f"{log.id}: the response has other scores for {placed}"]

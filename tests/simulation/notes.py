@@ -82,7 +82,7 @@ class Notes:
         if not replica.lineage.start <= placed.seq <= replica.seq:
             return
         entry = log.leading_to(replica.chain, placed.seq)
-        if entry is not None and request.part.body not in entry.body:
+        if entry is not None and request.parts[0].body not in entry.body:
             self.problems.append(
                 f"{worker.name} acknowledged {placed}, but other records are there"
             )

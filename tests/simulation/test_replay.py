@@ -43,7 +43,7 @@ class Vanishing:
 
 def append(store: Store, log: Log) -> None:
     nonce = (1000 * len(log.cut) + len(log.entries)).to_bytes(16, "big")
-    part = models.learn_request(3, None).part
+    part = models.learn_request(3, None).parts[0]
     store.append(AppendRequest(log.id, log.incarnation, nonce, log.seq, [part]))
 
 

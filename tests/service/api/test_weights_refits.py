@@ -221,7 +221,12 @@ def test_by_itself_and_by_one_of_two(serve, store):
 def test_rows_that_are_trimmed_as_they_are_read_leave_no_gap():
     entries = [
         Entry(
-            seq, seq, b"", "", 0, Request.of(Batch.from_dense([[seq]], [1.0]), None, None).part.body
+            seq,
+            seq,
+            b"",
+            "",
+            0,
+            Request.of(Batch.from_dense([[seq]], [1.0]), None, None).parts[0].body,
         )
         for seq in range(1, 7)
     ]

@@ -46,7 +46,7 @@ class Kept:
 
     async def append(self, count: int, seed: int = 0) -> None:
         """What another process would."""
-        part = Request.of(rows(count, seed), None, None).part
+        part = Request.of(rows(count, seed), None, None).parts[0]
         await self.journal.append(AppendRequest(*self.where, os.urandom(16), 10**9, [part]))
 
     async def write(self, replaces: bool = False) -> bool:

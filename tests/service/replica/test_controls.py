@@ -154,12 +154,12 @@ def test_control_in_the_midst_of_waiting_rows_keeps_its_place(store):
 def test_entry_of_rows_and_controls_is_applied_in_order(store):
     async def scenario(bench: Bench) -> None:
         await bench.append(
-            row_request(4, 1).part,
-            ControlRequest.of(adding("a")).part,
-            ControlRequest.of(Promote("a")).part,
-            row_request(1, 2).part,
-            row_request(1, 3).part,
-            ControlRequest.of(Demote()).part,
+            row_request(4, 1).parts[0],
+            ControlRequest.of(adding("a")).parts[0],
+            ControlRequest.of(Promote("a")).parts[0],
+            row_request(1, 2).parts[0],
+            row_request(1, 3).parts[0],
+            ControlRequest.of(Demote()).parts[0],
         )
         await bench.learn(2, 4)
         assert bench.replica.seq == 11 and bench.replica.learner.samples == 8
@@ -172,11 +172,11 @@ def test_entry_of_rows_and_controls_is_applied_in_order(store):
 
 def test_replica_in_the_midst_of_an_entry_applies_the_rest(store):
     parts = [
-        row_request(2, 1).part,
-        ControlRequest.of(adding("a")).part,
-        row_request(3, 2).part,
-        ControlRequest.of(Promote("a")).part,
-        row_request(1, 3).part,
+        row_request(2, 1).parts[0],
+        ControlRequest.of(adding("a")).parts[0],
+        row_request(3, 2).parts[0],
+        ControlRequest.of(Promote("a")).parts[0],
+        row_request(1, 3).parts[0],
     ]
 
     async def scenario(bench: Bench) -> None:
@@ -262,7 +262,7 @@ def test_verdict_comes_from_wherever_the_control_was_applied(store):
             """Tells nothing of what came before, so that the replica reads its own entry, too."""
             return msgspec.structs.replace(await append(*given), entries=(), more=True)
 
-        await bench.append(row_request(3).part)
+        await bench.append(row_request(3).parts[0])
         bench.journal.append = reluctant
         receipt = await bench.order(adding("new"))
         assert receipt.placed.seq == 4 and receipt.control_outcome.member.name == "new"
@@ -303,7 +303,7 @@ def test_refresh_notices_a_fork(tmp_path):
 
 def test_control_that_cannot_be_done_is_refused_by_all_alike(store, caplog):
     async def scenario(bench: Bench) -> None:
-        await bench.append(ControlRequest.of(adding("a")).part, row_request(2).part)
+        await bench.append(ControlRequest.of(adding("a")).parts[0], row_request(2).parts[0])
         refused = await bench.order(adding("a"))
         assert refused.placed.seq == 4
         assert refused.control_outcome.refusal == "there is a member 'a' already"
@@ -342,7 +342,7 @@ UNKNOWN = [
 def test_what_a_later_version_wrote_stops_the_replica_before_it(store, kind, fields, arrays, named):
     async def scenario() -> None:
         async with benched(store, PAIR, [], 1.0) as bench:
-            await bench.append(row_request(3).part)
+            await bench.append(row_request(3).parts[0])
             await bench.append(Part(encode_control(kind, fields, arrays), 1))
             before = bits(bench.replica)
             with pytest.raises(UnknownRecord, match=named):
@@ -355,8 +355,8 @@ def test_what_a_later_version_wrote_stops_the_replica_before_it(store, kind, fie
 def test_member_of_a_later_version_stops_the_replica(store):
     async def scenario() -> None:
         async with benched(store, PAIR, [], 1.0) as bench:
-            await bench.append(row_request(3).part)
-            await bench.append(ControlRequest.of(MemberAdd({"algorithm": "deep"}, "a")).part)
+            await bench.append(row_request(3).parts[0])
+            await bench.append(ControlRequest.of(MemberAdd({"algorithm": "deep"}, "a")).parts[0])
             with pytest.raises(UnknownRecord, match="deep"):
                 await bench.replica.catch_up(bench.journal)
             assert bench.replica.seq == bench.replica.learner.samples == 0

@@ -328,7 +328,7 @@ def test_group_borders_leave_no_trace(store, pieces, read_bytes, monkeypatch):
                 request = Request.of(rows[int(part[0]) : int(part[-1]) + 1], None, None)
                 nonce = number.to_bytes(16, "big")
                 await journal.append(
-                    AppendRequest("m", record.incarnation, nonce, 10**9, [request.part])
+                    AppendRequest("m", record.incarnation, nonce, 10**9, request.parts)
                 )
             replica = Replica(record)
             await replica.load(journal)
