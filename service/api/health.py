@@ -55,7 +55,7 @@ async def readyz(request: Request, response: Response) -> dict[str, Any]:
             "identity": numeric_identity(),
             "process": os.getpid(),
             "models": len(registry),
-            "models_bytes": registry.cached_bytes,
+            "models_bytes": registry.cache.bytes,
             "unreadable": {
                 model_id: reason
                 for model_id, reason in registry.loader.unreadable().items()

@@ -68,9 +68,6 @@ class References(Job):
         """End the solve under way early: waiting requests get the result so far."""
         self._is_ending = True
 
-    def _ends(self) -> bool:
-        return self._is_ending
-
     async def find(self) -> Reference:
         """The reference of the present window, or of the solve under way.
 
@@ -97,7 +94,7 @@ class References(Job):
                     place = replica.place
                     problems = problems_of(replica.learner)
                     served = replica.losses.last(len(replica.losses))
-                work = (place, problems, served, self._ends)
+                work = (place, problems, served, lambda: self._is_ending)
                 try:
                     found: Reference = await self._thread.run(_solve, *work)
                     if replica.leads_on_from(place):

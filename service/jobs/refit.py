@@ -239,7 +239,7 @@ class Refits(Job):
             heartbeat.cancel()
             with contextlib.suppress(JournalError, asyncio.CancelledError):
                 await self._table.write(job)
-        model.saw_refit(job.status == "done")
+        model.deps.counters.saw_refit(name, job.status == "done")
         log.info("model %r: the refit %s of seq %s is %s", name, job.job, job.seq, job.status)
 
     async def _compute(self, job: RefitJob, ending: threading.Event, by: Author | None) -> None:

@@ -93,7 +93,7 @@ class MemorySeries(Collector):
                 references[model.record.id] = reports
         return WorkerReport(
             len(self._model_registry),
-            self._model_registry.cached_bytes,
+            self._model_registry.cache.bytes,
             self._model_registry.settings.models_bytes,
             self._model_registry.store_status.trouble is None,
             lag,

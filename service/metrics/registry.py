@@ -103,7 +103,7 @@ class Telemetry(ProcessCounts):
     async def _load_missing(self, model_registry: ModelRegistry) -> None:
         missing = [id_ for id_ in self._shown.ids if model_registry.find(id_) is None]
         for id_ in missing[:LOADS_PER_SCRAPE]:
-            if not model_registry.has_room:
+            if not model_registry.cache.has_room:
                 return
             with suppress(Problem, JournalError):  # unreadable, or deleted
                 await model_registry.get(id_)

@@ -284,10 +284,6 @@ class Model(CommitListener):
         self.row_schema.resend_names()
         self.snapshots.forget_last()
 
-    def saw_refit(self, has_entered: bool) -> None:
-        """Count a refit that was computed here."""
-        self.deps.counters.saw_refit(self.record.id, has_entered)
-
     def count_lost(self, lost: Lost) -> None:
         """Log and count records that were applied here and that the store has lost."""
         if lost.records:

@@ -81,37 +81,27 @@ class ModelRegistry:
             self.admission,
             jobs,
         )
-        self._cache = ModelCache(settings.models_bytes, settings.models_held, self._on_eviction)
+        self.cache = ModelCache(settings.models_bytes, settings.models_held, self._on_eviction)
         self._specs = KnownSpecs(RowLimits(settings.max_rows, MAX_NONZEROS))
-        self.loader = ModelLoader(self.deps, self, self._cache, self._specs)
+        self.loader = ModelLoader(self.deps, self, self.cache, self._specs)
 
     def __iter__(self) -> Iterator[Model]:
-        return iter(self._cache)
+        return iter(self.cache)
 
     def __len__(self) -> int:
-        return len(self._cache)
-
-    @property
-    def has_room(self) -> bool:
-        """Can another model be loaded without an eviction?"""
-        return self._cache.has_room
-
-    @property
-    def cached_bytes(self) -> int:
-        """Memory of all models, as last measured."""
-        return self._cache.bytes
+        return len(self.cache)
 
     def pinned(self, model_id: str) -> Pin:
         """Context manager: the model with this id is not evicted."""
-        return Pin(self._cache, model_id)
+        return Pin(self.cache, model_id)
 
     def find(self, model_id: str) -> Model | None:
         """The model if it is in memory, in any state. It does not count as a use."""
-        return self._cache.find(model_id)
+        return self.cache.find(model_id)
 
     def cached(self, model_id: str) -> Model | None:
         """The model if it is in memory. Raises Problem 503 while it is rebuilt."""
-        model = self._cache.use(model_id)
+        model = self.cache.use(model_id)
         if model is not None and model.replica.is_forked:
             raise unavailable(f"model {model_id!r} is being rebuilt from its journal")
         return model
@@ -183,7 +173,7 @@ class ModelRegistry:
             if await self._has_kernels(record, broken) and len(first) < LOADED_AT_START:
                 first.append(record.id)
         for model_id in first:
-            if not self._cache.has_room:
+            if not self.cache.has_room:
                 return
             with suppress(Problem, ModelChanged):  # unreadable, or deleted
                 await self.get(model_id)
@@ -255,7 +245,7 @@ class ModelRegistry:
                 raise _other_spec(model_id)
         if created:
             self.loader.forget(model_id)
-        cached = self._cache.find(model_id)
+        cached = self.cache.find(model_id)
         if cached is not None and cached.record.incarnation != record.incarnation:
             self.forget(cached)
         return await self.get(model_id), created
@@ -365,9 +355,9 @@ class ModelRegistry:
                 raise
             raise _precondition_failed(model_id) from None
         self.forget_gone(model_id)
-        model = self._cache.find(model_id)
+        model = self.cache.find(model_id)
         if model is not None and model.record.incarnation == incarnation:
-            self._cache.drop(model)
+            self.cache.drop(model)
             await model.close()
 
     async def _to_delete(
@@ -393,7 +383,7 @@ class ModelRegistry:
 
     def forget(self, model: Model) -> None:
         """Drop a model that is deleted, replaced or forked. The next request loads it."""
-        if self._cache.drop(model) and model.replica.is_forked:
+        if self.cache.drop(model) and model.replica.is_forked:
             self.loader.remember_fork(model)
 
     def forget_gone(self, model_id: str) -> None:
@@ -407,7 +397,7 @@ class ModelRegistry:
 
     def on_resize(self, model: Model, before: int) -> None:
         """A model took `before` bytes and now takes `model.bytes`."""
-        self._cache.on_resize(model, before)
+        self.cache.on_resize(model, before)
 
     async def close(self) -> None:
         """Finish the requests and snapshots under way."""

@@ -160,7 +160,7 @@ class Applying:
                 follows = appended.shortfall is None and is_whole(group, appended)
             if follows and replica.learns_at_once(seq - replica.seq):
                 return self._with_others(group, appended) if appended.entries else ()
-        if contradicts(appended, self.place):
+        if contradicts(appended, replica.place):
             replica.is_forked = True
         return None
 
@@ -172,10 +172,10 @@ class Applying:
         append of that entry returned where it ends, so the answer is compared with `front`.
         """
         replica = self._replica
-        if (is_learning and replica.seq <= front.seq) or self.place == front:
+        if (is_learning and replica.seq <= front.seq) or replica.place == front:
             replica.is_forked = replica.is_forked or contradicts(appended, front)
         elif replica.seq == replica.lineage.end:
-            if may_contradict(appended, self.place, replica.lineage):
+            if may_contradict(appended, replica.place, replica.lineage):
                 replica.is_forked = True
 
     def has_lost(self, place: Place) -> bool:
@@ -195,11 +195,6 @@ class Applying:
         """
         self._suspicions += 1
         self._replica.is_forked = True
-
-    @property
-    def place(self) -> Place:
-        """The replica's log position. Valid between two groups."""
-        return self._replica.place
 
     def _with_others(self, group: Group, appended: Appended) -> Others | None:
         """Return the entries of other writers with the own entry, if all hold rows and follow.

@@ -308,7 +308,7 @@ class Committer:
             except NotHeld:
                 await self._check_held_place(*group.requests)
                 raise
-            if group.appending is not None and (self._refusal or self._applying.place != front):
+            if group.appending is not None and (self._refusal or self._replica.place != front):
                 # The group is journalled, but the group in front of it could not be learned. The
                 # replica that replaces this one applies both.
                 raise OutcomeUnknown(self._refusal or "the rows in front of it were not learned")

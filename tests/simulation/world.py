@@ -318,7 +318,7 @@ class Worker:
 
     def cached(self, log: Log) -> Model | None:
         """The model, if it is cached and at the end of its log."""
-        model = self.registry._cache.find(log.id) if self.is_alive else None
+        model = self.registry.cache.find(log.id) if self.is_alive else None
         return model if model is not None and model.replica.chain == log.chain else None
 
     def _stands_at(self, model_id: str) -> Place | None:
@@ -329,7 +329,7 @@ class Worker:
 
     def let_go(self, model_id: str) -> bool:
         """Whether the model was held and may leave memory."""
-        held = self.registry._cache
+        held = self.registry.cache
         model = held.find(model_id)
         if model is None or not held._may_go(model):
             return False

@@ -172,7 +172,7 @@ def test_a_loss_is_counted_once_by_whatever_brings_the_model_back(store, monkeyp
                 assert await bits_of(registry, "m") == await replayed(registry)
                 model = registry.find("m")
                 assert model is not None
-                registry._cache._evict(model)
+                registry.cache._evict(model)
             counted = shown(registry, await registry.counters.exposition(registry))
             assert counted['dualstream_lost_records_total{model="m"}'] == 3
 

@@ -161,7 +161,7 @@ def test_models_stay_within_their_bytes_as_they_grow(store):
                     await learn(registry, model_id, rows(first, first + 250))
             await quiet(registry)
             assert 1 <= len(registry) < len(IDS)
-            assert registry.cached_bytes == sum(model.bytes for model in registry) <= budget
+            assert registry.cache.bytes == sum(model.bytes for model in registry) <= budget
 
     asyncio.run(run())
 
@@ -449,7 +449,7 @@ def test_metrics_show_the_state_of_models_held_and_all_counts_go_on(serve):
     client.post("/models/m1/learn", json=good)
     told = metrics()
     assert told['dualstream_samples_total{model="m1",outcome="learned"}'] == 1
-    assert told["dualstream_models_bytes"] == client.app._registry.cached_bytes > 0
+    assert told["dualstream_models_bytes"] == client.app._registry.cache.bytes > 0
     client.delete("/models/m0")
     client.put("/models/m0", json=SPEC)
     assert 'dualstream_refused_rows_total{model="m0"}' not in metrics()
@@ -591,16 +591,16 @@ def test_who_asks_when_a_loaded_model_has_left_again_is_given_another(store):
         async with serving(store) as registry:
             await create(registry, ["m0"])
             registry.forget(registry.find("m0"))
-            put, asked = registry._cache.put, []
+            put, asked = registry.cache.put, []
 
             def put_and_drop(model):
                 # It leaves, and somebody asks, before whoever waited for the loading goes on.
                 put(model)
                 if not asked:
-                    registry._cache.drop(model)
+                    registry.cache.drop(model)
                     asked.append(asyncio.create_task(registry.get("m0")))
 
-            registry._cache.put = put_and_drop
+            registry.cache.put = put_and_drop
             gone = await registry.get("m0")
             given = await asked[0]
             assert given is registry.find("m0")

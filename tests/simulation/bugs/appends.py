@@ -154,7 +154,7 @@ async def _all_the_same(true: Any, self: Committer, group: Any) -> Any:
 def _at_any_moment(true: Any, self: Applying, appended: Any, front: Any, is_learning: bool) -> None:
     """A replica is compared with a later append while it is inside an entry."""
     if is_learning and self._replica.seq == front.seq:
-        true(self, appended, self.place, True)
+        true(self, appended, self._replica.place, True)
     else:
         true(self, appended, front, is_learning)
 
