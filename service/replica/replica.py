@@ -139,14 +139,16 @@ class Replica(PositionedState):
 
     async def apply_own(self, seq: int, chain: str, new: NewRows) -> Outcome:
         """Learn rows that this process appended; the entry ends at `seq` with `chain`."""
-        self.names.keep(new.names)
+        if new.names:
+            self.names.keep(new.names)
         outcome = await self._learn(new.batch)
         self._keep_own(seq, chain, new, outcome)
         return outcome
 
     def learn_own(self, seq: int, chain: str, new: NewRows) -> Outcome:
         """As `apply_own`, for rows that are learned in this event-loop iteration."""
-        self.names.keep(new.names)
+        if new.names:
+            self.names.keep(new.names)
         outcome = self._learn_slice(new.batch)
         self._keep_own(seq, chain, new, outcome)
         return outcome
@@ -154,7 +156,8 @@ class Replica(PositionedState):
     def _keep_own(self, seq: int, chain: str, new: NewRows, outcome: Outcome) -> None:
         """Advance past learned rows and keep their first responses and ids."""
         first_seq = seq + 1 - len(new.batch)
-        self.first_responses.keep(new.requests, first_seq, new.batch, outcome)
+        if new.requests:
+            self.first_responses.keep(new.requests, first_seq, new.batch, outcome)
         self.retained.keep(new.named, new.batch, first_seq, outcome)
         self._set_place(seq, chain)
 
