@@ -1,5 +1,8 @@
 """Public API of the solvers: online learners for linear models, with duality certificates."""
 
+# First: it sets what numba reads on import.
+from dualstream.solvers import jit as jit  # isort: split
+
 from dualstream.solvers.core.batch import LARGEST, MAX_DIM, Batch, LibsvmRows
 from dualstream.solvers.core.certificate import Certificate
 from dualstream.solvers.core.class_names import MAX_CLASSES, class_label, class_places, class_text

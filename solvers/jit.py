@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-# numba reads this on import; SVML's exp has other bits than the C library's.
+# SVML's exp has other bits than the C library's.
 os.environ.setdefault("NUMBA_DISABLE_INTEL_SVML", "1")
 
 import numba
@@ -89,6 +89,9 @@ def _cpu_name() -> str:
 
 def _pin_cpu() -> str:
     """Compile for a named CPU, with the features of that name rather than of this machine."""
+    # numba reads its variables on import, and again at a compilation if one has changed since. That
+    # second reading would drop the CPU's name, so it is done now.
+    _config.reload_config()
     if "_toplevel_target_context" in vars(cpu_target):
         warnings.warn(
             "numba compiled something before solvers was imported: its CPU cannot be pinned",

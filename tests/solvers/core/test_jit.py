@@ -26,7 +26,8 @@ compiled_only = pytest.mark.skipif(DISABLED, reason="nothing is compiled")
 def python(code, **environment):
     """What a fresh interpreter prints for `code`."""
     keep = {name: value for name, value in os.environ.items() if "CACHE" not in name}
-    keep.pop("NUMBA_BOUNDSCHECK", None)
+    for name in ("NUMBA_BOUNDSCHECK", "NUMBA_DISABLE_INTEL_SVML"):
+        keep.pop(name, None)
     found = subprocess.run(
         [sys.executable, "-c", code],
         env=keep | {"PYTHONPATH": str(CHECKOUT)} | environment,
@@ -176,6 +177,14 @@ def test_kernels_count_no_references_to_their_arrays(tmp_path):
     path.write_text(ONE_KERNEL + WITH_VIEWS)
     code = f"import runpy; runpy.run_path({str(path)!r})"
     assert python(code, DUALSTREAM_CACHE_DIR=str(tmp_path))[0].splitlines()[1] == "[False]"
+
+
+@compiled_only
+def test_the_cpu_stays_pinned_when_numba_was_imported_first(one_kernel, tmp_path):
+    """numba reads its variables again at the first compilation, if one of them has changed."""
+    code = f"import numba; {one_kernel}; print(numba.config.CPU_NAME)"
+    found = python(code, DUALSTREAM_CACHE_DIR=str(tmp_path))[0].splitlines()
+    assert found == ["3.0 0 1", numeric_identity().split(" ")[1]]
 
 
 @compiled_only
