@@ -20,7 +20,7 @@ import numpy as np
 from vowpalwabbit import Workspace
 
 from dualstream.service.cli.demo.adult import adult_lines, sample_of
-from dualstream.service.codecs.json_bulk import parse_json
+from dualstream.service.codecs import parse_json
 from dualstream.service.codecs.row_schema import RowSchema
 from dualstream.solvers import Batch, make_learner, resolve_spec
 from dualstream.solvers.portfolio.members import MemberSet

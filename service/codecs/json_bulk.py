@@ -9,9 +9,9 @@ import re
 import numpy as np
 from msgspec import UNSET
 
-from dualstream.service.codecs.json_exact import parse_exactly, plain_label, plain_sample
+from dualstream.service.codecs.json_exact import plain_label, plain_sample
 from dualstream.service.codecs.parsed_rows import ParsedRows, RowsBuilder
-from dualstream.service.codecs.record_reader import FEW_BYTES, is_utf8
+from dualstream.service.codecs.record_reader import is_utf8
 from dualstream.service.codecs.row_buffer import RowArrays
 from dualstream.service.codecs.row_schema import BadRow, RowSchema
 from dualstream.solvers.text import (
@@ -39,15 +39,6 @@ _FIELDS = {b"x": X_COLUMN, b"y": Y_COLUMN, b"weight": WEIGHT_COLUMN}
 _FREE_ROWS, _ONE_IN = 8, 8
 _MAX_DEPTH, _MAX_BYTES = 16, 64 * 1024
 """Limits of a value that is decoded on its own."""
-
-
-def parse_json(schema: RowSchema, body: bytes, labelled: bool, waiting: bool = False) -> ParsedRows:
-    """As `parse_exactly`, faster for bodies of many rows."""
-    if len(body) >= FEW_BYTES and not waiting:
-        parsed = parse_quickly(schema, body, labelled)
-        if parsed is not None:
-            return parsed
-    return parse_exactly(schema, body, labelled, waiting)
 
 
 def parse_quickly(schema: RowSchema, body: bytes, labelled: bool) -> ParsedRows | None:

@@ -14,6 +14,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from dualstream.service.codecs.parsed_rows import ParsedRows, RowsBuilder
 from dualstream.service.codecs.row_schema import BadRow, Features, Label, RowSchema, pointer_step
+from dualstream.wire.chunking import check_is_plain
 from dualstream.wire.problems import Problem, quoted
 
 _X = list[float] | dict[str, float | bool | str]
@@ -389,7 +390,8 @@ _BYTE = re.compile(r"\(byte (\d+)\)")
 
 
 def _broken(body: bytes, text: str) -> Problem:
-    """Problem 400 with the byte offset of the JSON error."""
+    """Problem 400 with the byte offset of the JSON error; or for a compressed body."""
+    check_is_plain(body)
     found = _BYTE.search(text)
     byte = int(found.group(1)) if found else len(body)
     detail = text if found else f"{text} (byte {byte})"

@@ -5,8 +5,8 @@ import json
 import pytest
 from hypothesis import event, given, strategies as st
 
-from dualstream.service.codecs import RowSchema
-from dualstream.service.codecs.json_bulk import parse_json, parse_quickly
+from dualstream.service.codecs import RowSchema, parse_json
+from dualstream.service.codecs.json_bulk import parse_quickly
 from dualstream.service.codecs.json_exact import parse_exactly
 from dualstream.solvers import resolve_spec
 from dualstream.solvers.jit import DISABLED

@@ -15,7 +15,7 @@ import pytest
 
 from dualstream.service.api.learn_rows import request_of
 from dualstream.service.cli.demo.adult import adult_lines
-from dualstream.service.codecs.json_bulk import parse_json
+from dualstream.service.codecs import parse_json
 from dualstream.service.jobs import MODEL_JOBS
 from dualstream.service.jobs.guard_rollback import GuardRollback
 from dualstream.service.jobs.reference_optimum import References
