@@ -125,6 +125,11 @@ class Batch:
         """Number of stored entries."""
         return len(self.values)
 
+    def check_width(self, dim: int) -> None:
+        """Raise ShapeMismatch unless the rows have the width of a model."""
+        if self.dim != dim:
+            raise ShapeMismatch(f"rows of width {self.dim} for a model of width {dim}")
+
     def __getitem__(self, rows: slice) -> "Batch":
         """A contiguous slice of rows. Columns are views: entries are not copied."""
         start, stop, step = rows.indices(len(self))

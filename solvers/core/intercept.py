@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.errors import ShapeMismatch
 from dualstream.solvers.core.spec_cache import WorkedOut
 
 
@@ -34,11 +32,6 @@ class Features(WorkedOut):
     def bias(self) -> float:
         """The last coordinate of every row."""
         return 1.0 if self.intercept else 0.0
-
-    def check(self, batch: Batch) -> None:
-        """Raise ShapeMismatch unless the rows have this width."""
-        if batch.dim != self.dim:
-            raise ShapeMismatch(f"rows of width {batch.dim} for a model of width {self.dim}")
 
 
 def width_of(features: Mapping[str, Any]) -> int:

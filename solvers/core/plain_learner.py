@@ -44,7 +44,7 @@ class PlainLearner(TableLearner):
 
     def predict(self, batch: Batch) -> Floats:
         """See Learner."""
-        self._features.check(batch)
+        batch.check_width(self._features.dim)
         scores = np.empty(len(batch.labels))
         score_rows(
             batch.indptr, batch.indices, batch.values, scores,

@@ -67,7 +67,7 @@ class TableLearner:
 
     def learn(self, batch: Batch) -> Outcome:
         """See Learner. O(entries) per row, independent of the width."""
-        self._features.check(batch)
+        batch.check_width(self._features.dim)
         row = unknown_label(batch.labels, self._binary)
         if row >= 0:
             raise InvalidRow.of_label(row, float(batch.labels[row]), self._binary)

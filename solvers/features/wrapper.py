@@ -7,7 +7,6 @@ import numpy.typing as npt
 
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.certificate import Certificate
-from dualstream.solvers.core.errors import ShapeMismatch
 from dualstream.solvers.core.intercept import width_of
 from dualstream.solvers.core.learner import Learner, Outcome, State
 from dualstream.solvers.core.refit_weights import taking_weights
@@ -62,15 +61,9 @@ class Wrapped:
         """Restore this state; raise CorruptState possibly halfway."""
         raise NotImplementedError
 
-    def check(self, batch: Batch) -> None:
-        """Raise ShapeMismatch unless the rows have this model's width."""
-        width = width_of(self.spec["features"])
-        if batch.dim != width:
-            raise ShapeMismatch(f"rows of width {batch.dim} for a model of width {width}")
-
     def learn(self, batch: Batch) -> Outcome:
         """See Learner."""
-        self.check(batch)
+        batch.check_width(width_of(self.spec["features"]))
         return learn_in_pieces(batch, self.learn_prefix)
 
     def forget(self) -> None:
@@ -78,7 +71,7 @@ class Wrapped:
 
     def predict(self, batch: Batch) -> Floats:
         """See Learner."""
-        self.check(batch)
+        batch.check_width(width_of(self.spec["features"]))
         return self._learner.predict(self._behind(batch))
 
     def probabilities(self, scores: Floats) -> Floats | None:
@@ -120,7 +113,7 @@ class Wrapped:
 
     def window(self, batch: Batch) -> tuple[Batch, list[Floats]]:
         """See TakesWeights: rows as a prediction would pass them to the inner learner now."""
-        self.check(batch)
+        batch.check_width(width_of(self.spec["features"]))
         return taking_weights(self._learner).window(self._behind(batch))
 
     def served(self) -> Floats:
@@ -158,7 +151,7 @@ class WrappedClasses(Wrapped):
 
     def predict_classes(self, batch: Batch) -> ClassScores:
         """See Multiclass."""
-        self.check(batch)
+        batch.check_width(width_of(self.spec["features"]))
         return self._learner.predict_classes(self._behind(batch))
 
     def class_probabilities(self, scores: Floats) -> Floats | None:

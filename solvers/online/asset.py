@@ -115,7 +115,7 @@ class Asset(TableLearner):
 
     def predict(self, batch: Batch) -> Floats:
         """See Learner."""
-        self._features.check(batch)
+        batch.check_width(self._features.dim)
         scores = np.empty(len(batch.labels))
         score_rows(
             batch.indptr, batch.indices, batch.values, scores, self._w, self._floats, self._ints

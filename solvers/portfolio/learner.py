@@ -22,7 +22,6 @@ from dualstream.solvers.core.errors import (
     InvalidSpec,
     MemberError,
     NotExpressible,
-    ShapeMismatch,
     SolverError,
     UnknownMember,
 )
@@ -70,15 +69,10 @@ class Portfolio:
 
     # -- learning and scoring --------------------------------------------------------------------
 
-    def check(self, batch: Batch) -> None:
-        """Raise ShapeMismatch unless the rows have this model's width."""
-        if batch.dim != self._dim:
-            raise ShapeMismatch(f"rows of width {batch.dim} for a model of width {self._dim}")
-
     def learn(self, batch: Batch) -> Outcome:
         """See Learner. O(entries K) per row for fused members, plus the cost of the separate
         members."""
-        self.check(batch)
+        batch.check_width(self._dim)
         classes = self._rule.classes
         row = unknown_label(batch.labels, classes)
         if row >= 0:
@@ -98,7 +92,7 @@ class Portfolio:
 
     def predict(self, batch: Batch) -> Floats:
         """See Learner: log odds of classes."""
-        self.check(batch)
+        batch.check_width(self._dim)
         return self._rule.mix(self._members.predict(batch))
 
     def probabilities(self, scores: Floats) -> Floats | None:

@@ -21,7 +21,6 @@ from dualstream.solvers.core.errors import (
     InvalidRow,
     NotExpressible,
     RefitError,
-    ShapeMismatch,
     SolverError,
 )
 from dualstream.solvers.core.intercept import width_of
@@ -75,7 +74,7 @@ class Semiparametric:
 
     def learn(self, batch: Batch) -> Outcome:
         """See Learner. O(support rows x entries) per row."""
-        self._check(batch)
+        batch.check_width(self._dim)
         row = unknown_label(batch.labels, False)
         if row >= 0:
             label = float(batch.labels[row])
@@ -123,7 +122,7 @@ class Semiparametric:
 
     def predict(self, batch: Batch) -> Floats:
         """See Learner."""
-        self._check(batch)
+        batch.check_width(self._dim)
         scores = np.full(len(batch), self._mean[MEAN])
         if self._is_fitted:
             self._score(batch, scores)
@@ -132,10 +131,6 @@ class Semiparametric:
     def _score(self, batch: Batch, out: Floats) -> None:
         expansion(batch, self._support, self._delta, self._gamma, out)
         add_basis(batch.indptr, batch.indices, batch.values, self._terms, self._beta, out)
-
-    def _check(self, batch: Batch) -> None:
-        if batch.dim != self._dim:
-            raise ShapeMismatch(f"rows of width {batch.dim} for a model of width {self._dim}")
 
     def probabilities(self, scores: Floats) -> Floats | None:
         """None: this is regression."""

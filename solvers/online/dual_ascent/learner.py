@@ -191,7 +191,7 @@ class DualAscent:
         With entropy, and with averaged elastic net, O(width) more per row; with entropy also
         O(width) per visit.
         """
-        self._features.check(batch)
+        batch.check_width(self._features.dim)
         n = len(batch.labels)
         scores, losses = np.empty(n), np.empty(n)
         updated, rejected = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
@@ -282,7 +282,7 @@ class DualAscent:
 
     def predict(self, batch: Batch) -> Floats:
         """See Learner."""
-        self._features.check(batch)
+        batch.check_width(self._features.dim)
         scores = np.empty(len(batch.labels))
         self._kernels.score_rows(
             batch.indptr, batch.indices, batch.values, scores, self._w, self._floats, self._ints
