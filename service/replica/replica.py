@@ -321,7 +321,7 @@ class Replica(PositionedState):
 
     def learn_rows(self, batch: Batch, first_seq: int) -> Outcome:
         outcome = self.learner.learn(batch)
-        if self._as_served is not None:
+        if batch.served is not None and self._as_served is not None:
             outcome = self._as_served.put(batch, outcome)
         self.progress.count(batch, outcome, first_seq)
         self.losses.keep(batch, outcome)
