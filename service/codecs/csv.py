@@ -4,12 +4,14 @@ A JSON number is a number, true and false are bools, any other text is a string,
 An empty field is a feature that the row does not have.
 """
 
+from functools import cached_property
+
 import numpy as np
+from msgspec import UNSET
 
 from dualstream.service.codecs.parsed_rows import ParsedRows, RowsBuilder
 from dualstream.service.codecs.record_reader import (
-    Kernel,
-    ensure_line_feed,
+    Reader,
     features_of,
     parse_records,
     parse_slowly,
@@ -44,19 +46,17 @@ def parse_csv(
         )
     if not body.strip():
         return RowsBuilder(schema, labelled).build()
-    reader = RecordReader(schema, ensure_line_feed(body), labelled)
+    reader = RecordReader(schema, body, labelled)
     if labelled and reader.columns.id is not None or reader.has_long_names:
-        return parse_slowly(schema, labelled, reader)
-    return parse_records(schema, labelled, reader, reader.kernel(), reader.max_entries)
+        return parse_slowly(reader)
+    return parse_records(reader)
 
 
-class RecordReader:
-    """Exact reader of CSV records; the first record is the header."""
+class RecordReader(Reader):
+    """Reader of CSV records; the first record is the header."""
 
     def __init__(self, schema: RowSchema, body: bytes, labelled: bool) -> None:
-        self._schema = schema
-        self._labelled = labelled
-        self.body = body
+        super().__init__(schema, body, labelled)
         header = len(body) - len(body.lstrip(b"\r\n"))
         self.start = self.end_of(header) + 1
         self.columns = columns_of(schema, self._names(header), labelled)
@@ -71,10 +71,6 @@ class RecordReader:
     def has_long_names(self) -> bool:
         """Does a column have a name that is too long for the kernel?"""
         return any(len(name.encode()) > LONGEST_NAME for name in self.columns.names)
-
-    def max_entries(self) -> int:
-        """Upper bound of features: a byte and a separator each."""
-        return len(self.body) // 2 + 1
 
     def end_of(self, start: int) -> int:
         body = self.body
@@ -103,31 +99,29 @@ class RecordReader:
             for column in columns.features
             if fields[column]
         ]
-        x = features_of(self._schema, pairs)
+        x = features_of(self.schema, pairs)
         y = None if columns.y is None else fields[columns.y]
-        if self._labelled and not y:
+        if self.labelled and not y:
             raise BadRow("/y", "the label is missing")
-        label = label_of(y, self._schema.class_names is not None) if self._labelled and y else None
+        label = label_of(y, self.schema.class_names is not None) if self.labelled and y else None
         weight = "" if columns.weight is None else fields[columns.weight]
         id_ = None if columns.id is None else fields[columns.id] or None
-        builder.add(index, x, label, weight_of(weight) if weight else 1.0, id_)
+        builder.add(index, x, label, weight_of(weight) if weight else UNSET, id_)
 
-    def kernel(self) -> Kernel:
-        """Kernel of this format, bound to the columns of this body."""
-        kinds, indices, ends, names = _header_arrays(self._schema, self.columns)
+    @cached_property
+    def _header_arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        return _header_arrays(self.schema, self.columns)
 
-        def run_kernel(a: RowArrays, text: np.ndarray, ascii_only: bool) -> bool:
-            return bool(
-                read_records(
-                    text, ascii_only, a.dim, a.label_kind, a.collects_names, POWERS_OF_TEN,
-                    kinds, indices, ends, names,
-                    a.indptr, a.indices, a.values, a.labels, a.weights, a.row_indices,
-                    a.spare, a.held, a.journalled, a.seen, a.name_indices, a.name_ends, a.names,
-                    a.counts, a.label_slots, a.label_ends, a.label_text, a.buffer, a.at,
-                )
-            )  # fmt: skip
-
-        return run_kernel
+    def run_kernel(self, a: RowArrays, text: np.ndarray, ascii_only: bool) -> bool:
+        return bool(
+            read_records(
+                text, ascii_only, a.dim, a.label_kind, a.collects_names, POWERS_OF_TEN,
+                *self._header_arrays,
+                a.indptr, a.indices, a.values, a.labels, a.weights, a.row_indices,
+                a.spare, a.held, a.journalled, a.seen, a.name_indices, a.name_ends, a.names,
+                a.counts, a.label_slots, a.label_ends, a.label_text, a.buffer, a.at,
+            )
+        )  # fmt: skip
 
 
 _QUOTE = ord('"')

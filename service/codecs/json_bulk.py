@@ -159,10 +159,7 @@ class _Samples(_Rows):
             raise _Fallback
         builder = RowsBuilder(self._schema, self._labelled)
         try:
-            y = None if sample.y is UNSET else sample.y
-            if self._labelled and sample.y is UNSET:
-                raise BadRow("/y", "the label `y` is missing")
-            builder.add(index, sample.x, y, 1.0 if sample.weight is UNSET else sample.weight)
+            builder.add(index, sample.x, sample.y, sample.weight)
         except BadRow as bad:
             errors.append(RowError(index, f"/samples/{index}{bad.pointer}", bad.reason))
             return None

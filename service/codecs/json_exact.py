@@ -101,7 +101,6 @@ class _Reader:
 
     def __init__(self, schema: RowSchema, labelled: bool, waiting: bool) -> None:
         self._arguments = schema, labelled, waiting
-        self._labelled = labelled
         self._is_hashed = schema.is_hashed
         self._builder = RowsBuilder(schema, labelled, waiting)
 
@@ -161,12 +160,7 @@ class _Reader:
         column: bool = False,
     ) -> None:
         try:
-            if y is UNSET:
-                if self._labelled:
-                    raise BadRow("/y", "the label `y` is missing")
-                y = None
-            c = 1.0 if weight is UNSET else weight
-            self._builder.add(index, x, y, c, None if id_ is UNSET else id_)
+            self._builder.add(index, x, y, weight, id_)
         except BadRow as bad:
             self._refuse(index, prefix, bad.pointer, bad.reason, column)
 

@@ -5,6 +5,7 @@ from itertools import accumulate, chain
 
 import msgspec
 import numpy as np
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from dualstream.service.codecs.row_schema import (
@@ -173,12 +174,20 @@ class RowsBuilder:
         self,
         index: int,
         x: Features,
-        y: Label | None,
-        weight: float,
-        id_: str | int | None = None,
+        y: Label | None | UnsetType,
+        weight: float | UnsetType = UNSET,
+        id_: str | int | None | UnsetType = UNSET,
     ) -> None:
         """Validate and add row `index` of the body. Raises BadRow, and adds nothing then."""
         schema, rows = self._schema, self._rows
+        if y is UNSET:
+            if self._labelled:
+                raise BadRow("/y", "the label `y` is missing")
+            y = None
+        if weight is UNSET:
+            weight = 1.0
+        if id_ is UNSET:
+            id_ = None
         indices, values, names = schema.features(x)
         if len(indices) > self._max_nonzeros:
             raise BadRow("/x", too_many_nonzeros(len(indices), self._max_nonzeros))

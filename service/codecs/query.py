@@ -25,7 +25,7 @@ def parse_named_row(schema: RowSchema, named: dict[str, str]) -> ParsedRows:
 def _one_row(schema: RowSchema, x: dict[str, float | bool | str]) -> ParsedRows:
     builder = RowsBuilder(schema, labelled=False)
     try:
-        builder.add(0, x, None, 1.0)
+        builder.add(0, x, None)
     except BadRow as bad:
         raise _refusal(bad) from None
     return builder.build(single=True)

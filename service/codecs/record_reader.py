@@ -4,9 +4,6 @@ A record is a line; a CSV record may span lines inside quotes. An invalid record
 own, with its line number. Blank records are skipped.
 """
 
-from collections.abc import Callable
-from typing import Protocol
-
 import numpy as np
 
 from dualstream.service.codecs.json_exact import RepeatedNames
@@ -22,71 +19,61 @@ FEW_BYTES = 4096
 _MORE_NAMES = 1 << 20
 _SPACE = b" \t\r"
 
-Kernel = Callable[[RowArrays, np.ndarray, bool], bool]
-"""Parses records into the arrays; returns True if it stopped at a record that it cannot parse.
 
-Arguments: the arrays, the text as bytes, and `ascii_only`: stop at other bytes, because the text is
-not valid UTF-8 as a whole (or has none).
-"""
+class Reader:
+    """Reader of the records of one body: exact, and with a kernel."""
 
-
-class Reader(Protocol):
-    """Exact reader of one body: accepts every valid record, explains every invalid one."""
-
-    body: bytes
-    """The body, with a line feed at the end."""
-    start: int
+    start = 0
     """Byte offset of the first record."""
+
+    def __init__(self, schema: RowSchema, body: bytes, labelled: bool) -> None:
+        self.schema, self.labelled = schema, labelled
+        self.body = body if body.endswith(b"\n") else body + b"\n"
 
     def end_of(self, start: int) -> int:
         """Byte offset of the line feed that ends the record at `start`."""
-
-    def add_row(self, builder: RowsBuilder, index: int, start: int, end: int) -> None:
-        """Parse the record and add row `index`. Raises BadRow, and adds nothing then."""
-
-
-class LineReader:
-    """Base of readers whose records are lines."""
-
-    start = 0
-
-    def __init__(self, body: bytes) -> None:
-        self.body = ensure_line_feed(body)
-
-    def end_of(self, start: int) -> int:
         return self.body.index(b"\n", start)
 
+    def add_row(self, builder: RowsBuilder, index: int, start: int, end: int) -> None:
+        """Parse any valid record and add row `index`. Raises BadRow, and adds nothing then."""
+        raise NotImplementedError
 
-def ensure_line_feed(body: bytes) -> bytes:
-    """Append a line feed if the body does not end with one."""
-    return body if body.endswith(b"\n") else body + b"\n"
+    def max_entries(self) -> int:
+        """Upper bound of features: a byte and a separator each."""
+        return len(self.body) // 2 + 1
+
+    def run_kernel(self, arrays: RowArrays, text: np.ndarray, ascii_only: bool) -> bool:
+        """Parse records into the arrays; returns True if it stopped at one that it cannot parse.
+
+        With `ascii_only` it stops at other bytes, because the text is not valid UTF-8 as a whole
+        (or has none).
+        """
+        raise NotImplementedError
 
 
-def parse_records(
-    schema: RowSchema, labelled: bool, reader: Reader, kernel: Kernel, entries: Callable[[], int]
-) -> ParsedRows:
-    """Parse a body; `entries` returns an upper bound of its features."""
+def parse_records(reader: Reader) -> ParsedRows:
+    """Parse a body."""
     if len(reader.body) >= FEW_BYTES:
-        parsed = parse_quickly(schema, labelled, reader, kernel, entries())
+        parsed = parse_quickly(reader)
         if parsed is not None:
             return parsed
-    return parse_slowly(schema, labelled, reader)
+    return parse_slowly(reader)
 
 
-def parse_quickly(
-    schema: RowSchema, labelled: bool, reader: Reader, kernel: Kernel, entries: int
-) -> ParsedRows | None:
+def parse_quickly(reader: Reader) -> ParsedRows | None:
     """As `parse_slowly`, with the kernel where possible; None if rows have ids.
 
     Each row with an id becomes its own part of the request, so arrays do not help.
     """
+    schema, labelled = reader.schema, reader.labelled
     body = reader.body
-    arrays = RowArrays(schema, labelled, count_lines(body), entries, len(body) + _MORE_NAMES)
+    rows, entries = count_lines(body), reader.max_entries()
+    arrays = RowArrays(schema, labelled, rows, entries, len(body) + _MORE_NAMES)
     arrays.at[:2] = reader.start, body.count(b"\n", 0, reader.start)
     text = np.frombuffer(body, np.uint8)
     ascii_only = body.isascii() or not is_utf8(body)
     errors: list[RowError] = []
-    while kernel(arrays, text, ascii_only):
+    while reader.run_kernel(arrays, text, ascii_only):
         start, line, index, _ = arrays.at.tolist()
         end = reader.end_of(start)
         is_row = bool(body[start:end].strip(_SPACE))
@@ -105,10 +92,10 @@ def parse_quickly(
     return arrays.parsed_rows(errors)
 
 
-def parse_slowly(schema: RowSchema, labelled: bool, reader: Reader) -> ParsedRows:
+def parse_slowly(reader: Reader) -> ParsedRows:
     """Parse record by record with the exact reader."""
     body = reader.body
-    builder = RowsBuilder(schema, labelled)
+    builder = RowsBuilder(reader.schema, reader.labelled)
     index, start = 0, reader.start
     line = body.count(b"\n", 0, start)
     while start < len(body):

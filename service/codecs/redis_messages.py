@@ -62,7 +62,8 @@ def _add(
     if "json" in own:
         if len(texts) > 1:
             raise BadRow("/json", "a message with the field json must have no other field")
-        _add_json(builder, schema, index, own["json"])
+        sample = read_sample(own["json"].encode(), schema.is_hashed)
+        builder.add(index, sample.x, sample.y, sample.weight, sample.id)
         return
     if bool(features) == ("x" in own):
         raise BadRow("/x", "send the features in the field x, or in fields x.NAME")
@@ -70,13 +71,5 @@ def _add(
         raise BadRow("/y", "the label `y` is missing")
     x = features_of(schema, features) if features else pairs_of(own["x"])
     y = label_of(own["y"], schema.class_names is not None)
-    weight = weight_of(own["weight"]) if "weight" in own else 1.0
+    weight = weight_of(own["weight"]) if "weight" in own else UNSET
     builder.add(index, x, y, weight, own.get("id"))
-
-
-def _add_json(builder: RowsBuilder, schema: RowSchema, index: int, text: str) -> None:
-    sample = read_sample(text.encode(), schema.is_hashed)
-    if sample.y is UNSET:
-        raise BadRow("/y", "the label `y` is missing")
-    weight = 1.0 if sample.weight is UNSET else sample.weight
-    builder.add(index, sample.x, sample.y, weight, None if sample.id is UNSET else sample.id)

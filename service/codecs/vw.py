@@ -9,7 +9,7 @@ import numpy as np
 
 from dualstream.service.codecs.parsed_rows import ParsedRows, RowsBuilder
 from dualstream.service.codecs.record_reader import (
-    LineReader,
+    Reader,
     features_of,
     parse_records,
     parse_slowly,
@@ -33,25 +33,18 @@ def parse_vw(
     schema: RowSchema, body: bytes, labelled: bool, parameters: dict[str, str]
 ) -> ParsedRows:
     """Parse VW lines. A line that is not valid is a row error; blank lines are skipped."""
-    tag_is_id = parameters.get("tag") == "id"
-    reader = ExampleReader(schema, body, labelled, tag_is_id)
-    if tag_is_id and labelled:  # the kernel ignores tags
-        return parse_slowly(schema, labelled, reader)
-    return parse_records(schema, labelled, reader, run_kernel, reader.max_entries)
+    reader = ExampleReader(schema, body, labelled)
+    if parameters.get("tag") == "id":
+        reader.tag_is_id = True
+        if labelled:  # the kernel ignores tags
+            return parse_slowly(reader)
+    return parse_records(reader)
 
 
-class ExampleReader(LineReader):
-    """Exact reader of VW lines."""
+class ExampleReader(Reader):
+    """Reader of VW lines."""
 
-    def __init__(self, schema: RowSchema, body: bytes, labelled: bool, tag_is_id: bool) -> None:
-        super().__init__(body)
-        self._schema = schema
-        self._labelled = labelled
-        self._tag_is_id = tag_is_id
-
-    def max_entries(self) -> int:
-        """Upper bound of features: a byte and a separator each."""
-        return len(self.body) // 2 + 1
+    tag_is_id = False
 
     def add_row(self, builder: RowsBuilder, index: int, start: int, end: int) -> None:
         try:
@@ -64,8 +57,8 @@ class ExampleReader(LineReader):
         if not bar:
             raise BadRow("", "the line has no | before its features")
         y, weight, tag = self._head(head)
-        x = features_of(self._schema, _pairs(rest, LONGEST_NAME))
-        builder.add(index, x, y, weight, tag if self._tag_is_id else None)
+        x = features_of(self.schema, _pairs(rest))
+        builder.add(index, x, y, weight, tag if self.tag_is_id else None)
 
     def _head(self, head: str) -> tuple[Label | None, float, str | None]:
         """Label, importance and tag. A token that touches the bar is a tag, too."""
@@ -78,20 +71,30 @@ class ExampleReader(LineReader):
             raise BadRow("", "a tag must be the last token before the |")
         if len(tokens) > 2:
             raise BadRow("", f"initial predictions are not supported, got {tokens[2][:50]!r}")
-        if self._labelled and not tokens:
+        if self.labelled and not tokens:
             raise BadRow("/y", "the label is missing at the start of the line")
         weight = weight_of(tokens[1]) if len(tokens) > 1 else 1.0
         y = self._label(tokens[0]) if tokens else None
         return y, weight, None if tag is None else tag.removeprefix("'")
 
     def _label(self, text: str) -> Label:
-        if self._schema.class_names is not None:
+        if self.schema.class_names is not None:
             return text
         number = decimal_of(text)
         return text if number is None else number
 
+    def run_kernel(self, a: RowArrays, text: np.ndarray, ascii_only: bool) -> bool:
+        return bool(
+            read_examples(
+                text, ascii_only, a.dim, a.label_kind, a.collects_names, POWERS_OF_TEN,
+                a.indptr, a.indices, a.values, a.labels, a.weights, a.row_indices, a.spare, a.held,
+                a.journalled, a.seen, a.name_indices, a.name_ends, a.names, a.counts,
+                a.label_slots, a.label_ends, a.label_text, a.buffer, a.at,
+            )
+        )  # fmt: skip
 
-def _pairs(rest: str, longest: int) -> list[tuple[str, float | bool | str]]:
+
+def _pairs(rest: str) -> list[tuple[str, float | bool | str]]:
     """(name, value) pairs of the features after the first bar."""
     pairs: list[tuple[str, float | bool | str]] = []
     for space in rest.split("|"):
@@ -109,8 +112,8 @@ def _pairs(rest: str, longest: int) -> list[tuple[str, float | bool | str]]:
                 raise BadRow("/x", f"the feature {token[:50]!r} has no name")
             feature = prefix + feature
             pointer = f"/x/{pointer_step(feature[:50])}"
-            if len(feature) > longest:
-                raise BadRow(pointer, f"feature names must have at most {longest} characters")
+            if len(feature) > LONGEST_NAME:
+                raise BadRow(pointer, f"feature names must have at most {LONGEST_NAME} characters")
             value = _number(pointer, feature, text) if colon else 1.0
             pairs.append((feature, value * scale))
     return pairs
@@ -121,15 +124,3 @@ def _number(pointer: str, name: str, text: str) -> float:
     if value is None:
         raise BadRow(pointer, f"the value of {name[:50]!r} is not a number, got {text[:50]!r}")
     return value
-
-
-def run_kernel(a: RowArrays, text: np.ndarray, ascii_only: bool) -> bool:
-    """Kernel of this format; see record_reader.Kernel."""
-    return bool(
-        read_examples(
-            text, ascii_only, a.dim, a.label_kind, a.collects_names, POWERS_OF_TEN,
-            a.indptr, a.indices, a.values, a.labels, a.weights, a.row_indices, a.spare, a.held,
-            a.journalled, a.seen, a.name_indices, a.name_ends, a.names, a.counts,
-            a.label_slots, a.label_ends, a.label_text, a.buffer, a.at,
-        )
-    )  # fmt: skip

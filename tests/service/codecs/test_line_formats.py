@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, strategies as st
 
-from dualstream.service.codecs import RowSchema, as_batch, csv as csv_rows, ndjson, vw
-from dualstream.service.codecs.record_reader import ensure_line_feed, parse_quickly, parse_slowly
+from dualstream.service.codecs import RowSchema, as_batch
+from dualstream.service.codecs.csv import RecordReader
+from dualstream.service.codecs.ndjson import SampleReader
+from dualstream.service.codecs.record_reader import parse_quickly, parse_slowly
 from dualstream.service.codecs.row_schema import LONGEST_NAME
+from dualstream.service.codecs.vw import ExampleReader
 from dualstream.solvers import hash_names, resolve_spec
 from dualstream.solvers.jit import DISABLED
 from dualstream.solvers.text import PlaceTable
@@ -119,27 +122,9 @@ def outcome(parsed) -> tuple:
     return bits(parsed), list(parsed.row_indices), errors
 
 
-def ndjson_reader(schema: RowSchema, body: bytes, labelled: bool):
-    return ndjson.SampleReader(schema, body, labelled), ndjson.run_kernel
-
-
-def vw_reader(schema: RowSchema, body: bytes, labelled: bool):
-    return vw.ExampleReader(schema, body, labelled, tag_is_id=False), vw.run_kernel
-
-
-def csv_reader(schema: RowSchema, body: bytes, labelled: bool):
-    reader = csv_rows.RecordReader(schema, ensure_line_feed(body), labelled)
-    return reader, reader.kernel()
-
-
-def quickly_parsed(make, schema: RowSchema, body: bytes, labelled: bool = True):
-    reader, kernel = make(schema, body, labelled)
-    return parse_quickly(schema, labelled, reader, kernel, reader.max_entries())
-
-
 def assert_same(make, schema: RowSchema, body: bytes, labelled: bool = True) -> None:
-    quick = quickly_parsed(make, schema, body, labelled)
-    slow = parse_slowly(schema, labelled, make(schema, body, labelled)[0])
+    quick = parse_quickly(make(schema, body, labelled))
+    slow = parse_slowly(make(schema, body, labelled))
     if quick is None:
         assert slow.rows.ids
     else:
@@ -158,7 +143,7 @@ many_schemas = st.sampled_from(SCHEMAS)
 def test_ndjson_by_kernel_is_ndjson_line_by_line(schema, data, labelled, has_end):
     lines = data.draw(st.lists(json_lines(schema), max_size=6))
     body = encoded("\n".join(lines) + "\n" * has_end)
-    assert_same(ndjson_reader, schema, body, labelled)
+    assert_same(SampleReader, schema, body, labelled)
 
 
 @given(
@@ -167,7 +152,7 @@ def test_ndjson_by_kernel_is_ndjson_line_by_line(schema, data, labelled, has_end
 )
 @MANY
 def test_any_bytes_as_ndjson(schema, body):
-    assert_same(ndjson_reader, schema, body)
+    assert_same(SampleReader, schema, body)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +169,7 @@ def test_rows_that_repeat_names_and_texts_are_read_as_any_others(known):
         x = {key: rng.choice([rng.choice(held), 1.5, -2, True]) for key in keys}
         sample = json.dumps({"x": x, "y": rng.choice([1, -1])}, ensure_ascii=False)
         lines.append(sample.replace(*rng.choice(faults), 1))
-    assert_same(ndjson_reader, RowSchema(resolve_spec(HASHED)), "\n".join(lines).encode())
+    assert_same(SampleReader, RowSchema(resolve_spec(HASHED)), "\n".join(lines).encode())
 
 
 looks = ["true", "false", " 1", "1 ", " true", "\t7", "11th", "2024-01-05", "1e", "-", "e5", ""]
@@ -224,15 +209,15 @@ def tables(draw, schema):
 def test_csv_by_kernel_is_csv_record_by_record(schema, data, labelled):
     body = encoded(data.draw(tables(schema)))
     # Where ids are read, no kernel is asked.
-    assume(not labelled or csv_reader(schema, body, labelled)[0].columns.id is None)
-    assert_same(csv_reader, schema, body, labelled)
+    assume(not labelled or RecordReader(schema, body, labelled).columns.id is None)
+    assert_same(RecordReader, schema, body, labelled)
 
 
 @given(st.text('1,y"a\n\r .', max_size=30), flags)
 @MANY
 def test_any_records_of_csv(text, labelled):
     for schema, header in ((SCHEMAS[0], "1,y,2\n"), (SCHEMAS[1], "a,weight,y\n")):
-        assert_same(csv_reader, schema, encoded(header + text), labelled)
+        assert_same(RecordReader, schema, encoded(header + text), labelled)
 
 
 gaps = st.sampled_from([" ", " ", "  ", "\t"])
@@ -278,13 +263,13 @@ def strange_examples(draw):
 def test_vw_by_kernel_is_vw_line_by_line(schema, data, labelled, ending):
     lines = st.one_of(good_examples(schema), good_examples(schema), strange_examples(), spaces)
     body = encoded(ending.join(data.draw(st.lists(lines, max_size=6))))
-    assert_same(vw_reader, schema, body, labelled)
+    assert_same(ExampleReader, schema, body, labelled)
 
 
 @given(many_schemas, st.text("1 '|a:.5\n\t", max_size=40) | st.text(max_size=20), flags)
 @MANY
 def test_any_text_as_vw(schema, text, labelled):
-    assert_same(vw_reader, schema, text.encode(), labelled)
+    assert_same(ExampleReader, schema, text.encode(), labelled)
 
 
 @given(st.lists(st.binary(max_size=40), max_size=8))
@@ -324,14 +309,14 @@ def test_a_table_of_places_holds_what_it_was_given():
 def test_names_are_told_once_and_again_after_a_loss():
     schema = RowSchema(resolve_spec(HASHED))
     body = b'{"x": {"a": 1, "city": "Oslo"}, "y": 1}\n' * 3
-    first = quickly_parsed(ndjson_reader, schema, body, True)
+    first = parse_quickly(SampleReader(schema, body, True))
     assert [name for _, name in first.names] == ["a", "city=Oslo"]
     schema.mark_journalled(first.names)
-    more = quickly_parsed(ndjson_reader, schema, body + b'{"x": {"b": 0, "a": 2}, "y": 0}', True)
+    more = parse_quickly(SampleReader(schema, body + b'{"x": {"b": 0, "a": 2}, "y": 0}', True))
     assert [name for _, name in more.names] == ["b"]
-    assert quickly_parsed(ndjson_reader, schema, body, False).names == []
+    assert parse_quickly(SampleReader(schema, body, False)).names == []
     schema.resend_names()
-    assert len(quickly_parsed(ndjson_reader, schema, body, True).names) == 2
+    assert len(parse_quickly(SampleReader(schema, body, True)).names) == 2
 
 
 @pytest.mark.skipif(DISABLED, reason="too many rows without a compiler")
@@ -339,6 +324,6 @@ def test_names_are_told_once_and_again_after_a_loss():
 def test_any_number_of_classes_comes_through(labels):
     schema = RowSchema(resolve_spec(SPECS[4]))
     lines = [json.dumps({"x": {"1": 1}, "y": f"c{k % labels}"}) for k in range(6000)]
-    quick = quickly_parsed(ndjson_reader, schema, "\n".join(lines).encode(), True)
+    quick = parse_quickly(SampleReader(schema, "\n".join(lines).encode(), True))
     assert len(as_batch([quick.rows]).classes) == labels
     assert quick.labels == [f'"c{k % labels}"' for k in range(6000)]
