@@ -1,29 +1,26 @@
 """The `dualstream` command line.
 
 common.py          options, output, errors and exit codes of all commands
-models.py          models, create, delete, certificate
+models.py          models, create, delete, certificate, export, audit
 rows.py            learn, predict
 row_files.py       file names and patterns of learn and predict
-export.py          export
 watch.py           watch
-audit.py           audit
 bench.py           bench
 new_key.py         new-key
 serve.py         serve, demo
-archives.py        dump, restore
-replay.py          replay
+stores.py          dump, restore, replay
 settings_flags.py  settings as flags
 
-`archives`, `serve` and `replay` need the server's dependencies. The other commands work without
+`serve` and `stores` need the server's dependencies. The other commands work without
 them.
 """
 
 from importlib.util import find_spec
 
-from dualstream.service.cli import audit, bench, export, models, new_key, rows, watch
+from dualstream.service.cli import bench, models, new_key, rows, watch
 from dualstream.service.cli.common import app, fail
 
-__all__ = ["app", "audit", "bench", "export", "models", "new_key", "rows", "watch"]
+__all__ = ["app", "bench", "models", "new_key", "rows", "watch"]
 
 SERVER_PACKAGES = ("fastapi", "numba", "pydantic_settings", "redis", "uvicorn")
 SERVER_COMMANDS = ("serve", "demo", "dump", "restore", "replay", "migrate")
@@ -43,9 +40,9 @@ def server_is_missing() -> None:
 
 
 if all(map(is_installed, SERVER_PACKAGES)):
-    from dualstream.service.cli import archives, replay, serve
+    from dualstream.service.cli import serve, stores
 
-    __all__ += ["archives", "serve", "replay"]
+    __all__ += ["serve", "stores"]
 else:
     for command in SERVER_COMMANDS:
         app.command(

@@ -1,4 +1,4 @@
-"""Commands of models: models, create, delete, certificate."""
+"""Commands of models: models, create, delete, certificate, export, audit."""
 
 import json
 import sys
@@ -21,11 +21,14 @@ from dualstream.service.cli.common import (
     app,
     connected,
     console,
+    known_models,
     print_json,
     say,
 )
 
 PATIENCE_S = 5.0
+SUFFIXES = {"json": "json", "onnx": "onnx", "sklearn-coef": "coef.json", "vw": "vw"}
+"""Format of `export` -> ending of its file."""
 
 
 @app.command("models")
@@ -134,6 +137,83 @@ def certificate(
         value = getattr(found, name)
         say(f"{name.replace('_', ' '):<13} {'too large' if value is None else f'{value:.6g}'}")
     say(f"{kind}, on {found.rows:,} retained rows, seq {found.seq:,}")
+
+
+@app.command()
+def export(
+    model: Model,
+    format: Annotated[str, typer.Option(help=f"{', '.join(SUFFIXES)}.")] = "json",
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output", "-o", help="File, or - for standard output; default: MODEL.SUFFIX."
+        ),
+    ] = None,
+    member: Annotated[str | None, typer.Option(help="Export only this member.")] = None,
+    url: Url = URL,
+    api_key: ApiKey = None,
+    patience: Patience = PATIENCE_S,
+    as_json: JSON = False,
+) -> None:
+    """Export a model to a file, with which another program scores rows as the server does.
+
+    Examples:
+
+        dualstream export clicks --format onnx
+        dualstream export clicks --member dual-30 --format json -o - > clicks.json
+    """
+    with connected(url, api_key, patience, as_json) as client:
+        if format not in SUFFIXES:
+            raise BadInput(f"--format must be one of {', '.join(SUFFIXES)}, got {format!r}")
+        if as_json and output == "-":
+            raise BadInput("--json and --output - both write to standard output; give another file")
+        written = client.export(model, format, member=member)
+        if output == "-":
+            sys.stdout.buffer.write(written)
+            return
+        stem = model if member is None else f"{model}.{member}"
+        file = Path(output or f"{stem}.{SUFFIXES[format]}")
+        try:
+            file.write_bytes(written)
+        except OSError as wrong:
+            raise BadInput(f"{file}: {wrong.strerror}") from None
+    if as_json:
+        print_json({"model": model, "format": format, "file": str(file), "bytes": len(written)})
+    else:
+        say(f"{file}: {model} as {format}, {len(written):,} bytes")
+
+
+@app.command("audit")
+def list_changes(
+    model: Annotated[
+        str | None, typer.Argument(help="Only changes of this model.", autocompletion=known_models)
+    ] = None,
+    after: Annotated[
+        str | None, typer.Option(help="Only changes after this `place` in the log.")
+    ] = None,
+    url: Url = URL,
+    api_key: ApiKey = None,
+    patience: Patience = PATIENCE_S,
+    as_json: JSON = False,
+) -> None:
+    """Show who changed models, oldest change first, including deleted models.
+
+    Example:
+
+        dualstream audit clicks
+    """
+    with connected(url, api_key, patience, as_json) as client:
+        found = client.audit(model, after=after)
+    if as_json:
+        print_json(found)
+        return
+    table = Table("time", "model", "seq", "action", "by", "detail", box=None)
+    for change in found:
+        author = change.by if change.key is None else f"{change.key} {change.key_id}"
+        detail = msgspec.json.encode(change.detail).decode() if change.detail else ""
+        time = f"{change.time:%Y-%m-%d %H:%M:%S}"
+        table.add_row(time, change.model, f"{change.seq:,}", change.action, author, detail)
+    console.print(table)
 
 
 def _spec(name: str | None, changes: list[str]) -> dict[str, Any]:

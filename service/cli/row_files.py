@@ -24,7 +24,7 @@ def row_files(names: Sequence[str], form: str | None, key: str | None) -> list[R
 
 
 def _row_file(name: str, form: str | None, key: str | None) -> RowFile:
-    own = None if key is None else f"{key}:{_base(name)}"
+    own = None if key is None else f"{key}:{Path(name).name}"
     if name != STANDARD_INPUT:
         return RowFile(name, kind_of(name) if form is None else FORMATS[form], own)
     if form is None:
@@ -57,12 +57,8 @@ def _normal(name: str) -> str:
     return str(resolved.relative_to(here) if resolved.is_relative_to(here) else resolved)
 
 
-def _base(name: str) -> str:
-    return Path(name).name
-
-
 def _check_bases(names: Sequence[str]) -> None:
-    bases = [_base(name) for name in names]
+    bases = [Path(name).name for name in names]
     for base in bases:
         if bases.count(base) > 1:
             raise BadInput(f"with --key, file names must differ: {base} occurs twice")

@@ -12,7 +12,6 @@ from msgspec import UNSET
 
 from dualstream.client import BadInput, Client, ClientError, LearnedStream, Progress, RowFile
 from dualstream.client.progress import OnProgress, ProgressBar, both
-from dualstream.client.responses import PredictedMany
 from dualstream.service.cli.common import (
     JSON,
     PATIENCE_S,
@@ -30,6 +29,7 @@ from dualstream.service.cli.common import (
     show_errors,
 )
 from dualstream.service.cli.row_files import row_files
+from dualstream.wire.schemas import PredictedMany
 
 Files = Annotated[
     list[str] | None,

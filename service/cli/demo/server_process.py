@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import IO, Self
 
 
@@ -78,12 +77,7 @@ class ServerProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self.process.poll() is None:
             self.stop()
 

@@ -16,7 +16,7 @@ from dualstream.client import Client
 from dualstream.service.cli import app
 from dualstream.service.cli.bench import Measured, _quantile_ms
 from dualstream.service.cli.demo.server_process import ServerProcess
-from dualstream.service.cli.export import SUFFIXES
+from dualstream.service.cli.models import SUFFIXES
 from dualstream.service.cli.watch import table_of
 from dualstream.solvers.export import FORMATS
 from tests.docs.documents import ROOT
