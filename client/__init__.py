@@ -21,13 +21,9 @@ from dualstream.client.responses import (
     Change,
     Comparison,
     Event,
-    Learned,
-    LearnedStream,
     Member,
     Members,
     Model,
-    Predicted,
-    PredictedMany,
     Resumed,
     RolledBack,
     Support,
@@ -37,6 +33,7 @@ from dualstream.client.responses import (
     Versions,
     Weights,
 )
+from dualstream.wire.schemas import Learned, LearnedStream, Predicted, PredictedMany
 
 __all__ = [
     "AsyncClient",

@@ -11,7 +11,6 @@ from collections.abc import (
 )
 from contextlib import closing
 from functools import wraps
-from types import TracebackType
 from typing import Any, Self, TypeVar, get_args
 
 import httpx
@@ -29,7 +28,10 @@ from dualstream.client.calls import (
 from dualstream.client.errors import Unreachable
 from dualstream.client.files import RowFile
 from dualstream.client.methods import AwaitedMethods, BlockingMethods, Methods, method
-from dualstream.client.responses import Event, PredictedMany
+from dualstream.client.responses import (
+    Event,
+)
+from dualstream.wire.schemas import PredictedMany
 
 T = TypeVar("T")
 
@@ -72,12 +74,7 @@ class Client(BlockingMethods):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def events(self, model: str, *, every_ms: int | None = None) -> Iterator[Event]:
@@ -155,12 +152,7 @@ class AsyncClient(AwaitedMethods):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     async def events(self, model: str, *, every_ms: int | None = None) -> AsyncIterator[Event]:

@@ -18,7 +18,7 @@ from typing import BinaryIO, TypeVar, cast
 
 from dualstream.client.calls import JSON
 from dualstream.client.errors import BadInput
-from dualstream.wire.chunking import CHUNK_BYTES, CHUNKERS, Chunking
+from dualstream.wire.chunking.chunks import CHUNK_BYTES, CHUNKERS, Chunking
 from dualstream.wire.problems import Problem
 
 T = TypeVar("T")

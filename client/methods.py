@@ -39,14 +39,10 @@ from dualstream.client.responses import (
     Change,
     ChangePage,
     Comparison,
-    Learned,
-    LearnedStream,
     Member,
     Members,
     Model,
     ModelPage,
-    Predicted,
-    PredictedMany,
     Resumed,
     RolledBack,
     Support,
@@ -69,8 +65,9 @@ from dualstream.client.rows import (
     sample_of,
     samples_of,
 )
-from dualstream.wire.chunking import CHUNK_BYTES
+from dualstream.wire.chunking.chunks import CHUNK_BYTES
 from dualstream.wire.problems import MAX_ERRORS
+from dualstream.wire.schemas import Learned, LearnedStream, Predicted, PredictedMany
 from dualstream.wire.totals import Totals
 
 P = ParamSpec("P")

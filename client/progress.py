@@ -2,11 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self, TypeAlias
 
 from dualstream.client.files import Piece
-from dualstream.client.responses import Learned
+from dualstream.wire.schemas import Learned
 
 
 @dataclass(frozen=True)
@@ -58,10 +57,5 @@ class ProgressBar:
         self._bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._bar.stop()

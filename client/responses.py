@@ -1,43 +1,12 @@
-"""Response types. Absent fields are None; in responses of learn and predict they are UNSET.
+"""Response types. Absent fields are None. /docs of a server documents every field.
 
-The types of learn and predict are shared with the server (wire/). /docs of a server documents every
-field.
+The types of learn and predict are those of the server: wire/schemas.py.
 """
 
 from datetime import datetime
 from typing import Any
 
-from msgspec import UNSET, Struct
-
-from dualstream.wire.schemas import Duplicate, Learned, LearnedStream, Predicted, PredictedMany
-
-__all__ = [
-    "UNSET",
-    "Certificate",
-    "Change",
-    "ChangePage",
-    "Comparison",
-    "Counted",
-    "Duplicate",
-    "Event",
-    "Learned",
-    "LearnedStream",
-    "Member",
-    "Members",
-    "Model",
-    "ModelPage",
-    "Predicted",
-    "PredictedMany",
-    "Resumed",
-    "RolledBack",
-    "Support",
-    "Timeline",
-    "Unlearned",
-    "Version",
-    "Versions",
-    "Weight",
-    "Weights",
-]
+from msgspec import Struct
 
 
 class MaybeStale(Struct, kw_only=True):

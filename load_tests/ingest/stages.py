@@ -34,7 +34,7 @@ from dualstream.service.replica.requests import Request, receipts_of
 from dualstream.service.transport.body_protocol import protocol_of
 from dualstream.service.transport.connection_limits import Connections, Limits
 from dualstream.solvers import Outcome, Progressive, make_learner, resolve_spec
-from dualstream.wire.chunking import CHUNK_BYTES, CHUNKERS, Chunking
+from dualstream.wire.chunking.chunks import CHUNK_BYTES, CHUNKERS, Chunking
 from load_tests.http import SERVER_CORE, as_json
 from load_tests.ingest.arrow import BATCH_ROWS as ARROW_ROWS, PEER_ROWS, record_batches, stream
 from load_tests.ingest.bulk import SPECS, TYPES, ndjson_line

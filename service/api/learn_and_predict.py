@@ -53,11 +53,8 @@ from dualstream.service.api.responses import (
 )
 from dualstream.service.api.streaming_upload import Upload, check_streamable
 from dualstream.service.codecs import (
-    CHUNK_BYTES,
-    CHUNKERS,
     ParsedRows,
     as_batch,
-    chunks_of,
     media_type,
     parse_named_row,
     parse_query_row,
@@ -73,6 +70,7 @@ from dualstream.service.settings import Settings
 from dualstream.service.transport.body_memory import BodyMemory, InFlightBody, body_of, release_body
 from dualstream.solvers import Batch
 from dualstream.solvers.text import count_lines
+from dualstream.wire.chunking.chunks import CHUNK_BYTES, CHUNKERS, chunks_of
 from dualstream.wire.problems import Problem
 from dualstream.wire.schemas import Learned
 

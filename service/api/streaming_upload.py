@@ -19,13 +19,14 @@ from dualstream.service.api.http import Head
 from dualstream.service.api.learn_rows import INLINE_BYTES, fingerprint_of, learned_of
 from dualstream.service.api.rate_limits import KeyLimits
 from dualstream.service.api.responses import NO_ROWS, RowsRefused, first_errors
-from dualstream.service.codecs import CHUNK_BYTES, Chunk, ParsedRows, parse_chunk
+from dualstream.service.codecs import ParsedRows, parse_chunk
 from dualstream.service.concurrency import background_task
 from dualstream.service.journal.protocol import ModelChanged
 from dualstream.service.journal.record import KeyKind, make_key
 from dualstream.service.models.model import Model
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.replica.requests import Request
+from dualstream.wire.chunking.chunks import CHUNK_BYTES, Chunk
 from dualstream.wire.problems import Problem, RowError
 from dualstream.wire.schemas import Learned, LearnedChunk, LearnedStream
 from dualstream.wire.totals import Totals

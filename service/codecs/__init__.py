@@ -48,13 +48,10 @@ from dualstream.service.codecs.row_schema import (
     is_key,
 )
 from dualstream.service.codecs.vw import parse_vw
-from dualstream.wire.chunking import CHUNK_BYTES, CHUNKERS, MARK, Chunk, check_is_plain, chunks_of
+from dualstream.wire.chunking.chunks import MARK, check_is_plain
 from dualstream.wire.problems import Problem, quoted
 
 __all__ = [
-    "CHUNK_BYTES",
-    "CHUNKERS",
-    "Chunk",
     "RowSchema",
     "ParsedRows",
     "LONGEST_KEY",
@@ -68,7 +65,6 @@ __all__ = [
     "labels_and_classes",
     "as_batch",
     "check_rows",
-    "chunks_of",
     "is_key",
     "media_type",
     "parse_body",

@@ -29,7 +29,7 @@ from dualstream.solvers.text import (
     WEIGHT,
     read_records,
 )
-from dualstream.wire.chunking.csv_quotes import quoted_end
+from dualstream.wire.chunking.chunks import quoted_end
 from dualstream.wire.problems import Problem
 
 

@@ -14,7 +14,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from dualstream.service.codecs.parsed_rows import ParsedRows, RowsBuilder
 from dualstream.service.codecs.row_schema import BadRow, Features, Label, RowSchema, pointer_step
-from dualstream.wire.chunking import check_is_plain
+from dualstream.wire.chunking.chunks import check_is_plain
 from dualstream.wire.problems import Problem, quoted
 
 _X = list[float] | dict[str, float | bool | str]

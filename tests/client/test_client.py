@@ -22,6 +22,7 @@ from dualstream.client import (
     AsyncClient,
     BadInput,
     Client,
+    LearnedStream,
     Refused,
     Unreachable,
     responses as answers,
@@ -29,6 +30,7 @@ from dualstream.client import (
 from dualstream.client.rows import bodies_of, sample_line
 from dualstream.service.cli.demo.server_process import ServerProcess
 from dualstream.service.journal import open_journal
+from dualstream.wire import schemas as shared_answers
 from tests.history import check_history
 
 SPEC = {"algorithm": "sgd", "features": {"kind": "indexed", "dim": 4}}
@@ -525,7 +527,7 @@ def test_both_clients_have_the_same_methods():
         assert inspect.iscoroutinefunction(getattr(AsyncClient, name)), name
         assert not inspect.iscoroutinefunction(getattr(Client, name)), name
     assert inspect.signature(Client.versions).return_annotation is answers.Versions
-    assert inspect.signature(AsyncClient.learn_iter).return_annotation is answers.LearnedStream
+    assert inspect.signature(AsyncClient.learn_iter).return_annotation is LearnedStream
 
 
 def test_a_client_can_be_mocked_with_its_signatures():
@@ -610,7 +612,14 @@ def test_every_call_is_a_route_and_every_answer_has_its_fields(server):
     }
     called |= {"Version": "VersionView", "Versions": "VersionList", "Member": "OneMember"}
     called |= {"Change": "ChangeView"}
-    for name in set(answers.__all__) - {"UNSET", "Event"}:
+    answered = {
+        name: kind
+        for module in (answers, shared_answers)
+        for name, kind in vars(module).items()
+        if getattr(kind, "__module__", "") == module.__name__ and isinstance(kind, type)
+    }
+    assert {"Learned", "Model"} < set(answered)
+    for name in set(answered) - {"MaybeStale", "Event"}:
         schema = schemas[called.get(name, name)]["properties"]
-        own = {field.encode_name for field in structs.fields(getattr(answers, name))}
+        own = {field.encode_name for field in structs.fields(answered[name])}
         assert own - {"unreadable"} <= set(schema), name

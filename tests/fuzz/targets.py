@@ -49,7 +49,6 @@ TARGETS = {
         text.cutting,
         (
             "wire/chunking/chunks.py",
-            "wire/chunking/csv_quotes.py",
             "wire/chunking/arrow_messages.py",
         ),
     ),

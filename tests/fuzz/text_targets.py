@@ -25,7 +25,8 @@ from dualstream.service.codecs import (
 from dualstream.service.codecs.decompress import Inflating
 from dualstream.service.codecs.table_columns import columns_of
 from dualstream.solvers import Batch
-from dualstream.wire.chunking import MARK, chunks
+from dualstream.wire.chunking import chunks
+from dualstream.wire.chunking.chunks import MARK
 from dualstream.wire.problems import Problem
 from tests.service.codecs.test_formats import ARROW, CSV, NDJSON, VW
 from tests.service.codecs.test_line_formats import (

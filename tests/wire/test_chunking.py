@@ -12,9 +12,15 @@ from dualstream.service.codecs import RowSchema, as_batch, parse_body, parse_chu
 from dualstream.service.codecs.csv import RecordReader
 from dualstream.solvers import resolve_spec
 from dualstream.solvers.text import count_lines
-from dualstream.wire.chunking import CHUNKERS, MARK, chunks, chunks_of
+from dualstream.wire.chunking import chunks
 from dualstream.wire.chunking.buffer import ChunkBuffer
-from dualstream.wire.chunking.chunks import RecordChunker, record_end
+from dualstream.wire.chunking.chunks import (
+    CHUNKERS,
+    MARK,
+    RecordChunker,
+    chunks_of,
+    record_end,
+)
 from dualstream.wire.problems import Problem
 from tests.fuzzing import examples
 

@@ -4,13 +4,13 @@ Chunk boundaries depend only on the bytes of the body, not on how they arrive. S
 has the same chunks, and each chunk the same idempotency key.
 """
 
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 from dualstream.wire.chunking.arrow_messages import MessageChunker
 from dualstream.wire.chunking.buffer import ChunkBuffer
-from dualstream.wire.chunking.csv_quotes import quoted_end
 from dualstream.wire.problems import Problem
 
 CHUNK_BYTES = 1024 * 1024
@@ -18,6 +18,8 @@ CHUNK_BYTES = 1024 * 1024
 MARK = b"\xef\xbb\xbf"
 """UTF-8 byte order mark: removed from text, invalid in JSON (RFC 8259, section 8.1)."""
 
+_REST_OF_QUOTED = re.compile(rb'[^"]*+(?:""[^"]*+)*+"')
+"""Text of a quoted field, which may contain commas, line ends and doubled quotes."""
 _PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 _LONGEST_MAGIC = max(map(len, _PACKED))
 
@@ -124,6 +126,12 @@ def record_end(text: bytes | bytearray, start: int, target: int) -> int:
                 p = text.find(b"\n", p)
                 if p < 0:
                     return found
+
+
+def quoted_end(text: bytes | bytearray, start: int) -> int:
+    """Offset after the closing quote of the CSV field that opens at `start`; -1 if unclosed."""
+    found = _REST_OF_QUOTED.match(text, start + 1)
+    return -1 if found is None else found.end()
 
 
 CHUNKERS: dict[str, Callable[[], Chunker]] = {

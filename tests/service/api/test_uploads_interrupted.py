@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 import httpx
 
 from dualstream.service.cli.demo.server_process import ServerProcess
-from dualstream.service.codecs import CHUNK_BYTES
 from dualstream.service.journal import open_journal
+from dualstream.wire.chunking.chunks import CHUNK_BYTES
 from tests.history import Acknowledged, check_history
 from tests.service.api.test_uploads import values_of
 

@@ -8,7 +8,6 @@ from itertools import product
 import pytest
 
 from dualstream.service.api.http import PIECE_BYTES as PIECE_OF_ANSWER, send_in_pieces
-from dualstream.service.codecs import CHUNK_BYTES
 from dualstream.service.transport.body_memory import (
     CANDIDATES,
     CONNECTION,
@@ -18,6 +17,7 @@ from dualstream.service.transport.body_memory import (
     body_of,
     release_body,
 )
+from dualstream.wire.chunking.chunks import CHUNK_BYTES
 from dualstream.wire.problems import Problem
 from tests.service.conftest import assert_problem
 
