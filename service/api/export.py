@@ -10,7 +10,7 @@ from dualstream.service.api.etag import etag_of, not_modified, set_etag
 from dualstream.service.api.models import NOT_MODIFIED, IfNoneMatch
 from dualstream.service.models.model import Model
 from dualstream.solvers import NotExpressible
-from dualstream.solvers.export import FORMATS, MissingExtra, Source, member_source, whole_source
+from dualstream.solvers.export import FORMATS, MissingExtra, Source, source_of
 from dualstream.wire.problems import Problem
 
 router = APIRouter(prefix="/models", tags=["models"])
@@ -75,6 +75,5 @@ def _source_of(model: Model, member: str | None) -> Source:
     replica = model.replica
     place = (model.record.id, replica.seq, etag_of(replica.seq, replica.chain))
     names = replica.names.copy()
-    if member is None:
-        return whole_source(*place, replica.learner, names.get)
-    return member_source(*place, model.members(), member, names.get)
+    learner = replica.learner if member is None else model.members()
+    return source_of(*place, learner, member, names.get)

@@ -12,6 +12,6 @@ NotExpressible.
 """
 
 from dualstream.solvers.export.formats import FORMATS, Format, MissingExtra
-from dualstream.solvers.export.source import Source, member_source, whole_source
+from dualstream.solvers.export.source import Source, source_of
 
-__all__ = ["FORMATS", "Format", "MissingExtra", "Source", "member_source", "whole_source"]
+__all__ = ["FORMATS", "Format", "MissingExtra", "Source", "source_of"]

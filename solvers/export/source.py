@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dualstream.solvers import Form, MemberLearner, class_label, classes_of, gives_probabilities
+from dualstream.solvers import Form, class_label, classes_of, gives_probabilities
 from dualstream.solvers.core.served_form import served_form
 
 
@@ -36,41 +36,27 @@ class Source:
         return {str(index): name for index, name in found if name is not None}
 
 
-def whole_source(
-    model: str, seq: int, etag: str, learner: Any, name_of: Callable[[int], str | None]
-) -> Source:
-    """Source of the whole model. Raises NotExpressible."""
-    return Source(
-        model=model,
-        member=None,
-        seq=seq,
-        etag=etag,
-        spec=learner.spec,
-        form=served_form(learner),
-        classes=_classes(learner),
-        has_probabilities=gives_probabilities(learner),
-        name_of=name_of,
-    )
-
-
-def member_source(
+def source_of(
     model: str,
     seq: int,
     etag: str,
-    learner: MemberLearner,
-    member: str,
+    learner: Any,
+    member: str | None,
     name_of: Callable[[int], str | None],
 ) -> Source:
-    """Source of one member's own score, not calibrated. Raises UnknownMember, NotExpressible."""
+    """Source of the whole model, or of one member's own score, which is not calibrated.
+
+    Raises UnknownMember, NotExpressible.
+    """
     return Source(
         model=model,
         member=member,
         seq=seq,
         etag=etag,
         spec=learner.spec,
-        form=learner.member_form(member),
+        form=served_form(learner) if member is None else learner.member_form(member),
         classes=_classes(learner),
-        has_probabilities=False,
+        has_probabilities=member is None and gives_probabilities(learner),
         name_of=name_of,
     )
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from dualstream.solvers import Batch, class_places, make_learner
-from dualstream.solvers.export import FORMATS, Source, member_source, whole_source
+from dualstream.solvers.export import FORMATS, Source, source_of as export_source_of
 
 DIM = 12
 INDEXED = {"kind": "indexed", "dim": DIM}
@@ -53,9 +53,7 @@ def no_name(_: int) -> None:
 
 def source_of(learner, member: str | None = None, name_of=no_name) -> Source:
     """What is exported of a learner."""
-    if member is None:
-        return whole_source("m", 7, '"7-00000000"', learner, name_of)
-    return member_source("m", 7, '"7-00000000"', learner, member, name_of)
+    return export_source_of("m", 7, '"7-00000000"', learner, member, name_of)
 
 
 def exported(format: str, learner, member: str | None = None, name_of=no_name) -> bytes:
