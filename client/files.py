@@ -8,7 +8,7 @@ import gzip
 import hashlib
 import lzma
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -188,23 +188,6 @@ def _inflated(stream: _Counted, name: str) -> Iterator[bytes]:
         raise
 
 
-def _plain(stream: _Counted) -> Iterator[bytes]:
-    while some := stream.read(_PIECE):
-        yield some
-
-
-def _gzip(stream: _Counted) -> Iterator[bytes]:
-    with gzip.GzipFile(fileobj=cast(BinaryIO, stream)) as opened:
-        while some := opened.read(_PIECE):
-            yield some
-
-
-def _xz(stream: _Counted) -> Iterator[bytes]:
-    with lzma.open(cast(BinaryIO, stream)) as opened:
-        while some := opened.read(_PIECE):
-            yield some
-
-
 def _zstd(stream: _Counted) -> Iterator[bytes]:
     """Frame by frame, because the library's own reader accepts a truncated frame."""
     import zstandard  # optional dependency
@@ -229,7 +212,18 @@ def _zstd(stream: _Counted) -> Iterator[bytes]:
         raise EOFError("the file is truncated")
 
 
-_READERS = {"": _plain, ".gz": _gzip, ".xz": _xz, ".zst": _zstd}
+def _pieces_of(stream: _Counted | gzip.GzipFile | lzma.LZMAFile) -> Iterator[bytes]:
+    while some := stream.read(_PIECE):
+        yield some
+
+
+_READERS: dict[str, Callable[[_Counted], Iterator[bytes]]] = {
+    "": _pieces_of,
+    ".gz": lambda stream: _pieces_of(gzip.GzipFile(fileobj=cast(BinaryIO, stream))),
+    ".xz": lambda stream: _pieces_of(lzma.open(cast(BinaryIO, stream))),
+    ".zst": _zstd,
+}
+"""Ending of a compressed file -> reader of its content."""
 
 
 def _whole(pieces: Iterator[bytes], name: str) -> bytes:

@@ -34,7 +34,7 @@ class _Stream(Protocol):
 
 
 class Inflating:
-    """Streaming decompressor of one body: call `feed` or `pieces` per chunk, then `finish`.
+    """Streaming decompressor of one body: call `pieces` per chunk, then `finish`.
 
     Raises Problem 400 for damaged data, 413 for more than `limit` bytes of output.
     """
@@ -46,10 +46,6 @@ class Inflating:
         self._pieces_of, self._min_slice, self._max_slice = _ENCODINGS[encoding]
         self._slice = self._min_slice
         self._open: list[_Stream] = []
-
-    def feed(self, chunk: bytes) -> bytes:
-        """Decompress the next bytes of the body."""
-        return b"".join(self.pieces(chunk))
 
     def pieces(self, chunk: bytes) -> Iterator[bytes]:
         """Decompress the next bytes piece by piece; the caller must exhaust the iterator."""

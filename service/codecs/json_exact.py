@@ -83,13 +83,13 @@ def parse_exactly(
             return reader.samples(body)
         return reader.sample_or_columns(body)
     except msgspec.ValidationError as wrong:
-        return _parse_by_rows(reader.empty_copy(), body, wrong)
+        return _parse_by_rows(reader, body, wrong)
     except msgspec.DecodeError as broken:
         raise _broken(body, str(broken)) from None
     except UnicodeDecodeError:
         raise Problem(400, "malformed-body", "the body is not UTF-8") from None
     except _DuplicateNames:
-        return _parse_by_rows(reader.empty_copy(), body, None)
+        return _parse_by_rows(reader, body, None)
 
 
 class _DuplicateNames(Exception):
@@ -100,13 +100,8 @@ class _Reader:
     """Adds decoded rows to a RowsBuilder."""
 
     def __init__(self, schema: RowSchema, labelled: bool, waiting: bool) -> None:
-        self._arguments = schema, labelled, waiting
         self._is_hashed = schema.is_hashed
         self._builder = RowsBuilder(schema, labelled, waiting)
-
-    def empty_copy(self) -> "_Reader":
-        """A reader with the same arguments and no rows."""
-        return _Reader(*self._arguments)
 
     def sample_or_columns(self, body: bytes) -> ParsedRows:
         try:
@@ -202,7 +197,10 @@ def _column(columns: Columns | _RawColumns, name: str, rows: int, default: list[
 def _parse_by_rows(
     reader: "_Reader", body: bytes, wrong: msgspec.ValidationError | None
 ) -> ParsedRows:
-    """Parse a body row by row, after the typed decoder has refused it as a whole."""
+    """Parse a body row by row, after the typed decoder has refused it as a whole.
+
+    The reader has no rows then: it adds them after the whole body is decoded.
+    """
     try:
         content = _any.decode(body)
     except RecursionError:

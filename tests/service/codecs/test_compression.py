@@ -29,7 +29,7 @@ def inflated(encoding: str, chunks: list[bytes], limit: int = LIMIT) -> bytes | 
     """What the chunks hold, or the status of their refusal."""
     inflating = Inflating(encoding, limit)
     try:
-        held = b"".join([inflating.feed(chunk) for chunk in chunks])
+        held = b"".join(piece for chunk in chunks for piece in inflating.pieces(chunk))
         inflating.finish()
     except Problem as problem:
         return problem.status
