@@ -2,8 +2,7 @@
 
 common.py          options, output, errors and exit codes of all commands
 models.py          models, create, delete, certificate, export, audit
-rows.py            learn, predict
-row_files.py       file names and patterns of learn and predict
+rows.py            learn, predict, and their file arguments
 watch.py           watch
 bench.py           bench
 new_key.py         new-key

@@ -2,15 +2,28 @@
 
 import csv
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from glob import glob, has_magic
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 import typer
 from msgspec import UNSET
 
-from dualstream.client import BadInput, Client, ClientError, LearnedStream, Progress, RowFile
+from dualstream.client import (
+    FORMATS,
+    BadInput,
+    Client,
+    ClientError,
+    LearnedStream,
+    Progress,
+    RowFile,
+    kind_of,
+)
+from dualstream.client.calls import new_key
+from dualstream.client.files import STANDARD_INPUT
 from dualstream.client.progress import OnProgress, ProgressBar, both
 from dualstream.service.cli.common import (
     JSON,
@@ -28,7 +41,6 @@ from dualstream.service.cli.common import (
     say_error,
     show_errors,
 )
-from dualstream.service.cli.row_files import row_files
 from dualstream.wire.schemas import PredictedMany
 
 Files = Annotated[
@@ -75,7 +87,7 @@ def learn(
         zcat rows.gz | dualstream learn clicks - --format libsvm
     """
     with connected(url, api_key, patience, as_json) as client:
-        named = row_files(files or ["-"], form, key)
+        named = _row_files(files or ["-"], form, key)
         if skip and len(named) != 1:
             raise BadInput("--skip needs exactly one file")
         shows = sys.stderr.isatty() if progress is None else progress
@@ -172,7 +184,7 @@ def predict(
             result = client.predict(model, row, version=version, min_seq=min_seq)
             write([(result.score, result.label, result.probability)])
             return
-        for file in row_files(files or ["-"], form, None):
+        for file in _row_files(files or ["-"], form, None):
             before = 0
             for answer in client.predict_file(model, file, min_seq=min_seq, version=version):
                 write(_scored(answer))
@@ -223,3 +235,57 @@ def _objects() -> Any:
             print_json({"score": score, "label": label, "probability": probability})
 
     return write
+
+
+def _row_files(names: Sequence[str], form: str | None, key: str | None) -> list[RowFile]:
+    """Files of the arguments, without duplicates, in order; matches of a pattern are sorted.
+
+    With `key` each file has the key KEY:NAME. Raises BadInput for a missing file.
+    """
+    if form is not None and form not in FORMATS:
+        raise BadInput(f"unknown format {form!r}; choose one of {', '.join(FORMATS)}")
+    found = list(dict.fromkeys(path for name in names for path in _paths(name)))
+    if key is not None:
+        _check_bases(found)
+    return [_row_file(name, form, key) for name in found]
+
+
+def _row_file(name: str, form: str | None, key: str | None) -> RowFile:
+    own = None if key is None else f"{key}:{Path(name).name}"
+    if name != STANDARD_INPUT:
+        return RowFile(name, kind_of(name) if form is None else FORMATS[form], own)
+    if form is None:
+        raise BadInput(f"standard input needs a format: --format {'|'.join(FORMATS)}")
+    # Standard input is new on every run, unless a key identifies it.
+    return RowFile(name, FORMATS[form], own or new_key(), sys.stdin.buffer)
+
+
+def _paths(name: str) -> Iterator[str]:
+    if name == STANDARD_INPUT:
+        yield name
+        return
+    path = Path(name)
+    if has_magic(name) and not path.exists():
+        matched = sorted(found for found in glob(name, recursive=True) if Path(found).is_file())
+        if not matched:
+            raise BadInput(f"no file matches {name}")
+        yield from map(_normal, matched)
+        return
+    if not path.exists():
+        raise BadInput(f"no file {name}")
+    if path.is_dir():
+        raise BadInput(f"{name} is a folder; name its files, e.g. '{name.rstrip('/')}/*'")
+    yield _normal(name)
+
+
+def _normal(name: str) -> str:
+    """Normalize a path, relative to the current folder if inside it."""
+    resolved, here = Path(name).resolve(), Path.cwd()
+    return str(resolved.relative_to(here) if resolved.is_relative_to(here) else resolved)
+
+
+def _check_bases(names: Sequence[str]) -> None:
+    bases = [Path(name).name for name in names]
+    for base in bases:
+        if bases.count(base) > 1:
+            raise BadInput(f"with --key, file names must differ: {base} occurs twice")
