@@ -17,8 +17,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dualstream.service.api.api_keys import Key, KeyRing, KeyScope
 from dualstream.service.api.http import send_problem
-from dualstream.service.api.rate_limits import KeyLimits, RateLimits
-from dualstream.service.api.remember_rows import REMEMBER_PARAMETERS
+from dualstream.service.api.late_labels import REMEMBER_PARAMETERS
+from dualstream.service.api.rate_limits import RateLimits
 from dualstream.service.journal.audit import ANONYMOUS, Author
 from dualstream.service.metrics import Telemetry
 from dualstream.wire.problems import Problem, unknown_model
@@ -165,26 +165,19 @@ def not_allowed(method: str, path: str) -> Problem:
     return Problem(405, "method-not-allowed", detail, allow=allow)
 
 
-def check_method(scope: Scope, *allowed: str) -> None:
-    """Raises Problem 405 unless the method is allowed."""
-    if scope["method"] not in allowed:
-        raise not_allowed(scope["method"], scope["path"])
-
-
 class AccessControl:
     """ASGI middleware: passes authorised requests on and answers 401, 403, 404 or 429 itself."""
 
     def __init__(
-        self, app: ASGIApp, keys: KeyRing | None, rates: RateLimits, telemetry: Telemetry
+        self, app: ASGIApp, keys: KeyRing, rates: RateLimits, telemetry: Telemetry
     ) -> None:
-        """Without `keys` every request is allowed, without rate limits."""
         self._app = app
         self._keys = keys
         self._rates = rates
         self._telemetry = telemetry
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._keys is None or scope["type"] != "http":
+        if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         requested = requirement_of(scope["method"], scope["path"], scope["query_string"])
@@ -208,7 +201,6 @@ class AccessControl:
 
     def _key_in(self, scope: Scope) -> Key | None:
         """The key of `Authorization: Bearer KEY`; None if it is missing, invalid or repeated."""
-        assert self._keys is not None
         shown = None
         for name, value in scope["headers"]:
             if name == b"authorization":
@@ -246,12 +238,6 @@ def key_of(request: Request) -> Key | None:
     """The API key of the request; None on a server without keys."""
     key: Key | None = request.scope.get("auth")
     return key
-
-
-def limits_of(scope: Scope) -> KeyLimits | None:
-    """The rate limits of the request's key; None without limits."""
-    limits: KeyLimits | None = scope.get("key_limits")
-    return limits
 
 
 def author_of(request: Request) -> Author:

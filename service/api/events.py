@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from dualstream.service.api.access import check_method
+from dualstream.service.api.access import not_allowed
 from dualstream.service.api.http import read_count, read_query, send_problem
 from dualstream.service.api.models import support_of
 from dualstream.service.api.responses import problem_of
@@ -60,7 +60,8 @@ class Events:
         began, ending = time.perf_counter(), asyncio.Event()
         try:
             self._startup.check_ready()
-            check_method(scope, "GET")
+            if scope["method"] != "GET":
+                raise not_allowed(scope["method"], scope["path"])
             interval_s = _read_interval(scope)
             if len(self._listeners) >= MAX_LISTENERS:
                 detail = (
@@ -224,13 +225,8 @@ def _pause_of(replica: Replica) -> dict[str, Any]:
 
 
 def _gap_of(certificate: Certificate) -> dict[str, Any]:
-    return {
-        "primal": certificate.primal,
-        "dual": certificate.dual,
-        "gap": certificate.gap,
-        "relative_gap": certificate.relative_gap,
-        "estimate": certificate.estimate,
-    }
+    names = ("primal", "dual", "gap", "relative_gap", "estimate")
+    return {name: getattr(certificate, name) for name in names}
 
 
 def _support_of(learner: Learner) -> dict[str, Any] | None:

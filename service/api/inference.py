@@ -14,13 +14,11 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from dualstream.service.api.access import limits_of
 from dualstream.service.api.common import registry_of
 from dualstream.service.api.etag import set_etag
 from dualstream.service.api.health import readyz
 from dualstream.service.api.http import read_head
-from dualstream.service.api.learn_rows import parse
-from dualstream.service.api.request_body import read_body
+from dualstream.service.api.request_body import admit_rows, parse, read_body
 from dualstream.service.api.responses import NO_ROWS, refusal, scored
 from dualstream.service.api.views import staleness
 from dualstream.service.codecs import as_batch
@@ -129,8 +127,7 @@ async def infer(model_id: str, request: Request, response: Response) -> dict[str
         parsed = await parse(model, head, rows, labelled=False)
         if parsed.errors:
             raise refusal(parsed, parsed.errors)
-        if (limits := limits_of(request.scope)) is not None:
-            await limits.admit_rows(parsed.count)
+        await admit_rows(request.scope, parsed.count)
         async with model.replica.serving():
             set_etag(response, model)
             learner, batch = model.replica.learner, as_batch([parsed.rows])

@@ -1,5 +1,7 @@
-"""POST /models/{id}/labels: late labels of remembered rows."""
+"""Late labels: predictions with `remember=true`, and POST /models/{id}/labels."""
 
+import asyncio
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -7,15 +9,27 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, Raw, Struct
 
-from dualstream.service.api.access import limits_of
 from dualstream.service.api.common import registry_of
-from dualstream.service.api.http import read_head, stored_key
-from dualstream.service.api.learn_rows import fingerprint_of
-from dualstream.service.api.request_body import read_body
-from dualstream.service.api.responses import first_errors, rejection_reasons
-from dualstream.service.codecs import check_rows
+from dualstream.service.api.http import Head, read_flag, read_head, stored_key
+from dualstream.service.api.request_body import (
+    INLINE_BYTES,
+    admit_rows,
+    fingerprint_of,
+    read_body,
+)
+from dualstream.service.api.responses import first_errors, learned_before, rejection_reasons
+from dualstream.service.codecs import ListedRows, ParsedRows, check_rows, media_type, parse_json
 from dualstream.service.codecs.row_schema import BadRow
-from dualstream.service.models.late_labels import Label, Labelled, learn_labels
+from dualstream.service.journal.protocol import Journal
+from dualstream.service.models.late_labels import (
+    Label,
+    Labelled,
+    Wait,
+    check_may_wait,
+    learn_labels,
+    packed_label,
+    remember,
+)
 from dualstream.service.models.model import Model
 from dualstream.service.replica.first_responses import Answer
 from dualstream.service.replica.requests import Receipt
@@ -27,11 +41,13 @@ from dualstream.service.replica.row_sums import (
     mean,
     where_not,
 )
-from dualstream.wire.problems import Problem, RowError
-from dualstream.wire.schemas import Duplicate, Learned
+from dualstream.wire.problems import Problem, RowError, quoted
+from dualstream.wire.schemas import Duplicate, Learned, Predicted, PredictedMany
 
 router = APIRouter(prefix="/models/{model_id}", tags=["late labels"])
 
+REMEMBER_PARAMETERS = ("remember", "default_label", "default_after_s")
+"""Query parameters of remembered predictions."""
 LABEL_EXAMPLES: dict[str, Any] = {
     "one label": {"id": "event-1", "y": 1},
     "labels": {"labels": [{"id": "event-1", "y": 1}, {"id": 7, "y": 0}]},
@@ -53,6 +69,7 @@ class ManyLabels(Struct, forbid_unknown_fields=True):
 
 
 _one, _many = msgspec.json.Decoder(OneLabel), msgspec.json.Decoder(ManyLabels)
+_default_label = msgspec.json.Decoder()
 # Overlong numbers become infinity, so that such a label is refused alone, as in rows.
 _any = msgspec.json.Decoder(float_hook=float)
 
@@ -100,8 +117,7 @@ async def learn_late_labels(model_id: str, request: Request) -> Response:
     body = await read_body(request.receive, head, registry.settings.max_body_bytes, request.scope)
     key = stored_key(head.idempotency_key)
     requested = _LabelRequest(model, body)
-    if (limits := limits_of(request.scope)) is not None:
-        await limits.admit_rows(requested.count)
+    await admit_rows(request.scope, requested.count)
     mark = fingerprint_of(head, {}, body) if key else None
     labelled = await learn_labels(registry.journal, model, requested.labels, key, mark)
     for delay_s in labelled.delays_s:
@@ -170,24 +186,16 @@ class _LabelRequest:
 
     def _again(self, labelled: Labelled, repeats: tuple[int, int]) -> Learned:
         """The first answer to a repeated request, or as much of it as is kept."""
-        (seq, count), answer, model = repeats, labelled.answer, self._model.record.id
+        (seq, count), answer = repeats, labelled.answer
         if answer is None:
-            return Learned(model, seq, count, None, None, None, None, True)
+            return Learned(self._model.record.id, seq, count, None, None, None, None, True)
         rejected = _rejected_first(answer, labelled.journalled)
         errors = self._errors(labelled, labelled.conflicts, rejected)
-        has_rows = answer.rows is not None
-        return Learned(
-            model=model,
-            seq=answer.seq,
-            count=answer.count,
-            learned=answer.learned,
-            mistakes=answer.mistakes,
-            loss=answer.loss,
-            rejected=len(errors) + (0 if has_rows else answer.count - answer.learned),
-            duplicate=True,
-            duplicates=_listed(labelled.duplicates),
-            errors=first_errors(errors),
-        )
+        refused = len(errors) + (0 if answer.rows is not None else answer.count - answer.learned)
+        answered = learned_before(self._model, answer, refused, True)
+        answered.duplicates = _listed(labelled.duplicates)
+        answered.errors = first_errors(errors)
+        return answered
 
     def _errors(
         self,
@@ -292,3 +300,82 @@ def _rejected_first(answer: Answer, journalled: Mapping[int, Label]) -> list[tup
 
 def _listed(duplicates: Sequence[tuple[int, int]]) -> Any:
     return [Duplicate(place, seq) for place, seq in sorted(duplicates)] or UNSET
+
+
+async def parse_rows_to_remember(model: Model, head: Head, body: bytes) -> ParsedRows:
+    """Parse the rows of a remembered prediction; each must have its own id.
+
+    Raises Problem 415 unless the body is JSON, and 400, 413, 422 as for other bodies.
+    """
+    kind, _ = media_type(head.content_type)
+    if kind != "application/json":
+        detail = f"{kind} is not supported with remember=true; send application/json"
+        raise Problem(415, "unsupported-media-type", detail)
+    if len(body) <= INLINE_BYTES:
+        parsed = parse_json(model.row_schema, body, False, True)
+    else:
+        parsed = await asyncio.to_thread(parse_json, model.row_schema, body, False, True)
+    check_rows(parsed.count, model.row_schema.limits.rows)
+    return parsed
+
+
+async def remember_rows(
+    journal: Journal,
+    model: Model,
+    parsed: ParsedRows,
+    answered: Predicted | PredictedMany,
+    wait: Wait,
+) -> None:
+    """Store the scored rows for their labels, before the answer is sent.
+
+    Raises ModelChanged, TooManyPendingRows, JournalError.
+    """
+    assert isinstance(parsed.rows, ListedRows)
+    of_all = [answered.score] if isinstance(answered, Predicted) else answered.scores
+    scores = [of_all[place] for place in parsed.row_indices]
+    served = [math.nan if score is None else score for score in scores]
+    answered.remembered = await remember(journal, model, parsed.rows, served, answered.seq, wait)
+
+
+def read_wait(query: dict[str, str], model: Model, longest_s: float) -> Wait | None:
+    """The options of a remembered prediction; None for a plain one.
+
+    Raises Problem 422, or 409 if the model does not support late labels.
+    """
+    if not read_flag(query, "remember"):
+        if "default_label" in query or "default_after_s" in query:
+            raise Problem(
+                422, "invalid-query", "default_label and default_after_s require remember=true"
+            )
+        return None
+    check_may_wait(model)
+    if "default_label" not in query:
+        if "default_after_s" in query:
+            raise Problem(422, "invalid-query", "default_after_s requires default_label")
+        return Wait()
+    try:
+        label = model.row_schema.label(_value(query["default_label"]))
+        assert isinstance(label, float)
+    except BadRow as bad:
+        raise Problem(422, "invalid-query", f"default_label: {bad.reason}") from None
+    return Wait(packed_label(label), _wait_s(query.get("default_after_s"), longest_s))
+
+
+def _value(text: str) -> float | bool | str:
+    """A JSON number, true or false as such; any other text as a string."""
+    try:
+        value = _default_label.decode(text)
+    except msgspec.DecodeError:
+        return text
+    return value if isinstance(value, float | int | bool) else text
+
+
+def _wait_s(text: str | None, longest_s: float) -> float:
+    try:
+        wait_s = longest_s if text is None else float(text)
+    except ValueError:
+        wait_s = math.nan
+    if not 0 < wait_s <= longest_s:
+        detail = f"default_after_s must be a number in (0, {longest_s:g}], got {quoted(text)}"
+        raise Problem(422, "invalid-query", detail)
+    return wait_s

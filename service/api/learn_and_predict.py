@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from dualstream.service.api.access import check_method, limits_of
+from dualstream.service.api.access import not_allowed
 from dualstream.service.api.etag import etag_of
 from dualstream.service.api.events import Events
 from dualstream.service.api.http import (
@@ -29,23 +29,28 @@ from dualstream.service.api.http import (
     send_problem,
     stored_key,
 )
-from dualstream.service.api.learn_rows import fingerprint_of, learned_of, parse, request_of
-from dualstream.service.api.remember_rows import (
+from dualstream.service.api.late_labels import (
     REMEMBER_PARAMETERS,
     parse_rows_to_remember,
     read_wait,
     remember_rows,
 )
 from dualstream.service.api.request_body import (
+    admit_rows,
     body_pieces,
+    fingerprint_of,
     limit_body,
+    limits_of,
+    parse,
     prepend,
     read_body,
     read_up_to,
+    request_of,
 )
 from dualstream.service.api.responses import (
     NO_ROWS,
     answer_lines,
+    learned_of,
     one_line,
     problem_of,
     refusal,
@@ -65,10 +70,12 @@ from dualstream.service.models.admission import LEARN
 from dualstream.service.models.model import Model
 from dualstream.service.models.readiness import Readiness
 from dualstream.service.models.registry import ModelRegistry
-from dualstream.service.models.versions import LoadedVersions
-from dualstream.service.settings import Settings
+from dualstream.service.models.versions import (
+    MAX_LOADED_VERSIONS,
+    MAX_LOADED_VERSIONS_BYTES,
+    LoadedVersions,
+)
 from dualstream.service.transport.body_memory import BodyMemory, InFlightBody, body_of, release_body
-from dualstream.solvers import Batch
 from dualstream.solvers.text import count_lines
 from dualstream.wire.chunking.chunks import CHUNK_BYTES, CHUNKERS, chunks_of
 from dualstream.wire.problems import Problem
@@ -88,22 +95,26 @@ class HotPath:
     def __init__(
         self,
         app: ASGIApp,
-        learn: "LearnRoute",
-        predict: "PredictRoute",
-        events: Events,
         registry: ModelRegistry,
         startup: Readiness,
         bodies: BodyMemory,
         telemetry: Telemetry,
-        max_body_bytes: int,
     ) -> None:
         self._app = app
-        self._learn, self._predict, self._events = learn, predict, events
         self._registry = registry
+        self._settings = registry.settings
         self._startup = startup
         self._bodies = bodies
         self._telemetry = telemetry
-        self._max_body_bytes = max_body_bytes
+        self._events = Events(registry, startup, telemetry)
+        self._versions = LoadedVersions(MAX_LOADED_VERSIONS, MAX_LOADED_VERSIONS_BYTES)
+        self._uploads: set[Upload] = set()
+
+    def stop_streams(self) -> None:
+        """End event streams at once, and uploads after their present chunk."""
+        self._events.stop()
+        for upload in self._uploads:
+            upload.stop()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -118,16 +129,14 @@ class HotPath:
                 return
             with self._registry.pinned(model_id):
                 if action == "learn":
-                    await self._serve("learn", self._learn.learn, model_id, scope, receive, send)
+                    await self._serve("learn", self._learn, model_id, scope, receive, send)
                 elif action == "predict":
-                    await self._serve(
-                        "predict", self._predict.predict, model_id, scope, receive, send
-                    )
+                    await self._serve("predict", self._predict, model_id, scope, receive, send)
                 else:
                     await self._pass_on(scope, receive, send)
             return
         if path == "/predict":
-            await self._serve("predict", self._predict.by_query, "", scope, receive, send)
+            await self._serve("predict", self._predict_by_query, "", scope, receive, send)
             return
         await self._pass_on(scope, receive, send)
 
@@ -171,37 +180,22 @@ class HotPath:
             await (send_in_pieces(send, message, scope) if is_long else send(message))
 
         try:
-            await self._app(scope, limit_body(receive, self._max_body_bytes, scope), watch)
+            await self._app(scope, limit_body(receive, self._settings.max_body_bytes, scope), watch)
         finally:
             release_body(scope)
             route = getattr(scope.get("route"), "path", "unknown")
             self._telemetry.saw_request(route, status, time.perf_counter() - began)
 
-
-class LearnRoute:
-    """POST /models/{id}/learn."""
-
-    def __init__(self, registry: ModelRegistry, settings: Settings, telemetry: Telemetry) -> None:
-        self._registry = registry
-        self._max_body_bytes = settings.max_body_bytes
-        self._max_upload_bytes = settings.max_upload_bytes
-        self._telemetry = telemetry
-        self._uploads: set[Upload] = set()
-
-    def stop(self) -> None:
-        """End each streamed upload after its current chunk, at shutdown."""
-        for upload in self._uploads:
-            upload.stop()
-
-    async def learn(self, model_id: str, scope: Scope, receive: Receive) -> Any:
-        check_method(scope, "POST")
+    async def _learn(self, model_id: str, scope: Scope, receive: Receive) -> Any:
+        """POST /models/{id}/learn."""
+        _check_method(scope, "POST")
         head = read_head(scope)
         query = read_query(scope, ("scores", "atomic"))
         wants_scores, atomic = read_flag(query, "scores"), read_flag(query, "atomic")
         model = await self._registry.get(model_id)
         headers = [(b"dualstream-durability", self._registry.store_status.durability)]
         if self._may_stream(head):
-            pieces = body_pieces(receive, head, self._max_upload_bytes, scope)
+            pieces = body_pieces(receive, head, self._settings.max_upload_bytes, scope)
             body, is_long = await read_up_to(CHUNK_BYTES, pieces)
             if is_long:
                 check_streamable(head, wants_scores, atomic)
@@ -217,14 +211,16 @@ class LearnRoute:
                 results = self._learn_chunks(upload, head, prepend(body, pieces), body_of(scope))
                 return await _results_or_totals(head, upload, results, headers)
         else:
-            body = await read_body(receive, head, self._max_body_bytes, scope)
+            body = await read_body(receive, head, self._settings.max_body_bytes, scope)
         self._registry.admission.check(LEARN)
         key = stored_key(head.idempotency_key)
         fingerprint = fingerprint_of(head, query, body) if key else None
         receipt, limits = None, limits_of(scope)
         while receipt is None:
             parsed = await parse(model, head, body, labelled=True)
-            self._refuse_if_nothing_to_learn(model, parsed, atomic)
+            if parsed.errors:
+                self._telemetry.saw_refused(model_id, len(parsed.errors))
+            _refuse_without_rows(parsed, atomic)
             if limits is not None:
                 await limits.admit_rows(parsed.count)
                 limits = None
@@ -244,7 +240,9 @@ class LearnRoute:
     def _may_stream(self, head: Head) -> bool:
         """Whether the body can be long enough, and of a format, to be learned in chunks."""
         is_short = head.content_length is not None and head.content_length <= CHUNK_BYTES
-        if (is_short and head.content_encoding is None) or self._max_body_bytes < CHUNK_BYTES:
+        if (
+            is_short and head.content_encoding is None
+        ) or self._settings.max_body_bytes < CHUNK_BYTES:
             return False
         return media_type(head.content_type)[0] in CHUNKERS
 
@@ -255,7 +253,7 @@ class LearnRoute:
         chunker, so_far = CHUNKERS[media_type(head.content_type)[0]](), 0
         self._uploads.add(upload)
         try:
-            cut = chunks_of(pieces, chunker, self._max_body_bytes, count_lines)
+            cut = chunks_of(pieces, chunker, self._settings.max_body_bytes, count_lines)
             async with aclosing(cut) as chunks:
                 async with aclosing(upload.learn(chunks)) as learned:
                     async for result in learned:
@@ -266,65 +264,38 @@ class LearnRoute:
         finally:
             self._uploads.discard(upload)
 
-    def _refuse_if_nothing_to_learn(self, model: Model, parsed: ParsedRows, atomic: bool) -> None:
-        if parsed.errors:
-            self._telemetry.saw_refused(model.record.id, len(parsed.errors))
-        if parsed.count == 0:
-            raise Problem(422, "invalid-rows", NO_ROWS)
-        if parsed.errors and (atomic or not parsed.row_indices):
-            raise refusal(parsed, parsed.errors)
-
-
-class PredictRoute:
-    """GET and POST /models/{id}/predict, and GET /predict."""
-
-    def __init__(
-        self,
-        registry: ModelRegistry,
-        versions: LoadedVersions,
-        settings: Settings,
-        telemetry: Telemetry,
-    ) -> None:
-        self._registry = registry
-        self._versions = versions
-        self._max_body_bytes = settings.max_body_bytes
-        self._remember_s = settings.remember_s
-        self._telemetry = telemetry
-
-    async def predict(self, model_id: str, scope: Scope, receive: Receive) -> Any:
+    async def _predict(self, model_id: str, scope: Scope, receive: Receive) -> Any:
+        """GET and POST /models/{id}/predict."""
         if scope["method"] == "GET":
             query = read_query(scope, ("x", "min_seq", "version"), named="x.")
-            await _admit_rows(scope, 1)
+            await admit_rows(scope, 1)
             return await self._predict_row(model_id, query)
-        check_method(scope, "POST")
+        _check_method(scope, "POST")
         head = read_head(scope)
         query = read_query(scope, ("min_seq", "version", *REMEMBER_PARAMETERS))
         model = await self._found(model_id, query)
-        body = await read_body(receive, head, self._max_body_bytes, scope)
-        wait = read_wait(query, model, self._remember_s)
+        body = await read_body(receive, head, self._settings.max_body_bytes, scope)
+        wait = read_wait(query, model, self._settings.remember_s)
         if wait is None:
             parsed = await parse(model, head, body, labelled=False)
         else:
             parsed = await parse_rows_to_remember(model, head, body)
-        if parsed.count == 0:
-            raise Problem(422, "invalid-rows", NO_ROWS)
-        if not parsed.row_indices:
-            raise refusal(parsed, parsed.errors)
-        await _admit_rows(scope, parsed.count)
+        _refuse_without_rows(parsed)
+        await admit_rows(scope, parsed.count)
         answered, headers = await self._score(model, parsed, query)
         if wait is not None:
             await remember_rows(self._registry.journal, model, parsed, answered, wait)
         return _encode(answered), headers
 
-    async def by_query(self, _: str, scope: Scope, receive: Receive) -> Any:
+    async def _predict_by_query(self, _: str, scope: Scope, receive: Receive) -> Any:
         """GET /predict: the query also names the model."""
-        check_method(scope, "GET")
+        _check_method(scope, "GET")
         query = read_query(scope, ("model", "x", "min_seq", "version"), named="x.")
         if "model" not in query:
             raise Problem(
                 422, "invalid-query", "the query parameter model is missing; send model=ID"
             )
-        await _admit_rows(scope, 1)
+        await admit_rows(scope, 1)
         with self._registry.pinned(query["model"]):
             return await self._predict_row(query["model"], query)
 
@@ -334,26 +305,21 @@ class PredictRoute:
         return _encode(answered), headers
 
     async def _score(self, model: Model, parsed: ParsedRows, query: dict[str, str]) -> Any:
-        batch = as_batch([parsed.rows])
+        batch, age_s = as_batch([parsed.rows]), None
         if "version" in query:
-            return await self._score_by_version(model, parsed, batch, query["version"])
-        async with model.replica.serving():
-            seq, chain = model.replica.seq, model.replica.chain
-            answered = scored(model, model.replica.learner, parsed, batch, seq)
+            version = await self._versions.get(model, self._registry.journal, query["version"])
+            seq, chain = version.seq, version.chain
+            answered = scored(model, version.learner, parsed, batch, seq)
+        else:
+            async with model.replica.serving():
+                seq, chain = model.replica.seq, model.replica.chain
+                answered = scored(model, model.replica.learner, parsed, batch, seq)
+            age_s = model.stale_s
         self._telemetry.saw_predictions(model.record.id, len(batch))
-        age_s = model.stale_s
         if age_s is None:
             return answered, [(b"etag", etag_of(seq, chain).encode())]
         answered.stale, answered.age_seconds = True, round(age_s, 3)
         return answered, []
-
-    async def _score_by_version(
-        self, model: Model, parsed: ParsedRows, batch: Batch, name: str
-    ) -> Any:
-        version = await self._versions.get(model, self._registry.journal, name)
-        answered = scored(model, version.learner, parsed, batch, version.seq)
-        self._telemetry.saw_predictions(model.record.id, len(batch))
-        return answered, [(b"etag", etag_of(version.seq, version.chain).encode())]
 
     async def _found(self, model_id: str, query: dict[str, str]) -> Model:
         """The model, at `min_seq` or later. Raises Problem 503 if it does not reach `min_seq`."""
@@ -364,10 +330,17 @@ class PredictRoute:
         return await self._registry.reach(model_id, min_seq)
 
 
-async def _admit_rows(scope: Scope, rows: int) -> None:
-    """Raise Problem 429 if the rows exceed the key's rate limit."""
-    if (limits := limits_of(scope)) is not None:
-        await limits.admit_rows(rows)
+def _check_method(scope: Scope, allowed: str) -> None:
+    if scope["method"] != allowed:
+        raise not_allowed(scope["method"], scope["path"])
+
+
+def _refuse_without_rows(parsed: ParsedRows, atomic: bool = False) -> None:
+    """Raise Problem 422 unless there are good rows; with `atomic`, unless all are good."""
+    if parsed.count == 0:
+        raise Problem(422, "invalid-rows", NO_ROWS)
+    if parsed.errors and (atomic or not parsed.row_indices):
+        raise refusal(parsed, parsed.errors)
 
 
 async def _results_or_totals(

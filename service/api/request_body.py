@@ -1,23 +1,34 @@
-"""Reads request bodies with size and memory limits, decompression and back-pressure."""
+"""Request bodies of all routes: read and decompress them within limits, parse their rows."""
 
+import asyncio
+import hashlib
 import sys
 from collections.abc import AsyncIterator, Iterator
+from urllib.parse import urlencode
 
 from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive, Scope
 
 from dualstream.service.api.http import Head
+from dualstream.service.api.rate_limits import KeyLimits
+from dualstream.service.codecs import ListedRows, ParsedRows, parse_body
 from dualstream.service.codecs.decompress import Inflating
 from dualstream.service.concurrency import SingleThread
+from dualstream.service.models.model import Model
+from dualstream.service.replica.requests import Request
 from dualstream.service.transport.body_memory import body_of, is_tracked
 from dualstream.wire.problems import Problem
 
+# A longer body is parsed in a thread, so that the event loop serves other requests.
+INLINE_BYTES = 64 * 1024
+# More rows with ids are encoded in a thread: each is encoded on its own.
+INLINE_PARTS = 100
 # Bytes and pieces of one decompression step. Bodies longer than _INFLATED_INLINE are decompressed
 # in one thread for all bodies, at low priority: concurrent bodies take turns step by step, and the
 # event loop keeps the core.
 _STEP_BYTES = 256 * 1024
 _STEP_PIECES = 256
-_INLINE_BYTES = 4096
+_INFLATED_INLINE = 4096
 _DECOMPRESSOR = SingleThread("inflate", niceness=5)
 
 
@@ -110,7 +121,7 @@ async def body_pieces(
             yield piece
             continue
         pieces, is_over = inflating.pieces(piece), False
-        if len(piece) <= _INLINE_BYTES:
+        if len(piece) <= _INFLATED_INLINE:
             some, is_over = _step(pieces)
             held.reserve(len(some))
             yield some
@@ -154,3 +165,44 @@ async def prepend(first: bytes, pieces: AsyncIterator[bytes]) -> AsyncIterator[b
 
 def _too_large(limit: int) -> Problem:
     return Problem(413, "body-too-large", f"the body is longer than {limit} bytes, the maximum")
+
+
+async def parse(model: Model, head: Head, body: bytes, labelled: bool) -> ParsedRows:
+    """Parse the rows of a body. Raises Problem 400, 413, 415, 422."""
+    asked = (model.row_schema, head.content_type, body)
+    if len(body) <= INLINE_BYTES:
+        return parse_body(*asked, labelled=labelled)
+    return await asyncio.to_thread(parse_body, *asked, labelled=labelled)
+
+
+async def request_of(
+    parsed: ParsedRows, key: bytes | None, fingerprint: bytes | None, is_whole: bool = False
+) -> Request:
+    """The journal request of these rows, with the stored `key` if there is one."""
+    asked = (parsed.rows, key, fingerprint, parsed.batch_names, is_whole)
+    if isinstance(parsed.rows, ListedRows) and len(parsed.rows.ids) > INLINE_PARTS:
+        return await asyncio.to_thread(Request.of, *asked)
+    return Request.of(*asked)
+
+
+def fingerprint_of(head: Head, query: dict[str, str], body: bytes, what: str = "") -> bytes:
+    """16 bytes that distinguish a repeated request from another request with the same key.
+
+    `what` describes a body that is only a part of the request's body, such as a chunk.
+    """
+    asked = urlencode(sorted((name, value) for name, value in query.items() if name != "scores"))
+    digest = hashlib.sha256(f"{head.content_type or ''}\0{asked}\0{what}".encode())
+    digest.update(body)
+    return digest.digest()[:16]
+
+
+def limits_of(scope: Scope) -> KeyLimits | None:
+    """The rate limits of the request's key, which `AccessControl` sets; None without limits."""
+    limits: KeyLimits | None = scope.get("key_limits")
+    return limits
+
+
+async def admit_rows(scope: Scope, count: int) -> None:
+    """Raise Problem 429 if the rows exceed the rate limit of the request's key."""
+    if (limits := limits_of(scope)) is not None:
+        await limits.admit_rows(count)

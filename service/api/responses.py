@@ -28,16 +28,38 @@ from dualstream.service.replica.row_sums import (
 )
 from dualstream.service.transport.body_memory import body_of, is_tracked
 from dualstream.solvers import Batch, Learner, class_label
-from dualstream.wire.problems import MAX_ERRORS, Problem, RowError
+from dualstream.wire.problems import MAX_ERRORS, Problem, RowError, key_reused
 from dualstream.wire.schemas import Duplicate, Learned, Predicted, PredictedMany
 
 if TYPE_CHECKING:
     from dualstream.solvers.online.multiclass import Multiclass
 
+log = logging.getLogger("dualstream.http")
+
+_encode = msgspec.json.Encoder().encode
 NOT_FINITE = "the update would not be finite"
 NO_ROWS = "the request has no rows; send at least one"
 PAUSED = "paused: the row waits in the journal until the model is resumed"
 _ID_REUSED = "the id was used for another sample"
+
+
+async def learned_of(
+    model: Model, parsed: ParsedRows, request: Request, receipt: Receipt, wants_scores: bool
+) -> tuple[Learned, bool]:
+    """The answer to a learn, and whether it repeats the first answer to the same key.
+
+    Raises Problem 422 if the key was used with another request, RowsRefused if no row was accepted.
+    """
+    if receipt.placed.conflict:
+        raise key_reused()
+    if receipt.scores is not None:
+        model.mark_names_journalled(parsed, receipt)
+        return answer_new(model, parsed, receipt, wants_scores), False
+    answer = first_answer(model, receipt)
+    skipped = SkippedRows(request, answer)
+    if skipped.keys:
+        skipped.explain(await model.known(skipped.keys))
+    return answer_repeat(model, parsed, receipt, wants_scores, skipped), answer is not None
 
 
 def answer_new(model: Model, parsed: ParsedRows, receipt: Receipt, with_scores: bool) -> Learned:
@@ -59,7 +81,7 @@ def answer_new(model: Model, parsed: ParsedRows, receipt: Receipt, with_scores: 
     if not rows and not receipt.duplicates:
         raise refusal(parsed, errors)
     errors += _not_learned(parsed, rows, rejected, receipt.set_aside)
-    answered = _learned(model, answer, len(errors), not rows and not receipt.conflicts)
+    answered = learned_before(model, answer, len(errors), not rows and not receipt.conflicts)
     _add_rows(answered, parsed, rows, receipt.scores if with_scores else UNSET, receipt.duplicates)
     answered.errors = first_errors(errors)
     return answered
@@ -92,11 +114,11 @@ def answer_repeat(
         return Learned(model.record.id, placed.seq, placed.count, None, None, None, None, True)
     errors = [*parsed.errors, *_conflicts(parsed, skipped.conflicts)]
     if answer.rows is None:
-        answered = _learned(model, answer, len(errors) + answer.count - answer.learned, True)
+        answered = learned_before(model, answer, len(errors) + answer.count - answer.learned, True)
         answered.scores = None if with_scores else UNSET
     else:
         errors += _not_learned(parsed, skipped.rows, answer.rows.rejected, answer.rows.set_aside)
-        answered = _learned(model, answer, len(errors), True)
+        answered = learned_before(model, answer, len(errors), True)
         scores = answer.rows.scores if with_scores else UNSET
         _add_rows(answered, parsed, skipped.rows, scores, skipped.duplicates)
     answered.errors = first_errors(errors)
@@ -160,12 +182,7 @@ def refusal(parsed: ParsedRows, errors: Sequence[RowError]) -> RowsRefused:
     return RowsRefused(parsed.count, len(errors), errors)
 
 
-def scores_by_row(parsed: ParsedRows, scores: Sequence[float]) -> list[float | None]:
-    """One score for each row of the request; null for refused rows and non-finite scores."""
-    return values_by_row(parsed, _finite(scores))
-
-
-def values_by_row(parsed: ParsedRows, of_good_rows: Sequence[Any]) -> list[Any]:
+def _values_by_row(parsed: ParsedRows, of_good_rows: Sequence[Any]) -> list[Any]:
     """One value for each row of the request; null for refused rows."""
     values: list[Any] = [None] * parsed.count
     for index, value in zip(parsed.row_indices, of_good_rows, strict=True):
@@ -177,7 +194,8 @@ def first_errors(errors: Sequence[RowError]) -> list[dict[str, Any]] | UnsetType
     return [error.as_dict() for error in errors[:MAX_ERRORS]] if errors else UNSET
 
 
-def _learned(model: Model, answer: Answer, rejected: int, is_duplicate: bool) -> Learned:
+def learned_before(model: Model, answer: Answer, rejected: int, is_duplicate: bool) -> Learned:
+    """The answer without scores and errors."""
     return Learned(
         model=model.record.id,
         seq=answer.seq,
@@ -254,39 +272,42 @@ def _mistakes(
     return count(where_not(receipt.rejected if rejected else None, wrong))
 
 
+_ByRow = tuple[list[float], list[Any], list[float | None] | None]
+"""Scores, labels and probabilities of the good rows; None for a model without probabilities."""
+
+
 def scored(
     model: Model, learner: Learner, parsed: ParsedRows, batch: Batch, seq: int
 ) -> Predicted | PredictedMany:
     """Predictions of the learner, a state of this model, for one or several rows."""
-    answer_of = _of_classes if model.row_schema.task == "multiclass" else _of_scores
-    return answer_of(model, learner, parsed, batch, seq)
-
-
-def _of_scores(
-    model: Model, learner: Learner, parsed: ParsedRows, batch: Batch, seq: int
-) -> Predicted | PredictedMany:
-    schema = model.row_schema
-    scores = learner.predict(batch)
-    found = learner.probabilities(scores)
+    if model.row_schema.task == "multiclass":
+        scores, labels, chances = _by_class(learner, batch)
+    else:
+        scores, labels, chances = _by_score(model, learner, batch, parsed.single)
     if parsed.single:
-        score = float(scores[0])
-        probability = None if found is None else float(found[0])
-        return Predicted(model.record.id, seq, score, schema.class_name(score), probability)
-    answered = scores_by_row(parsed, scores.tolist())
+        chance = None if chances is None else chances[0]
+        return Predicted(model.record.id, seq, scores[0], labels[0], chance)
     return PredictedMany(
         model=model.record.id,
         seq=seq,
-        scores=answered,
-        labels=[None if score is None else schema.class_name(score) for score in answered],
-        probabilities=None if found is None else scores_by_row(parsed, found.tolist()),
+        scores=_values_by_row(parsed, _finite(scores)),
+        labels=_values_by_row(parsed, labels),
+        probabilities=None if chances is None else _values_by_row(parsed, chances),
         rejected=len(parsed.errors) if parsed.errors else UNSET,
         errors=first_errors(parsed.errors),
     )
 
 
-def _of_classes(
-    model: Model, learner: Learner, parsed: ParsedRows, batch: Batch, seq: int
-) -> Predicted | PredictedMany:
+def _by_score(model: Model, learner: Learner, batch: Batch, is_single: bool) -> _ByRow:
+    found = learner.predict(batch)
+    scores: list[float] = found.tolist()
+    name = model.row_schema.class_name
+    labels = [name(score) if is_single or math.isfinite(score) else None for score in scores]
+    chances = learner.probabilities(found)
+    return scores, labels, None if chances is None else _finite(chances)
+
+
+def _by_class(learner: Learner, batch: Batch) -> _ByRow:
     """The best class of each row with its score and probability."""
     of_classes: Multiclass = learner  # type: ignore[assignment]
     found = of_classes.predict_classes(batch)
@@ -297,23 +318,7 @@ def _of_classes(
     if found.probabilities is not None:
         of = found.probabilities
         chances = [float(of[k, b]) if b >= 0 else None for k, b in enumerate(best)]
-    if parsed.single:
-        chance = None if chances is None else chances[0]
-        return Predicted(model.record.id, seq, scores[0], labels[0], chance)
-    return PredictedMany(
-        model=model.record.id,
-        seq=seq,
-        scores=scores_by_row(parsed, scores),
-        labels=values_by_row(parsed, labels),
-        probabilities=None if chances is None else values_by_row(parsed, chances),
-        rejected=len(parsed.errors) if parsed.errors else UNSET,
-        errors=first_errors(parsed.errors),
-    )
-
-
-log = logging.getLogger("dualstream.http")
-
-_encode = msgspec.json.Encoder().encode
+    return scores, labels, chances
 
 
 async def one_line(answered: msgspec.Struct) -> AsyncIterator[msgspec.Struct]:

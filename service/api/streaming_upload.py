@@ -16,9 +16,9 @@ from msgspec import structs
 
 from dualstream.service.api.exceptions_to_problems import as_problem
 from dualstream.service.api.http import Head
-from dualstream.service.api.learn_rows import INLINE_BYTES, fingerprint_of, learned_of
 from dualstream.service.api.rate_limits import KeyLimits
-from dualstream.service.api.responses import NO_ROWS, RowsRefused, first_errors
+from dualstream.service.api.request_body import INLINE_BYTES, fingerprint_of
+from dualstream.service.api.responses import NO_ROWS, RowsRefused, first_errors, learned_of
 from dualstream.service.codecs import ParsedRows, parse_chunk
 from dualstream.service.concurrency import background_task
 from dualstream.service.journal.protocol import ModelChanged
@@ -91,7 +91,7 @@ class Upload:
         Raises Problem, with `seq` and `chunks` of the acknowledged part, for any expected failure.
         """
         try:
-            async with aclosing(self._learn_all(chunks)) as learned:
+            async with aclosing(self._learn_each(chunks)) as learned:
                 async for result in learned:
                     yield result
         except Exception as error:
@@ -102,6 +102,10 @@ class Upload:
             if problem is error:
                 raise
             raise problem from error
+        finally:  # `chunks` cannot be closed while this task runs it
+            if self._arriving is not None and not self._arriving.done():
+                self._arriving.cancel()
+                await asyncio.wait([self._arriving])
 
     def result(self) -> LearnedStream:
         """The totals of all chunks. Raises RowsRefused if no row was accepted."""
@@ -117,16 +121,6 @@ class Upload:
     def is_replayed(self) -> bool:
         """Whether every chunk with accepted rows repeated its first answer."""
         return 0 < self._accepted == self._replayed
-
-    async def _learn_all(self, chunks: AsyncIterator[Chunk]) -> AsyncGenerator[LearnedChunk]:
-        try:
-            async with aclosing(self._learn_each(chunks)) as learned:
-                async for result in learned:
-                    yield result
-        finally:  # `chunks` cannot be closed while this task runs it
-            if self._arriving is not None and not self._arriving.done():
-                self._arriving.cancel()
-                await asyncio.wait([self._arriving])
 
     async def _learn_each(self, chunks: AsyncIterator[Chunk]) -> AsyncGenerator[LearnedChunk]:
         learned: _PendingChunk | None = None  # in the journal
@@ -152,7 +146,9 @@ class Upload:
                     yield await self._result(learned)
                     learned = None
                 if parsing.cancelled():
-                    raise _shutting_down()
+                    detail = "the server is shutting down; repeat the request with the same"
+                    detail += " Idempotency-Key"
+                    raise Problem(503, "shutting-down", detail, retry_after_s=1)
                 parsed_chunk = parsing.result()
             finally:
                 if not parsing.done():
@@ -182,9 +178,8 @@ class Upload:
     def _begin(self, parsed_chunk: _ParsedChunk) -> _PendingChunk:
         """Start to learn a chunk, in a task that ends even if the request is cancelled."""
         if parsed_chunk.request is not None:
-            self._claims_request_key(
-                parsed_chunk.chunk.number
-            )  # before the next chunk is parsed, which needs its key
+            # Before the next chunk is parsed, which needs its key.
+            self._claims_request_key(parsed_chunk.chunk.number)
         journalled = asyncio.Event()
         task = background_task(self._submit(parsed_chunk, journalled))
         task.add_done_callback(lambda done: journalled.set())
@@ -294,10 +289,8 @@ class Upload:
                 model = parsed_chunk.model
             parsed, request = parsed_chunk.rows, parsed_chunk.request
             if request is None:
-                if (
-                    self._first_good == parsed_chunk.chunk.number
-                ):  # had good rows for a replaced model
-                    self._first_good = None
+                if self._first_good == parsed_chunk.chunk.number:
+                    self._first_good = None  # it had good rows for a replaced model
                 raise RowsRefused(parsed.count, len(parsed.errors), parsed.errors)
             key = await self._key_of(model, parsed_chunk.chunk.number)
             if parsed_chunk.key != key:
@@ -322,11 +315,6 @@ class Upload:
 
 async def _next_chunk(chunks: AsyncIterator[Chunk]) -> Chunk | None:
     return await anext(chunks, None)
-
-
-def _shutting_down() -> Problem:
-    detail = "the server is shutting down; repeat the request with the same Idempotency-Key"
-    return Problem(503, "shutting-down", detail, retry_after_s=1)
 
 
 def check_streamable(head: Head, wants_scores: bool, atomic: bool) -> None:

@@ -10,6 +10,7 @@ from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dualstream.service.api import (
@@ -31,12 +32,10 @@ from dualstream.service.api import (
 )
 from dualstream.service.api.access import AccessControl, not_allowed
 from dualstream.service.api.api_keys import KeyRing
-from dualstream.service.api.events import Events
 from dualstream.service.api.exceptions_to_problems import as_problem
 from dualstream.service.api.http import check_query, send_problem
-from dualstream.service.api.learn_and_predict import HotPath, LearnRoute, PredictRoute
-from dualstream.service.api.openapi import describe_hot_routes
-from dualstream.service.api.openapi_common import OF_QUERIES
+from dualstream.service.api.learn_and_predict import HotPath
+from dualstream.service.api.openapi import OF_QUERIES, describe_hot_routes
 from dualstream.service.api.rate_limits import RateLimits, TokenStore
 from dualstream.service.api.request_body import BodyRefused
 from dualstream.service.codecs import media_type
@@ -53,12 +52,6 @@ from dualstream.service.metrics.multiprocess import MetricsDirectory
 from dualstream.service.models.admission import REFUSE_AFTER_S, kind_of, overloaded
 from dualstream.service.models.readiness import Readiness
 from dualstream.service.models.registry import ModelRegistry
-from dualstream.service.models.versions import (
-    MAX_LOADED_VERSIONS,
-    MAX_LOADED_VERSIONS_BYTES,
-    LoadedVersions,
-)
-from dualstream.service.server.cors import across_origins
 from dualstream.service.settings import Settings, check_binding
 from dualstream.service.transport.body_memory import CONNECTION, BodyMemory
 from dualstream.service.transport.connection_limits import (
@@ -71,6 +64,17 @@ from dualstream.service.transport.connection_limits import (
 from dualstream.solvers import SolverError
 from dualstream.wire.problems import MEDIA_TYPE, Problem, RowError
 
+_CORS_REQUEST_HEADERS = (
+    "authorization",
+    "content-type",
+    "content-encoding",
+    "idempotency-key",
+    "if-match",
+    "if-none-match",
+    "last-event-id",
+)
+_CORS_RESPONSE_HEADERS = ("etag", "retry-after", "idempotency-replayed", "dualstream-durability")
+
 
 class Application:
     """The ASGI application: refuses requests under overload, then runs the layers and routes."""
@@ -78,26 +82,19 @@ class Application:
     def __init__(
         self,
         layers: ASGIApp,
+        hot: HotPath,
         registry: ModelRegistry,
-        versions: LoadedVersions,
         startup: Readiness,
         bodies: BodyMemory,
         connections: Connections,
-        learn: LearnRoute,
-        events: Events,
     ) -> None:
         self._layers = layers
-        self._registry, self._versions = registry, versions
+        self._registry, self._hot = registry, hot
         self.startup = startup
         self.admission = registry.admission
         self.bodies = bodies
         self.connections = connections
-        self._learn, self._events = learn, events
-
-    def stop_streams(self) -> None:
-        """End event streams at once, and uploads after their present chunk."""
-        self._events.stop()
-        self._learn.stop()
+        self.stop_streams = hot.stop_streams
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind = kind_of(scope["path"]) if scope["type"] == "http" else None
@@ -132,12 +129,6 @@ def create_app(
         )
         journal = make_journal(settings.store, settings.durability, limits)
     telemetry = Telemetry(settings.metrics_max_models, metrics_dir)
-    rates = RateLimits(
-        TokenStore(journal),
-        settings.key_requests_per_s,
-        settings.key_rows_per_s,
-        telemetry.saw_rate_exceeded,
-    )
     registry = ModelRegistry(journal, settings, telemetry, MODEL_JOBS)
     telemetry.watch(registry)
     startup = Readiness(registry.store_identity, registry.store_status, registry.bring_up)
@@ -222,14 +213,34 @@ def create_app(
         app.add_exception_handler(kind, _answer_problem)
     describe_hot_routes(app, settings.asks_for_keys)
     bodies = BodyMemory(settings.max_bodies_bytes, time.monotonic)
-    loaded = LoadedVersions(MAX_LOADED_VERSIONS, MAX_LOADED_VERSIONS_BYTES)
-    learn = LearnRoute(registry, settings, telemetry)
-    predict = PredictRoute(registry, loaded, settings, telemetry)
-    events = Events(registry, startup, telemetry)
-    routes = learn, predict, events
-    hot = HotPath(app, *routes, registry, startup, bodies, telemetry, settings.max_body_bytes)
-    layers = across_origins(AccessControl(hot, keys, rates, telemetry), settings.cors_origins)
-    return Application(layers, registry, loaded, startup, bodies, connections, learn, events)
+    hot = HotPath(app, registry, startup, bodies, telemetry)
+    layers: ASGIApp = hot
+    if keys is not None:
+        rates = RateLimits(
+            TokenStore(journal),
+            settings.key_requests_per_s,
+            settings.key_rows_per_s,
+            telemetry.saw_rate_exceeded,
+        )
+        layers = AccessControl(layers, keys, rates, telemetry)
+    if settings.cors_origins is not None:
+        layers = _across_origins(layers, settings.cors_origins)
+    return Application(layers, hot, registry, startup, bodies, connections)
+
+
+def _across_origins(app: ASGIApp, origins: str) -> ASGIApp:
+    """`app` with CORS for these origins. Preflight requests need no key.
+
+    Credentials of the browser, such as cookies, are never used: only an API key identifies a
+    client.
+    """
+    return CORSMiddleware(
+        app,
+        allow_origins=[origin.strip() for origin in origins.split(",") if origin.strip()],
+        allow_methods=("GET", "POST", "PUT", "DELETE"),
+        allow_headers=_CORS_REQUEST_HEADERS,
+        expose_headers=_CORS_RESPONSE_HEADERS,
+    )
 
 
 async def _answer_problem(request: Request, error: Exception) -> Response:

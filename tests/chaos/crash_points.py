@@ -13,7 +13,7 @@ from typing import Any
 
 import redis.asyncio
 
-import dualstream.service.api.learn_rows
+import dualstream.service.api.responses
 from dualstream.service.journal.redis import scripts
 from dualstream.service.journal.redis.store import RedisJournal
 from dualstream.service.journal.sqlite import append
@@ -56,7 +56,7 @@ def plant() -> None:
     _before(Committer, "_on_appended", "the append is answered")
     _after(Replica, "_learn_slice", "the rows are learned, and their place not taken note of")
     _after(Replica, "_keep_own", "the rows are applied")
-    _after(dualstream.service.api.learn_rows, "answer_new", "the answer is made")
+    _after(dualstream.service.api.responses, "answer_new", "the answer is made")
     for store in (SqliteJournal, RedisJournal):
         _before(store, "snapshot_put", "the snapshot is about to be put")
     _before(SqliteJournal, "_complete_snapshot", "the snapshot has all its parts")

@@ -231,7 +231,7 @@ def test_numbers_and_names_of_rollbacks_are_taken_as_they_are(serve, store):
 
 
 def test_predictions_by_a_version_are_those_of_its_moment(serve, store, monkeypatch):
-    monkeypatch.setattr("dualstream.service.server.app.MAX_LOADED_VERSIONS", 2)
+    monkeypatch.setattr("dualstream.service.api.learn_and_predict.MAX_LOADED_VERSIONS", 2)
     client = serve(store=store)
     client.put("/models/m", json=SPEC)
     scores = {}
@@ -245,7 +245,7 @@ def test_predictions_by_a_version_are_those_of_its_moment(serve, store, monkeypa
         told = client.post(f"/models/m/predict?version={name}", json=ROW)
         assert (told.json()["score"], told.json()["seq"]) == (score, int(name[1:]) + 10)
     assert told.headers["etag"] == etag
-    assert len(client.app._versions) == 2
+    assert len(client.app._hot._versions) == 2
     row = "1:1,2:-2,3:0.5,5:3"
     for path in (f"/models/m/predict?x={row}&", f"/predict?model=m&x={row}&"):
         assert client.get(f"{path}version=v0").json()["score"] == scores["v0"]

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dualstream.service.api.learn_rows import request_of
+from dualstream.service.api.request_body import request_of
 from dualstream.service.cli.demo.adult import adult_lines
 from dualstream.service.codecs import parse_json
 from dualstream.service.jobs import MODEL_JOBS
