@@ -108,7 +108,7 @@ class Connections:
     ) -> None:
         self.limit = limit
         self.limits = limits
-        self._on_close, self._clock = on_close, clock
+        self.count_closed, self._clock = on_close, clock
         # Without a request so far, by age; with requests, by their last progress; closing.
         self._new: dict[Connection, None] = {}
         self._used: dict[Connection, None] = {}
@@ -128,17 +128,13 @@ class Connections:
         self._new[connection] = None
         if len(self) > self.limit:
             idlest = self._idlest(connection) or connection
-            self._on_close("room")
+            self.count_closed("room")
             self._terminate(idlest, None)
 
     def discard(self, connection: Connection) -> None:
         """Remove a connection that is closed."""
         for some in (self._new, self._used, self._closing):
             some.pop(connection, None)
-
-    def count_closed(self, reason: str) -> None:
-        """Count a connection that its protocol closes for a limit."""
-        self._on_close(reason)
 
     async def run(self) -> None:
         """Check all connections every second, until cancelled."""
@@ -177,7 +173,7 @@ class Connections:
             self._move_to_end(connection, requests)
             return False
         if reason is not None:
-            self._on_close(reason)
+            self.count_closed(reason)
         self._terminate(connection, self._timeout_problem(state))
         return True
 
