@@ -1,6 +1,6 @@
 """Prometheus counters and histograms of a process. Several workers on one port are summed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
@@ -38,77 +38,39 @@ class ProcessCounts:
     def __init__(self, shown: ModelFilter, outlives: bool) -> None:
         self._shown, self._outlives = shown, outlives
         self._registry = registry = CollectorRegistry()
-        self._requests = Histogram(
-            "dualstream_request_seconds",
-            "Time to answer a request.",
-            ["route", "status"],
-            buckets=_REQUEST_S,
-            registry=registry,
+
+        def histogram(
+            name: str, text: str, buckets: Sequence[float], labels: Sequence[str] = ()
+        ) -> Histogram:
+            return Histogram(f"dualstream_{name}", text, labels, buckets=buckets, registry=registry)
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"dualstream_{name}", text, labels, registry=registry)
+
+        self._requests = histogram(
+            "request_seconds", "Time to answer a request.", _REQUEST_S, ("route", "status")
         )
-        self._appends = Histogram(
-            "dualstream_append_seconds",
-            "Time of one append to the journal, including retries.",
-            buckets=_APPEND_S,
-            registry=registry,
-        )
-        self._groups = Histogram(
-            "dualstream_group_rows",
-            "Rows per append.",
-            buckets=_GROUP_ROWS,
-            registry=registry,
-        )
-        self._loads = Histogram(
-            "dualstream_model_load_seconds",
-            "Time to load a model that was not in memory.",
-            buckets=_LOAD_S,
-            registry=registry,
-        )
-        self._evictions = Counter(
-            "dualstream_model_evictions",
-            "Models evicted from memory.",
-            registry=registry,
-        )
-        self._label_delays = Histogram(
-            "dualstream_label_delay_seconds",
-            "Time from a remembered prediction to its label, for labels learned in this process.",
-            buckets=_DELAY_S,
-            registry=registry,
-        )
-        self._expired = Counter(
-            "dualstream_remembered_expired",
-            "Rows that expired while they waited for their labels.",
-            registry=registry,
-        )
-        self._default_labels = Counter(
-            "dualstream_default_labels",
-            "Default labels journalled.",
-            registry=registry,
-        )
-        self._shed = Counter(
-            "dualstream_shed",
-            "Requests refused under overload, by kind: learn or predict.",
-            ["kind"],
-            registry=registry,
-        )
-        self._rate_exceeded = Counter(
-            "dualstream_rate_exceeded",
-            "Requests refused by the rate limit of their key, by unit: requests or rows.",
-            ["unit"],
-            registry=registry,
-        )
+        text = "Time of one append to the journal, including retries."
+        self._appends = histogram("append_seconds", text, _APPEND_S)
+        self._groups = histogram("group_rows", "Rows per append.", _GROUP_ROWS)
+        text = "Time to load a model that was not in memory."
+        self._loads = histogram("model_load_seconds", text, _LOAD_S)
+        self._evictions = counter("model_evictions", "Models evicted from memory.")
+        text = "Time from a remembered prediction to its label, for labels learned in this process."
+        self._label_delays = histogram("label_delay_seconds", text, _DELAY_S)
+        text = "Rows that expired while they waited for their labels."
+        self._expired = counter("remembered_expired", text)
+        self._default_labels = counter("default_labels", "Default labels journalled.")
+        text = "Requests refused under overload, by kind: learn or predict."
+        shed = counter("shed", text, "kind")
+        text = "Requests refused by the rate limit of their key, by unit: requests or rows."
+        self._rate_exceeded = counter("rate_exceeded", text, "unit")
         for unit in ("requests", "rows"):
             self._rate_exceeded.labels(unit)
-        self._closed = Counter(
-            "dualstream_connections_closed",
-            "Connections closed by the server, by reason.",
-            ["reason"],
-            registry=registry,
-        )
-        self._shed_of = {kind: self._shed.labels(kind) for kind in ("learn", "predict")}
-        self._by_model = {
-            name: Counter(f"dualstream_{name}", text, ["model"], registry=registry)
-            for name, text in BY_MODEL.items()
-        }
+        text = "Connections closed by the server, by reason."
+        self._closed = counter("connections_closed", text, "reason")
+        self._shed_of = {kind: shed.labels(kind) for kind in ("learn", "predict")}
+        self._by_model = {name: counter(name, text, "model") for name, text in BY_MODEL.items()}
         self._delays_of: dict[str, tuple[int, float]] = {}
 
         self._by_request: dict[tuple[str, int], Callable[[float], None]] = {}

@@ -2,10 +2,9 @@
 
 import time
 from collections.abc import Iterable, Iterator
-from typing import Protocol
 
 from prometheus_client.core import Metric
-from prometheus_client.registry import Collector
+from prometheus_client.registry import Collector, CollectorRegistry
 
 from dualstream.service.journal.protocol import Journal
 
@@ -37,7 +36,6 @@ class ModelFilter:
         Raises what the journal raises; the old list stays then.
         """
         stored = await journal.count()
-        """Models in the store, as last counted."""
         is_new = stored != self.stored or time.monotonic() - self._listed_at > LISTED_S
         if is_new or any(self.is_named(id_) and id_ not in self.ids for id_ in held):
             self.ids = {record.id: None for record in await journal.list("", self.most)}
@@ -48,21 +46,11 @@ class ModelFilter:
         return len(self.ids) < self.most or model <= next(reversed(self.ids))
 
 
-class Collects(Protocol):
-    """A source of metric families: a registry or files."""
-
-    def collect(self) -> Iterable[Metric]:
-        """The families with their present values."""
-
-
 class Folded(Collector):
     """Families of another source, with models without their own series summed as OTHER."""
 
-    def __init__(self, of: Collects, shown: ModelFilter) -> None:
+    def __init__(self, of: CollectorRegistry | Collector, shown: ModelFilter) -> None:
         self._of, self._shown = of, shown
-
-    def describe(self) -> Iterable[Metric]:
-        return []
 
     def collect(self) -> Iterator[Metric]:
         for family in self._of.collect():

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -33,11 +33,8 @@ class MemorySeries(Collector):
         shown: ModelFilter,
         metrics_dir: MetricsDirectory | None,
     ) -> None:
-        self._model_registry, self._shown, self._metrics_dir = (
-            model_registry,
-            shown,
-            metrics_dir,
-        )
+        self._model_registry, self._shown = model_registry, shown
+        self._metrics_dir = metrics_dir
 
     async def run(self) -> None:
         """Publish the report of this worker to the others every second, until cancelled."""
@@ -45,14 +42,8 @@ class MemorySeries(Collector):
             self._metrics_dir.publish(self._own())
             await asyncio.sleep(PUBLISH_S)
 
-    def describe(self) -> Iterable[Metric]:
-        return []
-
     def collect(self) -> Iterator[Metric]:
-        reports = [
-            self._own(),
-            *(self._metrics_dir.others() if self._metrics_dir else ()),
-        ]
+        reports = [self._own(), *(self._metrics_dir.others() if self._metrics_dir else ())]
         models = GaugeMetricFamily(
             "dualstream_models",
             "Models in the store (stored), in memory of this worker (held), and with their own "
@@ -149,9 +140,6 @@ class Waiting(Collector):
         self, name: str, text: str, shown: ModelFilter, read: Callable[[], Mapping[str, int]]
     ) -> None:
         self._name, self._text, self._shown, self._read = name, text, shown, read
-
-    def describe(self) -> Iterable[Metric]:
-        return []
 
     def collect(self) -> Iterator[Metric]:
         family = GaugeMetricFamily(self._name, self._text, labels=["model"])

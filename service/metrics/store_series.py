@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -69,9 +69,6 @@ class StoreSeries(Collector):
             except Exception:
                 log.exception("model %r: cannot measure its size in the store", record.id)
             await asyncio.sleep((time.monotonic() - began) / MEASURING_SHARE)
-
-    def describe(self) -> Iterable[Metric]:
-        return []
 
     def collect(self) -> Iterator[Metric]:
         now_ms = time.time() * 1000

@@ -8,7 +8,7 @@ import pytest
 
 from dualstream.service.api.members import EXAMPLE_MEMBER
 from dualstream.service.journal.protocol import JournalUnavailable, OutcomeUnknown
-from dualstream.service.metrics import member_series as of_members
+from dualstream.service.metrics import model_series as of_members
 from dualstream.service.models.model import Model
 from tests.service.conftest import SPEC, assert_problem
 

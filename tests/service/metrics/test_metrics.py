@@ -6,7 +6,7 @@ import re
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from dualstream.service.metrics import exposition as text
+from dualstream.service.metrics import registry as text
 from dualstream.service.metrics.model_filter import Folded, ModelFilter
 from dualstream.solvers import Progressive
 from tests.service.conftest import SPEC
