@@ -1,20 +1,4 @@
-"""Mapping from exceptions to problem+json (RFC 9457). There is no other mapping.
-
-Problem                     any refusal that a client sees
-  raised by the service, or converted here from exceptions of lower layers:
-  solvers.InvalidSpec       422 invalid-spec
-  solvers.UnknownMember     404 unknown-member
-  solvers.MemberError       409 conflict
-  journal UnknownModel      404 unknown-model
-  journal Conflict          409 conflict
-  journal TooManyVersions   409 too-many-versions
-  journal ModelChanged      409 model-changed
-  journal TooManyPendingRows 429 too-many-remembered
-  journal OutcomeUnknown    503 outcome-unknown
-  journal NotReplicated     503 not-replicated
-  journal JournalUnavailable 503 store-unavailable
-  journal RecordError       503 unreadable-journal
-"""
+"""Mapping from exceptions to problem+json (RFC 9457). There is no other mapping."""
 
 from dualstream.service.journal.protocol import (
     Conflict,
@@ -29,12 +13,7 @@ from dualstream.service.journal.protocol import (
 )
 from dualstream.service.journal.record import RecordError
 from dualstream.solvers import InvalidSpec, MemberError, UnknownMember
-from dualstream.wire.problems import (
-    Problem,
-    RowError,
-    unavailable,
-    unreadable,
-)
+from dualstream.wire.problems import Problem, RowError, unavailable, unreadable
 
 
 def as_problem(error: Exception) -> Problem | None:

@@ -1,8 +1,9 @@
 """Models: create, list, read, delete; progressive metrics, weights, support."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from pydantic import BaseModel, Field
 from dualstream.service.api.access import author_of, key_of
 from dualstream.service.api.common import registry_of, spec_of
 from dualstream.service.api.etag import etag_of, matches_any, matches_etag, not_modified, set_etag
-from dualstream.service.api.spec_schema import SPEC, SPEC_EXAMPLES
+from dualstream.service.api.specs import SPEC, SPEC_EXAMPLES
 from dualstream.service.api.views import MaybeStale, MemberMetrics, PauseView, staleness
 from dualstream.service.journal.protocol import ModelRecord
 from dualstream.service.models.model import Model
@@ -61,13 +62,9 @@ class StoredView(BaseModel):
     created: datetime
 
 
-class UnreadableView(BaseModel):
+class UnreadableView(StoredView):
     """A model that this server cannot read."""
 
-    id: str
-    spec: dict[str, Any]
-    seq: int
-    created: datetime
     unreadable: str = Field(description="The reason.")
 
 
@@ -169,11 +166,7 @@ async def create_model(
     """Create a model from its spec. With If-Match it replaces the existing model."""
     registry = registry_of(request)
     given = await spec_of(request, registry.settings.max_body_bytes)
-
-    def may_replace(record: ModelRecord) -> bool:
-        return matches_etag(if_match, etag_of(record.seq, record.chain))
-
-    may = None if if_match is None else may_replace
+    may = None if if_match is None else partial(_matches, if_match)
     model, created = await registry.create(model_id, given, may, author_of(request))
     response.status_code = 201 if created else 200
     return await _view(model, response)
@@ -223,12 +216,9 @@ async def delete_model(
     ] = None,
 ) -> None:
     """Delete a model with its journal and snapshots."""
-
-    def may_delete(record: ModelRecord) -> bool:
-        return matches_etag(if_match, etag_of(record.seq, record.chain))
-
     # "*" deletes the model in any state, even if it learns concurrently.
-    may = None if if_match is None or matches_any(if_match) else may_delete
+    is_any = if_match is None or matches_any(if_match)
+    may = None if is_any else partial(_matches, if_match)
     await registry_of(request).delete(model_id, author_of(request), may)
 
 
@@ -355,6 +345,10 @@ def support_of(learner: Learner) -> Support | None:
     """The learner's support; None if it does not track one. O(dim)."""
     find: Callable[[], Support] | None = getattr(learner, "support", None)
     return None if find is None else find()
+
+
+def _matches(if_match: Sequence[str] | None, record: ModelRecord) -> bool:
+    return matches_etag(if_match, etag_of(record.seq, record.chain))
 
 
 async def _visible(

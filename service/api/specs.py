@@ -1,4 +1,4 @@
-"""POST /specs/resolve: validate a specification and fill in its defaults."""
+"""Model specifications: their JSON schema, and POST /specs/resolve."""
 
 from typing import Any
 
@@ -6,11 +6,68 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
 from dualstream.service.api.common import registry_of, spec_of
-from dualstream.service.api.spec_schema import EXAMPLE_SPEC
 from dualstream.solvers import InvalidSpec, resolve_spec
+from dualstream.solvers.core.batch import MAX_DIM
+from dualstream.solvers.core.hashing import MAX_BITS
+from dualstream.solvers.spec.algorithms import ALGORITHMS
 from dualstream.wire.problems import shortened
 
 router = APIRouter(prefix="/specs", tags=["models"])
+
+EXAMPLE_SPEC = {
+    "algorithm": "dual_ascent",
+    "loss": "hinge",
+    "window": {"kind": "exponential", "beta": 0.9998},
+    "features": {"kind": "indexed", "dim": 123},
+}
+_OF_EVERY = ("algorithm", "task", "features", "map", "scaling", "norm", "intercept", "seed")
+_FIELDS = sorted(
+    {*_OF_EVERY, "labels", "guard"}.union(*(one.fields for one in ALGORITHMS.values()))
+)
+
+
+def _features(kind: str, size: str, maximum: int) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "required": ["kind"] if kind == "hashed" else ["kind", size],
+        "properties": {
+            "kind": {"const": kind},
+            size: {"type": "integer", "minimum": 1, "maximum": maximum},
+        },
+        "additionalProperties": False,
+    }
+
+
+# Necessary, not sufficient: the schema does not check ranges and combinations of fields, which
+# POST /specs/resolve does. docs/reference/specification.md has the fields.
+SPEC: dict[str, Any] = {
+    "type": "object",
+    "properties": {name: {} for name in _FIELDS}
+    | {
+        "algorithm": {"enum": sorted(ALGORITHMS)},
+        "task": {"enum": ["binary", "regression", "multiclass"]},
+        "features": {
+            "anyOf": [
+                {"const": "hashed"},
+                _features("hashed", "bits", MAX_BITS),
+                _features("indexed", "dim", MAX_DIM),
+            ]
+        },
+        "norm": {"enum": ["none", "row", "running"]},
+        "intercept": {"type": "boolean"},
+        "seed": {"type": "integer", "minimum": 0, "maximum": 2**63 - 1},
+    },
+    "additionalProperties": False,
+}
+SPEC_EXAMPLES: dict[str, Any] = {
+    "default portfolio": {},
+    "numbered features": EXAMPLE_SPEC,
+    "named features": {"algorithm": "dual_ascent", "features": {"kind": "hashed", "bits": 10}},
+    "portfolio on numbered features": {
+        "members": "eight",
+        "features": {"kind": "indexed", "dim": 3},
+    },
+}
 
 
 class WrongField(BaseModel):
