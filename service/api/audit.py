@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
+from msgspec import structs
 from pydantic import BaseModel, Field
 
 from dualstream.service.api.access import key_of
@@ -104,9 +105,5 @@ def _view(one: Audited) -> ChangeView:
         model=one.model,
         incarnation=one.incarnation,
         seq=one.seq,
-        action=one.change.action,
-        by=one.change.by,
-        key=one.change.key,
-        key_id=one.change.key_id,
-        detail=one.change.detail,
+        **structs.asdict(one.change),
     )

@@ -1,12 +1,13 @@
 """GET /models/{id}/certificate: duality gap of the served weights on their window."""
 
+from dataclasses import asdict
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 
 from dualstream.service.api.common import registry_of
-from dualstream.service.api.views import MaybeStale, finite, staleness
+from dualstream.service.api.views import Finite, MaybeStale, staleness
 from dualstream.service.jobs.reference_optimum import References
 from dualstream.service.models.model import Model
 from dualstream.solvers import RefitError, why_no_reference
@@ -19,14 +20,12 @@ class ReferenceView(BaseModel):
     """Optimum of the retained rows, and the distance of the served weights from it."""
 
     seq: int = Field(description="Log position of the window.")
-    lower_bound: float | None = Field(
-        description="Lower bound: no weights have a smaller objective."
-    )
-    objective: float | None = Field(description="Objective of the best weights found.")
-    served: float | None = Field(description="Objective of the served weights.")
-    gap: float | None = Field(description="served - lower_bound, never negative.")
+    lower_bound: Finite = Field(description="Lower bound: no weights have a smaller objective.")
+    objective: Finite = Field(description="Objective of the best weights found.")
+    served: Finite = Field(description="Objective of the served weights.")
+    gap: Finite = Field(description="served - lower_bound, never negative.")
     rows: int = Field(description="Retained rows of the window.")
-    regret: float | None = Field(
+    regret: Finite = Field(
         description="Sum of the losses of the window's rows when they were served, minus the sum"
         " of their losses at the best weights found."
     )
@@ -48,10 +47,10 @@ class CertificateView(MaybeStale):
     model: str
     member: str | None = Field(None, description="Name of the member, if the request has one.")
     seq: int
-    primal: float | None = Field(description="Regularised loss of the served weights.")
-    dual: float | None = Field(description="Lower bound: no weights have a smaller loss.")
-    gap: float | None = Field(description="primal - dual, never negative.")
-    relative_gap: float | None = Field(description="gap over the larger of |primal| and |dual|.")
+    primal: Finite = Field(description="Regularised loss of the served weights.")
+    dual: Finite = Field(description="Lower bound: no weights have a smaller loss.")
+    gap: Finite = Field(description="primal - dual, never negative.")
+    relative_gap: Finite = Field(description="gap over the larger of |primal| and |dual|.")
     rows: int = Field(description="Retained rows in the computation of the gap.")
     weight_share: float = Field(description="Their share of the window's total weight.")
     estimate: bool = Field(
@@ -89,13 +88,7 @@ async def read_certificate(
         model=model_id,
         member=member,
         seq=model.replica.seq,
-        primal=finite(certificate.primal),
-        dual=finite(certificate.dual),
-        gap=finite(certificate.gap),
-        relative_gap=finite(certificate.relative_gap),
-        rows=certificate.rows,
-        weight_share=certificate.weight_share,
-        estimate=certificate.estimate,
+        **asdict(certificate),
         **extra,
         **staleness(model),
     )
@@ -114,12 +107,12 @@ async def _reference(model: Model, member: str | None) -> ReferenceView:
         raise Problem(404, "no-reference", str(error)) from None
     return ReferenceView(
         seq=found.place.seq,
-        lower_bound=finite(found.lower),
-        objective=finite(found.objective),
-        served=finite(found.served),
-        gap=finite(found.gap),
+        lower_bound=found.lower,
+        objective=found.objective,
+        served=found.served,
+        gap=found.gap,
         rows=found.rows,
-        regret=finite(found.regret),
+        regret=found.regret,
         regret_rows=found.regret_rows,
         epochs=found.epochs,
         converged=found.converged,

@@ -1,9 +1,10 @@
-"""Helpers of several routes: the registry of a request, specifications in bodies, paused models."""
+"""Helpers of several routes: the model registry, specifications in bodies, repeated controls."""
 
-from typing import Any
+import hashlib
+from typing import Any, NamedTuple
 
 import msgspec
-from fastapi import Request
+from fastapi import Request, Response
 
 from dualstream.service.api.http import read_head
 from dualstream.service.api.request_body import read_body
@@ -12,7 +13,8 @@ from dualstream.service.models.readiness import Readiness
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.replica.controls import paused_at
 from dualstream.service.replica.guard import PAUSED
-from dualstream.wire.problems import Problem
+from dualstream.service.replica.outcomes import KeptOutcome
+from dualstream.wire.problems import Problem, key_reused
 
 
 def registry_of(request: Request) -> ModelRegistry:
@@ -41,3 +43,43 @@ async def spec_of(request: Request, limit: int) -> dict[str, Any]:
             422, "invalid-spec", "the body must be a JSON object with the fields of a spec"
         )
     return given
+
+
+class Repeated(NamedTuple):
+    """A control record in the journal that an earlier request made."""
+
+    seq: int
+    outcome: KeptOutcome | None
+    """Its outcome; None if that is no longer kept."""
+
+    def check_done(self, refusal: Problem) -> None:
+        """Raise `refusal`, marked as a repeated answer, if the first answer was a refusal."""
+        if self.outcome is not None and self.outcome.refusal is not None:
+            refusal.detail = self.outcome.refusal
+            refusal.is_replayed = True
+            raise refusal
+
+    def mark(self, response: Response) -> None:
+        """Set the header `Idempotency-Replayed`."""
+        response.headers["idempotency-replayed"] = "true"
+
+
+async def repeated(model: Model, key: bytes | None, requested: bytes) -> Repeated | None:
+    """The control record with this stored key; None if the key is new.
+
+    Raises Problem 422 if the key was used with another request than `requested`.
+    """
+    if key is None:
+        return None
+    [known] = await model.known([key])
+    if known is None:
+        return None
+    if known.fingerprint != hashlib.sha256(requested).digest()[:16]:
+        raise key_reused()
+    return await repeated_at(model, known.seq)
+
+
+async def repeated_at(model: Model, seq: int) -> Repeated:
+    """The control record at `seq`, after the replica has applied it."""
+    await model.refresh(seq)
+    return Repeated(seq, model.replica.control_outcomes.at(seq))

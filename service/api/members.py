@@ -7,16 +7,16 @@ Then it is journalled, and checked again when it is applied, because another cha
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import Field
 
 from dualstream.service.api.access import author_of
-from dualstream.service.api.common import registry_of, spec_of
+from dualstream.service.api.common import Repeated, registry_of, repeated, repeated_at, spec_of
 from dualstream.service.api.http import stored_key_of
-from dualstream.service.api.idempotency import Repeated, repeated, repeated_at
-from dualstream.service.api.views import MaybeStale, Members, OneMember, finite, staleness
+from dualstream.service.api.views import Finite, MaybeStale, Member, Members, OneMember, staleness
 from dualstream.service.journal.audit import Author
 from dualstream.service.models.model import Model
 from dualstream.service.models.registry import canonical
@@ -62,9 +62,9 @@ class ComparisonView(MaybeStale):
     a: str
     b: str
     rows: int = Field(description="Rows that both members have scored.")
-    mean: float | None
-    low: float | None
-    high: float | None
+    mean: Finite
+    low: Finite
+    high: Finite
     level: float
 
 
@@ -108,7 +108,7 @@ async def add_member(
         return await _again(model, order, before, response)
     outcome = receipt.control_outcome
     if outcome is not None and outcome.member is not None:
-        return OneMember.at(model_id, receipt.placed.seq, outcome.member)
+        return OneMember.of(outcome.member, model=model_id, seq=receipt.placed.seq)
     # Another change came first, or its outcome is not kept: answer with the current state.
     existing = await _existing(model, order)
     if existing is None:
@@ -140,16 +140,16 @@ async def promote_member(model_id: str, name: str, request: Request) -> OneMembe
         learner = model.members()
         existing = known_member(learner, name)
         if learner.promoted == name:
-            return OneMember.at(model_id, model.replica.seq, existing)
+            return OneMember.of(existing, model=model_id, seq=model.replica.seq)
     receipt = await _submit(model, Promote(name), author_of(request))
     _check_done(receipt)
     if receipt.control_outcome is not None and receipt.control_outcome.member is not None:
-        return OneMember.at(model_id, receipt.placed.seq, receipt.control_outcome.member)
+        return OneMember.of(receipt.control_outcome.member, model=model_id, seq=receipt.placed.seq)
     async with model.replica.serving():
         now = find_member(model.members(), name)
         if now is None:
             raise MemberError(_why_not(receipt))
-        return OneMember.at(model_id, model.replica.seq, now)
+        return OneMember.of(now, model=model_id, seq=model.replica.seq)
 
 
 @router.delete("/promotion", response_model=Members, response_model_exclude_unset=True)
@@ -185,13 +185,7 @@ async def compare_members(
     return ComparisonView(
         model=model_id,
         seq=seq,
-        a=found.a,
-        b=found.b,
-        rows=found.rows,
-        mean=finite(found.mean),
-        low=finite(found.low),
-        high=finite(found.high),
-        level=found.level,
+        **asdict(found),
         **staleness(model),
     )
 
@@ -206,8 +200,14 @@ def known_member(learner: MemberLearner, name: str) -> MemberView:
 
 async def _members(model: Model) -> Members:
     async with model.replica.serving():
-        found = Members.at(model.record.id, model.replica.seq, model.members())
-        return found.model_copy(update=staleness(model))
+        learner = model.members()
+        return Members(
+            model=model.record.id,
+            seq=model.replica.seq,
+            promoted=learner.promoted,
+            members=[Member.of(view) for view in learner.members()],
+            **staleness(model),
+        )
 
 
 async def _member_to_add(model: Model, given: Mapping[str, Any]) -> MemberAdd:
@@ -237,7 +237,7 @@ async def _existing(model: Model, order: MemberAdd) -> OneMember | None:
                     f"member {order.name!r} exists with another spec; choose another name"
                 )
             if is_same and order.name in (None, view.name):
-                return OneMember.at(model.record.id, model.replica.seq, view)
+                return OneMember.of(view, model=model.record.id, seq=model.replica.seq)
     return None
 
 

@@ -4,11 +4,12 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from fastapi import APIRouter, Request, Response
+from msgspec import structs
 from pydantic import BaseModel, Field
 
 from dualstream.service.api.access import author_of
 from dualstream.service.api.common import check_not_paused, registry_of
-from dualstream.service.api.views import finite
+from dualstream.service.api.views import Finite
 from dualstream.service.jobs.refit import MAX_EPOCHS, Refits
 from dualstream.service.jobs.refit_status import RefitJob, UnderWay
 from dualstream.service.models.model import Model
@@ -70,13 +71,13 @@ class RefitView(BaseModel):
         description="Visits to each row so far. Semiparametric models: number of working sets, at"
         " the end."
     )
-    relative_gap_before: float | None = Field(
+    relative_gap_before: Finite = Field(
         description="Relative gap of the window before the refit, at its dual variables without"
         " averaging. Models that retain no rows: at the served weights, at the end."
     )
-    relative_gap: float | None = Field(description="Relative gap reached so far.")
-    dual_before: float | None
-    dual: float | None
+    relative_gap: Finite = Field(description="Relative gap reached so far.")
+    dual_before: Finite
+    dual: Finite
     converged: bool | None = Field(description="Whether the gap is at most `tol`.")
     entered_seq: int | None = Field(
         description="Log position of the control record with the result."
@@ -190,34 +191,10 @@ async def _known(model: Model, name: str) -> RefitJob:
 
 
 def _view(model_id: str, job: RefitJob) -> RefitView:
-    def number(value: float | None) -> float | None:
-        return None if value is None else finite(value)
-
+    fields = structs.asdict(job)
     return RefitView(
         model=model_id,
-        job=job.job,
-        status=job.status,
-        method=job.method,
-        tol=job.tol,
-        max_epochs=job.max_epochs,
-        due=job.due,
-        seq=job.seq,
-        rows=job.rows,
-        epochs=job.epochs,
-        relative_gap_before=number(job.relative_gap_before),
-        relative_gap=number(job.relative_gap),
-        dual_before=number(job.dual_before),
-        dual=number(job.dual),
-        converged=job.converged,
-        entered_seq=job.entered_seq,
-        retained=job.retained,
-        dropped=job.dropped,
-        coefficients_are_unique=job.coefficients_are_unique,
-        reason=job.reason,
-        created=_time(job.created_ms),
-        updated=_time(job.updated_ms),
+        created=datetime.fromtimestamp(job.created_ms / 1000, UTC),
+        updated=datetime.fromtimestamp(job.updated_ms / 1000, UTC),
+        **{name: value for name, value in fields.items() if name in RefitView.model_fields},
     )
-
-
-def _time(ms: int) -> datetime:
-    return datetime.fromtimestamp(ms / 1000, UTC)

@@ -6,9 +6,8 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from dualstream.service.api.access import author_of
-from dualstream.service.api.common import registry_of
+from dualstream.service.api.common import Repeated, registry_of, repeated, repeated_at
 from dualstream.service.api.http import stored_key_of
-from dualstream.service.api.idempotency import Repeated, repeated, repeated_at
 from dualstream.service.api.versions import IdempotencyKey
 from dualstream.service.jobs.guard_rollback import GuardRollback
 from dualstream.service.models.model import Model
@@ -62,7 +61,7 @@ async def resume_model(
     held = await model.place()
     since = paused_at(model.replica)
     if not since:
-        raise _not_paused(model)
+        raise _refused(f"model {model_id!r} is not paused, so there is nothing to resume")
     order, by = Resume(since, rows), author_of(request)
     receipt = await model.submit(ControlRequest.of(order, key, requested, by=by, held=held))
     if receipt.placed.conflict:
@@ -82,14 +81,7 @@ async def resume_model(
     )
 
 
-def _not_paused(model: Model) -> Problem:
-    return Problem(
-        409, "not-paused", f"model {model.record.id!r} is not paused, so there is nothing to resume"
-    )
-
-
 def _refused(reason: str) -> Problem:
-    """The refusal of a resume that came after another change in the journal."""
     return Problem(409, "not-paused", reason)
 
 

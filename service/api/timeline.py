@@ -1,5 +1,6 @@
 """GET /models/{id}/timeline: history of the metrics, drift events and guard trips."""
 
+from dataclasses import asdict
 from typing import Any, Literal
 
 from fastapi import APIRouter, Request, Response
@@ -10,8 +11,6 @@ from dualstream.service.api.etag import not_modified, set_etag
 from dualstream.service.api.models import NOT_MODIFIED, IfNoneMatch
 from dualstream.service.api.views import MaybeStale, staleness
 from dualstream.service.models.model import Model
-from dualstream.service.replica.guard import Tripped
-from dualstream.solvers import DriftEvent
 
 router = APIRouter(prefix="/models/{model_id}", tags=["models"])
 
@@ -25,16 +24,6 @@ class DriftSeen(BaseModel):
     seq: int = Field(description="Log position of the row that triggered it.")
     rising: bool = Field(description="Whether losses rose; they fall while a model improves.")
 
-    @classmethod
-    def of(cls, event: DriftEvent) -> "DriftSeen":
-        return cls(
-            kind="drift",
-            detector=event.detector,
-            rows=event.rows,
-            seq=event.seq,
-            rising=event.rising,
-        )
-
 
 class GuardTripped(BaseModel):
     """A guard trip: a quantity left its own history."""
@@ -46,18 +35,6 @@ class GuardTripped(BaseModel):
     value: float
     limit: float = Field(description="Limit that the value exceeded.")
     paused: bool = Field(description="Whether the trip paused learning.")
-
-    @classmethod
-    def of(cls, trip: Tripped) -> "GuardTripped":
-        return cls(
-            kind="guard",
-            quantity=trip.quantity,
-            rows=trip.rows,
-            seq=trip.seq,
-            value=trip.value,
-            limit=trip.limit,
-            paused=trip.paused,
-        )
 
 
 class TimelineView(MaybeStale):
@@ -105,8 +82,10 @@ async def read_timeline(
 def _events(model: Model) -> list[DriftSeen | GuardTripped]:
     replica = model.replica
     found: list[DriftSeen | GuardTripped] = [
-        DriftSeen.of(event) for event in replica.progress.drift.events()
+        DriftSeen(kind="drift", **asdict(event)) for event in replica.progress.drift.events()
     ]
     if replica.guarding is not None:
-        found += [GuardTripped.of(trip) for trip in replica.guarding.pauses.trips]
+        found += [
+            GuardTripped(kind="guard", **asdict(trip)) for trip in replica.guarding.pauses.trips
+        ]
     return sorted(found, key=lambda event: event.seq)

@@ -78,7 +78,11 @@ async def _unlearned_at(model: Model, sample_id: str) -> int | None:
     if known is None:
         detail = f"model {model.record.id!r} has no sample {sample_id!r}, or its id has expired"
         raise Problem(404, "unknown-sample", detail)
-    raise Problem(409, "sample-not-retained", _why_not(model, sample_id, known.seq))
+    detail = (
+        f"sample {sample_id!r}, learned at seq {known.seq}, is not among the "
+        f"{model.replica.spec['retain']} retained rows, so its effect cannot be separated"
+    )
+    raise Problem(409, "sample-not-retained", detail)
 
 
 async def _unlearn(model: Model, sample_id: str, by: Author) -> int:
@@ -97,10 +101,3 @@ async def _unlearn(model: Model, sample_id: str, by: Author) -> int:
         detail = f"sample {sample_id!r} cannot be unlearned: {outcome.refusal}"
         raise Problem(409, "cannot-unlearn", detail)
     return seq
-
-
-def _why_not(model: Model, sample_id: str, seq: int) -> str:
-    return (
-        f"sample {sample_id!r}, learned at seq {seq}, is not among the "
-        f"{model.replica.spec['retain']} retained rows, so its effect cannot be separated"
-    )

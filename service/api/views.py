@@ -1,13 +1,21 @@
 """View models that several routes share: staleness, pauses, members."""
 
 import math
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, BeforeValidator, Field
 
 from dualstream.service.models.model import Model
 from dualstream.service.replica.replica import Replica
-from dualstream.solvers import MemberLearner, MemberView
+from dualstream.solvers import MemberView
+
+
+def _finite(number: Any) -> Any:
+    return number if not isinstance(number, float) or math.isfinite(number) else None
+
+
+Finite = Annotated[float | None, BeforeValidator(_finite)]
+"""A number, or None (null in JSON) if it is not finite."""
 
 
 class MaybeStale(BaseModel):
@@ -70,11 +78,11 @@ class Counted(BaseModel):
     """Progressive metrics over some rows: each was scored before it was learned."""
 
     rows: int
-    loss: float | None = Field(
+    loss: Finite = Field(
         description="Mean loss of the calibrated member: log-loss in nats; for regression the"
         " scaled squared error."
     )
-    error_rate: float | None = Field(description="Mistakes per row; null for regression.")
+    error_rate: Finite = Field(description="Mistakes per row; null for regression.")
 
 
 class MemberMetrics(BaseModel):
@@ -87,9 +95,33 @@ class MemberMetrics(BaseModel):
     resets: int = Field(description="Resets because a value was not finite.")
 
     @classmethod
-    def of(cls, view: MemberView) -> Self:
-        """The answer for this member."""
-        return cls(**_metrics(view))
+    def of(cls, view: MemberView, **place: Any) -> Self:
+        """The answer for this member; `place` has the fields of OneMember."""
+        calibration = None
+        if view.calibration is not None:
+            a, b = view.calibration
+            calibration = {"a": a, "b": b}
+        given = {
+            "name": view.name,
+            "weight": view.weight,
+            "since_start": {
+                "rows": view.rows,
+                "loss": view.loss,
+                "error_rate": view.error_rate,
+            },
+            "rolling": {
+                "rows": view.rolling_rows,
+                "loss": view.rolling_loss,
+                "error_rate": view.rolling_error_rate,
+            },
+            "resets": view.resets,
+            "spec": dict(view.spec),
+            "active": view.active,
+            "calibration": calibration,
+            "has_certificate": view.has_certificate,
+            **place,
+        }
+        return cls(**{name: given[name] for name in cls.model_fields})
 
 
 class Calibration(BaseModel):
@@ -107,22 +139,12 @@ class Member(MemberMetrics):
     calibration: Calibration | None
     has_certificate: bool
 
-    @classmethod
-    def of(cls, view: MemberView) -> Self:
-        """The answer for this member."""
-        return cls(**_whole(view))
-
 
 class OneMember(Member):
     """One member with the log position of its model."""
 
     model: str
     seq: int
-
-    @classmethod
-    def at(cls, model: str, seq: int, view: MemberView) -> Self:
-        """The answer for this member of `model`."""
-        return cls(model=model, seq=seq, **_whole(view))
 
 
 class Members(MaybeStale):
@@ -132,45 +154,3 @@ class Members(MaybeStale):
     seq: int
     promoted: str | None = Field(description="Name of the promoted member, which is served alone.")
     members: list[Member]
-
-    @classmethod
-    def at(cls, model: str, seq: int, learner: MemberLearner) -> Self:
-        """The answer for `model`, whose learner this is."""
-        shown = [Member.of(view) for view in learner.members()]
-        return cls(model=model, seq=seq, promoted=learner.promoted, members=shown)
-
-
-def finite(number: float | None) -> float | None:
-    """The number, or None (null in JSON) if it is not finite."""
-    return number if number is not None and math.isfinite(number) else None
-
-
-def _metrics(view: MemberView) -> dict[str, Any]:
-    return {
-        "name": view.name,
-        "weight": view.weight,
-        "since_start": {
-            "rows": view.rows,
-            "loss": finite(view.loss),
-            "error_rate": finite(view.error_rate),
-        },
-        "rolling": {
-            "rows": view.rolling_rows,
-            "loss": finite(view.rolling_loss),
-            "error_rate": finite(view.rolling_error_rate),
-        },
-        "resets": view.resets,
-    }
-
-
-def _whole(view: MemberView) -> dict[str, Any]:
-    calibration = None
-    if view.calibration is not None:
-        a, b = view.calibration
-        calibration = {"a": a, "b": b}
-    return _metrics(view) | {
-        "spec": dict(view.spec),
-        "active": view.active,
-        "calibration": calibration,
-        "has_certificate": view.has_certificate,
-    }
