@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from typing import IO, Any
 
 from dualstream.service.cli.demo import server_process
-from dualstream.service.server.fork_server import forks
+from dualstream.service.server.worker_forkserver import forks
 
 COMMAND = [sys.executable, "-m", "dualstream.service", "serve"]
 PLANTED = "tests.chaos.server"

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dualstream.service.api.api_keys import Key, KeyRing, KeyScope
-from dualstream.service.api.http import send_problem
+from dualstream.service.api.asgi_helpers import send_problem
 from dualstream.service.api.late_labels import REMEMBER_PARAMETERS
 from dualstream.service.api.rate_limits import RateLimits
 from dualstream.service.journal.audit import ANONYMOUS, Author

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import msgspec
 from fastapi import Request, Response
 
-from dualstream.service.api.http import read_head
+from dualstream.service.api.asgi_helpers import read_head
 from dualstream.service.api.request_body import read_body
 from dualstream.service.models.model import Model
 from dualstream.service.models.readiness import Readiness

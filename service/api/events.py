@@ -12,7 +12,7 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from dualstream.service.api.access import not_allowed
-from dualstream.service.api.http import read_count, read_query, send_problem
+from dualstream.service.api.asgi_helpers import read_count, read_query, send_problem
 from dualstream.service.api.models import support_of
 from dualstream.service.api.responses import problem_of
 from dualstream.service.api.views import PauseView, staleness

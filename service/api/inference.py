@@ -14,10 +14,10 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from dualstream.service.api.asgi_helpers import read_head
 from dualstream.service.api.common import registry_of
 from dualstream.service.api.etag import set_etag
 from dualstream.service.api.health import readyz
-from dualstream.service.api.http import read_head
 from dualstream.service.api.request_body import admit_rows, parse, read_body
 from dualstream.service.api.responses import NO_ROWS, refusal, scored
 from dualstream.service.api.views import staleness

@@ -9,8 +9,8 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, Raw, Struct
 
+from dualstream.service.api.asgi_helpers import Head, read_flag, read_head, stored_key
 from dualstream.service.api.common import registry_of
-from dualstream.service.api.http import Head, read_flag, read_head, stored_key
 from dualstream.service.api.request_body import (
     INLINE_BYTES,
     admit_rows,

@@ -13,9 +13,7 @@ import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dualstream.service.api.access import not_allowed
-from dualstream.service.api.etag import etag_of
-from dualstream.service.api.events import Events
-from dualstream.service.api.http import (
+from dualstream.service.api.asgi_helpers import (
     PIECE_BYTES,
     Head,
     Headers,
@@ -29,6 +27,8 @@ from dualstream.service.api.http import (
     send_problem,
     stored_key,
 )
+from dualstream.service.api.etag import etag_of
+from dualstream.service.api.events import Events
 from dualstream.service.api.late_labels import (
     REMEMBER_PARAMETERS,
     parse_rows_to_remember,

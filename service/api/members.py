@@ -14,8 +14,8 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import Field
 
 from dualstream.service.api.access import author_of
+from dualstream.service.api.asgi_helpers import stored_key_of
 from dualstream.service.api.common import Repeated, registry_of, repeated, repeated_at, spec_of
-from dualstream.service.api.http import stored_key_of
 from dualstream.service.api.views import Finite, MaybeStale, Member, Members, OneMember, staleness
 from dualstream.service.journal.audit import Author
 from dualstream.service.models.model import Model

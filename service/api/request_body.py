@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive, Scope
 
-from dualstream.service.api.http import Head
+from dualstream.service.api.asgi_helpers import Head
 from dualstream.service.api.rate_limits import KeyLimits
 from dualstream.service.codecs import ListedRows, ParsedRows, parse_body
 from dualstream.service.codecs.decompress import Inflating

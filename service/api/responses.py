@@ -10,8 +10,8 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 from starlette.types import Scope, Send
 
+from dualstream.service.api.asgi_helpers import NDJSON, Headers
 from dualstream.service.api.exceptions_to_problems import as_problem
-from dualstream.service.api.http import NDJSON, Headers
 from dualstream.service.codecs import ParsedRows
 from dualstream.service.concurrency import drop_traceback
 from dualstream.service.journal.protocol import Known

@@ -6,8 +6,8 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from dualstream.service.api.access import author_of
+from dualstream.service.api.asgi_helpers import stored_key_of
 from dualstream.service.api.common import Repeated, registry_of, repeated, repeated_at
-from dualstream.service.api.http import stored_key_of
 from dualstream.service.api.versions import IdempotencyKey
 from dualstream.service.jobs.guard_rollback import GuardRollback
 from dualstream.service.models.model import Model

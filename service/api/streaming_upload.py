@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
+from dualstream.service.api.asgi_helpers import Head
 from dualstream.service.api.exceptions_to_problems import as_problem
-from dualstream.service.api.http import Head
 from dualstream.service.api.rate_limits import KeyLimits
 from dualstream.service.api.request_body import INLINE_BYTES, fingerprint_of
 from dualstream.service.api.responses import NO_ROWS, RowsRefused, first_errors, learned_of

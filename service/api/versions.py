@@ -8,8 +8,8 @@ from fastapi import APIRouter, Header, Request, Response
 from pydantic import BaseModel, Field, model_validator
 
 from dualstream.service.api.access import author_of
+from dualstream.service.api.asgi_helpers import stored_key_of
 from dualstream.service.api.common import Repeated, registry_of, repeated, repeated_at
-from dualstream.service.api.http import stored_key_of
 from dualstream.service.journal.protocol import Version
 from dualstream.service.models.versions import (
     known_version,

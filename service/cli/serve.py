@@ -58,10 +58,10 @@ def serve(context: typer.Context, **given: Any) -> None:
     # another setting than an empty list of them.
     settings = read_settings({name: value for name, value in given.items() if is_given(name)})
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
-    from dualstream.service.server import compile_kernels as kernels, fork_server
+    from dualstream.service.server import compile_kernels as kernels, worker_forkserver
 
     if settings.workers > 1:
-        fork_server.begin()
+        worker_forkserver.begin()
     with kernels.notice_of_compilation(
         lambda line: errors.print(line, style="dim", highlight=False)
     ):

@@ -20,7 +20,7 @@ from dualstream.service.models.compiled_specs import KnownSpecs
 from dualstream.service.models.deps import ModelDeps
 from dualstream.service.models.model import Model, ModelOwner
 from dualstream.service.replica.first_responses import MAX_KEPT_ANSWERS
-from dualstream.service.replica.lineage import KEPT_OUTSIDE, Lineage
+from dualstream.service.replica.fork_detection import KEPT_OUTSIDE, Lineage
 from dualstream.service.replica.recovery import Forked
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.spec import DamagedSpec, check_spec

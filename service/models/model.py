@@ -25,7 +25,7 @@ from dualstream.service.models.sizeof import bytes_of
 from dualstream.service.models.snapshots import BULK_ROWS, MAX_QUARANTINE_RECORDS, Snapshots
 from dualstream.service.replica.apply_or_rebuild import CommitListener
 from dualstream.service.replica.committer import Committer
-from dualstream.service.replica.lineage import Lineage, Lost
+from dualstream.service.replica.fork_detection import Lineage, Lost
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import (
     AnyRequest,

@@ -20,7 +20,7 @@ from dualstream.service.journal.protocol import (
     Trimmed,
 )
 from dualstream.service.journal.record import RecordError
-from dualstream.service.replica.lineage import Lineage
+from dualstream.service.replica.fork_detection import Lineage
 from dualstream.solvers import CorruptState
 
 log = logging.getLogger("dualstream.recovery")

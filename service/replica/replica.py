@@ -29,7 +29,7 @@ from dualstream.service.replica.apply_control import apply_control
 from dualstream.service.replica.controls import check_control, needs_own_run
 from dualstream.service.replica.entries import Content, content_after, split_at
 from dualstream.service.replica.first_responses import MAX_KEPT_ANSWERS, KeyedRequests
-from dualstream.service.replica.lineage import Lineage, Lost, follows
+from dualstream.service.replica.fork_detection import Lineage, Lost, follows
 from dualstream.service.replica.outcomes import (
     Applied,
     ControlOutcome,

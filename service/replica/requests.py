@@ -272,6 +272,10 @@ def new_of(requests: Sequence[AnyRequest], placed: Sequence[Sequence[Placed]]) -
     named: list[tuple[int, bytes]] = []
     for request, places in zip(requests, placed, strict=True):
         assert isinstance(request, Request)
+        if len(places) == 1 and request.parts[0].key is None:  # most requests
+            rows.append(request.rows)  # without a key no row is a duplicate
+            names += request.names
+            continue
         kept = _new_parts(request, places)
         if not kept:
             continue

@@ -22,8 +22,8 @@ from dualstream.service.journal.protocol import ModelRecord, Snapshot
 from dualstream.service.journal.record import RecordError
 from dualstream.service.replica.feature_names import FeatureNames
 from dualstream.service.replica.first_responses import MAX_KEPT_ANSWERS, FirstResponses
+from dualstream.service.replica.fork_detection import Lineage
 from dualstream.service.replica.guard import Guarding
-from dualstream.service.replica.lineage import Lineage
 from dualstream.service.replica.outcomes import ControlOutcomes
 from dualstream.service.replica.retained_rows import RetainedIds, ServedLosses
 from dualstream.service.replica.spec import check_spec, fixed_spec

@@ -32,8 +32,8 @@ from dualstream.service.api import (
 )
 from dualstream.service.api.access import AccessControl, not_allowed
 from dualstream.service.api.api_keys import KeyRing
+from dualstream.service.api.asgi_helpers import check_query, send_problem
 from dualstream.service.api.exceptions_to_problems import as_problem
-from dualstream.service.api.http import check_query, send_problem
 from dualstream.service.api.learn_and_predict import HotPath
 from dualstream.service.api.openapi import OF_QUERIES, describe_hot_routes
 from dualstream.service.api.rate_limits import RateLimits, TokenStore

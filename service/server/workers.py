@@ -20,13 +20,13 @@ from typing import Any
 
 from dualstream.service.metrics.multiprocess import MetricsDirectory, forget_worker
 from dualstream.service.server.app import create_app
-from dualstream.service.server.fork_server import forks
 from dualstream.service.server.serve import (
     check_certificate,
     listening_line,
     make_server,
     ready_line,
 )
+from dualstream.service.server.worker_forkserver import forks
 from dualstream.service.settings import Settings
 
 log = logging.getLogger("dualstream.workers")

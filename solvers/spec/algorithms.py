@@ -377,7 +377,10 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         read_fobos,
     ),
     "dc": Algorithm(
-        "dualstream.solvers.online.dc", "DC", ("surrogate", "inner", "C", "step"), read_dc
+        "dualstream.solvers.online.difference_of_convex",
+        "DC",
+        ("surrogate", "inner", "C", "step"),
+        read_dc,
     ),
     "perceptron": Algorithm("dualstream.solvers.online.margin", "Perceptron", (), read_no_fields),
     "passive_aggressive": Algorithm(

@@ -19,7 +19,7 @@ import pytest
 import redis
 
 from dualstream.service.journal.protocol import JournalUnavailable
-from dualstream.service.server.fork_server import forks
+from dualstream.service.server.worker_forkserver import forks
 from tests.chaos import restoring
 from tests.chaos.failing_over import bring_back, cut_off
 from tests.chaos.report import Run, recorded

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from dualstream.service.replica.lineage import KEPT_OUTSIDE
+from dualstream.service.replica.fork_detection import KEPT_OUTSIDE
 from tests.simulation.log import Log
 from tests.simulation.store import Store
 

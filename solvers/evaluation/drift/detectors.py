@@ -60,7 +60,7 @@ MIN_ROWS = 30.0
 SCALE_AFTER, SCALE_ROWS = 100.0, 200.0
 SCALED_MEAN = 1.0 / 7.0
 LARGEST_RATIO = 20.0
-"""A loss counts as at most so many mean losses: one broken reading changes little."""
+"""A loss counts as at most this number of mean losses: one broken reading changes little."""
 
 LARGEST_LOSS = 1e100
 """The detectors skip a larger loss, whose square would be infinite."""

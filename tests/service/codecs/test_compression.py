@@ -12,7 +12,7 @@ import zstandard
 from hypothesis import given, strategies as st
 
 from dualstream.service.api import request_body
-from dualstream.service.api.http import Head
+from dualstream.service.api.asgi_helpers import Head
 from dualstream.service.codecs.decompress import Inflating
 from dualstream.service.transport.body_memory import BodyMemory, release_body
 from dualstream.wire.problems import Problem

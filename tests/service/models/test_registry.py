@@ -10,7 +10,7 @@ from dualstream.service.jobs.follower import Follower
 from dualstream.service.journal.protocol import AppendRequest, Base, ModelChanged
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.models.versions import LoadedVersions, take_version
-from dualstream.service.replica.lineage import Lineage
+from dualstream.service.replica.fork_detection import Lineage
 from dualstream.service.replica.replica import Replica
 from dualstream.wire.problems import Problem
 from tests.service.conftest import SPEC

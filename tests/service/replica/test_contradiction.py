@@ -7,7 +7,7 @@ import pytest
 
 from dualstream.service.journal.chain import first_chain, next_chain
 from dualstream.service.journal.protocol import Appended, Entry, Place
-from dualstream.service.replica.lineage import Lineage, contradicts, may_contradict
+from dualstream.service.replica.fork_detection import Lineage, contradicts, may_contradict
 
 START = Place(0, first_chain("7" * 32))
 

@@ -16,7 +16,7 @@ import httpx
 
 from dualstream.service.cli.demo.server_process import ServerProcess
 from dualstream.service.journal import open_journal
-from dualstream.service.server.fork_server import forks
+from dualstream.service.server.worker_forkserver import forks
 from dualstream.service.server.workers import _Worker, _WorkerPool
 from dualstream.service.settings import Settings
 from tests.history import Acknowledged, check_history

@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from dualstream.service.api.http import PIECE_BYTES as PIECE_OF_ANSWER, send_in_pieces
+from dualstream.service.api.asgi_helpers import PIECE_BYTES as PIECE_OF_ANSWER, send_in_pieces
 from dualstream.service.transport.body_memory import (
     CANDIDATES,
     CONNECTION,

@@ -13,7 +13,7 @@ import uvicorn
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.server import ServerState
 
-from dualstream.service.api.http import PIECE_BYTES as PIECE, send_json as answer_json
+from dualstream.service.api.asgi_helpers import PIECE_BYTES as PIECE, send_json as answer_json
 from dualstream.service.server.serve import UNSENT_BYTES, keep_few_unsent
 from dualstream.service.transport.body_memory import BodyMemory
 from dualstream.service.transport.body_protocol import MAX_BUFFERED, protocol_of

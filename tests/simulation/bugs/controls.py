@@ -16,8 +16,8 @@ from dualstream.service.journal.protocol import AppendRequest
 from dualstream.service.journal.record import KeyKind, make_key
 from dualstream.service.models.snapshots import Snapshots
 from dualstream.service.replica.controls import Refit, why_forgotten
+from dualstream.service.replica.fork_detection import Lineage
 from dualstream.service.replica.guard import Guarding
-from dualstream.service.replica.lineage import Lineage
 from dualstream.service.replica.outcomes import ControlOutcomes
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import ControlRequest

@@ -16,7 +16,7 @@ from dualstream.service.journal.protocol import Entry, ModelChanged
 from dualstream.service.journal.record import Control
 from dualstream.service.replica.apply_or_rebuild import Applying
 from dualstream.service.replica.committer import Committer
-from dualstream.service.replica.lineage import Lineage
+from dualstream.service.replica.fork_detection import Lineage
 from dualstream.service.replica.recovery import Forked
 from dualstream.service.replica.replica import Replica
 from tests.simulation.bugs.planting import Bug, nothing

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dualstream.solvers import Batch, InvalidSpec, make_learner, resolve_spec
-from dualstream.solvers.online.dc import sigmoid_slope, sigmoid_surrogate
+from dualstream.solvers.online.difference_of_convex import sigmoid_slope, sigmoid_surrogate
 from tests.solvers.dc_reference import dc_step, surrogate
 from tests.solvers.specs import DIM, FEATURES, SPECS, stream
 

@@ -7,7 +7,7 @@ import pytest
 
 from dualstream.service.journal.chain import first_chain, next_chain
 from dualstream.service.journal.protocol import Entry
-from dualstream.service.replica.lineage import KEPT, Lineage, Lost
+from dualstream.service.replica.fork_detection import KEPT, Lineage, Lost
 from tests.service.conftest import assert_problem
 from tests.service.replica.test_replica import SPEC, learn, lose_last_entry, replica_of
 
