@@ -22,8 +22,11 @@ from dualstream.service.codecs import (
     parse_body,
     parse_chunk,
 )
+from dualstream.service.codecs.csv import RecordReader
 from dualstream.service.codecs.decompress import Inflating
+from dualstream.service.codecs.ndjson import SampleReader
 from dualstream.service.codecs.table_columns import columns_of
+from dualstream.service.codecs.vw import ExampleReader
 from dualstream.solvers import Batch
 from dualstream.wire.chunking import chunks
 from dualstream.wire.chunking.chunks import MARK
@@ -32,10 +35,7 @@ from tests.service.codecs.test_formats import ARROW, CSV, NDJSON, VW
 from tests.service.codecs.test_line_formats import (
     SCHEMAS,
     assert_same,
-    csv_reader,
-    ndjson_reader,
     outcome,
-    vw_reader,
 )
 from tests.solvers.text.test_libsvm import assert_parsed_alike
 from tests.wire.test_chunking import cut_until, said
@@ -86,7 +86,7 @@ def ndjson(data: bytes) -> None:
     """The bulk kernel equals the reader of single lines."""
     schema, labelled, body = told_apart(data)
     checked(schema, NDJSON, body, labelled)
-    assert_same(ndjson_reader, schema, body, labelled)
+    assert_same(SampleReader, schema, body, labelled)
 
 
 def vw(data: bytes) -> None:
@@ -94,7 +94,7 @@ def vw(data: bytes) -> None:
     schema, labelled, body = told_apart(data)
     checked(schema, VW, body, labelled)
     checked(schema, VW + "; tag=id", body, labelled)
-    assert_same(vw_reader, schema, body, labelled)
+    assert_same(ExampleReader, schema, body, labelled)
 
 
 def csv(data: bytes) -> None:
@@ -103,9 +103,9 @@ def csv(data: bytes) -> None:
     if checked(schema, CSV, body, labelled) is None or not body.strip():
         return
     body = body.removeprefix(MARK)
-    reader, _ = csv_reader(schema, body, labelled)
+    reader = RecordReader(schema, body, labelled)
     if not (labelled and reader.columns.id is not None or reader.has_long_names):
-        assert_same(csv_reader, schema, body, labelled)
+        assert_same(RecordReader, schema, body, labelled)
 
 
 def json(data: bytes) -> None:
