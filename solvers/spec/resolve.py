@@ -39,8 +39,9 @@ SPEC_VERSION = 2
 2   the drift detectors do not depend on the unit of the losses: see `scaled_detectors`
 """
 
-# A specification with only these fields is of a portfolio by default.
-_OF_ANY_PORTFOLIO = ("task", "labels", "members", "eta", "share", _GUARD)
+# A specification with only these fields is of a portfolio by default; with fields that a portfolio
+# does not have, it is of dual ascent.
+_OF_ANY_PORTFOLIO = ("task", "labels", "features", "members", "eta", "share", "retain", _GUARD)
 
 
 def resolve_spec(spec: Mapping[str, Any]) -> Spec:

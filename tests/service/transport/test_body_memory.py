@@ -23,6 +23,7 @@ from tests.service.conftest import assert_problem
 
 MOST = 1_000_000
 PIECE = b" " * 50_000
+PLAIN = {"algorithm": "dual_ascent", "features": {"kind": "indexed", "dim": 5}}
 ROWS_GO_TO = ["/models/m/learn", "/models/m/predict", "/models/m/labels"]
 
 
@@ -78,7 +79,7 @@ class Sender:
 )
 def test_many_half_sent_bodies_hold_no_more_than_their_bound(serve, path, is_packed):
     client = serve(max_bodies_bytes=MOST)
-    client.put("/models/m", json={"features": {"kind": "indexed", "dim": 5}})
+    client.put("/models/m", json=PLAIN)
     packed = gzip.compress(2 * PIECE, 0)[: len(PIECE) + 20]  # as good as half of it comes out
     headers = [(b"content-type", b"application/json")]
     headers += [(b"content-encoding", b"gzip")] * is_packed
@@ -107,7 +108,7 @@ def test_many_half_sent_bodies_hold_no_more_than_their_bound(serve, path, is_pac
 
 def test_of_an_upload_counts_what_is_not_learned_yet(serve):
     client = serve(max_bodies_bytes=6 * CHUNK_BYTES)
-    client.put("/models/m", json={"features": {"kind": "indexed", "dim": 5}})
+    client.put("/models/m", json=PLAIN)
     one = Sender(client, "/models/m/learn", (b"content-type", b"application/x-ndjson"))
     lines = b'{"x": {"1": 1}, "y": 1}\n' * (CHUNK_BYTES // 24)
     for _ in range(12):
@@ -122,7 +123,7 @@ def test_of_an_upload_counts_what_is_not_learned_yet(serve):
 
 def test_one_alone_always_has_room(serve):
     client = serve(max_bodies_bytes=10)
-    client.put("/models/m", json={"features": {"kind": "indexed", "dim": 5}})
+    client.put("/models/m", json=PLAIN)
     one = Sender(client, "/models/m/learn")
     one.send(b'{"x": {"1": 1}, ')
     one.send(b'"y": 1}', more=False)

@@ -199,7 +199,7 @@ def test_hashed_features_have_the_width_of_their_bits():
     learner.learn(Batch.from_dense(np.eye(16), np.ones(16)))
     assert learner.weights.shape == (16,)
     assert resolve_spec({"features": "hashed"})["features"] == {"kind": "hashed", "bits": 18}
-    plain = make_learner({"features": {"kind": "hashed", "bits": 4}})
+    plain = make_learner({"algorithm": "dual_ascent", "features": {"kind": "hashed", "bits": 4}})
     assert plain.weights.shape == (16,)
 
 

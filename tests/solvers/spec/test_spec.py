@@ -33,11 +33,11 @@ DEFAULT = {
 
 
 def resolved(**fields):
-    return resolve_spec({"features": FEATURES} | fields)
+    return resolve_spec({"algorithm": "dual_ascent", "features": FEATURES} | fields)
 
 
 def test_every_default_is_written_out_in_one_order():
-    spec = resolve_spec({"features": FEATURES})
+    spec = resolve_spec({"algorithm": "dual_ascent", "features": FEATURES})
     assert spec == DEFAULT
     shuffled = dict(reversed(DEFAULT.items()))
     assert json.dumps(resolve_spec(shuffled)) == json.dumps(spec)
@@ -217,11 +217,22 @@ def test_the_fields_that_an_algorithm_takes_are_named():
     }
 
 
-@pytest.mark.parametrize("given", [{}, {"task": "multiclass"}, {"labels": ["no", "yes"]}])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"task": "multiclass"},
+        {"labels": ["no", "yes"]},
+        {"features": FEATURES},
+        {"features": "hashed", "retain": 50},
+        {"retain": 50, "guard": "warn", "spec_version": 1},
+    ],
+)
 def test_what_names_no_field_of_one_learner_is_a_portfolio(given):
     spec = resolve_spec(given)
     assert spec["algorithm"] == "portfolio" and spec["members"] == "eight"
-    assert spec["features"] == {"kind": "hashed", "bits": 18}
+    features = FEATURES if given.get("features") is FEATURES else {"kind": "hashed", "bits": 18}
+    assert spec["features"] == features
     assert resolve_spec(spec) == spec
 
 
@@ -241,7 +252,7 @@ def test_labels_are_kept():
 
 
 def test_a_learner_carries_its_resolved_specification():
-    assert make_learner({"features": FEATURES}).spec == DEFAULT
+    assert make_learner({"algorithm": "dual_ascent", "features": FEATURES}).spec == DEFAULT
 
 
 def test_resolving_changes_nothing_of_what_is_given():
