@@ -22,7 +22,7 @@ from dualstream.solvers.core.errors import (
 )
 from dualstream.solvers.core.hashing import NamePlaces, hash_names, hash_row, sorted_row
 from dualstream.solvers.core.intercept import width_of
-from dualstream.solvers.core.learner import Learner, Outcome, State, check_arrays, count_nonzeros
+from dualstream.solvers.core.learner import Learner, Outcome, State, count_nonzeros
 from dualstream.solvers.core.member_learner import (
     MEMBER_NAME,
     Comparison,
@@ -64,6 +64,7 @@ from dualstream.solvers.core.shared_ones import are_shared_ones, shared_ones
 from dualstream.solvers.core.sparse_support import Support
 from dualstream.solvers.core.spec_cache import FixedSpec, WorkedOut
 from dualstream.solvers.core.state_format import dump, load
+from dualstream.solvers.core.state_numbers import check_arrays
 from dualstream.solvers.core.unlearning import Unlearner, unlearner, why_not_unlearn
 from dualstream.solvers.evaluation.drift import DETECTORS, DriftEvent
 from dualstream.solvers.evaluation.guard import QUANTITIES, guard_of

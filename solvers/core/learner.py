@@ -1,6 +1,5 @@
 """Learner: the protocol of all algorithms; Outcome: the result for each row."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -10,7 +9,6 @@ import numpy.typing as npt
 
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.certificate import Certificate
-from dualstream.solvers.core.errors import CorruptState
 from dualstream.solvers.jit import Flags, Floats, Ints
 
 State = dict[str, npt.NDArray[Any]]
@@ -153,20 +151,6 @@ def count_nonzeros(weights: Floats) -> int:
     """Number of weights beyond 1e-12 of the largest."""
     size = np.abs(weights)
     return int(np.count_nonzero(size > 1e-12 * size.max(initial=0.0)))
-
-
-def check_arrays(
-    state: Mapping[str, npt.NDArray[Any]], shapes: Mapping[str, tuple[int, ...]]
-) -> None:
-    """Raise CorruptState unless these arrays exist, have these shapes, and are finite."""
-    for name, shape in shapes.items():
-        if name not in state:
-            raise CorruptState(f"the state has no {name}")
-        array = np.asarray(state[name])
-        if array.shape != shape:
-            raise CorruptState(f"{name} has shape {array.shape}, expected {shape}")
-        if not (math.isfinite(array) if shape == () else np.isfinite(array).all()):
-            raise CorruptState(f"{name} is not finite")
 
 
 def under(prefix: str, state: Mapping[str, npt.NDArray[Any]]) -> State:

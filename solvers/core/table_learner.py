@@ -14,10 +14,11 @@ from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.certificate import Certificate
 from dualstream.solvers.core.errors import CorruptState, InvalidRow
 from dualstream.solvers.core.intercept import Features
-from dualstream.solvers.core.learner import Outcome, State, check_arrays, count_nonzeros
+from dualstream.solvers.core.learner import Outcome, State, count_nonzeros
 from dualstream.solvers.core.losses import Loss, make_loss
 from dualstream.solvers.core.refit_weights import check_weights
 from dualstream.solvers.core.scalar import sigmoid, unknown_label
+from dualstream.solvers.core.state_numbers import check_arrays
 from dualstream.solvers.jit import F8, RO_F8, Floats, kernel, void
 
 SAMPLES = 0

@@ -19,9 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.errors import CorruptState, SolverError
+from dualstream.solvers.core.errors import CorruptState
 from dualstream.solvers.core.shared_ones import are_shared_ones
 from dualstream.solvers.core.spec_cache import WorkedOut
+from dualstream.solvers.core.state_numbers import is_storable, rows_of_state
 from dualstream.solvers.jit import (
     F8,
     F8_2D,
@@ -286,29 +287,18 @@ class Ring(RowBuffer):
         missing = [name for name in RING_ARRAYS if name not in state]
         if missing:
             raise CorruptState(f"the state has no {missing[0]}")
-        indptr, labels = state["ring_indptr"], state["ring_labels"]
-        try:
-            # Kernels follow the indices of these rows, so they are checked like any others.
-            retained = Batch(
-                indptr,
-                state["ring_indices"].astype(np.int32),
-                state["ring_values"],
-                labels,
-                state["ring_weights"],
-                dim,
-            )
-        except SolverError as error:
-            raise CorruptState(f"the retained rows are damaged: {error}") from error
-        n = len(retained)
-        if not np.isfinite(labels).all():
+        columns = tuple(state[name] for name in RING_ARRAYS[:5])
+        retained = rows_of_state("retained rows", columns, dim)
+        n, labels = len(retained), retained.labels
+        if not is_storable(labels):
             raise CorruptState("a retained row has no label")
         if n > self.retain:
             raise CorruptState(f"{n} retained rows where at most {self.retain} are kept")
         duals = state["ring_duals"]
-        if duals.shape != (n,) or not np.isfinite(duals).all():
+        if duals.shape != (n,) or not is_storable(duals):
             raise CorruptState("the retained rows and their dual variables do not fit together")
         rows = np.stack([labels, retained.weights, duals], axis=1)
-        self.store(indptr, rows, retained.indices, retained.values)
+        self.store(retained.indptr, rows, retained.indices, retained.values)
         return n
 
 

@@ -15,7 +15,8 @@ import numpy.typing as npt
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.class_names import MAX_CLASSES, names_of, names_state
 from dualstream.solvers.core.errors import CorruptState
-from dualstream.solvers.core.learner import Outcome, State, check_arrays
+from dualstream.solvers.core.learner import Outcome, State
+from dualstream.solvers.core.state_numbers import check_arrays
 from dualstream.solvers.evaluation.progressive import (
     LARGEST_TERM,
     Progressive,

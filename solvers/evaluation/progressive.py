@@ -19,9 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.learner import Outcome, State, check_arrays
+from dualstream.solvers.core.learner import Outcome, State
 from dualstream.solvers.core.scalar import log1pexp
 from dualstream.solvers.core.spec_cache import WorkedOut
+from dualstream.solvers.core.state_numbers import check_arrays
 from dualstream.solvers.evaluation.drift import DETECTORS, DriftWatch
 from dualstream.solvers.evaluation.timeline import HELD, POINTS, SPACING, Timeline
 from dualstream.solvers.jit import (

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.core.learner import State, check_arrays
+from dualstream.solvers.core.learner import State
+from dualstream.solvers.core.state_numbers import check_arrays
 from dualstream.solvers.jit import Floats
 
 POINTS = 256

@@ -16,8 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dualstream.solvers.core.batch import Batch, drop_zeros
-from dualstream.solvers.core.learner import State, check_arrays
+from dualstream.solvers.core.learner import State
 from dualstream.solvers.core.served_form import FourierForm
+from dualstream.solvers.core.state_numbers import check_arrays
 from dualstream.solvers.jit import (
     F8,
     F8_2D,

@@ -14,14 +14,16 @@ import numpy.typing as npt
 
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.class_names import class_places, names_of, names_state
-from dualstream.solvers.core.errors import CorruptState, NotExpressible, RefitError, SolverError
-from dualstream.solvers.core.learner import Learner, Outcome, State, check_arrays, under
+from dualstream.solvers.core.errors import CorruptState, NotExpressible, RefitError
+from dualstream.solvers.core.learner import Learner, Outcome, State, under
 from dualstream.solvers.core.served_form import Form, served_form
+from dualstream.solvers.core.state_numbers import check_arrays, rows_of_state
 from dualstream.solvers.features.nystroem import Nystroem
 from dualstream.solvers.features.wrapper import ClassLearner, Wrapped, WrappedClasses
 from dualstream.solvers.jit import Floats
 
 KEPT_PER_LANDMARK = 10
+_ROWS = ("indptr", "indices", "values", "labels", "weights")
 
 
 class Landmarks(Wrapped):
@@ -166,17 +168,10 @@ class Landmarks(Wrapped):
 
     def _batch_of(self, state: State) -> Batch:
         try:
-            rows = Batch(
-                state["indptr"].copy(),
-                state["indices"].astype(np.int32),
-                state["values"].copy(),
-                state["labels"].copy(),
-                state["weights"].copy(),
-                self._map.dim,
-                names_of(state),
-            )
-        except (KeyError, SolverError) as error:
+            columns = tuple(state[name].copy() for name in _ROWS)
+        except KeyError as error:
             raise CorruptState(f"the kept rows are damaged: {error!r}") from error
+        rows = rows_of_state("kept rows", columns, self._map.dim, names_of(state))
         if len(rows) >= KEPT_PER_LANDMARK * self._map.components:
             raise CorruptState(
                 f"{len(rows)} rows are buffered, enough for a map, but there is no map"

@@ -15,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.errors import CorruptState, SolverError
-from dualstream.solvers.core.learner import State, check_arrays
+from dualstream.solvers.core.errors import CorruptState
+from dualstream.solvers.core.learner import State
 from dualstream.solvers.core.served_form import NystroemForm
+from dualstream.solvers.core.state_numbers import check_arrays, rows_of_state
 from dualstream.solvers.features.fourier import with_dense_rows
 from dualstream.solvers.jit import (
     F8,
@@ -37,6 +38,7 @@ from dualstream.solvers.jit import (
 )
 
 RANK_CUT = 1e-12
+_ROWS = ("indptr", "indices", "values")
 
 
 class Nystroem:
@@ -117,11 +119,12 @@ class Nystroem:
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """See Stage."""
         try:
-            indptr, n = state["indptr"], len(state["indptr"]) - 1
-            indices, values = state["indices"].astype(np.int32), state["values"].copy()
-            rows = Batch(indptr.copy(), indices, values, np.zeros(n), np.ones(n), self.dim)
-        except (KeyError, SolverError) as error:
+            indptr, indices, values = (state[name].copy() for name in _ROWS)
+        except KeyError as error:
             raise CorruptState(f"the landmarks are damaged: {error!r}") from error
+        n = len(indptr) - 1
+        columns = (indptr, indices, values, np.zeros(n), np.ones(n))
+        rows = rows_of_state("landmarks", columns, self.dim)
         if len(rows) > self.components:
             raise CorruptState(f"{len(rows)} landmarks where at most {self.components} are kept")
         check_arrays(state, {"factor": (len(rows), len(rows))})

@@ -26,9 +26,10 @@ import numpy.typing as npt
 
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.errors import CorruptState
-from dualstream.solvers.core.learner import State, check_arrays
+from dualstream.solvers.core.learner import State
 from dualstream.solvers.core.scalar import balance, dense_value, prefetch, sparse_value
 from dualstream.solvers.core.served_form import BalancedForm
+from dualstream.solvers.core.state_numbers import check_arrays
 from dualstream.solvers.features.stage import grown
 from dualstream.solvers.jit import (
     F8,

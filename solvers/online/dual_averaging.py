@@ -28,9 +28,10 @@ import numpy.typing as npt
 
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.errors import CorruptState
-from dualstream.solvers.core.learner import Outcome, State, check_arrays
+from dualstream.solvers.core.learner import Outcome, State
 from dualstream.solvers.core.scalar import loss_slope, loss_value, prefetch, shrink
 from dualstream.solvers.core.sparse_support import Support
+from dualstream.solvers.core.state_numbers import check_arrays
 from dualstream.solvers.core.table_learner import SAMPLES, TableLearner, loss_of
 from dualstream.solvers.core.windows import Ring
 from dualstream.solvers.jit import (

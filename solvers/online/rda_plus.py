@@ -34,9 +34,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dualstream.solvers.core.errors import CorruptState
-from dualstream.solvers.core.learner import State, check_arrays
+from dualstream.solvers.core.learner import State
 from dualstream.solvers.core.proximal_newton import Objective, Optimum, Rows, mean_loss, minimise
 from dualstream.solvers.core.scalar import clip
+from dualstream.solvers.core.state_numbers import check_arrays, is_storable
 from dualstream.solvers.core.windows import DUAL, LABEL, WEIGHT
 from dualstream.solvers.jit import (
     F8,
@@ -169,7 +170,7 @@ class DualAveragingPlus(DualAveraging):
         on_list = np.asarray(state["signs"]) >= ON_LIST
         if not np.array_equal(np.sort(listed), np.flatnonzero(on_list)):
             raise CorruptState("the list of active weights does not fit their signs")
-        if not np.all(np.isfinite(losses)):
+        if not is_storable(losses):
             raise CorruptState("ring_losses is not finite")
         # The last check that can fail, except those that super() repeats: negative counts.
         if any(int(state[name]) < 0 for name in self.STATE_INTS):

@@ -564,9 +564,10 @@ def learn_rows(
                 solve_quadratic(what, numbers, j, own[j], targets[j], out[i, SCALE], steps)
             step = steps[FACTOR, j] * steps[TAU, j]
             is_sound = abs(step) * (steps[NORM, j] + 1.0) < _LARGEST_STEP
-            if is_sound and steps[SIZE, j] < np.inf:
+            dual = duals[j] + c * steps[CONJUGATE, j]
+            if is_sound and steps[SIZE, j] < np.inf and abs(dual) < np.inf:
                 steps[COEFFICIENT, j] = step
-                duals[j] += c * steps[CONJUGATE, j]
+                duals[j] = dual
                 continue
             start_calibration(r, columns[j])
             r[RESETS, columns[j]] += 1.0

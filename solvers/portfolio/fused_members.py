@@ -16,9 +16,10 @@ import numpy.typing as npt
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.certificate import Certificate, relative_gap
 from dualstream.solvers.core.errors import CorruptState
-from dualstream.solvers.core.learner import State, check_arrays
+from dualstream.solvers.core.learner import State
 from dualstream.solvers.core.losses import make_loss
 from dualstream.solvers.core.served_form import BalancedForm, Form, Linear, NormForm, StageForm
+from dualstream.solvers.core.state_numbers import check_arrays
 from dualstream.solvers.core.windows import RowBuffer
 from dualstream.solvers.features.stage import grown
 from dualstream.solvers.jit import Floats, Ints
@@ -418,7 +419,7 @@ class Fused:
             "second": (used, len(plan.starts)),
             "weights": (used, len(self.members)),
         }
-        check_arrays(state, shapes)
+        check_arrays(state, shapes, overflows=("dual_sums",))
         touched, statistics = state["touched"].astype(np.int64), state["statistics"]
         dense = self._dense_of(touched, statistics)
         ring = _checked_ring(state, self._ring, used) if self._retain else None

@@ -26,10 +26,11 @@ from dualstream.solvers.core.errors import (
     UnknownMember,
 )
 from dualstream.solvers.core.intercept import width_of
-from dualstream.solvers.core.learner import Outcome, State, check_arrays, count_nonzeros
+from dualstream.solvers.core.learner import Outcome, State, count_nonzeros
 from dualstream.solvers.core.member_learner import Comparison, MemberView
 from dualstream.solvers.core.scalar import unknown_label
 from dualstream.solvers.core.served_form import Form
+from dualstream.solvers.core.state_numbers import check_arrays
 from dualstream.solvers.core.table_learner import sigmoids
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.portfolio.confidence_sequence import compare

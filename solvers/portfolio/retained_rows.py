@@ -7,8 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.errors import CorruptState, SolverError
+from dualstream.solvers.core.errors import CorruptState
 from dualstream.solvers.core.learner import State
+from dualstream.solvers.core.state_numbers import is_storable, rows_of_state
 from dualstream.solvers.core.windows import LABEL, WEIGHT, RowBuffer
 from dualstream.solvers.jit import (
     F8,
@@ -78,12 +79,9 @@ class RetainedRows:
         for name in names:
             if name not in state:
                 raise CorruptState(f"the state has no {name}")
-        indptr, indices, values, labels, weights = (np.array(state[name]) for name in names)
-        try:
-            rows = Batch(indptr, indices.astype(np.int32), values, labels, weights, self._dim)
-        except SolverError as error:
-            raise CorruptState(f"the retained rows are damaged: {error}") from error
-        if len(rows) > self._retain or not np.isfinite(rows.labels).all():
+        columns = tuple(np.array(state[name]) for name in names)
+        rows = rows_of_state("retained rows", columns, self._dim)
+        if len(rows) > self._retain or not is_storable(rows.labels):
             raise CorruptState("the retained rows are damaged")
         about = np.stack([rows.labels, rows.weights], axis=1)
         self._buffer.store(rows.indptr, about, rows.indices, rows.values)

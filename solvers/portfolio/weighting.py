@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.errors import CorruptState
-from dualstream.solvers.core.learner import State, check_arrays
+from dualstream.solvers.core.learner import State
 from dualstream.solvers.core.member_learner import MemberView
 from dualstream.solvers.core.served_form import (
     ClassMixture,
@@ -19,6 +19,7 @@ from dualstream.solvers.core.served_form import (
     Part,
     ScoreForm,
 )
+from dualstream.solvers.core.state_numbers import check_arrays
 from dualstream.solvers.jit import Floats, Ints
 from dualstream.solvers.portfolio import weighting_kernels as _rule
 from dualstream.solvers.portfolio.weighting_kernels import (

@@ -87,6 +87,7 @@ WAS_RESET = 2.0
 
 MAX_SCORE, MAX_LOG_ODDS, _MIN_PROBABILITY = 40.0, 12.0, 1e-4
 _REACH, _BEYOND, _RATE = 50.0, 0.05, 0.01
+_RAISED = 2.0**200
 MAX_LOG_LOSS = -math.log(_MIN_PROBABILITY)
 """The largest loss charged for a row: for classes in nats ..."""
 MAX_SQUARE = 32.0
@@ -195,6 +196,13 @@ def share_out(v: Floats, gain: Floats, is_active: Floats, share: float) -> None:
         total += is_active[j] * v[j] * gain[j]
         active += is_active[j]
     keep, mix = (1.0 - share) / total, share / active
+    if keep == np.inf:
+        # With `share` 0, a share can become subnormal, and then be the only one with a gain.
+        total = 0.0
+        for j in range(v.shape[0]):
+            gain[j] *= _RAISED
+            total += is_active[j] * v[j] * gain[j]
+        keep = (1.0 - share) / total
     for j in range(v.shape[0]):
         v[j] = keep * v[j] * gain[j] + mix if is_active[j] > 0.0 else v[j]
 

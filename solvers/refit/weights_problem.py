@@ -282,11 +282,11 @@ class Refitted:
 def _with_ones(rows: Batch) -> Batch:
     """The same rows with a last feature 1."""
     ends, n = rows.indptr[1:], len(rows)
-    return Batch.from_csr(
+    return Batch.of_checked(
         rows.indptr + np.arange(n + 1),
         np.insert(rows.indices, ends, rows.dim),
         np.insert(rows.values, ends, 1.0),
         rows.labels,
         rows.weights,
-        dim=rows.dim + 1,
+        rows.dim + 1,
     )

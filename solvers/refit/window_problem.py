@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.certificate import Certificate, row_sums, summed
 from dualstream.solvers.core.errors import RefitError, SolverError
 from dualstream.solvers.core.learner import State
 from dualstream.solvers.core.refit_methods import why_not_method
 from dualstream.solvers.core.regularizers import l2_sums
+from dualstream.solvers.core.state_numbers import rows_of_state
 from dualstream.solvers.core.windows import DUAL, LABEL, WEIGHT
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.offline.solution import Progress
@@ -171,10 +171,8 @@ class WindowProblem(DualAscent):
         starts, columns, indices, values = ring.rows_between(first, last)
         decay = self._window.beta ** np.arange(self.rows - 1, -1, -1.0)
         room = _l2.rho_delta(floats[RHO], floats[STRENGTH], floats[DELTA])
-        rows = Batch.from_csr(
-            starts, indices, values, columns[:, LABEL], columns[:, WEIGHT] * decay,
-            dim=len(self._w) - 1,
-        )  # fmt: skip
+        about = columns[:, LABEL], columns[:, WEIGHT] * decay
+        rows = rows_of_state("retained rows", (starts, indices, values, *about), len(self._w) - 1)
         duals, epochs = self.duals(), 0.0
         asked: dict[str, Any] = {
             "loss": self.spec["loss"],

@@ -24,9 +24,10 @@ from dualstream.solvers.core.errors import (
     SolverError,
 )
 from dualstream.solvers.core.intercept import width_of
-from dualstream.solvers.core.learner import Outcome, State, check_arrays, count_nonzeros
+from dualstream.solvers.core.learner import Outcome, State, count_nonzeros
 from dualstream.solvers.core.scalar import unknown_label
 from dualstream.solvers.core.served_form import Form
+from dualstream.solvers.core.state_numbers import check_arrays, is_storable, rows_of_state
 from dualstream.solvers.core.windows import DUAL, Ring
 from dualstream.solvers.jit import Floats, Ints
 from dualstream.solvers.offline.semiparametric.window import expansion
@@ -290,16 +291,11 @@ class Semiparametric:
         if missing:
             raise CorruptState(f"the state has no {missing[0]}")
         indptr, indices, values, delta = (np.array(state[name]) for name in names)
-        if delta.ndim != 1 or not np.isfinite(delta).all():
+        if delta.ndim != 1 or not is_storable(delta):
             raise CorruptState("the support rows and their delta do not fit together")
         n = len(delta)
-        try:
-            rows = Batch(
-                indptr, indices.astype(np.int32), values, np.zeros(n), np.ones(n), self._dim
-            )
-        except SolverError as error:
-            raise CorruptState(f"the support rows are damaged: {error}") from error
-        return rows, delta
+        columns = (indptr, indices, values, np.zeros(n), np.ones(n))
+        return rows_of_state("support rows", columns, self._dim), delta
 
 
 def _numbers_of(term: Mapping[str, Any]) -> list[float]:

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dualstream.solvers.core.errors import CorruptState
-from dualstream.solvers.core.learner import State, check_arrays
+from dualstream.solvers.core.learner import State
+from dualstream.solvers.core.state_numbers import check_arrays
 from dualstream.solvers.evaluation.drift import detectors as kernels
 from dualstream.solvers.jit import Flags, Floats
 

@@ -23,8 +23,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dualstream.solvers.core.errors import CorruptState
-from dualstream.solvers.core.learner import Learner, Outcome, State, check_arrays
+from dualstream.solvers.core.learner import Learner, Outcome, State
 from dualstream.solvers.core.member_learner import member_learner
+from dualstream.solvers.core.state_numbers import check_arrays
 from dualstream.solvers.evaluation.guard.spec import FIELD, QUANTITIES
 from dualstream.solvers.jit import RO_F8, Floats, f8, kernel
 

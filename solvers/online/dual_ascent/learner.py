@@ -19,10 +19,11 @@ from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.certificate import Certificate, relative_gap, row_sums
 from dualstream.solvers.core.errors import InvalidRow, RefitError, UnlearningError
 from dualstream.solvers.core.intercept import Features
-from dualstream.solvers.core.learner import Outcome, State, check_arrays, count_nonzeros
+from dualstream.solvers.core.learner import Outcome, State, count_nonzeros
 from dualstream.solvers.core.losses import Loss, make_loss
 from dualstream.solvers.core.regularizers import l2_sums
 from dualstream.solvers.core.spec_cache import WorkedOut, worked_out_once
+from dualstream.solvers.core.state_numbers import check_arrays, is_storable
 from dualstream.solvers.core.windows import Ring, Window
 from dualstream.solvers.jit import Flags, Floats, Ints
 from dualstream.solvers.online.dual_ascent import (
@@ -389,7 +390,7 @@ class DualAscent:
             self._fit_saved()
             self._begin_average()
             numbers = (self._floats[:LOSS], self._w, self._weights())
-        if not all(np.isfinite(array).all() for array in numbers):
+        if not all(map(is_storable, numbers)):
             self.restore(before)
             raise UnlearningError("without this row, some number would not be finite")
 
@@ -406,7 +407,7 @@ class DualAscent:
             if rows:
                 self._begin_average()
             numbers = (self._floats[:LOSS], self._w, self._weights())
-        if not all(np.isfinite(array).all() for array in numbers):
+        if not all(map(is_storable, numbers)):
             raise RefitError("with these dual variables, some number would not be finite")
         return rows
 
