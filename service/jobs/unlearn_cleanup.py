@@ -46,6 +46,7 @@ class UnlearnCleanup(Job):
     def __init__(self, model: Model) -> None:
         self._replica = model.replica
         self._committer = model.committer
+        self._record = model.record
         self._journal = model.deps.journal
         self._identity = model.deps.store_identity
         self._clock = model.clock
@@ -102,7 +103,7 @@ class UnlearnCleanup(Job):
                 async with self._committer.between_groups():
                     captured = replica.capture()
                     seq = replica.retained.unlearned_seq
-                snapshot = await captured.encoded()
+                snapshot = await captured.encoded(self._record)
                 through = self._may_go(snapshot.seq)
                 await self._identity.verify()
                 if not await clean_up(self._journal, *self._where, snapshot, seq, through):

@@ -21,7 +21,8 @@ SNAPSHOT_SHARE = 0.05
 MAX_QUARANTINE_RECORDS = 100_000
 """Records in the quarantine of a paused model. Then learning is refused."""
 # Cost of a load, in CPU seconds of all threads: replay of the journal (read, decode, apply, without
-# learning), or a snapshot (write, read, restore). SQLite; models of 60 kB, 410 kB and 8 MB.
+# learning), or a snapshot (write, restore as a check, read, restore). SQLite; models of 60 kB,
+# 410 kB and 8 MB.
 REPLAYED_ENTRY_S, REPLAYED_ROW_S = 3.5e-6, 2e-7
 WRITTEN_S, WRITTEN_BYTE_S, RESTORED_BYTE_S = 0.0007, 4e-9, 2e-9
 
@@ -58,7 +59,7 @@ class Snapshots:
         rows = replica.seq - self.last_seq
         entries = replica.lineage.entries_after(self.last_seq)
         replay_s = rows * (REPLAYED_ROW_S + replica.s_per_row) + entries * REPLAYED_ENTRY_S
-        return replay_s > WRITTEN_S + model_bytes * (WRITTEN_BYTE_S + RESTORED_BYTE_S)
+        return replay_s > WRITTEN_S + model_bytes * (WRITTEN_BYTE_S + 2 * RESTORED_BYTE_S)
 
     def start(self, on_end: Callable[[], None] = lambda: None) -> None:
         """Write a snapshot of the present state in a task. Call it between two groups."""
@@ -77,17 +78,18 @@ class Snapshots:
         """Store a snapshot of the captured or present state, and trim the journal.
 
         A snapshot of the same seq is kept unless `replaces`. The trim removes the records
-        that neither of the two newest snapshots nor `keep_records` needs.
+        that neither of the two newest snapshots nor `keep_records` needs. Raises CorruptState for
+        a state that could not be restored; then nothing is stored or trimmed.
         """
         captured = self._replica.capture() if captured is None else captured
-        snapshot = await captured.encoded()
+        through = captured.seq - self._deps.settings.keep_records
+        snapshot = await captured.encoded(self._record if through > 0 else None)
         await self._deps.store_identity.verify()
         record, journal = self._record, self._deps.journal
         where = (record.id, record.incarnation)
         place = (snapshot.seq, snapshot.chain)
         was_put = await journal.snapshot_put(*where, *place, snapshot.data, replaces)
         self.last_seq = snapshot.seq
-        through = snapshot.seq - self._deps.settings.keep_records
         if was_put and through > 0:
             await journal.trim(*where, await self._may_trim(through), behind=1)
 

@@ -1,12 +1,13 @@
 """Versions of a model: named snapshots, rollback, and predictions by a version."""
 
 import asyncio
+import hashlib
 import re
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dualstream.service.journal.audit import SERVER, Author
 from dualstream.service.journal.protocol import (
@@ -27,7 +28,7 @@ from dualstream.service.replica.controls import Rollback, why_forgotten, why_no_
 from dualstream.service.replica.point_in_time import NotKept, state_at
 from dualstream.service.replica.recovery import Forked
 from dualstream.service.replica.requests import ControlRequest, Receipt, is_left
-from dualstream.service.replica.state import UnreadableCopy
+from dualstream.service.replica.state import Captured, UnreadableCopy, read_copy
 from dualstream.solvers import Learner
 from dualstream.wire.problems import Problem, quoted, unavailable
 
@@ -52,7 +53,7 @@ async def take_version(
     await model.refresh()
     async with model.committer.between_groups():
         captured = model.replica.capture()
-    copy = await asyncio.to_thread(captured.as_copy)
+    copy = await _usable_copy(captured, model.replica.spec)
     where = (model.record.id, model.record.incarnation)
     named = name or f"seq-{copy.seq}"
     for tried in range(ATTEMPTS):
@@ -135,7 +136,7 @@ async def roll_back_to_seq(
         raise Problem(410, "not-kept", str(error), first=error.first, last=error.last) from None
     except (Forked, Trimmed) as error:
         raise unavailable(f"the journal changed during the rollback, retry: {error}") from None
-    copy = await asyncio.to_thread(then.capture().as_copy)
+    copy = await _usable_copy(then.capture(), then.spec)
     for tried in range(ATTEMPTS):
         async with staged_copy(model, journal, copy) as staged:
             order = Rollback(staged.digest, seq)
@@ -166,6 +167,24 @@ def _refuse(model: Model, why_not: str | None) -> None:
 def _unreadable(name: str, error: UnreadableCopy) -> Problem:
     detail = f"version {name!r} cannot be read: {error}"
     return Problem(503, "unreadable-version", detail, retry_after_s=60)
+
+
+async def _usable_copy(captured: Captured, spec: dict[str, Any]) -> Snapshot:
+    """Encode a copy in a thread, and read it back there: only a copy that can be used is named.
+
+    Raises Problem 503.
+    """
+
+    def encode() -> Snapshot:
+        copy = captured.as_copy()
+        digest = hashlib.sha256(copy.data).hexdigest()
+        read_copy(copy.data, digest, spec, captured.header["incarnation"])
+        return copy
+
+    try:
+        return await asyncio.to_thread(encode)
+    except UnreadableCopy as error:
+        raise _unreadable(f"seq-{captured.seq}", error) from error
 
 
 class LoadedVersion(NamedTuple):

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -114,14 +115,27 @@ class Captured:
     def encode(self) -> Snapshot:
         return Snapshot(self.seq, self.chain, dump(self.arrays, self.header))
 
-    async def encoded(self) -> Snapshot:
-        """As `encode`, in a thread.
+    async def encoded(self, read_back_as: ModelRecord | None = None) -> Snapshot:
+        """As `encode`, in a thread. With a record, also restore the snapshot as a check.
 
         A large state gets a thread of its own. In the shared learning thread it delays other
-        models' rows, and predictions by those models.
+        models' rows, and predictions by those models. Raises CorruptState if the check fails.
         """
         is_short = sum(array.nbytes for array in self.arrays.values()) <= SHORT_BYTES
-        return await (run_in_thread if is_short else asyncio.to_thread)(self.encode)
+        work = self.encode if read_back_as is None else partial(self._readable, read_back_as)
+        return await (run_in_thread if is_short else asyncio.to_thread)(work)
+
+    def _readable(self, record: ModelRecord) -> Snapshot:
+        """The snapshot, after restoring it as a load does gave the captured state bit for bit."""
+        snapshot = self.encode()
+        fresh = PositionedState(record)
+        fresh.restore(snapshot)
+        restored = fresh.capture().arrays
+        for name in restored.keys() | self.arrays.keys():
+            one, other = restored.get(name), self.arrays.get(name)
+            if one is None or other is None or np.asarray(one).tobytes() != other.tobytes():
+                raise CorruptState(f"restoring it changes {name}")
+        return snapshot
 
     def as_copy(self) -> Snapshot:
         """The state without bookkeeping: equal states give equal bytes."""

@@ -1,0 +1,220 @@
+"""Models of extreme rows over HTTP: snapshots, restarts, versions and certificates work."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from dualstream.service.replica.state import ModelState, PositionedState
+from dualstream.service.server.app import create_app
+from dualstream.service.settings import Settings
+from dualstream.solvers import CorruptState
+from tests.service.conftest import assert_problem
+
+EVERY = 5
+LIFTED = {"kind": "balanced", "moments": False}
+"""A scaling that multiplies a value of a rare column by a power of the number of rows."""
+DIM = {"features": {"kind": "indexed", "dim": 3}}
+ONE, HUGE = [1.0, 0.0, 0.0], [0.0, 1e100, 0.0]
+DUAL = {"algorithm": "dual_ascent", "scaling": LIFTED, "retain": 50, **DIM}
+
+
+@dataclass
+class Case:
+    """A specification, and the requests that lead to an extreme state."""
+
+    spec: dict[str, Any]
+    requests: list[list[tuple[list[float], Any]]]
+    rejected: int = 0
+    certificate: str | None = "?reference=true"
+    resets: list[int] = field(default_factory=list)
+
+
+CASES = {
+    "a second class after an extreme row": Case(
+        DUAL | {"task": "multiclass"},
+        [[(ONE, "a")] * 3, [(HUGE, "a")], [(ONE, "b")], [(ONE, "a")] * EVERY],
+    ),
+    "a rejected row after an extreme row": Case(
+        DUAL | {"task": "regression"},
+        [
+            [(ONE, 1.0)] * 3,
+            [(HUGE, 1.0)],
+            [([0.0, 0.0, 0.1], 1e100), ([0.0, 0.0, 1e100], 1.0), (ONE, 2.0)],
+            [(ONE, 1.0)] * EVERY,
+        ],
+        rejected=1,
+    ),
+    "landmarks beyond the limit of a row": Case(
+        {"algorithm": "perceptron", "scaling": LIFTED, "map": {"kind": "nystroem", "components": 3}}
+        | DIM,
+        [[(ONE, 1)] * 3, [(HUGE, 0)], [([0.0, 0.0, -1.0], 0)], [(ONE, 1)] * 2 * EVERY],
+        certificate=None,
+    ),
+    "rows that wait for landmarks": Case(
+        {"algorithm": "perceptron", "scaling": LIFTED, "map": {"kind": "nystroem", "components": 9}}
+        | DIM,
+        [[(ONE, 1)] * 3, [(HUGE, 0)], [(ONE, 1)] * 2 * EVERY],
+        certificate=None,
+    ),
+    "a version and a reference of an extreme row": Case(
+        DUAL | {"loss": "hinge"}, [[(ONE, 1)] * 3, [(HUGE, 0)], [(ONE, 1)] * EVERY]
+    ),
+    "a member whose sum of conjugates overflows": Case(
+        {
+            "algorithm": "portfolio",
+            "task": "regression",
+            "members": [
+                {"kind": "dual_ascent", "loss": "squared", "scaling": "none", "base": "last"}
+                | {"strength": 1.0},
+            ],
+            **DIM,
+        },
+        [
+            [([1.0, -1.0, 0.0], 1e98, 1e100), ([1e-100, 1.0, 0.0], -1.0, 1e100)],
+            [([1e98, 1.0, 0.0], 1e98, 1.0), ([-1.0, 1e98, 0.0], 1e-100, 1e-300)],
+            [([1.0, 1.0, 0.0], 1.0, 1.0)] * 2 * EVERY,
+        ],
+        certificate="?member=dual_ascent-1",
+        resets=[1],
+    ),
+}
+
+Start = Callable[..., Any]
+
+
+@pytest.fixture
+def start(store: str) -> Start:
+    """Starts a server on one store; it ends with the block."""
+
+    @contextlib.contextmanager
+    def running(**given: Any) -> Iterator[TestClient]:
+        settings = Settings(store=store, snapshot_every=EVERY, **given)
+        with TestClient(create_app(settings)) as client:
+            deadline = time.monotonic() + 30
+            while client.get("/readyz").status_code != 200:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            yield client
+
+    return running
+
+
+def learn(client: TestClient, requests: list[list[tuple]]) -> int:
+    """Send every request; return the number of rejected rows."""
+    rejected = 0
+    for rows in requests:
+        samples = [dict(zip(("x", "y", "weight"), row, strict=False)) for row in rows]
+        answer = client.post("/models/m/learn", json={"samples": samples})
+        assert answer.status_code == 200, answer.text
+        rejected += answer.json()["rejected"]
+    return rejected
+
+
+def digest(client: TestClient) -> str:
+    answer = client.get("/models/m?digest=true")
+    assert answer.status_code == 200, answer.text
+    return answer.json()["state_digest"]
+
+
+def snapshots_of(client: TestClient) -> list[int]:
+    """The positions of the model's snapshots, once none is being written."""
+    model = client.app._registry.cached("m")
+    deadline = time.monotonic() + 30
+    while model.snapshots.is_writing:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    where = (model.record.id, model.record.incarnation)
+    found = client.portal.call(model.deps.journal.snapshots, *where)
+    return sorted(place.seq for place in found)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_extreme_rows_survive_snapshot_restart_and_version(start, name):
+    case = CASES[name]
+    with start() as client:
+        assert client.put("/models/m", json=case.spec).status_code == 201
+        assert learn(client, case.requests) == case.rejected
+        assert snapshots_of(client)
+        before = digest(client)
+        assert client.post("/models/m/versions", json={"name": "v"}).status_code == 201
+    with start() as client:
+        assert digest(client) == before
+        assert learn(client, case.requests[-1:]) == 0
+        assert digest(client) != before
+        answer = client.post("/models/m/predict?version=v", json={"x": ONE})
+        assert answer.status_code == 200, answer.text
+        if case.certificate is not None:
+            answer = client.get(f"/models/m/certificate{case.certificate}")
+            assert answer.status_code == 200, answer.text
+        answer = client.post("/models/m/rollback", json={"version": "v"})
+        assert answer.status_code == 200, answer.text
+        assert digest(client) == before
+        if case.resets:
+            members = client.get("/models/m/members").json()["members"]
+            assert [member["resets"] for member in members] == case.resets
+
+
+def test_journal_is_kept_while_snapshots_cannot_be_restored(start, monkeypatch, caplog):
+    def refuse(self: PositionedState, *_: object, **__: object) -> None:
+        raise CorruptState("a number is not finite")
+
+    rows = [[(ONE, 1)] * EVERY] * 4
+    with start() as client:
+        assert client.put("/models/m", json=DUAL).status_code == 201
+        with monkeypatch.context() as patched:
+            patched.setattr(PositionedState, "restore", refuse)
+            learn(client, rows)
+            assert snapshots_of(client) == []
+        assert "a number is not finite" in caplog.text
+        before = digest(client)
+    with start() as client:
+        assert client.get("/models/m").json()["seq"] == 4 * EVERY
+        assert digest(client) == before
+        learn(client, rows)
+        assert snapshots_of(client) != []
+
+
+def test_snapshot_is_read_back_in_a_thread_and_only_before_a_trim(start, monkeypatch):
+    threads: list[threading.Thread] = []
+    restore = PositionedState.restore
+
+    def noted(self: PositionedState, *given: Any, **more: Any) -> None:
+        threads.append(threading.current_thread())
+        restore(self, *given, **more)
+
+    monkeypatch.setattr(PositionedState, "restore", noted)
+    for keep_records, is_read_back in ((0, True), (1000, False)):
+        with start(keep_records=keep_records) as client:
+            loop = client.portal.call(threading.current_thread)
+            assert client.put("/models/m", json=DUAL).status_code in (200, 201)
+            learn(client, [[(ONE, 1)] * EVERY] * 2)
+            assert snapshots_of(client)
+            assert bool(threads) == is_read_back
+            assert loop not in threads
+            assert client.delete("/models/m").status_code == 204
+        threads.clear()
+
+
+def test_state_that_cannot_be_read_back_gets_no_version(start, monkeypatch):
+    def refuse(self: ModelState, *_: object) -> None:
+        raise CorruptState("a number is not finite")
+
+    with start() as client:
+        assert client.put("/models/m", json=DUAL).status_code == 201
+        learn(client, [[(ONE, 1)] * 3])
+        with monkeypatch.context() as patched:
+            patched.setattr(ModelState, "restore", refuse)
+            answer = client.post("/models/m/versions", json={"name": "v"})
+            assert_problem(answer, 503, "unreadable-version")
+            assert "a number is not finite" in answer.json()["detail"]
+            answer = client.post("/models/m/rollback", json={"seq": 2})
+            assert_problem(answer, 503, "unreadable-version")
+        assert client.get("/models/m/versions").json()["versions"] == []
+        assert client.get("/models/m").json()["seq"] == 3
+        assert client.post("/models/m/versions", json={"name": "v"}).status_code == 201
