@@ -1,13 +1,13 @@
 """GET /models/{id}/certificate: duality gap of the served weights on their window."""
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 
 from dualstream.service.api.common import registry_of
-from dualstream.service.api.views import Finite, MaybeStale, staleness
+from dualstream.service.api.views import NULL_REASON, Finite, MaybeStale, has_null, staleness
 from dualstream.service.jobs.reference_optimum import References
 from dualstream.service.models.model import Model
 from dualstream.solvers import RefitError, why_no_reference
@@ -41,7 +41,7 @@ class ReferenceView(BaseModel):
 class CertificateView(MaybeStale):
     """Primal, dual and their gap. Certifies optimisation, not generalisation.
 
-    A number that is too large for a float is null.
+    A number beyond the range of a float is null, and `reason` says why.
     """
 
     model: str
@@ -52,10 +52,11 @@ class CertificateView(MaybeStale):
     gap: Finite = Field(description="primal - dual, never negative.")
     relative_gap: Finite = Field(description="gap over the larger of |primal| and |dual|.")
     rows: int = Field(description="Retained rows in the computation of the gap.")
-    weight_share: float = Field(description="Their share of the window's total weight.")
+    weight_share: Finite = Field(description="Their share of the window's total weight.")
     estimate: bool = Field(
         description="False if the gap covers all rows of the window, as for sliding windows."
     )
+    reason: str | None = Field(None, description="Why a number is null; absent if none is.")
     reference: ReferenceView | None = Field(None, description="With `reference=true`.")
 
 
@@ -70,7 +71,7 @@ async def read_certificate(
 ) -> CertificateView:
     """Certificate of the current state."""
     model = await registry_of(request).get(model_id)
-    extra = {"reference": await _reference(model, member)} if reference else {}
+    extra: dict[str, Any] = {"reference": await _reference(model, member)} if reference else {}
     if member is None:
         certificate = await model.replica.certify()
         owner = model.replica.spec["algorithm"]
@@ -84,11 +85,14 @@ async def read_certificate(
             known = ", ".join(model.replica.member_certificates)
             reason += f"; add member=NAME to the query, with one of: {known}"
         raise Problem(404, "no-certificate", reason)
+    numbers = asdict(certificate)
+    if any(has_null(view) for view in (numbers, *(part.model_dump() for part in extra.values()))):
+        extra |= {"reason": NULL_REASON}
     return CertificateView(
         model=model_id,
         member=member,
         seq=model.replica.seq,
-        **asdict(certificate),
+        **numbers,
         **extra,
         **staleness(model),
     )

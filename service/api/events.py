@@ -15,7 +15,7 @@ from dualstream.service.api.access import not_allowed
 from dualstream.service.api.asgi_helpers import read_count, read_query, send_problem
 from dualstream.service.api.models import support_of
 from dualstream.service.api.responses import problem_of
-from dualstream.service.api.views import PauseView, staleness
+from dualstream.service.api.views import NULL_REASON, PauseView, has_null, staleness
 from dualstream.service.journal.protocol import JournalError, ModelRecord, UnknownModel
 from dualstream.service.metrics import Telemetry
 from dualstream.service.models.model import Model
@@ -226,7 +226,8 @@ def _pause_of(replica: Replica) -> dict[str, Any]:
 
 def _gap_of(certificate: Certificate) -> dict[str, Any]:
     names = ("primal", "dual", "gap", "relative_gap", "estimate")
-    return {name: getattr(certificate, name) for name in names}
+    shown = {name: getattr(certificate, name) for name in names}
+    return shown | ({"reason": NULL_REASON} if has_null(shown) else {})
 
 
 def _support_of(learner: Learner) -> dict[str, Any] | None:

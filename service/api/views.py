@@ -1,6 +1,7 @@
 """View models that several routes share: staleness, pauses, members."""
 
 import math
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, Field
@@ -12,6 +13,18 @@ from dualstream.solvers import MemberView
 
 def _finite(number: Any) -> Any:
     return number if not isinstance(number, float) or math.isfinite(number) else None
+
+
+NULL_REASON = (
+    "a number is beyond the range of a float, because a row that counts has an extreme value, label"
+    " or weight"
+)
+"""Why a certificate has a null."""
+
+
+def has_null(numbers: Mapping[str, Any]) -> bool:
+    """Whether a view answers null for one of these numbers."""
+    return any(number is None or _finite(number) is None for number in numbers.values())
 
 
 Finite = Annotated[float | None, BeforeValidator(_finite)]

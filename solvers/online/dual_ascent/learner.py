@@ -7,8 +7,9 @@ every `every` rows enough steps to bring the relative gap below `until_gap`. Row
 for neither. The average takes each iterate as it is after its replay.
 """
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from sys import getsizeof
 from typing import Any
 
@@ -265,7 +266,7 @@ class DualAscent:
         """
         replay, ring = self.spec["replay"], self._ring
         for _ in range(replay["max_steps"]):
-            if self.certificate().relative_gap <= replay["until_gap"]:
+            if self._certified()[0].relative_gap <= replay["until_gap"]:
                 return
             visits = self._draw(replay["every"])
             self._kernels.replay(
@@ -333,10 +334,18 @@ class DualAscent:
 
     def certificate(self) -> Certificate:
         """See core/certificate.py. O(dim + entries retained)."""
+        found, values = self._certified()
+        if math.isfinite(values):
+            return found
+        # A row's loss overflows. The kernel's sum of gaps leaves such a row out.
+        return replace(found, primal=math.inf, gap=math.inf, relative_gap=math.inf)
+
+    def _certified(self) -> tuple[Certificate, float]:
+        """The certificate from the sums of the kernel, and the sum of the losses."""
         floats, ints, ring = self._floats, self._ints, self._ring
         delta = float(floats[DELTA])
         if delta == 0.0:
-            return Certificate(0.0, 0.0, 0.0, 0.0, 0, 0.0, False)
+            return Certificate(0.0, 0.0, 0.0, 0.0, 0, 0.0, False), 0.0
         sliding = self._window.length > 0
         first, last = int(ints[FIRST]), int(ints[LAST])
         if sliding:
@@ -357,6 +366,7 @@ class DualAscent:
             self._loss.numbers, sums,
         )  # fmt: skip
         share, gap, primal, conjugate = sums.tolist()
+        values = primal
         r_served, r_dual, r_excess = (rho * number for number in regularizer.tolist())
         gap = gap / share + r_excess
         if sliding:
@@ -365,7 +375,7 @@ class DualAscent:
         else:
             dual = -float(floats[CONJUGATE]) / delta - r_dual
             primal = dual + gap
-        return Certificate(
+        found = Certificate(
             primal,
             dual,
             gap,
@@ -374,6 +384,7 @@ class DualAscent:
             1.0 if sliding else min(1.0, share / delta),
             not sliding,
         )
+        return found, values
 
     @property
     def retained(self) -> int:
