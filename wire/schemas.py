@@ -104,11 +104,11 @@ Remembered = Annotated[
 
 
 class Predicted(Struct):
-    """Score of one row."""
+    """Score of one row. Score, label and probability are null if the score is not finite."""
 
     model: str
     seq: Annotated[int, Meta(description="State that scored: all rows up to this seq are learned.")]
-    score: float
+    score: float | None
     label: int | float | bool | str | None
     probability: float | None
     stale: Stale = UNSET
@@ -117,7 +117,7 @@ class Predicted(Struct):
 
 
 class PredictedMany(Struct):
-    """Scores of many rows, in their order; null for refused rows."""
+    """Scores of many rows, in their order; null for refused rows, and where not finite."""
 
     model: str
     seq: int

@@ -27,8 +27,8 @@ from dualstream.service.replica.row_sums import (
     where_not,
 )
 from dualstream.service.transport.body_memory import body_of, is_tracked
-from dualstream.solvers import Batch, Learner, class_label
-from dualstream.wire.problems import MAX_ERRORS, Problem, RowError, key_reused
+from dualstream.solvers import MAX_CLASSES, Batch, Learner, class_label, classes_of
+from dualstream.wire.problems import MAX_ERRORS, Problem, RowError, key_reused, quoted
 from dualstream.wire.schemas import Duplicate, Learned, Predicted, PredictedMany
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def answer_new(model: Model, parsed: ParsedRows, receipt: Receipt, with_scores: 
     errors = [*parsed.errors, *_conflicts(parsed, receipt.conflicts)]
     if not rows and not receipt.duplicates:
         raise refusal(parsed, errors)
-    errors += _not_learned(parsed, rows, rejected, receipt.set_aside)
+    errors += _not_learned(model, parsed, rows, rejected, receipt.set_aside)
     answered = learned_before(model, answer, len(errors), not rows and not receipt.conflicts)
     _add_rows(answered, parsed, rows, receipt.scores if with_scores else UNSET, receipt.duplicates)
     answered.errors = first_errors(errors)
@@ -117,7 +117,8 @@ def answer_repeat(
         answered = learned_before(model, answer, len(errors) + answer.count - answer.learned, True)
         answered.scores = None if with_scores else UNSET
     else:
-        errors += _not_learned(parsed, skipped.rows, answer.rows.rejected, answer.rows.set_aside)
+        found = answer.rows
+        errors += _not_learned(model, parsed, skipped.rows, found.rejected, found.set_aside)
         answered = learned_before(model, answer, len(errors), True)
         scores = answer.rows.scores if with_scores else UNSET
         _add_rows(answered, parsed, skipped.rows, scores, skipped.duplicates)
@@ -229,20 +230,53 @@ def _finite(scores: Column) -> list[float | None]:
     return [score if math.isfinite(score) else None for score in listed]
 
 
+def _finite_with(scores: Sequence[float | None], chances: Column) -> list[float | None]:
+    """The probabilities that are finite and belong to a score."""
+    return [None if s is None else p for s, p in zip(scores, _finite(chances), strict=True)]
+
+
 def rejection_reasons(rows: int, rejected: Sequence[int], set_aside: int) -> list[str]:
     """Why rows were not learned: of `rows`, the last `set_aside` went into quarantine."""
     return [NOT_FINITE if place < rows - set_aside else PAUSED for place in rejected]
 
 
 def _not_learned(
-    parsed: ParsedRows, rows: Sequence[int], rejected: Sequence[int], set_aside: int
+    model: Model,
+    parsed: ParsedRows,
+    rows: Sequence[int],
+    rejected: Sequence[int],
+    set_aside: int,
 ) -> list[RowError]:
+    if not rejected:
+        return []
+    reasons = rejection_reasons(len(rows), rejected, set_aside)
+    if model.row_schema.task == "multiclass":
+        labels = parsed.labels
+        reasons = _with_class_limit(model, [labels[rows[place]] for place in rejected], reasons)
     return [
         RowError(parsed.row_indices[rows[place]], "", reason)
-        for place, reason in zip(
-            rejected, rejection_reasons(len(rows), rejected, set_aside), strict=True
-        )
+        for place, reason in zip(rejected, reasons, strict=True)
     ]
+
+
+def _with_class_limit(model: Model, texts: Sequence[Any], reasons: Sequence[str]) -> list[str]:
+    """The reasons of rows whose classes have these names, where a full model refused a class."""
+    known = set(classes_of(model.replica.learner))
+    if len(known) < MAX_CLASSES:
+        return list(reasons)
+    full = f"the model has {MAX_CLASSES:,} classes, the most it may have"
+    return [
+        f"{full}; {_shown(text)} is not one of them"
+        if reason == NOT_FINITE and text not in known
+        else reason
+        for text, reason in zip(texts, reasons, strict=True)
+    ]
+
+
+def _shown(text: str) -> str:
+    """The label of a class, as an error message shows it."""
+    label = class_label(text)
+    return quoted(label) if isinstance(label, str) else text
 
 
 def _conflicts(parsed: ParsedRows, rows: Sequence[int]) -> list[RowError]:
@@ -272,8 +306,9 @@ def _mistakes(
     return count(where_not(receipt.rejected if rejected else None, wrong))
 
 
-_ByRow = tuple[list[float], list[Any], list[float | None] | None]
-"""Scores, labels and probabilities of the good rows; None for a model without probabilities."""
+_ByRow = tuple[list[float | None], list[Any], list[float | None] | None]
+"""Scores, labels and probabilities of the good rows, None in each where the score is not finite;
+None for all probabilities of a model without them."""
 
 
 def scored(
@@ -283,14 +318,14 @@ def scored(
     if model.row_schema.task == "multiclass":
         scores, labels, chances = _by_class(learner, batch)
     else:
-        scores, labels, chances = _by_score(model, learner, batch, parsed.single)
+        scores, labels, chances = _by_score(model, learner, batch)
     if parsed.single:
         chance = None if chances is None else chances[0]
         return Predicted(model.record.id, seq, scores[0], labels[0], chance)
     return PredictedMany(
         model=model.record.id,
         seq=seq,
-        scores=_values_by_row(parsed, _finite(scores)),
+        scores=_values_by_row(parsed, scores),
         labels=_values_by_row(parsed, labels),
         probabilities=None if chances is None else _values_by_row(parsed, chances),
         rejected=len(parsed.errors) if parsed.errors else UNSET,
@@ -298,13 +333,13 @@ def scored(
     )
 
 
-def _by_score(model: Model, learner: Learner, batch: Batch, is_single: bool) -> _ByRow:
+def _by_score(model: Model, learner: Learner, batch: Batch) -> _ByRow:
     found = learner.predict(batch)
-    scores: list[float] = found.tolist()
+    scores = _finite(found)
     name = model.row_schema.class_name
-    labels = [name(score) if is_single or math.isfinite(score) else None for score in scores]
+    labels = [None if score is None else name(score) for score in scores]
     chances = learner.probabilities(found)
-    return scores, labels, None if chances is None else _finite(chances)
+    return scores, labels, None if chances is None else _finite_with(scores, chances)
 
 
 def _by_class(learner: Learner, batch: Batch) -> _ByRow:
@@ -312,13 +347,16 @@ def _by_class(learner: Learner, batch: Batch) -> _ByRow:
     of_classes: Multiclass = learner  # type: ignore[assignment]
     found = of_classes.predict_classes(batch)
     best = found.best.tolist()
-    scores = [float(found.scores[k, b]) if b >= 0 else 0.0 for k, b in enumerate(best)]
-    labels = [class_label(found.classes[b]) if b >= 0 else None for b in best]
-    chances: list[float | None] | None = None
-    if found.probabilities is not None:
-        of = found.probabilities
-        chances = [float(of[k, b]) if b >= 0 else None for k, b in enumerate(best)]
-    return scores, labels, chances
+    scores = _finite([float(found.scores[k, b]) if b >= 0 else 0.0 for k, b in enumerate(best)])
+    labels = [
+        class_label(found.classes[b]) if b >= 0 and score is not None else None
+        for b, score in zip(best, scores, strict=True)
+    ]
+    if found.probabilities is None:
+        return scores, labels, None
+    of = found.probabilities
+    chances = [float(of[k, b]) if b >= 0 else math.nan for k, b in enumerate(best)]
+    return scores, labels, _finite_with(scores, chances)
 
 
 async def one_line(answered: msgspec.Struct) -> AsyncIterator[msgspec.Struct]:

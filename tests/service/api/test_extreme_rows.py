@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from dualstream.service.api import responses
 from dualstream.service.replica.state import ModelState, PositionedState
 from dualstream.service.server.app import create_app
 from dualstream.service.settings import Settings
 from dualstream.solvers import CorruptState
+from dualstream.solvers.online import multiclass
 from tests.service.conftest import assert_problem
 
 EVERY = 5
@@ -218,3 +220,77 @@ def test_state_that_cannot_be_read_back_gets_no_version(start, monkeypatch):
         assert client.get("/models/m/versions").json()["versions"] == []
         assert client.get("/models/m").json()["seq"] == 3
         assert client.post("/models/m/versions", json={"name": "v"}).status_code == 201
+
+
+BEYOND = {"algorithm": "sgd", "rho": 0.0, "mu": 1e12, "average": None, "intercept": False, **DIM}
+
+
+@pytest.mark.parametrize(
+    ("fields", "rows"),
+    [
+        ({"task": "regression"}, [(HUGE, 1e100)]),
+        ({"loss": "squared_hinge"}, [([0.0, 1e42, 0.0], 1), ([0.0, 1e99, 0.0], 0)]),
+        (
+            {"loss": "squared_hinge", "task": "multiclass"},
+            [([0.0, 1e42, 0.0], "a"), ([0.0, 1e99, 0.0], "b")],
+        ),
+    ],
+    ids=str,
+)
+def test_score_that_is_not_finite_is_null_in_single_answers_as_in_batches(model, fields, rows):
+    assert model.put("/models/s", json=BEYOND | fields).status_code == 201
+    samples = [{"x": x, "y": y} for x, y in rows]
+    answer = model.post("/models/s/learn", json={"samples": samples}).json()
+    assert answer["rejected"] == 0
+    xs = [HUGE, ONE]
+    many = model.post("/models/s/predict", json={"x": xs}).json()
+    assert many["scores"][0] is None and many["scores"][1] is not None
+    for row, x in enumerate(xs):
+        one = model.post("/models/s/predict", json={"x": x}).json()
+        found = one["score"], one["label"], one["probability"]
+        chances = many["probabilities"] or [None, None]
+        assert found == (many["scores"][row], many["labels"][row], chances[row])
+        assert (one["score"] is None) == (row == 0)
+        if one["score"] is None:
+            assert one["label"] is None and one["probability"] is None
+
+
+def test_certificate_with_a_null_says_why(model):
+    spec = {"task": "regression", "loss": "squared", "intercept": False, **DIM}
+    assert model.put("/models/c", json=spec).status_code == 201
+    learned = [{"x": ONE, "y": 1.0}, {"x": HUGE, "y": 1.0}]
+    assert model.post("/models/c/learn", json={"samples": learned}).json()["rejected"] == 0
+    for query in ("", "?reference=true"):
+        found = model.get(f"/models/c/certificate{query}").json()
+        assert "reason" not in found and found["primal"] > 0.0
+    row = {"x": [0.0, 1e-6, 0.0], "y": 1e100}
+    assert model.post("/models/c/learn", json=row).json()["learned"] == 1
+    found = model.get("/models/c/certificate").json()
+    assert found["primal"] is None
+    assert "beyond the range of a float" in found["reason"]
+    answer = model.get("/models/c/certificate?reference=true")
+    if answer.status_code == 200:
+        assert "reason" in answer.json()
+    else:
+        assert "range of float64" in assert_problem(answer, 404, "no-reference")["detail"]
+
+
+def test_row_beyond_the_most_classes_is_refused_with_the_number_and_its_label(model, monkeypatch):
+    for module in (multiclass, responses):
+        monkeypatch.setattr(module, "MAX_CLASSES", 3)
+    spec = {"algorithm": "perceptron", "task": "multiclass", **DIM}
+    assert model.put("/models/k", json=spec).status_code == 201
+    labels = ["a", "b", "c", "c1000", "a", 7, True]
+    samples = [{"x": ONE, "y": label} for label in labels]
+    headers = {"idempotency-key": "once"}
+    expected = [
+        (index, f"the model has 3 classes, the most it may have; {label} is not one of them")
+        for index, label in ((3, "'c1000'"), (5, "7"), (6, "true"))
+    ]
+    for _ in range(2):
+        answer = model.post("/models/k/learn", json={"samples": samples}, headers=headers).json()
+        assert (answer["learned"], answer["rejected"]) == (4, 3)
+        found = [(error["index"], error["reason"]) for error in answer["errors"]]
+        assert found == expected
+    answer = model.post("/models/k/learn", json=samples[3]).json()
+    assert answer["errors"][0]["reason"] == expected[0][1]
