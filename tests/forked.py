@@ -9,17 +9,16 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
-from functools import partial
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from importlib import import_module
-from multiprocessing import current_process, forkserver, util
+from multiprocessing import current_process, get_context
 from multiprocessing.connection import Connection
-from typing import IO, Any
+from typing import IO
 
 from dualstream.service.cli.demo import server_process
-from dualstream.service.server.worker_forkserver import forks
 
+forks = get_context("forkserver")
 COMMAND = [sys.executable, "-m", "dualstream.service", "serve"]
 PLANTED = "tests.chaos.server"
 """Module that serves with planted faults, also in its workers."""
@@ -127,37 +126,6 @@ def _serve(
     # Daemons may have no children; a server has workers.
     current_process()._config["daemon"] = False  # type: ignore[attr-defined]
     sys.argv = ["dualstream", "serve", *arguments]
-    util.spawnv_passfds = partial(_forked_too, util.spawnv_passfds)
     if module == PLANTED:
-        import_module(PLANTED)
-        forks.Process = partial(_planted, forks.Process)  # type: ignore[method-assign]
+        import_module(PLANTED)  # its workers are forked with it
     app()
-
-
-def _forked_too(
-    spawned: Callable[..., int], program: str, command: Sequence[str], descriptors: list[int]
-) -> int:
-    """Fork the fork server of workers too, in place of spawning it."""
-    if "forkserver" not in command[-1]:
-        return spawned(program, command, descriptors)
-    forked = os.fork()
-    if not forked:
-        try:
-            for descriptor in map(int, os.listdir("/proc/self/fd")):
-                if descriptor > 2 and descriptor not in descriptors:
-                    with suppress(OSError):  # the descriptor of the listing itself
-                        os.close(descriptor)
-            forkserver.main(*descriptors, [])
-        finally:
-            os._exit(0)
-    return forked
-
-
-def _planted(process: Callable[..., Any], target: Callable[..., None], args: Any) -> Any:
-    """A worker with the planted faults of its server."""
-    return process(target=_work, args=(target, args))
-
-
-def _work(target: Callable[..., None], args: Any) -> None:
-    import_module(PLANTED)
-    target(*args)

@@ -19,7 +19,8 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
     help="Learn linear models from a stream, durably and with a certificate.",
     epilog="Exit codes: 0 done; 1 done, but some rows were refused; 2 it cannot run: wrong options,"
-    " files or settings; 3 the server refused; 4 no server answered; 130 interrupted.",
+    " files or settings; 3 the server refused; 4 no server answered;"
+    " 5 serve: workers keep ending; 130 interrupted.",
 )
 console = Console()
 errors = Console(stderr=True)
@@ -55,7 +56,7 @@ def say_error(reason: str) -> None:
 
 
 # Exit codes, documented in docs/reference/cli.md.
-SOME_REFUSED, WRONG, REFUSED, UNREACHABLE, INTERRUPTED = 1, 2, 3, 4, 130
+SOME_REFUSED, WRONG, REFUSED, UNREACHABLE, ENDED, INTERRUPTED = 1, 2, 3, 4, 5, 130
 ERRORS_SHOWN = 5
 URL = "http://127.0.0.1:8000"
 

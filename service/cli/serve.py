@@ -7,7 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
-from dualstream.service.cli.common import JSON, app, console, errors, fail, print_json
+from dualstream.service.cli.common import (
+    ENDED,
+    JSON,
+    app,
+    console,
+    errors,
+    fail,
+    print_json,
+)
 from dualstream.service.cli.settings_flags import flag, read_settings
 from dualstream.service.settings import (
     PREFIX,
@@ -58,19 +66,19 @@ def serve(context: typer.Context, **given: Any) -> None:
     # another setting than an empty list of them.
     settings = read_settings({name: value for name, value in given.items() if is_given(name)})
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
-    from dualstream.service.server import compile_kernels as kernels, worker_forkserver
+    from dualstream.service.server import compile_kernels as kernels
 
-    if settings.workers > 1:
-        worker_forkserver.begin()
     with kernels.notice_of_compilation(
         lambda line: errors.print(line, style="dim", highlight=False)
     ):
         from dualstream.service.server.serve import serve as run_alone
-        from dualstream.service.server.workers import serve_by_workers
+        from dualstream.service.server.workers import WorkersKeepEnding, serve_by_workers
 
     run = run_alone if settings.workers == 1 else serve_by_workers
     try:
         run(settings, lambda line: console.print(line, highlight=False, soft_wrap=True))
+    except WorkersKeepEnding as ended:
+        fail(str(ended), ENDED)
     except (UnsafeBinding, ValueError, OSError) as refused:
         fail(str(refused))
 

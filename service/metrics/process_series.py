@@ -39,6 +39,7 @@ class MemorySeries(Collector):
     async def run(self) -> None:
         """Publish the report of this worker to the others every second, until cancelled."""
         while self._metrics_dir is not None:
+            self._metrics_dir.share_again()
             self._metrics_dir.publish(self._own())
             await asyncio.sleep(PUBLISH_S)
 
@@ -55,6 +56,11 @@ class MemorySeries(Collector):
         models.add_metric(["shown"], len(self._shown.ids))
         yield models
         yield GaugeMetricFamily("dualstream_workers", "Workers on the port.", len(reports))
+        yield GaugeMetricFamily(
+            "dualstream_metrics_shared",
+            "1 while counters are summed over all workers, 0 while they are those of one worker.",
+            int(self._metrics_dir is None or self._metrics_dir.is_shared),
+        )
         yield GaugeMetricFamily(
             "dualstream_store_available",
             "1 while the store answers every worker and accepts appends, else 0.",

@@ -96,7 +96,7 @@ class Telemetry(ProcessCounts):
         self._models, self._members = ModelSeries(), MemberSeries()
         self._scraping = asyncio.Lock()
         self.registry = CollectorRegistry()
-        counts = self._registry if metrics_dir is None else metrics_dir.counts()
+        counts = self._registry if metrics_dir is None else metrics_dir.counts(self._registry)
         self.registry.register(Folded(counts, self._shown))
         self.registry.register(self._models)
         self.registry.register(self._members)

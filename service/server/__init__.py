@@ -2,6 +2,5 @@
 
 `app.py` composes the application; it is the one place where all parts are wired together.
 `serve.py` runs it under uvicorn in one process. `workers.py` runs several of these processes on
-one port; `worker_forkserver.py` is the process that forks them. `compile_kernels.py` fills the
-kernel cache ahead of time.
+one port. `compile_kernels.py` fills the kernel cache ahead of time.
 """

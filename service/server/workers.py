@@ -1,24 +1,26 @@
 """Worker processes: several servers that accept connections from one listening socket.
 
-The parent binds the port, so a port in use is an error, and a worker that dies takes no waiting
-connection along. The parent restarts a worker that ends.
+The parent imports everything, binds the port and forks the workers, so there is no other process
+that a worker depends on. The parent starts no threads, which would not survive a fork. It replaces
+a worker that ends; a worker ends when its parent is gone.
 """
 
+import gc
 import logging
 import os
 import shutil
 import signal
 import socket
-import tempfile
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from multiprocessing import connection, parent_process
+from dataclasses import dataclass
+from multiprocessing import connection, get_context
 from multiprocessing.connection import Connection
 from typing import Any
 
-from dualstream.service.metrics.multiprocess import MetricsDirectory, forget_worker
+from dualstream.service.metrics.multiprocess import MetricsDirectory, forget_worker, make_shared
 from dualstream.service.server.app import create_app
 from dualstream.service.server.serve import (
     check_certificate,
@@ -26,38 +28,51 @@ from dualstream.service.server.serve import (
     make_server,
     ready_line,
 )
-from dualstream.service.server.worker_forkserver import forks
 from dualstream.service.settings import Settings
 
 log = logging.getLogger("dualstream.workers")
 
 BACKLOG = 2048
 LOOK_S = 0.1
-# A worker that ends sooner than this after its start is not started again at once.
-SHORT_LIFE_S = 2.0
+SHORT_LIFE_S = 10.0
+"""A worker that ends sooner than this after its start has had a short life."""
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.1, 5.0
+"""Pause before a start after a short life. It doubles with each further short life."""
+MAX_SHORT_LIVES = 10
+"""Short lives in a row after which the service ends, if no worker lives longer."""
 # Snapshots are written, and retries of an append end, within this time after the last request.
 MAX_HANG_S = 30.0
+
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_forks = get_context("fork")
+
+
+class WorkersKeepEnding(RuntimeError):
+    """Every worker ends soon after its start."""
 
 
 def serve_by_workers(settings: Settings, say: Callable[[str], None]) -> None:
     """Serve with `settings.workers` processes until interrupted.
 
-    Raises UnsafeBinding, ValueError for settings that no worker can serve, OSError.
+    Raises UnsafeBinding, ValueError for settings that no worker can serve, OSError,
+    WorkersKeepEnding.
     """
     if settings.adopt:
         raise ValueError("--adopt needs a single worker; start it without --workers")
     check_certificate(settings)
     create_app(settings)
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    with (
-        tempfile.TemporaryDirectory(prefix="dualstream-workers-") as shared,
-        socket.create_server((settings.host, settings.port), family=family, backlog=BACKLOG) as at,
-    ):
-        say(listening_line(settings, *at.getsockname()[:2]))
-        pool = _WorkerPool(settings, at, shared)
+    with socket.create_server(
+        (settings.host, settings.port), family=family, backlog=BACKLOG
+    ) as listening:
+        say(listening_line(settings, *listening.getsockname()[:2]))
         requested: list[int] = []
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in _STOP_SIGNALS:
             signal.signal(number, lambda number, _: requested.append(number))
+        # Objects that exist now stay in memory that the workers share.
+        gc.collect()
+        gc.freeze()
+        pool = _WorkerPool(settings, listening)
         try:
             is_announced = False
             while not requested:
@@ -72,63 +87,136 @@ def serve_by_workers(settings: Settings, say: Callable[[str], None]) -> None:
     os.kill(os.getpid(), requested[0])
 
 
+class ShortLives:
+    """Counts short lives in a row, and says how long to wait before the next start."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def pause_after(self, life_s: float) -> float:
+        """Seconds to wait before the next start, after a worker that lived for `life_s`."""
+        if life_s >= SHORT_LIFE_S:
+            self.count = 0
+            return 0.0
+        self.count += 1
+        return float(min(MAX_PAUSE_S, FIRST_PAUSE_S * 2 ** min(self.count - 1, 10)))
+
+
+@dataclass(slots=True)
+class _Slot:
+    """A worker number: its process, if one runs, and when to start the next."""
+
+    number: int
+    worker: "_Worker | None" = None
+    start_at: float = 0.0
+
+
 class _WorkerPool:
-    """The workers, by number.
+    """The workers, by number."""
 
-    shared   the directory of their metrics
-    """
-
-    def __init__(self, settings: Settings, at: socket.socket, shared: str) -> None:
-        self._settings, self._socket, self._shared = settings, at, shared
-        self._workers = [self._started(number) for number in range(settings.workers)]
+    def __init__(self, settings: Settings, listening: socket.socket) -> None:
+        self._settings, self._listening = settings, listening
+        self._shared = make_shared()
+        # Only this process has the writing end. It closes when this process ends in any way.
+        self._alive, self._alive_writer = os.pipe()
+        self._short_lives = ShortLives()
+        self._slots = [_Slot(number) for number in range(settings.workers)]
 
     @property
     def durability(self) -> str | None:
         """Durability of the store, once every worker is ready."""
-        durabilities = [worker.durability for worker in self._workers]
+        durabilities = [slot.worker.durability if slot.worker else None for slot in self._slots]
         return durabilities[0] if all(durabilities) else None
 
     def look(self) -> None:
-        """Wait a moment for messages of workers, and restart those that have ended."""
-        ends = [worker.process.sentinel for worker in self._workers]
-        pipes = [worker.pipe for worker in self._workers if worker.durability is None]
+        """Wait a moment for messages of workers, and replace those that have ended.
+
+        Raises WorkersKeepEnding.
+        """
+        for slot in self._slots:
+            if slot.worker is None and slot.start_at <= time.monotonic():
+                self._start(slot)
+        workers = [slot.worker for slot in self._slots if slot.worker is not None]
+        ends = [worker.process.sentinel for worker in workers]
+        pipes = [worker.pipe for worker in workers if not worker.pipe.closed]
         connection.wait([*ends, *pipes], timeout=LOOK_S)
-        for number, worker in enumerate(self._workers):
-            worker.read_ready()
-            if worker.process.exitcode is not None:
-                log.warning(
-                    "a worker ended with exit code %s; starting another", worker.process.exitcode
-                )
-                if time.monotonic() - worker.started_at < SHORT_LIFE_S:
-                    time.sleep(LOOK_S)
-                forget_worker(self._shared, number)
-                # If the fork server was killed, too, the next look starts a new one.
-                with suppress(EOFError, OSError):
-                    self._workers[number] = self._started(number)
-                    worker.pipe.close()
+        for slot in self._slots:
+            if slot.worker is None:
+                continue
+            slot.worker.read_ready()
+            if slot.worker.process.exitcode is not None:
+                ended, slot.worker = slot.worker, None
+                ended.close_pipe()
+                forget_worker(self._shared, slot.number)
+                why = f"a worker ended with exit code {ended.process.exitcode}"
+                self._retry_later(slot, why, time.monotonic() - ended.started_at)
+
+    def _start(self, slot: _Slot) -> None:
+        receiving, sending = _forks.Pipe(duplex=False)
+        metrics_dir = MetricsDirectory(self._shared, slot.number)
+        process = _forks.Process(
+            target=self._run_worker, args=(sending, metrics_dir), name=f"worker-{slot.number}"
+        )
+        # A signal that arrives before the worker has its own handlers ends it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
+        try:
+            process.start()
+        except OSError as error:  # too many processes, or no memory
+            receiving.close()
+            self._retry_later(slot, f"a worker cannot be started: {error}", 0.0)
+        else:
+            slot.worker = _Worker(process, receiving)
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
+            sending.close()
+
+    def _retry_later(self, slot: _Slot, why: str, life_s: float) -> None:
+        """Log why the slot is empty and set the time of its next start."""
+        pause_s = self._short_lives.pause_after(life_s)
+        slot.start_at = time.monotonic() + pause_s
+        log.warning("%s; starting another in %.1f s", why, pause_s)
+        if self._short_lives.count >= MAX_SHORT_LIVES and not self._has_long_life():
+            raise WorkersKeepEnding(
+                f"{self._short_lives.count} workers in a row ended within {SHORT_LIFE_S:.0f} s of "
+                f"their start; stopping. Last: {why}; its error is in the log above"
+            )
+
+    def _has_long_life(self) -> bool:
+        """Has a worker that still runs lived for longer than a short life?"""
+        since = time.monotonic() - SHORT_LIFE_S
+        return any(slot.worker and slot.worker.started_at < since for slot in self._slots)
 
     def stop(self) -> None:
         """Stop every worker gracefully, and kill it after a timeout."""
-        for worker in self._workers:
-            with suppress(ProcessLookupError):
-                worker.process.terminate()
+        processes = [slot.worker.process for slot in self._slots if slot.worker is not None]
+        for process in processes:
+            process.terminate()
         by = time.monotonic() + self._settings.stop_timeout_s + MAX_HANG_S
-        for worker in self._workers:
-            worker.process.join(max(0.0, by - time.monotonic()))
-            if worker.process.exitcode is None:
+        for process in processes:
+            process.join(max(0.0, by - time.monotonic()))
+            if process.exitcode is None:
                 log.error("a worker did not end within its timeout; killing it")
-                worker.process.kill()
-                worker.process.join()
+                process.kill()
+                process.join()
+        shutil.rmtree(self._shared, ignore_errors=True)
 
-    def _started(self, number: int) -> "_Worker":
-        receiving, sending = forks.Pipe(duplex=False)
-        metrics_dir = MetricsDirectory(self._shared, number)
-        process = forks.Process(
-            target=_work, args=(self._settings, self._socket, sending, metrics_dir)
-        )
-        process.start()
-        sending.close()
-        return _Worker(process, receiving)
+    def _run_worker(self, sending: Connection, metrics_dir: MetricsDirectory) -> None:
+        """The main function of a worker."""
+        os.close(self._alive_writer)
+        for number in _STOP_SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
+        max_stop_s = self._settings.stop_timeout_s + MAX_HANG_S
+        threading.Thread(
+            target=_end_with_parent,
+            args=(self._alive, metrics_dir.directory, max_stop_s),
+            name="parent-watcher",
+            daemon=True,
+        ).start()
+        server = make_server(self._settings, metrics_dir)
+        server.on_ready = sending.send
+        with suppress(KeyboardInterrupt):
+            server.run(sockets=[self._listening])
 
 
 class _Worker:
@@ -140,32 +228,21 @@ class _Worker:
         self.durability: str | None = None
 
     def read_ready(self) -> None:
+        """Read the message, if it is there. Nothing else comes after it."""
         with suppress(EOFError, OSError):
-            if self.durability is None and self.pipe.poll():
-                self.durability = self.pipe.recv()
+            if self.pipe.closed or not self.pipe.poll():
+                return
+            self.durability = self.pipe.recv()
+        self.close_pipe()
+
+    def close_pipe(self) -> None:
+        self.pipe.close()
 
 
-def _work(
-    settings: Settings, at: socket.socket, sending: Connection, metrics_dir: MetricsDirectory
-) -> None:
-    """The main function of a worker."""
-    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
-    threading.Thread(
-        target=_end_with_parent,
-        args=(metrics_dir.directory,),
-        name="parent-watcher",
-        daemon=True,
-    ).start()
-    server = make_server(settings, metrics_dir)
-    server.on_ready = sending.send
-    with suppress(KeyboardInterrupt):
-        server.run(sockets=[at])
-
-
-def _end_with_parent(shared: str) -> None:
-    """End the worker when its parent is killed, and remove the shared directory."""
-    parent = parent_process()
-    assert parent is not None
-    connection.wait([parent.sentinel])
+def _end_with_parent(alive: int, shared: str, max_stop_s: float) -> None:
+    """End this worker when its parent has ended, and remove the shared directory."""
+    os.read(alive, 1)  # returns when the last writing end is closed
     shutil.rmtree(shared, ignore_errors=True)
     os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(max_stop_s)
+    os.kill(os.getpid(), signal.SIGKILL)

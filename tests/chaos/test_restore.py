@@ -19,10 +19,10 @@ import pytest
 import redis
 
 from dualstream.service.journal.protocol import JournalUnavailable
-from dualstream.service.server.worker_forkserver import forks
 from tests.chaos import restoring
 from tests.chaos.failing_over import bring_back, cut_off
 from tests.chaos.report import Run, recorded
+from tests.forked import forks
 from tests.redis_server import RedisServer
 from tests.redis_sets import SentinelSet, cluster_or_skip, sentinels_or_skip, until
 from tests.service.archive.test_archive import (

@@ -29,7 +29,7 @@ def test_every_command_has_its_section_its_help_and_its_example():
         flags = [flag for parameter in command.params for flag in parameter.opts]
         assert ("--json" in flags) == (name not in ("serve", "dump", "restore")), name
     codes = re.findall(r"^\| (\d+) \| (\w+)", CLI, re.MULTILINE)
-    assert len(codes) == 6 and all(f"{code} {means}" in app.info.epilog for code, means in codes)
+    assert len(codes) == 7 and all(f"{code} {means}" in app.info.epilog for code, means in codes)
 
 
 def test_the_commands_run_as_written(tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ from dualstream.service.journal.protocol import (
     JournalUnavailable,
     OutcomeUnknown,
 )
-from dualstream.service.server.worker_forkserver import forks
+from tests.forked import forks
 from tests.service.journal.groups import Log, rows
 
 APART = 1_000_000

@@ -10,14 +10,18 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import httpx
 
 from dualstream.service.cli.demo.server_process import ServerProcess
 from dualstream.service.journal import open_journal
-from dualstream.service.server.worker_forkserver import forks
-from dualstream.service.server.workers import _Worker, _WorkerPool
+from dualstream.service.server.workers import (
+    FIRST_PAUSE_S,
+    MAX_PAUSE_S,
+    MAX_SHORT_LIVES,
+    SHORT_LIFE_S,
+    ShortLives,
+)
 from dualstream.service.settings import Settings
 from tests.history import Acknowledged, check_history
 from tests.service.conftest import SPEC
@@ -28,14 +32,8 @@ WORKERS = 3
 
 
 def children(server: ServerProcess) -> list[int]:
-    """The workers: forked by a child of the server that does nothing else."""
-    processes = [(pid, parent) for pid, parent, _ in _processes()]
-    forking = {
-        pid
-        for pid, parent, command in _processes()
-        if parent == server.process.pid and "forkserver" in command
-    }
-    return [pid for pid, parent in processes if parent in forking]
+    """The workers of the server."""
+    return [pid for pid, parent, _ in _processes() if parent == server.process.pid]
 
 
 def _processes() -> Iterator[tuple[int, int, str]]:
@@ -153,28 +151,86 @@ def test_a_killed_worker_is_replaced_and_a_killed_parent_takes_all_along(tmp_pat
     assert not list(tmp_path.glob("dualstream-workers-*"))
 
 
-def test_a_start_that_comes_to_nothing_is_made_again_at_the_next_look(tmp_path, monkeypatch):
-    """As where the process that forks workers was killed, too."""
-    ends, other = os.pipe()
-    os.close(other)
-    hears, _ = forks.Pipe(duplex=False)
-    dead = _Worker(SimpleNamespace(exitcode=-9, sentinel=ends), hears)
-    alive = _Worker(SimpleNamespace(exitcode=None, sentinel=ends), hears)
-    starts: Iterator[_Worker | type[Exception]] = iter([dead, EOFError, ConnectionError, alive])
+def test_any_worker_and_pair_of_workers_is_replaced_and_the_metrics_stay(tmp_path):
+    """A killed worker is replaced in seconds. Its counts, and those of the others, stay."""
+    store = f"sqlite:///{tmp_path / 'workers.db'}"
+    shared = {"TMPDIR": str(tmp_path)}
+    server = ServerProcess(store, ["--workers", "2"], env=shared, stderr=subprocess.DEVNULL)
+    try:
+        httpx.put(f"{server.url}/models/m", json=SPEC, timeout=60).raise_for_status()
+        learned = 0
+        for victims in ([0], [1], [0, 1], [1]):
+            before = children(server)
+            assert len(before) == 2
+            for victim in victims:
+                os.kill(before[victim], signal.SIGKILL)
+            began = time.monotonic()
+            until(lambda: is_learned(server), 20)
+            assert time.monotonic() - began < 10
+            learned += 1
+            until(lambda: ready_workers(server) == 2, 30)
+            told = scraped(server)
+            assert told['dualstream_samples_total{model="m",outcome="learned"}'] == learned
+            assert told["dualstream_group_rows_sum"] >= learned - 1  # killed while it answered
+        assert len(list(tmp_path.glob("dualstream-workers-*"))) == 1
+    finally:
+        left = children(server)
+        server.stop()
+    assert server.process.returncode == -signal.SIGTERM
+    until(lambda: not any(map(is_alive, left)), 10)
+    assert not list(tmp_path.glob("dualstream-workers-*"))
 
-    def started(self: _WorkerPool, number: int) -> _Worker:
-        found = next(starts)
-        if isinstance(found, type):
-            raise found
-        return found
 
-    monkeypatch.setattr(_WorkerPool, "_started", started)
-    with socket.socket() as at:
-        pool = _WorkerPool(Settings(workers=1), at, str(tmp_path))
-        for _ in range(3):
-            pool.look()
-    assert pool._workers == [alive]
-    os.close(ends)
+def is_learned(server: ServerProcess) -> bool:
+    """Is one more row learned? A killed worker closes its connections."""
+    try:
+        answer = httpx.post(f"{server.url}/models/m/learn", json=ROW, timeout=20)
+    except httpx.HTTPError:
+        return False
+    return answer.status_code == 200
+
+
+def ready_workers(server: ServerProcess) -> int:
+    try:
+        return int(scraped(server)["dualstream_workers"])
+    except (httpx.HTTPError, KeyError, ValueError):
+        return 0
+
+
+def test_workers_that_keep_ending_end_the_service_after_growing_pauses(tmp_path):
+    store = f"sqlite:///{tmp_path / 'workers.db'}"
+    log = tmp_path / "log"
+    with log.open("w") as stderr:
+        server = ServerProcess(store, ["--workers", "2"], stderr=stderr)
+        ended = threading.Event()
+
+        def kill_all() -> None:
+            while not ended.is_set():
+                for pid in children(server):
+                    os.kill(pid, signal.SIGKILL)
+                time.sleep(0.02)
+
+        killer = threading.Thread(target=kill_all)
+        killer.start()
+        try:
+            assert server.process.wait(timeout=60) == 5
+        finally:
+            ended.set()
+            killer.join()
+            server.kill()
+    told = log.read_text()
+    assert "10 workers in a row ended" in told
+    pauses = [float(line.split()[-2]) for line in told.splitlines() if "starting another" in line]
+    assert len(pauses) == 10 and pauses == sorted(pauses) and pauses[-1] == 5.0
+
+
+def test_workers_that_end_now_and_then_are_replaced_for_ever():
+    lives = ShortLives()
+    for _ in range(3 * MAX_SHORT_LIVES):
+        assert lives.pause_after(0.5) == FIRST_PAUSE_S
+        assert lives.pause_after(0.5) == 2 * FIRST_PAUSE_S
+        assert lives.pause_after(SHORT_LIFE_S) == 0.0
+    assert max(lives.pause_after(0.0) for _ in range(10_000)) == MAX_PAUSE_S
 
 
 def test_one_worker_adopts(tmp_path):

@@ -1,0 +1,130 @@
+"""The directory in which workers share counters: full, removed, damaged. None ends a worker."""
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import httpx
+import pytest
+
+from dualstream.service.cli.demo.server_process import ServerProcess
+from dualstream.service.metrics.counts_file import CountsFile
+from tests.service.conftest import SPEC
+from tests.service.jobs.test_follower import until
+from tests.service.server.test_workers import children, ready_workers, scraped
+
+SMALL_DISK = 'mount -t tmpfs -o size="$1" none "$0" && shift && exec "$@"'
+
+
+def in_small_tmp(folder: Path, size: str) -> list[str]:
+    """A command prefix: the directory is a file system of this size, for this command only."""
+    prefix = ["unshare", "-m", "sh", "-c", SMALL_DISK, str(folder), size]
+    if subprocess.run([*prefix, "true"], capture_output=True).returncode:
+        pytest.skip("mounting a file system needs root")
+    return prefix
+
+
+def predict(server: ServerProcess, count: int) -> None:
+    for _ in range(count):  # a connection of its own each time: both workers answer
+        httpx.get(f"{server.url}/models/m/predict?x=1:1", timeout=60).raise_for_status()
+
+
+@pytest.mark.parametrize("size", ["72k", "200k"])
+def test_a_full_directory_ends_no_worker(tmp_path, size):
+    small = tmp_path / "small"
+    small.mkdir()
+    log = tmp_path / "log"
+    with log.open("w") as stderr:
+        server = ServerProcess(
+            f"sqlite:///{tmp_path / 'store.db'}",
+            ["--workers", "2", "--metrics-max-models", "100"],
+            env={"TMPDIR": str(small)},
+            prefix=in_small_tmp(small, size),
+            stderr=stderr,
+        )
+        with server:
+            workers = children(server)
+            for number in range(3):
+                url = f"{server.url}/models/m{number}"
+                httpx.put(url, json=SPEC, timeout=60).raise_for_status()
+                for _ in range(4):
+                    httpx.get(f"{url}/predict?x=1:1", timeout=60).raise_for_status()
+            told = scraped(server)
+            assert told['dualstream_predictions_total{model="m2"}'] >= 1
+            assert sum(scraped(server)["dualstream_metrics_shared"] for _ in range(8)) < 8
+            assert sorted(children(server)) == sorted(workers)
+    assert "only its own counts" in log.read_text()
+
+
+def test_a_removed_directory_is_made_again(tmp_path):
+    env = {"TMPDIR": str(tmp_path)}
+    store = f"sqlite:///{tmp_path / 'store.db'}"
+    with ServerProcess(store, ["--workers", "2"], env=env, stderr=subprocess.DEVNULL) as server:
+        httpx.put(f"{server.url}/models/m", json=SPEC, timeout=60).raise_for_status()
+        predict(server, 20)
+        (shared,) = tmp_path.glob("dualstream-workers-*")
+        shutil.rmtree(shared)
+        predict(server, 20)
+        until(lambda: scraped(server).get("dualstream_workers") == 2, 10)
+        until(lambda: all_predictions(server) == 40, 10)
+        shutil.rmtree(shared)
+        before = children(server)
+        os.kill(before[0], signal.SIGKILL)
+        until(lambda: len(children(server)) == 2 and children(server) != before, 10)
+        until(lambda: ready_workers(server) == 2, 30)
+        predict(server, 20)
+        until(lambda: all_predictions(server) >= 20, 10)  # the survivor's, and these
+        assert shared.exists()
+
+
+def all_predictions(server: ServerProcess) -> float:
+    return scraped(server)['dualstream_predictions_total{model="m"}']
+
+
+@pytest.mark.parametrize("damage", [b"", b"\0" * 65_536, b"\xff" * 65_536, b"short"])
+def test_a_damaged_file_begins_again(tmp_path, damage):
+    path = tmp_path / "counter_0.db"
+    path.write_bytes(damage)
+    file = CountsFile(str(path))
+    file.write_value("a", 3.0, 0.0)
+    assert [value for _, value, _ in file.read_all_values()] == [3.0]
+    again = CountsFile(str(path))
+    assert again.read_value("a") == (3.0, 0.0) and again.is_shared
+
+
+def test_counts_move_to_memory_and_back(tmp_path, monkeypatch):
+    file = CountsFile(str(tmp_path / "counter_0.db"))
+    file.write_value("before", 1.0, 0.0)
+    has_room = False
+    allocate = os.posix_fallocate
+
+    def full(descriptor, start, size):
+        if not has_room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        allocate(descriptor, start, size)
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    for number in range(3000):  # it outgrows the file
+        file.write_value(f"key {number}", float(number), 0.0)
+    assert not file.is_shared and list(tmp_path.glob("*.partial")) == []
+    file.share_again()
+    assert not file.is_shared
+    has_room = True
+    file.share_again()
+    assert file.is_shared
+    file.write_value("after", 2.0, 0.0)
+    found = {key: value for key, value, *_ in CountsFile.read_all_values_from_file(file._fname)}
+    found = {key.rstrip(): value for key, value in found.items()}
+    assert found["before"] == 1.0 and found["after"] == 2.0 and found["key 2999"] == 2999.0
+    assert len(found) == 3002
+
+
+def test_another_users_directory_is_not_used(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    file = CountsFile(str(tmp_path / "counter_0.db"))
+    file.write_value("a", 1.0, 0.0)
+    assert not file.is_shared and list(tmp_path.iterdir()) == []
+    assert file.read_value("a") == (1.0, 0.0)
