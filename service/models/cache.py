@@ -253,5 +253,4 @@ class ModelCache:
         if self.drop(model):
             ghosts = self._probation_ghosts if was_probation else self._protected_ghosts
             ghosts.add(model_id, int(GHOST_SHARE * len(self)))
-            model.release()
             self._on_eviction(model)

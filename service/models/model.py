@@ -2,7 +2,9 @@
 
 import logging
 import time
+import weakref
 from collections.abc import Sequence, Sized
+from functools import partial
 from typing import Protocol
 
 from dualstream.service.codecs import ListedRows, ParsedRows, RowSchema
@@ -71,7 +73,12 @@ class ModelOwner(Protocol):
 
 
 class Model(CommitListener):
-    """One model as this process serves it."""
+    """One model as this process serves it.
+
+    Nothing that the model owns refers to it strongly, so its memory is free as soon as neither the
+    cache nor a request holds it: after an eviction, a deletion, a replacement or a fork. The
+    garbage collector, which would have to find a reference cycle, runs rarely.
+    """
 
     def __init__(
         self,
@@ -87,7 +94,7 @@ class Model(CommitListener):
         self.replica = replica
         self.spec, self.row_schema = spec, row_schema
         self.committer = Committer(
-            deps.journal, replica, MAX_APPEND_S, listener=self, clock=deps.clock
+            deps.journal, replica, MAX_APPEND_S, WeakListener(self), deps.clock
         )
         self.clock = deps.clock
         self._jobs: dict[type[Job], Job] = {}
@@ -230,13 +237,7 @@ class Model(CommitListener):
             self._owner.forget(self)
         if is_invalid and not is_gone:
             why = f"model {self.record.id!r} is being loaded again from its journal"
-            self.committer.refuse(why, self._on_late_append)
-
-    def _on_late_append(self) -> None:
-        """The new replica may contradict an append of this one: it must read the head."""
-        successor = self._owner.find(self.record.id)
-        if successor is not None and successor.replica.incarnation == self.replica.incarnation:
-            successor.committer.check_again()
+            self.committer.refuse(why, partial(_on_late_append, self._owner, self.record))
 
     def members(self) -> MemberLearner:
         """The learner and its members. Raises Problem 404 if it has none."""
@@ -267,13 +268,6 @@ class Model(CommitListener):
     async def _close_jobs(self) -> None:
         for job in list(self._jobs.values()):
             await job.close()
-
-    def release(self) -> None:
-        """Break the reference cycle of an idle model, so that its memory is free at once.
-
-        A request that still holds the model is served.
-        """
-        self.committer.detach_listener()
 
     def on_group(self, rows: int, seconds: float) -> None:
         self.deps.counters.saw_group(rows, seconds)
@@ -351,3 +345,37 @@ class Model(CommitListener):
         before = self.bytes
         self._measure()
         self._owner.on_resize(self, before)
+
+
+class WeakListener(CommitListener):
+    """Forwards events to a model while it exists. The committer does not keep the model."""
+
+    def __init__(self, listener: CommitListener) -> None:
+        self._listener = weakref.ref(listener)
+
+    def on_group(self, rows: int, seconds: float) -> None:
+        if listener := self._listener():
+            listener.on_group(rows, seconds)
+
+    def on_fork(self, model_id: str) -> None:
+        if listener := self._listener():
+            listener.on_fork(model_id)
+
+    def on_loss(self, lost: Lost) -> None:
+        if listener := self._listener():
+            listener.on_loss(lost)
+
+    def on_advance(self, before: int, after: int) -> None:
+        if listener := self._listener():
+            listener.on_advance(before, after)
+
+    def on_failure(self, error: Exception) -> None:
+        if listener := self._listener():
+            listener.on_failure(error)
+
+
+def _on_late_append(owner: ModelOwner, record: ModelRecord) -> None:
+    """The replica that replaces a forked one may contradict its append: it must read the head."""
+    successor = owner.find(record.id)
+    if successor is not None and successor.replica.incarnation == record.incarnation:
+        successor.committer.check_again()

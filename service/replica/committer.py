@@ -171,10 +171,6 @@ class Committer:
         """Stop serving until the next `refresh` has read the journal's head."""
         self._applying.suspect()
 
-    def detach_listener(self) -> None:
-        """Stop notifying the listener."""
-        self._listener = self._applying.listener = SILENT
-
     def refuse(self, reason: str, on_late: Callable[[], None] | None = None) -> None:
         """Accept no more requests, and fail those that wait: nothing of them was journalled.
 

@@ -1,9 +1,12 @@
 """Deletion in bounded steps, so that appends wait for one step at most: trims, deleted models."""
 
+import os
+import sqlite3
 from collections.abc import Awaitable, Callable
 from sqlite3 import Connection
 from typing import NamedTuple
 
+from dualstream.service.journal.protocol import JournalUnavailable
 from dualstream.service.journal.sqlite.append import keep_trimmed
 from dualstream.service.journal.sqlite.base import reads, writes
 from dualstream.service.journal.sqlite.log import Head, find_head
@@ -15,6 +18,10 @@ STEP_BYTES = 4 << 20
 """Deleting overwrites the data, so it takes as long as appending it."""
 SWEEP_ROWS, SWEEP_PARTS = 1000, 4
 MAX_SEQ = 2**63 - 1
+
+
+MAX_REWRITTEN_BYTES = 128 << 20
+"""Largest file that a scrub rewrites: no append is possible for about a second."""
 
 
 class Deleted(NamedTuple):
@@ -49,8 +56,14 @@ class SqliteTrim(SqliteCopies):
                 await self._checkpointer.caught_up()
 
     async def scrub(self, model: str, incarnation: str) -> bool:
-        # Deleted rows were overwritten (secure_delete); the write-ahead log may still have them.
+        # SQLite overwrites deleted rows (secure_delete), but not the former bytes of rows that it
+        # moved between pages. Only a rewrite of the file removes these.
         await self._check_incarnation(model, incarnation)
+        if not await self._checkpointer.empty():  # the write-ahead log may still have the rows
+            return False
+        if os.path.getsize(self._path) > MAX_REWRITTEN_BYTES:
+            return True
+        await self._writer.run(_rewrite)
         return await self._checkpointer.empty()
 
     @reads
@@ -103,6 +116,14 @@ _SWEEP = (
     " (SELECT rowid FROM remembered WHERE model = :model LIMIT :rows)",
     "DELETE FROM remembered_sums WHERE model = :model",
 )
+
+
+def _rewrite(db: Connection) -> None:
+    """Rewrite the file: it then contains no byte of a deleted or moved row."""
+    try:
+        db.execute("VACUUM")
+    except sqlite3.Error as error:
+        raise JournalUnavailable(f"SQLite cannot rewrite its file: {error}") from error
 
 
 def _oldest(db: Connection, model: int, through: int) -> tuple[int | None, Deleted]:

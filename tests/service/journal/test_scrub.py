@@ -1,5 +1,7 @@
 """Deleted data is not in a store's keys and files after a scrub."""
 
+import random
+
 import numpy as np
 import pytest
 
@@ -71,6 +73,30 @@ async def test_what_is_let_go_of_leaves_keys_and_files(store: Store) -> None:
         assert (appended.seq, appended.previous) == (41, head.chain)
         assert await journal.scrub(*log.where) and await journal.scrub(*log.where)
         assert len(await journal.read(*log.where, 30)) == 11
+
+
+async def test_rows_that_moved_between_pages_leave_no_copy(store: Store) -> None:
+    """Entries of mixed sizes of several models: SQLite moves them when it balances its pages."""
+    sizes = random.Random(3)
+    async with store.journal() as journal:
+        logs = [await Placed.create(journal, f"m{number}") for number in range(6)]
+        gone: list[bytes] = []
+        for round_ in range(12):
+            for _ in range(30):
+                for log in logs:
+                    [mark] = marks(1, 8 * sizes.choice((4, 12, 30, 90, 200, 420)))
+                    last = await log.append(row(mark))
+                    gone.append(mark)
+                    through = last.placed[0].seq - sizes.randrange(20)
+                    if through > 0 and sizes.random() < 0.1:
+                        await log.journal.trim(*log.where, through)
+            for log in logs[round_ % 2 :: 2]:
+                await log.journal.trim(*log.where, (await journal.get(log.model)).seq)
+        for log in logs:
+            await log.journal.trim(*log.where, (await journal.get(log.model)).seq)
+            assert await journal.scrub(*log.where)
+        blob = kept_bytes(store.url)
+        assert not [mark for mark in gone if mark[8:16] in blob or mark[16:24] in blob]
 
 
 async def test_an_emptied_log_goes_on(store: Store) -> None:

@@ -1,0 +1,88 @@
+"""A model that leaves memory is freed at once, without the garbage collector, in every way out."""
+
+import asyncio
+import gc
+import weakref
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from dualstream.service.concurrency import drop_traceback
+from dualstream.service.journal.protocol import ModelChanged
+from dualstream.service.models.registry import ModelRegistry
+from tests.service.models.test_many_models import ADULT, create, learn, leave, rows, serving
+
+Way = Callable[[ModelRegistry], Awaitable[object]]
+OTHER = ADULT | {"loss": "logistic"}
+
+
+async def refused(registry: ModelRegistry) -> None:
+    """A request that finds that the model is gone, up to the answer."""
+    try:
+        await learn(registry, "m", rows(0, 1))
+    except ModelChanged as error:
+        drop_traceback(error)
+    else:
+        raise AssertionError("learned")
+
+
+async def evict(registry: ModelRegistry) -> None:
+    await leave(registry, "m", ["x", "y"])
+
+
+async def delete(registry: ModelRegistry) -> None:
+    await registry.delete("m")
+
+
+async def replace(registry: ModelRegistry) -> None:
+    await registry.create("m", OTHER, lambda record: True)
+
+
+async def deleted_by_another_process(registry: ModelRegistry) -> None:
+    await registry.journal.delete("m")
+    await refused(registry)
+
+
+async def replaced_by_another_process(registry: ModelRegistry) -> None:
+    await registry.journal.delete("m")
+    await registry.journal.create("m", b"{}", b"{}")
+    await refused(registry)
+
+
+async def unreadable(registry: ModelRegistry) -> None:
+    model = registry.find("m")
+    assert model is not None
+    model.replica.is_forked = True
+    model.on_failure(RuntimeError("it cannot be rebuilt"))
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        evict,
+        delete,
+        replace,
+        deleted_by_another_process,
+        replaced_by_another_process,
+        unreadable,
+    ],
+)
+def test_a_model_that_leaves_memory_is_freed_at_once(tmp_path, way: Way) -> None:
+    async def scenario() -> list[object]:
+        async with serving(f"sqlite:///{tmp_path / 'store.db'}", models_held=2) as registry:
+            await create(registry, ["m", "x", "y"])
+            await learn(registry, "m", rows(0, 300))
+            model = registry.find("m")
+            assert model is not None
+            found = [weakref.ref(one) for one in (model, model.replica, model.replica.learner)]
+            del model
+            gc.collect()
+            gc.disable()
+            try:
+                await way(registry)
+                await asyncio.sleep(0.01)
+                return [one() for one in found if one() is not None]
+            finally:
+                gc.enable()
+
+    assert asyncio.run(scenario()) == []
