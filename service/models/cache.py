@@ -10,12 +10,16 @@ appends, applies or writes a snapshot is busy. Neither is evicted. An eviction l
 next request loads the model from the journal.
 """
 
+import asyncio
+import gc
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from itertools import chain
 from types import TracebackType
 
 from dualstream.service.models.model import Model
+from dualstream.service.replica.replica import Replica
 
 PROTECTED_SHARE, MIN_PROTECTED, MAX_PROTECTED = 0.9, 0.1, 0.99
 """Share of the models that may be protected: initial, smallest and largest."""
@@ -25,6 +29,9 @@ GHOST_SHARE = 0.05
 """Length of each ghost list, as a share of the models in memory."""
 MAX_EVICTION_SNAPSHOTS = 4
 """Evictions that may write a snapshot at once. Further ones write none."""
+
+FREED_AFTER_S = 1.0
+"""Time after which a model that was dropped is no longer in use by a request."""
 
 
 class Pin:
@@ -53,6 +60,33 @@ class Pin:
             del cache.pins[self._model_id]
         if cache.is_over:
             cache.make_room()
+
+
+class DroppedModels:
+    """Collects garbage if a dropped model is still in memory after a second.
+
+    Usually a model is freed when it is dropped. An error of a request that found the model gone may
+    keep it in a reference cycle of tracebacks and tasks, and the collector runs rarely.
+    """
+
+    def __init__(self) -> None:
+        self._replicas: list[weakref.ref[Replica]] = []
+
+    def add(self, model: Model) -> None:
+        """Look after the model in FREED_AFTER_S."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:  # the process ends
+            return
+        if not self._replicas:
+            loop.call_later(FREED_AFTER_S, self._collect)
+        self._replicas.append(weakref.ref(model.replica))
+
+    def _collect(self) -> None:
+        is_kept = any(replica() is not None for replica in self._replicas)
+        self._replicas.clear()
+        if is_kept:
+            gc.collect()
 
 
 class GhostList:
@@ -100,6 +134,7 @@ class ModelCache:
         self._demoted: set[str] = set()
         self._probation_ghosts, self._protected_ghosts = GhostList(), GhostList()
         self._last = ""
+        self._dropped = DroppedModels()
         self._evicting: dict[str, Model] = {}
 
     def __iter__(self) -> Iterator[Model]:
@@ -170,6 +205,7 @@ class ModelCache:
         self._evicting.pop(model_id, None)
         self.bytes -= model.bytes
         model.stop()
+        self._dropped.add(model)
         return True
 
     def on_resize(self, model: Model, before: int) -> None:

@@ -8,7 +8,7 @@ import sqlite3
 import time
 
 from dualstream.service.journal.protocol import JournalUnavailable, StoreTooNew
-from dualstream.service.journal.sqlite.wal import MAX_PAGES
+from dualstream.service.journal.sqlite.wal import MAX_LOG_BYTES, MAX_PAGES
 
 VERSION = 4
 STAGED = "\1"
@@ -117,6 +117,8 @@ def connect(path: str, synchronous: str, busy_timeout_s: float) -> sqlite3.Conne
         # Deleted data is overwritten, so that the file contains nothing of it.
         connection.execute("PRAGMA secure_delete = ON")
         connection.execute(f"PRAGMA wal_autocheckpoint = {MAX_PAGES}")
+        # A long reader lets the WAL grow. It shrinks to this size when it restarts.
+        connection.execute(f"PRAGMA journal_size_limit = {MAX_LOG_BYTES}")
         _make_tables(connection, path)
     except sqlite3.Error as error:
         connection.close()

@@ -35,6 +35,8 @@ REPEATED = 2
 """Checkpoints before that; each finds fewer pages, added during the one before."""
 # If that fails, too, the commit that takes the WAL beyond this size runs the checkpoint.
 MAX_PAGES = 4 * LONG_PAGES
+MAX_LOG_BYTES = 2 * LONG_PAGES * 4096
+"""Size that the file of the WAL keeps when it restarts."""
 NICENESS = 10
 """A checkpoint takes some milliseconds of a core, for which appends would wait."""
 

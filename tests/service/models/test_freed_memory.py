@@ -86,3 +86,28 @@ def test_a_model_that_leaves_memory_is_freed_at_once(tmp_path, way: Way) -> None
                 gc.enable()
 
     assert asyncio.run(scenario()) == []
+
+
+def test_a_dropped_model_in_a_reference_cycle_is_collected(tmp_path, monkeypatch) -> None:
+    """As after an error whose traceback refers to itself."""
+    monkeypatch.setattr("dualstream.service.models.cache.FREED_AFTER_S", 0.05)
+
+    async def scenario() -> None:
+        async with serving(f"sqlite:///{tmp_path / 'store.db'}") as registry:
+            await create(registry, ["m"])
+            model = registry.find("m")
+            assert model is not None
+            cycle: list[object] = [model]
+            cycle.append(cycle)
+            replica = weakref.ref(model.replica)
+            del model, cycle
+            gc.disable()
+            try:
+                await delete(registry)
+                assert replica() is not None
+                await asyncio.sleep(0.2)
+                assert replica() is None
+            finally:
+                gc.enable()
+
+    asyncio.run(scenario())
