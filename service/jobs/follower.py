@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("dualstream.follower")
 
 SWEEP_S = 1.0
+WRITING_SWEEPS = 10
 RETRY_S = 0.5
 # Delay of a pull. Own appends are applied within it, and several appends of other processes are
 # applied by one kernel call.
@@ -72,13 +73,17 @@ class Follower:
             await asyncio.sleep(RETRY_S)
 
     async def _sweep(self) -> None:
+        sweeps = 0
         while True:
             await asyncio.sleep(SWEEP_S)
             began = time.monotonic()
             try:
                 await self._check_heads()
                 await self._registry.store_identity.verify()
-                await self._journal.ping()
+                # A write wakes all followers, so a healthy store is written to now and then.
+                sweeps += 1
+                is_away = self._registry.store_status.trouble is not None
+                await self._journal.ping(writes=is_away or sweeps % WRITING_SWEEPS == 0)
                 self._registry.store_status.reached(began)
                 self._trouble = None
             except Exception as error:

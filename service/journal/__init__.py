@@ -4,7 +4,7 @@ DESIGN.md has the design, protocol.py the contract.
 """
 
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from dualstream.service.journal.protocol import DEFAULT_LIMITS, Limits
 
@@ -66,5 +66,6 @@ def make_journal(
 
 def sqlite_path(url: str) -> str | None:
     """The file of a SQLite store; None if the URL has none."""
-    path = unquote(urlsplit(url).path.removeprefix("/"))
+    # Not by urlsplit: # and ? are characters of a file name.
+    path = unquote(url.removeprefix("sqlite:///"))
     return path if path and url.startswith("sqlite:///") else None

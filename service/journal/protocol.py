@@ -305,8 +305,10 @@ class Journal(StateCopies, PendingRows, AuditLog, RateBuckets, Protocol):
     async def close(self) -> None:
         """Close connections and threads."""
 
-    async def ping(self) -> None:
+    async def ping(self, writes: bool = False) -> None:
         """Return if the store answers and has the requested durability.
+
+        With `writes`, the store also writes something: a full one answers but takes no appends.
 
         Raises JournalUnavailable, DurabilityTooLow.
         """
@@ -444,8 +446,8 @@ class Journal(StateCopies, PendingRows, AuditLog, RateBuckets, Protocol):
 
         If nothing is new, there is no entry, but cursor, nonce and request key are stored.
         Appends are announced to other processes: Redis publishes "<model> <seq>" on the channel
-        `ds:appends`, of appends in quick succession only the last; in SQLite `PRAGMA data_version`
-        changes.
+        `ds:appends` (`ds:appends:DB` in another database than 0), of appends in quick succession
+        only the last; in SQLite `PRAGMA data_version` changes.
 
         Raises JournalUnavailable (nothing was done), OutcomeUnknown (repeat with the same nonce),
         ModelChanged, CursorMoved, UnknownCopy, NotHeld; NonceForgotten, with `repeats`, if the log

@@ -11,15 +11,19 @@ from contextlib import suppress
 from dualstream.service.journal.protocol import JournalError
 from dualstream.service.journal.redis.base import Connections
 
-CHANNEL = "ds:appends"
 EVERY_S = 0.05
+
+
+def channel_of(database: int) -> str:
+    """The channel of a database. Redis channels are shared by all databases of a server."""
+    return f"ds:appends:{database}" if database else "ds:appends"
 
 
 class Announcer:
     """Publishes "<model> <seq>": the first append at once, appends that follow together."""
 
-    def __init__(self, connection: Connections) -> None:
-        self._connection = connection
+    def __init__(self, connection: Connections, channel: str) -> None:
+        self._connection, self._channel = connection, channel
         self._due: dict[str, int] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -47,4 +51,6 @@ class Announcer:
         due, self._due = self._due, {}
         with suppress(JournalError):
             for model, seq in due.items():
-                await self._connection.call("PUBLISH", CHANNEL, f"{model} {seq}", is_read=True)
+                await self._connection.call(
+                    "PUBLISH", self._channel, f"{model} {seq}", is_read=True
+                )

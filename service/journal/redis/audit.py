@@ -44,6 +44,18 @@ class RedisAudit(RedisPart):
         await self._list_as_changed(model)
         return encode_change(change), self._kept_ms
 
+    async def _deletion_arguments(self, model: str, change: Change | None) -> tuple[Argument, ...]:
+        """As `_change_arguments`, for a script that makes room. A full server runs it, too.
+
+        The script deletes first and stores the change then, which a full server permits. The model
+        was listed when it was created.
+        """
+        if change is None:
+            return ()
+        with suppress(JournalUnavailable):
+            await self._list_as_changed(model)
+        return encode_change(change), self._kept_ms
+
     async def _list_as_changed(self, model: str) -> None:
         now_ms = time.time_ns() // 1_000_000
         gone_ms = now_ms - self._kept_ms - DAY_MS

@@ -50,6 +50,8 @@ keys_of = lru_cache(4096)(Keys)
 
 MODELS = b"ds:models"
 IDENTITY = b"ds:identity"
+PINGED = b"ds:pinged"
+"""Written to check that the server accepts writes."""
 WAITING = b"ds:waiting"
 AUDITED = b"ds:audited"
 

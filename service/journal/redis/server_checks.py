@@ -25,7 +25,9 @@ async def check_server(ask: Ask, required: str | None, is_cluster: bool) -> str:
     Raises JournalUnavailable if it cannot serve at all, or not yet; DurabilityTooLow.
     """
     info = _fields(await ask("INFO"))
-    version, mode = info["redis_version"], info["redis_mode"]
+    # Valkey 8 names the mode server_mode; its redis_version is that of the Redis it is compatible
+    # with.
+    version, mode = info["redis_version"], info.get("redis_mode") or info.get("server_mode", "")
     if int(version.split(".")[0]) < 7:
         raise JournalUnavailable(f"Redis {version} is too old; use 7.0 or newer")
     if mode != ("cluster" if is_cluster else "standalone"):

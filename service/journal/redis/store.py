@@ -45,7 +45,7 @@ from dualstream.service.journal.protocol import (
 from dualstream.service.journal.record import CorruptRecord
 from dualstream.service.journal.redis import scripts
 from dualstream.service.journal.redis.address import Address, parse_address
-from dualstream.service.journal.redis.announcer import CHANNEL, Announcer
+from dualstream.service.journal.redis.announcer import Announcer, channel_of
 from dualstream.service.journal.redis.cluster import ClusterConnections, Topology
 from dualstream.service.journal.redis.connection import RedisConnection, TooFewReplicas
 from dualstream.service.journal.redis.input_streams import RedisInputs, packed_move, refuse_type
@@ -54,6 +54,7 @@ from dualstream.service.journal.redis.keys_and_values import (
     IDENTITY,
     KNOWN,
     MODELS,
+    PINGED,
     keys_of,
     packed,
     unpack_result,
@@ -117,7 +118,8 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisTransfer, RedisInputs):
             else connect(_server(address, timeout_s))
             for _ in range(3)
         )
-        self._announcer = Announcer(self._others)
+        self._channel = channel_of(address.options.get("db", 0))
+        self._announcer = Announcer(self._others, self._channel)
 
     async def open(self) -> None:
         self._appends.open()
@@ -131,9 +133,11 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisTransfer, RedisInputs):
         await self._others.close()
         await self._inputs.close()
 
-    async def ping(self) -> None:
+    async def ping(self, writes: bool = False) -> None:
         await self._appends.ping()
         await self._others.ping()
+        if writes:  # refused at maxmemory, and by a server that cannot save
+            await self._others.call("SET", PINGED, b"1")
 
     def durability(self) -> str:
         return self._replicated or self._appends.durability
@@ -186,7 +190,7 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisTransfer, RedisInputs):
         return None
 
     async def announcements(self) -> AsyncGenerator[Announced, None]:
-        async with aclosing(self._others.listen(CHANNEL)) as messages:
+        async with aclosing(self._others.listen(self._channel)) as messages:
             async for message in messages:
                 if message is None:
                     yield Announced()
@@ -222,7 +226,7 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisTransfer, RedisInputs):
         change: Change | None = None,
         at: Place | None = None,
     ) -> None:
-        extra = await self._change_arguments(model, change)
+        extra = await self._deletion_arguments(model, change)
         place = ("", "") if at is None else (at.seq, at.chain)
         try:
             await self._models(model, "delete", incarnation or "", *place, *extra)

@@ -17,7 +17,7 @@ from dualstream.service.journal.sqlite.append import SqliteAppends
 from dualstream.service.journal.sqlite.audit import SqliteAudit
 from dualstream.service.journal.sqlite.base import reads, writes
 from dualstream.service.journal.sqlite.connection_thread import ConnectionThread
-from dualstream.service.journal.sqlite.log import KnownHeads, find_entries, find_head
+from dualstream.service.journal.sqlite.log import KnownHeads, find_entries, find_head, now_ms
 from dualstream.service.journal.sqlite.pending_rows import SqlitePendingRows
 from dualstream.service.journal.sqlite.rate_buckets import SqliteRateBuckets
 from dualstream.service.journal.sqlite.schema import connect
@@ -81,17 +81,19 @@ class SqliteJournal(
         await self._reader.stop()
         await self._checkpointer.stop()
 
-    async def ping(self) -> None:
+    async def ping(self, writes: bool = False) -> None:
         await self._read_any_row()
-        await self._take_write_lock()
+        await self._take_write_lock(writes)
 
     @reads
     def _read_any_row(self, db: Connection) -> None:
         db.execute("SELECT 1 FROM store").fetchone()
 
     @writes
-    def _take_write_lock(self, db: Connection) -> None:
-        """Take and release the write lock."""
+    def _take_write_lock(self, db: Connection, writes: bool) -> None:
+        """Take and release the write lock. With `writes`, change a row, which needs disk space."""
+        if writes:
+            db.execute("INSERT OR REPLACE INTO store VALUES ('pinged', ?)", (str(now_ms()),))
 
     def durability(self) -> str:
         return self._durability

@@ -361,7 +361,7 @@ class Sent:
 
 async def test_appends_that_follow_one_another_are_told_of_together():
     line = Sent()
-    announcer = Announcer(line)
+    announcer = Announcer(line, "ds:appends")
     for seq in range(1, 100):
         announcer.announce("m", seq)
         announcer.announce("other", 1000 - seq)
