@@ -36,6 +36,7 @@ FORMATS = {
 _ENDINGS = {
     **{f".{name}": kind for name, kind in FORMATS.items()},
     ".jsonl": FORMATS["ndjson"],
+    ".tsv": FORMATS["csv"],
     ".arrows": FORMATS["arrow"],
     ".svm": FORMATS["libsvm"],
     ".svmlight": FORMATS["libsvm"],

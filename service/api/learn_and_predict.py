@@ -77,7 +77,7 @@ from dualstream.service.models.versions import (
 )
 from dualstream.service.transport.body_memory import BodyMemory, InFlightBody, body_of, release_body
 from dualstream.solvers.text import count_lines
-from dualstream.wire.chunking.chunks import CHUNK_BYTES, CHUNKERS, chunks_of
+from dualstream.wire.chunking.chunks import CHUNK_BYTES, CHUNKERS, chunker_of, chunks_of
 from dualstream.wire.problems import Problem
 from dualstream.wire.schemas import Learned
 
@@ -250,7 +250,8 @@ class HotPath:
         self, upload: Upload, head: Head, pieces: AsyncIterator[bytes], held: InFlightBody
     ) -> AsyncIterator[Learned]:
         """The result of each chunk, then the totals."""
-        chunker, so_far = CHUNKERS[media_type(head.content_type)[0]](), 0
+        kind, parameters = media_type(head.content_type)
+        chunker, so_far = chunker_of(kind, parameters.get("delimiter", "")), 0
         self._uploads.add(upload)
         try:
             cut = chunks_of(pieces, chunker, self._settings.max_body_bytes, count_lines)

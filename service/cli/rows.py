@@ -1,6 +1,7 @@
 """Commands that send rows: learn, predict."""
 
 import csv
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -42,6 +43,7 @@ from dualstream.service.cli.common import (
     show_errors,
 )
 from dualstream.wire.schemas import PredictedMany
+from dualstream.wire.values import BadValue, value_of
 
 Files = Annotated[
     list[str] | None,
@@ -204,17 +206,22 @@ def _show_refused(file: RowFile, answer: PredictedMany, before: int) -> None:
 
 
 def _row(features: Sequence[str]) -> dict[str, Any]:
-    """Parse NAME=VALUE. JSON numbers, true and false are decoded; other values are texts."""
+    """Parse NAME=VALUE. Values are read as in CSV; an empty value is an absent feature."""
     row: dict[str, Any] = {}
     for feature in features:
         name, equals, text = feature.partition("=")
         if not equals:
             raise BadInput(f"-x needs NAME=VALUE, got {feature!r}")
+        if name in row:
+            raise BadInput(f"-x {name} is given twice")
         try:
-            value = msgspec.json.decode(text)
-        except msgspec.DecodeError:
-            value = text
-        row[name] = value if isinstance(value, int | float | bool) else text
+            value = value_of(text)
+        except BadValue as bad:
+            raise BadInput(f"-x {feature}: {bad}") from None
+        if value in (math.inf, -math.inf):
+            raise BadInput(f"-x {feature}: the number is too large")
+        if text:
+            row[name] = value
     return row
 
 

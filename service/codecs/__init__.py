@@ -1,5 +1,6 @@
 """Codecs: request bodies of any supported media type -> ParsedRows.
 
+media_type.py      media types: aliases and parameters
 row_schema.py      validation of one row against a model's spec
 parsed_rows.py     ParsedRows, RowsBuilder, conversion to a Batch, limits of a request
 decompress.py      gzip and zstd bodies
@@ -13,18 +14,19 @@ table_columns.py   roles of the columns of CSV and Arrow
 arrow.py           application/vnd.apache.arrow.stream
 vw.py              text/x-vw
 libsvm.py          text/x-libsvm
+text_values.py     texts as features, labels and weights
 query.py           parameters of GET predict
 redis_messages.py  messages of a Redis stream
 """
 
 from collections.abc import Callable
-from functools import lru_cache
 
 from dualstream.service.codecs.arrow import parse_arrow
 from dualstream.service.codecs.csv import parse_csv
 from dualstream.service.codecs.json_bulk import parse_quickly
 from dualstream.service.codecs.json_exact import parse_exactly
 from dualstream.service.codecs.libsvm import parse_libsvm
+from dualstream.service.codecs.media_type import media_type
 from dualstream.service.codecs.ndjson import parse_ndjson
 from dualstream.service.codecs.parsed_rows import (
     ListedRows,
@@ -97,21 +99,6 @@ PARSERS: dict[str, Callable[[RowSchema, bytes, bool, dict[str, str]], ParsedRows
 }
 
 
-@lru_cache(64)
-def media_type(content_type: str | None) -> tuple[str, dict[str, str]]:
-    """Media type and its parameters; JSON by default. Raises Problem 415 for other charsets."""
-    if not content_type:
-        return "application/json", {}
-    kind, *rest = content_type.lower().split(";")
-    pairs = (parameter.strip().partition("=") for parameter in rest)
-    parameters = {name: value.strip('"') for name, _, value in pairs}
-    charset = parameters.get("charset", "utf-8")
-    if charset not in ("utf-8", "us-ascii"):
-        reason = f"charset={charset} is not supported; send UTF-8"
-        raise Problem(415, "unsupported-media-type", reason)
-    return kind.strip(), parameters
-
-
 def parse_body(
     schema: RowSchema, content_type: str | None, body: bytes, *, labelled: bool
 ) -> ParsedRows:
@@ -121,9 +108,10 @@ def parse_body(
     rows.
     """
     kind, _ = media_type(content_type)
+    is_text = kind.startswith("text/") or kind == "application/x-ndjson"
     if kind != "application/json":  # a compressed body is no JSON: parse_exactly checks it then
-        check_is_plain(body)
-    if kind.startswith("text/") or kind == "application/x-ndjson":
+        check_is_plain(body, is_text)
+    if is_text:
         body = body.removeprefix(MARK)
     parsed = parse_chunk(schema, content_type, body, labelled=labelled)
     check_rows(parsed.count, schema.limits.rows)

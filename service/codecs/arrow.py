@@ -1,4 +1,4 @@
-"""Arrow stream codec: a table with columns y or label, weight, id; others are features.
+"""Arrow codec: concatenated streams of tables with columns y or label, weight, id, and features.
 
 Media type application/vnd.apache.arrow.stream. A string value is the feature NAME=TEXT. A
 dictionary column has the type of its values. A null id is no id; any other null is a row error.
@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from dualstream.service.codecs.parsed_rows import ParsedRows, RowsBuilder
-from dualstream.service.codecs.record_reader import features_of
 from dualstream.service.codecs.row_schema import (
     LARGEST,
     LONGEST_NAME,
@@ -23,34 +23,43 @@ from dualstream.service.codecs.row_schema import (
 )
 from dualstream.service.codecs.table_columns import TableColumns, columns_of
 from dualstream.solvers import Batch, InvalidRow, class_places, hash_names
-from dualstream.wire.chunking.arrow_messages import check_messages
+from dualstream.wire.chunking.arrow_messages import streams_in
 from dualstream.wire.problems import Problem
+from dualstream.wire.values import EXACT
 
+Table = tuple[Any, TableColumns]
+"""A record batch, and the roles of its columns."""
 MAX_ROWS = 1 << 22
 MAX_CELLS = 1 << 25
 """Maximum values of a body: bools take a bit each, and 100 times as much when parsed."""
 
 
 def parse_arrow(schema: RowSchema, body: bytes, labelled: bool) -> ParsedRows:
-    """Parse an Arrow stream.
+    """Parse an Arrow stream, or several.
 
     Raises Problem 400 for a damaged stream, 413 for too many rows, 415 without pyarrow, 422 for
     columns that the model does not accept.
     """
     pa = _pyarrow()
-    check_messages(body)
+    tables: list[Table] = []
+    rows = cells = 0
+    whole = pa.py_buffer(body)
     try:
-        with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
-            columns = columns_of(schema, reader.schema.names, labelled)
-            _check_types(pa, schema, reader.schema, columns, labelled)
-            tables = list(_checked(reader, len(columns.features)))
+        for start, end in streams_in(body):
+            with pa.ipc.open_stream(whole[start:end]) as reader:
+                columns = _columns_of(pa, schema, reader.schema, labelled)
+                for batch in _checked(reader):
+                    rows += batch.num_rows
+                    cells += batch.num_rows * len(columns.features)
+                    _check_size(rows, cells)
+                    tables.append((batch, columns))
     except (pa.ArrowException, OSError, EOFError, ValueError) as error:
         raise Problem(
             400, "malformed-body", f"the body is not a valid Arrow stream: {error}"
         ) from None
-    if columns.id is not None and labelled:
-        return parse_slowly(schema, tables, columns, labelled)
-    return parse_quickly(pa, schema, tables, columns, labelled)
+    if labelled and any(columns.id is not None for _, columns in tables):
+        return parse_slowly(schema, tables, labelled)
+    return parse_quickly(pa, schema, tables, labelled)
 
 
 def _pyarrow() -> ModuleType:
@@ -64,18 +73,43 @@ def _pyarrow() -> ModuleType:
     return module
 
 
-def _checked(reader: Any, features: int) -> Iterator[Any]:
+def _check_size(rows: int, cells: int) -> None:
+    if rows > MAX_ROWS or cells > MAX_CELLS:
+        reason = f"the body has more than {MAX_ROWS} rows or {MAX_CELLS} values; split it"
+        raise Problem(413, "body-too-large", reason)
+
+
+def _checked(reader: Any) -> Iterator[Any]:
     """Yield the record batches after full validation: offsets in untrusted data may be wrong."""
-    rows = 0
     for batch in reader:
         if batch.num_rows < 0:  # pyarrow accepts it without columns
             raise ValueError(f"a record batch has {batch.num_rows} rows")
-        rows += batch.num_rows
-        if rows > MAX_ROWS or rows * features > MAX_CELLS:
-            reason = f"the body has more than {MAX_ROWS} rows or {MAX_CELLS} values; split it"
-            raise Problem(413, "body-too-large", reason)
         batch.validate(full=True)
         yield batch
+
+
+def _columns_of(
+    pa: ModuleType, schema: RowSchema, arrow_schema: Any, labelled: bool
+) -> TableColumns:
+    """Roles of a stream's columns; the index of a pandas table is no feature."""
+    columns = columns_of(schema, arrow_schema.names, labelled, _index_columns(arrow_schema))
+    _check_types(pa, schema, arrow_schema, columns, labelled)
+    return columns
+
+
+class _PandasMetadata(msgspec.Struct):
+    index_columns: list[Any] = []
+
+
+def _index_columns(arrow_schema: Any) -> set[str]:
+    written = (arrow_schema.metadata or {}).get(b"pandas")
+    if written is None:
+        return set()
+    try:
+        found = msgspec.json.decode(written, type=_PandasMetadata).index_columns
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return set()
+    return {name for name in found if isinstance(name, str)}
 
 
 def _check_types(
@@ -98,13 +132,11 @@ def _check_types(
             raise Problem(422, "invalid-body", reason)
 
 
-def parse_slowly(
-    schema: RowSchema, tables: list[Any], columns: TableColumns, labelled: bool
-) -> ParsedRows:
+def parse_slowly(schema: RowSchema, tables: list[Table], labelled: bool) -> ParsedRows:
     """Parse row by row, with a reason for every invalid row."""
     builder = RowsBuilder(schema, labelled)
     index = 0
-    for table in tables:
+    for table, columns in tables:
         for i in range(table.num_rows):
             try:
                 _add_row(builder, schema, table, columns, i, index)
@@ -118,33 +150,34 @@ def _add_row(
     builder: RowsBuilder, schema: RowSchema, table: Any, columns: TableColumns, i: int, index: int
 ) -> None:
     """Add row i of the table as row `index` of the body; raises BadRow and adds nothing."""
-    pairs: list[tuple[str, float | bool | str]] = []
+    x: dict[str, float | bool | str] = {}
     for column in columns.features:
         name, value = columns.names[column], table.column(column)[i].as_py()
         if value is None:
-            raise BadRow(f"/x/{pointer_step(name)}", "the value is null")
-        pairs.append((name, float(value) if type(value) is int else value))
+            reason = "the value is null; fill it, or send rows as NDJSON without the feature"
+            raise BadRow(f"/x/{pointer_step(name)}", reason)
+        x[name] = value
     weight = 1.0 if columns.weight is None else table.column(columns.weight)[i].as_py()
     if weight is None:
         raise BadRow("/weight", "the weight is null")
     y = None if columns.y is None else table.column(columns.y)[i].as_py()
     id_ = None if columns.id is None else table.column(columns.id)[i].as_py()
-    builder.add(index, features_of(schema, pairs), y, float(weight), id_)
+    builder.add(index, x, y, float(weight), id_)
 
 
 def parse_quickly(
-    pa: ModuleType, schema: RowSchema, tables: list[Any], columns: TableColumns, labelled: bool
+    pa: ModuleType, schema: RowSchema, tables: list[Table], labelled: bool
 ) -> ParsedRows:
     """As `parse_slowly`, by columns with NumPy; only invalid rows are parsed one by one."""
     builder = RowsBuilder(schema, labelled)
-    if not tables:
-        return builder.build()
-    layout = _Layout(pa, schema, tables[0].schema, columns, labelled)
+    layout: _Layout | None = None
     batches: list[Batch] = []
     row_indices: list[np.ndarray] = []
     names: list[tuple[int, str]] = []
     first = 0
-    for table in tables:
+    for table, columns in tables:
+        if layout is None or not layout.fits(table.schema, columns):
+            layout = _Layout(pa, schema, table.schema, columns, labelled)
         read = _Columns(layout, table)
         for i in np.flatnonzero(~read.is_good).tolist():
             try:
@@ -178,6 +211,7 @@ class _Layout:
         labelled: bool,
     ) -> None:
         self.pa, self.row_schema, self.columns = pa, schema, columns
+        self._arrow_schema = arrow_schema
         self.names = [columns.names[column] for column in columns.features]
         if schema.is_hashed:
             self.indices = hash_names(self.names, _bits(schema)).astype(np.int32)
@@ -202,6 +236,21 @@ class _Layout:
         self.matrix += [self.y] if self.y is not None and self.is_y_number else []
         types = arrow_schema.types
         self.are_float64 = all(types[column] == pa.float64() for column in self.matrix)
+        self.may_be_long = [] if self.are_float64 else self._long_integers(arrow_schema)
+        """Columns of the matrix whose numbers may be integers that no float holds."""
+
+    def fits(self, arrow_schema: Any, columns: TableColumns) -> bool:
+        """Is this the layout of a table with these columns, perhaps of another stream?"""
+        return columns == self.columns and bool(arrow_schema.equals(self._arrow_schema))
+
+    def _long_integers(self, arrow_schema: Any) -> list[tuple[int, int]]:
+        of, found = self.pa.types, []
+        for place, column in enumerate(self.matrix):
+            kind = arrow_schema.types[column]
+            kind = kind.value_type if of.is_dictionary(kind) else kind
+            if column != self.weight and (of.is_int64(kind) or of.is_uint64(kind)):
+                found.append((place, column))
+        return found
 
 
 class _Columns:
@@ -218,6 +267,7 @@ class _Columns:
             column = table.column(layout.columns.features[j])
             self._texts[j] = self._read_texts(column, layout.names[j])
         matrix = self._matrix(table.select(layout.matrix), n, layout.are_float64)
+        self._check_integers(table, matrix)
         d = len(layout.numbers)
         if layout.is_sorted:
             self._x = np.ascontiguousarray(matrix[:, :d])
@@ -243,6 +293,14 @@ class _Columns:
             self._read_numbers_of_labels(matrix[:, -1])
         elif layout.y is not None:
             self._read_kinds_of_labels(table.column(layout.y))
+
+    def _check_integers(self, table: Any, matrix: np.ndarray) -> None:
+        """Mark rows with an integer beyond 2^53; 2^53 + 1 is 2^53 as a float."""
+        for place, column in self._layout.may_be_long:
+            sizes = np.abs(matrix[:, place])
+            self.is_good &= ~(sizes > EXACT)
+            for i in np.flatnonzero(sizes == EXACT).tolist():
+                self.is_good[i] &= abs(table.column(column)[i].as_py()) == EXACT
 
     def batch(self) -> Batch:
         """The valid rows."""
@@ -344,7 +402,8 @@ class _Columns:
         longest = LONGEST_NAME
         is_good = [kind is not None and len(kind) <= longest for kind in kinds]
         self.is_good &= np.array(is_good)[codes]
-        shown = [f"{name}={kind}" for kind in kinds]
+        composed = self._schema.composed
+        shown = [f"{name}={composed(kind or '')}" for kind in kinds]
         return shown, codes, hash_names(shown, _bits(self._schema))[codes]
 
     def _read_numbers_of_labels(self, column: np.ndarray) -> None:

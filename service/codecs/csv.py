@@ -1,10 +1,12 @@
 """CSV codec (text/csv, RFC 4180) with a header: y or label, weight, id; others are features.
 
-A JSON number is a number, true and false are bools, any other text is a string, quoted or not.
-An empty field is a feature that the row does not have.
+Fields become values by the table in wire/values.py, quoted or not. An empty field is a feature that
+the row does not have. The delimiter is a parameter of the media type, or found from the header.
 """
 
+import re
 from functools import cached_property
+from urllib.parse import quote
 
 import numpy as np
 from msgspec import UNSET
@@ -12,13 +14,13 @@ from msgspec import UNSET
 from dualstream.service.codecs.parsed_rows import ParsedRows, RowsBuilder
 from dualstream.service.codecs.record_reader import (
     Reader,
-    features_of,
     parse_records,
     parse_slowly,
 )
 from dualstream.service.codecs.row_buffer import RowArrays
-from dualstream.service.codecs.row_schema import BadRow, RowSchema, feature_of, label_of, weight_of
-from dualstream.service.codecs.table_columns import TableColumns, columns_of
+from dualstream.service.codecs.row_schema import BadRow, RowSchema, pointer_step
+from dualstream.service.codecs.table_columns import RESERVED, TableColumns, columns_of
+from dualstream.service.codecs.text_values import feature_of, label_of, weight_of
 from dualstream.solvers import hash_names
 from dualstream.solvers.text import (
     FEATURE,
@@ -27,10 +29,11 @@ from dualstream.solvers.text import (
     NOTHING,
     POWERS_OF_TEN,
     WEIGHT,
+    byte_kinds,
     read_records,
 )
-from dualstream.wire.chunking.chunks import quoted_end
-from dualstream.wire.problems import Problem
+from dualstream.wire.chunking.csv_records import delimiter_of, doubt_of_delimiter, quoted_end
+from dualstream.wire.problems import Problem, quoted
 
 
 def parse_csv(
@@ -38,16 +41,16 @@ def parse_csv(
 ) -> ParsedRows:
     """Parse CSV. A record that is not valid is a row error; blank lines are skipped.
 
-    Raises Problem 415 for header=absent, 422 for an invalid header.
+    Raises Problem 422 for an invalid header, or one that leaves the delimiter in doubt.
     """
-    if parameters.get("header") == "absent":
-        raise Problem(
-            415, "unsupported-media-type", "text/csv needs a header line, got header=absent"
-        )
     if not body.strip():
         return RowsBuilder(schema, labelled).build()
-    reader = RecordReader(schema, body, labelled)
-    if labelled and reader.columns.id is not None or reader.has_long_names:
+    delimiter = parameters.get("delimiter", "")
+    if not delimiter:
+        _check_delimiter(body)
+    reader = RecordReader(schema, body, labelled, delimiter, parameters.get("decimal", ""))
+    is_unusual = reader.has_long_names or reader.decimal == ","
+    if labelled and reader.columns.id is not None or is_unusual:
         return parse_slowly(reader)
     return parse_records(reader)
 
@@ -55,15 +58,26 @@ def parse_csv(
 class RecordReader(Reader):
     """Reader of CSV records; the first record is the header."""
 
-    def __init__(self, schema: RowSchema, body: bytes, labelled: bool) -> None:
+    def __init__(
+        self,
+        schema: RowSchema,
+        body: bytes,
+        labelled: bool,
+        delimiter: str = "",
+        decimal: str = "",
+    ) -> None:
         super().__init__(schema, body, labelled)
+        self.delimiter = delimiter.encode() or delimiter_of(body)
+        self.decimal = decimal or ("" if self.delimiter != b"," else ".")
+        if self.delimiter == b"\t":
+            self.blanks = b" \r"  # a line of tabs is a record
         header = len(body) - len(body.lstrip(b"\r\n"))
         self.start = self.end_of(header) + 1
         self.columns = columns_of(schema, self._names(header), labelled)
 
     def _names(self, header: int) -> list[str]:
         try:
-            return _fields(self.body[header : self.start - 1])
+            return _fields(self.body[header : self.start - 1], self.delimiter)
         except BadRow as bad:
             raise Problem(422, "invalid-body", f"the header is invalid: {bad.reason}") from None
 
@@ -73,33 +87,34 @@ class RecordReader(Reader):
         return any(len(name.encode()) > LONGEST_NAME for name in self.columns.names)
 
     def end_of(self, start: int) -> int:
-        body = self.body
+        body, delimiter = self.body, self.delimiter
+        after_quote = delimiter + b"\r\n"
         p, end = start, body.index(b"\n", start)
         while True:
             if body[p] == _QUOTE:
                 p = quoted_end(body, p)
                 if p < 0:  # an unclosed quote makes only this line invalid
                     return body.index(b"\n", start)
-                if body[p] not in b",\r\n":
+                if body[p] not in after_quote:
                     return body.index(b"\n", p)
                 if p > end:  # search for the end once per line, not once per field
                     end = body.index(b"\n", p)
-            comma = body.find(b",", p, end)
-            if comma < 0:
+            p = body.find(delimiter, p, end) + 1
+            if p == 0:
                 return end
-            p = comma + 1
 
     def add_row(self, builder: RowsBuilder, index: int, start: int, end: int) -> None:
-        fields, columns = _fields(self.body[start:end]), self.columns
+        fields, columns = _fields(self.body[start:end], self.delimiter), self.columns
         if len(fields) != len(columns.names):
             reason = f"the record has {len(fields)} fields; the header has {len(columns.names)}"
             raise BadRow("", reason)
-        pairs = [
-            (columns.names[column], feature_of(fields[column]))
+        if self.decimal != ".":
+            fields = [self._with_point(*field) for field in zip(columns.names, fields, strict=True)]
+        x = {
+            columns.names[column]: feature_of(columns.names[column], fields[column])
             for column in columns.features
             if fields[column]
-        ]
-        x = features_of(self.schema, pairs)
+        }
         y = None if columns.y is None else fields[columns.y]
         if self.labelled and not y:
             raise BadRow("/y", "the label is missing")
@@ -108,6 +123,19 @@ class RecordReader(Reader):
         id_ = None if columns.id is None else fields[columns.id] or None
         builder.add(index, x, label, weight_of(weight) if weight else UNSET, id_)
 
+    def _with_point(self, name: str, text: str) -> str:
+        """A field with a decimal point. Raises BadRow if its decimal is another one."""
+        has_comma = _DECIMAL_COMMA.fullmatch(text) is not None
+        if self.decimal:
+            if not has_comma and "." in text and _DECIMAL_COMMA.fullmatch(text.replace(".", ",")):
+                reason = f"{quoted(text)} has a point, but decimal=%2C is given"
+                raise BadRow(_pointer(name), reason)
+            return text.replace(".", "").replace(",", ".") if has_comma else text
+        if has_comma:
+            reason = f"{quoted(text)} has a decimal comma; send text/csv; decimal=%2C if it is a"
+            raise BadRow(_pointer(name), f"{reason} number, decimal=. if it is a text")
+        return text
+
     @cached_property
     def _header_arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         return _header_arrays(self.schema, self.columns)
@@ -115,7 +143,8 @@ class RecordReader(Reader):
     def run_kernel(self, a: RowArrays, text: np.ndarray, ascii_only: bool) -> bool:
         return bool(
             read_records(
-                text, ascii_only, a.dim, a.label_kind, a.collects_names, POWERS_OF_TEN,
+                text, ascii_only, self.delimiter[0], byte_kinds(self.delimiter[0]),
+                a.dim, a.label_kind, a.collects_names, POWERS_OF_TEN,
                 *self._header_arrays,
                 a.indptr, a.indices, a.values, a.labels, a.weights, a.row_indices,
                 a.spare, a.held, a.journalled, a.seen, a.name_indices, a.name_ends, a.names,
@@ -125,6 +154,22 @@ class RecordReader(Reader):
 
 
 _QUOTE = ord('"')
+_DECIMAL_COMMA = re.compile(
+    r"[ \t]*[+-]?(\d+,\d*|,\d+|\d{1,3}(\.\d{3})+,\d+)([eE][+-]?\d+)?[ \t]*", re.ASCII
+)
+
+
+def _check_delimiter(body: bytes) -> None:
+    """Raise Problem 422 for a header whose delimiter may not be the one that is read."""
+    sign = doubt_of_delimiter(body)
+    if delimiter_of(body) == b"," and sign:
+        detail = f"the header may be separated by commas or by {sign!r}; send text/csv; delimiter="
+        raise Problem(422, "invalid-body", f"{detail}{quote(sign)} or delimiter=%2C")
+
+
+def _pointer(name: str) -> str:
+    role = RESERVED.get(name)
+    return f"/{role}" if role else f"/x/{pointer_step(name[:50])}"
 
 
 def _header_arrays(
@@ -148,7 +193,7 @@ def _header_arrays(
     return kinds, indices, ends, np.frombuffer(b"".join(encoded) or b" ", np.uint8)
 
 
-def _fields(record: bytes) -> list[str]:
+def _fields(record: bytes, delimiter: bytes) -> list[str]:
     """Split a record into fields; raises BadRow."""
     record = record.removesuffix(b"\r")
     fields: list[bytes] = []
@@ -158,13 +203,13 @@ def _fields(record: bytes) -> list[str]:
             start, p = p + 1, quoted_end(record, p)
             if p < 0:
                 raise BadRow("", "a quoted field is not closed")
-            if record[p : p + 1] not in (b",", b""):
+            if record[p : p + 1] not in (delimiter, b""):
                 raise BadRow(
                     "", "a quoted field is followed by text; put a comma after the closing quote"
                 )
             fields.append(record[start : p - 1].replace(b'""', b'"'))
         else:
-            start, p = p, record.find(b",", p)
+            start, p = p, record.find(delimiter, p)
             p = len(record) if p < 0 else p
             fields.append(record[start:p])
         if p >= len(record):

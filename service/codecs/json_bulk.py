@@ -11,7 +11,6 @@ from msgspec import UNSET
 
 from dualstream.service.codecs.json_exact import plain_label, plain_sample
 from dualstream.service.codecs.parsed_rows import ParsedRows, RowsBuilder
-from dualstream.service.codecs.record_reader import is_utf8
 from dualstream.service.codecs.row_buffer import RowArrays
 from dualstream.service.codecs.row_schema import BadRow, RowSchema
 from dualstream.solvers.text import (
@@ -28,6 +27,7 @@ from dualstream.wire.problems import RowError
 
 _S = rb"[ \t\r\n]*"
 _SAMPLES = re.compile(_S + _S.join([rb"\{", b'"samples"', b":", rb"\[", rb"(?=\{)"]))
+_LIST = re.compile(_S + rb"\[" + _S + rb"(?=\{)")
 _COLUMNS = re.compile(_S + rb"\{(?=" + _S + rb'"(?:x|y|weight)"' + _S + b":" + _S + rb"\[)")
 _COLUMN = re.compile(_S + _S.join([rb'"(x|y|weight)"', b":", rb"\[", rb"(?!\])"]))
 _NEXT = re.compile(_S + rb"([,\]}])")
@@ -43,9 +43,10 @@ _MAX_DEPTH, _MAX_BYTES = 16, 64 * 1024
 
 def parse_quickly(schema: RowSchema, body: bytes, labelled: bool) -> ParsedRows | None:
     """Parse a body of many rows; None if `parse_exactly` must parse it."""
-    opening = _SAMPLES.match(body)
+    opening = _SAMPLES.match(body) or _LIST.match(body)
     if opening is not None:
-        return _Samples(schema, body, labelled, opening.end()).parse()
+        pointer = "/samples" if opening.re is _SAMPLES else ""
+        return _Samples(schema, body, labelled, opening.end(), pointer).parse()
     opening = _COLUMNS.match(body)
     if opening is not None:
         return _Columns(schema, body, labelled, opening.end()).parse()
@@ -66,7 +67,7 @@ class _Rows:
         self._schema, self._body, self._labelled = schema, body, labelled
         # The line feed marks the end of the text. In a JSON string neither \r nor \n is valid.
         self._text = np.frombuffer(body.replace(b"\n", b"\r") + b"\n", np.uint8)
-        self._ascii_only = body.isascii() or not is_utf8(body)
+        self._ascii_only = body.isascii() or not schema.takes_bytes_of(body)
         rows = len(body) // self.shortest + 1
         # Upper bound of features: `"":0` per named feature, a digit and a comma in a list.
         entries = len(body) // (4 if schema.is_hashed else 2) + 1
@@ -121,20 +122,21 @@ class _Rows:
             raise _Fallback
         return found.end()
 
-    def _finish(self) -> None:
-        """Read the brace at the end of the body."""
-        self._next(int(self._arrays.at[0]), b"}")
-        self._check_end()
-
     def _check_end(self) -> None:
         if self._end_of(_END, int(self._arrays.at[0])) != len(self._body):
             raise _Fallback
 
 
 class _Samples(_Rows):
-    """{"samples": [{"x": ..., "y": ...}, ...]}"""
+    """{"samples": [{"x": ..., "y": ...}, ...]}, or only the list, with an empty `pointer`."""
 
     shortest = len('{"x":{}},')
+
+    def __init__(
+        self, schema: RowSchema, body: bytes, labelled: bool, start: int, pointer: str
+    ) -> None:
+        super().__init__(schema, body, labelled, start)
+        self._pointer = pointer
 
     def _read(self) -> ParsedRows:
         errors: list[RowError] = []
@@ -147,9 +149,11 @@ class _Samples(_Rows):
             self._arrays.at[2] = index + 1
             if self._next(end, b",]") == b"]":
                 break
-        self._finish()
+        if self._pointer:
+            self._next(int(self._arrays.at[0]), b"}")
+        self._check_end()
         parsed = self._arrays.parsed_rows(errors)
-        parsed.id_pointer = "/samples/{}/id"
+        parsed.id_pointer = self._pointer + "/{}/id"
         return parsed
 
     def _one(self, raw: bytes, index: int, errors: list[RowError]) -> RowsBuilder | None:
@@ -161,7 +165,7 @@ class _Samples(_Rows):
         try:
             builder.add(index, sample.x, sample.y, sample.weight)
         except BadRow as bad:
-            errors.append(RowError(index, f"/samples/{index}{bad.pointer}", bad.reason))
+            errors.append(RowError(index, f"{self._pointer}/{index}{bad.pointer}", bad.reason))
             return None
         return builder
 

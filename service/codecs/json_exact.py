@@ -1,4 +1,4 @@
-"""Exact JSON parser: one sample, {"samples": [...]}, or columns {"x": [...], "y": [...]}.
+"""Exact JSON parser: a sample, [...], {"samples": [...]}, or columns {"x": [...], "y": [...]}.
 
 A typed decoder decodes the body as a whole. If that fails, or if an object may have a duplicate
 name, the body is decoded again row by row, so that only invalid rows are refused.
@@ -7,17 +7,26 @@ name, the body is decoded again row by row, so that only invalid rows are refuse
 import json
 import re
 from contextlib import suppress
+from itertools import chain
 from typing import Any
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from dualstream.service.codecs.parsed_rows import ParsedRows, RowsBuilder
-from dualstream.service.codecs.row_schema import BadRow, Features, Label, RowSchema, pointer_step
+from dualstream.service.codecs.row_schema import (
+    BadRow,
+    Features,
+    Label,
+    RowSchema,
+    pointer_step,
+    refuse_duplicates,
+)
 from dualstream.wire.chunking.chunks import check_is_plain
-from dualstream.wire.problems import Problem, quoted
+from dualstream.wire.problems import Problem
 
-_X = list[float] | dict[str, float | bool | str]
+# Integers are kept as such: beyond 2^53 they are refused, floats are not.
+_X = list[float | int] | dict[str, float | int | bool | str]
 _Y = float | int | bool | str | None
 
 
@@ -57,8 +66,10 @@ class _RawColumns(Struct, forbid_unknown_fields=True):
 
 
 _sample = msgspec.json.Decoder(Sample)
+_list = msgspec.json.Decoder(list[Sample])
 _samples = msgspec.json.Decoder(Samples)
 _columns = msgspec.json.Decoder(Columns)
+_raw_list = msgspec.json.Decoder(list[Raw])
 _raw_samples = msgspec.json.Decoder(_RawSamples)
 _raw_columns = msgspec.json.Decoder(_RawColumns)
 _y: msgspec.json.Decoder[Label | None] = msgspec.json.Decoder(_Y)
@@ -67,7 +78,8 @@ _any = msgspec.json.Decoder(float_hook=float)
 
 _COLUMNS = {"y": "y", "weight": "weight", "ids": "id"}
 """Columns other than x -> field of a sample."""
-_ID_OF_SAMPLES, _ID_OF_COLUMNS = "/samples/{}/id", "/ids/{}"
+_ID_OF_COLUMNS = "/ids/{}"
+_LIST = re.compile(rb"[ \t\r\n]*\[")
 
 
 def parse_exactly(
@@ -79,8 +91,10 @@ def parse_exactly(
     """
     reader = _Reader(schema, labelled, waiting)
     try:
+        if _LIST.match(body):
+            return reader.samples(_list.decode(body), body, "")
         if b'"samples"' in body[:64]:
-            return reader.samples(body)
+            return reader.samples(_samples.decode(body).samples, body, "/samples")
         return reader.sample_or_columns(body)
     except msgspec.ValidationError as wrong:
         return _parse_by_rows(reader, body, wrong)
@@ -100,7 +114,6 @@ class _Reader:
     """Adds decoded rows to a RowsBuilder."""
 
     def __init__(self, schema: RowSchema, labelled: bool, waiting: bool) -> None:
-        self._is_hashed = schema.is_hashed
         self._builder = RowsBuilder(schema, labelled, waiting)
 
     def sample_or_columns(self, body: bytes) -> ParsedRows:
@@ -113,13 +126,17 @@ class _Reader:
         self._add(0, "", sample.x, sample.y, sample.weight, sample.id)
         return self._builder.build(single=True)
 
-    def samples(self, body: bytes) -> ParsedRows:
-        samples = _samples.decode(body).samples
-        if body.count(b":") != 1 + sum(_colons(sample, body) for sample in samples):
+    def samples(self, samples: list[Sample], body: bytes, pointer: str) -> ParsedRows:
+        if body.count(b":") != bool(pointer) + sum(_colons(sample, body) for sample in samples):
             raise _DuplicateNames
         for index, row in enumerate(samples):
-            self._add(index, f"/samples/{index}", row.x, row.y, row.weight, row.id)
-        return self._builder.build(id_pointer=_ID_OF_SAMPLES)
+            self._add(index, f"{pointer}/{index}", row.x, row.y, row.weight, row.id)
+        return self._builder.build(id_pointer=pointer + "/{}/id")
+
+    def raw_samples(self, samples: list[Raw], pointer: str) -> ParsedRows:
+        for index, raw in enumerate(samples):
+            self.raw_sample(index, f"{pointer}/{index}", bytes(raw))
+        return self._builder.build(id_pointer=pointer + "/{}/id")
 
     def columns(self, body: bytes) -> ParsedRows:
         columns = _columns.decode(body)
@@ -137,7 +154,7 @@ class _Reader:
     def raw_sample(self, index: int, prefix: str, raw: bytes, column: bool = False) -> None:
         """Add one row from its JSON, or its error."""
         try:
-            sample = _checked_sample(raw, self._is_hashed)
+            sample = _checked_sample(raw)
         except (msgspec.ValidationError, BadRow) as wrong:
             pointer, reason = _explain(wrong, raw)
             self._refuse(index, prefix, pointer, reason, column)
@@ -210,21 +227,38 @@ def _parse_by_rows(
     except UnicodeDecodeError:
         raise Problem(400, "malformed-body", "the body is not UTF-8") from None
     try:
+        if isinstance(content, list):
+            return reader.raw_samples(_raw_list.decode(body), "")
         if isinstance(content, dict) and "samples" in content:
-            for index, raw in enumerate(_raw_samples.decode(body).samples):
-                reader.raw_sample(index, f"/samples/{index}", bytes(raw))
-            return reader.build(id_pointer=_ID_OF_SAMPLES)
+            samples = _raw_samples.decode(body).samples
+            _refuse_repeated_lists(body, [samples])
+            return reader.raw_samples(samples, "/samples")
         if _holds_columns(content):
-            _take_raw_columns(reader, _raw_columns.decode(body))
+            columns = _raw_columns.decode(body)
+            given = [columns.x, columns.y, columns.weight, columns.ids]
+            _refuse_repeated_lists(body, [column for column in given if column is not UNSET])
+            _take_raw_columns(reader, columns)
             return reader.build(id_pointer=_ID_OF_COLUMNS)
     except msgspec.ValidationError as error:
         pointer, reason = _explain(error)
         raise Problem(422, "invalid-body", f"{reason} at {pointer or '/'}") from None
     if not isinstance(content, dict):
-        reason = str(wrong) if wrong else "the body must be a JSON object"
+        reason = str(wrong) if wrong else "the body must be a JSON object or a list of samples"
         raise Problem(422, "invalid-body", reason)
     reader.raw_sample(0, "", body)
     return reader.build(single=True)
+
+
+def _refuse_repeated_lists(body: bytes, lists: list[list[Raw]]) -> None:
+    """Raise Problem 422 if the body has a list twice: the decoder keeps only the last one."""
+    if body.count(b":") == len(lists) + sum(bytes(raw).count(b":") for raw in chain(*lists)):
+        return
+    # parse_int=float, because Python refuses integers of more than 4,300 digits.
+    pairs: _Pairs = json.loads(body, object_pairs_hook=_Pairs, parse_int=float)
+    try:
+        refuse_duplicates((name for name, _ in pairs), "/")
+    except BadRow as bad:
+        raise Problem(422, "invalid-body", bad.reason) from None
 
 
 def _holds_columns(content: Any) -> bool:
@@ -271,6 +305,8 @@ def _explain(wrong: Exception, raw: bytes = b"") -> tuple[str, str]:
     if not found:
         return "", text
     reason = text[: found.start()].replace("`", "")
+    if found.group(1).startswith(".x") and reason.endswith("got null"):
+        reason += "; leave a missing feature out"
     if found.group(1) == ".x[...]":  # msgspec does not name the key
         name = _first_bad_name(raw)
         return f"/x/{pointer_step(name)}" if name else "/x", reason
@@ -296,53 +332,20 @@ def _first_bad_name(raw: bytes) -> str:
 _INF = float("inf")
 
 
-class RepeatedNames(dict[str, float | bool | str]):
-    """Object with duplicate names: `items()` returns every pair, in order."""
-
-    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
-        super().__init__(pairs)
-        self._pairs = [
-            (name, float(value) if type(value) is int else value) for name, value in pairs
-        ]
-
-    def __len__(self) -> int:
-        return len(self._pairs)
-
-    def items(self) -> list[tuple[str, float | bool | str]]:  # type: ignore[override]
-        return self._pairs
-
-
-def _checked_sample(raw: bytes, is_hashed: bool) -> Sample:
-    """Decode a sample, keeping duplicate names of hashed features, whose values are summed.
-
-    Any other duplicate name raises BadRow.
-    """
+def _checked_sample(raw: bytes) -> Sample:
+    """Decode a sample. Raises BadRow for a duplicate name."""
     sample = _sample.decode(raw)
-    if raw.count(b":") == _colons(sample, raw):
-        return sample
-
-    pairs: _Pairs = json.loads(raw, object_pairs_hook=_Pairs)
-    _refuse_duplicates(pairs)
-    x = next(value for name, value in pairs if name == "x")
-    if isinstance(x, _Pairs):
-        if is_hashed:
-            sample.x = RepeatedNames(x)
-        else:
-            _refuse_duplicates(x)
+    if raw.count(b":") != _colons(sample, raw):
+        pairs: _Pairs = json.loads(raw, object_pairs_hook=_Pairs)
+        refuse_duplicates((name for name, _ in pairs), "/")
+        x = next(value for name, value in pairs if name == "x")
+        if isinstance(x, _Pairs):
+            refuse_duplicates((name for name, _ in x), "/x/")
     return sample
 
 
 class _Pairs(list[tuple[str, Any]]):
     """(name, value) pairs of a JSON object, in order."""
-
-
-def _refuse_duplicates(pairs: _Pairs) -> None:
-    """Raise BadRow for a duplicate name."""
-    seen: set[str] = set()
-    for name, _ in pairs:
-        if name in seen:
-            raise BadRow("", f"{quoted(name)} is duplicated")
-        seen.add(name)
 
 
 def plain_sample(raw: bytes) -> Sample | None:
@@ -362,11 +365,11 @@ def plain_label(raw: bytes) -> Label | None:
         return None
 
 
-def read_sample(raw: bytes, is_hashed: bool) -> Sample:
+def read_sample(raw: bytes) -> Sample:
     """Decode a sample; raises BadRow."""
     try:
         try:
-            return _checked_sample(raw, is_hashed)
+            return _checked_sample(raw)
         except msgspec.ValidationError as wrong:
             # Invalid JSON is the more useful error: raise DecodeError for it.
             with suppress(msgspec.ValidationError, RecursionError):
@@ -383,7 +386,7 @@ _BYTE = re.compile(r"\(byte (\d+)\)")
 
 def _broken(body: bytes, text: str) -> Problem:
     """Problem 400 with the byte offset of the JSON error; or for a compressed body."""
-    check_is_plain(body)
+    check_is_plain(body, is_text=True)
     found = _BYTE.search(text)
     byte = int(found.group(1)) if found else len(body)
     detail = text if found else f"{text} (byte {byte})"

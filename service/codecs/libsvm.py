@@ -6,6 +6,7 @@ import numpy as np
 
 from dualstream.service.codecs.parsed_rows import ParsedRows, labels_and_classes
 from dualstream.service.codecs.row_schema import BadRow, Label, RowSchema
+from dualstream.service.codecs.text_values import label_of
 from dualstream.solvers import Batch
 from dualstream.wire.problems import Problem, RowError
 
@@ -62,20 +63,26 @@ def _labels(
         return labels, {row: read[codes[row]][1] for row in wrong}
     labels, reasons = [], {}
     for row, (start, end) in enumerate(spans.tolist()):
-        is_text = schema.class_names is not None or np.isnan(numbers[row])
-        text = body[start:end].decode("utf-8", "replace")
-        label, reason = _read(schema, text if is_text else float(numbers[row]))
+        label, reason = _read(schema, body[start:end])
         labels.append(label)
         if reason:
             reasons[row] = reason
     return labels, reasons
 
 
-def _read(schema: RowSchema, label: Label) -> tuple[float | str, str]:
+def _read(schema: RowSchema, given: float | bytes) -> tuple[float | str, str]:
     try:
+        label: Label = given if isinstance(given, float) else _label_of(schema, given)
         return schema.label(label), ""
     except BadRow as bad:
         return 1.0, bad.reason
+
+
+def _label_of(schema: RowSchema, written: bytes) -> Label:
+    try:
+        return label_of(written.decode(), schema.class_names is not None)
+    except UnicodeDecodeError:
+        raise BadRow("/y", "the label is not UTF-8") from None
 
 
 def _line_numbers(body: bytes, offsets: np.ndarray) -> list[int]:

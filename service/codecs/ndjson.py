@@ -23,7 +23,7 @@ class SampleReader(Reader):
         return len(self.body) // (4 if self.schema.is_hashed else 2) + 1
 
     def add_row(self, builder: RowsBuilder, index: int, start: int, end: int) -> None:
-        sample = read_sample(self.body[start:end], self.schema.is_hashed)
+        sample = read_sample(self.body[start:end])
         builder.add(index, sample.x, sample.y, sample.weight, sample.id)
 
     def run_kernel(self, a: RowArrays, text: np.ndarray, ascii_only: bool) -> bool:

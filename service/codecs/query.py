@@ -1,38 +1,45 @@
 """Query parameters of GET predict as a row: x=3:1,11:0.5, or x.age=39&x.city=Oslo."""
 
+from collections.abc import Callable, Iterable
+
 from dualstream.service.codecs.parsed_rows import ParsedRows, RowsBuilder
-from dualstream.service.codecs.row_schema import BadRow, RowSchema, feature_of
+from dualstream.service.codecs.row_schema import BadRow, RowSchema, pointer_step
+from dualstream.service.codecs.text_values import feature_number, feature_of
 from dualstream.wire.problems import Problem, RowError, beginning, quoted
 
 
 def parse_query_row(schema: RowSchema, text: str) -> ParsedRows:
     """Parse the parameter `x`; an empty text is the all-zero row. Raises Problem 422."""
-    try:
-        x = pairs_of(text)
-    except BadRow as bad:
-        raise _refusal(bad) from None
-    return _one_row(schema, x)
+    return _one_row(schema, lambda: pairs_of(text))
 
 
 def parse_named_row(schema: RowSchema, named: dict[str, str]) -> ParsedRows:
     """Parse the parameters x.NAME=TEXT, by name or index. Raises Problem 422.
 
-    A JSON number is a number, true and false are bools, any other text is a string.
+    Texts become values as in CSV; an empty text is a feature that the row does not have.
     """
-    return _one_row(schema, {name: feature_of(text) for name, text in named.items()})
+    return _one_row(schema, lambda: named_features(named.items()))
 
 
-def _one_row(schema: RowSchema, x: dict[str, float | bool | str]) -> ParsedRows:
+def _one_row(schema: RowSchema, read: Callable[[], dict[str, float | bool | str]]) -> ParsedRows:
     builder = RowsBuilder(schema, labelled=False)
     try:
-        builder.add(0, x, None)
+        builder.add(0, read(), None)
     except BadRow as bad:
-        raise _refusal(bad) from None
+        error = RowError(0, bad.pointer, bad.reason)
+        raise Problem(422, "invalid-rows", bad.reason, [error]) from None
     return builder.build(single=True)
 
 
-def _refusal(bad: BadRow) -> Problem:
-    return Problem(422, "invalid-rows", bad.reason, [RowError(0, bad.pointer, bad.reason)])
+def named_features(texts: Iterable[tuple[str, str]]) -> dict[str, float | bool | str]:
+    """Features by name or index. Raises BadRow for a duplicate name."""
+    x: dict[str, float | bool | str] = {}
+    for name, text in texts:
+        if name in x:
+            raise BadRow(f"/x/{pointer_step(name)}", f"{quoted(name)} is duplicated")
+        if text:
+            x[name] = feature_of(name, text)
+    return x
 
 
 def pairs_of(text: str) -> dict[str, float | bool | str]:
@@ -44,15 +51,5 @@ def pairs_of(text: str) -> dict[str, float | bool | str]:
             raise BadRow("/x", f"{quoted(pair)} is not index:value")
         if index in x:
             raise BadRow(f"/x/{index}", f"index {beginning(index)} is used twice")
-        x[index] = _number(index, value)
+        x[index] = feature_number(index, value)
     return x
-
-
-def _number(index: str, text: str) -> float:
-    # float() also accepts 1_000 and spaces, which the API does not.
-    try:
-        if "_" in text or text != text.strip():
-            raise ValueError
-        return float(text)
-    except ValueError:
-        raise BadRow(f"/x/{index}", f"{quoted(text)} is not a number") from None

@@ -6,18 +6,16 @@ own, with its line number. Blank records are skipped.
 
 import numpy as np
 
-from dualstream.service.codecs.json_exact import RepeatedNames
 from dualstream.service.codecs.parsed_rows import ParsedRows, RowsBuilder
 from dualstream.service.codecs.row_buffer import RowArrays
 from dualstream.service.codecs.row_schema import BadRow, RowSchema
 from dualstream.solvers.text import count_lines
-from dualstream.wire.problems import RowError, quoted
+from dualstream.wire.problems import RowError
 
 FEW_BYTES = 4096
 """Shorter bodies are parsed to lists, which are faster than arrays there."""
 # Extra bytes for names: a CSV column is named once, and may have many texts (NAME=TEXT).
 _MORE_NAMES = 1 << 20
-_SPACE = b" \t\r"
 
 
 class Reader:
@@ -25,6 +23,8 @@ class Reader:
 
     start = 0
     """Byte offset of the first record."""
+    blanks = b" \t\r"
+    """A record of these bytes only is blank."""
 
     def __init__(self, schema: RowSchema, body: bytes, labelled: bool) -> None:
         self.schema, self.labelled = schema, labelled
@@ -71,12 +71,12 @@ def parse_quickly(reader: Reader) -> ParsedRows | None:
     arrays = RowArrays(schema, labelled, rows, entries, len(body) + _MORE_NAMES)
     arrays.at[:2] = reader.start, body.count(b"\n", 0, reader.start)
     text = np.frombuffer(body, np.uint8)
-    ascii_only = body.isascii() or not is_utf8(body)
+    ascii_only = body.isascii() or not schema.takes_bytes_of(body[reader.start :])
     errors: list[RowError] = []
     while reader.run_kernel(arrays, text, ascii_only):
         start, line, index, _ = arrays.at.tolist()
         end = reader.end_of(start)
-        is_row = bool(body[start:end].strip(_SPACE))
+        is_row = bool(body[start:end].strip(reader.blanks))
         builder = RowsBuilder(schema, labelled)
         try:
             if is_row:
@@ -100,7 +100,7 @@ def parse_slowly(reader: Reader) -> ParsedRows:
     line = body.count(b"\n", 0, start)
     while start < len(body):
         end = reader.end_of(start)
-        if body[start:end].strip(_SPACE):
+        if body[start:end].strip(reader.blanks):
             try:
                 reader.add_row(builder, index, start, end)
             except BadRow as bad:
@@ -109,26 +109,3 @@ def parse_slowly(reader: Reader) -> ParsedRows:
         line += body.count(b"\n", start, end + 1)
         start = end + 1
     return builder.build()
-
-
-def features_of(
-    schema: RowSchema, pairs: list[tuple[str, float | bool | str]]
-) -> dict[str, float | bool | str]:
-    """Features by name. Raises BadRow for a duplicate index; duplicate hashed names are summed."""
-    x = dict(pairs)
-    if len(x) == len(pairs):
-        return x
-    if schema.is_hashed:
-        return RepeatedNames(pairs)
-    names = [name for name, _ in pairs]
-    twice = next(name for name in names if names.count(name) > 1)
-    raise BadRow("", f"{quoted(twice)} is duplicated")
-
-
-def is_utf8(body: bytes) -> bool:
-    """Is the body valid UTF-8?"""
-    try:
-        body.decode()
-    except UnicodeDecodeError:
-        return False
-    return True

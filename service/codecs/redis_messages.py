@@ -11,16 +11,9 @@ from msgspec import UNSET
 
 from dualstream.service.codecs.json_exact import read_sample
 from dualstream.service.codecs.parsed_rows import ParsedRows, RowsBuilder
-from dualstream.service.codecs.query import pairs_of
-from dualstream.service.codecs.record_reader import features_of
-from dualstream.service.codecs.row_schema import (
-    BadRow,
-    RowSchema,
-    feature_of,
-    label_of,
-    pointer_step,
-    weight_of,
-)
+from dualstream.service.codecs.query import named_features, pairs_of
+from dualstream.service.codecs.row_schema import BadRow, RowSchema, pointer_step
+from dualstream.service.codecs.text_values import label_of, weight_of
 from dualstream.wire.problems import quoted
 
 Fields = Sequence[tuple[bytes, bytes]]
@@ -49,10 +42,10 @@ def _add(
     except UnicodeDecodeError:
         raise BadRow("", "the message is not UTF-8") from None
     own: dict[str, str] = {}
-    features: list[tuple[str, float | bool | str]] = []
+    features: list[tuple[str, str]] = []
     for name, text in texts:
         if name.startswith("x."):
-            features.append((name[2:], feature_of(text)))
+            features.append((name[2:], text))
         elif name not in _ONCE:
             raise BadRow(f"/{pointer_step(name)}", f"unknown field {quoted(name)}")
         elif name in own:
@@ -62,14 +55,14 @@ def _add(
     if "json" in own:
         if len(texts) > 1:
             raise BadRow("/json", "a message with the field json must have no other field")
-        sample = read_sample(own["json"].encode(), schema.is_hashed)
+        sample = read_sample(own["json"].encode())
         builder.add(index, sample.x, sample.y, sample.weight, sample.id)
         return
     if bool(features) == ("x" in own):
         raise BadRow("/x", "send the features in the field x, or in fields x.NAME")
-    if "y" not in own:
+    if not own.get("y"):
         raise BadRow("/y", "the label `y` is missing")
-    x = features_of(schema, features) if features else pairs_of(own["x"])
+    x = named_features(features) if features else pairs_of(own["x"])
     y = label_of(own["y"], schema.class_names is not None)
-    weight = weight_of(own["weight"]) if "weight" in own else UNSET
-    builder.add(index, x, y, weight, own.get("id"))
+    weight = weight_of(own["weight"]) if own.get("weight") else UNSET
+    builder.add(index, x, y, weight, own.get("id") or None)

@@ -1,18 +1,18 @@
 """Row schema of a model: validates features, label, weight and id of a row against the spec."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import isnan
 from typing import Any
-
-import msgspec
+from unicodedata import is_normalized
 
 from dualstream.solvers import NamePlaces, class_text, sorted_row, width_of
 from dualstream.solvers.jit import Indices
 from dualstream.solvers.text import PlaceTable
 from dualstream.wire.problems import beginning, quoted
+from dualstream.wire.values import EXACT, nfc
 
 # Larger numbers overflow when they are squared and summed.
 LARGEST = 1e100
@@ -71,6 +71,10 @@ def too_many_nonzeros(found: int, limit: int) -> str:
     return f"the row has {found} non-zero features; the limit is {limit}"
 
 
+NO_NAME = "a feature has no name"
+TOO_LONG = "beyond 2^53 and loses digits; send an id as a text (id7), a measurement as 1e17"
+
+
 class BadRow(Exception):
     """One row is invalid: JSON pointer within the sample, and the reason."""
 
@@ -87,6 +91,15 @@ _MAX_DIGITS = 19
 def pointer_step(name: str) -> str:
     """Escape a name as a step of a JSON pointer (RFC 6901)."""
     return name.replace("~", "~0").replace("/", "~1")
+
+
+def refuse_duplicates(names: Iterable[str], pointer: str) -> None:
+    """Raise BadRow for a duplicate name; `pointer` is that of its object, with a slash."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise BadRow(pointer + pointer_step(name), f"{quoted(name)} is duplicated")
+        seen.add(name)
 
 
 def is_key(text: str) -> bool:
@@ -112,6 +125,7 @@ class RowSchema:
         self.task: str = spec["task"]
         self.class_names: Sequence[str] | None = spec.get("labels")
         self.is_hashed: bool = features["kind"] == "hashed"
+        self.is_nfc: bool = spec.get("spec_version", 1) >= 2
         self._name_places = NamePlaces(features["bits"]) if self.is_hashed else None
         # Fast path: texts of indices, or journalled names, which are already validated.
         self._index_of = {} if self.is_hashed else _index_texts(min(self.dim, _INDEXED_TEXTS))
@@ -120,13 +134,27 @@ class RowSchema:
         self._journalled_indices = PlaceTable()
         self._labels: Mapping[Label, float] = _BINARY
         if self.class_names:
-            negative, positive = self.class_names
+            negative, positive = map(self.composed, self.class_names)
             self._labels = {negative: -1.0, positive: 1.0}
+
+    def composed(self, text: str) -> str:
+        """A name or category as this model stores it: in NFC, unless the model is older."""
+        return nfc(text) if self.is_nfc else text
+
+    def takes_bytes_of(self, body: bytes) -> bool:
+        """Is the body UTF-8, with names and categories as this model stores them?"""
+        try:
+            text = body.decode()
+        except UnicodeDecodeError:
+            return False
+        return not self.is_nfc or is_normalized("NFC", text)
 
     def label(self, y: Label | None) -> float | str:
         """Label for the learner: a number, or the class text of a multiclass model."""
         if y is None:
             raise BadRow("/y", "the label is null")
+        if isinstance(y, str):
+            y = self.composed(y)
         if self.task == "multiclass":
             if isinstance(y, str) and len(y) > LONGEST_NAME:
                 raise BadRow("/y", f"the class name must have at most {LONGEST_NAME} characters")
@@ -178,11 +206,11 @@ class RowSchema:
         indices = [index for index, _ in pairs]
         values = [value for _, value in pairs]
         # min and max miss a NaN that is not first; the sum is NaN then.
-        is_good = max(values, default=0) <= LARGEST and min(values, default=0) >= -LARGEST
+        is_good = max(values, default=0) < EXACT and min(values, default=0) > -EXACT
         if not is_good or isnan(sum(values)):
-            for index, value in pairs:
-                # The pointer holds the index as the client wrote it: a JSON list counts from 0.
-                self._number(f"/x/{index + 1 if isinstance(x, dict) else index}", value)
+            # The pointer holds the index as the client wrote it: a JSON list counts from 0.
+            for step, value in x.items() if isinstance(x, dict) else enumerate(x):
+                self._number(f"/x/{step}", value)
         return indices, values, _NO_NAMES
 
     def owned_objects(self) -> tuple[object, ...]:
@@ -214,8 +242,13 @@ class RowSchema:
         """Record that the journal holds these names, in records up to `seq`."""
         if names and (seq is None or seq > self._names_may_be_lost_up_to):
             self._journalled.update(name for _, name in names)
-            # A longer entry may be a valid `name=text` or a name that is too long: check it again.
-            self._index_of |= {name: index for index, name in names if len(name) <= LONGEST_NAME}
+            # A longer entry may be a valid `name=text` or a name that is too long, and `=text` may
+            # be a text without a name: check it again.
+            self._index_of |= {
+                name: index
+                for index, name in names
+                if len(name) <= LONGEST_NAME and name[:1] not in ("", "=")
+            }
             self._journalled_indices.add({index for index, _ in names})
 
     def resend_names(self, since: int = 0) -> None:
@@ -242,7 +275,7 @@ class RowSchema:
         index_of = self._index_of
         try:
             pairs = [(index_of[name], float(value)) for name, value in x.items() if value]
-        except (KeyError, ValueError):
+        except (KeyError, ValueError, OverflowError):
             pairs = [(self.index(name), self._value(name, value)) for name, value in x.items()]
             pairs = [pair for pair in pairs if pair[1]]
         else:
@@ -262,90 +295,70 @@ class RowSchema:
         index_of = self._index_of
         row: dict[int, float] = {}
         new: list[tuple[int, str]] = []
+        may_repeat = False
         for name, value in x.items():
             if isinstance(value, str):
                 shown, number = f"{name}={value}", 1.0
-            elif -LARGEST <= value <= LARGEST:
+            elif -EXACT <= value <= EXACT:
                 shown, number = name, float(value)
             else:
-                # The pointer is built for a bad number only: it costs more than the check.
-                shown, number = name, self._number(f"/x/{pointer_step(name)}", value)
+                shown, number = name, float(self._number_of(name, value))
             index = index_of.get(shown)
             if index is None:
-                if len(name) > LONGEST_NAME or len(shown) - len(name) > LONGEST_NAME + 1:
-                    pointer = f"/x/{pointer_step(name[:50])}"
-                    raise BadRow(
-                        pointer, f"names and texts must have at most {LONGEST_NAME} characters"
-                    )
+                if not shown.isascii() and self.is_nfc:
+                    composed = self._composed(name, value)
+                    may_repeat = may_repeat or composed != shown
+                    shown = composed
+                self._check_name(name, shown)
                 index = places[shown]
                 if shown not in self._journalled:
                     new.append((index, shown))
             row[index] = row[index] + number if index in row else number
         if len(row) < len(x) and not all(-LARGEST <= number <= LARGEST for number in row.values()):
             raise BadRow("/x", "features with the same hash add up to more than 1e100")
+        if may_repeat:
+            refuse_duplicates(map(nfc, x), "/x/")
         indices, values = sorted_row(row)
         return indices, values, new if len(self._journalled) < MAX_NAMES else _NO_NAMES
+
+    def _composed(self, name: str, value: float | bool | str) -> str:
+        """The feature in NFC. The text is composed apart: it may begin with a combining mark."""
+        return f"{nfc(name)}={nfc(value)}" if isinstance(value, str) else nfc(name)
+
+    def _check_name(self, name: str, shown: str) -> None:
+        """Raise BadRow for a feature without a name, or with one that is too long."""
+        if not name:
+            raise BadRow("/x/", NO_NAME)
+        if len(name) > LONGEST_NAME or len(shown) - len(name) > LONGEST_NAME + 1:
+            pointer = f"/x/{pointer_step(name[:50])}"
+            raise BadRow(pointer, f"names and texts must have at most {LONGEST_NAME} characters")
 
     def _value(self, name: str, value: float | bool | str) -> float:
         if isinstance(value, str):
             pointer = f"/x/{pointer_step(name)}"
             raise BadRow(pointer, f"the value must be a number or a bool, got {quoted(value)}")
-        return float(value)
+        return float(value if -EXACT <= value <= EXACT else self._number_of(name, value))
+
+    def _number_of(self, name: str, value: float) -> float:
+        # The pointer is built for a large number only: it costs more than the check.
+        return self._number(f"/x/{pointer_step(name)}", value)
 
     def _dense(self, x: Sequence[float]) -> list[tuple[int, float]]:
         if len(x) != self.dim:
             raise BadRow("/x", f"the row has {len(x)} numbers; the model needs {self.dim}")
-        return [(index, value) for index, value in enumerate(x) if value]
+        try:
+            return [(index, float(value)) for index, value in enumerate(x) if value]
+        except OverflowError:  # an integer that no float holds
+            return [(index, self._number(f"/x/{index}", value)) for index, value in enumerate(x)]
 
     def _number(self, pointer: str, value: float) -> float:
         if not -LARGEST <= value <= LARGEST:
             raise BadRow(pointer, f"the number must be in [-1e100, 1e100], got {quoted(value)}")
+        if type(value) is int and not -EXACT <= value <= EXACT:
+            raise BadRow(pointer, f"the integer {value} is {TOO_LONG}")
         return value
 
     def _label_names(self) -> str:
         if self.class_names:
             return " or ".join(map(repr, self.class_names))
         return "1, true, '1', '+1', 'true' or 0, -1, false, '0', '-1', 'false'"
-
-
-_JSON_NUMBER = re.compile(r"[ \t\r\n]*-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?[ \t\r\n]*", re.ASCII)
-_DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
-_value = msgspec.json.Decoder(float | int | bool)
-
-
-def value_of(text: str) -> float | bool | str:
-    """Parse a JSON number, true or false; any other text is a string.
-
-    A number that is too large for a float becomes infinite.
-    """
-    try:
-        value: float | int | bool = _value.decode(text)
-        if type(value) is int:
-            float(value)
-    except (msgspec.DecodeError, UnicodeError, OverflowError):
-        return float(text) if _JSON_NUMBER.fullmatch(text) else text
-    return value
-
-
-def feature_of(text: str) -> float | bool | str:
-    """As `value_of`, with numbers as floats."""
-    value = value_of(text)
-    return float(value) if type(value) is int else value
-
-
-def decimal_of(text: str) -> float | None:
-    """Parse a decimal as in LIBSVM lines: 1, +1, .5, 1e-3; None for other texts."""
-    return float(text) if _DECIMAL.fullmatch(text) else None
-
-
-def label_of(text: str, is_named: bool) -> Label:
-    """Parse a label; with `is_named` labels (spec field `labels`) the text is the label."""
-    return text if is_named else value_of(text)
-
-
-def weight_of(text: str) -> float:
-    """Parse a weight; raises BadRow if it is not a number."""
-    value = decimal_of(text.strip(" \t"))
-    if value is None:
-        raise BadRow("/weight", f"the weight must be a number, got {text[:50]!r}")
-    return value

@@ -1,9 +1,9 @@
 """Columns of CSV and Arrow tables: y or label, weight, id; every other column is a feature."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from dualstream.service.codecs.row_schema import LONGEST_NAME, BadRow, RowSchema
+from dualstream.service.codecs.row_schema import LONGEST_NAME, BadRow, RowSchema, refuse_duplicates
 from dualstream.wire.problems import Problem, quoted
 
 MAX_COLUMNS = 65_536
@@ -21,28 +21,33 @@ class TableColumns:
     id: int | None = None
 
 
-def columns_of(schema: RowSchema, names: Sequence[str], labelled: bool) -> TableColumns:
+def columns_of(
+    schema: RowSchema, names: Sequence[str], labelled: bool, left_out: Collection[str] = ()
+) -> TableColumns:
     """Assign roles to columns. Raises Problem 422 for invalid or duplicate names.
 
-    For indexed features a column's name is an index from 1, as in a JSON object.
+    For indexed features a column's name is an index from 1, as in a JSON object. Columns `left_out`
+    are no features.
     """
+    names = [schema.composed(name) for name in names]
     if len(names) > MAX_COLUMNS:
         raise _refused(f"the table has {len(names)} columns; the limit is {MAX_COLUMNS}")
     reserved: dict[str, int] = {}
     features: list[int] = []
     for column, name in enumerate(names):
         role = RESERVED.get(name)
+        if role is None and name in left_out:
+            continue
         if role is None:
+            _check_name(schema, name, column)
             features.append(column)
-            _check_name(schema, name)
         elif role in reserved:
             raise _refused(
                 f"the columns {names[reserved[role]]!r} and {name!r} have the same role; keep one"
             )
         else:
             reserved[role] = column
-    if not schema.is_hashed:
-        _check_unique(names[column] for column in features)
+    _check_unique(names[column] for column in features)
     if labelled and "y" not in reserved:
         raise _refused("the label column is missing; name it y or label")
     if not labelled:  # labels and ids are ignored
@@ -50,7 +55,11 @@ def columns_of(schema: RowSchema, names: Sequence[str], labelled: bool) -> Table
     return TableColumns(names, features, **reserved)
 
 
-def _check_name(schema: RowSchema, name: str) -> None:
+def _check_name(schema: RowSchema, name: str, column: int) -> None:
+    if not name:
+        raise _refused(
+            f"column {column + 1} has no name; name it or leave it out (pandas: index=False)"
+        )
     if len(name) > LONGEST_NAME:
         raise _refused(
             f"column names must have at most {LONGEST_NAME} characters, got {quoted(name)}"
@@ -62,12 +71,11 @@ def _check_name(schema: RowSchema, name: str) -> None:
             raise _refused(f"column {name[:50]!r}: {bad.reason}") from None
 
 
-def _check_unique(indices: Iterable[str]) -> None:
-    seen: set[str] = set()
-    for index in indices:
-        if index in seen:
-            raise _refused(f"two columns have the index {index}")
-        seen.add(index)
+def _check_unique(names: Iterable[str]) -> None:
+    try:
+        refuse_duplicates(names, "/x/")
+    except BadRow as bad:
+        raise _refused(f"column {bad.reason}") from None
 
 
 def _refused(reason: str) -> Problem:

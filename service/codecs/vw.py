@@ -8,22 +8,17 @@ the parameter tag=id: then the tag is the sample's id.
 import numpy as np
 
 from dualstream.service.codecs.parsed_rows import ParsedRows, RowsBuilder
-from dualstream.service.codecs.record_reader import (
-    Reader,
-    features_of,
-    parse_records,
-    parse_slowly,
-)
+from dualstream.service.codecs.record_reader import Reader, parse_records, parse_slowly
 from dualstream.service.codecs.row_buffer import RowArrays
 from dualstream.service.codecs.row_schema import (
     LONGEST_NAME,
     BadRow,
     Label,
     RowSchema,
-    decimal_of,
     pointer_step,
-    weight_of,
+    refuse_duplicates,
 )
+from dualstream.service.codecs.text_values import feature_number, label_of, weight_of
 from dualstream.solvers.text import POWERS_OF_TEN, read_examples
 
 _BLANKS = str.maketrans("\t\r", "  ")
@@ -57,7 +52,12 @@ class ExampleReader(Reader):
         if not bar:
             raise BadRow("", "the line has no | before its features")
         y, weight, tag = self._head(head)
-        x = features_of(self.schema, _pairs(rest))
+        pairs = [(self.schema.composed(name), value) for name, value in _pairs(rest)]
+        x = dict(pairs)
+        if len(x) < len(pairs):
+            if not self.schema.is_hashed:
+                refuse_duplicates((name for name, _ in pairs), "/x/")
+            x = RepeatedNames(pairs)
         builder.add(index, x, y, weight, tag if self.tag_is_id else None)
 
     def _head(self, head: str) -> tuple[Label | None, float, str | None]:
@@ -74,14 +74,9 @@ class ExampleReader(Reader):
         if self.labelled and not tokens:
             raise BadRow("/y", "the label is missing at the start of the line")
         weight = weight_of(tokens[1]) if len(tokens) > 1 else 1.0
-        y = self._label(tokens[0]) if tokens else None
+        has_label = self.labelled and tokens
+        y = label_of(tokens[0], self.schema.class_names is not None) if has_label else None
         return y, weight, None if tag is None else tag.removeprefix("'")
-
-    def _label(self, text: str) -> Label:
-        if self.schema.class_names is not None:
-            return text
-        number = decimal_of(text)
-        return text if number is None else number
 
     def run_kernel(self, a: RowArrays, text: np.ndarray, ascii_only: bool) -> bool:
         return bool(
@@ -94,13 +89,30 @@ class ExampleReader(Reader):
         )  # fmt: skip
 
 
-def _pairs(rest: str) -> list[tuple[str, float | bool | str]]:
+class RepeatedNames(dict[str, float | bool | str]):
+    """Features with duplicate names, whose values are summed as in Vowpal Wabbit.
+
+    `items()` returns every pair, in order.
+    """
+
+    def __init__(self, pairs: list[tuple[str, float]]) -> None:
+        super().__init__(pairs)
+        self._pairs = pairs
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    def items(self) -> list[tuple[str, float]]:  # type: ignore[override]
+        return self._pairs
+
+
+def _pairs(rest: str) -> list[tuple[str, float]]:
     """(name, value) pairs of the features after the first bar."""
-    pairs: list[tuple[str, float | bool | str]] = []
+    pairs: list[tuple[str, float]] = []
     for space in rest.split("|"):
         head, *tokens = space.split(" ")
         name, colon, text = head.partition(":")
-        scale = _number("", name, text) if colon else 1.0
+        scale = float(feature_number(name, text)) if colon else 1.0
         if colon and not name:
             raise BadRow("", "a namespace with a scale needs a name")
         prefix = f"{name}^" if name else ""
@@ -114,13 +126,7 @@ def _pairs(rest: str) -> list[tuple[str, float | bool | str]]:
             pointer = f"/x/{pointer_step(feature[:50])}"
             if len(feature) > LONGEST_NAME:
                 raise BadRow(pointer, f"feature names must have at most {LONGEST_NAME} characters")
-            value = _number(pointer, feature, text) if colon else 1.0
-            pairs.append((feature, value * scale))
+            value = feature_number(feature, text) if colon else 1.0
+            # An unscaled integer remains one, so that the row schema checks its digits.
+            pairs.append((feature, value if scale == 1.0 else value * scale))
     return pairs
-
-
-def _number(pointer: str, name: str, text: str) -> float:
-    value = decimal_of(text)
-    if value is None:
-        raise BadRow(pointer, f"the value of {name[:50]!r} is not a number, got {text[:50]!r}")
-    return value

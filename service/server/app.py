@@ -268,7 +268,10 @@ def _of_framework(request: Request, error: Exception) -> Problem | None:
     if isinstance(error, RequestValidationError):
         wrong: list[Any] = list(error.errors())
         if wrong[0]["loc"] == ("body",) and wrong[0]["type"] != "missing":
-            kind, _ = media_type(request.headers.get("content-type"))
+            try:
+                kind, _ = media_type(request.headers.get("content-type"))
+            except Problem as refused:
+                return refused
             if kind != "application/json":
                 detail = f"{kind} is not accepted; send application/json"
                 return Problem(415, "unsupported-media-type", detail)

@@ -18,7 +18,7 @@ import numpy as np
 
 from dualstream.solvers.jit import Indices
 from dualstream.solvers.text.count_lines import count_lines
-from dualstream.solvers.text.csv import FEATURE, LABEL, NOTHING, WEIGHT, read_records
+from dualstream.solvers.text.csv import FEATURE, LABEL, NOTHING, WEIGHT, byte_kinds, read_records
 from dualstream.solvers.text.json import (
     COMMA,
     ENDED,
@@ -64,6 +64,7 @@ __all__ = [
     "WEIGHT_COLUMN",
     "X_COLUMN",
     "Y_COLUMN",
+    "byte_kinds",
     "count_lines",
     "label_slot",
     "read_column",

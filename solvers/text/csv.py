@@ -1,8 +1,10 @@
 """CSV kernel: reads records in the common form.
 
 A field is bytes without a quote, or bytes without a quote between two quotes. Numbers that cannot
-be read exactly, and fields that only begin like a number, are not of the common form.
+be read exactly, other spellings of a number (+5, .5), NaN and infinity are not of the common form.
 """
+
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +29,7 @@ from dualstream.solvers.text.tokens import (
     LONGEST_NAME,
     NO_LABELS,
     NUMBERS,
+    digit,
     drop_names,
     finish_row,
     hash_bytes,
@@ -44,11 +47,23 @@ FEATURE, LABEL, WEIGHT, NOTHING = range(4)
 _TEXT, _TRUE, _FALSE, _NUMERAL, _STRANGE = range(5)
 # Byte classes in an unquoted field: part of it, non-ASCII, its end, or not of the common form.
 _PLAIN, _BEYOND_ASCII, _FIELD_END, _STRANGE_BYTE = range(4)
-_KIND = np.zeros(256, np.uint8)
-_KIND[128:] = _BEYOND_ASCII
-_KIND[:32] = _KIND[_QUOTE] = _STRANGE_BYTE
-_KIND[9] = _PLAIN
-_KIND[[_COMMA, _FEED, 13]] = _FIELD_END
+
+# Words that are no texts, as numbers.
+_NAN, _INF, _INFINITY = (int.from_bytes(word, "big") for word in (b"nan", b"inf", b"infinity"))
+_TRUE_1, _TRUE_2, _TRUE_3 = (int.from_bytes(word, "big") for word in (b"true", b"True", b"TRUE"))
+_FALSE_1, _FALSE_2, _FALSE_3 = (
+    int.from_bytes(word, "big") for word in (b"false", b"False", b"FALSE")
+)
+
+
+def byte_kinds(delimiter: int) -> Bytes:
+    """Byte classes of a text with this delimiter: an argument of `read_records`."""
+    kinds = np.zeros(256, np.uint8)
+    kinds[128:] = _BEYOND_ASCII
+    kinds[:32] = kinds[_QUOTE] = _STRANGE_BYTE
+    kinds[9] = _PLAIN
+    kinds[[delimiter, _FEED, 13]] = _FIELD_END
+    return kinds
 
 
 @kernel(i8(RO_U1, i8))
@@ -59,8 +74,8 @@ def past_blanks(text: Bytes, p: int) -> int:
     return p
 
 
-@kernel(i8(RO_U1, i8, b1))
-def field_end(text: Bytes, p: int, ascii_only: bool) -> int:
+@kernel(i8(RO_U1, i8, b1, RO_U1))
+def field_end(text: Bytes, p: int, ascii_only: bool, byte_kinds: Bytes) -> int:
     """End of the field at p, after its first quote if it has one; -1 if it is not of the common
     form."""
     if text[p] == _QUOTE:
@@ -74,7 +89,7 @@ def field_end(text: Bytes, p: int, ascii_only: bool) -> int:
     q = np.uint64(p)
     one = np.uint64(1)
     while True:
-        kind = _KIND[text[q]]
+        kind = byte_kinds[text[q]]
         if kind == _STRANGE_BYTE or (kind == _BEYOND_ASCII and ascii_only):
             return -1
         if kind == _FIELD_END:
@@ -83,21 +98,36 @@ def field_end(text: Bytes, p: int, ascii_only: bool) -> int:
 
 
 @kernel(i8(RO_U1, i8, i8))
+def word_form(text: Bytes, start: int, end: int) -> int:
+    """_TRUE, _FALSE, _STRANGE for NaN and infinity in any case; else _TEXT."""
+    word: Any = np.int64(0)
+    if end - start == 4 or end - start == 5:
+        for p in range(start, end):
+            word = word << 8 | np.int64(text[p])
+        if word == _TRUE_1 or word == _TRUE_2 or word == _TRUE_3:
+            return _TRUE
+        if word == _FALSE_1 or word == _FALSE_2 or word == _FALSE_3:
+            return _FALSE
+    if text[start] == 43 or text[start] == 45:
+        start += 1
+    if end - start == 3 or end - start == 8:
+        word = np.int64(0)
+        for p in range(start, end):
+            word = word << 8 | (np.int64(text[p]) | 32)
+        if word == _NAN or word == _INF or word == _INFINITY:
+            return _STRANGE
+    return _TEXT
+
+
+@kernel(i8(RO_U1, i8, i8))
 def form_of(text: Bytes, start: int, end: int) -> int:
     """Kind of the field text[start:end], which is not empty."""
     first, last = text[start], text[end - 1]
     if first == 32 or first == 9 or last == 32 or last == 9:
         return _NUMERAL
-    if end - start == 4 and first == 116:
-        if text[start + 1] == 114 and text[start + 2] == 117 and last == 101:
-            return _TRUE
-    if end - start == 5 and first == 102:
-        if text[start + 1] == 97 and text[start + 2] == 108 and text[start + 3] == 115:
-            if last == 101:
-                return _FALSE
-    if first == 45 or 48 <= first <= 57:
+    if 43 <= first <= 57 and first != _COMMA and first != 47:
         return _NUMERAL
-    return _TEXT
+    return word_form(text, start, end)
 
 
 @kernel(i8(RO_U1, i8, i8))
@@ -106,20 +136,29 @@ def form_of_no_number(text: Bytes, start: int, end: int) -> int:
     first, last = text[start], text[end - 1]
     if first == 32 or first == 9 or last == 32 or last == 9:
         return _STRANGE
+    if word_form(text, start, end) != _TEXT:
+        return _STRANGE
+    has_comma = False
     for p in range(start, end):
         c = text[p]
         if c == 43 or c == 45:
             # A sign is first, or follows the e of an exponent.
             if p > start and text[p - 1] | 32 != 101:
                 return _TEXT
+        elif c == _COMMA:
+            has_comma = True
         elif not (48 <= c <= 57 or c == 46 or c | 32 == 101):
+            return _TEXT
+    first_digit = start + 1 if first == 43 or first == 45 else start
+    if not has_comma and end - first_digit > 1 and text[first_digit] == 48:
+        if 0 <= digit(text[first_digit + 1]) <= 9:  # a leading zero belongs to a code
             return _TEXT
     return _STRANGE
 
 
 @kernel(
     i8(
-        RO_U1, i8, b1, i8, i8, b1, RO_F8,
+        RO_U1, i8, b1, i8, RO_U1, i8, i8, b1, RO_F8,
         I4, F8, F8, F8, i8, i8,
         RO_I4, RO_I4, RO_I8, RO_U1,
         RO_I4, I4, I4, I8, U1, I8,
@@ -131,6 +170,8 @@ def read_record(
     text: Bytes,
     p: int,
     ascii_only: bool,
+    delimiter: int,
+    byte_kinds: Bytes,
     dim: int,
     label_kind: int,
     stores_names: bool,
@@ -168,7 +209,7 @@ def read_record(
         if column >= kinds.shape[0]:
             return -1
         start = p
-        end = p = field_end(text, p, ascii_only)
+        end = p = field_end(text, p, ascii_only, byte_kinds)
         if p < 0:
             return -1
         if text[start] == _QUOTE:
@@ -200,7 +241,7 @@ def read_record(
             x = 1.0
             if form == _NUMERAL:
                 x, q = json_number(text, past_blanks(text, start), powers)
-                if q < 0 or past_blanks(text, q) != end:
+                if q < 0 or (q != end and past_blanks(text, q) != end):
                     form = form_of_no_number(text, start, end)
                     x = 1.0
             elif form == _FALSE:
@@ -228,7 +269,7 @@ def read_record(
             values[nnz] = x
             nnz += 1
         column += 1
-        if text[p] == _COMMA:
+        if text[p] == delimiter:
             p += 1
             continue
         if text[p] == 13:
@@ -243,7 +284,7 @@ def read_record(
 
 @kernel(
     i8(
-        RO_U1, b1, i8, i8, b1, RO_F8,
+        RO_U1, b1, i8, RO_U1, i8, i8, b1, RO_F8,
         RO_I4, RO_I4, RO_I8, RO_U1,
         I8, I4, F8, F8, F8, I8, I4, F8,
         RO_I4, I4, I4, I8, U1, I8,
@@ -253,6 +294,8 @@ def read_record(
 def read_records(
     text: Bytes,
     ascii_only: bool,
+    delimiter: int,
+    byte_kinds: Bytes,
     dim: int,
     label_kind: int,
     stores_names: bool,
@@ -283,6 +326,7 @@ def read_records(
 ) -> int:
     """Read records up to the first that is not of the common form, or all; 1 for the former.
 
+    delimiter, byte_kinds                   the byte between fields, and `byte_kinds` of it
     kinds, column_places (columns,) int32    content of each column; the index of its numbers
     header_ends (columns + 1,), header (bytes,)   names of columns, of at most LONGEST_NAME bytes
 
@@ -293,16 +337,20 @@ def read_records(
     stopped = 0
     while p < text.shape[0]:
         start = p
-        q = past_blanks(text, p)
-        if text[q] == 13:
-            q = past_blanks(text, q + 1)
+        q = p
+        if delimiter != 9:  # a line of tabs is a record where they are delimiters
+            q = past_blanks(text, p)
+            if text[q] == 13:
+                q = past_blanks(text, q + 1)
+        elif text[q] == 13:
+            q += 1
         if text[q] == _FEED:
             p = q + 1
             line += 1
             continue
         counts[2] = counts[3] = 0
         p = read_record(
-            text, p, ascii_only, dim, label_kind, stores_names, powers,
+            text, p, ascii_only, delimiter, byte_kinds, dim, label_kind, stores_names, powers,
             indices, values, labels, weights, row, indptr[row],
             kinds, column_places, header_ends, header,
             journalled, seen, name_places, name_ends, names, counts,

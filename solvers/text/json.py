@@ -276,10 +276,11 @@ def read_named(
         counts[1] = nnz
         return p + 1
     step = 0
+    object_at = p  # after the brace: above 0, and another one for each object
     while True:
         if text[p] != 34:
             return -1
-        step = next_step(text, p, ascii_only, step, memo)
+        step = next_step(text, p, ascii_only, step, object_at, memo)
         if step < 0:
             return -1
         at = step * STEP_NUMBERS

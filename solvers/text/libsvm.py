@@ -38,12 +38,13 @@ _KIND = np.zeros(256, np.uint8)
 _KIND[[9, 11, 12, 13, 32]] = _SPACE
 _KIND[[10, 35]] = _END
 
-# Results of reading a number: exact, left to float(), not a number, or one of the words nan and
-# inf.
-_READ, _SLOW, _NO_NUMBER, _NOT_FINITE = range(4)
+# Results of reading a number: exact, left to float(), not a number, one of the words nan and inf, or
+# an integer beyond 2^53.
+_READ, _SLOW, _NO_NUMBER, _NOT_FINITE, _TOO_LONG = range(5)
 
 # Errors of a line.
 _NO_LABEL, _BAD_LABEL, _BAD_PAIR, _BAD_INDEX, _INDEX_LOW, _INDEX_HIGH, _BAD_NUMBER = range(1, 8)
+_LONG_INTEGER = 8
 _REASONS = {
     _NO_LABEL: "no label before {token!r}",
     _BAD_LABEL: "the label {token!r} is not finite",
@@ -52,6 +53,7 @@ _REASONS = {
     _INDEX_LOW: "the index in {token!r} is below 1",
     _INDEX_HIGH: "the index in {token!r} is above {dim}",
     _BAD_NUMBER: "the value in {token!r} is not a finite number",
+    _LONG_INTEGER: "the integer in {token!r} is beyond 2^53 and loses digits; an id is no number",
 }
 
 
@@ -126,6 +128,9 @@ def _bad_line(
     text: bytes, dim: int, row: int, line: int, code: int, start: int, end: int
 ) -> BadLine:
     token = text[start : min(end, start + 40)].decode("utf-8", "replace")
+    if code == _BAD_INDEX and token.startswith("qid:"):
+        reason = f"{token!r}: groups of a ranking (qid) are not supported; leave them out"
+        return BadLine(row, line, reason)
     return BadLine(row, line, _REASONS[code].format(token=token, dim=dim))
 
 
@@ -172,6 +177,7 @@ def read_number(text: Bytes, p: int, powers: Floats) -> tuple[float, int, int]:
     negative = text[p] == 45
     if negative or text[p] == 43:
         p += 1
+    first = p
     mantissa = 0
     significant = 0
     exponent = 0
@@ -182,6 +188,10 @@ def read_number(text: Bytes, p: int, powers: Floats) -> tuple[float, int, int]:
             mantissa = mantissa * 10 + digit(text[p])
         significant += mantissa != 0
         p += 1
+    if text[first] == 48 and p - first > 1:  # a leading zero belongs to a code
+        end = token_end(text, p)
+        return 0.0, _NO_NUMBER, end
+    is_integer = text[p] != 46 and text[p] | 32 != 101
     if text[p] == 46:
         p += 1
         while 0 <= digit(text[p]) <= 9:
@@ -205,6 +215,8 @@ def read_number(text: Bytes, p: int, powers: Floats) -> tuple[float, int, int]:
     if not valid or _KIND[text[p]] == _TOKEN:
         end = token_end(text, p)
         return 0.0, (_NOT_FINITE if is_not_finite_word(text, start, end) else _NO_NUMBER), end
+    if is_integer and (significant > 18 or mantissa > EXACT):
+        return 0.0, _TOO_LONG, p
     if significant > 18 or not -22 <= exponent <= 22:
         return 0.0, _SLOW, p
     if mantissa <= EXACT:
@@ -365,7 +377,7 @@ def parse_lines(
                 slow[at], slow[at + 1], slow[at + 2] = nnz, colon + 1, p
                 n_slow += 1
             elif how != _READ:
-                code = _BAD_NUMBER
+                code = _LONG_INTEGER if how == _TOO_LONG else _BAD_NUMBER
                 break
             is_tidy = is_tidy and how == _READ and index > previous
             is_tidy = is_tidy and x != 0.0 and abs(x) <= _MAX_MAGNITUDE

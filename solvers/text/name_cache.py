@@ -31,8 +31,8 @@ from dualstream.solvers.jit import (
 from dualstream.solvers.text.tokens import LONGEST_NAME
 
 # A step: position of a name and of its lead (`"name": `), bytes of the lead and of the name, the
-# name's index (below 0 while unknown), and the next step.
-LEAD, LEAD_BYTES, NAME_BYTES, PLACE, NEXT, STEP_NUMBERS = range(6)
+# name's index (below 0 while unknown), the next step, and the last object with the name.
+LEAD, LEAD_BYTES, NAME_BYTES, PLACE, NEXT, LAST_OBJECT, STEP_NUMBERS = range(7)
 STEPS = 1024
 LAST_STEP = STEPS - 1
 """Step of any name for which there is no room; never stored."""
@@ -49,7 +49,14 @@ CHANGES = _COUNT + 1
 """Position of the number of changes to the cache."""
 _NAMES = CHANGES + 1
 _TEXTS = _NAMES + _NAME_SLOTS
-MEMO_NUMBERS = _TEXTS + _TEXT_SLOTS * _TEXT_NUMBERS
+# Names without a step, of the present object: the object and a hash of the name.
+_REST = _TEXTS + _TEXT_SLOTS * _TEXT_NUMBERS
+_REST_SLOTS = 16384
+_MAX_REST = 8192
+"""Maximum number of such names of an object; others are left to the exact parser."""
+_REST_COUNT = _REST + 2 * _REST_SLOTS
+"""Position of the object that was counted last, and of its number of such names."""
+MEMO_NUMBERS = _REST_COUNT + 2
 
 _ONES = 0x0101010101010101
 _HIGH_BITS = -0x7F7F7F7F7F7F7F80
@@ -148,17 +155,39 @@ def is_same(text: Bytes, a: int, b: int, count: int) -> bool:
     return bool(differing & ((np.int64(1) << (8 * count)) - 1) == 0)
 
 
-@kernel(i8(RO_U1, i8, b1, i8, I8))
-def find_step(text: Bytes, p: int, ascii_only: bool, before: int, memo: Ints) -> int:
+@kernel(b1(i8, i8, I8))
+def is_new_name(mixed: int, object_at: int, memo: Ints) -> bool:
+    """Whether a name without a step, with this hash, is the first such name of its object.
+
+    Not for every name: another one may have the same hash, or the object too many names.
+    """
+    if memo[_REST_COUNT] != object_at:
+        memo[_REST_COUNT], memo[_REST_COUNT + 1] = object_at, 0
+    memo[_REST_COUNT + 1] += 1
+    if memo[_REST_COUNT + 1] > _MAX_REST:
+        return False
+    slot: Any = mixed >> 16 & (_REST_SLOTS - 1)
+    while memo[_REST + 2 * slot] == object_at:
+        if memo[_REST + 2 * slot + 1] == mixed:
+            return False
+        slot = (slot + 1) & (_REST_SLOTS - 1)
+    memo[_REST + 2 * slot], memo[_REST + 2 * slot + 1] = object_at, mixed
+    return True
+
+
+@kernel(i8(RO_U1, i8, b1, i8, i8, I8))
+def find_step(
+    text: Bytes, p: int, ascii_only: bool, before: int, object_at: int, memo: Ints
+) -> int:
     """The step of the name whose quote is at p, which follows step `before`; -1 if it is not a
-    name.
+    name, or not certain to be the first of its kind in the object that begins at `object_at`.
 
     The step's lead is moved to p.
     """
     end, mixed = string_end(text, p + 1, ascii_only)
-    if end < 0:
-        return -1
     size = end - p - 1
+    if size <= 0:
+        return -1
     slot: Any = _NAMES + (mixed & (_NAME_SLOTS - 1))
     step = memo[slot]
     while step > 0:
@@ -184,20 +213,30 @@ def find_step(text: Bytes, p: int, ascii_only: bool, before: int, memo: Ints) ->
             step = LAST_STEP
         memo[step * STEP_NUMBERS + PLACE] = -1
     at = step * STEP_NUMBERS
+    if step == LAST_STEP:
+        if not is_new_name(mixed, object_at, memo):
+            return -1
+    elif memo[at + LAST_OBJECT] == object_at:
+        return -1
+    memo[at + LAST_OBJECT] = object_at
     memo[at + LEAD], memo[at + LEAD_BYTES], memo[at + NAME_BYTES] = p, after - p, size
     memo[before * STEP_NUMBERS + NEXT] = step
     return int(step)
 
 
-@kernel(i8(RO_U1, i8, b1, i8, I8), inline=True)
-def next_step(text: Bytes, p: int, ascii_only: bool, before: int, memo: Ints) -> int:
+@kernel(i8(RO_U1, i8, b1, i8, i8, I8), inline=True)
+def next_step(
+    text: Bytes, p: int, ascii_only: bool, before: int, object_at: int, memo: Ints
+) -> int:
     """Like `find_step`, but faster if the name is the one that followed `before` last time."""
     step = memo[before * STEP_NUMBERS + NEXT]
     if 0 < step < LAST_STEP:
         at = step * STEP_NUMBERS
-        if is_same(text, p, memo[at + LEAD], memo[at + LEAD_BYTES]):
-            return int(step)
-    return int(find_step(text, p, ascii_only, before, memo))
+        if memo[at + LAST_OBJECT] != object_at:
+            if is_same(text, p, memo[at + LEAD], memo[at + LEAD_BYTES]):
+                memo[at + LAST_OBJECT] = object_at
+                return int(step)
+    return int(find_step(text, p, ascii_only, before, object_at, memo))
 
 
 @kernel(i8(i8, i8), inline=True)
@@ -266,5 +305,5 @@ def forget_since(memo: Ints, changes: int) -> None:
     stored.
     """
     if memo[CHANGES] > changes:
-        for k in range(memo.shape[0]):
+        for k in range(_REST):
             memo[k] = 0

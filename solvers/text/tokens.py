@@ -92,7 +92,8 @@ def scaled(mantissa: int, exponent: int, powers: Floats) -> tuple[float, bool]:
 def json_number(text: Bytes, p: int, powers: Floats) -> tuple[float, int]:
     """The JSON number at position p and where it ends; -1 if it cannot be read exactly.
 
-    [-] (0 | 1-9 digits) [. digits] [e [+-] digits]. The byte after it is not checked.
+    [-] (0 | 1-9 digits) [. digits] [e [+-] digits]. The byte after it is not checked. An integer
+    beyond 2^53 cannot be read exactly.
     """
     negative = text[p] == 45
     if negative:
@@ -108,6 +109,7 @@ def json_number(text: Bytes, p: int, powers: Floats) -> tuple[float, int]:
         p += 1
     if p == first or (text[first] == 48 and p - first > 1):
         return 0.0, -1
+    is_integer = text[p] != 46 and text[p] | 32 != 101
     if text[p] == 46:
         p += 1
         first = p
@@ -137,6 +139,8 @@ def json_number(text: Bytes, p: int, powers: Floats) -> tuple[float, int]:
     if mantissa <= EXACT:
         x = float(mantissa)
         x = x * powers[exponent] if exponent >= 0 else x / powers[-exponent]
+    elif is_integer:
+        return 0.0, -1
     else:
         x, is_certain = scaled(mantissa, exponent, powers)
         if not is_certain:

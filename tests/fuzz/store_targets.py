@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,8 @@ from google_crc32c import value as crc32c
 
 from dualstream.service.api.late_labels import _LabelRequest
 from dualstream.service.codecs import as_batch, parse_messages, parse_query_row
-from dualstream.service.codecs.row_schema import BadRow, feature_of, label_of, weight_of
+from dualstream.service.codecs.row_schema import BadRow
+from dualstream.service.codecs.text_values import feature_of, label_of, weight_of
 from dualstream.service.journal.record import (
     Control,
     RecordError,
@@ -199,7 +201,7 @@ def messages(data: bytes) -> None:
     b = as_batch([parsed.rows])
     Batch(b.indptr, b.indices, b.values, b.labels, b.weights, b.dim, b.classes)
     for text in (text.decode(errors="replace") for text in texts):
-        for read in (feature_of, weight_of, lambda text: label_of(text, False)):
+        for read in (partial(feature_of, "a"), weight_of, partial(label_of, is_named=False)):
             try:
                 read(text)
             except BadRow:

@@ -14,13 +14,8 @@ from dualstream.solvers import resolve_spec
 from dualstream.solvers.text import count_lines
 from dualstream.wire.chunking import chunks
 from dualstream.wire.chunking.buffer import ChunkBuffer
-from dualstream.wire.chunking.chunks import (
-    CHUNKERS,
-    MARK,
-    RecordChunker,
-    chunks_of,
-    record_end,
-)
+from dualstream.wire.chunking.chunks import CHUNKERS, MARK, chunks_of
+from dualstream.wire.chunking.csv_records import RecordChunker, record_end
 from dualstream.wire.problems import Problem
 from tests.fuzzing import examples
 
@@ -110,7 +105,7 @@ def test_a_chunk_of_csv_ends_where_a_record_does(seed):
     while p < len(body):
         p = reader.end_of(p) + 1
         ends.append(p)
-    end = record_end(body, 0, target)
+    end = record_end(body, 0, target, b",")
     within = [e for e in ends if e <= target]
     assert end in ends if end else not within
     if within:

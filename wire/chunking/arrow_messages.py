@@ -18,35 +18,61 @@ _COMPRESSION = 3
 _COMPRESSION_KEY = b"ARROW:experimental_compression"
 """Arrow 0.17 named the compression in custom metadata, and pyarrow still honours it."""
 _CONTINUATION = 0xFFFFFFFF
+_FILE_MAGIC = b"ARROW1"
 _HEAD_BYTES = 64 * 1024
 """Most metadata is shorter."""
 
 
-def check_messages(body: bytes) -> None:
-    """Raise Problem 400 for a truncated or damaged stream, 415 for compressed buffers."""
-    try:
-        _check(body)
-    except (StructError, IndexError):
-        raise _damaged() from None
+def streams_in(body: bytes) -> list[tuple[int, int]]:
+    """Start and end of each of the concatenated streams.
 
-
-def _check(body: bytes) -> None:
-    p = 0
+    Raises Problem 400 for a truncated or damaged stream, or for bytes after the end of one that are
+    no stream; 415 for compressed buffers.
+    """
+    check_is_no_file(body)
+    found: list[tuple[int, int]] = []
+    start = p = 0
+    is_open = False
     while p < len(body):
-        message = message_at(body, p)
-        if message is None or message.end > len(body):
-            raise Problem(400, "malformed-body", "not a valid Arrow stream: it is truncated")
-        if message.kind == END:
-            return
+        is_after_the_end = bool(found) and not is_open
+        try:
+            message = message_at(body, p)
+            is_whole = message is not None and message.end <= len(body)
+            if is_after_the_end and not (is_whole and message and message.kind == SCHEMA):
+                raise _after_the_end(p)
+            if message is None or not is_whole:
+                raise Problem(400, "malformed-body", "not a valid Arrow stream: it is truncated")
+            _check_is_not_compressed(message)
+        except (StructError, IndexError):
+            raise _after_the_end(p) if is_after_the_end else _damaged() from None
+        if message.kind == SCHEMA:
+            if is_open:
+                found.append((start, p))
+            start, is_open = p, True
         p = message.end
-        if message.kind in (DICTIONARY, RECORDS):
-            head, records = message.head, message.header
-            if message.kind == DICTIONARY:
-                data_at = _field(head, records, _DATA_OF_DICTIONARY)
-                records = _table(head, data_at) if data_at else records
-            if _field(head, records, _COMPRESSION) or _COMPRESSION_KEY in bytes(head):
-                reason = "compressed buffers are not supported; compress the body instead"
-                raise Problem(415, "unsupported-media-type", reason)
+        if message.kind == END:
+            found.append((start, p))
+            is_open = False
+    return [*found, (start, p)] if is_open or not found else found
+
+
+def check_is_no_file(body: bytes | memoryview) -> None:
+    """Raise Problem 400 for an Arrow file: its rows are a stream, and more."""
+    if bytes(body[: len(_FILE_MAGIC)]) == _FILE_MAGIC:
+        reason = "this is an Arrow file; send an Arrow stream (in Python: pyarrow.ipc.new_stream)"
+        raise Problem(400, "malformed-body", reason)
+
+
+def _check_is_not_compressed(message: "Message") -> None:
+    if message.kind not in (DICTIONARY, RECORDS):
+        return
+    head, records = message.head, message.header
+    if message.kind == DICTIONARY:
+        data_at = _field(head, records, _DATA_OF_DICTIONARY)
+        records = _table(head, data_at) if data_at else records
+    if _field(head, records, _COMPRESSION) or _COMPRESSION_KEY in bytes(head):
+        reason = "compressed buffers are not supported; compress the body instead"
+        raise Problem(415, "unsupported-media-type", reason)
 
 
 class Message(NamedTuple):
@@ -125,8 +151,14 @@ class MessageChunker:
         batch. Rows before the damage are chunked first, whether or not the damage has arrived.
         """
         found = p = 0
+        has_ended = False
+        if not self._schema:
+            check_is_no_file(buffer.between(0, len(_FILE_MAGIC)))
         try:
             while (message := _message_in(buffer, p)) and message.end <= buffer.size:
+                if has_ended and message.kind != SCHEMA:
+                    raise IndexError(p)
+                has_ended = message.kind == END
                 p = message.end
                 if message.kind == RECORDS and (p <= size or not found):
                     found = p
@@ -145,6 +177,7 @@ class MessageChunker:
         try:
             while (message := _message_in(buffer, p, end)) and message.end <= end:
                 if message.kind == SCHEMA:
+                    self._dictionaries.clear()  # another stream has its own
                     self._schema = bytes(buffer.between(p, message.end))
                 elif message.kind == DICTIONARY:
                     self._keep(message, bytes(buffer.between(p, message.end)))
@@ -161,6 +194,11 @@ class MessageChunker:
         number = unpack_from("<q", head, id_at)[0] if id_at else 0
         before = self._dictionaries.get(number, []) if delta_at and head[delta_at] else []
         self._dictionaries[number] = [*before, part]
+
+
+def _after_the_end(p: int) -> Problem:
+    reason = f"the Arrow stream ends at byte {p}; what follows is not another complete stream"
+    return Problem(400, "malformed-body", reason)
 
 
 def _damaged() -> Problem:

@@ -4,13 +4,13 @@ Chunk boundaries depend only on the bytes of the body, not on how they arrive. S
 has the same chunks, and each chunk the same idempotency key.
 """
 
-import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 from dualstream.wire.chunking.arrow_messages import MessageChunker
 from dualstream.wire.chunking.buffer import ChunkBuffer
+from dualstream.wire.chunking.csv_records import RecordChunker
 from dualstream.wire.problems import Problem
 
 CHUNK_BYTES = 1024 * 1024
@@ -18,14 +18,13 @@ CHUNK_BYTES = 1024 * 1024
 MARK = b"\xef\xbb\xbf"
 """UTF-8 byte order mark: removed from text, invalid in JSON (RFC 8259, section 8.1)."""
 
-_REST_OF_QUOTED = re.compile(rb'[^"]*+(?:""[^"]*+)*+"')
-"""Text of a quoted field, which may contain commas, line ends and doubled quotes."""
 _PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _LONGEST_MAGIC = max(map(len, _PACKED))
 
 
-def check_is_plain(body: bytes) -> None:
-    """Raise Problem 400 for a compressed body without Content-Encoding.
+def check_is_plain(body: bytes, is_text: bool) -> None:
+    """Raise Problem 400 for a compressed body without Content-Encoding, and for UTF-16.
 
     Otherwise such a body is parsed as invalid rows.
     """
@@ -33,6 +32,9 @@ def check_is_plain(body: bytes) -> None:
         if body.startswith(magic):
             detail = f"the body is {encoding} compressed; send Content-Encoding: {encoding}"
             raise Problem(400, "malformed-body", detail)
+    if is_text and (body.startswith(_UTF_16) or b"\0" in body[:_LONGEST_MAGIC]):
+        detail = "the body is UTF-16; send UTF-8 (iconv -f UTF-16 -t UTF-8)"
+        raise Problem(400, "malformed-body", detail)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,60 +82,6 @@ class LineChunker:
         return b""
 
 
-class RecordChunker:
-    """Chunker of CSV: quotes may contain line ends, and every chunk gets the header."""
-
-    has_lines = True
-    size = 1
-
-    def __init__(self) -> None:
-        self._header = b""
-
-    def end_of(self, buffer: ChunkBuffer, size: int) -> int:
-        return record_end(buffer.joined(), 0, size)
-
-    def carried_into(self, buffer: ChunkBuffer, end: int) -> bytes:
-        if self._header:
-            return self._header
-        own_text = bytes(buffer.between(0, end))
-        start = len(own_text) - len(own_text.lstrip(b"\r\n"))
-        self._header = own_text[start : record_end(own_text, start, start)]
-        return b""
-
-
-def record_end(text: bytes | bytearray, start: int, target: int) -> int:
-    """End of the last CSV record that ends within `target`, or else of the next one.
-
-    A record begins at `start`. 0 if more bytes are needed.
-    """
-    p, found = start, 0
-    while True:
-        quote = text.find(b'"', p)
-        stop = len(text) if quote < 0 else quote
-        found = text.rfind(b"\n", p, min(stop, target)) + 1 or found
-        if stop >= target:
-            found = found or text.find(b"\n", max(p, target), stop) + 1
-            if found or quote < 0:
-                return found
-        if quote < 0:
-            return 0
-        p = quote + 1
-        if quote == start or text[quote - 1] in b",\n":  # it opens a field
-            p = quoted_end(text, quote)
-            if not 0 < p < len(text):
-                return found
-            if text[p] not in b",\r\n":  # an invalid record ends with its line
-                p = text.find(b"\n", p)
-                if p < 0:
-                    return found
-
-
-def quoted_end(text: bytes | bytearray, start: int) -> int:
-    """Offset after the closing quote of the CSV field that opens at `start`; -1 if unclosed."""
-    found = _REST_OF_QUOTED.match(text, start + 1)
-    return -1 if found is None else found.end()
-
-
 CHUNKERS: dict[str, Callable[[], Chunker]] = {
     "application/x-ndjson": LineChunker,
     "text/csv": RecordChunker,
@@ -141,6 +89,11 @@ CHUNKERS: dict[str, Callable[[], Chunker]] = {
     "text/x-vw": LineChunker,
     "text/x-libsvm": LineChunker,
 }
+
+
+def chunker_of(kind: str, delimiter: str = "") -> Chunker:
+    """Chunker of a media type; of CSV with this delimiter, or else the one of its header."""
+    return RecordChunker(delimiter) if delimiter else CHUNKERS[kind]()
 
 
 class Chunking:
@@ -226,7 +179,7 @@ class Chunking:
     def _take(self, end: int) -> Chunk:
         buffer = self._buffer
         if self._number == 0:
-            check_is_plain(bytes(buffer.between(0, _LONGEST_MAGIC)))
+            check_is_plain(bytes(buffer.between(0, _LONGEST_MAGIC)), self._chunker.has_lines)
         carried = self._chunker.carried_into(buffer, end)
         if len(carried) > self._longest:
             detail = f"the header or dictionaries have more than {self._longest} bytes"

@@ -248,7 +248,7 @@ def test_what_is_no_finite_number_is_refused_with_its_row(media, word):
         VW: "1 | 1:%s",
         LIBSVM: "1 1:%s",
     }
-    reasons = {NDJSON: "byte", CSV: "number", VW: "not a number", LIBSVM: "not a finite number"}
+    reasons = {NDJSON: "byte", CSV: "number", VW: "not a finite number", LIBSVM: "not a finite number"}
     assert_one_bad(media, rows[media] % word, reasons[media])
 
 
@@ -278,7 +278,7 @@ def test_what_is_no_finite_number_in_a_table_is_refused_with_its_row():
         assert parsed.row_indices == [0] and [error.index for error in parsed.errors] == [1]
 
 
-def test_an_index_that_stands_twice_is_refused_and_a_name_summed():
+def test_a_feature_that_stands_twice_is_refused_and_summed_in_vowpal_wabbit():
     twice = {
         JSON: '{"x": {"1": 1, "1": 2}, "y": 1}',
         NDJSON: '{"x": {"1": 1, "1": 2}, "y": 1}',
@@ -290,8 +290,11 @@ def test_an_index_that_stands_twice_is_refused_and_a_name_summed():
     tables = {CSV: b"1,1,y\n1,2,1\n", ARROW: stream_of(table)}
     for media, body in tables.items():
         assert refused(media, body)[0] == 422
-    for media, body in {**twice, **tables}.items():
-        assert as_batch([read(media, body, HASHED).rows]).values.tolist() == [3.0], media
+    for media, body in tables.items():
+        assert refused(media, body, HASHED)[0] == 422
+    for media in (JSON, NDJSON):
+        assert_one_bad(media, twice[media], "'1' is duplicated", HASHED)
+    assert as_batch([read(VW, twice[VW], HASHED).rows]).values.tolist() == [3.0]
 
 
 def test_rows_that_are_not_sorted_are_the_same_rows():
