@@ -41,8 +41,12 @@ _ENDINGS = {
     ".svm": FORMATS["libsvm"],
     ".svmlight": FORMATS["libsvm"],
 }
-# Magic bytes of each compression.
-_MAGIC = {".gz": b"\x1f\x8b", ".xz": b"\xfd7zXZ\x00", ".zst": b"\x28\xb5\x2f\xfd"}
+# Magic bytes of each compression; those of zstd also of the 16 kinds of skippable frames.
+_MAGIC = {
+    ".gz": (b"\x1f\x8b",),
+    ".xz": (b"\xfd7zXZ\x00",),
+    ".zst": (b"\x28\xb5\x2f\xfd", *(bytes([kind]) + b"\x2a\x4d\x18" for kind in range(80, 96))),
+}
 # Leaves room for the header or schema in each chunk, so that the server need not split it.
 _CHUNK = CHUNK_BYTES - 64 * 1024
 LONGEST_ROW = 16 * 1024 * 1024
@@ -213,7 +217,30 @@ def _zstd(stream: _Counted) -> Iterator[bytes]:
         raise EOFError("the file is truncated")
 
 
-def _pieces_of(stream: _Counted | gzip.GzipFile | lzma.LZMAFile) -> Iterator[bytes]:
+def _xz(stream: _Counted) -> Iterator[bytes]:
+    """Stream by stream, because the library's own reader drops what follows padding."""
+    decoder = lzma.LZMADecompressor(lzma.FORMAT_XZ)
+    padding = 0
+    while read := stream.read(_PIECE):
+        while read:
+            if decoder.eof:
+                rest = read.lstrip(b"\0")
+                padding += len(read) - len(rest)
+                read = rest
+                if not rest:
+                    break
+                if padding % 4:
+                    raise lzma.LZMAError("a stream begins after padding of an odd length")
+                decoder, padding = lzma.LZMADecompressor(lzma.FORMAT_XZ), 0
+            yield decoder.decompress(read, _PIECE)
+            while not (decoder.eof or decoder.needs_input):
+                yield decoder.decompress(b"", _PIECE)
+            read = decoder.unused_data if decoder.eof else b""
+    if not decoder.eof or padding % 4:
+        raise EOFError("the file is truncated")
+
+
+def _pieces_of(stream: _Counted | gzip.GzipFile) -> Iterator[bytes]:
     while some := stream.read(_PIECE):
         yield some
 
@@ -221,7 +248,7 @@ def _pieces_of(stream: _Counted | gzip.GzipFile | lzma.LZMAFile) -> Iterator[byt
 _READERS: dict[str, Callable[[_Counted], Iterator[bytes]]] = {
     "": _pieces_of,
     ".gz": lambda stream: _pieces_of(gzip.GzipFile(fileobj=cast(BinaryIO, stream))),
-    ".xz": lambda stream: _pieces_of(lzma.open(cast(BinaryIO, stream))),
+    ".xz": _xz,
     ".zst": _zstd,
 }
 """Ending of a compressed file -> reader of its content."""

@@ -16,7 +16,7 @@ _ALIASES = {
 }
 _TABS = "text/tab-separated-values"
 _CHARSETS = ("utf-8", "utf8", "us-ascii", "ascii")
-_PARAMETERS = {
+_PARAMETERS: dict[str, dict[str, tuple[str, ...]]] = {
     "text/csv": {"header": ("present",), "delimiter": tuple(DELIMITERS), "decimal": (".", ",")},
     "text/x-vw": {"tag": ("id",)},
 }

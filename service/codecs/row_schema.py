@@ -209,7 +209,8 @@ class RowSchema:
         is_good = max(values, default=0) < EXACT and min(values, default=0) > -EXACT
         if not is_good or isnan(sum(values)):
             # The pointer holds the index as the client wrote it: a JSON list counts from 0.
-            for step, value in x.items() if isinstance(x, dict) else enumerate(x):
+            given: Iterable[tuple[Any, Any]] = x.items() if isinstance(x, dict) else enumerate(x)
+            for step, value in given:
                 self._number(f"/x/{step}", value)
         return indices, values, _NO_NAMES
 

@@ -53,7 +53,7 @@ class ExampleReader(Reader):
             raise BadRow("", "the line has no | before its features")
         y, weight, tag = self._head(head)
         pairs = [(self.schema.composed(name), value) for name, value in _pairs(rest)]
-        x = dict(pairs)
+        x: dict[str, float | bool | str] = dict(pairs)
         if len(x) < len(pairs):
             if not self.schema.is_hashed:
                 refuse_duplicates((name for name, _ in pairs), "/x/")
@@ -95,20 +95,20 @@ class RepeatedNames(dict[str, float | bool | str]):
     `items()` returns every pair, in order.
     """
 
-    def __init__(self, pairs: list[tuple[str, float]]) -> None:
+    def __init__(self, pairs: list[tuple[str, float | bool | str]]) -> None:
         super().__init__(pairs)
         self._pairs = pairs
 
     def __len__(self) -> int:
         return len(self._pairs)
 
-    def items(self) -> list[tuple[str, float]]:  # type: ignore[override]
+    def items(self) -> list[tuple[str, float | bool | str]]:  # type: ignore[override]
         return self._pairs
 
 
-def _pairs(rest: str) -> list[tuple[str, float]]:
+def _pairs(rest: str) -> list[tuple[str, float | bool | str]]:
     """(name, value) pairs of the features after the first bar."""
-    pairs: list[tuple[str, float]] = []
+    pairs: list[tuple[str, float | bool | str]] = []
     for space in rest.split("|"):
         head, *tokens = space.split(" ")
         name, colon, text = head.partition(":")

@@ -53,7 +53,7 @@ _REASONS = {
     _INDEX_LOW: "the index in {token!r} is below 1",
     _INDEX_HIGH: "the index in {token!r} is above {dim}",
     _BAD_NUMBER: "the value in {token!r} is not a finite number",
-    _LONG_INTEGER: "the integer in {token!r} is beyond 2^53 and loses digits; an id is no number",
+    _LONG_INTEGER: "the integer in {token!r} is beyond 2^53 and loses digits; ids are not numbers",
 }
 
 

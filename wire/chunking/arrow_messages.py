@@ -39,12 +39,12 @@ def streams_in(body: bytes) -> list[tuple[int, int]]:
             message = message_at(body, p)
             is_whole = message is not None and message.end <= len(body)
             if is_after_the_end and not (is_whole and message and message.kind == SCHEMA):
-                raise _after_the_end(p)
+                raise _after_the_end()
             if message is None or not is_whole:
                 raise Problem(400, "malformed-body", "not a valid Arrow stream: it is truncated")
             _check_is_not_compressed(message)
         except (StructError, IndexError):
-            raise _after_the_end(p) if is_after_the_end else _damaged() from None
+            raise _after_the_end() if is_after_the_end else _damaged() from None
         if message.kind == SCHEMA:
             if is_open:
                 found.append((start, p))
@@ -196,8 +196,8 @@ class MessageChunker:
         self._dictionaries[number] = [*before, part]
 
 
-def _after_the_end(p: int) -> Problem:
-    reason = f"the Arrow stream ends at byte {p}; what follows is not another complete stream"
+def _after_the_end() -> Problem:
+    reason = "what follows the end of the Arrow stream is not another complete stream"
     return Problem(400, "malformed-body", reason)
 
 

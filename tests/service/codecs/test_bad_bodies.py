@@ -248,7 +248,12 @@ def test_what_is_no_finite_number_is_refused_with_its_row(media, word):
         VW: "1 | 1:%s",
         LIBSVM: "1 1:%s",
     }
-    reasons = {NDJSON: "byte", CSV: "number", VW: "not a finite number", LIBSVM: "not a finite number"}
+    reasons = {
+        NDJSON: "byte",
+        CSV: "number",
+        VW: "not a finite number",
+        LIBSVM: "not a finite number",
+    }
     assert_one_bad(media, rows[media] % word, reasons[media])
 
 

@@ -37,7 +37,9 @@ TEXTS = [
 NOT_FINITE = ["nan", "NaN", "NAN", "-nan", "inf", "+Inf", "Infinity", "-Infinity", "INFINITY"]
 TOO_LARGE = ["1e400", "-1e400", "1e101", "9" * 400]
 TOO_LONG = ["9007199254740993", "-9007199254740993", "9223372036854775809", "1" + "0" * 60]
-BOOLEANS = dict.fromkeys(["true", "True", "TRUE"], 1) | dict.fromkeys(["false", "False", "FALSE"], 0)
+BOOLEANS = dict.fromkeys(["true", "True", "TRUE"], 1) | dict.fromkeys(
+    ["false", "False", "FALSE"], 0
+)
 TABLE: dict[str, float | str] = {
     **NUMBERS,
     **{f" {text}": value for text, value in list(NUMBERS.items())[:4]},
@@ -215,7 +217,9 @@ def in_json(value: str, media: str | None, filler: int, spec=SPEC):
         )  # fmt: skip
     else:
         body = "[" + ", ".join(rows) + "]"
-    return parse_body(schema_of(spec), media if media == NDJSON else None, body.encode(), labelled=True)
+    return parse_body(
+        schema_of(spec), media if media == NDJSON else None, body.encode(), labelled=True
+    )
 
 
 @pytest.mark.parametrize("filler", [0, 2000])

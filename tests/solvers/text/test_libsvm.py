@@ -207,7 +207,8 @@ def test_hard_numbers_are_rounded_as_float_does(text):
         ("1 1:05", "the value in '1:05' is not a finite number"),
         (
             "1 1:9007199254740993",
-            "the integer in '1:9007199254740993' is beyond 2^53 and loses digits; an id is no number",
+            "the integer in '1:9007199254740993' is beyond 2^53 and loses digits;"
+            " ids are not numbers",
         ),
         ("1 :3", "the index in ':3' is not a whole number"),
         ("1 2", "expected index:value, got '2'"),
