@@ -338,11 +338,7 @@ def read_records(
     while p < text.shape[0]:
         start = p
         q = p
-        if delimiter != 9:  # a line of tabs is a record where they are delimiters
-            q = past_blanks(text, p)
-            if text[q] == 13:
-                q = past_blanks(text, q + 1)
-        elif text[q] == 13:
+        while text[q] == 32 or text[q] == 13 or (text[q] == 9 and delimiter != 9):
             q += 1
         if text[q] == _FEED:
             p = q + 1

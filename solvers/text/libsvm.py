@@ -38,8 +38,8 @@ _KIND = np.zeros(256, np.uint8)
 _KIND[[9, 11, 12, 13, 32]] = _SPACE
 _KIND[[10, 35]] = _END
 
-# Results of reading a number: exact, left to float(), not a number, one of the words nan and inf, or
-# an integer beyond 2^53.
+# Results of reading a number: exact, left to float(), not a number, one of the words nan and inf,
+# or an integer beyond 2^53.
 _READ, _SLOW, _NO_NUMBER, _NOT_FINITE, _TOO_LONG = range(5)
 
 # Errors of a line.

@@ -88,10 +88,10 @@ def cells(draw, values, n):
 def test_tables_by_kernel_are_tables_row_by_row(schema, data, labelled):
     table = data.draw(tables(schema))
     cut = data.draw(st.integers(0, table.num_rows))
-    batches = [table.slice(0, cut), table.slice(cut)]
     columns = columns_of(schema, table.schema.names, labelled)
-    quick = arrow_rows.parse_quickly(pa, schema, batches, columns, labelled)
-    slow = arrow_rows.parse_slowly(schema, batches, columns, labelled)
+    batches = [(table.slice(0, cut), columns), (table.slice(cut), columns)]
+    quick = arrow_rows.parse_quickly(pa, schema, batches, labelled)
+    slow = arrow_rows.parse_slowly(schema, batches, labelled)
     assert outcome(quick) == outcome(slow)
 
 

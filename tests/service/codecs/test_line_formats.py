@@ -2,6 +2,7 @@
 
 import json
 import random
+from functools import partial
 
 import numpy as np
 import pytest
@@ -35,11 +36,30 @@ numbers = st.one_of(
     st.integers(-(10**20), 10**20).map(str),
     st.floats(allow_nan=False, allow_infinity=False).map(repr),
     st.decimals(allow_nan=False, allow_infinity=False, places=3).map(str),
-    st.sampled_from("0 -0 -0.0 1 -1 1e5 1E-7 1e100 2e100 1e309 0.1e-400 NaN 01 1. .5 + 1e".split()),
+    st.sampled_from(
+        "0 -0 -0.0 1 -1 1e5 1E-7 1e100 2e100 1e309 0.1e-400 NaN 01 1. .5 + 1e +5 -.5 -inf 9007199254740993 -007".split()
+    ),
 )
 words = st.sampled_from(["true", "false", "null", "tru", "Infinity", "{}", "[]", ""])
 names = st.sampled_from(
-    ["", "a", "b", "city", "1", "2", "5", "6", "05", "é", "x", "y", "a=b", "a:b", "n" * 40]
+    [
+        "",
+        "a",
+        "b",
+        "city",
+        "1",
+        "2",
+        "5",
+        "6",
+        "05",
+        "é",
+        "e\u0301",
+        "x",
+        "y",
+        "a=b",
+        "a:b",
+        "n" * 40,
+    ]
     + ["n" * n for n in (LONGEST_NAME - 1, LONGEST_NAME, LONGEST_NAME + 1)]
 )
 quoted = st.one_of(
@@ -180,18 +200,20 @@ in_quotes = plain.map(lambda text: '"' + text.replace('"', '""') + '"')
 
 
 @st.composite
-def tables(draw, schema):
+def tables(draw, schema, delimiter=","):
     """CSV of some columns; most records have as many fields, most of them good ones."""
     some = (
-        ["a", "city", "é", "a=b", "true", "a", "n" * 400] if schema.is_hashed else ["1", "2", "5"]
+        ["a", "city", "é", "a=b", "true", "e\u0301e", "n" * 400]
+        if schema.is_hashed
+        else ["1", "2", "5"]
     )
-    header = draw(st.lists(st.sampled_from(some), max_size=4, unique=not schema.is_hashed))
+    header = draw(st.lists(st.sampled_from(some), max_size=4, unique=True))
     extras = [["y"], ["label", "weight"], ["y", "weight"], ["y"], ["weight", "y", "id"]]
     header = draw(st.permutations([*header, *draw(st.sampled_from(extras))]))
     good = good_numbers | st.sampled_from(looks) if schema.is_hashed else good_numbers
     usual = {"y": st.sampled_from(labels_of(schema)), "weight": st.sampled_from(["2", "", "0.5"])}
     usual |= {"label": usual["y"], "id": st.sampled_from(["", "", "a", "7"])}
-    records = [",".join(header)]
+    records = [delimiter.join(header)]
     for _ in range(draw(st.integers(0, 5))):
         record = [draw(usual.get(name, good)) for name in header]
         kind = draw(st.integers(0, 9))
@@ -200,17 +222,19 @@ def tables(draw, schema):
         elif kind < 4:
             at = draw(st.integers(0, len(record) - 1))
             record[at] = draw([broken, plain, in_quotes][kind - 1])
-        records.append(",".join(record) if kind != 4 else draw(spaces))
+        records.append(delimiter.join(record) if kind != 4 else draw(spaces))
     return draw(st.sampled_from(["\n", "\r\n"])).join(records) + draw(st.sampled_from(["", "\n"]))
 
 
 @given(many_schemas, st.data(), flags)
 @MANY
 def test_csv_by_kernel_is_csv_record_by_record(schema, data, labelled):
-    body = encoded(data.draw(tables(schema)))
+    delimiter = data.draw(st.sampled_from([",", ",", ";", "\t", "|"]))
+    body = encoded(data.draw(tables(schema, delimiter)))
+    reader = partial(RecordReader, delimiter=delimiter)
     # Where ids are read, no kernel is asked.
-    assume(not labelled or RecordReader(schema, body, labelled).columns.id is None)
-    assert_same(RecordReader, schema, body, labelled)
+    assume(not labelled or reader(schema, body, labelled).columns.id is None)
+    assert_same(reader, schema, body, labelled)
 
 
 @given(st.text('1,y"a\n\r .', max_size=30), flags)

@@ -212,9 +212,8 @@ def in_json(value: str, media: str | None, filler: int, spec=SPEC):
     if media == NDJSON:
         body = "\n".join(rows)
     elif media == "columns":
-        body = '{"x": [%s], "y": [%s]}' % (
-            ", ".join(r[6:-9] for r in rows), ", ".join("1" for _ in rows)
-        )  # fmt: skip
+        ones = ", ".join("1" for _ in rows)
+        body = f'{{"x": [{", ".join(r[6:-9] for r in rows)}], "y": [{ones}]}}'
     else:
         body = "[" + ", ".join(rows) + "]"
     return parse_body(
@@ -263,7 +262,7 @@ def test_a_feature_without_a_name_is_refused_in_every_format():
         for value in ("1", '"Oslo"', "true"):
             line = f'{{"x": {{"": {value}}}, "y": 1}}'.encode()
             for media, body in ((None, line), (NDJSON, line), (None, b"[" + line + b"]")):
-                assert "no name" in refusal(lambda m=media, b=body: read(m, b, schema))
+                assert "no name" in refusal(lambda m=media, b=body, s=schema: read(m, b, s))
     many = b"\n".join([b'{"x": {"": 1, "b": 2}, "y": 1}', *[b'{"x": {"b": 2}, "y": 1}'] * 500])
     assert [error.index for error in read(NDJSON, many).errors] == [0]
     assert "no name" in refusal(lambda: read(CSV, b",a,y\n0,1,1"))

@@ -13,7 +13,7 @@ from dualstream.solvers.jit import DISABLED
 from tests.fuzzing import examples
 
 EXAMPLES = examples(60 if DISABLED else 400)
-NUMBER = re.compile(rb"[+-]?((0|[1-9]\d*)\.?\d*|\.\d+)([eE][+-]?\d+)?")
+NUMBER = re.compile(rb"[+-]?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 INTEGER = re.compile(rb"[+-]?\d+")
 DIM = 9
 
