@@ -19,7 +19,9 @@ from dualstream.service.api.request_body import (
 )
 from dualstream.service.api.responses import first_errors, learned_before, rejection_reasons
 from dualstream.service.codecs import ListedRows, ParsedRows, check_rows, media_type, parse_json
+from dualstream.service.codecs.json_exact import check_names
 from dualstream.service.codecs.row_schema import BadRow
+from dualstream.service.codecs.text_values import label_of
 from dualstream.service.journal.protocol import Journal
 from dualstream.service.models.late_labels import (
     Label,
@@ -69,7 +71,6 @@ class ManyLabels(Struct, forbid_unknown_fields=True):
 
 
 _one, _many = msgspec.json.Decoder(OneLabel), msgspec.json.Decoder(ManyLabels)
-_default_label = msgspec.json.Decoder()
 # Overlong numbers become infinity, so that such a label is refused alone, as in rows.
 _any = msgspec.json.Decoder(float_hook=float)
 
@@ -249,7 +250,12 @@ def _parsed(body: bytes) -> tuple[list[bytes], bool]:
     try:
         content = _any.decode(body)
         if isinstance(content, dict) and "labels" in content:
-            return [bytes(raw) for raw in _many.decode(body).labels], False
+            given = [bytes(raw) for raw in _many.decode(body).labels]
+            if body.count(b":") != 1 + sum(raw.count(b":") for raw in given):
+                check_names(body)
+            return given, False
+    except BadRow as bad:
+        raise Problem(422, "invalid-body", bad.reason) from None
     except msgspec.ValidationError as wrong:
         raise Problem(422, "invalid-body", str(wrong)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as broken:
@@ -266,6 +272,8 @@ def _label(model: Model, place: int, raw: bytes) -> Label:
         given = _one.decode(raw)
     except msgspec.ValidationError as wrong:
         raise BadRow("", str(wrong)) from None
+    if raw.count(b":") > 2:
+        check_names(raw)
     y = model.row_schema.label(given.y)
     if isinstance(y, str):
         raise BadRow("/y", "late labels are not supported for multiclass models")
@@ -354,20 +362,12 @@ def read_wait(query: dict[str, str], model: Model, longest_s: float) -> Wait | N
             raise Problem(422, "invalid-query", "default_after_s requires default_label")
         return Wait()
     try:
-        label = model.row_schema.label(_value(query["default_label"]))
+        is_named = model.row_schema.class_names is not None
+        label = model.row_schema.label(label_of(query["default_label"], is_named))
         assert isinstance(label, float)
     except BadRow as bad:
         raise Problem(422, "invalid-query", f"default_label: {bad.reason}") from None
     return Wait(packed_label(label), _wait_s(query.get("default_after_s"), longest_s))
-
-
-def _value(text: str) -> float | bool | str:
-    """A JSON number, true or false as such; any other text as a string."""
-    try:
-        value = _default_label.decode(text)
-    except msgspec.DecodeError:
-        return text
-    return value if isinstance(value, float | int | bool) else text
 
 
 def _wait_s(text: str | None, longest_s: float) -> float:

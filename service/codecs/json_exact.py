@@ -253,10 +253,8 @@ def _refuse_repeated_lists(body: bytes, lists: list[list[Raw]]) -> None:
     """Raise Problem 422 if the body has a list twice: the decoder keeps only the last one."""
     if body.count(b":") == len(lists) + sum(bytes(raw).count(b":") for raw in chain(*lists)):
         return
-    # parse_int=float, because Python refuses integers of more than 4,300 digits.
-    pairs: _Pairs = json.loads(body, object_pairs_hook=_Pairs, parse_int=float)
     try:
-        refuse_duplicates((name for name, _ in pairs), "/")
+        check_names(body)
     except BadRow as bad:
         raise Problem(422, "invalid-body", bad.reason) from None
 
@@ -342,6 +340,13 @@ def _checked_sample(raw: bytes) -> Sample:
         if isinstance(x, _Pairs):
             refuse_duplicates((name for name, _ in x), "/x/")
     return sample
+
+
+def check_names(raw: bytes) -> None:
+    """Raise BadRow if a name is duplicated in a JSON object itself, not in those in it."""
+    # parse_int=float, because Python refuses integers of more than 4,300 digits.
+    pairs: _Pairs = json.loads(raw, object_pairs_hook=_Pairs, parse_int=float)
+    refuse_duplicates((name for name, _ in pairs), "/")
 
 
 class _Pairs(list[tuple[str, Any]]):

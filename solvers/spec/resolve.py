@@ -36,7 +36,8 @@ SPEC_VERSION = 2
 """The rules that new models follow where a specification names none. A stored specification without
 `spec_version` follows version 1.
 
-2   the drift detectors do not depend on the unit of the losses: see `scaled_detectors`
+2   the drift detectors do not depend on the unit of the losses: see `scaled_detectors`;
+    names, texts and classes are composed (NFC) by the readers: see `RowSchema.composed`
 """
 
 # A specification with only these fields is of a portfolio by default; with fields that a portfolio

@@ -3,12 +3,13 @@
 import json
 import math
 import re
-from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
 from dualstream.client import BadInput
+from dualstream.service.api.late_labels import _LabelRequest
 from dualstream.service.cli.rows import _row
 from dualstream.service.codecs import (
     as_batch,
@@ -20,7 +21,7 @@ from dualstream.service.codecs import (
 )
 from dualstream.solvers import hash_names
 from dualstream.wire.problems import Problem
-from tests.service.codecs.test_formats import HASHED, INDEXED, schema_of, stream_of
+from tests.service.codecs.test_formats import HASHED, INDEXED, learn, schema_of, stream_of
 
 CSV, VW, LIBSVM, NDJSON = "text/csv", "text/x-vw", "text/x-libsvm", "application/x-ndjson"
 ARROW = "application/vnd.apache.arrow.stream"
@@ -117,14 +118,6 @@ def test_a_text_has_one_meaning_as_a_feature(reader):
     # An absent feature and a zero are the same row.
     expected = {text: 0 if value == ABSENT else value for text, value in TABLE.items()}
     assert found == expected
-
-
-@dataclass
-class Numeric:
-    """A place where only a number can be."""
-
-    read: object
-    has_blanks: bool = False
 
 
 def body_of(media: str, body: str, spec=INDEXED):
@@ -469,3 +462,38 @@ def test_the_index_of_a_pandas_table_is_no_feature():
         assert [name for _, name in parsed.names] == ["a"]
         assert len(parsed.rows) == len(table)
     assert math.isclose(as_batch([parsed.rows]).values.sum(), 6)
+
+
+def test_a_late_label_twice_is_refused():
+    model = SimpleNamespace(row_schema=schema_of(SPEC))
+    asked = _LabelRequest(model, b'{"id": "a", "y": 1, "y": 0}')
+    assert "'y' is duplicated" in asked._bad[0].reason and not asked.labels
+    asked = _LabelRequest(
+        model, b'{"labels": [{"id": "a:b", "y": 1}, {"id": "b", "id": "c", "y": 1}]}'
+    )
+    assert [label.id for label in asked.labels] == ["a:b"] and "'id'" in asked._bad[0].reason
+    with pytest.raises(Problem, match="'labels' is duplicated"):
+        _LabelRequest(model, b'{"labels": [], "labels": [{"id": "b", "y": 1}]}')
+
+
+def test_bodies_by_http_are_those_of_their_media_type(client):
+    client.put("/models/m", json=SPEC)
+    rows = b'{"x": {"a": 1}, "y": 1}\n' * 60_000
+    for media in ("application/jsonl", "application/ndjson; charset=utf8"):
+        for body, count in ((rows[:96], 4), (rows, 60_000)):
+            assert learn(client, body, media).json()["count"] == count
+    semicolons = b"city;a;y\n" + b'"Os;lo\n""";1;1\n' * 120_000
+    named = semicolons.replace(b";", b"|").replace(b"Os|lo", b"Os;lo")
+    for media, body in ((CSV, semicolons), ("text/csv; delimiter=%7C", named)):
+        learned = learn(client, body, media).json()
+        assert (learned["count"], learned.get("rejected")) == (120_000, 0), learned
+    scores = [
+        client.post("/models/m/predict", content=body, headers={"content-type": CSV}).json()
+        for body in (b"a;city\n1;Oslo\n0;Rome\n", b"a,city\n1,Oslo\n0,Rome\n")
+    ]
+    assert scores[0]["scores"] == scores[1]["scores"] and len(set(scores[0]["scores"])) == 2
+    assert client.get("/models/m/predict?x.a=NaN").status_code == 422
+    answer = client.post(
+        "/models/m/learn", content=b"a;y\n1;1", headers={"content-type": "text/csv; separator=%3B"}
+    )
+    assert answer.status_code == 415 and "separator" in answer.json()["detail"]
