@@ -5,6 +5,7 @@ Every field is also a flag: DUALSTREAM_MAX_BODY_BYTES = --max-body-bytes. Names 
 
 import ipaddress
 import os
+import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from functools import partial
@@ -48,6 +49,8 @@ OTHER_VARIABLES = frozenset(
     + ("full_mark", "fuzz_scale", "reliability", "screenshots")
 )
 """Variables with the prefix that other programs read."""
+_OF_SERVICE_LINKS = re.compile(r"service_(host|port)(_.*)?|port_\d+_(tcp|udp)(_.*)?")
+"""Variables that Kubernetes and Docker set for a service of the name `dualstream`."""
 
 
 def _group(name: str) -> partial[Any]:
@@ -75,7 +78,10 @@ class Settings(BaseSettings):
         " are used.",
     )
     keep_alive_s: int = _network(
-        5, ge=1, description="Idle time in seconds after which a connection is closed."
+        75,
+        ge=1,
+        description="Idle time in seconds after which a connection is closed. Proxies and clients"
+        " need a shorter one.",
     )
     request_timeout_s: float = _network(
         30.0,
@@ -236,22 +242,27 @@ def removed_warning(name: str) -> str:
     return f"{PREFIX}{name.upper()} is no longer a setting; its value is fixed at {REMOVED[name]}"
 
 
-def unknown_warnings(environment: Mapping[str, str] = os.environ) -> list[str]:  # noqa: TID251
-    """Warnings for variables with the prefix that nothing reads."""
-    warnings = []
+def check_variables(environment: Mapping[str, str] = os.environ) -> None:  # noqa: TID251
+    """Raise UnknownSettings if the environment has variables with the prefix that nothing reads."""
+    wrong = []
     for variable in sorted(environment):
         name = variable.removeprefix(PREFIX).lower()
         known = name in Settings.model_fields or name in REMOVED or name in OTHER_VARIABLES
-        if known or not variable.startswith(PREFIX):
+        if known or not variable.startswith(PREFIX) or _OF_SERVICE_LINKS.fullmatch(name):
             continue
-        close = get_close_matches(name, Settings.model_fields, 1)
+        close = get_close_matches(name, (*Settings.model_fields, *OTHER_VARIABLES), 1)
         hint = (
             f"did you mean {PREFIX}{close[0].upper()}?"
             if close
-            else "see docs/reference/settings.md"
+            else "unset it, or see docs/reference/settings.md"
         )
-        warnings.append(f"{variable} is not a setting and is ignored; {hint}")
-    return warnings
+        wrong.append(f"{variable} is not a setting; {hint}")
+    if wrong:
+        raise UnknownSettings("\n".join(wrong))
+
+
+class UnknownSettings(ValueError):
+    """The environment names settings that do not exist; the message has a line for each."""
 
 
 class UnsafeBinding(ValueError):

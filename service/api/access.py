@@ -32,6 +32,8 @@ REQUIRED_SCOPES: dict[str, Methods] = {
     "/docs": {"GET": NOTHING},
     "/openapi.json": {"GET": NOTHING},
     "/static/{file}": {"GET": NOTHING},
+    "/problems": {"GET": NOTHING},
+    "/problems/{slug}": {"GET": NOTHING},
     "/livez": {"GET": NOTHING},
     # `?verbose` requires a key of any scope, as /metrics does.
     "/readyz": {"GET": NOTHING},
@@ -77,6 +79,7 @@ REQUIRED_SCOPES: dict[str, Methods] = {
 ID_DIGITS = 16
 """Hexadecimal digits of a key's digest that identify it in the audit log."""
 _OF_MODELS = "/models/{model_id}"
+_PUBLIC_FOLDERS = ("/static/", "/problems/")
 
 
 def _templates_by_suffix(of_models: str) -> dict[str, str]:
@@ -123,8 +126,8 @@ def requirement_of(method: str, path: str, query: bytes = b"") -> Requirement:
         models = (model_id,)
         templates = _TEMPLATES[folder]
         route = templates.get(suffix) or templates.get(_shape(suffix))
-    elif path.startswith("/static/"):
-        route = "/static/{file}"
+    elif path.startswith(_PUBLIC_FOLDERS):
+        route = "/static/{file}" if path.startswith("/static/") else "/problems/{slug}"
     else:
         route = path if path in REQUIRED_SCOPES else None
     needed = ADMIN
@@ -160,7 +163,8 @@ def _shape(suffix: str) -> str:
 def not_allowed(method: str, path: str) -> Problem:
     """Problem 405; its `Allow` header lists the methods of the route."""
     route = requirement_of("GET", path).route
-    allow = ", ".join(sorted(REQUIRED_SCOPES.get(route or "", ())))
+    methods = set(REQUIRED_SCOPES.get(route or "", ()))
+    allow = ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set())))
     detail = f"{method} is not allowed here; use {allow}"
     return Problem(405, "method-not-allowed", detail, allow=allow)
 

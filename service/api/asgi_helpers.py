@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Sequence
-from urllib.parse import parse_qsl
+from functools import lru_cache
+from urllib.parse import parse_qsl, unquote_to_bytes
 
 import msgspec
 from starlette.requests import Request
@@ -15,6 +16,11 @@ from dualstream.service.transport.body_memory import body_of
 from dualstream.wire.problems import MEDIA_TYPE, Problem, beginning, quoted
 
 NDJSON = b"application/x-ndjson"
+MIN_WEIGHT = 0.001
+"""Lowest weight of a media type in `Accept`; 0 means: not acceptable."""
+_JSON_KINDS = ("application/json", "application/*", "*/*")
+REPLACEMENT = "\ufffd"
+"""In place of bytes that are not UTF-8 in a decoded path."""
 PIECE_BYTES = 64 * 1024
 """A longer answer is sent in pieces of this size."""
 _TRUTHS = {"true": True, "1": True, "false": False, "0": False}
@@ -47,19 +53,40 @@ def read_head(scope: Scope) -> Head:
         elif name == b"content-encoding":
             head.content_encoding = content_encoding(value.decode("latin-1"))
         elif name == b"accept":
-            head.wants_lines = NDJSON in value.lower()
+            head.wants_lines |= NDJSON in value.lower() and prefers_lines(value)
     return head
+
+
+@lru_cache(64)
+def prefers_lines(accept: bytes) -> bool:
+    """Does an `Accept` header name NDJSON, with at least the weight that it gives JSON?"""
+    weights: dict[str, float] = {}
+    for choice in accept.decode("latin-1").lower().split(","):
+        kind, *parameters = (part.strip() for part in choice.split(";"))
+        named = dict(pair.partition("=")[::2] for pair in parameters)
+        try:
+            weights[kind] = float(named.get("q", "1"))
+        except ValueError:
+            weights[kind] = 0.0
+    of_json = [weights[kind] for kind in _JSON_KINDS if kind in weights]
+    return weights.get(NDJSON.decode(), 0.0) >= max(next(iter(of_json), 0.0), MIN_WEIGHT)
 
 
 def read_query(scope: Scope, allowed: tuple[str, ...], named: str | None = None) -> dict[str, str]:
     """The query's parameters: those in `allowed`, and those that begin with `named`.
 
-    Raises Problem 422 for an unknown or repeated parameter.
+    Raises Problem 422 for an unknown or repeated parameter, or bytes that are not UTF-8.
     """
     if not scope["query_string"]:
         return {}
     query: dict[str, str] = {}
-    for name, value in parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True):
+    try:
+        text = scope["query_string"].decode()
+        pairs = parse_qsl(text, keep_blank_values=True, errors="strict")
+    except UnicodeDecodeError:
+        detail = "the query is not UTF-8; send the bytes of UTF-8 as %XX"
+        raise Problem(422, "invalid-query", detail) from None
+    for name, value in pairs:
         if name in query:
             raise Problem(
                 422, "invalid-query", f"query parameter {beginning(name)} is repeated; send it once"
@@ -132,6 +159,31 @@ def stored_key_of(lines: Sequence[str] | None) -> bytes | None:
 def _two_keys() -> Problem:
     detail = "the header Idempotency-Key is repeated; send it once"
     return Problem(422, "invalid-idempotency-key", detail)
+
+
+INVALID_PATH = Problem(
+    422, "invalid-request", "the path is not UTF-8; send the bytes of UTF-8 as %XX"
+)
+
+
+def is_path(scope: Scope) -> bool:
+    """Whether the path of the request is UTF-8 after %-decoding."""
+    try:
+        unquote_to_bytes(scope["raw_path"]).decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def without_body(send: Send) -> Send:
+    """`send` for a response to HEAD: it ends after the headers, which are those for GET."""
+
+    async def send_head(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            await send(message)
+            await send({"type": "http.response.body", "body": b""})
+
+    return send_head
 
 
 Headers = list[tuple[bytes, bytes]]

@@ -12,7 +12,7 @@ from dualstream.service.api.access import key_of
 from dualstream.service.api.common import registry_of
 from dualstream.service.journal.audit import POSITION
 from dualstream.service.journal.protocol import Audited, Journal, UnknownModel
-from dualstream.service.models.registry import MODEL_ID
+from dualstream.service.models.registry import check_model_id
 from dualstream.wire.problems import unknown_model
 
 router = APIRouter(prefix="/audit", tags=["audit"])
@@ -67,8 +67,8 @@ async def list_changes(
 ) -> ChangePage:
     """Changes to models, also to deleted ones, oldest first."""
     journal = registry_of(request).journal
-    if model is not None and not MODEL_ID.fullmatch(model):
-        raise unknown_model(model)
+    if model is not None:
+        check_model_id(model)
     found = await _visible(request, journal, model, after, limit + 1)
     if model is not None and not found and not after:
         await _check_known(journal, model)

@@ -21,9 +21,10 @@ from dualstream.service.settings import (
     PREFIX,
     REMOVED,
     Settings,
+    UnknownSettings,
     UnsafeBinding,
+    check_variables,
     removed_warning,
-    unknown_warnings,
 )
 
 
@@ -59,9 +60,12 @@ def serve(context: typer.Context, **given: Any) -> None:
         source = context.get_parameter_source(name)
         return source is not None and source.name != "DEFAULT"
 
-    removed = [removed_warning(name) for name in REMOVED if given.pop(name) is not None]
-    for warning in removed + unknown_warnings():
+    for warning in [removed_warning(name) for name in REMOVED if given.pop(name) is not None]:
         errors.print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True)
+    try:
+        check_variables()
+    except UnknownSettings as unknown:
+        fail(str(unknown))
     # Typer takes an empty variable for an absent one. `Settings` does not: no API keys is
     # another setting than an empty list of them.
     settings = read_settings({name: value for name, value in given.items() if is_given(name)})

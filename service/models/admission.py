@@ -38,6 +38,7 @@ CHECK_S = 0.25
 """Interval of `update`."""
 LEARN, PREDICT = "learn", "predict"
 _KINDS = {"learn": LEARN, "labels": LEARN, "predict": PREDICT, "infer": PREDICT}
+_FOLDERS = ("/models", "/v2/models")
 _FACTORS = {LEARN: 1, PREDICT: 2}
 """Predictions are refused at twice the requests and twice the waits of learning."""
 
@@ -50,7 +51,11 @@ class Client(Protocol):
 
 def kind_of(path: str) -> str | None:
     """The kind under which a request to this path may be refused. None: it is always served."""
-    return _KINDS.get(path.rpartition("/")[2])
+    model, _, action = path.rpartition("/")
+    kind = _KINDS.get(action)
+    # A model, member or version may have the name of an action.
+    is_route = kind is None or path == "/predict" or model.rpartition("/")[0] in _FOLDERS
+    return kind if is_route else None
 
 
 class AdmissionControl:

@@ -32,7 +32,7 @@ from dualstream.service.models.sizeof import bytes_before_rows
 from dualstream.service.replica.spec import DamagedSpec, check_spec, read_spec
 from dualstream.service.settings import Settings
 from dualstream.solvers import resolve_spec
-from dualstream.wire.problems import Problem, unavailable, unknown_model
+from dualstream.wire.problems import Problem, quoted, unavailable, unknown_model
 
 MODEL_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 PAGE = 1000
@@ -44,6 +44,13 @@ MAX_REPLACE_ATTEMPTS = 50
 """Attempts to replace a model that learns between the check and the replacement."""
 NO_INCARNATION = "-"
 """An incarnation that no model has."""
+
+
+def check_model_id(model_id: str) -> None:
+    """Raise Problem 422 if no model can have this id."""
+    if not MODEL_ID.fullmatch(model_id):
+        detail = "a model id has 1 to 128 characters of A-Z a-z 0-9 . _ - and begins with"
+        raise Problem(422, "invalid-name", f"{detail} a letter or digit; got {quoted(model_id)}")
 
 
 class ModelRegistry:
@@ -107,12 +114,11 @@ class ModelRegistry:
         return model
 
     async def get(self, model_id: str) -> Model:
-        """The model, loaded from the journal if needed. Raises Problem 404, 503."""
+        """The model, loaded from the journal if needed. Raises Problem 404, 422, 503."""
         model = self.cached(model_id)
         if model is not None:
             return model
-        if not MODEL_ID.fullmatch(model_id):
-            raise unknown_model(model_id)
+        check_model_id(model_id)
         return await self.loader.get(model_id)
 
     def _on_eviction(self, model: Model) -> None:
@@ -217,15 +223,10 @@ class ModelRegistry:
         step, if `may_replace` accepts its record in the store.
 
         Raises InvalidSpec, and Problem 409 if the id has another specification, 412 if it may not
-        be replaced, 422 if it takes too much memory, 429 if there are too many models.
+        be replaced, 422 if the id is invalid or the model takes too much memory, 429 if there are
+        too many models.
         """
-        if not MODEL_ID.fullmatch(model_id):
-            raise Problem(
-                404,
-                "unknown-model",
-                f"{model_id!r} cannot be a model id: use 1 to 128 characters of "
-                "A-Z a-z 0-9 . _ - and begin with a letter or digit",
-            )
+        check_model_id(model_id)
         spec = resolve_spec(given)
         await self._check_count(model_id)
         if self._specs.find(canonical(spec)) is None:
@@ -341,8 +342,7 @@ class ModelRegistry:
 
         Raises Problem 404; 412 if it may not be deleted; ModelChanged.
         """
-        if not MODEL_ID.fullmatch(model_id):
-            raise unknown_model(model_id)
+        check_model_id(model_id)
         try:
             incarnation, place = await self._to_delete(model_id, may_delete)
             await self.journal.delete(model_id, incarnation, by.change("delete"), place)

@@ -23,6 +23,7 @@ from dualstream.service.api import (
     late_labels as labels,
     members,
     models,
+    problem_pages,
     refits,
     resume as pauses,
     specs,
@@ -32,7 +33,14 @@ from dualstream.service.api import (
 )
 from dualstream.service.api.access import AccessControl, not_allowed
 from dualstream.service.api.api_keys import KeyRing
-from dualstream.service.api.asgi_helpers import check_query, send_problem
+from dualstream.service.api.asgi_helpers import (
+    INVALID_PATH,
+    REPLACEMENT,
+    check_query,
+    is_path,
+    send_problem,
+    without_body,
+)
 from dualstream.service.api.exceptions_to_problems import as_problem
 from dualstream.service.api.learn_and_predict import HotPath
 from dualstream.service.api.openapi import OF_QUERIES, describe_hot_routes
@@ -49,7 +57,12 @@ from dualstream.service.journal.protocol import Journal, JournalError
 from dualstream.service.journal.record import RecordError
 from dualstream.service.metrics import Telemetry
 from dualstream.service.metrics.multiprocess import MetricsDirectory
-from dualstream.service.models.admission import REFUSE_AFTER_S, kind_of, overloaded
+from dualstream.service.models.admission import (
+    REFUSE_AFTER_S,
+    AdmissionControl,
+    kind_of,
+    overloaded,
+)
 from dualstream.service.models.readiness import Readiness
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.settings import Settings, check_binding
@@ -76,8 +89,24 @@ _CORS_REQUEST_HEADERS = (
 _CORS_RESPONSE_HEADERS = ("etag", "retry-after", "idempotency-replayed", "dualstream-durability")
 
 
+class Admission:
+    """ASGI middleware: refuses requests under overload before their body is read."""
+
+    def __init__(self, app: ASGIApp, admission: AdmissionControl) -> None:
+        self._app = app
+        self._admission = admission
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        kind = kind_of(scope["path"]) if scope["type"] == "http" else None
+        if kind is not None and not self._admission.admits(kind, scope.get(CONNECTION)):
+            await asyncio.sleep(REFUSE_AFTER_S)
+            await send_problem(send, overloaded(kind), scope["path"])
+            return
+        await self._app(scope, receive, send)
+
+
 class Application:
-    """The ASGI application: refuses requests under overload, then runs the layers and routes."""
+    """The ASGI application: the layers and routes, for HEAD as for GET."""
 
     def __init__(
         self,
@@ -97,11 +126,12 @@ class Application:
         self.stop_streams = hot.stop_streams
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        kind = kind_of(scope["path"]) if scope["type"] == "http" else None
-        if kind is not None and not self.admission.admits(kind, scope.get(CONNECTION)):
-            await asyncio.sleep(REFUSE_AFTER_S)
-            await send_problem(send, overloaded(kind), scope["path"])
-            return
+        if scope["type"] == "http":
+            if scope["method"] == "HEAD":
+                scope, send = {**scope, "method": "GET"}, without_body(send)
+            if REPLACEMENT in scope["path"] and not is_path(scope):
+                await send_problem(send, INVALID_PATH, scope["path"])
+                return
         await self._layers(scope, receive, send)
 
 
@@ -181,7 +211,7 @@ def create_app(
     app.state.telemetry = telemetry
     is_strict: dict[str, Any] = {"dependencies": [Depends(check_query)], "responses": OF_QUERIES}
     # Browsers, probes, Prometheus and clients of other protocols may add query parameters.
-    lenient = (dashboard, health, inference)
+    lenient = (dashboard, health, inference, problem_pages)
     for module in (
         dashboard,
         audit,
@@ -198,6 +228,7 @@ def create_app(
         export,
         health,
         inference,
+        problem_pages,
     ):
         app.include_router(module.router, **({} if module in lenient else is_strict))
     app.mount("/static", dashboard.DashboardFiles(), "static")
@@ -223,6 +254,8 @@ def create_app(
             telemetry.saw_rate_exceeded,
         )
         layers = AccessControl(layers, keys, rates, telemetry)
+    layers = Admission(layers, registry.admission)
+    # Outermost, so that a page can read every refusal.
     if settings.cors_origins is not None:
         layers = _across_origins(layers, settings.cors_origins)
     return Application(layers, hot, registry, startup, bodies, connections)

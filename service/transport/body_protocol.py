@@ -1,20 +1,16 @@
 """HTTP request bodies without copies: bytes of long bodies bypass uvicorn's parser.
 
 uvicorn copies the bytes of a body five times. A body of known length needs no parser: its bytes go
-to the application in the pieces in which they were read. So does any body of a request that asks
-for an upgrade, because the parser takes such a body for the next request (request smuggling).
+to the application in the pieces in which they were read.
 """
 
 import asyncio
 import weakref
 from typing import Any
 
-import httptools
-
 from dualstream.service.transport.body_memory import CONNECTION
 from dualstream.service.transport.connection_limits import Connections
 from dualstream.service.transport.http_protocol import LimitedProtocol
-from dualstream.wire.problems import Problem
 
 LONG_BODY_BYTES = 64 * 1024
 """Longer bodies bypass the parser."""
@@ -57,17 +53,14 @@ class BodyProtocol(LimitedProtocol):
         self._weak_self = weakref.proxy(self)
 
     def on_headers_complete(self) -> None:
-        given, skips_body = dict(self.headers), self.parser.should_upgrade()
-        is_coded = b"transfer-encoding" in given
-        if skips_body and is_coded:
-            # Only the parser can find the end of a chunked body, and it skips this one.
-            detail = "a request with an Upgrade header must send Content-Length, not chunks"
-            self._error = Problem(400, "malformed-request", detail)
-            raise ValueError("upgrade with a chunked body")
+        if self._replays_head:
+            return
+        given = dict(self.headers)
         self.scope[CONNECTION] = self._weak_self  # type: ignore[literal-required]
         super().on_headers_complete()
+        is_coded = b"transfer-encoding" in given
         self._remaining = 0 if is_coded else int(given.get(b"content-length", b"0"))
-        self._bypasses_parser = self._remaining > (0 if skips_body else LONG_BODY_BYTES)
+        self._bypasses_parser = self._remaining > LONG_BODY_BYTES
 
     def on_body(self, body: bytes) -> None:
         if self._remaining:
@@ -77,11 +70,6 @@ class BodyProtocol(LimitedProtocol):
                 self._buffer(cycle, body)
                 return
         super().on_body(body)
-
-    def on_message_complete(self) -> None:
-        # The parser also reports the end of a body that it skips.
-        if not self._remaining:
-            super().on_message_complete()
 
     def _buffer(self, cycle: Any, piece: bytes) -> None:
         """Buffer a piece for the application, up to MAX_BUFFERED.
@@ -107,8 +95,7 @@ class BodyProtocol(LimitedProtocol):
             # The old parser still expects the body: the next request needs a new one.
             self._bypasses_parser = False
             self.on_message_complete()
-            self.parser = httptools.HttpRequestParser(self)
-            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+            self._new_parser()
         return data[left:]
 
 

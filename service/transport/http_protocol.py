@@ -23,6 +23,7 @@ from dualstream.service.transport.connection_limits import (
 from dualstream.wire.problems import MEDIA_TYPE, Problem
 
 MAX_HEADERS = 256
+_FRAMING = (b"content-length", b"transfer-encoding")
 PARSED_AT_ONCE = 4096
 """Bytes that are parsed at once, except of a body of known length: up to 230 requests."""
 
@@ -76,6 +77,30 @@ class _Response:
         self._transport.close()
 
 
+def _without_chunks(cycle: Any, app: Any) -> Any:
+    """`app` for HTTP/1.0, which has no chunks: the connection's end ends a body of unknown length.
+
+    uvicorn closes every HTTP/1.0 connection after its response.
+    """
+
+    async def run(scope: Any, receive: Any, send: Any) -> None:
+        has_length = True
+
+        async def send_plain(message: Any) -> None:
+            nonlocal has_length
+            if message["type"] == "http.response.start":
+                has_length = any(name == b"content-length" for name, _ in message["headers"])
+                if not has_length:
+                    cycle.chunked_encoding = False
+            elif not has_length:
+                cycle.expected_content_length = len(message.get("body", b""))
+            await send(message)
+
+        await app(scope, receive, send_plain)
+
+    return run
+
+
 class LimitedProtocol(HttpToolsProtocol):
     """Protocol of one connection."""
 
@@ -93,6 +118,8 @@ class LimitedProtocol(HttpToolsProtocol):
     _overhead = 0
     # Bytes of a body of known length still to arrive; 0 for a chunked body.
     _remaining = 0
+    # Does the parser get the framing of a head that another parser has read?
+    _replays_head = False
     # Will unparsed bytes be parsed in the next event-loop iteration?
     _is_parsing_due = False
     # The error that ends reading; and its response, sent after those to earlier requests.
@@ -117,6 +144,8 @@ class LimitedProtocol(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         self._answering = cycle
         cycle.transport = _Response(self.transport, self.loop)
+        if cycle.scope["http_version"] == "1.0":
+            app = _without_chunks(cycle, app)
         super()._start_asgi_task(cycle, app)
 
     def state(self) -> State:
@@ -192,9 +221,8 @@ class LimitedProtocol(HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            # No upgrade is supported. The rest is the request's body, if any, or the next request.
             rest: bytes = data[upgrade.args[0] :]
-            return rest
+            return rest if self._ignore_upgrade() else b""
         except httptools.HttpParserError:
             self.send_400_response("")
             return b""
@@ -203,19 +231,53 @@ class LimitedProtocol(HttpToolsProtocol):
             self.send_400_response("")
         return b""
 
+    def _ignore_upgrade(self) -> bool:
+        """Read the body after a head with `Upgrade` as HTTP/1.1. False: the head is not valid.
+
+        The parser takes all that follows such a head for another protocol. No upgrade is
+        supported, so a new parser gets the head's framing without the upgrade, and then the rest.
+        """
+        framing = [pair for pair in self.headers if pair[0] in _FRAMING]
+        lines = b"".join(b"%b: %b\r\n" % pair for pair in framing)
+        self._new_parser()
+        self._replays_head = True
+        try:
+            self.parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n" % lines)
+        except httptools.HttpParserError:
+            self.send_400_response("")
+            return False
+        finally:
+            self._replays_head = False
+        return True
+
+    def _new_parser(self) -> None:
+        """Replace the parser, which expects something else than what comes next."""
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+
     def on_message_begin(self) -> None:
+        if self._replays_head:
+            return
         super().on_message_begin()
         self._in_head = self._in_message = True
         self._requests += 1
         self._overhead = 0
 
+    def on_url(self, url: bytes) -> None:
+        if not self._replays_head:
+            super().on_url(url)
+
     def on_header(self, name: bytes, value: bytes) -> None:
+        if self._replays_head:
+            return
         if len(self.headers) == MAX_HEADERS:
             self._refuse_head(f"the request has more than {MAX_HEADERS} headers")
             raise ValueError("too many headers")
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
+        if self._replays_head:
+            return
         self._in_head, self._overhead = False, 0
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if size > self.open_connections.limits.head_bytes:
@@ -229,6 +291,8 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return  # the parser reports the end of a body that it skips
         self._in_message = False
         super().on_message_complete()
 

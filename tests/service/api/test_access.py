@@ -83,7 +83,7 @@ def test_every_route_has_a_scope_and_nothing_else_has(keyed):
     named = {(method, path) for path, methods in REQUIRED_SCOPES.items() for method in methods}
     assert named == served
     for method, path in named:
-        filled = path.format(**PLACES, file="a.js")
+        filled = path.format(**PLACES, file="a.js", slug="refused")
         assert requirement_of(method, filled)[:2] == (path, REQUIRED_SCOPES[path][method])
 
 

@@ -32,8 +32,8 @@ def test_unknown_model_is_404(client):
 
 
 @pytest.mark.parametrize("model_id", ["-a", "a b", "a" * 129, "ä", "%2e"])
-def test_id_outside_its_grammar_is_404(client, model_id):
-    assert_problem(client.put(f"/models/{model_id}", json=SPEC), 404, "unknown-model")
+def test_an_id_outside_its_grammar_is_refused(client, model_id):
+    assert_problem(client.put(f"/models/{model_id}", json=SPEC), 422, "invalid-name")
 
 
 @pytest.mark.parametrize(
@@ -400,12 +400,12 @@ def test_bodies_that_the_framework_reads_are_refused_as_all_others(serve):
 
 def test_allow_names_every_method_of_the_route(client):
     for path, allow in (
-        ("/livez", "GET"),
-        ("/models/m", "DELETE, GET, PUT"),
-        ("/models/m/predict", "GET, POST"),
-        ("/models/m/versions", "GET, POST"),
-        ("/models/m/versions/v", "DELETE, GET"),
-        ("/static/app.js", "GET"),
+        ("/livez", "GET, HEAD"),
+        ("/models/m", "DELETE, GET, HEAD, PUT"),
+        ("/models/m/predict", "GET, HEAD, POST"),
+        ("/models/m/versions", "GET, HEAD, POST"),
+        ("/models/m/versions/v", "DELETE, GET, HEAD"),
+        ("/static/app.js", "GET, HEAD"),
     ):
         answer = client.request("PATCH", path)
         assert_problem(answer, 405, "method-not-allowed")

@@ -21,9 +21,10 @@ from dualstream.service.replica import first_responses as answers
 from dualstream.service.settings import (
     REMOVED,
     Settings,
+    UnknownSettings,
     UnsafeBinding,
     check_binding,
-    unknown_warnings,
+    check_variables,
 )
 from dualstream.service.transport import connection_limits as connections
 from tests.docs.documents import ROOT
@@ -95,17 +96,64 @@ def test_removed_settings_have_the_values_that_are_said():
     }
 
 
-def test_removed_and_unknown_settings_are_warned_of(monkeypatch):
+def test_removed_settings_are_warned_of(monkeypatch):
     monkeypatch.setenv("DUALSTREAM_MAX_KEYS", "7")
-    monkeypatch.setenv("DUALSTREAM_PROT", "1")
     # The store is refused, so that the command ends.
     done = CliRunner().invoke(cli.app, ["serve", "--kept-answers", "3", "--store", "mysql://x"])
     assert done.exit_code == 2
-    assert done.stderr.splitlines()[:3] == [
+    assert done.stderr.splitlines()[:2] == [
         "warning: DUALSTREAM_MAX_KEYS is no longer a setting; its value is fixed at 1000000",
         "warning: DUALSTREAM_KEPT_ANSWERS is no longer a setting; its value is fixed at 1000",
-        "warning: DUALSTREAM_PROT is not a setting and is ignored; did you mean DUALSTREAM_PORT?",
     ]
+    assert "mysql" in done.stderr
+
+
+def test_unknown_settings_refuse_the_start(monkeypatch):
+    monkeypatch.setenv("DUALSTREAM_DURABILTY", "full")
+    monkeypatch.setenv("DUALSTREAM_PROT", "1")
+    monkeypatch.setenv("DUALSTREAM_MAX_KEYS", "7")
+    done = CliRunner().invoke(cli.app, ["serve", "--store", "mysql://x"])
+    assert done.exit_code == 2
+    assert done.stderr.splitlines() == [
+        "warning: DUALSTREAM_MAX_KEYS is no longer a setting; its value is fixed at 1000000",
+        "DUALSTREAM_DURABILTY is not a setting; did you mean DUALSTREAM_DURABILITY?",
+        "DUALSTREAM_PROT is not a setting; did you mean DUALSTREAM_PORT?",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("variable", "hint"),
+    [
+        ("DUALSTREAM_DURABILTY", "DUALSTREAM_DURABILITY"),
+        ("DUALSTREAM_STOR", "DUALSTREAM_STORE"),
+        ("DUALSTREAM_KEY_FILE", "DUALSTREAM_KEYS_FILE"),
+        ("DUALSTREAM_MAX_ROW", "DUALSTREAM_MAX_ROWS"),
+        ("DUALSTREAM_APIKEY", "DUALSTREAM_API_KEY"),
+        ("DUALSTREAM_XYZ", "docs/reference/settings.md"),
+        ("DUALSTREAM_", "docs/reference/settings.md"),
+    ],
+)
+def test_an_unknown_setting_is_refused_with_the_nearest_name(variable, hint):
+    with pytest.raises(UnknownSettings) as refused:
+        check_variables({variable: "x"})
+    assert str(refused.value).startswith(f"{variable} is not a setting; ") and hint in str(
+        refused.value
+    )
+
+
+def test_variables_of_other_programs_are_no_settings():
+    check_variables(
+        dict.fromkeys(
+            (
+                *("DUALSTREAM_URL", "DUALSTREAM_CPU", "DUALSTREAM_PORT", "DUALSTREAM_KEPT_ANSWERS"),
+                # Of Kubernetes and Docker, for a service of this name.
+                *("DUALSTREAM_SERVICE_HOST", "DUALSTREAM_SERVICE_PORT_HTTP"),
+                *("DUALSTREAM_PORT_8000_TCP", "DUALSTREAM_PORT_8000_TCP_ADDR"),
+                *("OTHER_DURABILTY", "dualstream_x", "XDUALSTREAM_PROT"),
+            ),
+            "1",
+        )
+    )
 
 
 def test_no_variable_of_this_repository_is_unknown():
@@ -114,14 +162,13 @@ def test_no_variable_of_this_repository_is_unknown():
         files += [file for file in (ROOT / folder).rglob("*") if file.suffix in (".py", ".sh")]
     text = "\n".join(file.read_text() for file in files)
     used = set(re.findall(r"(?<!_)DUALSTREAM_[A-Z0-9_]*[A-Z0-9]", text)) - {
-        "DUALSTREAM_PROT",
-        "DUALSTREAM_XYZ",
+        *("DUALSTREAM_PROT", "DUALSTREAM_XYZ", "DUALSTREAM_DURABILTY", "DUALSTREAM_STOR"),
+        *("DUALSTREAM_KEY_FILE", "DUALSTREAM_MAX_ROW", "DUALSTREAM_APIKEY"),
+        *("DUALSTREAM_SERVICE_HOST", "DUALSTREAM_SERVICE_PORT_HTTP"),
+        *("DUALSTREAM_PORT_8000_TCP", "DUALSTREAM_PORT_8000_TCP_ADDR"),
     }
     assert "DUALSTREAM_DATA" in used
-    assert unknown_warnings(dict.fromkeys(used, "")) == []
-    assert unknown_warnings({"DUALSTREAM_XYZ": "1", "OTHER": "1"}) == [
-        "DUALSTREAM_XYZ is not a setting and is ignored; see docs/reference/settings.md"
-    ]
+    check_variables(dict.fromkeys(used, ""))
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.5", "::", "example.org"])

@@ -583,9 +583,22 @@ def reads(bodies: list[bytes]) -> Any:
     return read
 
 
+def of_length(body: bytes) -> bytes:
+    return b"content-length: %d\r\n\r\n%b" % (len(body), body)
+
+
+def in_chunks(body: bytes) -> bytes:
+    """A chunked body of two chunks, the second with an extension, and a trailer."""
+    chunks = b"".join(b"%x;a=b\r\n%b\r\n" % (len(one), one) for one in (body[:7], body[7:]) if one)
+    return b"transfer-encoding: chunked\r\n\r\n%b0\r\nt: 1\r\n\r\n" % chunks
+
+
+@pytest.mark.parametrize("framed", [of_length, in_chunks])
 @pytest.mark.parametrize("body", [b"", GET, GET * 6000 + b"GET"], ids=["none", "small", "long"])
-def test_a_body_behind_an_upgrade_is_no_request_wherever_its_bytes_are_cut(body: bytes):
-    sent = UPGRADE + b"content-length: %d\r\n\r\n%b" % (len(body), body) + GET
+def test_a_body_behind_an_upgrade_is_no_request_wherever_its_bytes_are_cut(
+    body: bytes, framed: Any
+):
+    sent = UPGRADE + framed(body) + GET
     few = (1, 90, 200, 2000, 70_000, len(sent) - 20)
     cut = [[sent[:at], sent[at:]] for at in (range(1, len(sent)) if len(sent) < 1000 else few)]
     byte_by_byte = [sent[at : at + 1] for at in range(len(sent))] if len(sent) < 1000 else [sent]
@@ -612,7 +625,7 @@ def test_bodies_behind_upgrades_that_come_together_are_each_read_in_turn():
         world = World(reads(bodies))
         one, line = world.connect()
         sent = [GET * (number % 3) for number in range(60)]
-        asked = [UPGRADE + b"content-length: %d\r\n\r\n%b" % (len(one), one) for one in sent]
+        asked = [UPGRADE + (in_chunks if len(one) % 2 else of_length)(one) for one in sent]
         one.data_received(b"".join(one + GET for one in asked))
         while line.answers < 120:
             await asyncio.sleep(0)
@@ -621,16 +634,57 @@ def test_bodies_behind_upgrades_that_come_together_are_each_read_in_turn():
     run(told)
 
 
-def test_a_body_without_a_stated_length_behind_an_upgrade_is_refused():
+@pytest.mark.parametrize("protocol", [b"h2c", b"websocket", b"TLS/1.2, HTTP/1.1", b"foo/2"])
+@pytest.mark.parametrize("body", [b"", b"transfer-encoding: chunked\r\n", b"content-length: 3\r\n"])
+def test_an_upgrade_is_ignored_whatever_its_protocol_and_body(protocol: bytes, body: bytes):
+    framed = {b"": b"", b"t": b"3\r\nabc\r\n0\r\n\r\n", b"c": b"abc"}[body[:1]]
+    head = b"%b /y HTTP/1.1\r\nconnection: upgrade\r\nupgrade: %b\r\n%b\r\n"
+
     async def told() -> None:
-        world = World(answer)
+        bodies: list[bytes] = []
+        world = World(reads(bodies))
+        sent = head % (b"POST" if body else b"GET", protocol, body) + framed
         one, line = world.connect()
-        chunked = b"transfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(GET), GET)
-        one.data_received(GET + UPGRADE + chunked + GET)
+        one.data_received(sent + GET)
+        while line.answers < 2:
+            await asyncio.sleep(0)
+        assert bodies == [b"abc" if body else b""] and world.served == ["/y", "/x"]
+
+    run(told)
+
+
+@pytest.mark.parametrize(
+    "framing",
+    [b"transfer-encoding: gzip\r\n", b"transfer-encoding: chunked\r\ncontent-length: 3\r\n"],
+)
+def test_a_body_of_no_length_behind_an_upgrade_is_refused(framing: bytes):
+    async def told() -> None:
+        world = World(reads([]))
+        one, line = world.connect()
+        one.data_received(UPGRADE + framing + b"\r\n" + GET + GET)
         while not line.is_closed:
             await asyncio.sleep(0)
-        assert world.served == ["/x"] and line.written.count(b"HTTP/1.1 ") == 2
-        assert b"HTTP/1.1 400" in line.written and b"/problems/malformed-request" in line.written
+        assert b"HTTP/1.1 400" in line.written and "/x" not in world.served
+
+    run(told)
+
+
+@pytest.mark.parametrize("length", [[], [(b"content-length", b"3")]])
+@pytest.mark.parametrize("method", [b"GET", b"HEAD"])
+def test_http_1_0_gets_no_chunks(length: Any, method: bytes):
+    async def in_pieces(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": length})
+        for piece in (b"ab", b"c", b""):
+            await send({"type": "http.response.body", "body": piece, "more_body": bool(piece)})
+
+    async def told() -> None:
+        one, line = World(in_pieces).connect()
+        one.data_received(method + b" /x HTTP/1.0\r\nconnection: keep-alive\r\n\r\n")
+        while not line.is_closed:
+            await asyncio.sleep(0)
+        head, _, body = line.written.partition(b"\r\n\r\n")
+        assert b"transfer-encoding" not in head and b"connection: close" in head
+        assert body == (b"abc" if method == b"GET" else b"")
 
     run(told)
 
