@@ -22,8 +22,8 @@ def as_problem(error: Exception) -> Problem | None:
         case Problem():
             return error
         case InvalidSpec():
-            pointed = RowError(0, error.field, str(error))
-            return Problem(422, "invalid-spec", str(error), [pointed])
+            wrong = [RowError(0, one.field, str(one)) for one in error.violations]
+            return Problem(422, "invalid-spec", str(error), wrong)
         case UnknownMember():
             return Problem(404, "unknown-member", str(error))
         case MemberError():

@@ -98,5 +98,8 @@ async def resolve(request: Request) -> ResolvedSpec:
     try:
         return ResolvedSpec(spec=resolve_spec(given), errors=[])
     except InvalidSpec as error:
-        wrong = WrongField(pointer=shortened(error.field), reason=shortened(str(error)))
-        return ResolvedSpec(spec=None, errors=[wrong])
+        wrong = [
+            WrongField(pointer=shortened(one.field), reason=shortened(str(one)))
+            for one in error.violations
+        ]
+        return ResolvedSpec(spec=None, errors=wrong)

@@ -31,6 +31,8 @@ class InvalidSpec(SolverError):
         self.field = field
         self.value = value
         self.allowed = allowed
+        self.violations: tuple[InvalidSpec, ...] = (self,)
+        """All errors of the specification, of which this is the first."""
 
     @staticmethod
     def _sentence(field: str, value: object, allowed: str) -> str:
@@ -49,6 +51,7 @@ class InvalidSpec(SolverError):
         """The same error for a specification nested at `owner` within another one."""
         error = InvalidSpec(owner + self.field, self.value, self.allowed)
         error.args = (f"{_dotted(owner)}: {self}",)
+        error.violations = (error, *(one.under(owner) for one in self.violations[1:]))
         return error
 
 

@@ -4,19 +4,25 @@
 """
 
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 from dualstream.solvers.core.errors import InvalidSpec, NotAvailable
 from dualstream.solvers.core.losses import LOSSES, MARGIN_LOSSES, NONSMOOTH_LOSSES, PARAMETERS
 
 Spec = dict[str, Any]
+MAX_UNKNOWN = 100
+"""Maximum number of unknown fields of one object that are listed."""
 
 
 def refuse_unknown(fields: Mapping[str, Any], owner: str, takes: tuple[str, ...]) -> None:
-    """Refuse fields that are not in `takes`."""
-    for name, value in fields.items():
-        if name not in takes:
-            raise InvalidSpec.unknown_field(f"{owner}/{name}", value, takes)
+    """Refuse fields that are not in `takes`; the error's `violations` has the first of them."""
+    unknown = list(islice((name for name in fields if name not in takes), MAX_UNKNOWN))
+    if not unknown:
+        return
+    errors = [InvalidSpec.unknown_field(f"{owner}/{name}", fields[name], takes) for name in unknown]
+    errors[0].violations = tuple(errors)
+    raise errors[0]
 
 
 def read_object(value: Any, field: str, takes: tuple[str, ...], allowed: str) -> Spec:

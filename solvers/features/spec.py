@@ -23,11 +23,9 @@ def has_stages(spec: Mapping[str, Any]) -> bool:
 
 
 def read_features(spec: Mapping[str, Any]) -> Spec:
-    """`features`: by index, or by hashed name."""
-    if "features" not in spec:
-        raise InvalidSpec("/features", None, 'an object, {"kind": "indexed", "dim": N}')
+    """`features`: by hashed name (the default), or by index."""
     kinds = {"indexed": ("dim",), "hashed": ("bits",)}
-    features = read_kind(spec, "features", "indexed", kinds)
+    features = read_kind(spec, "features", "hashed", kinds)
     if features["kind"] == "hashed":
         return features | {"bits": read_whole(features, "/features", "bits", 18, 1, MAX_BITS)}
     return features | {"dim": read_whole(features, "/features", "dim", None, 1, MAX_DIM)}

@@ -76,17 +76,29 @@ def _members(spec: Mapping[str, Any], task: str, resolve: Resolver) -> str | lis
         shown = f"{len(given)} specs" if isinstance(given, list | tuple) else given
         raise InvalidSpec("/members", shown, allowed)
     members: list[Member] = []
+    wrong: list[InvalidSpec] = []
     for index, one in enumerate(given):
-        owner = f"/members/{index}"
-        if not isinstance(one, Mapping):
-            raise InvalidSpec(owner, one, "an object")
-        taken = [member["name"] for member in members]
-        name = read_name(one, owner, taken)
-        if name in taken:
-            raise InvalidSpec(f"{owner}/name", name, "a name that no earlier member has")
-        body = {field: value for field, value in one.items() if field != "name"}
-        members.append({"name": name} | read_member(body, spec, owner, resolve))
+        try:
+            members.append(_listed_member(one, spec, f"/members/{index}", members, resolve))
+        except InvalidSpec as error:
+            wrong += error.violations
+    if wrong:
+        wrong[0].violations = tuple(wrong)
+        raise wrong[0]
     return members
+
+
+def _listed_member(
+    one: Any, whole: Mapping[str, Any], owner: str, earlier: list[Member], resolve: Resolver
+) -> Member:
+    if not isinstance(one, Mapping):
+        raise InvalidSpec(owner, one, "an object")
+    taken = [member["name"] for member in earlier]
+    name = read_name(one, owner, taken)
+    if name in taken:
+        raise InvalidSpec(f"{owner}/name", name, "a name that no earlier member has")
+    body = {field: value for field, value in one.items() if field != "name"}
+    return {"name": name} | read_member(body, whole, owner, resolve)
 
 
 def read_name(member: Mapping[str, Any], owner: str, taken: list[str]) -> str:

@@ -26,6 +26,7 @@ from dualstream.solvers.evaluation.guard.spec import FIELD as _GUARD, read_guard
 from dualstream.solvers.features.spec import has_stages, read_features, read_map, read_scaling
 from dualstream.solvers.portfolio.spec import ModelFactory
 from dualstream.solvers.spec.algorithms import ALGORITHMS, Algorithm
+from dualstream.solvers.spec.violations import with_all_violations
 
 # Fields of every model: in a resolved specification they come before the algorithm's own fields ...
 _FIRST = ("algorithm", "task")
@@ -48,10 +49,17 @@ _OF_ANY_PORTFOLIO = ("task", "labels", "features", "members", "eta", "share", "r
 def resolve_spec(spec: Mapping[str, Any]) -> Spec:
     """The same specification with every default written out, in a fixed order.
 
-    Raises InvalidSpec with the field, its value and the allowed values.
+    Raises InvalidSpec with the field, its value and the allowed values, and all `violations`.
     """
     if not isinstance(spec, Mapping):
         raise InvalidSpec("", spec, "an object")
+    try:
+        return _resolve(spec)
+    except InvalidSpec as first:
+        raise with_all_violations(first, spec, _resolve) from None
+
+
+def _resolve(spec: Mapping[str, Any]) -> Spec:
     version = read_whole(spec, "", "spec_version", SPEC_VERSION, 1, SPEC_VERSION)
     own = {name: value for name, value in spec.items() if name != "spec_version"}
     return _resolve_model(own) | {"spec_version": version}
@@ -70,8 +78,6 @@ def _resolve_model(spec: Mapping[str, Any]) -> Spec:
     refuse_unknown(spec, "", (*fields, _GUARD))
     task = read_choice(spec, "task", "binary", ("binary", "regression", "multiclass"))
     guard = read_guard(spec, algorithm, task)
-    if stages_are_own:
-        spec = {"features": "hashed"} | dict(spec)
     features = read_features(spec)
     resolver = (_resolve_model,) if ALGORITHMS[algorithm].has_members else ()
     own = ALGORITHMS[algorithm].read(dict(spec) | {"features": features}, task, *resolver)
