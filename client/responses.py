@@ -42,6 +42,8 @@ class Change(Struct):
     key: str | None
     key_id: str | None
     detail: dict[str, Any]
+    outcome: str = "done"
+    reason: str | None = None
 
 
 class ChangePage(Struct):

@@ -1,6 +1,7 @@
 """GET /audit: the audit log of changes to models."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
@@ -11,9 +12,12 @@ from pydantic import BaseModel, Field
 from dualstream.service.api.access import key_of
 from dualstream.service.api.common import registry_of
 from dualstream.service.journal.audit import POSITION
-from dualstream.service.journal.protocol import Audited, Journal, UnknownModel
+from dualstream.service.journal.protocol import Audited, Journal, JournalError, UnknownModel
+from dualstream.service.journal.record import RecordError
+from dualstream.service.models.model import Model
 from dualstream.service.models.registry import check_model_id
-from dualstream.wire.problems import unknown_model
+from dualstream.service.replica.controls import KINDS
+from dualstream.wire.problems import Problem, unknown_model
 
 router = APIRouter(prefix="/audit", tags=["audit"])
 
@@ -40,6 +44,12 @@ class ChangeView(BaseModel):
     key: str | None = Field(description="Name of the API key; null on a server without keys.")
     key_id: str | None = Field(description="First 16 hexadecimal digits of the key's digest.")
     detail: dict[str, Any]
+    outcome: Literal["done", "refused", "unknown"] = Field(
+        description="`refused` if a control record had no effect when it was applied, because an"
+        " earlier change made it impossible. `unknown` if this is not kept, or the model is not in"
+        " memory; a request with `model` loads it."
+    )
+    reason: str | None = Field(description="Reason of a refusal.")
 
 
 class ChangePage(BaseModel):
@@ -66,13 +76,17 @@ async def list_changes(
     limit: Annotated[int, Query(ge=1, le=PAGE)] = 100,
 ) -> ChangePage:
     """Changes to models, also to deleted ones, oldest first."""
-    journal = registry_of(request).journal
+    registry = registry_of(request)
+    journal = registry.journal
     if model is not None:
         check_model_id(model)
     found = await _visible(request, journal, model, after, limit + 1)
     if model is not None and not found and not after:
         await _check_known(journal, model)
-    shown = [_view(one) for one in found[:limit]]
+    if model is not None and any(one.change.action in KINDS for one in found):
+        with suppress(Problem, JournalError, RecordError):  # deleted since, or not readable
+            await (await registry.get(model)).refresh()
+    shown = [_view(one, registry.find(one.model)) for one in found[:limit]]
     return ChangePage(changes=shown, next=shown[-1].place if len(found) > limit else None)
 
 
@@ -98,8 +112,11 @@ async def _check_known(journal: Journal, model: str) -> None:
         raise unknown_model(model) from None
 
 
-def _view(one: Audited) -> ChangeView:
+def _view(one: Audited, model: Model | None) -> ChangeView:
+    outcome, reason = _outcome(one, model)
     return ChangeView(
+        outcome=outcome,
+        reason=reason,
         place=one.place,
         time=datetime.fromtimestamp(one.time_ms / 1000, UTC),
         model=one.model,
@@ -107,3 +124,17 @@ def _view(one: Audited) -> ChangeView:
         seq=one.seq,
         **structs.asdict(one.change),
     )
+
+
+def _outcome(
+    one: Audited, model: Model | None
+) -> tuple[Literal["done", "refused", "unknown"], str | None]:
+    """Whether the change was made, and if not the reason. Only controls can be refused later."""
+    if one.change.action not in KINDS:
+        return "done", None
+    if model is None or model.record.incarnation != one.incarnation:
+        return "unknown", None
+    kept = model.replica.control_outcomes.at(one.seq)
+    if kept is None or kept.kind != one.change.action:
+        return "unknown", None
+    return ("done", None) if kept.refusal is None else ("refused", kept.refusal)

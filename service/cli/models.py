@@ -211,6 +211,8 @@ def list_changes(
     for change in found:
         author = change.by if change.key is None else f"{change.key} {change.key_id}"
         detail = msgspec.json.encode(change.detail).decode() if change.detail else ""
+        if change.outcome == "refused":
+            detail = f"refused: {change.reason} {detail}"
         time = f"{change.time:%Y-%m-%d %H:%M:%S}"
         table.add_row(time, change.model, f"{change.seq:,}", change.action, author, detail)
     console.print(table)

@@ -154,3 +154,44 @@ def test_without_keys_nobody_is_named_and_the_command_tells_of_it(shared_server:
         assert client.audit("told", after=found[0].place) == found[1:]
     done = CliRunner().invoke(cli.app, ["audit", "told", "--url", shared_server.url])
     assert done.exit_code == 0 and "create" in done.output and "told" in done.output
+
+
+def test_changes_without_effect_are_listed_as_refused(keyed):
+    ask = Asking(keyed)
+    ask("PUT", OF_MODEL, json=PORTFOLIO)
+    ask("POST", f"{OF_MODEL}/members/{{name}}/promote", places={"name": "a"})
+    admin = by("owner")
+    spec = {"algorithm": "dual_ascent", "rho": 0.25}
+    added = keyed.post("/models/m/members", json=spec, headers=admin)
+    assert_problem(added, 409, "conflict")
+    assert_problem(keyed.delete("/models/m/members/b", headers=admin), 409, "conflict")
+    ask("DELETE", f"{OF_MODEL}/promotion")
+    for number in range(2, 64):
+        spec = {"name": f"n{number}", "algorithm": "dual_ascent", "rho": number}
+        ask("POST", f"{OF_MODEL}/members", json=spec)
+    spec = {"name": "last", "algorithm": "dual_ascent", "rho": 99.0}
+    last = keyed.post("/models/m/members", json=spec, headers=admin)
+    assert_problem(last, 409, "conflict")
+    listed = changes(keyed, "m")
+    refused = [one for one in listed if one["outcome"] == "refused"]
+    assert [one["action"] for one in refused] == ["member_add", "member_remove", "member_add"]
+    assert [one["detail"].get("name") for one in refused] == [None, "b", "last"]
+    assert "'a' is promoted" in refused[0]["reason"] and "'a' is promoted" in refused[1]["reason"]
+    assert "maximum is 64" in refused[2]["reason"]
+    assert {one["outcome"] for one in listed} == {"done", "refused"}
+    assert all(one["reason"] is None for one in listed if one["outcome"] == "done")
+    everything = keyed.get("/audit", headers=admin).json()["changes"]
+    assert [one for one in everything if one["outcome"] == "refused"] == refused
+
+
+def test_refusals_are_listed_after_a_restart_and_not_of_a_model_that_is_gone(serve, store):
+    first = serve(store=store)
+    assert first.put("/models/m", json=PORTFOLIO).status_code == 201
+    first.post("/models/m/members/a/promote")
+    assert_problem(first.delete("/models/m/members/b"), 409, "conflict")
+    again = serve(store=store)
+    found = again.get("/audit?model=m").json()["changes"]
+    assert [one["outcome"] for one in found] == ["done", "done", "refused"]
+    assert again.delete("/models/m").status_code == 204
+    found = again.get("/audit?model=m").json()["changes"]
+    assert [one["outcome"] for one in found] == ["done", "unknown", "unknown", "done"]
