@@ -9,6 +9,7 @@ string is a category. `learn_many` of n rows equals `learn_one` of each, bit for
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -302,12 +303,17 @@ class PortfolioRegressor(_Regressor):
 
 
 def _class_of(label: Any) -> str:
-    """The name of a label's class; numpy scalars become Python's."""
-    return class_text(label.item() if isinstance(label, np.generic) else label)
+    """The name of a label's class; numpy scalars become Python's. Raises ValueError."""
+    plain = label.item() if isinstance(label, np.generic) else label
+    is_number = isinstance(plain, bool | int) or (isinstance(plain, float) and isfinite(plain))
+    if not is_number and not isinstance(plain, str):
+        raise ValueError(f"a label must be a string, a finite number or a bool, got {label!r}")
+    return class_text(plain)
 
 
 def _truth_of(label: Any) -> float:
     """1 for true, -1 for false. Raises ValueError for anything else."""
-    if label in (1, 0, -1):
-        return 1.0 if label == 1 else -1.0
+    plain = label.item() if isinstance(label, np.generic) else label
+    if isinstance(plain, bool | int | float) and plain in (1, 0, -1):
+        return 1.0 if plain == 1 else -1.0
     raise ValueError(f"a label must be True or False, got {label!r}: or is task multiclass?")

@@ -202,3 +202,34 @@ def test_models_learn_in_a_pipeline(name):
         right += model.predict_one(x) == y
         model.learn_one(x, y)
     assert right > 500
+
+
+@pytest.mark.parametrize("label", [None, (1, 2), [1], b"a", {"a": 1}, float("nan"), float("inf")])
+def test_a_label_that_is_no_label_is_refused_and_leaves_no_trace(label):
+    for task, made in (("multiclass", DualstreamClassifier), ("binary", DualstreamClassifier)):
+        for model in (made("dual_ascent", task=task), PortfolioClassifier(task=task)):
+            with pytest.raises(ValueError, match="label must be"):
+                model.learn_one({"a": 1.0}, label)
+            with pytest.raises(ValueError, match="label must be"):
+                model.learn_many(pd.DataFrame({"a": [1.0, 2.0]}), [1, label])
+            assert model.learner.samples == 0
+            model.learn_one({"a": 1.0}, 1)
+            model.learn_one({"a": -1.0}, 0)
+            known = {0, 1} if task == "multiclass" else {False, True}
+            assert set(model.predict_proba_one({"a": 1.0})) == known
+    for model in (DualstreamRegressor("dual_ascent"), PortfolioRegressor()):
+        with pytest.raises((ValueError, TypeError)):
+            model.learn_one({"a": 1.0}, label)
+        assert model.learner.samples == 0
+
+
+def test_labels_of_every_plain_type_are_learned():
+    model = DualstreamClassifier("dual_ascent", task="multiclass")
+    labels = ["a", 1, 2.5, True, np.str_("b"), np.int64(3), np.float32(0.5), np.bool_(False)]
+    for label in labels:
+        model.learn_one({"a": 1.0}, label)
+    assert set(model.predict_proba_one({"a": 1.0})) == {"a", 1, 2.5, "b", 3, 0.5, False}
+    binary = DualstreamClassifier("dual_ascent")
+    for label in (True, 1, 0, -1, 1.0, np.bool_(True), np.int8(0), np.float64(-1)):
+        binary.learn_one({"a": 1.0}, label)
+    assert binary.learner.samples == 8
