@@ -13,7 +13,7 @@ Needs httpx and msgspec; rich for a progress bar, zstandard for .zst files.
 """
 
 from dualstream.client.clients import AsyncClient, Client
-from dualstream.client.errors import BadInput, ClientError, Refused, Unreachable
+from dualstream.client.errors import BadInput, ClientError, NoRows, Refused, Unreachable
 from dualstream.client.files import FORMATS, RowFile, kind_of
 from dualstream.client.progress import Progress
 from dualstream.client.responses import (
@@ -38,6 +38,7 @@ from dualstream.wire.schemas import Learned, LearnedStream, Predicted, Predicted
 __all__ = [
     "AsyncClient",
     "BadInput",
+    "NoRows",
     "Certificate",
     "Change",
     "Client",

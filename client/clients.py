@@ -25,7 +25,7 @@ from dualstream.client.calls import (
     model_path,
     with_api_key,
 )
-from dualstream.client.errors import Unreachable
+from dualstream.client.errors import NoRows, Unreachable
 from dualstream.client.files import RowFile
 from dualstream.client.methods import AwaitedMethods, BlockingMethods, Methods, method
 from dualstream.client.responses import (
@@ -98,10 +98,18 @@ class Client(BlockingMethods):
     def predict_file(
         self, model: str, file: RowFile, *, min_seq: int | None = None, version: str | None = None
     ) -> Iterator[PredictedMany]:
-        """Score the rows of a file, chunk by chunk; labels are skipped."""
-        query = asked(min_seq=min_seq, version=version)
+        """Score the rows of a file, chunk by chunk; labels are skipped.
+
+        Raises NoRows for a file without rows.
+        """
+        query, has_rows = asked(min_seq=min_seq, version=version), False
         for piece in file.pieces():
-            yield self._run(self._predict_piece(model, file, piece, query))
+            scored = self._run(self._predict_piece(model, file, piece, query))
+            if scored is not None:
+                has_rows = True
+                yield scored
+        if not has_rows:
+            raise NoRows(f"{file.name}: the file has no rows")
 
     def _run(self, work: Call[T] | Steps[T]) -> T:
         """Perform the actions of a method and return its result."""
@@ -176,11 +184,19 @@ class AsyncClient(AwaitedMethods):
     async def predict_file(
         self, model: str, file: RowFile, *, min_seq: int | None = None, version: str | None = None
     ) -> AsyncIterator[PredictedMany]:
-        """Score the rows of a file, chunk by chunk; labels are skipped."""
-        query = asked(min_seq=min_seq, version=version)
+        """Score the rows of a file, chunk by chunk; labels are skipped.
+
+        Raises NoRows for a file without rows.
+        """
+        query, has_rows = asked(min_seq=min_seq, version=version), False
         pieces = file.pieces()
         while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
-            yield await self._run(self._predict_piece(model, file, piece, query))
+            scored = await self._run(self._predict_piece(model, file, piece, query))
+            if scored is not None:
+                has_rows = True
+                yield scored
+        if not has_rows:
+            raise NoRows(f"{file.name}: the file has no rows")
 
     async def _run(self, work: Call[T] | Steps[T]) -> T:
         with closing(self._do(work) if isinstance(work, Call) else work) as steps:

@@ -2,6 +2,7 @@
 
 ClientError
   BadInput      input that cannot be sent: an invalid sample, a missing file, an unknown format
+    NoRows      a file without rows
   Refused       an error response: status, kind, detail and the refused rows
   Unreachable   no response, or only 429, 502, 503 and 504, for `patience_s`
 
@@ -20,6 +21,10 @@ class BadInput(ClientError, ValueError):
     """The input cannot be sent."""
 
 
+class NoRows(BadInput):
+    """A file without rows: it is empty, or has a header alone."""
+
+
 class Refused(ClientError):
     """The server's problem+json: the whole document as `problem`, and its fields."""
 
@@ -32,6 +37,11 @@ class Refused(ClientError):
         self.errors: Sequence[Mapping[str, Any]] = problem.get("errors") or []
         """The first 100 refused rows: index, pointer, reason; also line in line formats."""
         super().__init__(self.detail)
+
+    @property
+    def has_no_rows(self) -> bool:
+        """The body has no rows at all, for example a header alone."""
+        return self.kind == "invalid-rows" and "rejected" not in self.problem
 
 
 class Unreachable(ClientError):

@@ -86,11 +86,16 @@ class RowFile:
 
     def size(self) -> int | None:
         """Bytes of the (compressed) file, if known."""
-        if self.stream is not None:
+        if self.is_pipe:
             return None
         with suppress(OSError):
             return Path(self.name).stat().st_size
         return None
+
+    @property
+    def is_pipe(self) -> bool:
+        """Is this standard input, or another source that can be read once only?"""
+        return self.stream is not None or is_pipe(self.name)
 
     def pieces(self) -> Iterator[Piece]:
         """All chunks. Raises BadInput if the file cannot be read."""
@@ -132,6 +137,12 @@ class RowFile:
                 yield chunk.body, chunk.line
         except Problem as wrong:
             raise BadInput(f"{self.name}: {wrong.detail}") from None
+
+
+def is_pipe(name: str) -> bool:
+    """Is this path a pipe, a terminal or a device, as `/dev/stdin` and `<(command)` are?"""
+    path = Path(name)
+    return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def kind_of(name: str) -> str:

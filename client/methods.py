@@ -31,7 +31,7 @@ from dualstream.client.calls import (
     send,
     with_key,
 )
-from dualstream.client.errors import BadInput, Refused
+from dualstream.client.errors import BadInput, NoRows, Refused
 from dualstream.client.files import Piece, RowFile, read_ahead
 from dualstream.client.progress import OnProgress, Progress, ProgressBar, both
 from dualstream.client.responses import (
@@ -264,7 +264,7 @@ class Methods(Generic[Samples]):
         Sending the same file again learns only what was not learned before. If the first chunk has
         no valid row, the rest is not sent.
         """
-        totals, found = Totals(), 0
+        totals, found, empty = Totals(), 0, 0
         pieces = Next(read_ahead(file.pieces()), reads_file=True)
         while (piece := (yield pieces)) is not None:
             found += 1
@@ -276,14 +276,17 @@ class Methods(Generic[Samples]):
             except Refused as refused:
                 if refused.kind == "idempotency-key-reused":
                     raise _file_changed(file, piece, refused) from None
+                if refused.has_no_rows:
+                    empty += 1
+                    continue
                 if refused.kind != "invalid-rows" or not totals.seq:
                     raise
                 learned = _all_rejected(model, refused, totals.seq)
             totals.add_at(learned, learned.sent(), piece.line)
             if on_progress is not None:
                 on_progress(Progress(totals.rows, learned, piece))
-        if not found:
-            raise BadInput(f"{file.name}: the file has no rows")
+        if found == empty:
+            raise NoRows(f"{file.name}: the file has no rows")
         if found < skip:
             raise BadInput(f"{file.name}: cannot skip {skip} chunks; the file has {found}")
         return totals.result(model)
@@ -394,8 +397,18 @@ class Methods(Generic[Samples]):
 
     def _predict_piece(
         self, model: str, file: RowFile, piece: Piece, query: Mapping[str, str]
+    ) -> Steps[PredictedMany | None]:
+        """Score a chunk of a file; None if it has no rows."""
+        try:
+            return (yield from self._predict_rows(model, file, piece, query))
+        except Refused as refused:
+            if not refused.has_no_rows:
+                raise
+            return None
+
+    def _predict_rows(
+        self, model: str, file: RowFile, piece: Piece, query: Mapping[str, str]
     ) -> Steps[PredictedMany]:
-        """Score a chunk of a file."""
         if file.kind != JSON:
             return (yield from self._predict_body(model, file.kind, piece.content, query))
         # A JSON document has one row or many; so has its response.

@@ -3,14 +3,14 @@
 A sample is {"x": ..., "y": ..., "weight": ..., "id": ...}. Rows are lists of numbers, dicts of
 features by name, a NumPy array, a pandas DataFrame or a scipy.sparse matrix. None of these
 libraries is imported here. Missing values (NaN, None, NA) are sent as null; the server refuses such
-rows.
+rows. Infinite numbers, and names that are repeated or no texts, raise BadInput.
 """
 
 import sys
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from itertools import islice
-from math import nan
+from math import isinf, nan
 from numbers import Number
 from typing import Any, NamedTuple, TypeGuard
 
@@ -24,7 +24,8 @@ ROWS_PER_REQUEST = 1000
 LARGEST_BODY = 1024 * 1024
 _END = object()
 _PLAIN = frozenset({float, int, str, bool, type(None)})
-_ROWS = frozenset({dict, list, tuple})
+_TEXT = frozenset({str})
+_ROWS = frozenset({list, tuple})
 _CANNOT_BE_WRITTEN = (TypeError, UnicodeEncodeError, OverflowError)
 _encoder = msgspec.json.Encoder(decimal_format="number")
 
@@ -49,8 +50,8 @@ def samples_of(
     frame = _loaded("pandas", "DataFrame")
     if frame and isinstance(x, frame):
         x, others = _without_columns(x, others)
-    columns = {name: listed(values) for name, values in others.items() if values is not None}
     rows = rows_of(x, names)
+    columns = {name: _column(name, values) for name, values in others.items() if values is not None}
     iterators = [iter(column) for column in columns.values()]
     for number, row in enumerate(rows):
         sample = {"x": row}
@@ -66,6 +67,14 @@ def samples_of(
             raise BadInput(f"{name!r} has more values than there are rows")
 
 
+def _column(name: str, values: Any) -> Any:
+    """One value per row. Raises BadInput."""
+    found = listed(values)
+    if isinstance(found, str | bytes | Mapping) or not isinstance(found, Iterable):
+        raise BadInput(f"{name!r} must have one value per row, got {values!r:.60}")
+    return found
+
+
 def is_single(x: Any) -> bool:
     """Is this one row: an object of features, or numbers?"""
     if isinstance(x, Mapping):
@@ -79,22 +88,58 @@ def is_single(x: Any) -> bool:
 
 
 def row_of(x: Any, names: Sequence[str] | None = None) -> Any:
-    """One row of the API."""
-    return x if _is_mapping(x) else _named(listed(x), names)
+    """One row of the API. The index of a pandas Series has the names, if they are texts."""
+    if _is_mapping(x):
+        return x
+    series = _loaded("pandas", "Series")
+    if series and isinstance(x, series):
+        labels = list(x.index)
+        if names is None and labels and all(isinstance(label, str) for label in labels):
+            names = checked_names(labels, "label of the Series")
+        return _named(list(x) if _holds_times(x) else x.tolist(), names)
+    return _named(listed(x), names)
 
 
 def rows_of(x: Any, names: Sequence[str] | None = None) -> Iterator[Any]:
     """Rows of the API from a table, a matrix or an iterable."""
+    if names is not None:
+        names = checked_names(names, "name")
     frame = _loaded("pandas", "DataFrame")
     if frame and isinstance(x, frame):
         return _of_frame(x, names)
     if (sparse := sys.modules.get("scipy.sparse")) is not None and sparse.issparse(x):
         return _of_sparse(x, names)
+    _check_table(x)
     if isinstance(x, str | bytes) or not isinstance(x, Iterable):
         raise BadInput(
             f"rows must be lists, dicts, an array, a DataFrame or a matrix, got {x!r:.60}"
         )
     return (row_of(row, names) for row in x)
+
+
+def checked_names(names: Sequence[Any], what: str) -> Sequence[str]:
+    """The names as they are. Raises BadInput if one is no text or is repeated."""
+    seen: set[Any] = set()
+    for name in names:
+        try:
+            text = _name(name)
+        except TypeError as wrong:
+            raise BadInput(str(wrong)) from None
+        if text in seen:
+            raise BadInput(f"the {what} {text!r} is repeated; every feature needs its own name")
+        seen.add(text)
+    return names
+
+
+def _check_table(x: Any) -> None:
+    """Raise BadInput for a Series of values, or an array of other than 1 or 2 dimensions."""
+    series, array = _loaded("pandas", "Series"), _loaded("numpy", "ndarray")
+    if series and isinstance(x, series) and x.dtype != object:
+        raise BadInput(
+            "a Series is no table of rows; send series.to_dict() as one row, or series.to_frame()"
+        )
+    if array and isinstance(x, array) and not 1 <= x.ndim <= 2:
+        raise BadInput(f"rows must be an array of 2 dimensions, got {x.ndim}")
 
 
 def sample(row: Any, y: Any, weight: Any, sample_id: Any) -> dict[str, Any]:
@@ -121,6 +166,8 @@ def _is_mapping(x: Any) -> TypeGuard[Mapping[Any, Any]]:
 def _of_frame(frame: Any, names: Sequence[str] | None) -> Iterator[Any]:
     """Rows of a DataFrame: text column labels are feature names; otherwise numbered."""
     labels = list(frame.columns)
+    if names is None:
+        _check_columns(frame)
     if names is None and all(isinstance(label, str) for label in labels):
         names = labels
     # Column by column, because each has its own type.
@@ -130,8 +177,27 @@ def _of_frame(frame: Any, names: Sequence[str] | None) -> Iterator[Any]:
     return (_named(list(row), names) for row in zip(*columns, strict=True))
 
 
+def _check_columns(frame: Any) -> None:
+    """Raise BadInput if two columns have one label."""
+    if not frame.columns.is_unique:
+        repeated = frame.columns[frame.columns.duplicated()][0]
+        raise BadInput(f"the column {repeated!r} is repeated; every feature needs its own name")
+
+
 def _of_sparse(matrix: Any, names: Sequence[str] | None) -> Iterator[dict[str, Any]]:
-    rows = matrix.tocsr()
+    """Rows of a sparse matrix. Entries with the same place are added, as in SciPy."""
+    if len(matrix.shape) != 2:
+        raise BadInput(
+            f"rows must be a sparse matrix of 2 dimensions, got {len(matrix.shape)};"
+            " reshape one row to (1, n)"
+        )
+    return _of_csr(matrix.tocsr(), names)
+
+
+def _of_csr(rows: Any, names: Sequence[str] | None) -> Iterator[dict[str, Any]]:
+    if not rows.has_canonical_format:
+        rows = rows.copy()
+        rows.sum_duplicates()
     called = names if names is not None else range(1, rows.shape[1] + 1)
     if len(called) != rows.shape[1]:
         raise BadInput(f"the matrix has {rows.shape[1]} columns, but there are {len(called)} names")
@@ -151,6 +217,7 @@ def _named(values: list[Any], names: Sequence[str] | None) -> Any:
 
 def _without_columns(frame: Any, others: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """The feature columns, and the columns that `y`, `weight` and `ids` name."""
+    _check_columns(frame)
     called = {name: column for name, column in others.items() if isinstance(column, str)}
     for name, column in called.items():
         if column not in frame.columns:
@@ -174,9 +241,23 @@ def sample_line(sample: Mapping[str, Any], row: int = 0) -> bytes:
     except TypeError as wrong:
         raise BadInput(f"row {row}: {wrong}") from None
     try:
-        return _encoder.encode(fields)
+        line = _encoder.encode(fields)
+        if b"null" in line:  # as which an infinite number is written, too
+            _check_finite(fields, row)
+        return line
     except _CANNOT_BE_WRITTEN as wrong:
         raise BadInput(f"row {row} cannot be sent: {wrong}: {sample!r:.200}") from None
+
+
+def _check_finite(sample: Mapping[str, Any], row: int) -> None:
+    """Raise BadInput for an infinite number. NaN is a missing value."""
+    x = sample.get("x")
+    named = x.items() if isinstance(x, Mapping) else enumerate(x or (), 1)
+    values = [(f"feature {name!r}", value) for name, value in named]
+    values += [("the label", sample.get("y")), ("the weight", sample.get("weight"))]
+    for what, value in values:
+        if isinstance(value, float) and isinf(value):
+            raise BadInput(f"row {row}: {what:.80} is not a finite number: {value!r}")
 
 
 def labels_body(labels: Mapping[str | int, Any]) -> bytes:
@@ -186,6 +267,9 @@ def labels_body(labels: Mapping[str | int, Any]) -> bytes:
             {"id": _id(sample), "y": _plain_as("the label of {!r}", sample, y)}
             for sample, y in labels.items()
         ]
+        for one in fields:
+            if isinstance(one["y"], float) and isinf(one["y"]):
+                raise TypeError(f"the label of {one['id']!r} is not a finite number: {one['y']!r}")
         return _encoder.encode({"labels": fields})
     except _CANNOT_BE_WRITTEN as wrong:
         raise BadInput(str(wrong)) from None
@@ -207,6 +291,8 @@ def plain(value: Any) -> Any:
     if isinstance(value, int):
         return int.__index__(value)
     if isinstance(value, Decimal):
+        if value.is_infinite():
+            return float(value)
         return Decimal(value) if value.is_finite() else nan
     if type(value).__name__ == "NAType":
         return None
@@ -234,9 +320,14 @@ def _is_plain(sample: Mapping[str, Any]) -> bool:
     if type(sample) is not dict:
         return False
     x, get = sample["x"], sample.get
+    if type(x) is dict:
+        has_plain_values = _TEXT.issuperset(map(type, x)) and _PLAIN.issuperset(
+            map(type, x.values())
+        )
+    else:
+        has_plain_values = type(x) in _ROWS and _PLAIN.issuperset(map(type, x))
     return (
-        type(x) in _ROWS
-        and _PLAIN.issuperset(map(type, x.values() if type(x) is dict else x))
+        has_plain_values
         and type(get("y")) in _PLAIN
         and type(get("weight")) in _PLAIN
         and type(get("id")) in _PLAIN
@@ -255,13 +346,26 @@ def _plain_sample(sample: Mapping[str, Any]) -> dict[str, Any]:
 
 def _plain_row(x: Any) -> Any:
     if isinstance(x, Mapping):
-        return {name: _plain_as("feature {!r}", name, value) for name, value in x.items()}
+        row = {_name(name): _plain_as("feature {!r}", name, value) for name, value in x.items()}
+        if len(row) < len(x):
+            raise TypeError(f"two features have one name: {list(x)!r:.60}")
+        return row
     x = listed(x)
     if isinstance(x, list | tuple):
         return [_plain_as("feature {!r}", index, value) for index, value in enumerate(x, 1)]
     if x is None:
         return None
     raise TypeError(f"a row must be a list, a dict or an array, got {type(x).__name__}: {x!r:.60}")
+
+
+def _name(name: Any) -> str:
+    """The name of a feature; a whole number is the index of a column. Raises TypeError."""
+    if isinstance(name, str):
+        return str.__str__(name)
+    found = name.tolist() if hasattr(name, "tolist") else name
+    if isinstance(found, str) or type(found) is int:
+        return str(found)
+    raise TypeError(f"a feature's name must be a text, got {type(name).__name__}: {name!r:.60}")
 
 
 def _plain_as(what: str, name: Any, value: Any) -> Any:

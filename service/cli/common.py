@@ -1,5 +1,8 @@
 """Common parts of all commands: options, output, errors, exit codes."""
 
+import errno
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any, NoReturn
@@ -8,11 +11,41 @@ import httpx
 import msgspec
 import typer
 from rich.console import Console
+from typer.core import TyperGroup
 
 from dualstream.client import BadInput, Client, ClientError, Refused, Unreachable
 from dualstream.client.calls import API_KEY_NAME
 
+
+class _Commands(TyperGroup):
+    """The commands; an output that cannot be written is an error message, not a traceback."""
+
+    def invoke(self, ctx: typer.Context) -> Any:
+        try:
+            try:
+                return super().invoke(ctx)
+            finally:
+                sys.stdout.flush()
+        except BrokenPipeError:
+            _close_output()  # the reader, such as `head`, has read enough
+            raise typer.Exit(0) from None
+        except OSError as wrong:
+            if wrong.errno not in _OF_OUTPUT:
+                raise
+            _close_output()
+            fail(f"the output cannot be written: {wrong.strerror}", WRONG)
+
+
+_OF_OUTPUT = (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT)
+
+
+def _close_output() -> None:
+    """Replace standard output, so that Python does not write the rest when it exits."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 app = typer.Typer(
+    cls=_Commands,
     no_args_is_help=True,
     rich_markup_mode="markdown",
     # Local variables in a traceback may contain API keys.

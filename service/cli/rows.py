@@ -4,7 +4,7 @@ import csv
 import math
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from glob import glob, has_magic
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,12 +19,13 @@ from dualstream.client import (
     Client,
     ClientError,
     LearnedStream,
+    NoRows,
     Progress,
     RowFile,
     kind_of,
 )
 from dualstream.client.calls import new_key
-from dualstream.client.files import STANDARD_INPUT
+from dualstream.client.files import STANDARD_INPUT, is_pipe
 from dualstream.client.progress import OnProgress, ProgressBar, both
 from dualstream.service.cli.common import (
     JSON,
@@ -93,7 +94,11 @@ def learn(
         if skip and len(named) != 1:
             raise BadInput("--skip needs exactly one file")
         shows = sys.stderr.isatty() if progress is None else progress
-        learned = [(file, _learn_file(client, model, file, skip, shows)) for file in named]
+        learned, empty = [], list[NoRows]()
+        for file in named:
+            with _noted(empty):
+                learned.append((file, _learn_file(client, model, file, skip, shows)))
+        _report_empty(empty, len(named))
         if as_json:
             print_json({"files": [_document(file, result) for file, result in learned]})
         rejected = sum(result.rejected or 0 for _, result in learned)
@@ -124,7 +129,7 @@ def _learn_file(client: Client, model: str, file: RowFile, skip: int, shows: boo
 
 
 def _how_to_resume(file: RowFile, sent: int) -> str:
-    if file.stream is not None and (file.key or "").count(":") == 0:
+    if file.is_pipe and (file.key or "").count(":") == 0:
         return f"to resume, send the same input with --skip {sent}"
     return f"to resume, run the same command again (after KEY_TTL_S, with --skip {sent})"
 
@@ -186,16 +191,36 @@ def predict(
             result = client.predict(model, row, version=version, min_seq=min_seq)
             write([(result.score, result.label, result.probability)])
             return
-        for file in _row_files(files or ["-"], form, None):
+        named, empty = _row_files(files or ["-"], form, None), list[NoRows]()
+        for file in named:
             before = 0
-            for answer in client.predict_file(model, file, min_seq=min_seq, version=version):
-                write(_scored(answer))
-                if answer.rejected is not UNSET:
-                    rejected += answer.rejected
-                    _show_refused(file, answer, before)
-                before += len(answer.scores)
+            with _noted(empty):
+                for answer in client.predict_file(model, file, min_seq=min_seq, version=version):
+                    write(_scored(answer))
+                    if answer.rejected is not UNSET:
+                        rejected += answer.rejected
+                        _show_refused(file, answer, before)
+                    before += len(answer.scores)
+        _report_empty(empty, len(named))
     if rejected:
         raise typer.Exit(SOME_REFUSED)
+
+
+@contextmanager
+def _noted(empty: list[NoRows]) -> Iterator[None]:
+    """Add the error of a file without rows to the list; the other files are still read."""
+    try:
+        yield
+    except NoRows as none:
+        empty.append(none)
+
+
+def _report_empty(empty: list[NoRows], files: int) -> None:
+    """Warn of files without rows. Raises NoRows if no file has any."""
+    if empty and len(empty) == files:
+        raise empty[0] if files == 1 else NoRows(f"none of the {files} files has rows")
+    for none in empty:
+        say_error(f"warning: {none}")
 
 
 def _show_refused(file: RowFile, answer: PredictedMany, before: int) -> None:
@@ -206,14 +231,17 @@ def _show_refused(file: RowFile, answer: PredictedMany, before: int) -> None:
 
 
 def _row(features: Sequence[str]) -> dict[str, Any]:
-    """Parse NAME=VALUE. Values are read as in CSV; an empty value is an absent feature."""
+    """Parse NAME=VALUE. Values are read as in CSV; an empty value is an absent feature.
+
+    Raises BadInput for a number that is not finite and for a repeated or empty name.
+    """
     row: dict[str, Any] = {}
     for feature in features:
         name, equals, text = feature.partition("=")
-        if not equals:
+        if not equals or not name:
             raise BadInput(f"-x needs NAME=VALUE, got {feature!r}")
         if name in row:
-            raise BadInput(f"-x {name} is given twice")
+            raise BadInput(f"-x {name} is repeated; give every feature once")
         try:
             value = value_of(text)
         except BadValue as bad:
@@ -259,6 +287,10 @@ def _row_files(names: Sequence[str], form: str | None, key: str | None) -> list[
 
 def _row_file(name: str, form: str | None, key: str | None) -> RowFile:
     own = None if key is None else f"{key}:{Path(name).name}"
+    if name != STANDARD_INPUT and is_pipe(name):
+        if form is None:
+            raise BadInput(f"{name} is a pipe and needs a format: --format {'|'.join(FORMATS)}")
+        return RowFile(name, FORMATS[form], own or new_key())
     if name != STANDARD_INPUT:
         return RowFile(name, kind_of(name) if form is None else FORMATS[form], own)
     if form is None:
@@ -282,7 +314,8 @@ def _paths(name: str) -> Iterator[str]:
         raise BadInput(f"no file {name}")
     if path.is_dir():
         raise BadInput(f"{name} is a folder; name its files, e.g. '{name.rstrip('/')}/*'")
-    yield _normal(name)
+    # The target of /dev/fd/63 cannot be opened by its path.
+    yield name if is_pipe(name) else _normal(name)
 
 
 def _normal(name: str) -> str:

@@ -337,8 +337,6 @@ def test_a_decimal_is_the_number_that_it_is(client, server):
     [
         ("NaN", float("nan")),
         ("sNaN", float("nan")),
-        ("Infinity", float("inf")),
-        ("-Infinity", float("-inf")),
         ("1E+101", 1e101),
         ("-1E+400", None),
     ],

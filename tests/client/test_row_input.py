@@ -1,0 +1,116 @@
+"""Rows that the client cannot send as they are meant: each is a BadInput that names the fault."""
+
+from decimal import Decimal
+
+import httpx
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse
+from msgspec import json
+
+from dualstream.client import BadInput, Client
+from dualstream.client.rows import rows_of, sample_line, samples_of
+
+SENT: list[httpx.Request] = []
+NETWORK = httpx.MockTransport(lambda request: SENT.append(request) or httpx.Response(500))
+INF = float("inf")
+TWO = [{"a": 1.0}, {"a": 2.0}]
+TABLE = pd.DataFrame({"a": [1.0, 2.0], "b": [3.0, 4.0]})
+DOUBLED = pd.DataFrame([[1, 2, 3], [4, 5, 6]], columns=["a", "b", "a"])
+
+
+@pytest.fixture
+def client():
+    SENT.clear()
+    http = httpx.Client(base_url="http://x", transport=NETWORK)
+    return Client(http=http, patience_s=0)
+
+
+@pytest.mark.parametrize(
+    ("x", "others", "why"),
+    [
+        ([{b"age": 39.0}] * 2, {}, "row 0: a feature's name must be a text, got bytes: b'age'"),
+        ([{Decimal("1.5"): 1.0}] * 2, {}, "got Decimal"),
+        ([{1.5: 1.0}] * 2, {}, "got float: 1.5"),
+        ([{True: 1.0}] * 2, {}, "got bool"),
+        ([{None: 1.0}] * 2, {}, "got NoneType"),
+        ([{("a", 1): 1.0}] * 2, {}, "got tuple"),
+        ([{1: 1.0, "1": 2.0}] * 2, {}, "two features have one name"),
+        (np.ones((2, 2)), {"names": ["a", "a"]}, "the name 'a' is repeated"),
+        (np.ones((2, 2)), {"names": [b"a", "b"]}, "got bytes: b'a'"),
+        (np.ones((2, 2)), {"names": [1, "1"]}, "the name '1' is repeated"),
+        (np.ones((2, 2)), {"names": ["a"]}, "2 values, but there are 1 names"),
+        (scipy.sparse.csr_array(np.ones((2, 2))), {"names": ["a", "a"]}, "'a' is repeated"),
+        (DOUBLED, {}, "the column 'a' is repeated"),
+        (DOUBLED, {"y": "b"}, "the column 'a' is repeated"),
+        (DOUBLED, {"y": "a"}, "the column 'a' is repeated"),
+        (TWO, {"y": 1}, "'y' must have one value per row, got 1"),
+        (TWO, {"y": np.float64(1)}, "'y' must have one value per row"),
+        (TWO, {"y": "ab"}, "'y' must have one value per row, got 'ab'"),
+        (TWO, {"y": {"a": 1}}, "'y' must have one value per row"),
+        (TWO, {"weight": 0.5}, "'weight' must have one value per row"),
+        (TWO, {"ids": 7}, "'id' must have one value per row"),
+        (TABLE["a"], {}, "a Series is no table of rows"),
+        (TABLE["a"].astype("string"), {}, "a Series is no table of rows"),
+        (np.ones((2, 2, 2)), {}, "an array of 2 dimensions, got 3"),
+        (scipy.sparse.coo_array(np.array([1.0, 2.0])), {}, "2 dimensions, got 1"),
+        (scipy.sparse.csr_array(np.array([1.0, 2.0])), {}, "2 dimensions, got 1"),
+        ([{"a": 1.0}, {"a": INF}], {}, "row 1: feature 'a' is not a finite number: inf"),
+        ([[1.0, -INF], [1.0, 2.0]], {}, "row 0: feature 2 is not a finite number: -inf"),
+        (np.array([[1.0, 2.0], [INF, 1.0]]), {}, "row 1: feature 1 is not a finite number"),
+        (pd.DataFrame({"a": [1.0, INF]}), {}, "row 1: feature 'a' is not a finite number"),
+        ([{"a": Decimal("-Infinity")}] * 2, {}, "row 0: feature 'a' is not a finite number"),
+        ([{"a": np.float32("inf")}] * 2, {}, "row 0: feature 'a' is not a finite number"),
+        (TWO, {"y": [1, INF]}, "row 1: the label is not a finite number"),
+        (TWO, {"weight": [INF, 1]}, "row 0: the weight is not a finite number"),
+    ],
+)
+def test_rows_that_would_change_their_meaning_are_refused_by_name(client, x, others, why):
+    others = {"y": [1, 0]} | others
+    with pytest.raises(BadInput) as refused:
+        client.learn("m", x, **others)
+    assert why in str(refused.value), refused.value
+    if set(others) <= {"y", "names"} and type(others["y"]) is list and others["y"] == [1, 0]:
+        with pytest.raises(BadInput) as refused:
+            client.predict("m", x, names=others.get("names"))
+        assert why in str(refused.value)
+    assert not SENT
+
+
+def test_labels_that_are_not_finite_are_refused_by_id(client):
+    with pytest.raises(BadInput, match="the label of 'a' is not a finite number"):
+        client.learn_labels("m", {"a": INF})
+    assert not SENT
+
+
+def test_duplicate_entries_of_a_sparse_matrix_are_added():
+    entries = ([1.0, 2.0, 4.0, 8.0], ([0, 0, 1, 0], [1, 1, 0, 0]))
+    twice = scipy.sparse.csr_array(
+        (np.array([1.0, 2.0, 8.0, 4.0]), np.array([1, 1, 0, 0]), np.array([0, 3, 4])), shape=(2, 2)
+    )
+    before = twice.data.copy()
+    for matrix in (twice, scipy.sparse.coo_array(entries, shape=(2, 2)), twice.tocsc()):
+        assert list(rows_of(matrix)) == [{"1": 8.0, "2": 3.0}, {"1": 4.0}]
+        assert list(rows_of(matrix, ["a", "b"])) == [{"a": 8.0, "b": 3.0}, {"a": 4.0}]
+    assert twice.data.tolist() == before.tolist()
+
+
+def test_a_series_as_a_row_keeps_its_names():
+    rows = [row for _, row in TABLE.iterrows()]
+    assert list(rows_of(rows)) == [{"a": 1.0, "b": 3.0}, {"a": 2.0, "b": 4.0}]
+    assert list(rows_of([pd.Series([1.0, 2.0])])) == [[1.0, 2.0]]
+    with pytest.raises(BadInput, match="'a' is repeated"):
+        list(rows_of([pd.Series([1.0, 2.0], index=["a", "a"])]))
+
+
+def test_names_that_are_numbers_are_indices_and_nan_is_missing():
+    sample = {"x": {1: 0.5, np.int64(2): 1.0}, "y": 1}
+    assert json.decode(sample_line(sample)) == {"x": {"1": 0.5, "2": 1.0}, "y": 1}
+    line = sample_line({"x": {"a": float("nan"), "b": Decimal("NaN"), "null": "null"}, "y": 1})
+    assert json.decode(line)["x"] == {"a": None, "b": None, "null": "null"}
+
+
+def test_a_column_of_any_iterable_has_one_value_per_row():
+    for y in ([1, 0], (1, 0), np.array([1, 0]), pd.Series([1, 0]), iter([1, 0]), range(2)):
+        assert [one["x"] for one in samples_of(TWO, y)] == TWO
