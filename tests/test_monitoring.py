@@ -123,6 +123,34 @@ def expressions() -> list[str]:
     return [e.replace("$model", ".*").replace("$__rate_interval", "10s") for e in found]
 
 
+OF_THE_STORE = {
+    *("dualstream_journal_bytes", "dualstream_snapshots_bytes", "dualstream_journal_age_seconds"),
+    *("dualstream_unsaved_age_seconds", "dualstream_remembered_rows", "dualstream_input_pending"),
+}
+
+
+def shared_families() -> set[str]:
+    """Families of the shared state or store, which every server of a store reports."""
+    sections = re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", METRICS, re.M | re.S)
+    of_state = {"Models", "Members", "References and refits"}
+    tables = "".join(text for title, text in sections if title in of_state)
+    return OF_THE_STORE | set(re.findall(r"^\| `(dualstream_\w+)`", tables, re.M))
+
+
+def test_the_dashboard_does_not_add_what_every_server_reports():
+    shared, of_process = shared_families(), 0
+    assert {"dualstream_samples_total", "dualstream_nonzeros"} <= shared <= set(documented())
+    for expression in expressions():
+        [family] = re.findall(r"dualstream_\w+", expression)
+        family = re.sub(r"_(bucket|sum|count)$", "", family)
+        if family in shared:
+            assert re.match(r"max by \([\w, ]+\) \(", expression), expression
+        else:
+            of_process += 1
+            assert not expression.startswith("max by"), expression
+    assert of_process > 10
+
+
 def test_panels_of_the_dashboard_are_whole_and_do_not_overlap():
     panels, covered = BOARD["panels"], set()
     assert len({panel["id"] for panel in panels}) == len({panel["title"] for panel in panels})
