@@ -103,6 +103,7 @@ class ProcessCounts:
         self._rate_exceeded.labels(unit).inc()
 
     def saw_label(self, model: str, delay_s: float) -> None:
+        delay_s = max(0.0, delay_s)  # of a clock that was set back
         self._label_delays.observe(delay_s)
         labels, seconds = self.label_delays(model)
         self._delays_of[model] = labels + 1, seconds + delay_s

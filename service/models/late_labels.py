@@ -191,7 +191,7 @@ def _look_up(
             labelled.add_missing(label, row)
         else:
             labelled.found.append(label)
-            labelled.delays_s.append(row.age_s)
+            labelled.delays_s.append(max(0.0, row.age_s))  # the store's clock may go back
             rows.append(_row_of(row))
     return labelled, rows
 

@@ -5,7 +5,13 @@ import logging
 from collections.abc import Callable
 
 from dualstream.service.concurrency import drop_traceback
-from dualstream.service.journal.protocol import ModelRecord, NotHeld, Place
+from dualstream.service.journal.protocol import (
+    ModelChanged,
+    ModelRecord,
+    NotHeld,
+    Place,
+    UnknownModel,
+)
 from dualstream.service.models.deps import ModelDeps
 from dualstream.service.models.readiness import OtherIdentity
 from dualstream.service.replica.committer import Committer
@@ -119,6 +125,8 @@ class Snapshots:
             await self.write(captured)
         except OtherIdentity as error:
             drop_traceback(error)  # `verify` has logged it
+        except (UnknownModel, ModelChanged) as error:
+            drop_traceback(error)  # the model was deleted or replaced
         except Exception as error:
             log.exception("model %r: snapshot at seq %d failed", self._record.id, captured.seq)
             if isinstance(error, NotHeld):

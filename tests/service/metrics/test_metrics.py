@@ -106,3 +106,11 @@ def test_others_have_their_turns_while_a_long_exposition_is_written(monkeypatch)
     whole, turns = asyncio.run(written())
     assert whole == generate_latest(families)
     assert turns >= 1000 / text.SAMPLES
+
+
+def test_a_label_delay_is_never_negative(client):
+    telemetry = client.app._registry.counters
+    for delay_s in (2.0, -86_400.0, -0.001, 0.5):
+        telemetry.saw_label("m", delay_s)
+    assert telemetry.label_delays("m") == (4, 2.5)
+    assert "dualstream_label_delay_seconds_sum 2.5" in client.get("/metrics").text

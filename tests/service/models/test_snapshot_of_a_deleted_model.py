@@ -1,0 +1,36 @@
+"""A model that is deleted while its snapshot is due: no error is logged, and others go on."""
+
+import logging
+import threading
+
+from dualstream.service.journal.audit import SERVER
+from dualstream.service.models.snapshots import Snapshots
+from tests.service.conftest import SPEC
+
+ROWS = {"samples": [{"x": {"1": 1}, "y": 1}] * 6}
+
+
+def test_a_snapshot_of_a_model_that_is_gone_is_no_error(serve, store, monkeypatch, caplog):
+    client = serve(store=store, snapshot_every=5)
+    for model in ("m", "other"):
+        assert client.put(f"/models/{model}", json=SPEC).status_code == 201
+    write, run, ended = Snapshots.write, Snapshots._run, threading.Event()
+
+    async def late(self, *given):
+        record = self._record
+        change = SERVER.change("delete")
+        await self._deps.journal.delete(record.id, record.incarnation, change, None)
+        await write(self, *given)
+
+    async def noted(self, *given):
+        await run(self, *given)
+        ended.set()
+
+    monkeypatch.setattr(Snapshots, "write", late)
+    monkeypatch.setattr(Snapshots, "_run", noted)
+    with caplog.at_level(logging.WARNING):
+        assert client.post("/models/m/learn", json=ROWS).json()["learned"] == 6
+        assert ended.wait(20)
+    assert [record.message for record in caplog.records if "snapshot" in record.message] == []
+    monkeypatch.setattr(Snapshots, "write", write)
+    assert client.post("/models/other/learn", json=ROWS).json()["learned"] == 6
