@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from dualstream.service.api.api_keys import new_key
+from dualstream.service.cli.demo.server_process import ServerProcess
 from dualstream.solvers.spec.algorithms import ALGORITHMS
 
 
@@ -129,6 +131,8 @@ def test_from_nothing_to_a_moving_plot_and_back(page: Page, server: httpx.Client
     page.once("dialog", lambda dialog: dialog.accept())
     back.click()
     expect(learned).to_contain_text("600")
+    trace = page.get_by_role("list", name="Rollbacks")
+    expect(trace).to_contain_text("Rolled back from 700 to 600 rows")
     now = server.get(f"/models/{model}").json()
     assert now["samples"] == at["samples"] and now["seq"] > at["seq"]
 
@@ -260,3 +264,56 @@ def test_the_api_is_described_without_the_internet(page: Page, screenshot):
     expect(page.locator("html")).to_have_class("dark-mode" if is_dark else "")
     expect(page.get_by_role("link", name="Models", exact=True)).to_be_visible()
     screenshot(page, "docs")
+
+
+@ON_A_DESKTOP
+def test_a_new_model_shows_no_numbers_that_it_does_not_have(page, server, screenshot):
+    model = named(page, "new")
+    server.put(f"/models/{model}", json={}).raise_for_status()
+    page.goto(f"/#/models/{model}")
+    expect(page.get_by_role("status").filter(has_text="live")).to_be_visible()
+    error = card(page, "Progressive error rate")
+    expect(error).to_contain_text("No data yet.")
+    expect(page.locator("main")).not_to_contain_text("NaN")
+    learn(server, model, samples(40))
+    expect(error).to_contain_text(re.compile(r"Now: last rows \d"))
+    expect(page.locator("main")).not_to_contain_text("NaN")
+    screenshot(page, "new")
+
+
+@ON_A_DESKTOP
+def test_a_refused_prediction_is_an_error_with_its_reason(page, server):
+    model = named(page, "refusing")
+    server.put(f"/models/{model}", json={}).raise_for_status()
+    learn(server, model, samples(40))
+    page.goto(f"/#/models/{model}")
+    tried = card(page, "Try a prediction")
+    for x, field in (('{"heat": 1e300, "load": 1}', "heat"), ('{"heat": 1, "load": [2]}', "load")):
+        page.get_by_label("Features, as JSON").fill(x)
+        page.get_by_role("button", name="Predict").click()
+        expect(tried.locator("p.error")).to_contain_text(f"/x/{field}")
+        expect(tried.get_by_role("table")).to_have_count(0)
+        expect(tried).not_to_contain_text("null")
+
+
+def test_a_wrong_key_is_said_to_be_wrong(browser, tmp_path):
+    key, line = new_key("reader", "admin")
+    flags = ["--keys", line.line()]
+    with ServerProcess(f"sqlite:///{tmp_path / 'keys.db'}", flags) as process:
+        context = browser.new_context(base_url=process.url)
+        page = context.new_page()
+        page.goto("/")
+        dialog, refused = (
+            page.get_by_role("dialog"),
+            page.get_by_text("The server refused this key"),
+        )
+        expect(dialog).to_be_visible()
+        expect(refused).to_be_hidden()
+        page.get_by_label("API key", exact=True).fill("wrong")
+        page.get_by_role("button", name="Continue").click()
+        expect(refused).to_be_visible()
+        page.get_by_label("API key", exact=True).fill(key)
+        page.get_by_role("button", name="Continue").click()
+        expect(dialog).to_be_hidden()
+        expect(page.get_by_text("There are no models yet.")).to_be_visible()
+        context.close()

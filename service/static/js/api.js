@@ -19,10 +19,11 @@ function headersWith(extra) {
 let pendingKey = null;
 
 // Opens one dialog, even if several requests were refused at once.
-function askForKey() {
+function askForKey(wasSent) {
   pendingKey ??= new Promise((resolve) => {
     const dialog = document.getElementById("key-dialog");
     const input = document.getElementById("key-input");
+    document.getElementById("key-error").hidden = !wasSent;
     dialog.addEventListener(
       "close",
       () => {
@@ -49,7 +50,7 @@ export async function request(path, { method = "GET", body, headers, signal } = 
       signal,
       cache: "no-store",
     });
-    if (answer.status === 401 && (await askForKey())) continue;
+    if (answer.status === 401 && (await askForKey("authorization" in sent))) continue;
     return answer;
   }
 }

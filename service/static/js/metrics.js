@@ -25,6 +25,6 @@ export function recent(points, read) {
   return points.map((point, k) => {
     while (from + 1 < k && points[from + 1].rows <= point.rows - least) from += 1;
     const [rows, sum] = from < 0 ? [0, 0] : [points[from].rows, sums[from]];
-    return Math.max(0, (sums[k] - sum) / (point.rows - rows));
+    return point.rows > rows ? Math.max(0, (sums[k] - sum) / (point.rows - rows)) : null;
   });
 }

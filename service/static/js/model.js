@@ -18,8 +18,9 @@ export async function showModel(root, id, signal) {
   const heading = h("h1", {}, id);
   const state = h("span", { class: "chip", role: "status" }, "connecting");
   const summary = h("div");
+  const rollbacks = h("ul", { class: "small", "aria-label": "Rollbacks", hidden: true });
   const pause = pauseNotice(id, signal, () => reload());
-  root.append(heading, state, pause.element, summary);
+  root.append(heading, state, pause.element, summary, rollbacks);
   const plots = new ModelPlots(view.spec, signal);
   const parts = contents(id, view.spec, signal);
   const versions = versionsCard(id, signal, () => reload());
@@ -39,6 +40,19 @@ export async function showModel(root, id, signal) {
   );
 
   let stale = true;
+  let rows = view.samples;
+
+  // The timeline has no rollbacks, so the page lists those that happen while it is open.
+  function noteRollback(event) {
+    if (event.samples < rows) {
+      const text = `Rolled back from ${count(rows)} to ${count(event.samples)} rows at ${time(Date.now())}, seq ${count(event.seq)}.`;
+      rollbacks.prepend(h("li", {}, text));
+      rollbacks.hidden = false;
+      plots.rollbacks.push(event.samples);
+    }
+    rows = event.samples;
+  }
+
   async function reload() {
     stale = false;
     const timeline = await call(modelPath(id, "/timeline"), { signal });
@@ -82,6 +96,7 @@ export async function showModel(root, id, signal) {
       state.textContent = event.stale ? "stale: the store is unavailable" : "live";
       stale = true;
       showSummary(event);
+      noteRollback(event);
       pause.update(event.paused);
       // After a rollback or a drift event the timeline has changed.
       if (plots.add(event)) reload().catch(showError);

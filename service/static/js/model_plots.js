@@ -16,8 +16,12 @@ export class ModelPlots {
     this.drift = [];
     // Drift and trip counts of the last event. A change means that the timeline has new events.
     this.lastDrift = null;
-    const markers = () =>
-      this.drift.map((event) => ({ x: event.rows, isBad: event.kind === "guard" || event.rising }));
+    // Rows to which the model was rolled back while the page is open.
+    this.rollbacks = [];
+    const markers = () => [
+      ...this.drift.map((event) => ({ x: event.rows, isBad: event.kind === "guard" || event.rising })),
+      ...this.rollbacks.map((x) => ({ x, isRollback: true })),
+    ];
     this.error = new Plot(
       {
         title: `Progressive ${what}, with two baselines`,
@@ -136,7 +140,7 @@ export class ModelPlots {
     const isOther = this.lastDrift !== null && seen !== this.lastDrift;
     this.lastDrift = seen;
     if (last && event.samples < last.rows) return true;
-    if (event.since_start && (!last || event.samples > last.rows)) {
+    if (event.since_start && event.samples > (last?.rows ?? 0)) {
       this.points.push({ rows: event.samples, since_start: event.since_start });
       if (this.points.length > MAX_POINTS) return true;
       this.draw();

@@ -18,7 +18,7 @@ export class Plot {
     this.summary = h("p", { class: "small quiet" }, "No data yet.");
     this.place = h("div", { class: "plot", role: "img", "aria-label": title, hidden: true });
     this.key = h("div", { class: "small quiet", hidden: true }, "Vertical lines: drift, ",
-      h("span", { class: "bad" }, "worse (solid)"), " or ", h("span", { class: "good" }, "better (dashed)"), ".");
+      h("span", { class: "bad" }, "worse (solid)"), " or ", h("span", { class: "good" }, "better (dashed)"), "; grey: rollback.");
     this.element = h("div", {}, this.place, this.summary, this.key);
     const resized = new ResizeObserver(() => this.resize());
     resized.observe(this.place);
@@ -43,7 +43,7 @@ export class Plot {
     const options = {
       width: Math.max(this.place.clientWidth, 200),
       height: HEIGHT,
-      scales: { x: { time: xIsTime }, y: { distr: log ? 3 : 1 }, ...(own ? { own: {} } : {}) },
+      scales: { x: { time: xIsTime, range: (_, low, high) => rangeOf(low, high, xIsTime) }, y: { distr: log ? 3 : 1 }, ...(own ? { own: {} } : {}) },
       cursor: { drag: { x: true, y: false } },
       axes: [
         { ...axis, values: (_, ticks) => ticks.map(xIsTime ? clock : count), ...(xIsTime ? { space: 80, incrs: STEPS_S } : {}), label: xIsTime ? undefined : xLabel, labelSize: 20, labelFont: "12px system-ui" },
@@ -79,7 +79,7 @@ export class Plot {
     const last = (column) => column.findLast((value) => value != null);
     const values = this.given.series
       .map((one, k) => [one, last(data[k + 1])])
-      .filter(([, value]) => value != null)
+      .filter(([, value]) => Number.isFinite(value))
       .map(([one, value]) => `${one.label} ${(one.format ?? number)(value)}`);
     this.summary.textContent = values.length ? `Now: ${values.join(", ")}.` : "No data yet.";
     this.key.hidden = !this.given.markers?.().length;
@@ -91,6 +91,12 @@ export class Plot {
   }
 }
 
+// A single point is at the end of its axis, which begins at 0 rows or one minute before.
+function rangeOf(low, high, isTime) {
+  if (low == null || low !== high) return [low, high];
+  return [isTime ? low - 60 : Math.min(0, low - 1), high];
+}
+
 function drawMarkers(chart, markers) {
   const { ctx, bbox } = chart;
   ctx.save();
@@ -99,7 +105,7 @@ function drawMarkers(chart, markers) {
     // After a rollback an event can lie after the last row: draw it at the last row.
     const x = Math.round(chart.valToPos(Math.min(marker.x, chart.data[0].at(-1)), "x", true));
     if (x < bbox.left || x > bbox.left + bbox.width) continue;
-    ctx.strokeStyle = colour(marker.isBad ? "--bad" : "--good");
+    ctx.strokeStyle = colour(marker.isRollback ? "--quiet" : marker.isBad ? "--bad" : "--good");
     ctx.setLineDash(marker.isBad ? [] : [4 * devicePixelRatio, 4 * devicePixelRatio]);
     ctx.beginPath();
     ctx.moveTo(x, bbox.top);

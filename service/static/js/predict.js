@@ -66,11 +66,17 @@ async function explained(id, x, signal) {
   const asked = features.slice(0, MAX_FEATURES);
   const samples = [{ x }, ...asked.map(([name]) => ({ x: without(x, name) }))];
   const predicted = await call(modelPath(id, "/predict"), { method: "POST", body: { samples }, signal });
+  if (predicted.scores[0] == null) {
+    const errors = (predicted.errors ?? []).filter((one) => one.index === 0);
+    throw new Problem(422, { detail: "the server refused this row", errors });
+  }
   const best = Array.isArray(predicted.scores[0]) ? indexOfMax(predicted.scores[0]) : null;
   const score = (row) => (best === null ? predicted.scores[row] : predicted.scores[row][best]);
   const whole = score(0);
   const parts = asked
-    .map(([name, value], k) => ({ name, value, part: whole - score(k + 1) }))
+    .map(([name, value], k) => ({ name, value, without: score(k + 1) }))
+    .filter((one) => one.without != null)
+    .map(({ name, value, without: rest }) => ({ name, value, part: whole - rest }))
     .sort((a, b) => Math.abs(b.part) - Math.abs(a.part));
   const most = Math.max(...parts.map((one) => Math.abs(one.part)), 1e-300);
   const probability = Array.isArray(predicted.probabilities?.[0]) ? predicted.probabilities[0][best] : predicted.probabilities?.[0];
