@@ -20,7 +20,7 @@ from dualstream.client.calls import API_KEY_NAME
 class _Commands(TyperGroup):
     """The commands; an output that cannot be written is an error message, not a traceback."""
 
-    def invoke(self, ctx: typer.Context) -> Any:
+    def invoke(self, ctx: Any) -> Any:
         try:
             try:
                 return super().invoke(ctx)

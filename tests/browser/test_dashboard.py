@@ -278,6 +278,12 @@ def test_a_new_model_shows_no_numbers_that_it_does_not_have(page, server, screen
     learn(server, model, samples(40))
     expect(error).to_contain_text(re.compile(r"Now: last rows \d"))
     expect(page.locator("main")).not_to_contain_text("NaN")
+    # The cursor marks the single point, which is at the end of the axis and not in its middle.
+    for title in ("Progressive error rate", "Progressive loss", "Speed"):
+        over = card(page, title).locator(".u-over")
+        over.hover()
+        box, point = over.bounding_box(), over.locator(".u-cursor-pt").last.bounding_box()
+        assert point["x"] - box["x"] > 0.9 * box["width"], title
     screenshot(page, "new")
 
 

@@ -43,7 +43,7 @@ export class Plot {
     const options = {
       width: Math.max(this.place.clientWidth, 200),
       height: HEIGHT,
-      scales: { x: { time: xIsTime, range: (_, low, high) => rangeOf(low, high, xIsTime) }, y: { distr: log ? 3 : 1 }, ...(own ? { own: {} } : {}) },
+      scales: { x: { time: xIsTime, range: (chart, low, high) => rangeOf(chart.data[0], low, high, xIsTime) }, y: { distr: log ? 3 : 1 }, ...(own ? { own: {} } : {}) },
       cursor: { drag: { x: true, y: false } },
       axes: [
         { ...axis, values: (_, ticks) => ticks.map(xIsTime ? clock : count), ...(xIsTime ? { space: 80, incrs: STEPS_S } : {}), label: xIsTime ? undefined : xLabel, labelSize: 20, labelFont: "12px system-ui" },
@@ -91,10 +91,11 @@ export class Plot {
   }
 }
 
-// A single point is at the end of its axis, which begins at 0 rows or one minute before.
-function rangeOf(low, high, isTime) {
-  if (low == null || low !== high) return [low, high];
-  return [isTime ? low - 60 : Math.min(0, low - 1), high];
+// A single point is at the end of its axis, which begins at 0 rows or one minute before. uPlot
+// makes an axis to twice the rows, or to the next day.
+function rangeOf(xs, low, high, isTime) {
+  if (xs.length !== 1) return [low, high];
+  return [isTime ? xs[0] - 60 : Math.min(0, xs[0] - 1), xs[0]];
 }
 
 function drawMarkers(chart, markers) {
