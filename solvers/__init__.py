@@ -21,8 +21,8 @@ from dualstream.solvers.core.errors import (
     UnlearningError,
 )
 from dualstream.solvers.core.hashing import NamePlaces, hash_names, hash_row, sorted_row
-from dualstream.solvers.core.intercept import width_of
-from dualstream.solvers.core.learner import Learner, Outcome, State, count_nonzeros
+from dualstream.solvers.core.intercept import weights_dim, width_of
+from dualstream.solvers.core.learner import Learner, Outcome, State
 from dualstream.solvers.core.member_learner import (
     MEMBER_NAME,
     Comparison,
@@ -60,10 +60,11 @@ from dualstream.solvers.core.served_form import (
     numbers_in,
     served_form,
 )
+from dualstream.solvers.core.served_weights import ServedWeights, WeightSurvey, survey_weights
 from dualstream.solvers.core.shared_ones import are_shared_ones, shared_ones
 from dualstream.solvers.core.sparse_support import Support
 from dualstream.solvers.core.spec_cache import FixedSpec, WorkedOut
-from dualstream.solvers.core.state_format import dump, load
+from dualstream.solvers.core.state_format import digest_of, dump, load
 from dualstream.solvers.core.state_numbers import check_arrays
 from dualstream.solvers.core.unlearning import Unlearner, unlearner, why_not_unlearn
 from dualstream.solvers.evaluation.drift import DETECTORS, DriftEvent
@@ -132,6 +133,7 @@ __all__ = [
     "RefitRun",
     "SOLUTION",
     "ScoreForm",
+    "ServedWeights",
     "ShapeMismatch",
     "Solution",
     "SolverError",
@@ -143,6 +145,7 @@ __all__ = [
     "UnlearningError",
     "WEIGHTS",
     "WINDOW_ROWS",
+    "WeightSurvey",
     "WorkedOut",
     "are_shared_ones",
     "as_served",
@@ -156,7 +159,7 @@ __all__ = [
     "coefficients_of",
     "columns_of",
     "compiled_signatures",
-    "count_nonzeros",
+    "digest_of",
     "dump",
     "enter_refit",
     "gives_probabilities",
@@ -175,10 +178,12 @@ __all__ = [
     "shared_ones",
     "solve",
     "sorted_row",
+    "survey_weights",
     "take_refit",
     "takes_weights",
     "unlearner",
     "warm",
+    "weights_dim",
     "why_no_reference",
     "why_not_as_served",
     "why_not_method",

@@ -1,7 +1,7 @@
 """GET /models/{id}/certificate: duality gap of the served weights on their window."""
 
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
@@ -10,7 +10,7 @@ from dualstream.service.api.common import registry_of
 from dualstream.service.api.views import NULL_REASON, Finite, MaybeStale, has_null, staleness
 from dualstream.service.jobs.reference_optimum import References
 from dualstream.service.models.model import Model
-from dualstream.solvers import RefitError, why_no_reference
+from dualstream.solvers import Certificate, RefitError, why_no_reference
 from dualstream.wire.problems import Problem
 
 router = APIRouter(prefix="/models", tags=["models"])
@@ -72,17 +72,19 @@ async def read_certificate(
     """Certificate of the current state."""
     model = await registry_of(request).get(model_id)
     extra: dict[str, Any] = {"reference": await _reference(model, member)} if reference else {}
-    if member is None:
-        certificate = await model.replica.certify()
-        owner = model.replica.spec["algorithm"]
-    else:
-        async with model.replica.serving():
-            certificate = model.members().member_certificate(member)
-        owner = f"member {member!r}"
+    replica = model.replica
+
+    def read() -> tuple[Certificate | None, int]:
+        if member is None:
+            return replica.certified(), replica.seq
+        return model.members().member_certificate(member), replica.seq
+
+    certificate, seq = await replica.view(read)
+    owner = replica.spec["algorithm"] if member is None else f"member {member!r}"
     if certificate is None:
         reason = f"{owner} has no dual problem, so it has no certificate"
-        if member is None and model.replica.member_certificates:
-            known = ", ".join(model.replica.member_certificates)
+        if member is None and replica.member_certificates:
+            known = ", ".join(replica.member_certificates)
             reason += f"; add member=NAME to the query, with one of: {known}"
         raise Problem(404, "no-certificate", reason)
     numbers = asdict(certificate)
@@ -91,7 +93,7 @@ async def read_certificate(
     return CertificateView(
         model=model_id,
         member=member,
-        seq=model.replica.seq,
+        seq=seq,
         **numbers,
         **extra,
         **staleness(model),

@@ -148,9 +148,9 @@ class _EventSource:
         before = replica.certificate
         takes_long = before is not None and before.rows > MANY_ROWS
         certificate = await replica.certify(MAX_CERTIFICATE_AGE_S if takes_long else 0.0)
-        async with replica.serving():
+
+        def read() -> tuple[dict[str, Any], str]:
             samples, now = replica.learner.samples, time.monotonic()
-            tag = _tag(replica.seq, replica.chain)
             summary = replica.progress.summary()
             data = {
                 "model": self._id,
@@ -159,7 +159,7 @@ class _EventSource:
                 "rejected": replica.rejected,
                 "rows_per_second": self._rate(samples, now),
                 "label_delay_s": self._label_delay(),
-                "nonzeros": replica.learner.nonzeros,
+                "nonzeros": replica.nonzeros(),
                 "support": _support_of(replica.learner),
                 "since_start": summary["since_start"],
                 "rolling": summary["rolling"],
@@ -168,8 +168,10 @@ class _EventSource:
                 "certificate": None if certificate is None else _gap_of(certificate),
                 **staleness(model),
             }
-        self._counted = samples, now
-        return self._event("progress", data, tag)
+            self._counted = samples, now
+            return data, _tag(replica.seq, replica.chain)
+
+        return self._event("progress", *await replica.view(read))
 
     def _rate(self, samples: int, now: float) -> float | None:
         """Rows learned per second since the last event; None first, or after a rollback."""

@@ -53,9 +53,14 @@ async def export_model(
     try:
         async with model.replica.serving():
             set_etag(response, model)
-            if (unchanged := not_modified(response, if_none_match)) is not None:
-                return unchanged
-            source = await asyncio.to_thread(_source_of, model, member)
+        if (unchanged := not_modified(response, if_none_match)) is not None:
+            return unchanged
+
+        def read() -> Source:
+            set_etag(response, model)
+            return _source_of(model, member)
+
+        source = await model.replica.view(read)
         body = await asyncio.to_thread(written.write, source)
     except NotExpressible as reason:
         owner = f"model {model_id!r}" if member is None else f"member {member!r}"

@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any
 
-import numpy as np
 from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import BaseModel, Field
 
@@ -22,12 +21,12 @@ from dualstream.service.replica.spec import read_spec
 from dualstream.solvers import (
     Coefficients,
     Learner,
-    MemberLearner,
     Support,
     class_label,
     coefficients_of,
-    count_nonzeros,
     member_learner,
+    survey_weights,
+    weights_dim,
 )
 from dualstream.wire.problems import Problem
 
@@ -123,9 +122,6 @@ IfMatch = Annotated[
 NOT_MODIFIED: dict[int | str, dict[str, Any]] = {
     304: {"description": "The model is still in the state of If-None-Match."}
 }
-
-Served = tuple[np.ndarray, int, list[Any], float | list[float]]
-"""Weights with one row for each class, number of non-zeros, classes, intercepts."""
 
 
 class SupportView(MaybeStale):
@@ -265,33 +261,46 @@ async def read_weights(
     model = await registry_of(request).get(model_id)
     async with model.replica.serving():
         set_etag(response, model)
-        if (unchanged := not_modified(response, if_none_match)) is not None:
-            return unchanged
-        seq, names = model.replica.seq, model.replica.names
-        found = coefficients_of(model.replica.learner)
-        if member is None:
-            weights, nonzeros, classes, intercept = _served(model.replica.learner)
-        else:
-            weights, nonzeros, classes, intercept = _served_alone(model.members(), member)
-    order = np.argsort(-np.abs(weights), axis=None, kind="stable")[:top]
-    shown = []
-    for at in order.tolist():
-        row, place = divmod(at, weights.shape[1])
-        if weights[row, place]:
-            label = classes[row] if classes else None
-            weight = float(weights[row, place])
-            shown.append(Weight(index=place + 1, name=names.get(place), label=label, weight=weight))
-    return WeightsView(
-        model=model_id,
-        member=member,
-        seq=seq,
-        dim=weights.shape[1],
-        intercept=intercept,
-        nonzeros=nonzeros,
-        weights=shown,
-        **({} if found is None else _named(found)),
-        **staleness(model),
-    )
+    if (unchanged := not_modified(response, if_none_match)) is not None:
+        return unchanged
+
+    def read() -> dict[str, Any]:
+        set_etag(response, model)
+        return _weights_of(model, top, member)
+
+    found = await model.replica.view(read)
+    return WeightsView(model=model_id, member=member, **found, **staleness(model))
+
+
+def _weights_of(model: Model, top: int, member: str | None) -> dict[str, Any]:
+    """Fields of WeightsView. Runs in a view."""
+    learner, names = model.replica.learner, model.replica.names
+    classes = [class_label(text) for text in getattr(learner, "classes", ())]
+    coefficients = coefficients_of(learner)
+    if member is None:
+        scores = learner.served_weights()
+        intercepts = getattr(learner, "intercepts", None)
+        intercept = learner.intercept if intercepts is None else intercepts.tolist()
+    else:
+        one = model.members().member_served_weights(member)
+        scores, intercept = [one], one.intercept
+    survey = survey_weights(scores, top)
+    return {
+        "seq": model.replica.seq,
+        "dim": weights_dim(learner.spec) if survey.dim is None else survey.dim,
+        "intercept": intercept,
+        "nonzeros": survey.nonzeros,
+        "weights": [
+            Weight(
+                index=heavy.place + 1,
+                name=names.get(heavy.place),
+                label=classes[heavy.score] if classes else None,
+                weight=heavy.weight,
+            )
+            for heavy in survey.heaviest
+        ],
+        **({} if coefficients is None else _named(coefficients)),
+    }
 
 
 def _named(found: Coefficients) -> dict[str, Any]:
@@ -305,40 +314,30 @@ def _named(found: Coefficients) -> dict[str, Any]:
     }
 
 
-def _served(learner: Learner) -> Served:
-    classes = [class_label(text) for text in getattr(learner, "classes", ())]
-    intercepts = getattr(learner, "intercepts", None)
-    intercept = learner.intercept if intercepts is None else intercepts.tolist()
-    return np.atleast_2d(learner.weights), learner.nonzeros, classes, intercept
-
-
-def _served_alone(learner: MemberLearner, name: str) -> Served:
-    weights, intercept = learner.member_weights(name)
-    return np.atleast_2d(weights), count_nonzeros(weights), [], intercept
-
-
 @router.get("/{model_id}/support", response_model=SupportView, response_model_exclude_none=True)
 async def read_support(model_id: str, request: Request) -> SupportView:
     """Features that a sparse model uses, and how stable the selection is."""
     model = await registry_of(request).get(model_id)
-    async with model.replica.serving():
-        seq, names = model.replica.seq, model.replica.names
-        found = support_of(model.replica.learner)
-        if found is None:
-            reason = f"{model.replica.spec['algorithm']} does not track its support; see weights"
-            raise Problem(404, "no-support", reason)
-    features = [
-        Weight(index=index, name=names.get(index - 1), weight=weight)
-        for index, weight in zip(found.features.tolist(), found.weights.tolist(), strict=True)
-    ]
-    return SupportView(
-        model=model_id,
-        seq=seq,
-        features=features,
-        unchanged_since=found.unchanged_since,
-        changes_per_1000=found.changes_per_1000,
-        **staleness(model),
-    )
+    found = await model.replica.view(partial(_support_view_of, model))
+    return SupportView(model=model_id, **found, **staleness(model))
+
+
+def _support_view_of(model: Model) -> dict[str, Any]:
+    """Fields of SupportView. Runs in a view. Raises Problem 404."""
+    names = model.replica.names
+    found = support_of(model.replica.learner)
+    if found is None:
+        reason = f"{model.replica.spec['algorithm']} does not track its support; see weights"
+        raise Problem(404, "no-support", reason)
+    return {
+        "seq": model.replica.seq,
+        "features": [
+            Weight(index=index, name=names.get(index - 1), weight=weight)
+            for index, weight in zip(found.features.tolist(), found.weights.tolist(), strict=True)
+        ],
+        "unchanged_since": found.unchanged_since,
+        "changes_per_1000": found.changes_per_1000,
+    }
 
 
 def support_of(learner: Learner) -> Support | None:
@@ -389,10 +388,12 @@ def _created(record: ModelRecord) -> datetime:
 async def _view(
     model: Model, response: Response | None = None, with_digest: bool = False
 ) -> ModelView:
-    record: ModelRecord = model.record
-    async with model.replica.serving():
-        replica = model.replica
-        view = ModelView(
+    record, replica = model.record, model.replica
+
+    def read() -> ModelView:
+        if response is not None:
+            set_etag(response, model)
+        return ModelView(
             id=record.id,
             spec=replica.spec,
             seq=replica.seq,
@@ -402,9 +403,10 @@ async def _view(
             **({} if replica.guarding is None else {"paused": PauseView.of(replica)}),
             **staleness(model),
         )
-        if response is not None:
-            set_etag(response, model)
-        captured = replica.capture() if with_digest else None
-    if captured is not None:
-        view.state_digest = await asyncio.to_thread(captured.state_digest)
+
+    if not with_digest:
+        async with replica.serving():
+            return read()
+    view, captured = await replica.view(lambda: (read(), replica.capture()))
+    view.state_digest = await asyncio.to_thread(captured.state_digest)
     return view

@@ -121,7 +121,7 @@ class GuardRollback(Job):
         if good is None:
             await self._submit(model, Pause(since), held)
             return
-        copy = await asyncio.to_thread(good.capture().as_copy)
+        copy = await asyncio.to_thread(lambda: good.capture().as_copy())
         async with staged_copy(model, self._journal, copy) as staged:
             staged.is_named = await self._submit(model, Pause(since, copy.seq, staged.digest), held)
 

@@ -10,6 +10,7 @@ import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -92,7 +93,7 @@ class References(Job):
             while True:
                 async with model.committer.between_groups():
                     place = replica.place
-                    problems = problems_of(replica.learner)
+                    problems = await replica.view(partial(problems_of, replica.learner))
                     served = replica.losses.last(len(replica.losses))
                 work = (place, problems, served, lambda: self._is_ending)
                 try:

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import threading
 import weakref
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
@@ -250,7 +251,8 @@ class Refits(Job):
                 origin = model.replica.place
                 job.seq = origin.seq
                 records = records_of(model.replica)
-                problems = problems_of(model.replica.learner)
+                learner = model.replica.learner
+                problems = await model.replica.view(partial(problems_of, learner))
             rows = None
             if job.window_rows is not None:
                 requested = job.seq, job.window_rows

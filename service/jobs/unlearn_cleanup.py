@@ -101,7 +101,7 @@ class UnlearnCleanup(Job):
         try:
             while not await self.is_done(replica.retained.unlearned_seq):
                 async with self._committer.between_groups():
-                    captured = replica.capture()
+                    captured = await replica.captured()
                     seq = replica.retained.unlearned_seq
                 snapshot = await captured.encoded(self._record)
                 through = self._may_go(snapshot.seq)

@@ -11,6 +11,9 @@ from dualstream.service.models.model import Model
 from dualstream.service.replica.replica import Replica
 from dualstream.solvers import MemberView, member_learner
 
+STATE_AGE_S = 15.0
+"""Age at which certificates, and the weights of a large model, are computed again."""
+
 FamilyKind = type[GaugeMetricFamily] | type[CounterMetricFamily]
 
 
@@ -78,14 +81,14 @@ class ModelSeries(Collector):
         }
 
     def read(self, model: Model) -> None:
-        """Add a model. The caller holds the replica's lock."""
+        """Add a model. Call it in a view of the replica."""
         replica = model.replica
         self._model = model.record.id
         self._put("samples", replica.learner.samples, "learned")
         self._put("samples", replica.rejected, "rejected")
         self._put("refused_controls", replica.refused_controls)
         self._put("seq", replica.seq)
-        self._put("nonzeros", replica.learner.nonzeros)
+        self._put("nonzeros", replica.nonzeros(STATE_AGE_S))
         self._guarding(replica)
         self._progress(replica.progress.summary())
         certificate = replica.certificate
@@ -160,7 +163,7 @@ class MemberSeries(Collector):
         self._left_out = 0
 
     def read(self, model: Model) -> None:
-        """Add a model's members. The caller holds the replica's lock."""
+        """Add a model's members. Call it in a view of the replica."""
         learner = member_learner(model.replica.learner)
         views: Sequence[MemberView] = [] if learner is None else learner.members()
         room = min(MEMBERS_PER_MODEL, MEMBERS_IN_ALL - len(self._views))

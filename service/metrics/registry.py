@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
@@ -17,7 +18,7 @@ from dualstream.service.concurrency import background_task
 from dualstream.service.journal.protocol import Head, JournalError, JournalUnavailable
 from dualstream.service.metrics.counters import ProcessCounts
 from dualstream.service.metrics.model_filter import Folded, ModelFilter
-from dualstream.service.metrics.model_series import MemberSeries, ModelSeries
+from dualstream.service.metrics.model_series import STATE_AGE_S, MemberSeries, ModelSeries
 from dualstream.service.metrics.multiprocess import MetricsDirectory
 from dualstream.service.metrics.process_series import MemorySeries, Waiting
 from dualstream.service.metrics.store_series import StoreSeries
@@ -25,8 +26,6 @@ from dualstream.service.models.model import Model
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.wire.problems import Problem
 
-# Age at which a certificate is computed again.
-CERTIFICATE_AGE_S = 15.0
 LOADS_PER_SCRAPE = 16
 """Models loaded per scrape. Later scrapes load the others."""
 CATCH_UP_S = 1.0
@@ -124,7 +123,7 @@ class Telemetry(ProcessCounts):
         self._waiting = rows
 
     async def exposition(self, model_registry: ModelRegistry, may_load: bool = False) -> bytes:
-        """The text of /metrics, with certificates at most CERTIFICATE_AGE_S old.
+        """The text of /metrics, with certificates at most STATE_AGE_S old.
 
         If `may_load`, shown models that are not in memory are loaded as far as they fit.
         Models that do not fit have no series of their state.
@@ -142,11 +141,13 @@ class Telemetry(ProcessCounts):
             for model in await self._caught_up(model_registry):
                 await slices.end()
                 with suppress(JournalUnavailable):  # a fork
-                    await model.replica.certify(CERTIFICATE_AGE_S)
-                    async with model.replica.serving():
-                        self._models.read(model)
-                        self._members.read(model)
+                    await model.replica.certify(STATE_AGE_S)
+                    await model.replica.view(partial(self._read, model))
             return await text_of(self.registry.collect(), slices)
+
+    def _read(self, model: Model) -> None:
+        self._models.read(model)
+        self._members.read(model)
 
     async def _load_missing(self, model_registry: ModelRegistry) -> None:
         missing = [id_ for id_ in self._shown.ids if model_registry.find(id_) is None]

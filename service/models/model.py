@@ -37,6 +37,7 @@ from dualstream.service.replica.requests import (
     Request,
     is_left,
 )
+from dualstream.service.replica.views import LARGE_BYTES
 from dualstream.solvers import MemberLearner, member_learner
 from dualstream.wire.problems import Problem
 
@@ -337,6 +338,7 @@ class Model(CommitListener):
             *self.row_schema.owned_objects(),
         )
         self.bytes = OVERHEAD_BYTES + 8 * len(self.record.spec) + bytes_of(*roots)
+        replica.is_large = self.bytes > LARGE_BYTES
         self._measure_at = replica.seq + min(
             MEASURE_RECORDS, max(MIN_MEASURE_RECORDS, replica.seq // 4)
         )

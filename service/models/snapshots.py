@@ -68,8 +68,12 @@ class Snapshots:
         return replay_s > WRITTEN_S + model_bytes * (WRITTEN_BYTE_S + 2 * RESTORED_BYTE_S)
 
     def start(self, on_end: Callable[[], None] = lambda: None) -> None:
-        """Write a snapshot of the present state in a task. Call it between two groups."""
-        self._task = asyncio.create_task(self._run(self._replica.capture(), on_end))
+        """Write a snapshot in a task. Call it between two groups.
+
+        The snapshot has the present state, or if that is large the state after the next groups.
+        """
+        captured = None if self._replica.is_large else self._replica.capture()
+        self._task = asyncio.create_task(self._run(captured, on_end))
 
     async def close(self) -> None:
         """Finish the snapshot that is being written."""
@@ -87,7 +91,7 @@ class Snapshots:
         that neither of the two newest snapshots nor `keep_records` needs. Raises CorruptState for
         a state that could not be restored; then nothing is stored or trimmed.
         """
-        captured = self._replica.capture() if captured is None else captured
+        captured = await self._captured() if captured is None else captured
         through = captured.seq - self._deps.settings.keep_records
         snapshot = await captured.encoded(self._record if through > 0 else None)
         await self._deps.store_identity.verify()
@@ -98,6 +102,10 @@ class Snapshots:
         self.last_seq = snapshot.seq
         if was_put and through > 0:
             await journal.trim(*where, await self._may_trim(through), behind=1)
+
+    async def _captured(self) -> Captured:
+        async with self._committer.between_groups():
+            return await self._replica.captured()
 
     async def _may_trim(self, through: int) -> int:
         """The last record up to `through` that may be trimmed.
@@ -117,19 +125,22 @@ class Snapshots:
         held = guarding.kept_after(oldest, self._replica.seq - MAX_QUARANTINE_RECORDS)
         return through if held is None else min(through, held)
 
-    async def _run(self, captured: Captured, on_end: Callable[[], None]) -> None:
+    async def _run(self, captured: Captured | None, on_end: Callable[[], None]) -> None:
         """Write a snapshot. If the store refuses it, learning continues until the next one."""
         now = self._deps.clock.now
         began = now()
         try:
+            captured = await self._captured() if captured is None else captured
             await self.write(captured)
         except OtherIdentity as error:
             drop_traceback(error)  # `verify` has logged it
         except (UnknownModel, ModelChanged) as error:
             drop_traceback(error)  # the model was deleted or replaced
         except Exception as error:
-            log.exception("model %r: snapshot at seq %d failed", self._record.id, captured.seq)
+            seq = self._replica.seq if captured is None else captured.seq
+            log.exception("model %r: snapshot at seq %d failed", self._record.id, seq)
             if isinstance(error, NotHeld):
+                assert captured is not None
                 await self._committer.check_place(Place(captured.seq, captured.chain))
         finally:
             self._task = None

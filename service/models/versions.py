@@ -52,7 +52,7 @@ async def take_version(
         raise Problem(422, "invalid-name", f"{detail} a letter or digit; got {quoted(name)}")
     await model.refresh()
     async with model.committer.between_groups():
-        captured = model.replica.capture()
+        captured = await model.replica.captured()
     copy = await _usable_copy(captured, model.replica.spec)
     where = (model.record.id, model.record.incarnation)
     named = name or f"seq-{copy.seq}"

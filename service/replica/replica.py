@@ -6,8 +6,7 @@ controls. The boundaries between entries leave no trace in the state.
 """
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -20,7 +19,6 @@ from dualstream.service.journal.protocol import (
     Base,
     Entry,
     Journal,
-    JournalUnavailable,
     ModelRecord,
     Place,
 )
@@ -40,14 +38,13 @@ from dualstream.service.replica.outcomes import (
 from dualstream.service.replica.recovery import Forked, recover
 from dualstream.service.replica.requests import NewRows
 from dualstream.service.replica.retained_rows import Named
-from dualstream.service.replica.state import PositionedState
+from dualstream.service.replica.views import ViewedState
 from dualstream.solvers import (
     AsServed,
     Batch,
     Certificate,
     Outcome,
     as_served,
-    certificates_of_members,
 )
 
 # A shorter batch runs in the event loop: starting a thread costs about 80 us, and then two threads
@@ -61,18 +58,15 @@ MEASURED_ROWS = 8
 READ_BYTES = 1024 * 1024
 
 
-class Replica(PositionedState):
+class Replica(ViewedState):
     """State of a model that follows the journal and serves requests.
 
     s_per_row   first estimate of the time to learn a row, in seconds
     spec        used instead of the model's own spec
     """
 
-    is_forked = False
-    """The journal may not continue from here. Nothing is served until that is checked."""
     _applying: Sequence[Entry] = ()
     """Entries that are being applied while the next ones are read."""
-    certificate: Certificate | None = None
 
     def __init__(
         self,
@@ -93,18 +87,6 @@ class Replica(PositionedState):
 
     # -- reading ---------------------------------------------------------------------------------
 
-    @contextlib.asynccontextmanager
-    async def serving(self) -> AsyncIterator[None]:
-        """As `still`, for responses to clients.
-
-        Raises JournalUnavailable while the replica is forked. The check belongs here because a
-        request may find the model before the fork is known.
-        """
-        async with self.still():
-            if self.is_forked:
-                raise JournalUnavailable(f"model {self.id!r} is being rebuilt from its journal")
-            yield
-
     @property
     def place(self) -> Place:
         """The log position. Valid between two groups."""
@@ -121,19 +103,6 @@ class Replica(PositionedState):
         """
         async with self.serving():
             return self.learner.predict(batch), self.seq, self.chain
-
-    async def certify(self, max_age_s: float = 0.0) -> Certificate | None:
-        """Return the certificate of the served weights, at most `max_age_s` old.
-
-        None without a dual. Computes the certificates of the members, too. Raises
-        JournalUnavailable while the replica is forked.
-        """
-        async with self.serving():
-            if self._clock.now() - self.certified_at > max_age_s:
-                self.certificate = self.learner.certificate()
-                self.member_certificates = certificates_of_members(self.learner)
-                self.certified_at = self._clock.now()
-            return self.certificate
 
     # -- applying --------------------------------------------------------------------------------
 

@@ -35,6 +35,7 @@ from dualstream.solvers import (
     Outcome,
     Progressive,
     check_arrays,
+    digest_of,
     dump,
     load,
     make_learner,
@@ -145,7 +146,7 @@ class Captured:
     def state_digest(self) -> str:
         """SHA-256 in hex, equal for two states with the same bits. Excludes bookkeeping."""
         state = {name: a for name, a in self.arrays.items() if not name.startswith(NOT_IN_STATE)}
-        return hashlib.sha256(dump(state, {})).hexdigest()
+        return digest_of(state, {})
 
 
 def header_of(seq: int, chain: str, incarnation: str) -> dict[str, str]:

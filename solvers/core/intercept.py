@@ -34,6 +34,12 @@ class Features(WorkedOut):
         return 1.0 if self.intercept else 0.0
 
 
+def weights_dim(spec: Mapping[str, Any]) -> int:
+    """Number of features that have weights: those of a map, otherwise those of a row."""
+    mapping = spec.get("map")
+    return width_of(spec["features"]) if mapping is None else int(mapping["components"])
+
+
 def width_of(features: Mapping[str, Any]) -> int:
     """Row width from the `features` of a resolved specification."""
     if features["kind"] == "hashed":

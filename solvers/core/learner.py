@@ -1,6 +1,6 @@
 """Learner: the protocol of all algorithms; Outcome: the result for each row."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.certificate import Certificate
+from dualstream.solvers.core.served_weights import ServedWeights
 from dualstream.solvers.jit import Flags, Floats, Ints
 
 State = dict[str, npt.NDArray[Any]]
@@ -123,7 +124,10 @@ class Learner(Protocol):
 
     @property
     def weights(self) -> Floats:
-        """The served weights, (dim,), as a copy."""
+        """The served weights, (dim,), as a copy. Views of any width use `served_weights`."""
+
+    def served_weights(self) -> Iterable[ServedWeights]:
+        """The served weights that are not 0, for each score: one per class, otherwise one."""
 
     @property
     def intercept(self) -> float:
@@ -145,12 +149,6 @@ class Learner(Protocol):
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Restore this state, to the bit. Raises CorruptState, and then nothing has changed."""
-
-
-def count_nonzeros(weights: Floats) -> int:
-    """Number of weights beyond 1e-12 of the largest."""
-    size = np.abs(weights)
-    return int(np.count_nonzero(size > 1e-12 * size.max(initial=0.0)))
 
 
 def under(prefix: str, state: Mapping[str, npt.NDArray[Any]]) -> State:

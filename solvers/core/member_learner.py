@@ -8,6 +8,7 @@ from typing import Any, Protocol, cast
 from dualstream.solvers.core.certificate import Certificate
 from dualstream.solvers.core.learner import Learner
 from dualstream.solvers.core.served_form import Form
+from dualstream.solvers.core.served_weights import ServedWeights
 from dualstream.solvers.jit import Floats
 
 MEMBER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -103,6 +104,9 @@ class MemberLearner(Learner, Protocol):
 
     def member_weights(self, name: str) -> tuple[Floats, float]:
         """The served weights of one member, (dim,), and its intercept. Raises UnknownMember."""
+
+    def member_served_weights(self, name: str) -> ServedWeights:
+        """The served weights of one member that are not 0. Raises UnknownMember."""
 
     def member_form(self, name: str) -> Form:
         """The score of one member as numbers, see served_form. Raises UnknownMember,

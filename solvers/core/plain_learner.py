@@ -52,8 +52,8 @@ class PlainLearner(TableLearner):
         )  # fmt: skip
         return scores
 
-    def _served(self) -> Floats:
-        served: Floats = self._floats[SCALE] * self._v
+    def _served_of(self, rows: Floats) -> Floats:
+        served: Floats = self._floats[SCALE] * rows[:, 0]
         return served
 
 

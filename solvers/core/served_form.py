@@ -13,6 +13,7 @@ import numpy as np
 
 from dualstream.solvers.core.errors import NotExpressible
 from dualstream.solvers.core.learner import Learner
+from dualstream.solvers.core.served_weights import ServedWeights
 from dualstream.solvers.jit import Flags, Floats, Ints
 
 if TYPE_CHECKING:
@@ -87,6 +88,12 @@ class Linear:
         places = np.flatnonzero(weights)
         return cls(places, weights[places], float(intercept))
 
+    @classmethod
+    def of_served(cls, served: ServedWeights) -> "Linear":
+        """A copy of the served weights."""
+        places, weights = served.sparse()
+        return cls(places, weights, float(served.intercept))
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -139,19 +146,14 @@ class Form:
         return Form(dim, (*stages, *self.stages), self.scores)
 
 
-def linear_form(dim: int, weights: Floats, intercept: float) -> Form:
-    """Form of a learner without stages."""
-    return Form(dim, (), (Linear.of(weights, intercept),))
-
-
 def served_form(learner: Learner) -> Form:
     """Form of the learner's current state. Raises NotExpressible."""
     form = getattr(learner, "form", None)
     if form is not None:
         result: Form = form()
         return result
-    weights = learner.weights
-    return linear_form(len(weights), weights, learner.intercept)
+    (served,) = learner.served_weights()
+    return Form(served.dim, (), (Linear.of_served(served),))
 
 
 def joined_scores(forms: Sequence[Form], dim: int) -> Form:
@@ -226,7 +228,6 @@ __all__ = [
     "columns_of",
     "gives_probabilities",
     "joined_scores",
-    "linear_form",
     "numbers_in",
     "served_form",
 ]

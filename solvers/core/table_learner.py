@@ -14,10 +14,15 @@ from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.certificate import Certificate
 from dualstream.solvers.core.errors import CorruptState, InvalidRow
 from dualstream.solvers.core.intercept import Features
-from dualstream.solvers.core.learner import Outcome, State, count_nonzeros
+from dualstream.solvers.core.learner import Outcome, State
 from dualstream.solvers.core.losses import Loss, make_loss
 from dualstream.solvers.core.refit_weights import check_weights
 from dualstream.solvers.core.scalar import sigmoid, unknown_label
+from dualstream.solvers.core.served_weights import (
+    ServedWeights,
+    count_nonzeros,
+    weights_in_parts,
+)
 from dualstream.solvers.core.state_numbers import check_arrays
 from dualstream.solvers.jit import F8, RO_F8, Floats, kernel, void
 
@@ -34,7 +39,7 @@ def loss_of(spec: Mapping[str, Any]) -> Loss:
 
 
 class TableLearner:
-    """The Learner protocol, except `_learn_rows`, `predict` and `_served`.
+    """The Learner protocol, except `_learn_rows`, `predict` and `_served_of`.
 
     Also TakesWeights, for subclasses with `_take_weights`.
 
@@ -62,9 +67,13 @@ class TableLearner:
         """Learn all rows and write `out`."""
         raise NotImplementedError
 
+    def _served_of(self, rows: Floats) -> Floats:
+        """The served weights of these rows of the table, as a copy; the last is the intercept's."""
+        raise NotImplementedError
+
     def _served(self) -> Floats:
         """The served weights, (width,), as a copy; the last is the intercept."""
-        raise NotImplementedError
+        return self._served_of(self._w)
 
     def learn(self, batch: Batch) -> Outcome:
         """See Learner. O(entries) per row, independent of the width."""
@@ -93,12 +102,21 @@ class TableLearner:
     @property
     def intercept(self) -> float:
         """See Learner."""
-        return float(self._served()[-1])
+        return float(self._served_of(self._w[-1:])[-1])
+
+    def served_weights(self) -> list[ServedWeights]:
+        """See Learner."""
+        return [weights_in_parts(self._features.dim, self.intercept, self._between)]
+
+    def _between(self, first: int, last: int) -> Floats:
+        """The served weights of the features from `first` to before `last`."""
+        # One more row, which `_served_of` takes for the intercept's.
+        return self._served_of(self._w[first : last + 1])[:-1]
 
     @property
     def nonzeros(self) -> int:
         """See Learner."""
-        return count_nonzeros(self.weights)
+        return count_nonzeros(self.served_weights())
 
     @property
     def samples(self) -> int:

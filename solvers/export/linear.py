@@ -11,25 +11,32 @@ def one_weight_a_feature(form: Form) -> list[Linear]:
     Scaling by counts alone multiplies a feature by a constant, because a row counts itself once in
     each of its nonzero features.
     """
-    factors = np.ones(0)
+    counted: BalancedForm | None = None
     for stage in form.stages:
-        if not isinstance(stage, BalancedForm) or stage.moments or len(factors):
+        if not isinstance(stage, BalancedForm) or stage.moments or counted is not None:
             raise NotExpressible(_why_not(stage))
-        counts = np.zeros(form.dim)
-        counts[stage.columns] = stage.counts
-        factors = ((counts + 1.0) / (stage.rows + 1.0)) ** -stage.power
-    return [_times(score, factors) for score in form.scores]
+        counted = stage
+    return [_times(score, counted) for score in form.scores]
 
 
-def _times(score: ScoreForm, factors: np.ndarray) -> Linear:
+def _times(score: ScoreForm, counted: BalancedForm | None) -> Linear:
     if not isinstance(score, Linear):
         raise NotExpressible(
             "a portfolio is a mixture of its members, not a sum of weights: choose one of"
             " them as `member`"
         )
-    if not len(factors):
+    if counted is None:
         return score
-    return Linear(score.places, score.weights * factors[score.places], score.intercept)
+    counts = _counts_of(score.places, counted)
+    factors = ((counts + 1.0) / (counted.rows + 1.0)) ** -counted.power
+    return Linear(score.places, score.weights * factors, score.intercept)
+
+
+def _counts_of(places: np.ndarray, counted: BalancedForm) -> np.ndarray:
+    """The counts of these features; 0 for a feature that was never counted."""
+    at = np.searchsorted(counted.columns, places)
+    known = np.append(counted.columns, -1)[at] == places
+    return np.where(known, np.append(counted.counts, 0.0)[at], 0.0)
 
 
 def _why_not(stage: object) -> str:

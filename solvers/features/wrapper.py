@@ -1,6 +1,6 @@
 """Wrapped: a learner around a learner, which delegates to the inner one."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy.typing as npt
@@ -12,6 +12,7 @@ from dualstream.solvers.core.learner import Learner, Outcome, State
 from dualstream.solvers.core.refit_weights import taking_weights
 from dualstream.solvers.core.refittable import DualProblem, refittable
 from dualstream.solvers.core.rewind import learn_in_pieces
+from dualstream.solvers.core.served_weights import ServedWeights
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.online.multiclass import ClassScores
 
@@ -82,6 +83,10 @@ class Wrapped:
     def weights(self) -> Floats:
         """See Learner; one for each feature of the inner learner."""
         return self._learner.weights
+
+    def served_weights(self) -> Iterable[ServedWeights]:
+        """See Learner; for the features of the inner learner."""
+        return self._learner.served_weights()
 
     @property
     def intercept(self) -> float:

@@ -123,9 +123,9 @@ class Asset(TableLearner):
         )
         return scores
 
-    def _served(self) -> Floats:
+    def _served_of(self, rows: Floats) -> Floats:
         fv, fz, b = served_factors(self._floats, self._ints)
-        served: Floats = fv * self._w[:, 0] + fz * self._w[:, -1]
+        served: Floats = fv * rows[:, 0] + fz * rows[:, -1]
         served[-1] += b
         return served
 

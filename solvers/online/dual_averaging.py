@@ -138,9 +138,9 @@ class DualAveraging(TableLearner):
         )
         return scores
 
-    def _served(self) -> Floats:
-        served = np.empty(self._features.width)
-        current_weights(self._w, self._floats, self._ints, served)
+    def _served_of(self, rows: Floats) -> Floats:
+        served = np.empty(len(rows))
+        current_weights(rows, self._floats, self._ints, served)
         return served
 
     def state(self) -> State:
@@ -158,12 +158,12 @@ class DualAveraging(TableLearner):
 
     def support(self) -> Support:
         """The features in use and since when. O(dim)."""
-        weights = self.weights
-        active = np.flatnonzero(weights)
+        (served,) = self.served_weights()
+        active, weights = served.sparse()
         last_change, recent = pattern_history(self._w, self._signs, self._floats, self._ints)
         zero_weight_rows = self.samples - int(self._ints[STEPS])
         since = last_change + zero_weight_rows if last_change else 0
-        return Support(active + 1, weights[active], since, recent)
+        return Support(active + 1, weights, since, recent)
 
 
 @kernel(types.UniTuple(f8, 2)(i8, RO_F8, RO_I8))

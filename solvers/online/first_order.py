@@ -103,9 +103,9 @@ class FirstOrder(TableLearner):
         )
         return scores
 
-    def _served(self) -> Floats:
+    def _served_of(self, rows: Floats) -> Floats:
         fv, fz = served_factors(self._floats, self._ints)
-        served: Floats = fv * self._w[:, 0] + fz * self._w[:, -1]
+        served: Floats = fv * rows[:, 0] + fz * rows[:, -1]
         return served
 
     def _take_weights(self, weights: Floats, reach: float, rows: int) -> None:

@@ -13,7 +13,7 @@ With K classes, time and memory are those of K + 1 binary learners.
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,7 @@ from dualstream.solvers.core.refittable import DualProblem, refittable
 from dualstream.solvers.core.rewind import Rewind, learn_in_pieces
 from dualstream.solvers.core.scalar import log1pexp
 from dualstream.solvers.core.served_form import Form, joined_scores, served_form
+from dualstream.solvers.core.served_weights import ServedWeights
 from dualstream.solvers.core.spec_cache import FixedSpec, worked_out_once
 from dualstream.solvers.core.spec_fields import Spec
 from dualstream.solvers.core.unlearning import unlearner
@@ -265,9 +266,13 @@ class Multiclass:
     @property
     def weights(self) -> Floats:
         """(K, width): the served weights of each class."""
-        none = self._rest.none_of_them.weights
         rows = [learner.weights for learner in self._rest.learners]
-        return np.stack(rows) if rows else np.empty((0, len(none)))
+        return np.stack(rows) if rows else np.empty((0, len(self._rest.none_of_them.weights)))
+
+    def served_weights(self) -> Iterator[ServedWeights]:
+        """See Learner: of each class in order."""
+        for learner in self._rest.learners:
+            yield from learner.served_weights()
 
     @property
     def intercepts(self) -> Floats:

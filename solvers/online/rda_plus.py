@@ -139,7 +139,7 @@ class DualAveragingPlus(DualAveraging):
         """Minimum over some rows, from the current weights; `places` of their columns and
         intercept."""
         lam, sigma = float(self._floats[LAMBDA]), float(self._floats[SIGMA])
-        weights = self._served()[places]
+        weights = self._served_of(self._w[places])
         mean = np.abs(self._w[places[:-1], 0]) / int(self._ints[STEPS])
         members = (weights[:-1] != 0.0) | (mean > self.spec["safeguard"] * lam)
         objective = Objective(self._loss.numbers, lam, sigma)

@@ -95,9 +95,9 @@ class TruncatedGradient(TableLearner):
         )
         return scores
 
-    def _served(self) -> Floats:
-        served = np.empty(self._features.width)
-        current_weights(self._w, self._floats, self._ints, served)
+    def _served_of(self, rows: Floats) -> Floats:
+        served = np.empty(len(rows))
+        current_weights(rows, self._floats, self._ints, served)
         return served
 
     def _take_weights(self, weights: Floats, reach: float, rows: int) -> None:

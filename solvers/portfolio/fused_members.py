@@ -19,6 +19,7 @@ from dualstream.solvers.core.errors import CorruptState
 from dualstream.solvers.core.learner import State
 from dualstream.solvers.core.losses import make_loss
 from dualstream.solvers.core.served_form import BalancedForm, Form, Linear, NormForm, StageForm
+from dualstream.solvers.core.served_weights import ServedWeights, weights_listed
 from dualstream.solvers.core.state_numbers import check_arrays
 from dualstream.solvers.core.windows import RowBuffer
 from dualstream.solvers.features.stage import grown
@@ -265,12 +266,14 @@ class Fused:
 
     # -- what a member says of itself ------------------------------------------------------------
 
-    def weights(self, place: int) -> tuple[Floats, float]:
-        """Weights (dim,) and intercept of a member, for features after its scaling."""
+    def served_weights(self, place: int) -> ServedWeights:
+        """Weights and intercept of a member, for features after its scaling."""
         used, scale = int(self._k[USED]), self._weight_scale(place)
-        weights = np.zeros(self.dim)
-        weights[self._touched[1:used]] = scale * self._table[1:used, place]
-        return weights, scale * float(self._table[0, place])
+
+        def listed() -> tuple[Ints, Floats]:
+            return self._touched[1:used].astype(np.int64), scale * self._table[1:used, place]
+
+        return weights_listed(self.dim, scale * float(self._table[0, place]), listed)
 
     def form(self, place: int) -> Form:
         """See served_form: the member's score of a next row."""

@@ -26,10 +26,11 @@ from dualstream.solvers.core.errors import (
     UnknownMember,
 )
 from dualstream.solvers.core.intercept import width_of
-from dualstream.solvers.core.learner import Outcome, State, count_nonzeros
+from dualstream.solvers.core.learner import Outcome, State
 from dualstream.solvers.core.member_learner import Comparison, MemberView
 from dualstream.solvers.core.scalar import unknown_label
 from dualstream.solvers.core.served_form import Form
+from dualstream.solvers.core.served_weights import ServedWeights, count_nonzeros
 from dualstream.solvers.core.state_numbers import check_arrays
 from dualstream.solvers.core.table_learner import sigmoids
 from dualstream.solvers.jit import Floats
@@ -127,12 +128,16 @@ class Portfolio:
     @property
     def intercept(self) -> float:
         """See weights."""
-        return self.member_weights(self.heaviest)[1]
+        return self.member_served_weights(self.heaviest).intercept
+
+    def served_weights(self) -> list[ServedWeights]:
+        """See weights."""
+        return [self.member_served_weights(self.heaviest)]
 
     @property
     def nonzeros(self) -> int:
         """See weights."""
-        return count_nonzeros(self.weights)
+        return count_nonzeros(self.served_weights())
 
     def certificate(self) -> Certificate | None:
         """None: each dual member has its own, see member_certificate."""
@@ -164,7 +169,15 @@ class Portfolio:
 
     def member_weights(self, name: str) -> tuple[Floats, float]:
         """See MemberLearner: for features after the member's scaling."""
-        return self._members.weights(self._index_of(name))
+        served = self.member_served_weights(name)
+        weights = np.zeros(served.dim)
+        for places, values in served.blocks():
+            weights[places] = values
+        return weights, served.intercept
+
+    def member_served_weights(self, name: str) -> ServedWeights:
+        """See MemberLearner and member_weights."""
+        return self._members.served_weights(self._index_of(name))
 
     def form(self) -> Form:
         """See served_form: the mixture of all active members."""

@@ -12,6 +12,7 @@ from dualstream.solvers.core.errors import CorruptState
 from dualstream.solvers.core.intercept import width_of
 from dualstream.solvers.core.learner import State
 from dualstream.solvers.core.served_form import Form
+from dualstream.solvers.core.served_weights import ServedWeights
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.portfolio.fused_members import Fused
 from dualstream.solvers.portfolio.presets import Member
@@ -151,14 +152,14 @@ class MemberSet:
         at = self._index_among_fused(index)
         return None if at is None or self._fused is None else self._fused.certificate(at)
 
-    def weights(self, index: int) -> tuple[Floats, float]:
-        """See MemberLearner; zeros for a prior."""
+    def served_weights(self, index: int) -> ServedWeights:
+        """See MemberLearner; none for a prior."""
         if index in self._separate:
-            return self._separate[index].weights()
+            return self._separate[index].served_weights()
         at = self._index_among_fused(index)
         if at is None or self._fused is None:
-            return np.zeros(self._dim), 0.0
-        return self._fused.weights(at)
+            return ServedWeights(self._dim, 0.0, lambda: iter(()))
+        return self._fused.served_weights(at)
 
     def form(self, index: int) -> Form | None:
         """Form of a member's raw score; None for a prior."""

@@ -11,6 +11,7 @@ from dualstream.solvers.core.certificate import Certificate
 from dualstream.solvers.core.learner import Learner, State
 from dualstream.solvers.core.rewind import Rewind
 from dualstream.solvers.core.served_form import Form, served_form
+from dualstream.solvers.core.served_weights import ServedWeights
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.portfolio.fused_members import Fused
 from dualstream.solvers.portfolio.presets import Member
@@ -64,9 +65,10 @@ class ModelMember:
         scores = self._learner.predict(batch)
         return np.where(np.isfinite(scores), scores, np.nan)
 
-    def weights(self) -> tuple[Floats, float]:
-        """Served weights and intercept."""
-        return self._learner.weights, self._learner.intercept
+    def served_weights(self) -> ServedWeights:
+        """See MemberLearner."""
+        (served,) = self._learner.served_weights()
+        return served
 
     def form(self) -> Form:
         """See served_form."""
@@ -106,9 +108,9 @@ class KindMember:
         """See ModelMember."""
         return self._fused.predict(batch)[:, 0]
 
-    def weights(self) -> tuple[Floats, float]:
+    def served_weights(self) -> ServedWeights:
         """See ModelMember."""
-        return self._fused.weights(0)
+        return self._fused.served_weights(0)
 
     def form(self) -> Form:
         """See ModelMember."""

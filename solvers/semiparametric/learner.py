@@ -24,9 +24,14 @@ from dualstream.solvers.core.errors import (
     SolverError,
 )
 from dualstream.solvers.core.intercept import width_of
-from dualstream.solvers.core.learner import Outcome, State, count_nonzeros
+from dualstream.solvers.core.learner import Outcome, State
 from dualstream.solvers.core.scalar import unknown_label
 from dualstream.solvers.core.served_form import Form
+from dualstream.solvers.core.served_weights import (
+    ServedWeights,
+    count_nonzeros,
+    weights_listed,
+)
 from dualstream.solvers.core.state_numbers import check_arrays, is_storable, rows_of_state
 from dualstream.solvers.core.windows import DUAL, Ring
 from dualstream.solvers.jit import Floats, Ints
@@ -141,10 +146,22 @@ class Semiparametric:
     def weights(self) -> Floats:
         """Coefficients of the linear terms, each at the index of its feature: (dim,)."""
         weights = np.zeros(self._dim)
+        places, values = self._linear_terms()
+        weights[places] = values
+        return weights
+
+    def served_weights(self) -> list[ServedWeights]:
+        """See Learner and `weights`."""
+        return [weights_listed(self._dim, self.intercept, self._linear_terms)]
+
+    def _linear_terms(self) -> tuple[Ints, Floats]:
+        """Features with linear terms, and the sums of their coefficients."""
+        found: dict[int, float] = {}
         for term, beta in zip(self.spec["basis"], self._beta.tolist(), strict=True):
             if term["kind"] == "linear":
-                weights[term["feature"] - 1] += beta
-        return weights
+                place = term["feature"] - 1
+                found[place] = found.get(place, 0.0) + beta
+        return np.array(list(found), np.int64), np.array(list(found.values()), np.float64)
 
     @property
     def intercept(self) -> float:
@@ -157,7 +174,7 @@ class Semiparametric:
     @property
     def nonzeros(self) -> int:
         """See Learner."""
-        return count_nonzeros(self.weights)
+        return count_nonzeros(self.served_weights())
 
     @property
     def samples(self) -> int:

@@ -15,7 +15,7 @@ and trip at the same row, independent of batch boundaries.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ import numpy.typing as npt
 from dualstream.solvers.core.errors import CorruptState
 from dualstream.solvers.core.learner import Learner, Outcome, State
 from dualstream.solvers.core.member_learner import member_learner
+from dualstream.solvers.core.served_weights import ServedWeights
 from dualstream.solvers.core.state_numbers import check_arrays
 from dualstream.solvers.evaluation.guard.spec import FIELD, QUANTITIES
 from dualstream.solvers.jit import RO_F8, Floats, f8, kernel
@@ -216,24 +217,25 @@ def norm_of(learner: Learner) -> tuple[float, int]:
     For a learner with members, those of every member.
     """
     members = member_learner(learner)
-    if members is None:
-        intercepts = getattr(learner, "intercepts", None)
-        pairs = [(learner.weights, learner.intercept if intercepts is None else intercepts)]
-    else:
-        pairs = [members.member_weights(view.name) for view in members.members()]
+    owners: Iterable[Iterable[ServedWeights]] = [learner.served_weights()]
+    if members is not None:
+        owners = [[members.member_served_weights(view.name)] for view in members.members()]
     total, size = 0.0, 0
-    for weights, intercept in pairs:
-        for numbers in (weights, intercept):
-            flat = np.ascontiguousarray(numbers, np.float64).reshape(-1)
-            total += squared_norm(flat)
-            size += len(flat)
+    for scores in owners:
+        squares, intercepts = 0.0, []
+        for served in scores:
+            for _, weights in served.blocks():
+                squares = add_squares(squares, weights)
+            intercepts.append(served.intercept)
+            size += served.dim + 1
+        total += squares
+        total += add_squares(0.0, np.array(intercepts, np.float64))
     return math.sqrt(total), size
 
 
-@kernel(f8(RO_F8))
-def squared_norm(numbers: Floats) -> float:
-    """The sum of squares in order; it stays finite."""
-    total = 0.0
+@kernel(f8(f8, RO_F8))
+def add_squares(total: float, numbers: Floats) -> float:
+    """`total` plus the squares in order; it stays finite."""
     for i in range(numbers.shape[0]):
         size = abs(numbers[i])
         if not size <= 1e100:

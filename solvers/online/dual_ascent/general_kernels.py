@@ -132,19 +132,35 @@ def weight_of(x: float, f: Floats, k: Ints, top: float, total: float) -> float:
     return soft(x, f[THRESHOLD])
 
 
+@kernel(types.UniTuple(f8, 3)(F8_2D, RO_F8, RO_I8))
+def served_numbers(w: Floats, f: Floats, k: Ints) -> tuple[float, float, float]:
+    """factor, top and total of `weight_of` for all served weights; unused if they are averages."""
+    if k[AVERAGED] != 0 and f[AVG_S] > 0.0:
+        return 0.0, 0.0, 1.0
+    factor = dashed_factor(f)
+    top, total = shift_and_sum(w, f, k, factor)
+    return factor, top, total
+
+
+@kernel(void(F8_2D, RO_F8, RO_I8, f8, f8, f8, F8))
+def served_rows(
+    rows: Floats, f: Floats, k: Ints, factor: float, top: float, total: float, out: Floats
+) -> None:
+    """out (n,) = the served weights of the first n of these rows of the table."""
+    if k[AVERAGED] != 0 and f[AVG_S] > 0.0:
+        for j in range(out.shape[0]):
+            out[j] = rows[j, 1]
+        return
+    for j in range(out.shape[0]):
+        out[j] = weight_of(factor * rows[j, 0], f, k, top, total)
+
+
 @kernel(void(F8_2D, RO_F8, RO_I8, F8))
 def served_weights(w: Floats, f: Floats, k: Ints, out: Floats) -> None:
     """out (width,) = the served weights, the intercept's last (0 without an intercept)."""
     stop = w.shape[0] if f[BIAS] != 0.0 else w.shape[0] - 1
     out[w.shape[0] - 1] = 0.0
-    if k[AVERAGED] != 0 and f[AVG_S] > 0.0:
-        for j in range(stop):
-            out[j] = w[j, 1]
-        return
-    factor = dashed_factor(f)
-    top, total = shift_and_sum(w, f, k, factor)
-    for j in range(stop):
-        out[j] = weight_of(factor * w[j, 0], f, k, top, total)
+    served_rows(w, f, k, *served_numbers(w, f, k), out[:stop])
 
 
 @kernel(f8(RO_I4, RO_F8, i8, i8, F8_2D, RO_F8, RO_I8, f8, f8, f8))

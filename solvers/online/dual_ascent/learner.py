@@ -8,7 +8,7 @@ for neither. The average takes each iterate as it is after its replay.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from sys import getsizeof
 from typing import Any
@@ -20,9 +20,14 @@ from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.certificate import Certificate, relative_gap, row_sums
 from dualstream.solvers.core.errors import InvalidRow, RefitError, UnlearningError
 from dualstream.solvers.core.intercept import Features
-from dualstream.solvers.core.learner import Outcome, State, count_nonzeros
+from dualstream.solvers.core.learner import Outcome, State
 from dualstream.solvers.core.losses import Loss, make_loss
 from dualstream.solvers.core.regularizers import l2_sums
+from dualstream.solvers.core.served_weights import (
+    ServedWeights,
+    count_nonzeros,
+    weights_in_parts,
+)
 from dualstream.solvers.core.spec_cache import WorkedOut, worked_out_once
 from dualstream.solvers.core.state_numbers import check_arrays, is_storable
 from dualstream.solvers.core.windows import Ring, Window
@@ -94,6 +99,8 @@ _AHEAD = 65_536
 _BULK_ROWS = 256
 # Arrays of a ring, for a kernel that does not use it.
 _NO_RING = (np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0), np.empty((0, 3)))
+
+_Part = Callable[[int, int | None], Floats]
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,12 +327,41 @@ class DualAscent:
     @property
     def intercept(self) -> float:
         """See Learner."""
-        return float(self._weights()[-1])
+        return self._intercept(self._served_part())
+
+    def _intercept(self, part: _Part) -> float:
+        return float(part(-1, None)[0]) if self._floats[BIAS] != 0.0 else 0.0
+
+    def served_weights(self) -> list[ServedWeights]:
+        """See Learner. O(width) with entropy."""
+        part = self._served_part()
+        return [weights_in_parts(self._features.dim, self._intercept(part), part)]
+
+    def _served_part(self) -> _Part:
+        """Function that returns the served weights of the rows from `first` to before `last`."""
+        w, floats, ints = self._w, self._floats, self._ints
+        if self._is_l2:
+            fv, fz = self._served()
+
+            def part(first: int, last: int | None) -> Floats:
+                weights: Floats = fv * w[first:last, 0] + fz * w[first:last, -1]
+                return weights
+
+            return part
+        numbers = _general.served_numbers(w, floats, ints)
+
+        def part_of_any(first: int, last: int | None) -> Floats:
+            rows = w[first:last]
+            weights = np.empty(len(rows))
+            _general.served_rows(rows, floats, ints, *numbers, weights)
+            return weights
+
+        return part_of_any
 
     @property
     def nonzeros(self) -> int:
         """See Learner."""
-        return count_nonzeros(self.weights)
+        return count_nonzeros(self.served_weights())
 
     @property
     def samples(self) -> int:
