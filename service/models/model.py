@@ -37,7 +37,6 @@ from dualstream.service.replica.requests import (
     Request,
     is_left,
 )
-from dualstream.service.replica.views import LARGE_BYTES
 from dualstream.solvers import MemberLearner, member_learner
 from dualstream.wire.problems import Problem
 
@@ -338,7 +337,7 @@ class Model(CommitListener):
             *self.row_schema.owned_objects(),
         )
         self.bytes = OVERHEAD_BYTES + 8 * len(self.record.spec) + bytes_of(*roots)
-        replica.is_large = self.bytes > LARGE_BYTES
+        replica.measured(self.bytes)
         self._measure_at = replica.seq + min(
             MEASURE_RECORDS, max(MIN_MEASURE_RECORDS, replica.seq // 4)
         )

@@ -13,12 +13,14 @@ from dualstream.service.clock import Clock
 from dualstream.service.concurrency import run_to_completion
 from dualstream.service.journal.protocol import JournalUnavailable
 from dualstream.service.replica.state import Captured, PositionedState
-from dualstream.solvers import Certificate, certificates_of_members
+from dualstream.solvers import Certificate, certificates_of_members, classes_of
 
 T = TypeVar("T")
 
 LARGE_BYTES = 2 << 20
 """Views of a smaller state take a millisecond or two, in the event loop."""
+MANY_CLASSES = 32
+"""Classes of a large state, whatever its bytes: a view takes about 0.1 ms for each class."""
 
 
 class ViewedState(PositionedState):
@@ -28,7 +30,7 @@ class ViewedState(PositionedState):
     """The journal may not continue from here. Nothing is served until that is checked."""
     certificate: Certificate | None = None
     is_large = False
-    """Has the state more than LARGE_BYTES, as last measured?"""
+    """Has the state more than LARGE_BYTES or MANY_CLASSES, as last measured?"""
     member_certificates: dict[str, Certificate]
     _clock: Clock
     _nonzeros = 0
@@ -47,6 +49,10 @@ class ViewedState(PositionedState):
             if self.is_forked:
                 raise JournalUnavailable(f"model {self.id!r} is being rebuilt from its journal")
             yield
+
+    def measured(self, size: int) -> None:
+        """Note the bytes of the state."""
+        self.is_large = size > LARGE_BYTES or len(classes_of(self.learner)) > MANY_CLASSES
 
     async def view(self, read: Callable[[], T]) -> T:
         """Return what `read` returns on the served state, which belongs to one `seq`.

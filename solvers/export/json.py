@@ -20,12 +20,12 @@ from dualstream.solvers import (
     ScoreForm,
     StageForm,
 )
-from dualstream.solvers.export.source import Source
+from dualstream.solvers.export.source import Source, json_list
 
 
 def write(source: Source) -> bytes:
     """Can express every form."""
-    seen: set[int] = set()
+    seen: list[np.ndarray] = [np.empty(0, np.int64)]
     form = _form(source.form, seen)
     return msgspec.json.encode(
         {
@@ -39,39 +39,39 @@ def write(source: Source) -> bytes:
             "classes": list(source.classes) if source.classes else None,
             "has_probabilities": source.has_probabilities,
             "features": source.spec["features"],
-            "names": source.names(np.array(sorted(seen), np.int64)),
+            "names": source.names(np.unique(np.concatenate(seen))),
             "form": form,
         }
     )
 
 
-def _form(form: Form, seen: set[int]) -> dict[str, Any]:
+def _form(form: Form, seen: list[np.ndarray]) -> dict[str, Any]:
     """`seen` receives the indices of all features in the form."""
     stages = []
     is_mapped = False
     for stage in form.stages:
         stages.append(_stage(stage, seen))
         is_mapped = is_mapped or isinstance(stage, FourierForm | NystroemForm)
-    scores = [_score(score, set() if is_mapped else seen) for score in form.scores]
+    scores = [_score(score, [] if is_mapped else seen) for score in form.scores]
     return {"dim": form.dim, "stages": stages, "scores": scores}
 
 
-def _stage(stage: StageForm, seen: set[int]) -> dict[str, Any]:
+def _stage(stage: StageForm, seen: list[np.ndarray]) -> dict[str, Any]:
     if isinstance(stage, BalancedForm):
-        seen.update(stage.columns.tolist())
+        seen.append(stage.columns)
         fields = {
             "kind": "balanced",
             "power": stage.power,
             "moments": stage.moments,
             "rows": stage.rows,
-            "indices": (stage.columns + 1).tolist(),
-            "counts": stage.counts.tolist(),
+            "indices": json_list(stage.columns + 1),
+            "counts": json_list(stage.counts),
         }
         if stage.moments:
             fields |= {
-                "means": stage.means.tolist(),
-                "deviations": stage.deviations.tolist(),
-                "dense": stage.dense.tolist(),
+                "means": json_list(stage.means),
+                "deviations": json_list(stage.deviations),
+                "dense": json_list(stage.dense),
             }
         return fields
     if isinstance(stage, FourierForm):
@@ -102,13 +102,13 @@ def _norm(stage: NormForm) -> dict[str, Any]:
     return {"kind": "running_norm", "rows": stage.rows, "squares": stage.squares}
 
 
-def _score(score: ScoreForm, seen: set[int]) -> dict[str, Any]:
+def _score(score: ScoreForm, seen: list[np.ndarray]) -> dict[str, Any]:
     if isinstance(score, Linear):
-        seen.update(score.places.tolist())
+        seen.append(score.places)
         return {
             "kind": "linear",
-            "indices": (score.places + 1).tolist(),
-            "weights": score.weights.tolist(),
+            "indices": json_list(score.places + 1),
+            "weights": json_list(score.weights),
             "intercept": score.intercept,
         }
     parts = [_part(part, seen) for part in score.parts]
@@ -128,6 +128,6 @@ def _score(score: ScoreForm, seen: set[int]) -> dict[str, Any]:
     }
 
 
-def _part(part: Part, seen: set[int]) -> dict[str, Any]:
+def _part(part: Part, seen: list[np.ndarray]) -> dict[str, Any]:
     form = None if part.form is None else _form(part.form, seen)
     return {"name": part.name, "share": part.share, "a": part.a, "b": part.b, "form": form}

@@ -61,7 +61,8 @@ def _columns(source: Source) -> np.ndarray:
             # A graph has at least one input.
             columns = found if len(found) else np.zeros(1, np.int64)
     width = len(columns) or dim
-    weights = width * _sums_in(source.form)
+    # A portfolio of priors alone has no sum, and still an input for each feature.
+    weights = width * max(1, _sums_in(source.form))
     if weights > MAX_WEIGHTS:
         detail = f"the graph would have {weights:,} weights, {MAX_WEIGHTS:,} at most"
         raise NotExpressible(f"its scores depend on {width:,} features, and {detail}")

@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 
 from dualstream.solvers.export.linear import one_weight_a_feature
-from dualstream.solvers.export.source import Source
+from dualstream.solvers.export.source import Source, json_list
 
 
 def write(source: Source) -> bytes:
@@ -28,8 +28,8 @@ def write(source: Source) -> bytes:
         "coef_": {
             "shape": [len(rows), source.form.dim],
             "indptr": ends.tolist(),
-            "indices": places.tolist(),
-            "data": np.concatenate([row.weights for row in rows]).tolist(),
+            "indices": json_list(places),
+            "data": json_list(np.concatenate([row.weights for row in rows])),
         },
         "intercept_": [row.intercept for row in rows],
         "features": source.spec["features"],

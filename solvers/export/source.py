@@ -4,10 +4,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from dualstream.solvers import Form, class_label, classes_of, gives_probabilities
 from dualstream.solvers.core.served_form import served_form
+
+_PIECE = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +35,21 @@ class Source:
 
     def names(self, places: np.ndarray) -> dict[str, str]:
         """index -> name of these features, from 1, where names are known."""
-        found = ((place + 1, self.name_of(place)) for place in places.tolist())
+        found = (
+            (place + 1, self.name_of(place))
+            for first in range(0, len(places), _PIECE)
+            for place in places[first : first + _PIECE].tolist()
+        )
         return {str(index): name for index, name in found if name is not None}
+
+
+def json_list(numbers: np.ndarray) -> msgspec.Raw:
+    """Numbers as a JSON list, written in pieces: each keeps the interpreter's lock."""
+    pieces = [
+        msgspec.json.encode(numbers[first : first + _PIECE].tolist())[1:-1]
+        for first in range(0, len(numbers), _PIECE)
+    ]
+    return msgspec.Raw(b"[" + b",".join(pieces) + b"]")
 
 
 def source_of(

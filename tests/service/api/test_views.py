@@ -8,7 +8,6 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from dualstream.service.models import model as models
 from dualstream.service.replica import views
 from dualstream.solvers import member_learner
 from tests.service.api.test_events import Listener
@@ -46,8 +45,9 @@ def make(client, spec, rows=ROWS):
     """The model m with rows; returns the Model."""
     answer = client.put("/models/m", json=dict(spec))
     assert answer.status_code == 201, answer.text
-    answer = client.post("/models/m/learn", json={"samples": samples(spec, rows)})
-    assert answer.status_code == 200, answer.text
+    if rows:
+        answer = client.post("/models/m/learn", json={"samples": samples(spec, rows)})
+        assert answer.status_code == 200, answer.text
     return client.app._registry.cached("m")
 
 
@@ -73,7 +73,7 @@ def dense_answer(learner, top):
 
 @pytest.fixture
 def all_are_large(monkeypatch):
-    monkeypatch.setattr(models, "LARGE_BYTES", 0)
+    monkeypatch.setattr(views, "LARGE_BYTES", 0)
 
 
 def test_weights_are_the_heaviest_of_the_dense_array(client):
@@ -168,6 +168,18 @@ def test_a_view_of_a_member_leaves_the_event_loop(client, all_are_large, path):
     assert watched.in_loop == [] and watched.in_thread
 
 
+def test_a_view_of_many_classes_leaves_the_event_loop(client):
+    spec = {**SPECS["perceptron"], "task": "multiclass"}
+    model = make(client, spec, rows=0)
+    rows = [{"x": [1] * DIM, "y": f"c{n % 40}"} for n in range(40)]
+    client.post("/models/m/learn", json={"samples": rows[:5]})
+    assert not model.replica.is_large
+    client.post("/models/m/learn", json={"samples": rows})
+    watched = model.replica.learner = Watched(model.replica.learner)
+    assert client.get("/models/m/weights").json()["weights"]
+    assert watched.in_loop == [] and "served_weights" in watched.in_thread
+
+
 def test_support_of_a_large_model_leaves_the_event_loop(client, all_are_large):
     model = make(client, SPECS["rda-l1"])
     watched = model.replica.learner = Watched(model.replica.learner)
@@ -206,7 +218,7 @@ def test_answers_about_large_and_small_models_are_equal(serve, monkeypatch, name
     answers = []
     client = serve()
     for limit in (0, 1 << 40):
-        monkeypatch.setattr(models, "LARGE_BYTES", limit)
+        monkeypatch.setattr(views, "LARGE_BYTES", limit)
         model = make(client, SPECS[name])
         assert model.replica.is_large == (limit == 0)
         found = [client.get("/models/m?digest=true").json()["state_digest"]]
@@ -243,7 +255,7 @@ def test_a_cancelled_view_ends_before_the_next_rows_are_learned(client, all_are_
 
 
 def test_a_scrape_counts_the_weights_of_a_large_model_again_after_some_time(client, monkeypatch):
-    monkeypatch.setattr(models, "LARGE_BYTES", 0)
+    monkeypatch.setattr(views, "LARGE_BYTES", 0)
     model = make(client, SPECS["perceptron"], rows=1)
     before = scraped(client)['dualstream_nonzeros{model="m"}']
     watched = model.replica.learner = Watched(model.replica.learner)
