@@ -1,7 +1,7 @@
 """GET /models/{id}/certificate: duality gap of the served weights on their window."""
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
