@@ -22,7 +22,7 @@ from dualstream.solvers.core.errors import (
 )
 from dualstream.solvers.core.hashing import NamePlaces, hash_names, hash_row, sorted_row
 from dualstream.solvers.core.intercept import weights_dim, width_of
-from dualstream.solvers.core.learner import Learner, Outcome, State
+from dualstream.solvers.core.learner import Learner, Outcome, State, has_long_row
 from dualstream.solvers.core.member_learner import (
     MEMBER_NAME,
     Comparison,
@@ -83,6 +83,7 @@ from dualstream.solvers.refit.refit import (
     take_refit,
 )
 from dualstream.solvers.semiparametric.coefficients import Coefficients, coefficients_of
+from dualstream.solvers.spec.cost import Cost, check_cost, learning_cost, predicting_cost
 from dualstream.solvers.spec.resolve import make_learner, resolve_spec, warm
 from dualstream.solvers.text.libsvm import BadLine
 
@@ -98,6 +99,7 @@ __all__ = [
     "Coefficients",
     "Comparison",
     "CorruptState",
+    "Cost",
     "DETECTORS",
     "DUALS",
     "DriftEvent",
@@ -152,6 +154,7 @@ __all__ = [
     "begin_refit",
     "certificates_of_members",
     "check_arrays",
+    "check_cost",
     "class_label",
     "class_places",
     "class_text",
@@ -164,13 +167,16 @@ __all__ = [
     "enter_refit",
     "gives_probabilities",
     "guard_of",
+    "has_long_row",
     "hash_names",
     "hash_row",
+    "learning_cost",
     "load",
     "make_learner",
     "member_learner",
     "numbers_in",
     "numeric_identity",
+    "predicting_cost",
     "problems_of",
     "refit_methods",
     "resolve_spec",

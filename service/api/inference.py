@@ -131,7 +131,7 @@ async def infer(model_id: str, request: Request, response: Response) -> dict[str
         async with model.replica.serving():
             set_etag(response, model)
             learner, batch = model.replica.learner, as_batch([parsed.rows])
-            predicted = scored(model, learner, parsed, batch, model.replica.seq)
+            predicted = await scored(model, learner, parsed, batch, model.replica.seq)
             labels = _kind_of_labels(model)
     assert isinstance(predicted, PredictedMany)
     answer: dict[str, Any] = {"model_name": model_id}

@@ -310,11 +310,11 @@ class HotPath:
         if "version" in query:
             version = await self._versions.get(model, self._registry.journal, query["version"])
             seq, chain = version.seq, version.chain
-            answered = scored(model, version.learner, parsed, batch, seq)
+            answered = await scored(model, version.learner, parsed, batch, seq)
         else:
             async with model.replica.serving():
                 seq, chain = model.replica.seq, model.replica.chain
-                answered = scored(model, model.replica.learner, parsed, batch, seq)
+                answered = await scored(model, model.replica.learner, parsed, batch, seq)
             age_s = model.stale_s
         self._telemetry.saw_predictions(model.record.id, len(batch))
         if age_s is None:

@@ -36,6 +36,7 @@ from dualstream.solvers import (
     MemberLearner,
     MemberView,
     UnknownMember,
+    check_cost,
     warm,
 )
 from dualstream.wire.problems import Problem, key_reused
@@ -219,6 +220,8 @@ async def _member_to_add(model: Model, given: Mapping[str, Any]) -> MemberAdd:
     requested = {field: value for field, value in given.items() if field != "name"}
     spec = await asyncio.to_thread(model.members().resolve_member, requested)
     if "algorithm" in spec:
+        whole = model.replica.spec
+        check_cost({**spec, "features": whole["features"], "task": whole["task"]})
         await asyncio.to_thread(warm, spec["algorithm"])
     return MemberAdd(spec, name)
 

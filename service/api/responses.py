@@ -3,6 +3,8 @@
 import logging
 import math
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -311,14 +313,20 @@ _ByRow = tuple[list[float | None], list[Any], list[float | None] | None]
 None for all probabilities of a model without them."""
 
 
-def scored(
+async def scored(
     model: Model, learner: Learner, parsed: ParsedRows, batch: Batch, seq: int
 ) -> Predicted | PredictedMany:
-    """Predictions of the learner, a state of this model, for one or several rows."""
+    """Predictions of the learner, a state of this model, for one or several rows.
+
+    A batch that takes long is scored in a thread. The caller is inside `serving`, or the learner
+    does not change.
+    """
     if model.row_schema.task == "multiclass":
-        scores, labels, chances = _by_class(learner, batch)
+        score = partial(_by_class, learner)
     else:
-        scores, labels, chances = _by_score(model, learner, batch)
+        score = partial(_by_score, model, learner)
+    slices = await model.replica.scored(score, batch)
+    scores, labels, chances = slices[0] if len(slices) == 1 else _joined(slices)
     if parsed.single:
         chance = None if chances is None else chances[0]
         return Predicted(model.record.id, seq, scores[0], labels[0], chance)
@@ -330,6 +338,16 @@ def scored(
         probabilities=None if chances is None else _values_by_row(parsed, chances),
         rejected=len(parsed.errors) if parsed.errors else UNSET,
         errors=first_errors(parsed.errors),
+    )
+
+
+def _joined(slices: Sequence[_ByRow]) -> _ByRow:
+    scores, labels, chances = zip(*slices, strict=True)
+    has_chances = chances[0] is not None
+    return (
+        list(chain.from_iterable(scores)),
+        list(chain.from_iterable(labels)),
+        list(chain.from_iterable(chances)) if has_chances else None,
     )
 
 

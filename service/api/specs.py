@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
 from dualstream.service.api.common import registry_of, spec_of
-from dualstream.solvers import InvalidSpec, resolve_spec
+from dualstream.solvers import InvalidSpec, check_cost, resolve_spec
 from dualstream.solvers.core.batch import MAX_DIM
 from dualstream.solvers.core.hashing import MAX_BITS
 from dualstream.solvers.spec.algorithms import ALGORITHMS
@@ -96,10 +96,12 @@ async def resolve(request: Request) -> ResolvedSpec:
     """Validate a spec as `PUT /models/{id}` does and fill in defaults. Creates no model."""
     given = await spec_of(request, registry_of(request).settings.max_body_bytes)
     try:
-        return ResolvedSpec(spec=resolve_spec(given), errors=[])
+        spec = resolve_spec(given)
+        check_cost(spec)
     except InvalidSpec as error:
         wrong = [
             WrongField(pointer=shortened(one.field), reason=shortened(str(one)))
             for one in error.violations
         ]
         return ResolvedSpec(spec=None, errors=wrong)
+    return ResolvedSpec(spec=spec, errors=[])

@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from dualstream.service.metrics.model_filter import OTHER, ModelFilter
 
 _REQUEST_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+_STALL_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _LOAD_S = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 25.0)
 _DELAY_S = (0.1, 1.0, 10.0, 60.0, 600.0, 3600.0, 6 * 3600.0, 86_400.0, 7 * 86_400.0)
 _APPEND_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
@@ -47,6 +48,8 @@ class ProcessCounts:
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"dualstream_{name}", text, labels, registry=registry)
 
+        text = "How late the event loop runs a callback that is due every 50 ms."
+        self._stalls = histogram("event_loop_stall_seconds", text, _STALL_S)
         self._requests = histogram(
             "request_seconds", "Time to answer a request.", _REQUEST_S, ("route", "status")
         )
@@ -82,6 +85,9 @@ class ProcessCounts:
             see = self._requests.labels(route, str(status)).observe
             self._by_request[route, status] = see
         see(seconds)
+
+    def saw_stall(self, seconds: float) -> None:
+        self._stalls.observe(seconds)
 
     def saw_group(self, rows: int, seconds: float) -> None:
         self._groups.observe(rows)

@@ -4,28 +4,27 @@ import asyncio
 
 from dualstream.service.codecs import RowLimits, RowSchema
 from dualstream.service.models.sizeof import bytes_of
+from dualstream.service.replica.replica import UNMEASURED
 from dualstream.service.replica.spec import fixed_spec
 from dualstream.solvers import FixedSpec, make_learner
 
 MAX_SPECS = 1000
 """Known specifications. Beyond this number the cache is cleared."""
-S_PER_ROW = 1e-6
-"""Estimate until rows were learned."""
 
 
 class KnownSpec:
     """What all models of one specification share.
 
     first_bytes  memory of a learner before its first row
-    s_per_row    estimated time to learn a row, in seconds
+    ratios       measured / estimated time of rows of the model that was loaded last
     """
 
-    __slots__ = ("_row_schema", "_limits", "_spec", "first_bytes", "s_per_row")
+    __slots__ = ("_row_schema", "_limits", "_spec", "first_bytes", "ratios")
 
     def __init__(self, spec: FixedSpec, first_bytes: int, limits: RowLimits) -> None:
         self._spec, self._limits = spec, limits
         self.first_bytes = first_bytes
-        self.s_per_row = S_PER_ROW
+        self.ratios = UNMEASURED
         row_schema = RowSchema(spec, limits)
         self._row_schema = None if row_schema.is_hashed else row_schema
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Protocol
 
+from dualstream.service.concurrency import run_long_in_thread
 from dualstream.service.journal.protocol import (
     JournalError,
     ModelChanged,
@@ -32,6 +33,8 @@ UNREADABLE_S = 10.0
 """Time after which a request tries an unreadable model again."""
 LOADS_AT_ONCE = 8
 """Concurrent loads. Each takes the event loop for a millisecond or more."""
+SMALL_BYTES = 8 << 20
+"""A larger learner is made in a thread."""
 MAX_EVICTED_LINEAGES = 10_000
 """Kept lineages of evicted models, about half a kilobyte each."""
 MAX_RECREATIONS = 3
@@ -188,11 +191,13 @@ class ModelLoader:
                 record = base.record
                 check_spec(record)
                 spec = await self._specs.get(record.spec)
-                replica = Replica(record, MAX_KEPT_ANSWERS, deps.clock, spec.s_per_row)
+                made = record, MAX_KEPT_ANSWERS, deps.clock, spec.ratios
+                is_small = spec.first_bytes <= SMALL_BYTES
+                replica = Replica(*made) if is_small else await run_long_in_thread(Replica, *made)
                 if _lineage_of(record, self._forked_lineages) is not None:
                     replica.lineage = Lineage(kept=None)
                 await replica.load(deps.journal, deps.settings.adopt, base)
-                spec.s_per_row = replica.s_per_row
+                spec.ratios = replica.ratios
                 deps.counters.saw_load(deps.clock.now() - began)
         except UnknownModel:
             if self._under_way.get(model_id) is loading:

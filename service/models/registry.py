@@ -31,7 +31,7 @@ from dualstream.service.models.readiness import OtherIdentity, StoreIdentity, St
 from dualstream.service.models.sizeof import bytes_before_rows
 from dualstream.service.replica.spec import DamagedSpec, check_spec, read_spec
 from dualstream.service.settings import Settings
-from dualstream.solvers import resolve_spec
+from dualstream.solvers import check_cost, resolve_spec
 from dualstream.wire.problems import Problem, quoted, unavailable, unknown_model
 
 MODEL_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -268,6 +268,7 @@ class ModelRegistry:
                 return
             if may_replace is None:
                 raise _other_spec(model_id)
+        check_cost(spec)
         try:
             size = await asyncio.to_thread(bytes_before_rows, spec)
         except MemoryError:

@@ -64,7 +64,7 @@ class Snapshots:
         replica = self._replica
         rows = replica.seq - self.last_seq
         entries = replica.lineage.entries_after(self.last_seq)
-        replay_s = rows * (REPLAYED_ROW_S + replica.s_per_row) + entries * REPLAYED_ENTRY_S
+        replay_s = rows * (REPLAYED_ROW_S + replica.learning.row_s) + entries * REPLAYED_ENTRY_S
         return replay_s > WRITTEN_S + model_bytes * (WRITTEN_BYTE_S + 2 * RESTORED_BYTE_S)
 
     def start(self, on_end: Callable[[], None] = lambda: None) -> None:

@@ -11,6 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 
+from dualstream.service.journal.page import size_of
 from dualstream.service.journal.protocol import (
     Appended,
     Entry,
@@ -158,7 +159,8 @@ class Applying:
                 follows = self.is_next(appended)
             else:
                 follows = appended.shortfall is None and is_whole(group, appended)
-            if follows and replica.learns_at_once(seq - replica.seq):
+            size = group.size + (size_of(appended.entries) if appended.entries else 0)
+            if follows and replica.learns_at_once(seq - replica.seq, size):
                 return self._with_others(group, appended) if appended.entries else ()
         if contradicts(appended, replica.place):
             replica.is_forked = True

@@ -60,6 +60,14 @@ class Group(msgspec.Struct):
     first_known: Place | None = None
     """Log position that the first append of this group was based on."""
 
+    @property
+    def size(self) -> int:
+        """Bytes of its entry."""
+        parts = self.parts
+        if len(parts) == 1:
+            return len(parts[0].body)
+        return sum([len(part.body) for part in parts])
+
 
 def next_group(queue: RequestQueue, clock: Clock) -> Group:
     """Remove the next group from a queue that is not empty."""

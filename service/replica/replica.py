@@ -6,13 +6,21 @@ controls. The boundaries between entries leave no trace in the state.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from dualstream.service.clock import SYSTEM_CLOCK, Clock
-from dualstream.service.concurrency import background_task, run_in_thread
+from dualstream.service.concurrency import (
+    INLINE_S,
+    MEASURED_ROWS,
+    Pace,
+    background_task,
+    run_in_thread,
+    run_long_in_thread,
+)
 from dualstream.service.journal.chain import next_chain
 from dualstream.service.journal.page import end_of, size_of
 from dualstream.service.journal.protocol import (
@@ -38,42 +46,57 @@ from dualstream.service.replica.outcomes import (
 from dualstream.service.replica.recovery import Forked, recover
 from dualstream.service.replica.requests import NewRows
 from dualstream.service.replica.retained_rows import Named
+from dualstream.service.replica.state import ModelState
 from dualstream.service.replica.views import ViewedState
 from dualstream.solvers import (
     AsServed,
     Batch,
     Certificate,
+    Learner,
     Outcome,
     as_served,
+    classes_of,
+    has_long_row,
+    learning_cost,
+    predicting_cost,
 )
 
-# A shorter batch runs in the event loop: starting a thread costs about 80 us, and then two threads
-# pass the interpreter's lock to each other.
-INLINE_S = 0.004
-# A longer batch is split into slices of this time, so that a prediction waits for one slice at
-# most.
-SLICE_S = 0.002
-MEASURED_ROWS = 8
-"""A smaller batch gives no useful estimate of the time per row."""
+T = TypeVar("T")
+Run = Callable[..., Coroutine[Any, Any, Any]]
+
+BYTES_PER_ENTRY = 4
+"""Bytes of a journalled feature, at least in the mean."""
 READ_BYTES = 1024 * 1024
+
+
+class Ratios(NamedTuple):
+    """Measured time / estimated time of a row; None before the first measurement."""
+
+    learning: float | None = None
+    predicting: float | None = None
+
+
+UNMEASURED = Ratios()
 
 
 class Replica(ViewedState):
     """State of a model that follows the journal and serves requests.
 
-    s_per_row   first estimate of the time to learn a row, in seconds
+    ratios      measured / estimated time of learning and of predicting, of other models of the spec
     spec        used instead of the model's own spec
     """
 
     _applying: Sequence[Entry] = ()
     """Entries that are being applied while the next ones are read."""
+    _paced: Learner | None = None
+    """The learner whose cost is estimated; None if the estimate is out of date."""
 
     def __init__(
         self,
         record: ModelRecord,
         kept_answers: int = MAX_KEPT_ANSWERS,
         clock: Clock = SYSTEM_CLOCK,
-        s_per_row: float = 1e-6,
+        ratios: Ratios = UNMEASURED,
         spec: bytes | None = None,
     ) -> None:
         super().__init__(record, kept_answers, spec)
@@ -83,7 +106,9 @@ class Replica(ViewedState):
         self.watched: dict[bytes, Applied | None] = {}
         self.member_certificates: dict[str, Certificate] = {}
         self._clock = clock
-        self.s_per_row = s_per_row
+        self.learning = Pace(learning_cost(self.learner), ratios.learning)
+        self.predicting = Pace(predicting_cost(self.learner), ratios.predicting)
+        self._set_cost()
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -102,7 +127,47 @@ class Replica(ViewedState):
         Raises JournalUnavailable while the replica is forked.
         """
         async with self.serving():
-            return self.learner.predict(batch), self.seq, self.chain
+            scores = await self.scored(self.learner.predict, batch)
+            return np.concatenate(scores), self.seq, self.chain
+
+    async def scored(self, score: Callable[[Batch], T], batch: Batch) -> list[T]:
+        """Call `score`, which reads a learner of this model, with the batch or with its slices.
+
+        A batch that takes long is scored in a thread. The caller is inside `serving`, or reads a
+        learner that does not change.
+        """
+        if self.learner is not self._paced:
+            self._set_cost()
+        pace, rows = self.predicting, len(batch)
+        if pace.is_short(rows, batch.nnz):
+            return [score(batch)]
+        found: list[T] = []
+        done = 0
+        while done < rows:
+            rest = batch[done:]
+            piece = rest[: pace.next_slice(len(rest), rest.nnz)]
+            run = run_long_in_thread if pace.is_long(len(piece), piece.nnz) else run_in_thread
+            found.append(await run(self._score_slice, score, piece))
+            done += len(piece)
+        return found
+
+    def _score_slice(self, score: Callable[[Batch], T], batch: Batch) -> T:
+        estimated = self.predicting.cost.seconds(len(batch), batch.nnz)
+        began = self._clock.cpu_seconds()
+        found = score(batch)
+        self.predicting.measured(estimated, self._clock.cpu_seconds() - began)
+        return found
+
+    @property
+    def ratios(self) -> Ratios:
+        """Measured / estimated time of a row, for the next replica of the same specification."""
+        return Ratios(self.learning.ratio, self.predicting.ratio)
+
+    def _set_cost(self) -> None:
+        """Estimate the rows' cost again: classes or members may have been added."""
+        self._paced, self._classes = self.learner, len(classes_of(self.learner))
+        self.learning.estimate(learning_cost(self.learner))
+        self.predicting.estimate(predicting_cost(self.learner))
 
     # -- applying --------------------------------------------------------------------------------
 
@@ -130,9 +195,18 @@ class Replica(ViewedState):
         self.retained.keep(new.named, new.batch, first_seq, outcome)
         self._set_place(seq, chain)
 
-    def learns_at_once(self, rows: int) -> bool:
-        """Can this number of rows be learned in this event-loop iteration?"""
-        return rows * self.s_per_row <= INLINE_S and not self._lock.locked()
+    def learns_at_once(self, rows: int, size: int) -> bool:
+        """Can this number of rows, of `size` bytes, be learned in this event-loop iteration?"""
+        pace = self.learning
+        if not pace.is_short(rows, size // BYTES_PER_ENTRY) or self._lock.locked():
+            return False
+        if self.learner is not self._paced:
+            return False
+        if pace.cost.is_plain:
+            return True
+        # Each row may have a new class, or start long work.
+        seconds = pace.seconds(rows, size // BYTES_PER_ENTRY, rows)
+        return seconds <= INLINE_S and not self._has_long_row(rows)
 
     async def apply_own_control(
         self, seq: int, chain: str, control: Control, journal: Journal
@@ -142,6 +216,7 @@ class Replica(ViewedState):
         Raises UnreadableCopy and Trimmed; nothing has changed then.
         """
         outcome = await apply_control(self, control, journal)
+        self._paced = None
         self._set_place(seq, chain)
         return outcome
 
@@ -229,6 +304,7 @@ class Replica(ViewedState):
             first_seq = self.seq + 1
             if isinstance(record, Control):
                 done.append((first_seq, await apply_control(self, record, journal)))
+                self._paced = None
             else:
                 outcome = await self._learn(record)
                 done.append((first_seq, self._kept(record, outcome, requests, named)))
@@ -256,36 +332,65 @@ class Replica(ViewedState):
         return content_after(self.seq, entries, self.dim, check, can_unlearn)
 
     async def _learn(self, batch: Batch) -> Outcome:
-        rows = len(batch)
-        if rows * self.s_per_row <= INLINE_S:
+        if self.learner is not self._paced:
+            self._set_cost()
+        if self._is_short(batch):
             if self._lock.locked():
                 async with self._lock:
                     return self._learn_slice(batch)
             return self._learn_slice(batch)  # no await before the slice
         outcomes = []
-        done = 0
+        done, rows = 0, len(batch)
         while done < rows:
-            step = max(1, int(SLICE_S / self.s_per_row))
             async with self._lock:
-                piece = batch[done : done + step]
-                outcomes.append(await run_in_thread(self._learn_slice, piece))
-            done += step
+                rest = batch[done:]
+                new = self._new_classes(rest)
+                piece = rest[: self.learning.next_slice(len(rest), rest.nnz, new)]
+                outcomes.append(await self._thread_for(piece, new)(self._learn_slice, piece))
+            done += len(piece)
         return Outcome.joined(outcomes)
+
+    def _is_short(self, batch: Batch) -> bool:
+        """Can the event loop learn this batch?"""
+        pace, rows, entries = self.learning, len(batch), batch.nnz
+        if pace.cost.is_plain or not pace.is_short(rows, entries):
+            return pace.is_short(rows, entries)
+        seconds = pace.seconds(rows, entries, self._new_classes(batch))
+        return seconds <= INLINE_S and not self._has_long_row(rows)
+
+    def _has_long_row(self, rows: int) -> bool:
+        return not self.learning.cost.is_even and has_long_row(self.learner, rows)
+
+    def _new_classes(self, batch: Batch) -> int:
+        """Classes of a batch that the learner does not know yet, at most one for each row."""
+        if not batch.classes:
+            return 0
+        return min(len(batch), len(set(batch.classes).difference(classes_of(self.learner))))
+
+    def _thread_for(self, batch: Batch, new_classes: int) -> Run:
+        rows = len(batch)
+        new_classes = min(new_classes, rows)
+        is_long = self.learning.is_long(rows, batch.nnz, new_classes) or self._has_long_row(rows)
+        return run_long_in_thread if is_long else run_in_thread
 
     def _learn_slice(self, batch: Batch) -> Outcome:
         # CPU time, not elapsed time: one wait for a core makes a model look slow. Its next batches
         # then run in a thread, and it leaves snapshots when evicted, and both keep the cores busy.
-        is_measured = len(batch) >= MEASURED_ROWS
-        began = self._clock.cpu_seconds() if is_measured else 0.0
+        pace = self.learning
+        is_measured = len(batch) >= MEASURED_ROWS or pace.is_costly
+        if is_measured:
+            new = self._new_classes(batch)
+            estimated = pace.cost.seconds(len(batch), batch.nnz, new)
+            began = self._clock.cpu_seconds()
         if self.guarding is None:
             outcome = self.learn_rows(batch, self.seq + 1)
         else:
             outcome = self.guarding.learn(self.learner, self.learn_rows, batch, self.seq + 1)
         self.seq += len(batch)
         if is_measured:
-            # This decides only where batches are split, which does not change the state.
-            spent = (self._clock.cpu_seconds() - began) / len(batch)
-            self.s_per_row += 0.2 * (spent - self.s_per_row)
+            pace.measured(estimated, self._clock.cpu_seconds() - began)
+        if len(outcome.classes) != self._classes:
+            self._set_cost()
         return outcome
 
     def learn_rows(self, batch: Batch, first_seq: int) -> Outcome:
@@ -367,7 +472,7 @@ class Replica(ViewedState):
         then.
         """
         self.is_forked = True
-        fresh = Replica(record, self._kept_answers, self._clock, self.s_per_row)
+        fresh = Replica(record, self._kept_answers, self._clock, self.ratios)
         fresh.watched = self.watched
         fresh.lineage = Lineage(kept=None)
         await fresh.load(journal, base=Base(record))
@@ -375,9 +480,12 @@ class Replica(ViewedState):
             lost = self.lineage.replace_with(fresh.lineage)
             self._replace_state(fresh)
             self.certified_at = float("-inf")
-            self.s_per_row = fresh.s_per_row
         self.is_forked = False
         return lost
+
+    def _use_state(self, state: ModelState) -> None:
+        super()._use_state(state)
+        self._paced = None
 
     def start_over(self) -> None:
         """Return to the state before the first record."""

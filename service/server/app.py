@@ -47,7 +47,7 @@ from dualstream.service.api.openapi import OF_QUERIES, describe_hot_routes
 from dualstream.service.api.rate_limits import RateLimits, TokenStore
 from dualstream.service.api.request_body import BodyRefused
 from dualstream.service.codecs import media_type
-from dualstream.service.concurrency import drop_traceback
+from dualstream.service.concurrency import LoopWatch, drop_traceback
 from dualstream.service.jobs import MODEL_JOBS
 from dualstream.service.jobs.follower import Follower
 from dualstream.service.jobs.label_timeouts import DefaultLabels
@@ -185,6 +185,7 @@ def create_app(
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         serving = [asyncio.create_task(serve_models()), asyncio.create_task(connections.run())]
+        serving.append(asyncio.create_task(LoopWatch(telemetry.saw_stall).run()))
         if keys is not None:
             serving.append(asyncio.create_task(keys.watch()))
         yield

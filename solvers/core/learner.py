@@ -151,6 +151,15 @@ class Learner(Protocol):
         """Restore this state, to the bit. Raises CorruptState, and then nothing has changed."""
 
 
+def has_long_row(learner: Any, rows: int) -> bool:
+    """Can one of the next `rows` rows start work that is much longer than a row?
+
+    Asks the learner's method of this name; a learner without it never does such work.
+    """
+    ask = getattr(learner, "has_long_row", None)
+    return ask is not None and bool(ask(rows))
+
+
 def under(prefix: str, state: Mapping[str, npt.NDArray[Any]]) -> State:
     """The arrays whose names begin with `prefix`, without it."""
     return {

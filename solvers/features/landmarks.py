@@ -56,6 +56,12 @@ class Landmarks(Wrapped):
         """See Learner: buffered rows count as learned."""
         return self._scored + (self._mapped.samples if self._map.rank else 0)
 
+    def has_long_row(self, rows: int) -> bool:
+        """See core/learner.py: the row that completes the landmarks."""
+        if self._map.rank:
+            return super().has_long_row(rows)
+        return self._rows + rows >= self._map.components
+
     def learn_prefix(self, batch: Batch) -> Outcome:
         """See Wrapped."""
         if self._map.rank:

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.certificate import Certificate
 from dualstream.solvers.core.intercept import width_of
-from dualstream.solvers.core.learner import Learner, Outcome, State
+from dualstream.solvers.core.learner import Learner, Outcome, State, has_long_row
 from dualstream.solvers.core.refit_weights import taking_weights
 from dualstream.solvers.core.refittable import DualProblem, refittable
 from dualstream.solvers.core.rewind import learn_in_pieces
@@ -102,6 +102,10 @@ class Wrapped:
     def samples(self) -> int:
         """See Learner."""
         return self._learner.samples
+
+    def has_long_row(self, rows: int) -> bool:
+        """See core/learner.py."""
+        return has_long_row(self._learner, rows)
 
     def certificate(self) -> Certificate | None:
         """See Learner: for the problem of the inner learner."""

@@ -24,7 +24,7 @@ from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.certificate import Certificate, summed
 from dualstream.solvers.core.class_names import MAX_CLASSES, names_of, names_state
 from dualstream.solvers.core.errors import InvalidRow, NotExpressible, RefitError, UnlearningError
-from dualstream.solvers.core.learner import Learner, Outcome, State
+from dualstream.solvers.core.learner import Learner, Outcome, State, has_long_row
 from dualstream.solvers.core.refit_weights import taking_weights
 from dualstream.solvers.core.refittable import DualProblem, refittable
 from dualstream.solvers.core.rewind import Rewind, learn_in_pieces
@@ -300,6 +300,11 @@ class Multiclass:
     def samples(self) -> int:
         """See Learner."""
         return self._rest.none_of_them.samples
+
+    def has_long_row(self, rows: int) -> bool:
+        """See core/learner.py."""
+        learners = (self._rest.none_of_them, *self._rest.learners)
+        return any(has_long_row(learner, rows) for learner in learners)
 
     def certificate(self) -> Certificate | None:
         """The sum of the binary problems of all classes, from the same rows; see Learner."""

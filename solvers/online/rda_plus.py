@@ -95,6 +95,12 @@ class DualAveragingPlus(DualAveraging):
         ints[NEXT_TRY] = max(spec["retain"], spec["stable"])
         self._listed = np.zeros(self._features.width, np.int32)
 
+    def has_long_row(self, rows: int) -> bool:
+        """See core/learner.py: the row that starts a local phase."""
+        ints = self._ints
+        steps = int(ints[STEPS]) + rows
+        return steps >= max(int(ints[NEXT_TRY]), int(ints[LAST_CHANGE] + ints[STABLE]))
+
     def _local_phase(self) -> None:
         ints, ring = self._ints, self._ring
         first, last, steps = int(ints[FIRST]), int(ints[LAST]), int(ints[STEPS])

@@ -110,6 +110,10 @@ class Portfolio:
         """See Learner."""
         return self._samples
 
+    def has_long_row(self, rows: int) -> bool:
+        """See core/learner.py."""
+        return self._members.has_long_row(rows)
+
     # -- what it says of itself ------------------------------------------------------------------
 
     @property

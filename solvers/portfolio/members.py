@@ -138,6 +138,10 @@ class MemberSet:
             scores[:, index] = member.predict(batch)
         return scores
 
+    def has_long_row(self, rows: int) -> bool:
+        """See core/learner.py."""
+        return any(member.has_long_row(rows) for member in self._separate.values())
+
     # -- what a member says of itself ------------------------------------------------------------
 
     def has_certificate(self, index: int) -> bool:

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.certificate import Certificate
-from dualstream.solvers.core.learner import Learner, State
+from dualstream.solvers.core.learner import Learner, State, has_long_row
 from dualstream.solvers.core.rewind import Rewind
 from dualstream.solvers.core.served_form import Form, served_form
 from dualstream.solvers.core.served_weights import ServedWeights
@@ -60,6 +60,10 @@ class ModelMember:
                     resets += [done - 1] * int(np.count_nonzero(np.isfinite(score)))
         return np.concatenate(scores), resets
 
+    def has_long_row(self, rows: int) -> bool:
+        """See core/learner.py."""
+        return has_long_row(self._learner, rows)
+
     def predict(self, batch: Batch) -> Floats:
         """Scores (n,), NaN for none."""
         scores = self._learner.predict(batch)
@@ -103,6 +107,10 @@ class KindMember:
         scores = np.zeros((len(batch), 1))
         out = self._fused.learn(batch, self._FIRST, scores, self._rule)
         return scores[:, 0], np.flatnonzero(out[:, LEARNS] == WAS_RESET).tolist()
+
+    def has_long_row(self, rows: int) -> bool:
+        """See ModelMember: kinds do the same work for each row."""
+        return False
 
     def predict(self, batch: Batch) -> Floats:
         """See ModelMember."""

@@ -15,7 +15,7 @@ from dualstream.service.journal.protocol import AppendRequest, JournalUnavailabl
 from dualstream.service.replica.apply_or_rebuild import Applying
 from dualstream.service.replica.groups import BULK_ROWS
 from tests.service.journal.faulty import Fault
-from tests.service.replica.test_committer import Bench, lose, request, run
+from tests.service.replica.test_committer import Bench, learn_in_slices, lose, request, run
 
 MORE = BULK_ROWS + 5
 
@@ -167,7 +167,7 @@ def test_an_answer_that_comes_as_the_front_is_being_learned_shows_no_fork(tmp_pa
     met = []
 
     async def scenario(bench: Bench) -> None:
-        bench.replica.s_per_row = 1e-5  # so that they are learned in slices, in a thread
+        learn_in_slices(bench.replica)  # so that they are learned in slices, in a thread
         run_in_thread = dualstream.service.replica.replica.run_in_thread
 
         async def answered_first(*given: Any) -> Any:
@@ -192,7 +192,7 @@ def test_a_fork_that_their_append_shows_is_known_while_the_front_is_learned(tmp_
     met = []
 
     async def scenario(bench: Bench) -> None:
-        bench.replica.s_per_row = 1e-5
+        learn_in_slices(bench.replica)
         run_in_thread = dualstream.service.replica.replica.run_in_thread
 
         async def lost_first(*given: Any) -> Any:

@@ -37,6 +37,12 @@ SPEC = {"algorithm": "dual_ascent", "loss": "logistic", "features": {"kind": "in
 PRINT = b"f" * 16
 
 
+def learn_in_slices(replica: Replica) -> None:
+    """Make the rows of a replica look slow, so that a batch is learned in slices, in a thread."""
+    replica.learning.ratio = 20.0
+    replica.learning.estimate(replica.learning.cost)
+
+
 class Bench(CommitListener):
     """A committer over a faulty journal, with the means to look behind it."""
 

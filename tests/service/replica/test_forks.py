@@ -37,7 +37,7 @@ from dualstream.solvers import RefitError
 from tests.service.api.test_unlearning import learn, of_five, registry_on, unlearning
 from tests.service.journal.faulty import Fault
 from tests.service.replica.test_appended_ahead import MORE, failing, front_and_behind
-from tests.service.replica.test_committer import Bench, lose, request, run
+from tests.service.replica.test_committer import Bench, learn_in_slices, lose, request, run
 
 
 async def append_elsewhere(bench: Bench, nonce: int, rows: int) -> None:
@@ -126,7 +126,7 @@ def test_the_page_that_is_read_ahead_shows_it(tmp_path, monkeypatch):
         await bench.send("one")
         await append_elsewhere(bench, 1, BULK_ROWS)
         await append_elsewhere(bench, 2, 5)
-        bench.replica.s_per_row = 1e-5
+        learn_in_slices(bench.replica)
         monkeypatch.setattr(dualstream.service.replica.replica, "READ_BYTES", 2000)
         read, run_in_thread, came = (
             Replica._read,

@@ -383,4 +383,5 @@ def test_time_that_others_had_the_core_is_not_taken_for_work():
     batch = Batch.from_libsvm(b"\n".join(adult_lines()[:100]) + b"\n", 123).batch
     for _ in range(50):
         asyncio.run(replica._learn(batch))
-    assert replica.s_per_row == pytest.approx(1e-7, rel=1e-2)
+    estimated = replica.learning.cost.seconds(100, batch.nnz)
+    assert replica.learning.ratio == pytest.approx(1e-5 / estimated, rel=1e-2)

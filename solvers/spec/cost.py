@@ -1,0 +1,228 @@
+"""Estimated time of learning and predicting rows, from a specification and a learner's state.
+
+The server learns a short batch in its event loop and a long one in a thread, so it must know how
+long a batch takes before it learns it. An estimate is the order of magnitude on a machine of 2024;
+the server corrects it by what it measures. The numbers below are measured by
+`python -m load_tests costs` and rounded up.
+
+    call    one call of a learner: Python, and checks of the batch
+    entry   a non-zero feature of a row, for one learner
+    width   a pass over all coordinates of the weights
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dualstream.solvers.core.errors import InvalidSpec
+from dualstream.solvers.core.intercept import width_of
+from dualstream.solvers.core.learner import Learner
+from dualstream.solvers.core.member_learner import member_learner
+from dualstream.solvers.core.served_form import classes_of
+from dualstream.solvers.evaluation.guard.spec import FIELD as _GUARD
+from dualstream.solvers.portfolio.presets import preset
+
+MAX_ROW_S = 1.0
+"""Longest estimated time of one row; a new specification beyond it is refused."""
+
+_CALL, _ROW, _ENTRY = 2e-5, 5e-7, 1e-8
+_PORTFOLIO_CALL, _PORTFOLIO_ROW, _MEMBER_ENTRY = 4e-5, 2e-6, 1.5e-8
+_ENTROPY, _ENTROPY_AVERAGE, _PASS, _SCORED = 3.5e-8, 2e-8, 4e-9, 1.5e-8
+_STEP, _RETAINED_ROW = 5e-7, 1e-7
+_COSINE, _FREQUENCY, _LANDMARK, _SQUARE, _CUBE = 5e-8, 5e-10, 3e-8, 1e-9, 1.2e-9
+_CLONE, _CLONE_MEMBER, _CLONED = 5e-4, 2e-4, 1e-8
+
+
+@dataclass(slots=True)
+class Cost:
+    """Estimated seconds of one learner. A batch costs `call` + its rows + its entries."""
+
+    call: float = 0.0
+    row: float = 0.0
+    entry: float = 0.0
+    new_class: float = 0.0
+    """For each row whose class is new."""
+    peak: float = 0.0
+    """More for a row that starts periodic work; `row` has its average."""
+    worst: float = 0.0
+    """The row that costs most, apart from its entries and work that is done only once."""
+    is_even: bool = True
+    """Is there no row of unknown length? Otherwise `has_long_row` says when one may come."""
+    is_plain: bool = True
+    """Does the cost of a row follow from its length alone?"""
+
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(
+            self.call + other.call,
+            self.row + other.row,
+            self.entry + other.entry,
+            self.new_class + other.new_class,
+            max(self.peak, other.peak),
+            self.worst + other.worst,
+            self.is_even and other.is_even,
+        )
+
+    def times(self, learners: int) -> "Cost":
+        """The cost of several such learners, of which each learns all rows."""
+        return Cost(
+            self.call * learners,
+            self.row * learners,
+            self.entry * learners,
+            self.new_class,
+            self.peak * learners,
+            self.worst * learners,
+            self.is_even,
+        )
+
+    def seconds(self, rows: int, entries: int, new_classes: int = 0) -> float:
+        """Estimated time of one call with this batch."""
+        return (
+            self.call
+            + rows * self.row
+            + entries * self.entry
+            + (new_classes * self.new_class if new_classes else 0.0)
+        )
+
+
+def learning_cost(learner: Learner) -> Cost:
+    """The cost of learning the next rows.
+
+    It changes with the number of classes and the members. `has_long_row` says whether there will
+    be a longer one.
+    """
+    return _of(learner.spec, len(classes_of(learner)), _members_of(learner))
+
+
+def predicting_cost(learner: Learner) -> Cost:
+    """The cost of scoring rows."""
+    cost = _of(learner.spec, len(classes_of(learner)), _members_of(learner), learns=False)
+    return cost + Cost(row=1e-6)  # the row in the answer
+
+
+def check_cost(spec: Mapping[str, Any]) -> None:
+    """Raise InvalidSpec for a resolved specification if one row takes longer than MAX_ROW_S."""
+    members = spec.get("members")
+    parts = [("", spec)]
+    if isinstance(members, list):
+        parts = [
+            (f"/members/{index}", {**member, "features": spec["features"]})
+            for index, member in enumerate(members)
+            if "algorithm" in member
+        ]
+    classes = 2 if spec["task"] == "multiclass" else 0
+    total = 0.0
+    for owner, part in parts:
+        own = _of_binary(part).times(classes + 1).worst
+        total += own
+        if total > MAX_ROW_S:
+            field, value = _costly_field(part)
+            allowed = f"smaller: one row is estimated to take {total:.2g} s, and the limit is "
+            raise InvalidSpec(f"{owner}/{field}", value, f"{allowed}{MAX_ROW_S:g} s")
+
+
+def _members_of(learner: Learner) -> list[Mapping[str, Any]] | None:
+    members = member_learner(learner)
+    return None if members is None else [view.spec for view in members.members()]
+
+
+def _of(
+    spec: Mapping[str, Any],
+    classes: int,
+    members: Iterable[Mapping[str, Any]] | None,
+    learns: bool = True,
+) -> Cost:
+    cost = _of_binary(spec, members, learns)
+    if spec["task"] == "multiclass":
+        cost = cost.times(classes + 1)
+        # A row of a new class ends a call, and copies the state of a learner.
+        cost.new_class += cost.call + cost.peak
+    cost.is_plain = cost.is_even and spec["task"] != "multiclass"
+    if _GUARD in spec and learns:
+        cost.peak += _PASS * width_of(spec["features"]) * (classes + 1)
+    return cost
+
+
+def _of_binary(
+    spec: Mapping[str, Any], members: Iterable[Mapping[str, Any]] | None = None, learns: bool = True
+) -> Cost:
+    """The cost of one model, or of a portfolio with these members."""
+    if spec.get("algorithm") == "portfolio":
+        return _of_portfolio(spec, members, learns)
+    return _of_stages(spec) + _of_learner(spec, learns)
+
+
+def _of_portfolio(
+    spec: Mapping[str, Any], members: Iterable[Mapping[str, Any]] | None, learns: bool
+) -> Cost:
+    if members is None:
+        given = spec["members"]
+        members = preset(given) if isinstance(given, str) else given
+    total = Cost(_PORTFOLIO_CALL, _PORTFOLIO_ROW, new_class=_CLONE)
+    for member in members:
+        if "algorithm" in member:
+            total += _of_binary({**member, "features": spec["features"]}, learns=learns)
+        else:
+            total += Cost(0.0, _ROW / 4, _MEMBER_ENTRY, _CLONE_MEMBER)
+    return total
+
+
+def _of_stages(spec: Mapping[str, Any]) -> Cost:
+    cost, mapping = Cost(), spec.get("map")
+    for stage in ("scaling", "norm"):
+        if spec.get(stage, "none") != "none":
+            cost += Cost(_CALL, _ROW, 5 * _ENTRY)
+    if mapping is None:
+        return cost
+    size = mapping["components"]
+    if mapping["kind"] == "fourier":
+        row = _COSINE * size
+        return cost + Cost(_CALL, row, _FREQUENCY * size, worst=row)
+    row = _SQUARE * size * size + _LANDMARK * size
+    return cost + Cost(_CALL, row, _FREQUENCY * size, worst=row, is_even=False)
+
+
+def _width_of(spec: Mapping[str, Any]) -> int:
+    mapping = spec.get("map")
+    return width_of(spec["features"]) if mapping is None else int(mapping["components"])
+
+
+def _of_learner(spec: Mapping[str, Any], learns: bool) -> Cost:
+    """The cost behind the stages."""
+    width = _width_of(spec)
+    entries = width if spec.get("map") is not None else 0
+    cost = Cost(_CALL, _ROW + _ENTRY * entries, _ENTRY, _CLONE + _CLONED * width)
+    if spec["algorithm"] == "semiparametric":
+        # O(support rows x entries); at most all retained rows are support rows.
+        return cost + Cost(row=_LANDMARK * spec["retain"], entry=_ENTRY * spec["retain"])
+    if spec["algorithm"] == "rda_plus":
+        cost.is_even = False
+    if spec["algorithm"] != "dual_ascent":
+        return cost
+    regularizer = spec["regularizer"]
+    kind = regularizer if isinstance(regularizer, str) else regularizer["kind"]
+    if not learns:
+        return cost + Cost(call=_SCORED * width if kind == "entropy" else 0.0)
+    is_averaged = bool(spec["average"])
+    step, dense = _STEP, 0.0
+    if kind == "entropy":
+        step += _ENTROPY * width
+        dense = (_ENTROPY + _ENTROPY_AVERAGE * is_averaged) * width
+    elif kind == "elastic_net" and is_averaged:
+        dense = _PASS * width
+    replay = spec["replay"]
+    row = dense + step * replay.get("steps", 0)
+    cost += Cost(row=row, worst=row)
+    if "until_gap" in replay:
+        evaluation = _PASS * width + _RETAINED_ROW * spec["retain"]
+        attempt = replay["max_steps"] * (evaluation + step * replay["every"])
+        cost += Cost(row=attempt / replay["every"], peak=attempt, worst=attempt)
+    return cost
+
+
+def _costly_field(spec: Mapping[str, Any]) -> tuple[str, Any]:
+    """The field of a specification that makes a row long, and its value."""
+    if any(spec["replay"].get(name) for name in ("steps", "until_gap")):
+        return "replay", spec["replay"]
+    if spec.get("map") is not None:
+        return "map", spec["map"]
+    return "features", spec["features"]
