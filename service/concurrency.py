@@ -252,9 +252,11 @@ def _frames(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def _innermost(frame: FrameType | None) -> str:
-    """The innermost function of this package in a stack, with its module and line."""
+    """The innermost function of this package in a stack, and the library function that it calls."""
+    inside = ""
     for one in _frames(frame):
         module = str(one.f_globals.get("__name__", ""))
         if module.startswith("dualstream."):
-            return f"{module}.{one.f_code.co_name}, line {one.f_lineno}"
-    return ""
+            return f"{module}.{one.f_code.co_name}, line {one.f_lineno}{inside}"
+        inside = inside or f" ({module}.{one.f_code.co_name})"
+    return inside.strip()
