@@ -166,7 +166,7 @@ class Pace:
         return self.seconds(rows, entries, new_classes) > LONG_S or self.cost.peak > LONG_S
 
     def next_slice(self, rows: int, entries: int, new_classes: int = 0) -> int:
-        """Number of rows of the next slice, of `rows` with so many entries and new classes.
+        """Number of rows of the next slice, out of `rows` rows with these entries and classes.
 
         Before the first measurement a slice is small, and a slice is at most twice as long as the
         one before.

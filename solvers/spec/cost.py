@@ -1,9 +1,9 @@
 """Estimated time of learning and predicting rows, from a specification and a learner's state.
 
 The server learns a short batch in its event loop and a long one in a thread, so it must know how
-long a batch takes before it learns it. An estimate is the order of magnitude on a machine of 2024;
-the server corrects it by what it measures. The numbers below are measured by
-`python -m load_tests costs` and rounded up.
+long a batch takes before it learns it. An estimate gives the order of magnitude, for one core of a
+server of 2020; the server corrects it by what it measures. `tests/solvers/spec/test_cost.py`
+compares estimates with measurements.
 
     call    one call of a learner: Python, and checks of the batch
     entry   a non-zero feature of a row, for one learner

@@ -2,11 +2,23 @@
 
 import asyncio
 import gc
+import logging
 import threading
+import time
+from itertools import pairwise
 
 import pytest
 
-from dualstream.service.concurrency import background_task, run_in_thread, run_to_completion
+from dualstream.service.concurrency import (
+    INLINE_S,
+    SLICE_S,
+    LoopWatch,
+    Pace,
+    background_task,
+    run_in_thread,
+    run_to_completion,
+)
+from dualstream.solvers import Cost
 
 
 @pytest.fixture
@@ -69,3 +81,61 @@ async def test_an_error_that_nobody_awaits_is_not_logged_and_one_that_is_awaited
     del task
     gc.collect()
     assert logged == []
+
+
+def sizes(pace: Pace, rows: int, seconds_of: float) -> list[int]:
+    """Rows of the slices of a batch whose rows take `seconds_of` each."""
+    found = []
+    while rows:
+        found.append(pace.next_slice(rows, 0))
+        pace.measured(pace.cost.seconds(found[-1], 0), found[-1] * seconds_of)
+        rows -= found[-1]
+    return found
+
+
+def test_the_first_slice_is_small_and_the_next_ones_follow_the_clock():
+    estimate = Cost(call=1e-5, row=1e-5)
+    as_estimated = sizes(Pace(estimate), 5000, 1e-5)
+    assert as_estimated[0] <= 25 and all(b <= 2 * a for a, b in pairwise(as_estimated))
+    assert 100 <= max(as_estimated) <= 400
+    slow = sizes(Pace(estimate), 1000, 1e-2)  # a thousand times slower than estimated
+    assert slow[0] <= 25 and max(slow[1:]) <= 2
+    fast = sizes(Pace(estimate), 200_000, 1e-7)
+    assert max(fast) * 1e-7 > SLICE_S / 2
+
+
+def test_a_row_that_takes_too_long_counts_at_once_and_a_fast_one_slowly():
+    pace = Pace(Cost(call=1e-5, row=1e-5))
+    for _ in range(10):
+        pace.measured(1e-3, 1e-3)
+    assert pace.is_short(50, 0)
+    pace.measured(1e-4, 1.0)
+    assert not pace.is_short(1, 0) and pace.is_costly
+    pace.measured(1.0, 1e-4)
+    assert not pace.is_short(1, 0)
+    for _ in range(20):
+        pace.measured(1.0, 1e-4)
+    # The loop trusts it only so far.
+    assert pace.is_short(1000, 0) and not pace.is_short(2000, 0)
+
+
+def test_a_row_that_may_start_long_work_is_not_short():
+    assert not Pace(Cost(row=1e-6, peak=1.0)).is_short(1, 0)
+    assert Pace(Cost(row=1e-6, peak=INLINE_S)).is_short(1, 0)
+    assert not Pace(Cost(entry=1e-7)).is_short(1, 100_000)
+
+
+@pytest.mark.anyio
+async def test_a_blocked_event_loop_is_measured_and_logged_with_the_code(caplog):
+    seen: list[float] = []
+    watching = asyncio.create_task(LoopWatch(seen.append).run())
+    with caplog.at_level(logging.WARNING, "dualstream.event_loop"):
+        await asyncio.sleep(0.2)
+        before = len(seen)
+        time.sleep(0.8)
+        await asyncio.sleep(0.2)
+    watching.cancel()
+    assert before and max(seen) > 0.6
+    logged = [record.getMessage() for record in caplog.records]
+    assert any("the event loop was blocked for 0." in text for text in logged), logged
+    assert "test_a_blocked_event_loop_is_measured" in logged[-1]

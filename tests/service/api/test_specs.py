@@ -2,6 +2,8 @@
 
 import pytest
 
+from tests.service.conftest import assert_problem
+
 
 @pytest.mark.parametrize(
     "spec", [{}, {"task": "regression"}, {"algorithm": "rda", "features": "hashed"}]
@@ -18,6 +20,24 @@ def test_what_a_put_refuses_is_told_with_its_field(client):
     told = client.post("/specs/resolve", json=spec).json()
     refused = client.put("/models/m", json=spec).json()
     assert told == {"spec": None, "errors": [{"pointer": "/rho", "reason": refused["detail"]}]}
+
+
+def test_a_spec_whose_rows_take_more_than_a_second_is_refused_with_the_estimate(client):
+    spec = {
+        "algorithm": "dual_ascent",
+        "regularizer": "entropy",
+        "replay": {"steps": 100},
+        "features": {"kind": "hashed", "bits": 20},
+    }
+    refused = assert_problem(client.put("/models/m", json=spec), 422, "invalid-spec")
+    assert refused["errors"][0]["pointer"] == "/replay"
+    assert "estimated to take" in refused["detail"] and "limit is 1 s" in refused["detail"]
+    told = client.post("/specs/resolve", json=spec).json()
+    assert told["errors"] == [{"pointer": "/replay", "reason": refused["detail"]}]
+    cheap = {"algorithm": "portfolio", "features": spec["features"]}
+    assert client.put("/models/m", json=cheap).status_code == 201
+    member = {key: value for key, value in spec.items() if key != "features"}
+    assert_problem(client.post("/models/m/members", json=member), 422, "invalid-spec")
 
 
 def test_broken_json_is_a_problem(client):

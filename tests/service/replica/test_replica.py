@@ -385,3 +385,38 @@ def test_time_that_others_had_the_core_is_not_taken_for_work():
         asyncio.run(replica._learn(batch))
     estimated = replica.learning.cost.seconds(100, batch.nnz)
     assert replica.learning.ratio == pytest.approx(1e-5 / estimated, rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"task": "multiclass"},
+        {
+            "algorithm": "perceptron",
+            "task": "multiclass",
+            "features": {"kind": "hashed", "bits": 8},
+        },
+        {"algorithm": "dual_ascent", "replay": {"until_gap": 1e-6, "every": 3, "max_steps": 50}},
+    ],
+)
+def test_slices_in_threads_give_the_same_bits_as_one_batch(given):
+    spec = canonical(resolve_spec({"features": {"kind": "hashed", "bits": 8}, **given}))
+    classes = tuple(f'"c{k}"' for k in range(30)) if "task" in given else ()
+    labels = np.arange(60) * 7 % 30 if classes else np.arange(60) % 2 * 2 - 1
+    indices = np.arange(120).reshape(60, 2).astype(np.int32).ravel()
+    columns = np.arange(0, 121, 2), indices, np.linspace(0.5, 2.0, 120), labels.astype(float)
+    batch = Batch(*columns, np.ones(60), 256, classes)
+    whole = Replica(ModelRecord("m", "0" * 32, spec, spec, 0, 0, ""))
+    expected = whole._learn_slice(batch)
+    sliced = Replica(ModelRecord("m", "0" * 32, spec, spec, 0, 0, ""))
+    sliced.learning.ratio = 1e6
+    learned: list[int] = []
+    learn = sliced._learn_slice
+    sliced._learn_slice = lambda rows: learned.append(len(rows)) or learn(rows)
+    outcome = asyncio.run(sliced._learn(batch))
+    assert len(learned) > 5 and sum(learned) == 60
+    assert outcome.scores.tobytes() == expected.scores.tobytes()
+    assert sliced.capture().state_digest() == whole.capture().state_digest()
+    sliced.predicting.ratio = 1e6
+    scores, seq, _ = asyncio.run(sliced.predict(batch))
+    assert seq == 60 and scores.tobytes() == whole.learner.predict(batch).tobytes()
