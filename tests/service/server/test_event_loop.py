@@ -1,6 +1,10 @@
-"""The event loop answers while one request, prediction or load takes seconds."""
+"""The event loop answers while one request, prediction or load takes seconds.
+
+`pytest -n 0 --log-cli-level=INFO` shows the longest time of an answer in each case.
+"""
 
 import json
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +15,8 @@ import httpx
 import pytest
 
 from dualstream.service.cli.demo.server_process import ServerProcess
+
+log = logging.getLogger(__name__)
 
 LIMIT_S = 0.25
 FLAGS = ["--snapshot-every", "1000000"]
@@ -73,19 +79,14 @@ CASES = {
     "landmarks": Case(
         {
             "algorithm": "dual_ascent",
-            "map": {"kind": "nystroem", "components": 900},
+            "map": {"kind": "nystroem", "components": 900, "gamma": 1e4},
             "features": {"kind": "indexed", "dim": 4},
         },
         901,
         side_of,
     ),
     "a prediction": Case({"algorithm": "dual_ascent", **FOURIER}, 5, side_of, predicts=1500),
-    "a prediction of many classes": Case(
-        {"algorithm": "perceptron", "task": "multiclass", **hashed(14)},
-        100,
-        class_of,
-        predicts=4000,
-    ),
+    "a prediction of many classes": Case({"task": "multiclass"}, 80, class_of, predicts=4000),
 }
 
 
@@ -160,6 +161,7 @@ def test_others_are_answered_while_one_request_takes_long(client, name):
             else:
                 send(client, "m", "learn", case, case.rows)
         assert client.delete("/models/m").status_code == 204
+        log.info("%s: /livez took at most %.3f s", name, probe.longest)
         if probe.longest <= LIMIT_S:
             return
     assert probe.longest <= LIMIT_S, f"/livez took {probe.longest:.2f} s"
@@ -182,6 +184,7 @@ def test_others_are_answered_while_a_model_is_loaded(tmp_path: Path, name):
                 with Probe(server.url) as probe:
                     send(client, "m", "predict", case, 1)
             server.kill()
+        log.info("%s: /livez took at most %.3f s", name, probe.longest)
         if probe.longest <= LIMIT_S:
             return
     assert probe.longest <= LIMIT_S, f"/livez took {probe.longest:.2f} s"
