@@ -5,6 +5,7 @@
 
 import json
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +21,11 @@ log = logging.getLogger(__name__)
 
 LIMIT_S = 0.25
 FLAGS = ["--snapshot-every", "1000000"]
+
+
+def limit_s() -> float:
+    """The limit; longer on a machine where more processes are ready to run than it has cores."""
+    return LIMIT_S * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 def hashed(bits: int) -> dict[str, Any]:
@@ -96,7 +102,7 @@ def body_of(case: Case, rows: int) -> bytes:
     names = [str(index + 1) if is_indexed else f"f{index}" for index in range(case.features)]
     samples = [
         {
-            "x": {name: 1.0 + (7 * row + at) % 1001 / 100 for at, name in enumerate(names)},
+            "x": {name: 1.0 + (8 * row + at) % 1001 / 100 for at, name in enumerate(names)},
             "y": case.label(row),
         }
         for row in range(rows)
@@ -162,9 +168,9 @@ def test_others_are_answered_while_one_request_takes_long(client, name):
                 send(client, "m", "learn", case, case.rows)
         assert client.delete("/models/m").status_code == 204
         log.info("%s: /livez took at most %.3f s", name, probe.longest)
-        if probe.longest <= LIMIT_S:
+        if probe.longest <= limit_s():
             return
-    assert probe.longest <= LIMIT_S, f"/livez took {probe.longest:.2f} s"
+    assert probe.longest <= limit_s(), f"/livez took {probe.longest:.2f} s"
 
 
 @pytest.mark.parametrize("name", list(CASES)[:2])
@@ -185,6 +191,6 @@ def test_others_are_answered_while_a_model_is_loaded(tmp_path: Path, name):
                     send(client, "m", "predict", case, 1)
             server.kill()
         log.info("%s: /livez took at most %.3f s", name, probe.longest)
-        if probe.longest <= LIMIT_S:
+        if probe.longest <= limit_s():
             return
-    assert probe.longest <= LIMIT_S, f"/livez took {probe.longest:.2f} s"
+    assert probe.longest <= limit_s(), f"/livez took {probe.longest:.2f} s"
