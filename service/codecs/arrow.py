@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from dualstream.service.codecs.parsed_rows import ParsedRows, RowsBuilder
@@ -21,7 +20,7 @@ from dualstream.service.codecs.row_schema import (
     RowSchema,
     pointer_step,
 )
-from dualstream.service.codecs.table_columns import TableColumns, columns_of
+from dualstream.service.codecs.table_columns import TableColumns, columns_of, pandas_index
 from dualstream.solvers import Batch, InvalidRow, class_places, hash_names
 from dualstream.wire.chunking.arrow_messages import streams_in
 from dualstream.wire.problems import Problem
@@ -92,24 +91,10 @@ def _columns_of(
     pa: ModuleType, schema: RowSchema, arrow_schema: Any, labelled: bool
 ) -> TableColumns:
     """Roles of a stream's columns; the index of a pandas table is no feature."""
-    columns = columns_of(schema, arrow_schema.names, labelled, _index_columns(arrow_schema))
+    left_out = pandas_index(arrow_schema.metadata or {})
+    columns = columns_of(schema, arrow_schema.names, labelled, left_out)
     _check_types(pa, schema, arrow_schema, columns, labelled)
     return columns
-
-
-class _PandasMetadata(msgspec.Struct):
-    index_columns: list[Any] = []
-
-
-def _index_columns(arrow_schema: Any) -> set[str]:
-    written = (arrow_schema.metadata or {}).get(b"pandas")
-    if written is None:
-        return set()
-    try:
-        found = msgspec.json.decode(written, type=_PandasMetadata).index_columns
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return set()
-    return {name for name in found if isinstance(name, str)}
 
 
 def _check_types(

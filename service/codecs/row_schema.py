@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import isnan
-from typing import Any
+from typing import Any, NoReturn
 from unicodedata import is_normalized
 
 from dualstream.solvers import NamePlaces, class_text, sorted_row, width_of
@@ -310,7 +310,8 @@ class RowSchema:
                     composed = self._composed(name, value)
                     may_repeat = may_repeat or composed != shown
                     shown = composed
-                self._check_name(name, shown)
+                if not name or max(len(name), len(shown) - len(name) - 1) > LONGEST_NAME:
+                    self._refuse_name(name)
                 index = places[shown]
                 if shown not in self._journalled:
                     new.append((index, shown))
@@ -326,13 +327,11 @@ class RowSchema:
         """The feature in NFC. The text is composed apart: it may begin with a combining mark."""
         return f"{nfc(name)}={nfc(value)}" if isinstance(value, str) else nfc(name)
 
-    def _check_name(self, name: str, shown: str) -> None:
-        """Raise BadRow for a feature without a name, or with one that is too long."""
+    def _refuse_name(self, name: str) -> NoReturn:
         if not name:
             raise BadRow("/x/", NO_NAME)
-        if len(name) > LONGEST_NAME or len(shown) - len(name) > LONGEST_NAME + 1:
-            pointer = f"/x/{pointer_step(name[:50])}"
-            raise BadRow(pointer, f"names and texts must have at most {LONGEST_NAME} characters")
+        pointer = f"/x/{pointer_step(name[:50])}"
+        raise BadRow(pointer, f"names and texts must have at most {LONGEST_NAME} characters")
 
     def _value(self, name: str, value: float | bool | str) -> float:
         if isinstance(value, str):

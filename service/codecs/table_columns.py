@@ -1,7 +1,10 @@
 """Columns of CSV and Arrow tables: y or label, weight, id; every other column is a feature."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import msgspec
 
 from dualstream.service.codecs.row_schema import LONGEST_NAME, BadRow, RowSchema, refuse_duplicates
 from dualstream.wire.problems import Problem, quoted
@@ -53,6 +56,20 @@ def columns_of(
     if not labelled:  # labels and ids are ignored
         reserved = {role: column for role, column in reserved.items() if role == "weight"}
     return TableColumns(names, features, **reserved)
+
+
+class _PandasMetadata(msgspec.Struct):
+    index_columns: list[Any] = []
+
+
+def pandas_index(metadata: Mapping[bytes, bytes]) -> set[str]:
+    """Names of the columns that pandas made of a table's index, from Arrow metadata."""
+    try:
+        written = metadata.get(b"pandas", b"{}")
+        found = msgspec.json.decode(written, type=_PandasMetadata).index_columns
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return set()
+    return {name for name in found if isinstance(name, str)}
 
 
 def _check_name(schema: RowSchema, name: str, column: int) -> None:

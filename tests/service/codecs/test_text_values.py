@@ -3,17 +3,14 @@
 import json
 import math
 import re
-from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
 from dualstream.client import BadInput
-from dualstream.service.api.late_labels import _LabelRequest
 from dualstream.service.cli.rows import _row
 from dualstream.service.codecs import (
     as_batch,
-    media_type,
     parse_body,
     parse_messages,
     parse_named_row,
@@ -21,7 +18,7 @@ from dualstream.service.codecs import (
 )
 from dualstream.solvers import hash_names
 from dualstream.wire.problems import Problem
-from tests.service.codecs.test_formats import HASHED, INDEXED, learn, schema_of, stream_of
+from tests.service.codecs.test_formats import HASHED, INDEXED, schema_of, stream_of
 
 CSV, VW, LIBSVM, NDJSON = "text/csv", "text/x-vw", "text/x-libsvm", "application/x-ndjson"
 ARROW = "application/vnd.apache.arrow.stream"
@@ -314,145 +311,6 @@ def test_labels_are_composed_and_both_forms_are_one_name():
         parse_body(schema_of(SPEC), CSV, f"{CAFE},{COMPOSED},y\n1,1,1".encode(), labelled=True)
 
 
-TWICE = [
-    ('{"x": {"a": 1, "a": 2}, "y": 1}', "a"),
-    ('{"x": {"a": "s", "a": "t"}, "y": 1}', "a"),
-    ('{"x": {"a": "s", "a": "s"}, "y": 1}', "a"),
-    ('{"x": {"a": 1, "b": 1, "a": true}, "y": 1}', "a"),
-    ('{"x": {"a": 1, "\\u0061": 2}, "y": 1}', "a"),
-    ('{"x": {"a": 1}, "y": 1, "y": 0}', "y"),
-    ('{"x": {"a": 1}, "y": 1, "weight": 1, "weight": 2}', "weight"),
-    ('{"x": {"a": 1}, "y": 1, "id": "r:1", "id": "r"}', "id"),
-    ('{"x": {"a": 1}, "x": {"b": 1}, "y": 1}', "x"),
-]
-
-
-@pytest.mark.parametrize(("row", "name"), TWICE)
-def test_a_name_twice_in_json_refuses_the_row(row, name):
-    fillers = [f'{{"x": {{"w{n}": 1, "a": {n}}}, "y": 1}}' for n in range(1500)]
-    message = parse_messages(schema_of(SPEC), [[(b"json", row.encode())]], 10_000)
-    found = [message.errors]
-    for rows in ([row], [*fillers, row], [row, *fillers], [*fillers[:5], row, *fillers[:5]]):
-        for media, body in (
-            (NDJSON, "\n".join(rows)),
-            (None, f"[{', '.join(rows)}]"),
-            (None, f'{{"samples": [{", ".join(rows)}]}}'),
-        ):
-            parsed = parse_body(schema_of(SPEC), media, body.encode(), labelled=True)
-            assert [error.index for error in parsed.errors] == [rows.index(row)]
-            found.append(parsed.errors)
-    found.append(parse_body(schema_of(SPEC), None, row.encode(), labelled=True).errors)
-    for errors in found:
-        assert f"'{name}' is duplicated" in errors[0].reason
-
-
-def test_more_names_than_the_cache_has_room_for_are_compared():
-    names = [f"n{n}" for n in range(3000)]
-    whole = json.dumps({"x": dict.fromkeys(names, 1), "y": 1})
-    twice = [whole.replace('"x": {', f'"x": {{"{name}": "t", ') for name in names[:3] + names[-3:]]
-    body = "\n".join([whole, *twice, whole])
-    parsed = parse_body(schema_of(SPEC), NDJSON, body.encode(), labelled=True)
-    assert [error.index for error in parsed.errors] == [1, 2, 3, 4, 5, 6]
-
-
-@pytest.mark.parametrize("key", ["x", "y", "weight", "ids"])
-@pytest.mark.parametrize("filler", [1, 2000])
-def test_a_list_twice_in_columns_refuses_the_body(key, filler):
-    lists = {"x": '{"a": 1}', "y": "1", "weight": "2", "ids": "null"}
-    written = [f'"{name}": [{", ".join([lists[name]] * filler)}]' for name in [*lists, key]]
-    with pytest.raises(Problem, match=f"'{key}' is duplicated") as refused:
-        parse_body(schema_of(SPEC), None, f"{{{', '.join(written)}}}".encode(), labelled=True)
-    assert refused.value.status == 422
-    rows = '"samples": [{"x": {"a": 1}, "y": 1}]'
-    with pytest.raises(Problem, match="'samples' is duplicated"):
-        parse_body(schema_of(SPEC), None, f"{{{rows}, {rows}}}".encode(), labelled=True)
-    row = f'{{"x": [{{"a": 1, "a": 2}}{", {}" * filler}], "y": [1{", 1" * filler}]}}'
-    parsed = parse_body(schema_of(SPEC), None, row.encode(), labelled=True)
-    assert parsed.errors[0].pointer == "/x/0/a" and len(parsed.errors) == 1
-
-
-@pytest.mark.parametrize("sign", [";", "\t"])
-def test_a_delimiter_is_found_from_the_header(sign):
-    comma = b'age,"a, b",city,y\n39,1,"Os;lo, ""x"" \tq",1\n,2,\n41,2,Rome,0\n'
-    rows = [["age", '"a, b"', "city", "y"], ["39", "1", '"Os;lo, ""x"" \tq"', "1"], ["", "2", ""]]
-    body = "\n".join(sign.join(row) for row in [*rows, ["41", "2", "Rome", "0"]]).encode()
-    for filler in (0, 500):
-        expected, found = (
-            parse_body(
-                schema_of(SPEC), CSV, text + b"\n" + end.encode() * filler, labelled=labelled
-            )
-            for labelled in (True,)
-            for text, end in ((comma, "1,1,x,1\n"), (body, sign.join("11x1") + "\n"))
-        )
-        assert as_batch([found.rows]).indices.tolist() == as_batch([expected.rows]).indices.tolist()
-        assert [error.index for error in found.errors] == [1]
-    assert media_type("text/csv; delimiter=%3B")[1] == media_type('text/csv; delimiter=";"')[1]
-    named = parse_body(schema_of(SPEC), "text/csv; delimiter=%7C", b"a|y\n1|1", labelled=True)
-    assert not named.errors and named.count == 1
-
-
-@pytest.mark.parametrize("header", ["y|a", "y;a\tb", "y;price, EUR;a", "y\tb,c\td"])
-def test_a_delimiter_in_doubt_is_refused_with_its_parameter(header):
-    for labelled in (True, False):
-        with pytest.raises(Problem, match="delimiter=%") as refused:
-            parse_body(schema_of(SPEC), CSV, f"{header}\n1\n".encode(), labelled=labelled)
-        assert refused.value.status == 422
-
-
-def test_decimal_commas_are_refused_by_name_or_read():
-    for filler in (0, 1000):
-        body = "price;y\n2,5;1\n" + "1;1\n" * filler + '"1.234,50";0\n'
-        parsed = parse_body(schema_of(SPEC), CSV, body.encode(), labelled=True)
-        assert [error.index for error in parsed.errors] == [0, filler + 1]
-        assert parsed.errors[0].pointer == "/x/price" and "decimal=%2C" in parsed.errors[0].reason
-    named = "text/csv; decimal=%2C"
-    parsed = parse_body(schema_of(SPEC), named, body.encode(), labelled=True)
-    values = as_batch([parsed.rows]).values.tolist()
-    assert not parsed.errors and (values[0], values[-1]) == (2.5, 1234.5)
-    assert parse_body(schema_of(SPEC), named, b"a;y\n1.5;1", labelled=True).errors
-    texts = parse_body(schema_of(SPEC), "text/csv; decimal=.", body.encode(), labelled=True)
-    assert not texts.errors
-
-
-@pytest.mark.parametrize(
-    ("content_type", "kind"),
-    [
-        ("application/ndjson", NDJSON),
-        ("application/jsonl", NDJSON),
-        ("application/jsonlines", NDJSON),
-        ("application/x-ndjson;charset=utf8", NDJSON),
-        ('application/json; charset="UTF-8"', "application/json"),
-        ("Text/CSV ; Header=present;", CSV),
-        ("text/tab-separated-values", CSV),
-    ],
-)
-def test_usual_names_of_a_media_type_are_known(content_type, kind):
-    assert media_type(content_type)[0] == kind
-
-
-@pytest.mark.parametrize(
-    "content_type",
-    [
-        "text/csv; delimter=%3B", "text/csv; delimiter=;", "text/csv; delimiter=ab",
-        "text/csv; header=absent", "text/csv; charset=latin1", "application/json; version=2",
-        "text/x-vw; tag=name", 'text/csv; header="present',
-    ],
-)  # fmt: skip
-def test_unknown_parameters_of_a_media_type_are_refused(content_type):
-    with pytest.raises(Problem) as refused:
-        media_type(content_type)
-    assert refused.value.status == 415
-
-
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
-@pytest.mark.parametrize("media", [CSV, VW, LIBSVM, NDJSON, None])
-def test_utf_16_is_refused_with_advice(media, encoding):
-    for labelled in (True, False):
-        with pytest.raises(Problem, match="iconv -f UTF-16") as refused:
-            parse_body(schema_of(INDEXED), media, "y,a\n1,1\n".encode(encoding), labelled=labelled)
-        assert refused.value.status == 400
-
-
 def test_the_index_of_a_pandas_table_is_no_feature():
     pd = pytest.importorskip("pandas")
     frame = pd.DataFrame({"a": [1.0, 2.0, 3.0], "y": [1, 0, 1]})
@@ -462,38 +320,3 @@ def test_the_index_of_a_pandas_table_is_no_feature():
         assert [name for _, name in parsed.names] == ["a"]
         assert len(parsed.rows) == len(table)
     assert math.isclose(as_batch([parsed.rows]).values.sum(), 6)
-
-
-def test_a_late_label_twice_is_refused():
-    model = SimpleNamespace(row_schema=schema_of(SPEC))
-    asked = _LabelRequest(model, b'{"id": "a", "y": 1, "y": 0}')
-    assert "'y' is duplicated" in asked._bad[0].reason and not asked.labels
-    asked = _LabelRequest(
-        model, b'{"labels": [{"id": "a:b", "y": 1}, {"id": "b", "id": "c", "y": 1}]}'
-    )
-    assert [label.id for label in asked.labels] == ["a:b"] and "'id'" in asked._bad[0].reason
-    with pytest.raises(Problem, match="'labels' is duplicated"):
-        _LabelRequest(model, b'{"labels": [], "labels": [{"id": "b", "y": 1}]}')
-
-
-def test_bodies_by_http_are_those_of_their_media_type(client):
-    client.put("/models/m", json=SPEC)
-    rows = b'{"x": {"a": 1}, "y": 1}\n' * 60_000
-    for media in ("application/jsonl", "application/ndjson; charset=utf8"):
-        for body, count in ((rows[:96], 4), (rows, 60_000)):
-            assert learn(client, body, media).json()["count"] == count
-    semicolons = b"city;a;y\n" + b'"Os;lo\n""";1;1\n' * 120_000
-    named = semicolons.replace(b";", b"|").replace(b"Os|lo", b"Os;lo")
-    for media, body in ((CSV, semicolons), ("text/csv; delimiter=%7C", named)):
-        learned = learn(client, body, media).json()
-        assert (learned["count"], learned.get("rejected")) == (120_000, 0), learned
-    scores = [
-        client.post("/models/m/predict", content=body, headers={"content-type": CSV}).json()
-        for body in (b"a;city\n1;Oslo\n0;Rome\n", b"a,city\n1,Oslo\n0,Rome\n")
-    ]
-    assert scores[0]["scores"] == scores[1]["scores"] and len(set(scores[0]["scores"])) == 2
-    assert client.get("/models/m/predict?x.a=NaN").status_code == 422
-    answer = client.post(
-        "/models/m/learn", content=b"a;y\n1;1", headers={"content-type": "text/csv; separator=%3B"}
-    )
-    assert answer.status_code == 415 and "separator" in answer.json()["detail"]
