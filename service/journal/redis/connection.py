@@ -5,7 +5,9 @@ learned twice. So this module uses redis-py's connection and no client.
 """
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Sequence
+from functools import partial
 from typing import Any
 
 from redis.asyncio import Connection
@@ -29,12 +31,16 @@ from dualstream.service.journal.redis.scripts import Argument, Script, pack
 from dualstream.service.journal.redis.server_checks import (
     check_replicas,
     check_server,
+    read_level,
     replicas_of,
 )
 from dualstream.service.journal.redis.servers import Server
 
 REPLICAS_MS = 1000
 """How long an append waits for its replicas."""
+
+CHECK_S = 5.0
+"""Interval at which the server's settings are read again."""
 
 SETTLED_S = 30.0
 """How long replicas may take to receive the last writes of a restore."""
@@ -104,6 +110,7 @@ class RedisConnection:
         self._connection: Connection | None = None
         self._is_closed = False
         self._turn = asyncio.Lock()
+        self._checked_at = float("-inf")
         self.durability = "memory"
 
     def open(self) -> None:
@@ -124,6 +131,7 @@ class RedisConnection:
         """
         await self._drop_former_primary()
         await self._call([b"*1\r\n", *pack(("PING",))], is_read=True)
+        await self._check_settings()
         if self._replicas or self._is_pinned:
             info = await self._call([b"*2\r\n", *pack(("INFO", "replication"))], is_read=True)
             self._replicas_seen = max(self._replicas_seen, replicas_of(info))
@@ -296,6 +304,32 @@ class RedisConnection:
             if self._connection is connection:
                 self._connection = None
                 await connection.disconnect(nowait=True)
+
+    async def _check_settings(self) -> None:
+        """Read the server's settings every CHECK_S: they may be changed while it runs.
+
+        Below the requested durability, the connection is dropped. The next command then fails with
+        the reason. Raises JournalUnavailable, DurabilityTooLow.
+        """
+        now = time.monotonic()
+        if now < self._checked_at + CHECK_S:
+            return
+        try:
+            async with asyncio.timeout(self._timeout_s), self._turn:
+                connection = self._connection
+                if connection is None:
+                    return
+                try:
+                    self.durability = await read_level(partial(_ask, connection), self._required)
+                except ResponseError:  # it refuses CONFIG GET: what was found at the connect stays
+                    pass
+                except BaseException:
+                    self._connection = None
+                    await connection.disconnect(nowait=True)
+                    raise
+        except (RedisError, OSError, TimeoutError) as error:
+            raise JournalUnavailable(f"Redis: {error}") from error
+        self._checked_at = now
 
     async def _connected(self) -> Connection:
         if self._connection is not None and await _is_broken(self._connection):

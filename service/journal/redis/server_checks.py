@@ -35,10 +35,32 @@ async def check_server(ask: Ask, required: str | None, is_cluster: bool) -> str:
     if info.get("role") != "master":
         raise JournalUnavailable("this Redis server is a replica, which accepts no appends")
     try:
-        answer = await ask("CONFIG", "GET", *_CONFIG)
+        config = await _read_settings(ask)
     except ResponseError as error:
         return _unknown_level(required, info, error)
-    config = dict(zip(*[iter(item.decode() for item in answer)] * 2, strict=True))
+    level = _check_settings(config, required)
+    if config["appendonly"] == "yes":
+        _check_synced_log(info)
+        if config.get("aof-load-truncated") == "yes":
+            await _rewrite_log(ask, info)
+    return level
+
+
+async def read_level(ask: Ask, required: str | None) -> str:
+    """The durability level by the server's present settings.
+
+    Raises ResponseError if it refuses CONFIG GET; DurabilityTooLow.
+    """
+    return _check_settings(await _read_settings(ask), required)
+
+
+async def _read_settings(ask: Ask) -> dict[str, str]:
+    answer = await ask("CONFIG", "GET", *_CONFIG)
+    return dict(zip(*[iter(item.decode() for item in answer)] * 2, strict=True))
+
+
+def _check_settings(config: dict[str, str], required: str | None) -> str:
+    """The durability level of these settings. Raises DurabilityTooLow."""
     _check_policy(config["maxmemory-policy"])
     level = _level(config)
     if required is not None and REDIS_LEVELS.index(level) < REDIS_LEVELS.index(required):
@@ -46,10 +68,6 @@ async def check_server(ask: Ask, required: str | None, is_cluster: bool) -> str:
             f"Redis keeps {level}, {required} was asked for: set appendonly yes,"
             f" appendfsync {required} and {_UNSYNCED} no"
         )
-    if config["appendonly"] == "yes":
-        _check_synced_log(info)
-        if config.get("aof-load-truncated") == "yes":
-            await _rewrite_log(ask, info)
     return level
 
 
