@@ -17,7 +17,7 @@ import pytest
 from dualstream.service.cli.demo.server_process import ServerProcess
 from tests.service.conftest import SPEC
 from tests.service.jobs.test_follower import until
-from tests.service.server.test_workers import children, is_alive, is_learned, ready_workers
+from tests.service.server.test_workers import are_back, children, is_alive, is_learned
 
 ROUNDS = int(os.environ.get("DUALSTREAM_CHAOS_ROUNDS", "0"))
 PROCESSES = ("parent", "first", "second")
@@ -39,7 +39,8 @@ def test_any_process_may_be_killed(tmp_path: Path, victims: tuple[str, ...]) -> 
                 os.kill(pids[victim], signal.SIGKILL)
             if "parent" not in victims:
                 until(lambda: is_learned(server), 20)
-                until(lambda: ready_workers(server) == 2, 30)
+                killed = {pids[victim] for victim in victims}
+                until(lambda killed=killed: are_back(server, killed), 30)
         if "parent" in victims:
             until(lambda: not any(map(is_alive, pids.values())), 15)
             assert not list(tmp_path.glob("dualstream-workers-*"))

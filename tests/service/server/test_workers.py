@@ -168,7 +168,8 @@ def test_any_worker_and_pair_of_workers_is_replaced_and_the_metrics_stay(tmp_pat
             until(lambda: is_learned(server), 20)
             assert time.monotonic() - began < 10
             learned += 1
-            until(lambda: ready_workers(server) == 2, 30)
+            killed = {before[victim] for victim in victims}
+            until(lambda killed=killed: are_back(server, killed), 30)
             told = scraped(server)
             assert told['dualstream_samples_total{model="m",outcome="learned"}'] == learned
             assert told["dualstream_group_rows_sum"] >= learned - 1  # killed while it answered
@@ -188,6 +189,12 @@ def is_learned(server: ServerProcess) -> bool:
     except httpx.HTTPError:
         return False
     return answer.status_code == 200
+
+
+def are_back(server: ServerProcess, killed: set[int]) -> bool:
+    """Do two workers serve in place of the killed ones?"""
+    running = set(children(server)) - killed
+    return len(running) == 2 and ready_workers(server) == 2
 
 
 def ready_workers(server: ServerProcess) -> int:
