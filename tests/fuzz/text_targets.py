@@ -147,10 +147,10 @@ def arrow(data: bytes) -> None:
         return
     with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
         columns = columns_of(schema, reader.schema.names, labelled)
-        tables = list(reader)
+        tables = [(batch, columns) for batch in reader]
     if columns.id is None:
-        quick = arrow_rows.parse_quickly(pa, schema, tables, columns, labelled)
-        slow = arrow_rows.parse_slowly(schema, tables, columns, labelled)
+        quick = arrow_rows.parse_quickly(pa, schema, tables, labelled)
+        slow = arrow_rows.parse_slowly(schema, tables, labelled)
         assert outcome(quick) == outcome(slow)
 
 
