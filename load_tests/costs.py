@@ -25,20 +25,20 @@ ROWS = 2000
 MB = 1e6
 # No snapshot is written, so the store has the journal of all rows and nothing else.
 FLAGS = ["--snapshot-every", "1000000"]
-_told: list[str] = []
+_shown: list[str] = []
 
 
 def rows() -> list[Row]:
     """No rows, because no peer is compared. `about` has the figures."""
-    _told.clear()
+    _shown.clear()
     with stores() as urls:
-        _told.extend(memory(urls["SQLite"]))
-        _told.extend(bytes_of_rows(urls))
+        _shown.extend(memory(urls["SQLite"]))
+        _shown.extend(bytes_of_rows(urls))
     return []
 
 
 def about() -> list[str]:
-    return _told
+    return _shown
 
 
 @contextmanager

@@ -170,7 +170,7 @@ def compare(
     has_gate = name == "many"
     problems = [side.void or checked(side) for side in (many, one)]
     for side in (many, one) if has_gate else (many,):
-        _about.append(f"{load}: {told(side, side.runs[load])}")
+        _about.append(f"{load}: {got(side, side.runs[load])}")
     length = f"{many.length:,} row{'s' * (many.length > 1)} each"
     return Row(
         f"learn p99, {MODELS:,} models (dim 123, retain 1,000, {length}), {HELD} in memory, "
@@ -182,12 +182,12 @@ def compare(
         gate=3.0 if has_gate else None,
         goal=2.0 if has_gate else None,
         smaller_is_better=True,
-        notes=[told(many, many.runs[load])],
+        notes=[got(many, many.runs[load])],
         void="; ".join(filter(None, problems)),
     )
 
 
-def told(side: Side, runs: list[Run]) -> str:
+def got(side: Side, runs: list[Run]) -> str:
     """Summary of a side's runs."""
     requests = sum(run.requests for run in runs)
     loads, load_s = sum(run.loads for run in runs), sum(run.load_s for run in runs)

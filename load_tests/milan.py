@@ -95,7 +95,7 @@ def section() -> list[str]:
                 client.put("/models/untuned", json={"task": "regression"}).raise_for_status()
                 served = refitted(client, "milan", x.tolist(), y)
                 beside = learned(client, "untuned", milan()[0], y)
-                told = client.get("/models/milan/weights").raise_for_status().json()
+                got = client.get("/models/milan/weights").raise_for_status().json()
     before = np.arange(len(y))
     sums = np.concatenate([[0.0], np.cumsum(y)[:-1]])
     rows = {
@@ -109,7 +109,7 @@ def section() -> list[str]:
         [name, f"{found.mean():.2f}", f"{found[-LAST:].mean():.2f}"]
         for name, found in errors.items()
     ]
-    value = {one["name"]: one["value"] for one in told["coefficients"]}
+    value = {one["name"]: one["value"] for one in got["coefficients"]}
     sine, cosine = value["sine of the year"], value["cosine of the year"]
     peak = np.arctan2(sine, cosine) / (2.0 * np.pi) * 365.25
     numbers = ", ".join(f"{name} {number:.1f}" for name, number in value.items())

@@ -73,7 +73,7 @@ def rows(length: str = "") -> list[Row]:
         for name in ("SQLite normal", "Redis everysec"):
             with store(name, Path(folder)) as side:
                 lines.append(measured(name, side, Load(bodies), seconds))
-    _about.extend(told(lines, seconds))
+    _about.extend(got(lines, seconds))
     return []
 
 
@@ -134,7 +134,7 @@ def _max_ms(seconds: Sequence[float]) -> float:
     return 1000.0 * max(seconds, default=0.0)
 
 
-def told(lines: Sequence[str], seconds: float) -> list[str]:
+def got(lines: Sequence[str], seconds: float) -> list[str]:
     return [
         f"`python -m load_tests overload`: {TIMES:g} times the highest rate of wrk, {seconds:g} s, "
         f"open loop over {CONNECTIONS:,} connections; durable single-sample JSON learn, one "

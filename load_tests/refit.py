@@ -89,8 +89,8 @@ def measured(
             beside.append(run("bench"))
             end(client, job)
             often.append(run("every"))
-        told = client.get("/models/every/refits").json()["refits"]
-    ends = [job for job in told if job["status"] == "done"]
+        got = client.get("/models/every/refits").json()["refits"]
+    ends = [job for job in got if job["status"] == "done"]
     wrong = " ".join(filter(None, (asyncio.run(lost(store, model)) for model in MODELS)))
     slip = max(one.slip_ms(0.99) for one in (*alone, *beside, *often))
     late = "the generator was late" if slip > MAX_SLIP_MS else ""

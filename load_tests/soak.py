@@ -79,7 +79,7 @@ def resident_bytes(pid: int) -> int:
     raise RuntimeError(f"process {pid} does not tell its resident memory")
 
 
-def told(found: Soak, minutes: float, wrong: str) -> list[str]:
+def got(found: Soak, minutes: float, wrong: str) -> list[str]:
     is_flat = found.spread <= MAX_GROWTH
     shown = [found.resident[0], found.settled[0], max(found.settled), found.resident[-1]]
     after, settled, most, last = (f"{size / 1e6:.1f}" for size in shown)
@@ -110,7 +110,7 @@ def main(arguments: Sequence[str]) -> int:
         with ours(url, "normal") as side:
             found = soaked(side, minutes)
         wrong = asyncio.run(check_spans(url, "bench", found.spans))
-    lines = told(found, minutes, wrong)
+    lines = got(found, minutes, wrong)
     RESULTS.write_text(with_section(RESULTS.read_text(), TITLE, lines))
     print("\n".join(lines))
     return 0 if not wrong and found.spread <= MAX_GROWTH else 1

@@ -28,10 +28,10 @@ _NAMED = re.compile(r"# (?:ruff: )?noqa: [A-Z0-9, ]*S\d{3}")
 
 def main() -> bool:
     command = [sys.executable, "-m", "bandit", "-q", "-f", "json", "-r", *FOLDERS]
-    told = json.loads(subprocess.run(command, capture_output=True, text=True).stdout)
+    got = json.loads(subprocess.run(command, capture_output=True, text=True).stdout)
     lines = Counter[str]()
     found: list[str] = []
-    for one in told["results"]:
+    for one in got["results"]:
         text = Path(one["filename"]).read_text().splitlines()
         within = text[min(one["line_range"]) - 1 : max(one["line_range"])]
         if one["test_id"] in KNOWN:
@@ -48,7 +48,7 @@ def main() -> bool:
         [
             f"ruff's security rules (`S`, taken from bandit) over {', '.join(FOLDERS)}:"
             f" {'clean' if ruff.returncode == 0 else '**NOT CLEAN**'}; part of `make lint`.",
-            f"bandit itself: {len(told['results'])} places, of which {lines['named']} are marked"
+            f"bandit itself: {len(got['results'])} places, of which {lines['named']} are marked"
             f" in their line with a reason; {len(found)} are left.",
             "",
             *(f"- {name}, {lines[name]}: {why}." for name, why in KNOWN.items() if lines[name]),

@@ -23,10 +23,10 @@ def tool(name: str) -> str:
     if found is None and (UNPACKED / name).exists():
         found = str(UNPACKED / name)
     if found is None:
-        told = f"no {name}: run tests/fetch_tool.sh prometheus, or install Prometheus 2.42 or newer"
+        got = f"no {name}: run tests/fetch_tool.sh prometheus, or install Prometheus 2.42 or newer"
         if os.environ.get("CI"):
-            pytest.fail(told)
-        pytest.skip(told)
+            pytest.fail(got)
+        pytest.skip(got)
     return found
 
 

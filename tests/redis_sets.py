@@ -76,11 +76,9 @@ class RedisSet:
         """Is it a primary with `replicas` replicas in sync?"""
         info = self.info(server)
         followed = [
-            told
-            for name, told in info.items()
-            if name.startswith("slave") and isinstance(told, dict)
+            got for name, got in info.items() if name.startswith("slave") and isinstance(got, dict)
         ]
-        online = [told for told in followed if told["state"] == "online"]
+        online = [got for got in followed if got["state"] == "online"]
         return info.get("role") == "master" and len(online) >= replicas
 
 

@@ -52,10 +52,10 @@ def test_store_and_durability_meet_the_redis_service(services):
     ).groups()
     assert host in services and port == "6379"
     options = services[host]["command"]
-    told = dict(zip(options[1::2], options[2::2], strict=True))
-    assert told["--appendonly"] == "yes"
-    assert told["--appendfsync"] == services["server"]["environment"]["DUALSTREAM_DURABILITY"]
-    assert told["--maxmemory-policy"] == "noeviction"
+    got = dict(zip(options[1::2], options[2::2], strict=True))
+    assert got["--appendonly"] == "yes"
+    assert got["--appendfsync"] == services["server"]["environment"]["DUALSTREAM_DURABILITY"]
+    assert got["--maxmemory-policy"] == "noeviction"
 
 
 def test_ports_are_published_on_loopback_only(services):
@@ -75,8 +75,8 @@ def test_published_port_is_the_one_the_server_binds(services):
 def test_the_health_check_is_the_copied_one_of_file_and_image(services):
     [copied] = [target for source, target in copies() if source == "deploy/healthcheck.py"]
     assert (ROOT / "deploy" / "healthcheck.py").stat().st_mode & 0o111
-    told = instructions("HEALTHCHECK")[0]
-    assert json.loads(told[told.index("[") :]) == [Path(copied).name]
+    got = instructions("HEALTHCHECK")[0]
+    assert json.loads(got[got.index("[") :]) == [Path(copied).name]
     assert services["server"]["healthcheck"]["test"] == ["CMD", Path(copied).name]
 
 

@@ -59,7 +59,7 @@ def exposition(client: TestClient) -> str:
     return client.get("/metrics").text
 
 
-def test_what_a_model_takes_in_the_store_is_told(exposed):
+def test_what_a_model_takes_in_the_store_is_shown(exposed):
     for name in ("journal_bytes", "journal_age_seconds", "unsaved_age_seconds"):
         found = re.search(rf'^dualstream_{name}{{model="pair"}} (\S+)$', exposed, re.M)
         assert found is not None and 0 < float(found[1]) < 1e6

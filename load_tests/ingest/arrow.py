@@ -53,7 +53,7 @@ def arrow_rows() -> list[Row]:
             figures["peer"],
             gate=1.0,
             goal=2.0,
-            notes=[side.told],
+            notes=[side.got],
             void=side.void,
         )
         for name, side in sides.items()

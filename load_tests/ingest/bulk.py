@@ -86,7 +86,7 @@ class Target:
         return asyncio.run(check_spans(self.store, "bulk", done.spans))
 
     @property
-    def told(self) -> str:
+    def got(self) -> str:
         server, store, sender = (min(parts) for parts in zip(*self.us_a_row, strict=True))
         return (
             f"CPU a row, the least: server {server:.2f} us, store's server {store:.2f} us, sender "
@@ -205,7 +205,7 @@ def _against_vw(
             figures["vw"],
             gate=gates[name][0],
             goal=gates[name][1],
-            notes=[side.told],
+            notes=[side.got],
             void=side.void,
         )
         for name, side in sides.items()

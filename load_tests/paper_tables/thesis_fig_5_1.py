@@ -111,7 +111,7 @@ def attempt(batch: Batch, c: float, parts: int, lazy: bool, rest: int, recall: i
         lazy=lazy,
         rest=rest,
         recall=recall,
-        callback=lambda told: told.seconds > PATIENCE,
+        callback=lambda got: got.seconds > PATIENCE,
     )
     return Run(int(found.epochs), found.trace[-1].seconds, found.converged)
 

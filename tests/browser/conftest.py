@@ -56,7 +56,7 @@ def page(request: pytest.FixtureRequest, browser: Browser, server: httpx.Client)
     )
     page = context.new_page()
     complaints: list[str] = []
-    page.on("console", lambda told: complaints.append(told.text) if told.type != "log" else None)
+    page.on("console", lambda got: complaints.append(got.text) if got.type != "log" else None)
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on(
         "request",

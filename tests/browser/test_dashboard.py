@@ -107,8 +107,8 @@ def test_from_nothing_to_a_moving_plot_and_back(page: Page, server: httpx.Client
         row = parts.get_by_role("row").filter(
             has=page.get_by_role("cell", name=feature, exact=True)
         )
-        told = float(row.get_by_role("cell").nth(2).inner_text())
-        assert abs(told - weight[name] * value) < 2e-3 * (1 + abs(told))
+        got = float(row.get_by_role("cell").nth(2).inner_text())
+        assert abs(got - weight[name] * value) < 2e-3 * (1 + abs(got))
     assert f"{score:.3f}"[:4] in card(page, "Try a prediction").inner_text()
 
     refits = card(page, "Refits")
@@ -192,10 +192,10 @@ def test_a_sparse_model_shows_how_its_features_change(page: Page, server: httpx.
     expect(page.get_by_role("status").filter(has_text="live")).to_be_visible()
     changes = card(page, "Support changes")
     expect(changes).to_be_visible()
-    told = r"Now: features in use {}, changes per 1,000 rows {}\."
-    expect(changes).to_contain_text(re.compile(told.format(0, 0)))
+    got = r"Now: features in use {}, changes per 1,000 rows {}\."
+    expect(changes).to_contain_text(re.compile(got.format(0, 0)))
     learn(server, model, samples(200))
-    expect(changes).to_contain_text(re.compile(told.format("[1-3]", r"[1-9]\S*")))
+    expect(changes).to_contain_text(re.compile(got.format("[1-3]", r"[1-9]\S*")))
     before = drawing(changes)
     learn(server, model, samples(400, seed=1, flip=True))
     found = server.get(f"/models/{model}/support").json()
@@ -221,8 +221,8 @@ def test_numbers_and_classes_have_pages_too(page: Page, server: httpx.Client, sc
     box = page.get_by_label("Features, as JSON")
     box.fill(json.dumps(rows[0]["x"]))
     page.get_by_role("button", name="Predict").click()
-    told = server.post(f"/models/{kind}/predict", json={"x": rows[0]["x"]}).json()
-    expect(card(page, "Try a prediction")).to_contain_text(str(told["label"]))
+    got = server.post(f"/models/{kind}/predict", json={"x": rows[0]["x"]}).json()
+    expect(card(page, "Try a prediction")).to_contain_text(str(got["label"]))
     screenshot(page, "classes")
 
 

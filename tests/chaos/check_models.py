@@ -37,13 +37,13 @@ class Found(NamedTuple):
     batch: Batch
 
 
-async def examine(run: Run, store: str, told: Mapping[str, Told], server: ServerProcess) -> None:
+async def examine(run: Run, store: str, got: Mapping[str, Told], server: ServerProcess) -> None:
     """Check every model, and every worker's copy. Raises HistoryBroken, AssertionError."""
     found: dict[str, Found] = {}
     broken: HistoryBroken | None = None
     journal = await open_journal(store)
     try:
-        for model, of_model in told.items():
+        for model, of_model in got.items():
             try:
                 found[model] = await _examine_model(journal, model, of_model, run.expects_loss)
                 run.saw(found[model].report)
@@ -57,7 +57,7 @@ async def examine(run: Run, store: str, told: Mapping[str, Told], server: Server
 
 
 async def _examine_model(
-    journal: Journal, model: str, told: Told, expects_loss: bool = False
+    journal: Journal, model: str, got: Told, expects_loss: bool = False
 ) -> Found:
     record = await journal.get(model)
     entries = await read_all(journal, model, record.incarnation)
@@ -67,8 +67,8 @@ async def _examine_model(
         report = check_entries(
             entries,
             record.incarnation,
-            told.acknowledged,
-            sent=told.sent,
+            got.acknowledged,
+            sent=got.sent,
             samples=replayed.learner.samples,
             rejected=replayed.rejected,
         )
@@ -85,7 +85,7 @@ async def _examine_model(
     assert restored.capture().state_digest() == digest
     outcome, batch = _learned_in_one_go(record, replayed, entries)
     if not report.problems:
-        _check_answers(told.answers, outcome, batch)
+        _check_answers(got.answers, outcome, batch)
     return Found(report, f'"{record.seq}-{record.chain[:8]}"', digest, outcome, batch)
 
 
@@ -131,20 +131,20 @@ def _check_answers(answers: Sequence[dict[str, Any]], outcome: Outcome, batch: B
     """Each answer matches its rows' effect at their seqs."""
     wrong, losses = _mistakes(outcome, batch), outcome.losses.tolist()
     assert not outcome.rejected.any()
-    for told in answers:
-        rows = slice(told["seq"] - told["count"], told["seq"])
-        if told["loss"] is None and told["duplicate"]:
+    for got in answers:
+        rows = slice(got["seq"] - got["count"], got["seq"])
+        if got["loss"] is None and got["duplicate"]:
             continue  # the first answer was no longer stored when the request was repeated
-        assert told["mistakes"] == wrong[rows].sum(), told
-        assert told["loss"] == sum(losses[rows]) / told["count"], told
+        assert got["mistakes"] == wrong[rows].sum(), got
+        assert got["loss"] == sum(losses[rows]) / got["count"], got
 
 
 def _check_metrics(metrics: dict[str, Any], outcome: Outcome, batch: Batch) -> None:
     """Progressive metrics are sums over the journal's rows."""
-    told, rows = metrics["since_start"], len(batch)
+    got, rows = metrics["since_start"], len(batch)
     assert metrics["samples"] == rows and metrics["rejected"] == 0, metrics
-    assert round(told["error_rate"] * rows) == _mistakes(outcome, batch).sum(), metrics
-    assert math.isclose(told["loss"], outcome.losses.mean(), rel_tol=1e-9), metrics
+    assert round(got["error_rate"] * rows) == _mistakes(outcome, batch).sum(), metrics
+    assert math.isclose(got["loss"], outcome.losses.mean(), rel_tol=1e-9), metrics
 
 
 def _compare_workers(server: ServerProcess, found: dict[str, Found]) -> None:
@@ -165,8 +165,8 @@ def _compare_workers(server: ServerProcess, found: dict[str, Found]) -> None:
                 time.sleep(0.02)
             assert client.get("/readyz?verbose").json()["process"] == worker
             for model, journalled in found.items():
-                while (told := _stand(client, model)) != (journalled.etag, journalled.digest):
-                    assert time.monotonic() < deadline, (worker, model, told, journalled.etag)
+                while (got := _stand(client, model)) != (journalled.etag, journalled.digest):
+                    assert time.monotonic() < deadline, (worker, model, got, journalled.etag)
                     time.sleep(0.02)
                 metrics = client.get(f"/models/{model}/metrics").json()
                 _check_metrics(metrics, journalled.outcome, journalled.batch)

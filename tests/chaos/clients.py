@@ -49,7 +49,7 @@ class Clients:
         self._url, self._specs = url, specs
         self._may_lose = may_lose
         self._seed = seed
-        self.told: dict[str, Told] = defaultdict(Told)
+        self.got: dict[str, Told] = defaultdict(Told)
         self.requests = self.retries = self.replayed = 0
         self.answered_at = [0.0] * count
         self.refusals = [""] * count
@@ -105,7 +105,7 @@ class Clients:
             while not self._is_stopping:
                 asked = ask(chance, number, made, self._specs)
                 made += 1
-                self.told[asked.model].sent |= asked.sent
+                self.got[asked.model].sent |= asked.sent
                 answer = await self._send(client, asked, number)
                 self._take(asked, answer)
                 if chance.random() < 0.05 and not self._may_lose:
@@ -123,8 +123,8 @@ class Clients:
                 answer = await client.post(url, json=asked.body, headers=asked.headers)
                 if answer.status_code == 200:
                     self.answered_at[number], self.refusals[number] = time.monotonic(), ""
-                    told: dict[str, Any] = answer.json()
-                    return told
+                    got: dict[str, Any] = answer.json()
+                    return got
                 assert answer.status_code == 503, f"{answer.status_code} {answer.text}"
                 self.refusals[number] = answer.text
             except httpx.TransportError as error:
@@ -145,27 +145,27 @@ class Clients:
             assert answer.status_code == 200, f"{answer.status_code} {answer.text}"
             assert answer.json()["seq"] >= seq
 
-    def _take(self, asked: Ask, told: dict[str, Any]) -> None:
-        of_model = self.told[asked.model]
+    def _take(self, asked: Ask, got: dict[str, Any]) -> None:
+        of_model = self.got[asked.model]
         if asked.key is not None:
-            assert told["count"] == len(asked.ids), told
-            of_model.acknowledged.append(Acknowledged(asked.key, told["seq"], told["count"]))
-            of_model.answers.append(told)
+            assert got["count"] == len(asked.ids), got
+            of_model.acknowledged.append(Acknowledged(asked.key, got["seq"], got["count"]))
+            of_model.answers.append(got)
             return
         # Rows with known ids are at the seqs of the answer, new rows are at its end.
-        stands = {left["index"]: left["seq"] for left in told.get("duplicates", ())}
+        stands = {left["index"]: left["seq"] for left in got.get("duplicates", ())}
         new = [place for place in range(len(asked.ids)) if place not in stands]
-        assert len(new) == told["count"], told
-        stands |= dict(zip(new, range(told["seq"] - len(new) + 1, told["seq"] + 1), strict=True))
+        assert len(new) == got["count"], got
+        stands |= dict(zip(new, range(got["seq"] - len(new) + 1, got["seq"] + 1), strict=True))
         of_model.acknowledged += [
             Acknowledged(str(asked.ids[place]), seq) for place, seq in stands.items()
         ]
 
-    def _compare(self, asked: Ask, told: dict[str, Any], again: dict[str, Any]) -> None:
+    def _compare(self, asked: Ask, got: dict[str, Any], again: dict[str, Any]) -> None:
         """A repeated key returns its first answer; repeated ids are reported as known."""
         self.replayed += 1
         assert again["duplicate"] is True
         if asked.key is None:
             assert again["count"] == 0 and len(again["duplicates"]) == len(asked.ids)
         else:
-            assert again == told | {"duplicate": True}, (told, again)
+            assert again == got | {"duplicate": True}, (got, again)

@@ -86,7 +86,7 @@ class Storm:
 
     async def judge(self, direct: str) -> None:
         """Compare clients and workers with the journal. Raises HistoryBroken."""
-        await examine(self._run, direct, self.clients.told, self._server)
+        await examine(self._run, direct, self.clients.got, self._server)
         if self._is_crowded:
             assert self._evictions > 0, "no model was evicted"
 

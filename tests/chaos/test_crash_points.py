@@ -32,20 +32,20 @@ class Client:
         # A connection for each request: any worker may accept it.
         fresh = httpx.Limits(max_keepalive_connections=0)
         self.http = httpx.Client(base_url=url, timeout=10, limits=fresh)
-        self.told = Told()
+        self.got = Told()
         self.seq = 0
 
     def learn(self, step: str) -> None:
         """Requests while a worker dies at a step: each is learned once and answered correctly."""
         deadline = time.monotonic() + 60
-        told = []
+        got = []
         self.arm(step)
         while self._mark.exists():
             assert time.monotonic() < deadline, f"no process reached: {step}"
-            told.append(self._ask_once())
+            got.append(self._ask_once())
             # A snapshot that is due while another one is written is skipped: wait for the next.
             self._wait(1.0)
-        for path, body, headers, answer in told:
+        for path, body, headers, answer in got:
             assert self.send("POST", path, body, headers) == answer | {"duplicate": True}
 
     def _ask_once(self) -> tuple[str, Any, dict[str, str], dict[str, Any]]:
@@ -59,9 +59,9 @@ class Client:
         answer = self.send("POST", *asked)
         assert (answer["seq"], answer["count"], answer["learned"]) == (self.seq + 3, 3, 3)
         self.seq += 3
-        self.told.sent[key] = 3
-        self.told.acknowledged.append(Acknowledged(key, answer["seq"], 3))
-        self.told.answers.append(answer)
+        self.got.sent[key] = 3
+        self.got.acknowledged.append(Acknowledged(key, answer["seq"], 3))
+        self.got.answers.append(answer)
         return *asked, answer
 
     def arm(self, step: str) -> None:
@@ -89,8 +89,8 @@ class Client:
                 pass
             else:
                 if answer.is_success:
-                    told: dict[str, Any] = answer.json()
-                    return told
+                    got: dict[str, Any] = answer.json()
+                    return got
                 assert answer.status_code == 503, answer.text
             assert time.monotonic() < deadline
             time.sleep(0.02)
@@ -123,5 +123,5 @@ def test_a_crash_at_each_step(store, tmp_path):
         for step in steps:
             client.learn(step)
             run.faults["worker killed"] += 1
-        asyncio.run(examine(run, store, {DUAL: client.told}, server))
+        asyncio.run(examine(run, store, {DUAL: client.got}, server))
     assert run.outcome == "passed" and run.acknowledged == client.seq >= 3 * len(steps)

@@ -51,7 +51,7 @@ class Scene:
             over = await asyncio.to_thread(befall, self.clients)
             self.run.recovery_s.append(await self.clients.all_answered(over))
         await self.clients.stop()
-        await examine(self.run, self.store, self.clients.told, self.server)
+        await examine(self.run, self.store, self.clients.got, self.server)
 
 
 @contextmanager

@@ -51,8 +51,8 @@ def answer_to(client: httpx.Client, number: int) -> dict[str, Any]:
     while (answer := client.post("/models/m/learn", json=sample, headers=headers)).is_error:
         assert answer.status_code == 503 and time.monotonic() < deadline, answer.text
         time.sleep(0.02)
-    told: dict[str, Any] = answer.json()
-    return told
+    got: dict[str, Any] = answer.json()
+    return got
 
 
 def key_of(number: int) -> str:
@@ -236,9 +236,9 @@ def test_a_service_that_outlives_its_store_finds_what_a_power_cut_took(tmp_path)
         again = learn(server.url, BEFORE + 20, 5)
         assert [answer.seq for answer in again] == list(range(BEFORE + 1, BEFORE + 6))
         assert asyncio.run(lost_in(redis.url, known[:BEFORE] + again)) == []
-        told = httpx.get(f"{server.url}/metrics", timeout=30).text
+        got = httpx.get(f"{server.url}/metrics", timeout=30).text
         counted = [
-            line for line in told.splitlines() if "forks_total{" in line or "lost_rec" in line
+            line for line in got.splitlines() if "forks_total{" in line or "lost_rec" in line
         ]
         assert 'dualstream_forks_total{model="m"} 1.0' in counted, counted
         assert 'dualstream_lost_records_total{model="m"} 20.0' in counted, counted

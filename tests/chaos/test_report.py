@@ -22,8 +22,8 @@ def test_each_run_replaces_its_own_line(place):
                 run.recovery_s += [0.5, 2.0, 1.0]
     lines = read(place)
     assert list(lines) == [("storm", "Redis"), ("storm", "SQLite")]
-    told = lines["storm", "SQLite"][2:9]
-    assert told == ["11", "3: 3 kill -9", "0", "0", "1.00, 2.00", "1", "passed"]
+    got = lines["storm", "SQLite"][2:9]
+    assert got == ["11", "3: 3 kill -9", "0", "0", "1.00, 2.00", "1", "passed"]
 
 
 def test_a_run_that_fails_says_so(place):
@@ -34,7 +34,7 @@ def test_a_run_that_fails_says_so(place):
     assert cells[2:6] == ["5", "-", "1", "2"] and cells[8] == "FAILED: HistoryBroken: 4 problems:"
 
 
-def test_loss_that_is_expected_is_told_and_is_no_failure(place):
+def test_loss_that_is_expected_is_shown_and_is_no_failure(place):
     lost = Report(acknowledged=5, problems=["lost: k1"])
     with recorded(Run("power cut at everysec", "Redis", expects_loss=True)) as run:
         run.saw(lost)

@@ -109,10 +109,10 @@ def events(log: Path) -> list[Event]:
         event = _event(call, whole)
         if event is None or (event.is_answer and _RESUMES.match(line)):
             continue
-        _, ends, told = whole.rpartition(")")
+        _, ends, got = whole.rpartition(")")
         if not ends:
             continue  # it had not returned at the end of the trace
-        result = _RESULT.search(told)
+        result = _RESULT.search(got)
         if result is not None and int(result[1]) >= 0:
             found.append(event)
     return found

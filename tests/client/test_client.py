@@ -56,8 +56,8 @@ def client(server) -> Iterator[Client]:
 def learned_by(client: Client, model: str, spec: dict, learn) -> str:
     """The digest of the state after rows were learned in some way."""
     client.create(model, spec)
-    told = learn(model)
-    assert (told.learned, told.rejected, told.seq) == (40, 0, 40)
+    got = learn(model)
+    assert (got.learned, got.rejected, got.seq) == (40, 0, 40)
     digest = client.get(model, digest=True).state_digest
     client.delete(model)
     assert digest is not None
@@ -111,9 +111,9 @@ def test_texts_and_missing_values_of_a_frame(client):
             "age": pd.array([39, pd.NA, 51], dtype="Int64"),
         }
     )
-    told = client.learn("frame", frame, [1, 0, 1], ids=["a", "b", "c"])
-    assert (told.learned, told.rejected) == (2, 1)
-    assert told.errors[0]["index"] == 1 and told.errors[0]["pointer"] == "/x/age"
+    got = client.learn("frame", frame, [1, 0, 1], ids=["a", "b", "c"])
+    assert (got.learned, got.rejected) == (2, 1)
+    assert got.errors[0]["index"] == 1 and got.errors[0]["pointer"] == "/x/age"
     again = client.learn("frame", frame, [1, 0, 1], ids=["a", "b", "c"])
     assert again.duplicate and again.duplicate_rows == 2
     client.delete("frame")
@@ -146,11 +146,11 @@ def test_what_is_sent_again_is_learned_once(server, client, monkeypatch):
     network = Lossy()
     with Client(http=httpx.Client(base_url=server.url, transport=network)) as lossy:
         lossy.create("lossy", SPEC)
-        told = lossy.learn("lossy", X, Y, rows_per_request=4)
+        got = lossy.learn("lossy", X, Y, rows_per_request=4)
         one = lossy.learn("lossy", X[0], 1)
     assert network.sent > 20
     # Whatever was answered is the first answer, kept or given late.
-    assert (told.count, told.learned, told.chunks) == (40, 40, 10)
+    assert (got.count, got.learned, got.chunks) == (40, 40, 10)
     assert one.seq == 41 and client.get("lossy").samples == 41
     asyncio.run(check_once(server, "lossy", 41))
     with Client(http=httpx.Client(base_url=server.url, transport=Lossy())) as lossy:
@@ -189,7 +189,7 @@ def test_a_promotion_is_ended_though_the_answer_was_lost(server, client, monkeyp
         assert ended.promoted is None and len(ended.members) == 2
         losing.remove_member("promoted", "sparse")
         losing.delete("promoted")
-        with pytest.raises(Refused) as refused:  # nothing was done that a first answer had told
+        with pytest.raises(Refused) as refused:  # nothing was done that a first answer had shown
             losing.end_promotion("nobody")
     assert (refused.value.status, refused.value.kind) == (404, "unknown-model")
 
@@ -214,8 +214,8 @@ def test_a_stream_under_a_key_goes_on_where_it_broke_off(client):
     with pytest.raises(OSError):
         client.learn_iter("keyed", broken(), key="k", rows_per_request=8)
     whole = list(zip(X.tolist(), Y.tolist(), strict=True))
-    told = client.learn_iter("keyed", whole, key="k", rows_per_request=8)
-    assert (told.seq, told.chunks, told.duplicate_chunks, told.duplicate) == (40, 5, 2, False)
+    got = client.learn_iter("keyed", whole, key="k", rows_per_request=8)
+    assert (got.seq, got.chunks, got.duplicate_chunks, got.duplicate) == (40, 5, 2, False)
     with pytest.raises(Refused, match="another request") as refused:
         client.learn_iter("keyed", whole[1:], key="k", rows_per_request=8)
     assert refused.value.kind == "idempotency-key-reused"
@@ -225,9 +225,9 @@ def test_a_stream_under_a_key_goes_on_where_it_broke_off(client):
 def test_scores_and_places_count_over_all_requests(client):
     client.create("placed", SPEC)
     x, y = X.tolist(), [*Y[:30].tolist(), None, *Y[31:].tolist()]
-    told = client.learn("placed", x, y, scores=True, rows_per_request=9)
-    assert [error["index"] for error in told.errors] == [30]
-    assert len(told.scores) == 40 and told.scores[30] is None and None not in told.scores[:30]
+    got = client.learn("placed", x, y, scores=True, rows_per_request=9)
+    assert [error["index"] for error in got.errors] == [30]
+    assert len(got.scores) == 40 and got.scores[30] is None and None not in got.scores[:30]
     many = client.predict("placed", [*x[:20], [1.0], *x[20:]], rows_per_request=6)
     one_by_one = [client.predict("placed", row).score for row in x]
     assert many.scores == [*one_by_one[:20], None, *one_by_one[20:]]
@@ -268,7 +268,7 @@ def test_what_may_pass_is_waited_for_and_a_refusal_is_not(monkeypatch):
         ((pd.DataFrame({"a": [1]}), "label"), "no column 'label'"),
     ],
 )
-def test_what_cannot_be_sent_is_told_before(client, given, why):
+def test_what_cannot_be_sent_is_shown_before(client, given, why):
     with pytest.raises(BadInput, match=why):
         client.learn("nobody", *given)
     with pytest.raises(BadInput, match="1 to 255 bytes"):
@@ -282,8 +282,8 @@ def test_a_default_label_may_be_any_label(client, model, label):
     """False is one, and no flag that is not set."""
     client.create(model, {"algorithm": "sgd", "features": "hashed"})
     asked = {"default_label": label, "default_after_s": 0.05}
-    told = client.predict_and_remember(model, [{"a": 1}], ["a"], **asked)
-    assert told.remembered == 1
+    got = client.predict_and_remember(model, [{"a": 1}], ["a"], **asked)
+    assert got.remembered == 1
     deadline = time.monotonic() + 20
     while not (view := client.get(model)).samples:
         assert time.monotonic() < deadline
@@ -345,13 +345,13 @@ def test_a_decimal_is_refused_as_the_number_that_it_is(client, number, as_float)
     client.create("priced", NAMED | {"task": "regression"})
     good, bad = Decimal("1.5"), Decimal(number)
     x = [{"price": good}, {"price": bad}, {"price": good}, {"price": good}]
-    told = client.learn("priced", x, [1, 1, bad, 1], weight=[1, 1, 1, bad])
-    assert (told.learned, told.rejected) == (1, 3)
-    found = [(error["index"], error["pointer"]) for error in told.errors]
+    got = client.learn("priced", x, [1, 1, bad, 1], weight=[1, 1, 1, bad])
+    assert (got.learned, got.rejected) == (1, 3)
+    found = [(error["index"], error["pointer"]) for error in got.errors]
     assert found == [(1, "/x/price"), (2, "/y"), (3, "/weight")]
     if as_float is not None:
         x[1], y, weight = {"price": as_float}, [1, 1, as_float, 1], [1, 1, 1, as_float]
-        assert client.learn("priced", x, y, weight=weight).errors == told.errors
+        assert client.learn("priced", x, y, weight=weight).errors == got.errors
     with pytest.raises(Refused) as refused:
         client.learn("priced", {"price": bad}, 1)
     assert refused.value.errors[0]["pointer"] == "/x/price"
@@ -396,12 +396,12 @@ def test_numbers_and_texts_of_any_type_are_what_they_are():
         "nan": np.float32("nan"),
     }
     sample = {"x": x, "y": np.int64(1), "weight": np.float32(0.5), "id": np.int64(4)}
-    told = (
+    got = (
         b'{"x":{"whole":3,"grade":2,"city":"Oslo","old":"Rome","share":0.5,"double":0.5,'
         b'"single":0.25,"small":7,"flag":true,"text":"a","alone":1.5,"missing":null,"NA":null,'
         b'"nan":null},"y":1,"weight":0.5,"id":4}'
     )
-    assert sample_line(sample) == told
+    assert sample_line(sample) == got
     assert sample_line({"x": (1, Whole(2), Decimal("0.10"))}) == b'{"x":[1,2,0.10]}'
 
 
@@ -579,7 +579,7 @@ def calls_of(client: Client) -> None:
 
 def test_every_call_is_a_route_and_every_answer_has_its_fields(server):
     document = httpx.get(f"{server.url}/openapi.json").json()
-    paths = {tuple(path.split("/")): told for path, told in document["paths"].items()}
+    paths = {tuple(path.split("/")): got for path, got in document["paths"].items()}
     sent: list[httpx.Request] = []
     network = httpx.MockTransport(lambda request: sent.append(request) or httpx.Response(404))
     http = httpx.Client(base_url="http://x", transport=network)
@@ -590,11 +590,11 @@ def test_every_call_is_a_route_and_every_answer_has_its_fields(server):
     for call in sent:
         given = tuple(call.url.path.split("/"))
         found = [
-            told[call.method.lower()]
-            for path, told in paths.items()
+            got[call.method.lower()]
+            for path, got in paths.items()
             if len(path) == len(given)
             and all(a == b or a.startswith("{") for a, b in zip(path, given, strict=True))
-            and call.method.lower() in told
+            and call.method.lower() in got
         ]
         assert len(found) == 1, call
         known = {parameter["name"].lower() for parameter in found[0].get("parameters", [])}

@@ -57,8 +57,8 @@ class Shell:
         finally:
             self.forget()
         assert done.returncode == 0, done.stdout + done.stderr
-        told = [json.loads(line) for line in done.stdout.splitlines() if line[:1] == "{"]
-        return told, done.stdout
+        got = [json.loads(line) for line in done.stdout.splitlines() if line[:1] == "{"]
+        return got, done.stdout
 
     def forget(self) -> None:
         with Client(self.server.url) as client:

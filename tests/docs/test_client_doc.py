@@ -12,7 +12,7 @@ CLIENT = (ROOT / "docs/guides/python-client.md").read_text()
 
 def test_the_blocks_run_as_written(tmp_path):
     program = "".join(re.findall(r"```python\n(.*?)```", CLIENT, re.DOTALL))
-    told = re.findall(r"print\(.*\)  # (.*)", program)
+    got = re.findall(r"print\(.*\)  # (.*)", program)
     with ServerProcess(f"sqlite:///{tmp_path / 'client.db'}") as server:
         program = program.replace("http://127.0.0.1:8000", server.url)
         done = subprocess.run(
@@ -25,7 +25,7 @@ def test_the_blocks_run_as_written(tmp_path):
         )
     assert done.returncode == 0, done.stderr
     lines = iter(done.stdout.splitlines())
-    for expected in told:
+    for expected in got:
         beginning = expected.removesuffix("...")
         assert any(line.startswith(beginning) for line in lines), (expected, done.stdout)
     assert "3,000 rows" in done.stderr

@@ -42,7 +42,7 @@ def _slugs_of(value: ast.expr) -> list[tuple[set[str], str]]:
     return [(status, slug) for status, slug in found if isinstance(slug, str)]
 
 
-def test_every_problem_is_told_of_with_its_status():
+def test_every_problem_is_shown_of_with_its_status():
     text = DOCUMENTS["docs/reference/errors.md"]
     rows = re.findall(r"^\| `([\w-]+)` \| ([\w, ]+) \| \S", text, re.M)
     code = problems_in_code()

@@ -53,7 +53,7 @@ def test_spam_learns_no_label_before_it_comes(shared_server, client):
     said = said_by(spam, shared_server, "--rows", "1000", "--delay", "150")
     served = client.metrics("spam")
     rows = re.findall(r"^ +([\d,]+) +(\d+) +(\d+) of (\d+) +(\d+) of (\d+)$", said, re.MULTILINE)
-    came, waiting, passed, spams, blocked, hams = (int(told) for told in rows[-1])
+    came, waiting, passed, spams, blocked, hams = (int(got) for got in rows[-1])
     assert came == spams + hams == 900 and 75 <= waiting <= 225
     assert served["samples"] == 1000 - waiting
     assert client.metrics("spam-labels-at-once")["samples"] == 1000
@@ -128,6 +128,6 @@ def test_the_files_that_are_named_are_read(tmp_path, text):
     (tmp_path / "file").write_text(text)
     found = list(example.read(tmp_path / "file"))
     assert [y for _, y in found] == [y for _, y in expected]
-    for (x, _), (told, _) in zip(found, expected, strict=True):
-        assert {name: x.get(name) for name in told} == told
+    for (x, _), (got, _) in zip(found, expected, strict=True):
+        assert {name: x.get(name) for name in got} == got
         assert not {"date", "class", "Appliances", "rv1", "rv2"} & set(x)

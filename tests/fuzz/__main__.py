@@ -32,11 +32,11 @@ def fuzz(name: str, seconds: int) -> bool:
         *(f"-timeout={LIMIT_S}", f"-rss_limit_mb={RSS_MB}", f"-max_len={LONGEST}"),
         *(f"-artifact_prefix={work}/", "-print_final_stats=1", "-verbosity=1"),
     )
-    told = done.stdout + done.stderr
-    units = re.findall(r"number_of_executed_units:\s*(\d+)", told)
-    branches = re.findall(r"cov: (\d+)", told)
+    got = done.stdout + done.stderr
+    units = re.findall(r"number_of_executed_units:\s*(\d+)", got)
+    branches = re.findall(r"cov: (\d+)", got)
     if done.returncode:
-        say(f"{name}: WRONG, see {work}\n" + told[-4000:])
+        say(f"{name}: WRONG, see {work}\n" + got[-4000:])
         return False
     shrunk = in_python("tests.fuzz.corpus", "shrink", name, str(inputs))
     if shrunk.returncode:

@@ -47,7 +47,7 @@ MAX_ROWS = 1 << 14
 """Of an Arrow stream that is read here: a million is accepted, and takes plain Python too long."""
 
 
-def told_apart(data: bytes) -> tuple[RowSchema, bool, bytes]:
+def shown_apart(data: bytes) -> tuple[RowSchema, bool, bytes]:
     """The model, whether rows are labelled, the body."""
     first = data[0] if data else 0
     return SCHEMAS[first % len(SCHEMAS)], bool(first & 128), data[1:]
@@ -77,21 +77,21 @@ def checked(schema: RowSchema, media: str, body: bytes, labelled: bool) -> Parse
 
 def libsvm(data: bytes) -> None:
     """The kernel equals a reader in plain Python."""
-    schema, labelled, body = told_apart(data)
+    schema, labelled, body = shown_apart(data)
     checked(schema, LIBSVM, body, labelled)
     assert_parsed_alike(body, labelled)
 
 
 def ndjson(data: bytes) -> None:
     """The bulk kernel equals the reader of single lines."""
-    schema, labelled, body = told_apart(data)
+    schema, labelled, body = shown_apart(data)
     checked(schema, NDJSON, body, labelled)
     assert_same(SampleReader, schema, body, labelled)
 
 
 def vw(data: bytes) -> None:
     """The bulk kernel equals the reader of single lines."""
-    schema, labelled, body = told_apart(data)
+    schema, labelled, body = shown_apart(data)
     checked(schema, VW, body, labelled)
     checked(schema, VW + "; tag=id", body, labelled)
     assert_same(ExampleReader, schema, body, labelled)
@@ -99,7 +99,7 @@ def vw(data: bytes) -> None:
 
 def csv(data: bytes) -> None:
     """The bulk kernel equals the reader of single records."""
-    schema, labelled, body = told_apart(data)
+    schema, labelled, body = shown_apart(data)
     if checked(schema, CSV, body, labelled) is None or not body.strip():
         return
     body = body.removeprefix(MARK)
@@ -110,7 +110,7 @@ def csv(data: bytes) -> None:
 
 def json(data: bytes) -> None:
     """Each sample equals the same sample alone on a line."""
-    schema, labelled, body = told_apart(data)
+    schema, labelled, body = shown_apart(data)
     parsed = checked(schema, JSON, body, labelled)
     if parsed is None:
         return
@@ -140,8 +140,8 @@ def assert_alike(one: ParsedRows, other: ParsedRows | None) -> None:
 
 def arrow(data: bytes) -> None:
     """Reading by columns equals reading by rows."""
-    schema, labelled, body = told_apart(data)
-    if _rows_told(body) > MAX_ROWS:
+    schema, labelled, body = shown_apart(data)
+    if _rows_shown(body) > MAX_ROWS:
         return
     if checked(schema, ARROW, body, labelled) is None:
         return
@@ -154,7 +154,7 @@ def arrow(data: bytes) -> None:
         assert outcome(quick) == outcome(slow)
 
 
-def _rows_told(body: bytes) -> int:
+def _rows_shown(body: bytes) -> int:
     """Row count in the head, which is unbounded without columns; 0 if it is no stream."""
     try:
         with pa.ipc.open_stream(pa.py_buffer(body)) as reader:

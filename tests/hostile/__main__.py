@@ -100,11 +100,11 @@ def measured(name: str, target: Target, server: ServerProcess, seconds: float) -
     assert attacker.stdout is not None
     attacker.stdout.readline()  # it prints a line when it begins
     during = asyncio.run(latencies_ms(target, seconds))
-    told = attacker.communicate()[0]
+    got = attacker.communicate()[0]
     if attacker.returncode:
         raise RuntimeError(f"the attacker failed: {name}")
     calm += asyncio.run(latencies_ms(target, CALM_S))
-    outcomes = Outcomes(msgspec.json.decode(told, type=dict[str, int]))
+    outcomes = Outcomes(msgspec.json.decode(got, type=dict[str, int]))
     return Line(name, outcomes, p99(calm), p99(during), before_mb, resident_mb(server))
 
 
@@ -115,8 +115,8 @@ def _on_core(core: int, command: list[str]) -> list[str]:
 
 
 def resident_mb(server: ServerProcess) -> float:
-    told = Path(f"/proc/{server.process.pid}/statm").read_text().split()
-    return int(told[1]) * resource.getpagesize() / MEGA
+    got = Path(f"/proc/{server.process.pid}/statm").read_text().split()
+    return int(got[1]) * resource.getpagesize() / MEGA
 
 
 def section(lines: Sequence[Line], leak: tuple[float, float]) -> list[str]:

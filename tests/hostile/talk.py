@@ -42,8 +42,8 @@ class Heard:
     @property
     def outcome(self) -> str:
         """Status codes, and whether the connection was closed after them."""
-        told = [*map(str, dict.fromkeys(self.statuses)), *(["closed"] if self.is_closed else [])]
-        return ", ".join(told) or "open"
+        got = [*map(str, dict.fromkeys(self.statuses)), *(["closed"] if self.is_closed else [])]
+        return ", ".join(got) or "open"
 
 
 async def talk(target: Target, sent: bytes, patience_s: float = PATIENCE_S) -> Heard:

@@ -41,8 +41,8 @@ def test_every_hostile_client_is_answered_or_closed(target):
     *found, learned = asyncio.run(all_at_once())
     for (name, attack), outcomes in zip(ATTACKS.items(), found, strict=True):
         assert outcomes.total() >= attack.few and set(outcomes) <= attack.ends, (name, outcomes)
-    told = httpx.get(f"http://{target.host}:{target.port}/models/m").json()
-    assert told["samples"] == learned > 0
+    got = httpx.get(f"http://{target.host}:{target.port}/models/m").json()
+    assert got["samples"] == learned > 0
 
 
 async def calm(target: Target) -> int:
@@ -72,8 +72,8 @@ def test_what_was_asked_before_garbage_is_answered_first(target):
         assert asyncio.run(talk(target, asked)).statuses == [status]
     for method in (b"GET", b"POST"):  # an upgrade to an unknown protocol is ignored
         upgrade = (b"connection: upgrade", b"upgrade: websocket")
-        told = asyncio.run(talk(target, request(method, b"/livez", b"", *upgrade))).statuses
-        assert told == [200 if method == b"GET" else 405]
+        got = asyncio.run(talk(target, request(method, b"/livez", b"", *upgrade))).statuses
+        assert got == [200 if method == b"GET" else 405]
 
 
 def test_a_connection_that_is_idle_after_an_answer_is_closed(target):

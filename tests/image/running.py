@@ -54,8 +54,8 @@ class Running:
         """Did a command in the container succeed, and its output."""
         # With a read-only root Debian's buildah fails during clean-up, after the command: the
         # output is complete, and the exit code is lost.
-        told = ["sh", "-c", '"$@" 2>&1 && echo "went well"; true', "sh", *command]
-        asked = run_command(self.container, told, variables)
+        got = ["sh", "-c", '"$@" 2>&1 && echo "went well"; true', "sh", *command]
+        asked = run_command(self.container, got, variables)
         said = subprocess.run(asked, capture_output=True, text=True).stdout
         return said.endswith("went well\n"), said.removesuffix("went well\n").strip()
 
@@ -131,15 +131,15 @@ def tls(running: Running) -> dict[str, str]:
     for name in ("tls.key", "tls.crt"):
         os.chown(running.data / name, running.user, running.user)
     files = {"SSL_CERTFILE": "/data/tls.crt", "SSL_KEYFILE": "/data/tls.key"}
-    told = {"HOST": "0.0.0.0", "ALLOW_ANONYMOUS": "1", "WORKERS": str(WORKERS), **files}
-    return {f"DUALSTREAM_{name}": value for name, value in told.items()}
+    got = {"HOST": "0.0.0.0", "ALLOW_ANONYMOUS": "1", "WORKERS": str(WORKERS), **files}
+    return {f"DUALSTREAM_{name}": value for name, value in got.items()}
 
 
 def check_workers(running: Running) -> float:
     """Several workers with TLS: healthy, and sharing their counters."""
     with running.served(**tls(running)) as healthy_s:
-        told = asked("/metrics", url=URL.replace("http:", "https:")).decode()
-        assert f"dualstream_workers {WORKERS}.0" in told, told
+        got = asked("/metrics", url=URL.replace("http:", "https:")).decode()
+        assert f"dualstream_workers {WORKERS}.0" in got, got
     return healthy_s
 
 
@@ -165,7 +165,7 @@ def check(running: Running) -> dict[str, Any]:
         for page in PAGES:
             assert asked(page), page
     with running.served() as again_s:
-        told = json.loads(asked("/models/clicks"))
+        got = json.loads(asked("/models/clicks"))
     by_volume_s = check_workers(running)
     assert (running.data / ".tmp").is_dir()
     baked, used = files(running.root / "opt" / "kernels"), files(running.data / ".kernels")
@@ -182,7 +182,7 @@ def check(running: Running) -> dict[str, Any]:
         "healthy_s": [round(first_s, 1), round(again_s, 1)],
         "workers_healthy_s": [round(by_volume_s, 1), round(by_memory_s, 1)],
         "learned": learned,
-        "read_back": told,
+        "read_back": got,
         "kernel_files": len(baked),
     }
 

@@ -52,10 +52,10 @@ def rounds(cases: int, seed: int, found: Found) -> list[int]:
 def with_keys(seed: int) -> dict[str, Found]:
     """Findings on a server with keys, by kind of key."""
     keys = {name: new_key(name, name) for name in ("admin", "predict")}
-    told: dict[str, Found] = {}
+    got: dict[str, Found] = {}
     with server("--keys", ";".join(key.line() for _, key in keys.values())) as url:
         for name in WHO:
-            found = told[name] = Found()
+            found = got[name] = Found()
             shown = keys[name][0] if name in keys else None
             phases = PHASES if name == "admin" else ("coverage",)
             run(url, seed, EXAMPLES, found, key=shown, phases=phases)
@@ -63,7 +63,7 @@ def with_keys(seed: int) -> dict[str, Found]:
                 for label, status in wrongly_let_in(found, name if shown else None):
                     found.failures["scope", label, str(status)] = f"{name} was answered {status}"
             say(f"with the key of {name}: {found.cases.total()} cases")
-    return told
+    return got
 
 
 def section(found: Found, seeds: Sequence[int], keyed: dict[str, Found]) -> list[str]:
@@ -124,8 +124,8 @@ def main() -> bool:
     keyed = with_keys(given.seed)
     record(TITLE, section(found, seeds, keyed))
     for each in (found, *keyed.values()):
-        for what, told in each.failures.items():
-            say(f"{what}\n{told}\n")
+        for what, got in each.failures.items():
+            say(f"{what}\n{got}\n")
     say(f"{found.cases.total()} cases in {time.monotonic() - began:.0f} s")
     return not any(each.failures for each in (found, *keyed.values()))
 

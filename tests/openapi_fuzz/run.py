@@ -64,11 +64,11 @@ class Found:
                 self.checks[check.name] += 1
                 if check.status is Status.SUCCESS:
                     continue
-                told, title = "", check.status.value
+                got, title = "", check.status.value
                 if check.failure_info is not None:
                     failure, sample = check.failure_info.failure, check.failure_info.code_sample
-                    title, told = failure.title, f"{failure.message}\n{sample}"
-                self.failures.setdefault((check.name, label, title), told)
+                    title, got = failure.title, f"{failure.message}\n{sample}"
+                self.failures.setdefault((check.name, label, title), got)
 
 
 def run(

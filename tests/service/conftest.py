@@ -63,14 +63,14 @@ def assert_problem(answer, status: int, slug: str) -> dict:
     """Every refusal has the one shape; returns the document."""
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
-    told = answer.json()
-    assert told["type"].endswith("/" + slug), told
-    assert told["status"] == status
-    assert told["title"] and told["detail"] and told["error"] == told["detail"]
-    assert told["instance"] == answer.request.url.path
-    assert isinstance(told["errors"], list)
-    for error in told["errors"]:
+    got = answer.json()
+    assert got["type"].endswith("/" + slug), got
+    assert got["status"] == status
+    assert got["title"] and got["detail"] and got["error"] == got["detail"]
+    assert got["instance"] == answer.request.url.path
+    assert isinstance(got["errors"], list)
+    for error in got["errors"]:
         assert {"index", "pointer", "reason"} <= set(error)
     if status == 503:
         assert int(answer.headers["retry-after"]) >= 1
-    return told
+    return got

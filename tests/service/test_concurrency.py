@@ -41,10 +41,10 @@ async def test_work_in_the_shared_thread_is_done_one_after_the_other():
             raise ValueError(number)
         return number
 
-    told = await asyncio.gather(*(run_in_thread(work, n) for n in range(8)), return_exceptions=True)
+    got = await asyncio.gather(*(run_in_thread(work, n) for n in range(8)), return_exceptions=True)
     assert most == 1 and threading.get_ident() not in threads
-    assert [n for n in told if isinstance(n, int)] == [0, 1, 2, 4, 5, 6, 7]
-    assert isinstance(told[3], ValueError)
+    assert [n for n in got if isinstance(n, int)] == [0, 1, 2, 4, 5, 6, 7]
+    assert isinstance(got[3], ValueError)
 
 
 @pytest.mark.anyio

@@ -39,7 +39,7 @@ class Misread:
     beyond   records that the head has in excess; if 0, the chain value is damaged
     """
 
-    told: ModelRecord
+    got: ModelRecord
     chain: str
     log: Log
     writes: tuple[int, int]
@@ -81,11 +81,11 @@ def _check_loaded(worker: "Worker", model: Model, bad: Misread) -> None:
 
     Entries appended since may lead beyond it.
     """
-    if model.record is bad.told and bad.is_all_there_was:
-        log, told = bad.log, bad.told
+    if model.record is bad.got and bad.is_all_there_was:
+        log, got = bad.log, bad.got
         worker.world.notes.problems.append(
             f"{worker.name} holds {log.id} at {log.seq} {log.chain[:8]}, and read that the "
-            f"journal ends at {told.seq} {told.chain[:8]}"
+            f"journal ends at {got.seq} {got.chain[:8]}"
         )
 
 

@@ -176,12 +176,12 @@ def _answer(log: Log, truth: Truth, acked: Acked) -> list[str]:
         there, asked = truth.controls.get(placed.seq), acked.request.control
         if there is None or (there.kind, there.fields) != (asked.kind, asked.fields):
             return [f"{log.id}: the control acknowledged at seq {placed.seq} is not there"]
-        told, true = receipt.control_outcome, truth.control_outcomes[placed.seq]
-        if told is None:
+        got, true = receipt.control_outcome, truth.control_outcomes[placed.seq]
+        if got is None:
             return [f"{log.id}: no outcome was returned for the control at {placed.seq}"]
-        if (told.refusal, told.rows) != (true.refusal, true.rows):
+        if (got.refusal, got.rows) != (true.refusal, true.rows):
             return [
-                f"{log.id}: at seq {placed.seq} the response was {told!r}, the truth is {true!r}"
+                f"{log.id}: at seq {placed.seq} the response was {got!r}, the truth is {true!r}"
             ]
         return []
     if placed.count != acked.request.parts[0].count:
@@ -194,9 +194,9 @@ def _answer(log: Log, truth: Truth, acked: Acked) -> list[str]:
     return []
 
 
-def _same(told: Sequence[float], true: Sequence[float]) -> bool:
+def _same(got: Sequence[float], true: Sequence[float]) -> bool:
     """Rows that were set aside have NaN."""
-    return told == true or np.array_equal(told, true, equal_nan=True)
+    return got == true or np.array_equal(got, true, equal_nan=True)
 
 
 def _unlearned(log: Log, last: int, kind: models.Kind) -> list[str]:
@@ -281,10 +281,10 @@ def _audited(log: Log, truth: Truth) -> list[str]:
 
     It has the refits that a client requested.
     """
-    told = [one.seq for one in log.changes if one.change.action in KINDS]
-    controls = [seq for seq, one in truth.controls.items() if one.kind != "refit" or seq in told]
-    if told != controls:
-        return [f"{log.id}: told are controls at {told}, journalled at {controls}"]
+    got = [one.seq for one in log.changes if one.change.action in KINDS]
+    controls = [seq for seq, one in truth.controls.items() if one.kind != "refit" or seq in got]
+    if got != controls:
+        return [f"{log.id}: told are controls at {got}, journalled at {controls}"]
     return []
 
 

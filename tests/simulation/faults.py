@@ -144,10 +144,10 @@ class Network:
             return None
         self.happened.add(Fault.ROT)
         beyond = self.chance.choice((0, 0, 4))
-        told = misread(record, beyond)
+        got = misread(record, beyond)
         if self.trace is not None:
-            self.trace(f"the head of {log.id} is read as {_short(told)}")
-        return Misread(told, record.chain, log, log.writes, beyond)
+            self.trace(f"the head of {log.id} is read as {_short(got)}")
+        return Misread(got, record.chain, log, log.writes, beyond)
 
     def fault(self, possible: Sequence[Fault]) -> Fault | None:
         """What befalls the next call, mostly nothing."""
@@ -204,25 +204,25 @@ class Connection:
     def append(self, request: AppendRequest) -> "asyncio.Future[Appended]":
         parts, held, incarnation = request.parts, request.held, request.incarnation
         given = msgspec.structs.replace(request, parts=tuple(parts))
-        asked, told = self._network.scheduler.steps, self._loop.create_future()
+        asked, got = self._network.scheduler.steps, self._loop.create_future()
         lag = self._lag_of(_kind_of(parts, held), request.model)
         answer = self._sent(_APPEND, "append", given, lag=lag)
 
         def see(_: object) -> None:
-            if told.cancelled():
+            if got.cancelled():
                 return
-            if held is not None and isinstance(told.exception(), NotHeld):
+            if held is not None and isinstance(got.exception(), NotHeld):
                 self.unheld.append((incarnation, held, asked))
             # An append that only moves a cursor is not compared with a replica.
-            if not parts or told.exception() is not None:
+            if not parts or got.exception() is not None:
                 return
             appended, at = answer.result()
             if appended.entries or not appended.more:  # else all that it tells is to read
                 self.answered_at[incarnation] = max(at, self.answered_at.get(incarnation, 0))
 
-        told.add_done_callback(see)  # just before its waiter is called back
-        answer.add_done_callback(lambda _: _pass_on(answer, told))
-        return told
+        got.add_done_callback(see)  # just before its waiter is called back
+        answer.add_done_callback(lambda _: _pass_on(answer, got))
+        return got
 
     async def open(self) -> None:
         await self._call(_READ, "count")
@@ -267,7 +267,7 @@ class Connection:
         if task not in self.loads:
             return base
         self.loads[task] = bad = self._network.misreads(base.record)
-        return base if bad is None else msgspec.structs.replace(base, record=bad.told)
+        return base if bad is None else msgspec.structs.replace(base, record=bad.got)
 
     async def heads(self, models: Sequence[str]) -> "Sequence[Head | JournalUnavailable | None]":
         stood = [self._stands_at(model) for model in models]
@@ -522,12 +522,12 @@ def _short(value: Any) -> str:
     return str(value)
 
 
-def _pass_on(answer: "asyncio.Future[Any]", told: "asyncio.Future[Any]") -> None:
+def _pass_on(answer: "asyncio.Future[Any]", got: "asyncio.Future[Any]") -> None:
     """Pass on an answer, without the step, unless the waiter is gone."""
-    if told.cancelled():
+    if got.cancelled():
         return
     error = answer.exception()
     if error is not None:
-        told.set_exception(error)
+        got.set_exception(error)
     else:
-        told.set_result(answer.result()[0])
+        got.set_result(answer.result()[0])

@@ -62,13 +62,13 @@ class LateNotes:
         self.asked_at: dict[Row, float] = {}
         self.known_until: dict[Row, float] = {}
         """Of rows that were said to wait: when they may be forgotten."""
-        self.told: list[Told] = []
+        self.got: list[Told] = []
 
 
 async def serve(worker: "Worker", model_id: str, tag: int, default: bool) -> None:
     """Predict the row of this tag and let it wait for its label, unless that is known."""
     notes, began = worker.world.notes, worker.world.scheduler.steps
-    known = notes.told_by(worker)
+    known = notes.shown_by(worker)
     with worker.registry.pinned(model_id):
         model = await worker.model(model_id)
         rows = models.named_row(tag)
@@ -111,12 +111,12 @@ async def label(worker: "Worker", model_id: str, tag: int, y: float, keyed: bool
     mark = None if key is None else packed_label(y) * 2
     with worker.registry.pinned(model_id):
         model = await worker.model(model_id)
-        told = await learn_labels(worker.connection, model, [Label(0, str(tag), y)], key, mark)
+        got = await learn_labels(worker.connection, model, [Label(0, str(tag), y)], key, mark)
         _check_waits_or_known(worker, model, tag, None)
-    if told.receipt is not None:
-        worker.world.notes.saw_answer(worker, model, told.receipt, began)
-    _note(worker, model, tag, y, told, began)
-    return told
+    if got.receipt is not None:
+        worker.world.notes.saw_answer(worker, model, got.receipt, began)
+    _note(worker, model, tag, y, got, began)
+    return got
 
 
 async def label_both(worker: "Worker", model_id: str, tags: tuple[int, int]) -> None:
@@ -128,27 +128,27 @@ async def label_both(worker: "Worker", model_id: str, tags: tuple[int, int]) -> 
     labels = [Label(place, str(tag), models.label_of(tag)) for place, tag in enumerate(tags)]
     with worker.registry.pinned(model_id):
         model = await worker.model(model_id)
-        told = await learn_labels(worker.connection, model, labels, key, mark)
-    if told.repeats is None:
+        got = await learn_labels(worker.connection, model, labels, key, mark)
+    if got.repeats is None:
         return
-    seq, count = told.repeats
-    left = [*told.duplicates, *told.conflicts]
-    missed = [*told.unknown, *told.expired]
+    seq, count = got.repeats
+    left = [*got.duplicates, *got.conflicts]
+    missed = [*got.unknown, *got.expired]
     is_behind = any(at > seq for _, at in left)
-    if len(told.journalled) != count or count + len(left) + len(missed) != 2 or is_behind:
-        problem = f"{worker.name} reports the labels {tags} up to {seq}: {told}"
+    if len(got.journalled) != count or count + len(left) + len(missed) != 2 or is_behind:
+        problem = f"{worker.name} reports the labels {tags} up to {seq}: {got}"
         worker.world.notes.problems.append(problem)
 
 
-def _note(worker: "Worker", model: Model, tag: int, y: float, told: Labelled, began: int) -> None:
+def _note(worker: "Worker", model: Model, tag: int, y: float, got: Labelled, began: int) -> None:
     row = model.record.incarnation, tag
     notes = worker.world.notes
-    seq, outcome = _said(told)
+    seq, outcome = _said(got)
     if seq is not None:
-        receipt = told.receipt if outcome == "new" else None
+        receipt = got.receipt if outcome == "new" else None
         receipt = receipt or Receipt(Placed(seq, seq, 1, duplicate=True))
         notes.saw_acknowledged(model, tag, models.named_request(tag), receipt, began)
-    notes.late.told.append(Told(row, y, seq, outcome, began))
+    notes.late.got.append(Told(row, y, seq, outcome, began))
     if outcome == "expired":
         waited_s = worker.world.scheduler.now - notes.late.asked_at.get(row, 0.0)
         if waited_s < REMEMBER_S:
@@ -161,19 +161,19 @@ def _note(worker: "Worker", model: Model, tag: int, y: float, told: Labelled, be
             notes.problems.append(f"{worker.name} does not know the row {tag}, which waits")
 
 
-def _said(told: Labelled) -> tuple[int | None, str]:
-    if told.repeats is not None:
-        seq, count = told.repeats
+def _said(got: Labelled) -> tuple[int | None, str]:
+    if got.repeats is not None:
+        seq, count = got.repeats
         return seq if count else None, "repeated"
-    receipt = told.receipt
-    duplicates = [*told.duplicates, *(receipt.duplicates if receipt else ())]
+    receipt = got.receipt
+    duplicates = [*got.duplicates, *(receipt.duplicates if receipt else ())]
     if duplicates:
         return duplicates[0][1], "duplicate"
-    if told.conflicts or (receipt and receipt.conflicts):
+    if got.conflicts or (receipt and receipt.conflicts):
         return None, "conflict"
     if receipt is not None:
         return receipt.placed.seq, "new"
-    return None, "unknown" if told.unknown else "expired"
+    return None, "unknown" if got.unknown else "expired"
 
 
 async def sweep(worker: "Worker") -> None:
@@ -233,15 +233,15 @@ def late_problems(log: Log, late: LateNotes, rows: Mapping[int, LateRow]) -> Ite
             yield f"{log.id}: the row {row.tag} was not served {row.score} at {row.served_seq}"
         if abs(row.y) != 1.0:
             yield f"{log.id}: the row {row.tag} has label {row.y}"
-    for told in late.told:
-        incarnation, tag = told.row
-        if incarnation != log.incarnation or any(step >= told.began for step, _ in log.cuts):
+    for got in late.got:
+        incarnation, tag = got.row
+        if incarnation != log.incarnation or any(step >= got.began for step, _ in log.cuts):
             continue
         seq, row = standing.get(tag, (None, None))
-        if told.outcome == "conflict" and (row is None or row.y == told.y):
-            yield f"{log.id}: the row {tag} was said to have another label than {told.y}"
-        if told.seq is not None and (told.seq != seq or row is None or row.y != told.y):
-            yield f"{log.id}: label {told.y} of {tag} is not at {told.seq}: {told.outcome}, {row}"
+        if got.outcome == "conflict" and (row is None or row.y == got.y):
+            yield f"{log.id}: the row {tag} was said to have another label than {got.y}"
+        if got.seq is not None and (got.seq != seq or row is None or row.y != got.y):
+            yield f"{log.id}: label {got.y} of {tag} is not at {got.seq}: {got.outcome}, {row}"
     for waiting in log.waits.values():
         if waiting.default:
             yield f"{log.id}: {waiting.key!r} has no default label yet"

@@ -46,7 +46,7 @@ class Notes:
         self.wholes: list[tuple[str, int]] = []
         """The tags of rows that are learned whole or not at all, by their models."""
         self.forks = 0
-        self._told: dict[Hashable, int] = {}
+        self._shown: dict[Hashable, int] = {}
         self._scores: dict[Hashable, bytes] = {}
 
     def saw_answer(self, worker: "Worker", model: Model, receipt: Receipt, began: int) -> None:
@@ -56,7 +56,7 @@ class Notes:
         if log is None or placed.conflict:
             return
         place = (worker.name, worker.began, log.incarnation)
-        self._told[place] = max(placed.seq, self._told.get(place, 0))
+        self._shown[place] = max(placed.seq, self._shown.get(place, 0))
         self.losses.saw_standing(worker, log, replica.chain)
         if replica.seq < placed.seq:
             self.problems.append(
@@ -89,17 +89,17 @@ class Notes:
 
     def saw_reference(self, worker: "Worker", model: Model, found: Reference) -> None:
         """An optimum is of a window that the replica has had, and of that where it still stands."""
-        replica, told = model.replica, f"{worker.name} reports {model.record.id} {found.place}"
+        replica, got = model.replica, f"{worker.name} reports {model.record.id} {found.place}"
         if not model.committer.is_idle or replica.is_forked:
             return  # it may be half way through some rows
         if not replica.lineage.includes(found.place.seq, found.place.chain):
-            self.problems.append(f"{told}, but is at {replica.place}")
+            self.problems.append(f"{got}, but is at {replica.place}")
         elif found.place == replica.place and not model.job(References)._is_ending:
             losses = replica.losses.last(len(replica.losses))
             again = _solve(found.place, problems_of(replica.learner), losses, lambda: False)
             # Of the same rows, which a rebuilding may have brought in another order.
             if not isclose(again.lower, found.lower) or not isclose(again.regret, found.regret):
-                self.problems.append(f"{told}: {found.lower}, it is {again.lower}")
+                self.problems.append(f"{got}: {found.lower}, it is {again.lower}")
 
     def saw_forgotten(self, refusal: OutcomeForgotten, began: int) -> None:
         """No model has as many controls as outcomes are kept: an outcome is kept, or was lost."""
@@ -149,16 +149,16 @@ class Notes:
         self.acked.append(Acked(record.id, record.incarnation, tag, request, receipt, began))
 
     def saw_end(self, tag: int | None, refusal: BaseException | None) -> None:
-        """A client was answered, or told why not; None: he was answered."""
+        """A client was answered, or shown why not; None: he was answered."""
         if tag is not None:
             is_undone = isinstance(refusal, JournalUnavailable)
             self.undone[tag] = self.undone.get(tag, True) and is_undone
 
-    def told_by(self, worker: "Worker") -> dict[str, int]:
+    def shown_by(self, worker: "Worker") -> dict[str, int]:
         """The last seq that this process has acknowledged, by incarnation."""
         return {
             incarnation: seq
-            for (name, began, incarnation), seq in self._told.items()  # type: ignore[misc]
+            for (name, began, incarnation), seq in self._shown.items()  # type: ignore[misc]
             if (name, began) == (worker.name, worker.began)
         }
 
@@ -170,17 +170,17 @@ class Notes:
         seq: int,
         chain: str,
         scores: Any,
-        told: dict[str, int],
+        got: dict[str, int],
     ) -> None:
         """Nothing forked is served once it could be known, and equal places have equal scores.
 
-        `told` is what the process had acknowledged when it was asked: it does not go back behind.
+        `shown` is what the process had acknowledged when it was asked: it does not go back behind.
         """
         log = self.log_of(model)
         if log is None:
             return
         self.losses.saw_standing(worker, log, chain)
-        behind = told.get(log.incarnation, 0)
+        behind = got.get(log.incarnation, 0)
         if seq < behind and not log.was_cut_below(behind, worker.began):
             self.problems.append(f"{worker.name} serves seq {seq}, it had acknowledged {behind}")
         known = worker.connection.answered_at.get(log.incarnation, worker.began)

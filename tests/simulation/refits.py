@@ -108,7 +108,7 @@ def refit_problems(
     jobs = [] if stored is None else msgspec.json.decode(stored, type=list[RefitJob])
     meant = {job.job: f"seq {job.seq}" if job.due is None else f"{job.due} rows" for job in jobs}
     refits = {seq: found.fields["job"] for seq, found in controls.items() if found.kind == "refit"}
-    told = [meant[job] for job in refits.values() if job in meant]
+    got = [meant[job] for job in refits.values() if job in meant]
     for seq, found in controls.items():
         # Weights know nothing of what came since they were computed: rows alone may have.
         of = found.fields["seq"] if found.kind == "refit" and "records" in found.fields else seq
@@ -117,7 +117,7 @@ def refit_problems(
     for seq in refits:
         if control_outcomes[seq].refusal is None and not _is_of(log, controls[seq], windows):
             yield f"{log.id}: the refit at seq {seq} is not of the records before it"
-    entered = Counter(what for what in told if what != "seq None")  # not told how far it was
+    entered = Counter(what for what in got if what != "seq None")  # not shown how far it was
     for what, count in entered.items():
         if count > 1:
             yield f"{log.id}: {count} results for {what} entered"

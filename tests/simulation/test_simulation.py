@@ -41,7 +41,7 @@ def replayed_by(result: Result) -> str:
 
 
 @pytest.fixture
-def told(tmp_path_factory: pytest.TempPathFactory, testrun_uid: str) -> Path:
+def got(tmp_path_factory: pytest.TempPathFactory, testrun_uid: str) -> Path:
     """Where the cases of this run, of whichever process, say how often each fault happened."""
     place = tmp_path_factory.getbasetemp().parent / f"simulated-{testrun_uid}"
     place.mkdir(exist_ok=True)
@@ -49,7 +49,7 @@ def told(tmp_path_factory: pytest.TempPathFactory, testrun_uid: str) -> Path:
 
 
 @pytest.mark.parametrize("case", range(CASES))
-def test_invariants_hold_in_every_schedule(case: int, told: Path):
+def test_invariants_hold_in_every_schedule(case: int, got: Path):
     results = [play(seed) for seed in PLAYED[case::CASES]]
     failed = [replayed_by(result) for result in results if result.problems]
     assert not failed, "\n".join(failed)
@@ -57,9 +57,9 @@ def test_invariants_hold_in_every_schedule(case: int, told: Path):
     assert median(result.steps for result in results) >= STEPS
     assert min(result.workers for result in results) >= 2
     happened = Counter(fault.value for result in results for fault in result.happened)
-    (told / f"{case}.writing").write_text(json.dumps(happened))
-    (told / f"{case}.writing").rename(told / f"{case}.json")
-    cases = list(told.glob("*.json"))
+    (got / f"{case}.writing").write_text(json.dumps(happened))
+    (got / f"{case}.writing").rename(got / f"{case}.json")
+    cases = list(got.glob("*.json"))
     if len(cases) == CASES:  # the last one to arrive
         total = sum((Counter(json.loads(path.read_text())) for path in cases), Counter())
         least = SHARE * len(PLAYED)
@@ -67,13 +67,13 @@ def test_invariants_hold_in_every_schedule(case: int, told: Path):
 
 
 def test_schedule_is_the_same_each_time():
-    def told(seed: int) -> list[str]:
+    def got(seed: int) -> list[str]:
         lines: list[str] = []
         play(seed, lines.append)
         return lines
 
     for seed in range(20):
-        assert told(seed) == told(seed)
+        assert got(seed) == got(seed)
 
 
 def test_schedule_does_not_depend_on_the_process():

@@ -83,11 +83,11 @@ async def test_the_same_places_are_held(tmp_path: Path, seed: int):
                     AppendRequest("m", other.incarnation, *given, held=Place(seq, theirs))
                 )
             continue
-        told = await journal.append(
+        got = await journal.append(
             AppendRequest("m", other.incarnation, *given, held=Place(seq, theirs))
         )
-        assert told.seq == appended.seq == log.seq
-        stood.append((log.seq, log.chain, told.chain))
+        assert got.seq == appended.seq == log.seq
+        stood.append((log.seq, log.chain, got.chain))
     assert 10 < refused < 30
     await journal.close()
 
@@ -125,7 +125,7 @@ def test_a_lost_label_leaves_its_row_waiting():
     found = store.remembered("m", log.incarnation, [key("a"), key("b")])
     assert [row and row.body for row in found] == [None, b"other"]
     log.lose(1, now=0, with_snapshots=True)
-    assert [told.rows for told in store.awaiting_labels()] == [2]
+    assert [got.rows for got in store.awaiting_labels()] == [2]
 
 
 def test_rows_expire_by_the_clock_unless_they_have_a_default_label():

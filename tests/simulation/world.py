@@ -275,12 +275,12 @@ class Worker:
         return model.record.incarnation, request, receipt
 
     async def predict(self, model_id: str, asked: int) -> None:
-        told = self.world.notes.told_by(self)
+        got = self.world.notes.shown_by(self)
         with self.registry.pinned(model_id):
             model = await self.model(model_id)
             await asyncio.sleep(BODY_S * asked)
             scores, seq, chain = await model.replica.predict(models.asked_rows()[asked])
-        self.world.notes.saw_prediction(self, model, asked, seq, chain, scores, told)
+        self.world.notes.saw_prediction(self, model, asked, seq, chain, scores, got)
 
     async def refit(self, model_id: str) -> None:
         with self.registry.pinned(model_id):

@@ -53,10 +53,10 @@ def learner_for(batch, spec):
 
 @pytest.mark.parametrize("name", FILES)
 def test_mistakes_and_log_loss_of_the_reference_are_met(name):
-    batch, told = stream(name), STREAMS["streams"][name]
-    assert len(batch) == told["rows"]
+    batch, got = stream(name), STREAMS["streams"][name]
+    assert len(batch) == got["rows"]
     for run, (spec, entry, away) in RUNS.items():
-        percent, log_loss = told["prototype"][entry]
+        percent, log_loss = got["prototype"][entry]
         scores = learner_for(batch, spec).learn(batch).scores
         mistakes = np.count_nonzero((scores >= 0) != (batch.labels > 0))
         assert abs(mistakes - round(percent * len(batch) / 100)) <= away, (run, mistakes)

@@ -1,5 +1,5 @@
 """Keys: every route asks for its scope, other models are as if they were not there, and no key is
-told or written anywhere."""
+shown or written anywhere."""
 
 import logging
 import re
@@ -145,21 +145,21 @@ def test_a_model_of_others_is_as_one_that_is_not_there(keyed):
     for method, path in operations(keyed.get("/openapi.json").json()):
         if "{model_id}" not in path:
             continue
-        told = {}
+        got = {}
         for model in ("news-1", "news-2"):
             filled = path.format(**{**PLACES, "model_id": model})
             answer = keyed.request(method, filled, headers=by("ads"))
             slug = "forbidden" if (method, path) in CHANGED_BY_ID else "unknown-model"
             assert_problem(answer, 403 if slug == "forbidden" else 404, slug)
-            told[model] = re.sub(r"\d(?=['\"/])", "", answer.text), dict(answer.headers)
-        assert told["news-1"] == told["news-2"], (method, path)
+            got[model] = re.sub(r"\d(?=['\"/])", "", answer.text), dict(answer.headers)
+        assert got["news-1"] == got["news-2"], (method, path)
     queried = [
         keyed.get(f"/predict?{query}&x=1:1", headers=by("ads"))
         for query in ("model=news-1", "model=news-2", "model=ads-1&model=news-1")
     ]
     assert [answer.status_code for answer in queried] == [404] * 3
     assert keyed.get("/predict?model=ads-1&x=1:1", headers=by("ads")).status_code == 200
-    # Those it may see are listed, page by page, and told of; the others are nowhere.
+    # Those it may see are listed, page by page, and shown of; the others are nowhere.
     seen, after = [], ""
     while after is not None:
         page = keyed.get(f"/models?limit=2&after={after}", headers=by("ads")).json()
@@ -187,7 +187,7 @@ def test_keys_are_followed_as_their_file_changes(tmp_path, caplog):
     file.write_text(f"{old[1].line()}\n{new[1].line()}\n")
     ring.reload_if_changed()
     assert ring.find(old[0].encode()) == old[1] and ring.find(new[0].encode()) == new[1]
-    # A key where its digest should be is not told to who reads the log.
+    # A key where its digest should be is not shown to who reads the log.
     file.write_text(f"{old[1].line()}\nproducer {new[0]} learn\n")
     with caplog.at_level(logging.ERROR):
         ring.reload_if_changed()
@@ -249,22 +249,22 @@ def test_other_origins_are_let_in_where_they_are_named(serve, tmp_path):
     asks = {"origin": "https://a.example", "access-control-request-method": "POST"}
     asks["access-control-request-headers"] = "authorization,content-type,idempotency-key"
     closed = serve(store=f"sqlite:///{tmp_path / 'closed.db'}")
-    told = closed.options("/models/m/learn", headers=asks)
-    assert told.status_code == 405
-    assert not any(name.startswith("access-control") for name in told.headers)
+    got = closed.options("/models/m/learn", headers=asks)
+    assert got.status_code == 405
+    assert not any(name.startswith("access-control") for name in got.headers)
     opened = serve(keys=LINES, cors_origins="https://a.example, https://b.example")
-    told = opened.options("/models/m/learn", headers=asks)
-    assert told.status_code == 200
-    assert told.headers["access-control-allow-origin"] == "https://a.example"
-    assert "access-control-allow-credentials" not in told.headers
-    told = opened.options("/models/m/learn", headers=asks | {"origin": "https://c.example"})
-    assert "access-control-allow-origin" not in told.headers
+    got = opened.options("/models/m/learn", headers=asks)
+    assert got.status_code == 200
+    assert got.headers["access-control-allow-origin"] == "https://a.example"
+    assert "access-control-allow-credentials" not in got.headers
+    got = opened.options("/models/m/learn", headers=asks | {"origin": "https://c.example"})
+    assert "access-control-allow-origin" not in got.headers
     refused = opened.get("/models", headers={"origin": "https://b.example"})
     assert refused.status_code == 401  # a page of that origin may read why
     assert refused.headers["access-control-allow-origin"] == "https://b.example"
 
 
-def test_over_tls_no_key_is_written_or_told_anywhere(tmp_path, monkeypatch):
+def test_over_tls_no_key_is_written_or_shown_anywhere(tmp_path, monkeypatch):
     certificate, private = tmp_path / "tls.crt", tmp_path / "tls.key"
     subprocess.run(
         [
@@ -288,7 +288,7 @@ def test_over_tls_no_key_is_written_or_told_anywhere(tmp_path, monkeypatch):
     flags = ["--keys-file", str(keys), "--ssl-certfile", str(certificate)]
     flags += ["--ssl-keyfile", str(private), "--host", "127.0.0.1"]
     trust = ssl.create_default_context(cafile=certificate)
-    told = []
+    got = []
     with (tmp_path / "stderr").open("w") as stderr:
         with ServerProcess(f"sqlite:///{store}", flags, stderr=stderr) as server:
             assert server.url.startswith("https://")
@@ -304,7 +304,7 @@ def test_over_tls_no_key_is_written_or_told_anywhere(tmp_path, monkeypatch):
                     assert client.learn("m", [1, 0, 0, 0, 0], 1).learned == 1
                 with pytest.raises(Refused) as refused, Client(http=by_other) as client:
                     client.learn("m", [1, 0, 0, 0, 0], 1)
-                told.append(repr(refused.value) + str(refused.value.problem))
+                got.append(repr(refused.value) + str(refused.value.problem))
                 # A command finds the certificate as OpenSSL's programs do, its key by two ways.
                 monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
                 monkeypatch.setenv("DUALSTREAM_API_KEY", wrong)
@@ -313,10 +313,10 @@ def test_over_tls_no_key_is_written_or_told_anywhere(tmp_path, monkeypatch):
                 assert done.exit_code == 0 and '"id":"m"' in done.stdout
                 done = CliRunner().invoke(cli.app, command)
                 assert done.exit_code == 3 and "a valid API key is required" in done.output
-                told.append(done.output)
+                got.append(done.output)
                 for client in (http(admin), http(wrong)):
                     with client:
-                        told += [
+                        got += [
                             client.get(path).text
                             for path in (
                                 "/metrics",
@@ -327,7 +327,7 @@ def test_over_tls_no_key_is_written_or_told_anywhere(tmp_path, monkeypatch):
                             )
                             if path != f"/{wrong}"
                         ]
-                        told.append(client.post("/models/m/learn", content=b"{").text)
+                        got.append(client.post("/models/m/learn", content=b"{").text)
                         # Nobody is believed who says that another came by other ways.
                         where = client.get("/models/").headers.get("location", "https://")
                         assert where.startswith("https://")
@@ -339,13 +339,13 @@ def test_over_tls_no_key_is_written_or_told_anywhere(tmp_path, monkeypatch):
                     time.sleep(0.05)
             with http(admin) as replaced:
                 assert replaced.get("/models").status_code == 401
-        told += server.said
+        got += server.said
     assert server.url in healthy_in_its_image(server.url, certificate)
     written = b"".join(file.read_bytes() for file in tmp_path.iterdir())
     assert b"reloaded: 1 keys are valid" in written
     for secret in (admin, wrong, later):
         assert secret.encode() not in written
-        assert not any(secret in text for text in told)
+        assert not any(secret in text for text in got)
 
 
 def healthy_in_its_image(url: str, certificate: Path) -> str:

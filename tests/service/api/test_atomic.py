@@ -30,10 +30,10 @@ def atomic(client, *samples: dict, key: str | None = None, status: int = 200):
 
 def check_refused(answer, count: int, *places: int) -> None:
     """As an atomic request is that has these bad rows."""
-    told = assert_problem(answer, 422, "invalid-rows")
+    got = assert_problem(answer, 422, "invalid-rows")
     expected = [{"index": k, "pointer": f"/samples/{k}/id", "reason": REUSED} for k in places]
-    assert told["errors"] == expected and told["rejected"] == len(places)
-    assert told["detail"] == f"{len(places)} of {count} rows refused; the first: {REUSED}"
+    assert got["errors"] == expected and got["rejected"] == len(places)
+    assert got["detail"] == f"{len(places)} of {count} rows refused; the first: {REUSED}"
 
 
 @KEYS
@@ -62,9 +62,9 @@ def test_nothing_is_learned_where_an_id_comes_twice_with_two_samples(client, sto
     check_refused(atomic(client, sample(0, "q"), sample(1, "q"), key=key, status=422), 2, 1)
     assert client.get("/models/m").json()["seq"] == 0
     rows = [sample(1, "q"), sample(1, "q"), sample(2)]
-    told = atomic(client, *rows, key=key).json()
-    assert (told["seq"], told["count"]) == (2, 2)
-    assert told["duplicates"] == [{"index": 1, "seq": 1}]
+    got = atomic(client, *rows, key=key).json()
+    assert (got["seq"], got["count"]) == (2, 2)
+    assert got["duplicates"] == [{"index": 1, "seq": 1}]
     assert bits(replica_of(client)) == bits(loaded(store))
 
 
@@ -127,17 +127,17 @@ def test_others_of_its_group_are_learned_as_ever(client, serve, store, monkeypat
     assert len(groups) == 1
     check_refused(answers[1], 3, 1)
     check_refused(answers[3], 3, 2)
-    told = [answers[k].json() for k in (0, 2, 4)]
-    places = [(one["seq"], one["count"], one["learned"], one["rejected"]) for one in told]
+    got = [answers[k].json() for k in (0, 2, 4)]
+    places = [(one["seq"], one["count"], one["learned"], one["rejected"]) for one in got]
     assert places == [(3, 2, 2, 0), (5, 2, 2, 1), (7, 2, 2, 0)]
     assert bits(replica_of(client)) == bits(loaded(store))
     # Of each as if it had come alone.
     client.put("/models/alone", json=SPEC)
     for query, _, rows in (("", None, [sample(0, "a")]), *(asked[k] for k in (0, 2, 4))):
         alone = client.post(f"/models/alone/learn{query}", json={"samples": rows}).json()
-    assert told[-1] | {"model": "alone"} == alone
+    assert got[-1] | {"model": "alone"} == alone
     other = serve(store=store)
-    assert learn(other, *asked[4][2], key="good", query="").json() == told[-1] | {"duplicate": True}
+    assert learn(other, *asked[4][2], key="good", query="").json() == got[-1] | {"duplicate": True}
     assert atomic(other, sample(8), key="bad").json()["seq"] == 8
 
 

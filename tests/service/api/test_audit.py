@@ -60,7 +60,7 @@ def changes(client: Any, model: str, name: str = "owner", **asked: Any) -> list[
     return answer.json()["changes"]
 
 
-def test_each_route_that_changes_a_model_is_told_of_with_the_key_that_asked(keyed, monkeypatch):
+def test_each_route_that_changes_a_model_is_shown_of_with_the_key_that_asked(keyed, monkeypatch):
     ask = Asking(keyed)
     ask("PUT", OF_MODEL, json=SPEC)
     for id_ in ("s", "t"):
@@ -83,8 +83,8 @@ def test_each_route_that_changes_a_model_is_told_of_with_the_key_that_asked(keye
     ask("PUT", OF_MODEL, json=SPEC | {"rho": 0.5}, headers={"if-match": "*"})
     ask("DELETE", OF_MODEL)
     found = changes(keyed, "m")
-    told = [(one["action"], one["seq"]) for one in found]
-    assert told == [
+    got = [(one["action"], one["seq"]) for one in found]
+    assert got == [
         ("create", 0), ("version", 2), ("rollback", 3), ("version_delete", 3), ("refit_begin", 3),
         ("refit", 4), ("refit_begin", 4), ("refit_cancel", 4), ("unlearn", 5),
         ("replace", 0), ("delete", 0),
@@ -113,8 +113,8 @@ def test_each_route_that_changes_a_model_is_told_of_with_the_key_that_asked(keye
     keyed.post("/models/g/learn", json={"samples": rows}, headers=by("learn"))
     ask("POST", f"{OF_MODEL}/resume", model="g", params={"rows": "drop"})
     found = changes(keyed, "g")
-    told = [(one["action"], one["by"], one["seq"]) for one in found]
-    assert told == [("create", "request", 0), ("pause", "server", 41), ("resume", "request", 42)]
+    got = [(one["action"], one["by"], one["seq"]) for one in found]
+    assert got == [("create", "request", 0), ("pause", "server", 41), ("resume", "request", 42)]
     assert found[1]["detail"].keys() == {"since", "seq", "digest"}
     assert found[2]["detail"] == {"since": found[1]["detail"]["since"], "rows": "drop"}
     changing = {
@@ -144,16 +144,16 @@ def test_who_may_read_the_log_sees_the_models_that_it_may_see(keyed):
 
 def test_without_keys_nobody_is_named_and_the_command_tells_of_it(shared_server: ServerProcess):
     with Client(shared_server.url) as client:
-        client.create("told", SPEC)
-        client.delete("told")
-        found = client.audit("told")
+        client.create("got", SPEC)
+        client.delete("got")
+        found = client.audit("got")
         assert [(one.action, one.by, one.key) for one in found] == [
             ("create", "request", None),
             ("delete", "request", None),
         ]
-        assert client.audit("told", after=found[0].place) == found[1:]
-    done = CliRunner().invoke(cli.app, ["audit", "told", "--url", shared_server.url])
-    assert done.exit_code == 0 and "create" in done.output and "told" in done.output
+        assert client.audit("got", after=found[0].place) == found[1:]
+    done = CliRunner().invoke(cli.app, ["audit", "got", "--url", shared_server.url])
+    assert done.exit_code == 0 and "create" in done.output and "got" in done.output
 
 
 def test_changes_without_effect_are_listed_as_refused(keyed):

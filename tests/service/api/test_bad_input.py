@@ -10,8 +10,8 @@ GOOD = {"x": {"1": 1, "3": 0.5}, "y": 1}
 
 
 def state(model) -> tuple:
-    told = model.get("/models/m").json()
-    return told["seq"], told["samples"], told["rejected"], model.get("/models/m/weights").json()
+    got = model.get("/models/m").json()
+    return got["seq"], got["samples"], got["rejected"], model.get("/models/m/weights").json()
 
 
 @pytest.fixture
@@ -57,9 +57,9 @@ def test_an_id_outside_its_grammar_is_refused(client, model_id):
 )
 def test_bad_spec_is_422_and_names_the_field(client, change, field):
     answer = client.put("/models/bad", json=SPEC | change)
-    told = assert_problem(answer, 422, "invalid-spec")
-    assert field in told["detail"]
-    assert field in told["errors"][0]["pointer"]
+    got = assert_problem(answer, 422, "invalid-spec")
+    assert field in got["detail"]
+    assert field in got["errors"][0]["pointer"]
     assert client.get("/models/bad").status_code == 404
 
 
@@ -124,14 +124,14 @@ def test_another_spec_for_an_id_is_409(untouched):
     ],
 )
 def test_bad_row_is_refused_alone_with_pointer_and_reason(untouched, sample, pointer, reason):
-    told = assert_problem(untouched.post("/models/m/learn", json=sample), 422, "invalid-rows")
-    assert told["errors"][0]["pointer"] == pointer
-    assert reason in told["errors"][0]["reason"]
+    got = assert_problem(untouched.post("/models/m/learn", json=sample), 422, "invalid-rows")
+    assert got["errors"][0]["pointer"] == pointer
+    assert reason in got["errors"][0]["reason"]
     many = untouched.post("/models/m/learn?atomic=true", json={"samples": [GOOD, sample]})
-    told = assert_problem(many, 422, "invalid-rows")
-    assert told["rejected"] == 1
-    assert told["errors"][0]["index"] == 1
-    assert told["errors"][0]["pointer"] == "/samples/1" + pointer
+    got = assert_problem(many, 422, "invalid-rows")
+    assert got["rejected"] == 1
+    assert got["errors"][0]["index"] == 1
+    assert got["errors"][0]["pointer"] == "/samples/1" + pointer
 
 
 def test_good_rows_are_learned_beside_bad_ones(model):
@@ -143,19 +143,19 @@ def test_good_rows_are_learned_beside_bad_ones(model):
     ]
     answer = model.post("/models/m/learn?scores=true", json={"samples": rows})
     assert answer.status_code == 200
-    told = answer.json()
-    assert (told["seq"], told["count"], told["learned"], told["rejected"]) == (2, 2, 2, 2)
-    assert [error["index"] for error in told["errors"]] == [1, 2]
-    assert [score is None for score in told["scores"]] == [False, True, True, False]
+    got = answer.json()
+    assert (got["seq"], got["count"], got["learned"], got["rejected"]) == (2, 2, 2, 2)
+    assert [error["index"] for error in got["errors"]] == [1, 2]
+    assert [score is None for score in got["scores"]] == [False, True, True, False]
 
 
 def test_columns_refuse_their_bad_rows_alone(model):
     x = [[1, 0, 0, 0, 0], [1, 2], {"2": 1}, {"1": None}]
-    told = model.post("/models/m/learn", json={"x": x, "y": [1, 1, 0, 1]}).json()
-    assert told["count"] == 2
-    assert [(e["index"], e["pointer"]) for e in told["errors"]] == [(1, "/x/1"), (3, "/x/3/1")]
-    told = model.post("/models/m/learn", json={"x": x[:3:2], "y": [None, False]}).json()
-    assert told["errors"] == [{"index": 0, "pointer": "/y/0", "reason": "the label is null"}]
+    got = model.post("/models/m/learn", json={"x": x, "y": [1, 1, 0, 1]}).json()
+    assert got["count"] == 2
+    assert [(e["index"], e["pointer"]) for e in got["errors"]] == [(1, "/x/1"), (3, "/x/3/1")]
+    got = model.post("/models/m/learn", json={"x": x[:3:2], "y": [None, False]}).json()
+    assert got["errors"] == [{"index": 0, "pointer": "/y/0", "reason": "the label is null"}]
 
 
 def test_columns_of_unequal_length_are_refused(untouched):
@@ -176,8 +176,8 @@ def test_negative_labels(model, y):
 
 def test_only_named_labels_are_accepted_where_they_are_named(client):
     client.put("/models/named", json=SPEC | {"labels": ["ham", "spam"]})
-    told = client.post("/models/named/learn", json=GOOD | {"y": "ham"}).json()
-    assert told["mistakes"] == 1
+    got = client.post("/models/named/learn", json=GOOD | {"y": "ham"}).json()
+    assert got["mistakes"] == 1
     answer = client.post("/models/named/learn", json=GOOD | {"y": 1})
     assert "'ham' or 'spam'" in assert_problem(answer, 422, "invalid-rows")["detail"]
     assert client.get("/models/named/predict?x=1:1").json()["label"] == "ham"
@@ -197,16 +197,14 @@ def test_what_is_not_json_is_400_with_the_byte(untouched, body):
     answer = untouched.post(
         "/models/m/learn", content=body, headers={"content-type": "application/json"}
     )
-    told = assert_problem(answer, 400, "malformed-body")
-    assert 0 <= told["byte"] <= len(body)
+    got = assert_problem(answer, 400, "malformed-body")
+    assert 0 <= got["byte"] <= len(body)
 
 
 def test_what_is_nested_too_deeply_is_400(untouched):
     for body in (b"[" * 9999 + b"]" * 9999, b'{"x": {"1": ' + b"[" * 9999 + b"]" * 9999 + b"}}"):
-        told = assert_problem(
-            untouched.post("/models/m/learn", content=body), 400, "malformed-body"
-        )
-        assert "deeply" in told["detail"]
+        got = assert_problem(untouched.post("/models/m/learn", content=body), 400, "malformed-body")
+        assert "deeply" in got["detail"]
 
 
 def test_bad_json_after_a_bad_row_is_still_400(untouched):
@@ -223,11 +221,11 @@ def test_body_without_rows_is_422(untouched, body):
 
 def test_name_twice_in_an_object_is_refused(untouched):
     body = b'{"x": {"1": 1, "1": 2}, "y": 1}'
-    told = assert_problem(untouched.post("/models/m/learn", content=body), 422, "invalid-rows")
-    assert "duplicated" in told["detail"]
+    got = assert_problem(untouched.post("/models/m/learn", content=body), 422, "invalid-rows")
+    assert "duplicated" in got["detail"]
     body = b'{"samples": [{"x": {"1": 1}, "y": 1, "y": 0}]}'
-    told = assert_problem(untouched.post("/models/m/learn", content=body), 422, "invalid-rows")
-    assert "'y'" in told["detail"]
+    got = assert_problem(untouched.post("/models/m/learn", content=body), 422, "invalid-rows")
+    assert "'y'" in got["detail"]
 
 
 def learn_libsvm(client, text: str):
@@ -241,15 +239,15 @@ def learn_libsvm(client, text: str):
     ["+1 1", "+1 0:1", "+1 6:1", "1 1:nan", "1 1:inf", "1:1 2:1", "2 1:1", "x 1:1", "1 1:1 1:2"],
 )
 def test_libsvm_line_that_does_not_parse_is_named(untouched, line):
-    told = assert_problem(learn_libsvm(untouched, f"\n{line}\n"), 422, "invalid-rows")
-    assert told["errors"][0]["line"] == 2
-    assert told["errors"][0]["index"] == 0
+    got = assert_problem(learn_libsvm(untouched, f"\n{line}\n"), 422, "invalid-rows")
+    assert got["errors"][0]["line"] == 2
+    assert got["errors"][0]["index"] == 0
 
 
 def test_libsvm_learns_its_good_lines(model):
-    told = learn_libsvm(model, "+1 1:1\n\n-1 9:1\nfalse 2:1 # a comment\r\n7 1:1\n").json()
-    assert (told["count"], told["rejected"]) == (2, 2)
-    assert [(e["index"], e["line"]) for e in told["errors"]] == [(1, 3), (3, 5)]
+    got = learn_libsvm(model, "+1 1:1\n\n-1 9:1\nfalse 2:1 # a comment\r\n7 1:1\n").json()
+    assert (got["count"], got["rejected"]) == (2, 2)
+    assert [(e["index"], e["line"]) for e in got["errors"]] == [(1, 3), (3, 5)]
 
 
 def test_body_over_the_limit_is_413(serve):
@@ -297,8 +295,8 @@ def test_a_request_has_one_key(model, second):
         ("resume?rows=drop", None),
     ):
         answer = model.post(f"/models/m/{path}", json=body, headers=keys)
-        told = assert_problem(answer, 422, "invalid-idempotency-key")
-        assert "Idempotency-Key is repeated" in told["detail"]
+        got = assert_problem(answer, 422, "invalid-idempotency-key")
+        assert "Idempotency-Key is repeated" in got["detail"]
     assert model.get("/models/m").json()["seq"] == 0
 
 
@@ -330,8 +328,8 @@ def test_same_key_with_another_payload_is_422(model):
 def test_bad_predict_query_is_422(untouched, query):
     answer = untouched.get(f"/models/m/predict{query}")
     assert answer.status_code == 422
-    told = answer.json()
-    assert told["detail"]
+    got = answer.json()
+    assert got["detail"]
 
 
 @pytest.mark.parametrize("query", ["?atomic=yes", "?min_seq=3", "?scores="])
@@ -350,8 +348,8 @@ def test_wrong_method_and_unknown_path_have_the_one_shape(untouched):
 
 def test_all_zero_row_counts_and_makes_no_nan(model):
     for x in ({}, [0, 0, 0, 0, 0], {"1": 0}, {"2": -0.0}, {"1": False}):
-        told = model.post("/models/m/learn", json={"x": x, "y": 1}).json()
-        assert told["learned"] == 1
+        got = model.post("/models/m/learn", json={"x": x, "y": 1}).json()
+        assert got["learned"] == 1
     assert model.get("/models/m").json()["seq"] == 5
     weights = model.get("/models/m/weights").json()
     assert weights["weights"] == []
@@ -365,10 +363,10 @@ def test_row_whose_step_would_not_be_finite_is_journalled_and_rejected(client):
     before = client.get("/models/m/weights").json()
     # The score is 1e200, and its square is beyond every float.
     rows = {"samples": [{"x": {"1": 1e100}, "y": 0}, {"x": {"2": 0}, "y": 0, "weight": 0}]}
-    told = client.post("/models/m/learn", json=rows).json()
-    assert (told["seq"], told["count"], told["learned"], told["rejected"]) == (3, 2, 1, 1)
-    assert told["errors"][0]["index"] == 0 and "finite" in told["errors"][0]["reason"]
-    assert told["loss"] == 0
+    got = client.post("/models/m/learn", json=rows).json()
+    assert (got["seq"], got["count"], got["learned"], got["rejected"]) == (3, 2, 1, 1)
+    assert got["errors"][0]["index"] == 0 and "finite" in got["errors"][0]["reason"]
+    assert got["loss"] == 0
     assert client.get("/models/m/weights").json() == before | {"seq": 3}
     assert client.get("/models/m").json()["rejected"] == 1
     assert client.get("/models/m/metrics").json()["rows"] == 2
@@ -427,8 +425,8 @@ def test_a_parameter_that_a_route_does_not_have_is_refused(model):
         ("DELETE", "/models/m?force=true", "force"),
         ("PUT", "/models/n?force=true", "force"),
     ):
-        told = assert_problem(model.request(method, path), 422, "invalid-query")
-        assert named in told["detail"], path
+        got = assert_problem(model.request(method, path), 422, "invalid-query")
+        assert named in got["detail"], path
     assert "known: top, member" in model.get("/models/m/weights?topp=3").json()["detail"]
     assert model.get("/models/m").status_code == 200
     assert model.get("/models/n").status_code == 404

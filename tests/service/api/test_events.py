@@ -1,4 +1,4 @@
-"""Progress as server-sent events: what changes is told, and listening holds nothing."""
+"""Progress as server-sent events: what changes is shown, and listening holds nothing."""
 
 import asyncio
 import json
@@ -60,26 +60,26 @@ def quick(monkeypatch):
     monkeypatch.setattr(events, "HEARTBEAT_S", 0.2)
 
 
-def test_progress_is_told_as_it_changes(model):
+def test_progress_is_shown_as_it_changes(model):
     model.post("/models/m/learn", json=GOOD)
     listener = Listener(model)
     assert listener.status() == 200
-    kind, first_id, told = listener.hear()
+    kind, first_id, got = listener.hear()
     metrics = model.get("/models/m/metrics")
     assert kind == "progress" and f'"{first_id}"' == metrics.headers["etag"]
     same = ("seq", "samples", "rejected", "since_start", "rolling", "drift")
     expected = {name: metrics.json()[name] for name in same}
     certificate = model.get("/models/m/certificate").json()
-    gap = {name: certificate[name] for name in told["certificate"]}
+    gap = {name: certificate[name] for name in got["certificate"]}
     nonzeros = model.get("/models/m/weights").json()["nonzeros"]
     expected |= {"model": "m", "rows_per_second": None, "certificate": gap, "nonzeros": nonzeros}
     expected |= {"label_delay_s": None, "support": None}
-    assert told == expected
+    assert got == expected
     model.post("/models/m/learn", json={"samples": [GOOD] * 5})
-    _, second_id, told = listener.hear()
-    assert (told["seq"], told["samples"]) == (6, 6) and told["rows_per_second"] > 0
+    _, second_id, got = listener.hear()
+    assert (got["seq"], got["samples"]) == (6, 6) and got["rows_per_second"] > 0
     listener.leave()
-    # Who comes back is not told once more what it knows.
+    # Who comes back is not shown once more what it knows.
     again = Listener(model, last=second_id)
     assert again.status() == 200
     model.post("/models/m/learn", json=GOOD)
@@ -104,7 +104,7 @@ def test_the_stream_ends_with_the_model(model, quick):
 
 
 def test_listening_does_not_hold_a_model(serve, store, quick):
-    """Of one that left memory the store's seq is told, and nobody loads it for that."""
+    """Of one that left memory the store's seq is shown, and nobody loads it for that."""
     client = serve(store=store, models_held=1)
     client.put("/models/m", json=SPEC)
     listener = Listener(client)
@@ -114,8 +114,8 @@ def test_listening_does_not_hold_a_model(serve, store, quick):
     client.post("/models/other/learn", json=GOOD)
     until(lambda: registry.find("m") is None)
     serve(store=store).post("/models/m/learn", json=GOOD)  # by another worker
-    kind, _, told = listener.hear()
-    assert (kind, told) == ("progress", {"model": "m", "seq": 1})
+    kind, _, got = listener.hear()
+    assert (kind, got) == ("progress", {"model": "m", "seq": 1})
     assert registry.find("m") is None
     client.post("/models/m/learn", json=GOOD)
     assert listener.hear()[2]["samples"] == 2

@@ -57,42 +57,42 @@ def restarted(serve, store, client):
 
 def test_a_sample_with_an_id_is_learned_once(client, store):
     first = client.post("/models/m/learn", json=sample(1, "a"))
-    told = first.json()
-    assert (told["seq"], told["count"], told["duplicate"]) == (1, 1, False)
-    assert "duplicates" not in told and told["scores"] == [0.0]
-    told = client.post("/models/m/learn", json=sample(1, "a")).json()
-    assert told["duplicates"] == [{"index": 0, "seq": 1}]
-    assert (told["seq"], told["count"], told["learned"], told["rejected"]) == (1, 0, 0, 0)
-    assert told["duplicate"] is True and told["scores"] == [None]
-    assert told["mistakes"] == 0 and told["loss"] is None
+    got = first.json()
+    assert (got["seq"], got["count"], got["duplicate"]) == (1, 1, False)
+    assert "duplicates" not in got and got["scores"] == [0.0]
+    got = client.post("/models/m/learn", json=sample(1, "a")).json()
+    assert got["duplicates"] == [{"index": 0, "seq": 1}]
+    assert (got["seq"], got["count"], got["learned"], got["rejected"]) == (1, 0, 0, 0)
+    assert got["duplicate"] is True and got["scores"] == [None]
+    assert got["mistakes"] == 0 and got["loss"] is None
     assert loaded(store).learner.samples == 1
 
 
 def test_known_rows_are_left_out_and_the_others_learned(client, store):
     learn(client, sample(0, "a"), sample(1))
-    told = learn(client, sample(2), sample(0, "a"), sample(3, "b"), sample(4)).json()
-    assert told["duplicates"] == [{"index": 1, "seq": 1}]
-    assert (told["seq"], told["count"], told["learned"], told["duplicate"]) == (5, 3, 3, False)
-    assert [score is None for score in told["scores"]] == [False, True, False, False]
+    got = learn(client, sample(2), sample(0, "a"), sample(3, "b"), sample(4)).json()
+    assert got["duplicates"] == [{"index": 1, "seq": 1}]
+    assert (got["seq"], got["count"], got["learned"], got["duplicate"]) == (5, 3, 3, False)
+    assert [score is None for score in got["scores"]] == [False, True, False, False]
     alone = client.put("/models/alone", json=SPEC) and client.post(
         "/models/alone/learn?scores=true", json={"samples": [sample(n) for n in (0, 1, 2, 3, 4)]}
     )
     scores = alone.json()["scores"]
-    assert [told["scores"][k] for k in (0, 2, 3)] == scores[2:]
+    assert [got["scores"][k] for k in (0, 2, 3)] == scores[2:]
     assert bits(replica_of(client)) == bits(loaded(store))
 
 
 def test_an_id_twice_in_one_request_is_learned_once(client):
-    told = learn(client, sample(0, "a"), sample(0, "a"), sample(1, "a")).json()
-    assert told["count"] == 1 and told["duplicates"] == [{"index": 1, "seq": 1}]
-    assert [(e["index"], e["pointer"]) for e in told["errors"]] == [(2, "/samples/2/id")]
-    assert told["rejected"] == 1
+    got = learn(client, sample(0, "a"), sample(0, "a"), sample(1, "a")).json()
+    assert got["count"] == 1 and got["duplicates"] == [{"index": 1, "seq": 1}]
+    assert [(e["index"], e["pointer"]) for e in got["errors"]] == [(2, "/samples/2/id")]
+    assert got["rejected"] == 1
 
 
 def test_an_integer_id_is_its_decimal_text(client):
     learn(client, sample(0, 17))
-    told = learn(client, sample(0, "17"), sample(1, -3)).json()
-    assert told["duplicates"] == [{"index": 0, "seq": 1}]
+    got = learn(client, sample(0, "17"), sample(1, -3)).json()
+    assert got["duplicates"] == [{"index": 0, "seq": 1}]
     assert learn(client, sample(1, "-3")).json()["duplicates"] == [{"index": 0, "seq": 2}]
 
 
@@ -105,12 +105,12 @@ def test_any_text_may_be_an_id(client, id_):
 def test_columns_take_ids_and_null_is_none(client):
     columns = {"x": [[1, 0, 0, 0, 0]] * 3, "y": [1, 1, 1], "ids": ["c:1", None, 2]}
     assert client.post("/models/m/learn", json=columns).json()["count"] == 3
-    told = client.post("/models/m/learn", json=columns).json()
-    assert told["count"] == 1
-    assert told["duplicates"] == [{"index": 0, "seq": 1}, {"index": 2, "seq": 3}]
+    got = client.post("/models/m/learn", json=columns).json()
+    assert got["count"] == 1
+    assert got["duplicates"] == [{"index": 0, "seq": 1}, {"index": 2, "seq": 3}]
     wrong = columns | {"ids": ["c:1", "", 2], "y": [0, 1, 1]}
-    told = client.post("/models/m/learn", json=wrong).json()
-    assert [(e["index"], e["pointer"]) for e in told["errors"]] == [(1, "/ids/1"), (0, "/ids/0")]
+    got = client.post("/models/m/learn", json=wrong).json()
+    assert [(e["index"], e["pointer"]) for e in got["errors"]] == [(1, "/ids/1"), (0, "/ids/0")]
     short = client.post("/models/m/learn", json=columns | {"ids": ["a"]})
     assert_problem(short, 422, "invalid-body")
 
@@ -122,20 +122,20 @@ def test_another_payload_under_an_id_is_a_bad_row(client):
         sample(0, "a") | {"weight": 2},
         sample(0, "a") | {"y": 0},
     ):
-        told = learn(client, other, sample(3)).json()
-        (error,) = told["errors"]
+        got = learn(client, other, sample(3)).json()
+        (error,) = got["errors"]
         assert error["pointer"] == "/samples/0/id" and "another sample" in error["reason"]
-        assert told["rejected"] == 1 and told["count"] == 1
+        assert got["rejected"] == 1 and got["count"] == 1
         refused = client.post("/models/m/learn", json=other)
-        told = assert_problem(refused, 422, "invalid-rows")
-        assert told["errors"][0]["pointer"] == "/id"
+        got = assert_problem(refused, 422, "invalid-rows")
+        assert got["errors"][0]["pointer"] == "/id"
 
 
 def test_ids_of_two_workers_are_one(serve, store, client):
     other = serve(store=store)
     learn(client, sample(0, "a"), sample(1, "b"))
-    told = learn(other, sample(1, "b"), sample(2, "c")).json()
-    assert told["duplicates"] == [{"index": 0, "seq": 2}] and told["seq"] == 3
+    got = learn(other, sample(1, "b"), sample(2, "c")).json()
+    assert got["duplicates"] == [{"index": 0, "seq": 2}] and got["seq"] == 3
     learn(client, sample(5))
     assert bits(replica_of(client)) == bits(loaded(store))
 
@@ -158,8 +158,8 @@ def test_a_row_left_out_brings_no_names_along(serve, store):
 
 def test_prediction_ignores_ids(client):
     learn(client, sample(0, "a"))
-    told = client.post("/models/m/predict", json={"samples": [sample(0, "a"), sample(1, "a")]})
-    assert told.status_code == 200 and "errors" not in told.json()
+    got = client.post("/models/m/predict", json={"samples": [sample(0, "a"), sample(1, "a")]})
+    assert got.status_code == 200 and "errors" not in got.json()
 
 
 # -- keys: the first answer -----------------------------------------------------------------------
@@ -229,7 +229,7 @@ def test_another_payload_under_a_key_is_refused(client):
     assert client.get("/models/m").json()["seq"] == 2
 
 
-def test_what_was_left_out_is_told_again(client):
+def test_what_was_left_out_is_shown_again(client):
     learn(client, sample(0, "a"))
     rows = [sample(0, "a"), sample(1, "b"), sample(5, "a"), sample(2), sample(1, "b")]
     first = learn(client, *rows, key="k").json()
@@ -248,7 +248,7 @@ def test_a_request_of_which_all_was_known_is_answered_again(client):
     assert again.json() == first and again.headers["idempotency-replayed"] == "true"
 
 
-def test_older_answers_are_gone_and_the_place_is_told(serve, store, monkeypatch):
+def test_older_answers_are_gone_and_the_place_is_shown(serve, store, monkeypatch):
     monkeypatch.setattr("dualstream.service.models.loader.MAX_KEPT_ANSWERS", 3)
     client = serve(store=store)
     client.put("/models/m", json=SPEC)
@@ -258,9 +258,9 @@ def test_older_answers_are_gone_and_the_place_is_told(serve, store, monkeypatch)
         if number >= 2:
             assert again.json() == first | {"duplicate": True}
             continue
-        told = again.json()
-        assert (told["seq"], told["count"], told["duplicate"]) == (first["seq"], 2, True)
-        assert {told[name] for name in ("learned", "mistakes", "loss", "rejected")} == {None}
+        got = again.json()
+        assert (got["seq"], got["count"], got["duplicate"]) == (first["seq"], 2, True)
+        assert {got[name] for name in ("learned", "mistakes", "loss", "rejected")} == {None}
         assert "idempotency-replayed" not in again.headers
     assert len(replica_of(client).first_responses) == 3
 
@@ -274,7 +274,7 @@ def test_rows_of_older_answers_are_let_go_and_sums_are_kept(client, monkeypatch)
     assert learn(client, sample(3), sample(4), key="b").json() == last | {"duplicate": True}
 
 
-def test_rejected_rows_are_told_again(client):
+def test_rejected_rows_are_shown_again(client):
     spec = SPECS["regression"] | {"rho": 1e-12, "intercept": False}
     client.put("/models/m", json=spec, headers={"if-match": "*"})
     learn(client, {"x": {"1": 1}, "y": 1e100})
@@ -388,8 +388,8 @@ def test_put_with_if_match_replaces_in_one_step(serve, store, client):
     again = other.put("/models/m", json=new, headers={"if-match": etag})
     assert again.status_code == 200 and again.headers["etag"] == made.headers["etag"]
     # Nothing is kept: neither rows nor keys nor ids.
-    told = learn(other, sample(0, "a"), key="k").json()
-    assert (told["seq"], told["count"], told["duplicate"]) == (1, 1, False)
+    got = learn(other, sample(0, "a"), key="k").json()
+    assert (got["seq"], got["count"], got["duplicate"]) == (1, 1, False)
     assert_problem(
         client.put("/models/new", json=new, headers={"if-match": "*"}), 412, "precondition-failed"
     )

@@ -100,14 +100,14 @@ def served(learner, x: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
     """Scores and probabilities, (n,) or (n, classes), as the server has them."""
     batch = batch_of(x)
     if learner.spec["task"] == "multiclass":
-        told = learner.predict_classes(batch)
-        return told.scores, told.probabilities
+        got = learner.predict_classes(batch)
+        return got.scores, got.probabilities
     scores = learner.predict(batch)
     return scores, learner.probabilities(scores)
 
 
-def assert_same(told: np.ndarray, expected: np.ndarray) -> None:
-    np.testing.assert_allclose(told, expected, rtol=1e-6, atol=1e-6)
+def assert_same(got: np.ndarray, expected: np.ndarray) -> None:
+    np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-6)
     assert np.ptp(expected) > 0.01, "the rows are told apart"
 
 
@@ -115,44 +115,44 @@ def assert_same(told: np.ndarray, expected: np.ndarray) -> None:
 def test_onnx_runtime_scores_as_the_model_does(name, learners):
     session = onnxruntime.InferenceSession(exported("onnx", learners[name]))
     names = [one.name for one in session.get_outputs()]
-    told = dict(zip(names, session.run(names, {"x": X}), strict=True))
+    got = dict(zip(names, session.run(names, {"x": X}), strict=True))
     scores, probabilities = served(learners[name], X)
-    assert_same(told["scores"], scores)
-    assert ("probabilities" in told) == (probabilities is not None)
+    assert_same(got["scores"], scores)
+    assert ("probabilities" in got) == (probabilities is not None)
     if probabilities is not None:
-        assert_same(told["probabilities"], probabilities)
+        assert_same(got["probabilities"], probabilities)
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_numpy_scores_the_json_as_the_model_does(name, learners):
-    told = json.loads(exported("json", learners[name]))
+    got = json.loads(exported("json", learners[name]))
     expected, probabilities = served(learners[name], X)
-    found = numpy_scores.scores(told["form"], X).reshape(expected.shape)
+    found = numpy_scores.scores(got["form"], X).reshape(expected.shape)
     assert_same(found, expected)
-    assert told["has_probabilities"] == (probabilities is not None)
+    assert got["has_probabilities"] == (probabilities is not None)
     if probabilities is not None:
         own = expit(found)
         assert_same(own / own.sum(axis=1, keepdims=True) if own.ndim == 2 else own, probabilities)
     classes = {"multiclass": expected.shape[-1], "binary": 2, "regression": 0}
-    assert len(told["classes"] or ()) == classes[told["task"]]
+    assert len(got["classes"] or ()) == classes[got["task"]]
 
 
 @pytest.mark.parametrize("name", LINEAR)
 def test_scikit_learn_scores_as_the_model_does(name, learners):
-    told = json.loads(exported("sklearn-coef", learners[name]))
-    matrix = told["coef_"]
+    got = json.loads(exported("sklearn-coef", learners[name]))
+    matrix = got["coef_"]
     parts = (matrix["data"], matrix["indices"], matrix["indptr"])
     coefficients = csr_matrix(parts, matrix["shape"])
     scores, probabilities = served(learners[name], X)
-    if told["estimator"] == "SGDRegressor":
+    if got["estimator"] == "SGDRegressor":
         estimator = SGDRegressor()
         estimator.coef_ = coefficients.toarray()[0]
-        estimator.intercept_ = np.array(told["intercept_"])
+        estimator.intercept_ = np.array(got["intercept_"])
         assert_same(estimator.predict(X), scores)
         return
-    estimator = SGDClassifier(loss=told["loss"])
-    estimator.classes_ = np.array(told["classes_"])
-    estimator.coef_, estimator.intercept_ = coefficients.toarray(), np.array(told["intercept_"])
+    estimator = SGDClassifier(loss=got["loss"])
+    estimator.classes_ = np.array(got["classes_"])
+    estimator.coef_, estimator.intercept_ = coefficients.toarray(), np.array(got["intercept_"])
     assert_same(estimator.decision_function(X), scores)
     if probabilities is not None:
         found = estimator.predict_proba(X)
@@ -234,19 +234,19 @@ def named(client):
     """A client whose server holds `m` of features by name, one of them a number."""
     assert client.put("/models/m", json=HASHED).status_code == 201
     rng = np.random.default_rng(4)
-    told = [{word: float(rng.standard_normal()) for word in WORDS} for _ in range(60)]
-    samples = [{"x": x, "y": int(x["age"] > x["17"])} for x in told]
+    got = [{word: float(rng.standard_normal()) for word in WORDS} for _ in range(60)]
+    samples = [{"x": x, "y": int(x["age"] > x["17"])} for x in got]
     assert client.post("/models/m/learn", json={"samples": samples}).status_code == 200
-    answer = client.post("/models/m/predict", json={"samples": [{"x": x} for x in told]}).json()
-    return client, told, np.array(answer["scores"])
+    answer = client.post("/models/m/predict", json={"samples": [{"x": x} for x in got]}).json()
+    return client, got, np.array(answer["scores"])
 
 
 def test_hashed_features_are_found_by_name_elsewhere(named, tmp_path):
-    client, told, scores = named
+    client, got, scores = named
     get = {name: client.get(f"/models/m/export?format={name}") for name in FORMATS}
     assert {answer.status_code for answer in get.values()} == {200}
 
-    lines = ["| " + " ".join(f"{word}:{value!r}" for word, value in x.items()) for x in told]
+    lines = ["| " + " ".join(f"{word}:{value!r}" for word, value in x.items()) for x in got]
     np.testing.assert_allclose(in_vw(tmp_path, get["vw"].content, lines), scores, atol=1e-6)
 
     session = onnxruntime.InferenceSession(get["onnx"].content)
@@ -254,13 +254,13 @@ def test_hashed_features_are_found_by_name_elsewhere(named, tmp_path):
     names = json.loads(about["names"])
     columns = [names[str(index)] for index in json.loads(about["indices"])]
     assert sorted(columns) == sorted(WORDS)
-    x = np.array([[row[word] for word in columns] for row in told])
+    x = np.array([[row[word] for word in columns] for row in got])
     np.testing.assert_allclose(session.run(["scores"], {"x": x})[0], scores, atol=1e-9)
 
     coef = get["sklearn-coef"].json()
     weights = dict(zip(coef["coef_"]["indices"], coef["coef_"]["data"], strict=True))
     places = {word: murmurhash3_32(word, positive=True) % 2**12 for word in WORDS}
-    found = [sum(weights[places[word]] * v for word, v in x.items()) for x in told]
+    found = [sum(weights[places[word]] * v for word, v in x.items()) for x in got]
     np.testing.assert_allclose(np.array(found) + coef["intercept_"][0], scores, atol=1e-9)
     assert get["json"].json()["names"] == {str(places[word] + 1): word for word in WORDS}
 
@@ -292,10 +292,10 @@ def test_one_member_of_a_portfolio(client, tmp_path):
     assert_problem(client.get("/models/m/export?format=vw&member=c"), 404, "unknown-member")
     answer = client.get("/models/m/export?format=vw&member=raw")
     assert answer.headers["content-disposition"] == 'attachment; filename="m.raw.vw"'
-    told = client.get(f"/models/m/weights?member=raw&top={DIM}").json()
-    w = {one["index"]: one["weight"] for one in told["weights"]}
+    got = client.get(f"/models/m/weights?member=raw&top={DIM}").json()
+    w = {one["index"]: one["weight"] for one in got["weights"]}
     lines = ["| " + " ".join(f"{j}:{x[j - 1]!r}" for j in w) for x in X[:50].tolist()]
-    expected = [told["intercept"] + sum(w[j] * x[j - 1] for j in w) for x in X[:50].tolist()]
+    expected = [got["intercept"] + sum(w[j] * x[j - 1] for j in w) for x in X[:50].tolist()]
     np.testing.assert_allclose(in_vw(tmp_path, answer.content, lines), expected, atol=1e-5)
 
 
@@ -303,8 +303,8 @@ def test_a_missing_package_is_named(model, monkeypatch):
     onnx = FORMATS["onnx"]
     absent = type(onnx)(onnx.media_type, onnx.suffix, onnx.module, needs="no_such_package")
     monkeypatch.setitem(FORMATS, "onnx", absent)
-    told = assert_problem(model.get("/models/m/export?format=onnx"), 501, "not-installed")
-    assert "dualstream[no_such_package]" in told["detail"]
+    got = assert_problem(model.get("/models/m/export?format=onnx"), 501, "not-installed")
+    assert "dualstream[no_such_package]" in got["detail"]
 
 
 def test_the_blocks_of_the_guide_run_as_written(client, tmp_path, monkeypatch):
@@ -317,12 +317,12 @@ def test_the_blocks_of_the_guide_run_as_written(client, tmp_path, monkeypatch):
         answer = client.get(f"/models/clicks/export?format={format}")
         (tmp_path / f"clicks.{suffix}").write_bytes(answer.content)
     guide = (ROOT / "docs/guides/export.md").read_text()
-    told: dict = {}
+    got: dict = {}
     for block in re.findall(r"```python\n(.*?)```", guide, re.DOTALL):
-        exec(block, told)
+        exec(block, got)
     x = [{"3": 1.0}, {}]
     expected = client.post("/models/clicks/predict", json={"samples": [{"x": row} for row in x]})
     dense = np.zeros((2, 123))
     dense[0, 2] = 1.0
-    np.testing.assert_allclose(told["model"].decision_function(dense), expected.json()["scores"])
-    np.testing.assert_allclose(told["scores"], expected.json()["scores"][1:])
+    np.testing.assert_allclose(got["model"].decision_function(dense), expected.json()["scores"])
+    np.testing.assert_allclose(got["scores"], expected.json()["scores"][1:])

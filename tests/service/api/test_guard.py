@@ -1,4 +1,4 @@
-"""A guarded model over HTTP: it pauses on bad data, goes back, and learns on when it is told to."""
+"""A guarded model over HTTP: it pauses on bad data, goes back, and resumes on request."""
 
 import asyncio
 import re
@@ -54,10 +54,10 @@ def view(client: Any, model: str = "m") -> dict:
 def paused(client: Any, model: str = "m") -> dict:
     """Where it is paused, once the state has gone back."""
     deadline = time.monotonic() + 20
-    while not (told := view(client, model)["paused"] or {}).get("is_settled"):
-        assert time.monotonic() < deadline, told
+    while not (got := view(client, model)["paused"] or {}).get("is_settled"):
+        assert time.monotonic() < deadline, got
         time.sleep(0.01)
-    return told
+    return got
 
 
 def resume(client: Any, rows: str, **more: Any) -> Any:
@@ -90,13 +90,13 @@ def test_a_pause_from_beginning_to_end(serve, store):
     assert good["paused"] is None and good["spec"]["guard"]["loss"] == 2.0
     bad = samples(103, 163, bad=True, ids=True)
     key = {"headers": {"idempotency-key": "bad"}}
-    told = learn(one, bad, **key)
+    got = learn(one, bad, **key)
     learn(one, bad, "free")
     # It trips in the midst of the request; what comes behind is set aside.
-    learned = told["learned"]
-    assert 0 < learned < told["count"] == 60 and told["rejected"] == 60 - learned
-    assert [error["index"] for error in told["errors"]] == list(range(learned, 60))
-    assert {error["reason"] for error in told["errors"]} == {PAUSED}
+    learned = got["learned"]
+    assert 0 < learned < got["count"] == 60 and got["rejected"] == 60 - learned
+    assert [error["index"] for error in got["errors"]] == list(range(learned, 60))
+    assert {error["reason"] for error in got["errors"]} == {PAUSED}
     since = 103 + learned
     assert since % 10 == 0
     now = paused(one)
@@ -109,7 +109,7 @@ def test_a_pause_from_beginning_to_end(serve, store):
     assert view(other)["state_digest"] == view(one)["state_digest"]
     assert view(one)["samples"] == now["held_from"] and view(one)["rejected"] == 0
     # The same request has the same answer, and rows are known by their ids.
-    assert learn(other, bad, **key) == told | {"duplicate": True}
+    assert learn(other, bad, **key) == got | {"duplicate": True}
     assert len(learn(other, bad[:2])["duplicates"]) == 2
     alone = other.post("/models/m/learn", json=samples(163, 164)[0]).json()
     assert (alone["learned"], alone["loss"], alone["scores"]) == (0, None, [None])
@@ -153,7 +153,7 @@ def test_dropped_rows_are_forgotten_and_the_guard_still_knows_its_history(serve)
     client.put("/models/m", json=GUARDED)
     learn(client, samples(0, 100))
     learn(client, samples(100, 150, bad=True))
-    told = paused(client)
+    got = paused(client)
     good, seq = learned_of(client, "m"), view(client)["seq"]
     answer = resume(client, "drop").json()
     assert (answer["learned"], answer["rows"]) == (0, "drop")
@@ -161,7 +161,7 @@ def test_dropped_rows_are_forgotten_and_the_guard_still_knows_its_history(serve)
     # It needs no new history: bad rows are found as before, and it goes back to the resumption.
     learn(client, samples(150, 200, bad=True))
     now = paused(client)
-    assert now["held_from"] == seq + 1 and now["since"] == seq + 1 + (told["since"] - 100)
+    assert now["held_from"] == seq + 1 and now["since"] == seq + 1 + (got["since"] - 100)
     assert view(client)["samples"] == 100
 
 
@@ -176,8 +176,8 @@ def test_a_full_quarantine_is_429_and_stays_in_the_journal(serve, store, monkeyp
     n = 130
     while (answer := client.post("/models/m/learn", json=samples(n, n + 1)[0])).status_code == 200:
         n += 1
-    told = assert_problem(answer, 429, "quarantine-full")
-    assert "100 records" in told["detail"] and int(answer.headers["retry-after"]) >= 1
+    got = assert_problem(answer, 429, "quarantine-full")
+    assert "100 records" in got["detail"] and int(answer.headers["retry-after"]) >= 1
     assert view(client)["seq"] - held_from == 100
     assert client.get("/models/m/predict?x=1:1").status_code == 200
     settle(client)
@@ -307,8 +307,8 @@ def test_it_warns_where_it_is_to_warn(serve):
     client = serve()
     client.put("/models/m", json=GUARDED | {"guard": {"mode": "warn", **FIELDS}})
     learn(client, samples(0, 100))
-    told = learn(client, samples(100, 200, bad=True))
-    assert told["learned"] == 100 and view(client)["paused"] is None
+    got = learn(client, samples(100, 200, bad=True))
+    assert got["learned"] == 100 and view(client)["paused"] is None
     events = client.get("/models/m/timeline").json()["events"]
     found = [(event["seq"], event["paused"]) for event in events if event["kind"] == "guard"]
     assert found == [(120, False)]
@@ -321,10 +321,10 @@ def test_a_killed_server_leaves_a_pause_to_whoever_comes(tmp_path: Path, serve):
     with ServerProcess(store) as server, httpx.Client(base_url=server.url) as client:
         client.put("/models/m", json=GUARDED)
         learn(client, samples(0, 100))
-        told = learn(client, samples(100, 160, bad=True))
+        got = learn(client, samples(100, 160, bad=True))
         server.kill()
     client = serve(store=store)
-    assert paused(client)["since"] == 100 + told["learned"]
+    assert paused(client)["since"] == 100 + got["learned"]
     assert controls_in(store) == ["pause"]
     live = client.app._registry.cached("m").replica
 
@@ -386,8 +386,8 @@ def test_what_a_client_asks_for_of_a_state_that_is_lost_on_its_way_does_not_ente
     for to in ({"seq": 30}, {"version": "good"}):
         learn(client, samples(60, 80))
         doomed.add("rollback")
-        told = assert_problem(client.post("/models/m/rollback", json=to), 409, "conflict")
-        assert "does not contain chain" in told["detail"] and not doomed
+        got = assert_problem(client.post("/models/m/rollback", json=to), 409, "conflict")
+        assert "does not contain chain" in got["detail"] and not doomed
         assert_problem(client.post("/models/m/rollback", json={"seq": 80}), 410, "not-kept")
     learn(client, samples(60, 160, bad=True))
     paused(client)

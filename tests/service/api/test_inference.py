@@ -19,14 +19,14 @@ def infer(client, *inputs: dict, **more):
 
 def outputs_of(answer) -> dict:
     assert answer.status_code == 200, answer.text
-    told = answer.json()["outputs"]
-    assert all(one["shape"] == [len(one["data"])] for one in told)
-    return {one["name"]: one["data"] for one in told}
+    got = answer.json()["outputs"]
+    assert all(one["shape"] == [len(one["data"])] for one in got)
+    return {one["name"]: one["data"] for one in got}
 
 
 def described(client) -> dict[str, str]:
-    told = client.get("/v2/models/m").json()
-    return {one["name"]: one["datatype"] for one in told["outputs"]}
+    got = client.get("/v2/models/m").json()
+    return {one["name"]: one["datatype"] for one in got["outputs"]}
 
 
 @pytest.mark.parametrize(
@@ -47,13 +47,13 @@ def test_infer_answers_what_predict_does(client, spec, labels, kind):
     flat = X | {"data": [value for row in ROWS for value in row]}
     for given in (X, flat):
         answer = infer(client, given, id="q")
-        told = outputs_of(answer)
-        assert told["scores"] == expected["scores"]
-        assert told.get("probabilities") == expected["probabilities"]
+        got = outputs_of(answer)
+        assert got["scores"] == expected["scores"]
+        assert got.get("probabilities") == expected["probabilities"]
         names = expected["labels"]
         if kind == "BYTES":
             names = [name if isinstance(name, str) else "true" for name in names]
-        assert told.get("labels") == (None if kind is None else names)
+        assert got.get("labels") == (None if kind is None else names)
     document = answer.json()
     assert (document["model_name"], document["id"]) == ("m", "q")
     assert document["parameters"] == {"seq": 60}
@@ -72,13 +72,13 @@ def test_features_by_name_are_inputs_of_their_own(client):
     assert client.post("/models/m/learn", json={"samples": samples}).status_code == 200
     rows = [{"age": 2, "city": "Oslo", "new": False}, {"age": 5, "city": "Rome", "new": True}]
     expected = client.post("/models/m/predict", json={"samples": [{"x": x} for x in rows]}).json()
-    told = infer(
+    got = infer(
         client,
         {"name": "age", "datatype": "INT64", "shape": [2], "data": [2, 5]},
         {"name": "city", "datatype": "BYTES", "shape": [2, 1], "data": [["Oslo"], ["Rome"]]},
         {"name": "new", "datatype": "BOOL", "shape": [2], "data": [False, True]},
     )
-    assert outputs_of(told)["scores"] == expected["scores"]
+    assert outputs_of(got)["scores"] == expected["scores"]
     listed = [one["name"] for one in client.get("/v2/models/m").json()["inputs"]]
     assert sorted(listed) == ["age", "city=Oslo", "new"]
 
@@ -100,7 +100,7 @@ def test_other_tensors_are_refused(client, changes, why):
     assert why in answer.json()["error"] and answer.status_code == 422
 
 
-def test_what_is_not_there_is_told(client):
+def test_what_is_not_there_is_shown(client):
     client.put("/models/m", json=INDEXED)
     assert_problem(infer(client, X, outputs=[{"name": "y"}]), 422, "invalid-tensors")
     without = {name: value for name, value in X.items() if name != "data"}

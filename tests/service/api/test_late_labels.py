@@ -55,8 +55,8 @@ def learn(client, count: int, y: int = 1) -> None:
 
 
 def state(client) -> dict:
-    told = client.get("/models/m?digest=true").json()
-    return {name: told[name] for name in ("seq", "samples", "state_digest")}
+    got = client.get("/models/m?digest=true").json()
+    return {name: got[name] for name in ("seq", "samples", "state_digest")}
 
 
 def wait_until(happened) -> None:
@@ -68,8 +68,8 @@ def wait_until(happened) -> None:
 
 def sums(client) -> tuple[float, float]:
     """Of all rows: losses and mistakes."""
-    told = client.get("/models/m/metrics").json()
-    return tuple(told["since_start"][name] * told["rows"] for name in ("loss", "error_rate"))
+    got = client.get("/models/m/metrics").json()
+    return tuple(got["since_start"][name] * got["rows"] for name in ("loss", "error_rate"))
 
 
 def logistic(score: float, y: int) -> float:
@@ -83,11 +83,11 @@ def test_labels_are_scored_as_their_rows_were_served(late):
     fresh = late.post("/models/m/predict", json=row(1)).json()["score"]
     assert scores[1] > 0 > fresh
     before = sums(late)
-    told = label(late, ("b", 0), ("a", 1)).json()
+    got = label(late, ("b", 0), ("a", 1)).json()
     losses = [logistic(scores[1], 0), logistic(scores[0], 1)]
-    assert told["loss"] == pytest.approx(sum(losses) / 2, rel=1e-12)
-    assert (told["seq"], told["count"], told["learned"], told["rejected"]) == (62, 2, 2, 0)
-    assert told["mistakes"] == 1
+    assert got["loss"] == pytest.approx(sum(losses) / 2, rel=1e-12)
+    assert (got["seq"], got["count"], got["learned"], got["rejected"]) == (62, 2, 2, 0)
+    assert got["mistakes"] == 1
     after = sums(late)
     assert after[0] - before[0] == pytest.approx(sum(losses), rel=1e-9)
     assert after[1] - before[1] == pytest.approx(1, rel=1e-9)
@@ -116,10 +116,10 @@ def test_portfolios_count_what_was_served_too(model, given):
     learn(model, 30)
     [score] = remember(model, "a")
     learn(model, 30, y=0)
-    told = label(model, ("a", 0)).json()
+    got = label(model, ("a", 0)).json()
     expected = 0.5 * score * score if given else logistic(score, 0)
-    assert told["loss"] == pytest.approx(expected, rel=1e-12)
-    assert told["mistakes"] == (None if given else 1)
+    assert got["loss"] == pytest.approx(expected, rel=1e-12)
+    assert got["mistakes"] == (None if given else 1)
 
 
 def test_a_prediction_changes_no_state_and_writes_only_when_it_is_to_remember(late):
@@ -131,7 +131,7 @@ def test_a_prediction_changes_no_state_and_writes_only_when_it_is_to_remember(la
     late.post("/models/m/predict?remember=false", json=row(2, id="b"))
     assert waiting() == []
     remember(late, "a", "b")
-    assert [told.rows for told in waiting()] == [2]
+    assert [got.rows for got in waiting()] == [2]
     assert state(late) == before
     assert label(late, ("a", 1), ("b", 1)).json()["count"] == 2
     assert waiting() == []
@@ -161,23 +161,23 @@ def test_a_label_is_learned_once_and_says_where(late):
     # Other labels, unknown samples and bad rows are errors of their own rows.
     rows = [{"id": "b", "y": 0}, {"id": "a", "y": 0}, {"id": "x", "y": 1}, {"id": "c", "y": "?"},
             {"id": "a", "y": 1}, {"id": "b", "y": 0}, {"id": "b", "y": 1}, {"y": 1}]  # fmt: skip
-    told = late.post("/models/m/labels", json={"labels": rows}).json()
-    assert (told["seq"], told["count"], told["rejected"]) == (2, 1, 5)
-    assert told["duplicates"] == [{"index": 4, "seq": 1}, {"index": 5, "seq": 2}]
-    pointers = [(error["index"], error["pointer"]) for error in told["errors"]]
+    got = late.post("/models/m/labels", json={"labels": rows}).json()
+    assert (got["seq"], got["count"], got["rejected"]) == (2, 1, 5)
+    assert got["duplicates"] == [{"index": 4, "seq": 1}, {"index": 5, "seq": 2}]
+    pointers = [(error["index"], error["pointer"]) for error in got["errors"]]
     assert pointers == [(1, "/labels/1/id"), (2, "/labels/2/id"), (3, "/labels/3/y"),
                         (6, "/labels/6/id"), (7, "/labels/7")]  # fmt: skip
-    assert "another label" in told["errors"][0]["reason"]
-    assert "unknown-sample" in told["errors"][1]["reason"]
+    assert "another label" in got["errors"][0]["reason"]
+    assert "unknown-sample" in got["errors"][1]["reason"]
     assert state(late)["seq"] == 2
     # Where none is taken, the problem says why.
     assert_problem(label(late, ("x", 1)), 404, "unknown-sample")
     assert_problem(label(late, ("a", 0)), 422, "invalid-rows")
-    told = assert_problem(label(late, ("x", 1), ("a", 0)), 422, "invalid-rows")
-    assert [error["index"] for error in told["errors"]] == [0, 1] and "'x'" in told["detail"]
+    got = assert_problem(label(late, ("x", 1), ("a", 0)), 422, "invalid-rows")
+    assert [error["index"] for error in got["errors"]] == [0, 1] and "'x'" in got["detail"]
     huge = b'{"labels": [{"id": "c", "y": 1e999}, {"id": "c", "y": 0}]}'
-    told = late.post("/models/m/labels", content=huge).json()
-    assert (told["count"], told["errors"][0]["index"]) == (1, 0)
+    got = late.post("/models/m/labels", content=huge).json()
+    assert (got["count"], got["errors"][0]["index"]) == (1, 0)
     assert_problem(late.post("/models/m/labels", json={"labels": []}), 422, "invalid-rows")
     assert_problem(late.post("/models/m/labels", content=b"{"), 400, "malformed-body")
     assert_problem(late.post("/models/m/labels", json=[]), 422, "invalid-body")
@@ -210,7 +210,7 @@ def first_and_again(client, *labels: tuple[str, int], key: str) -> tuple[dict, l
     return first.json(), [answer.json() | {"duplicate": False} for answer in again]
 
 
-def test_what_a_keyed_request_did_not_find_is_told_again_whatever_came_since(late, serve, store):
+def test_what_a_keyed_request_did_not_find_is_shown_again_whatever_came_since(late, serve, store):
     learn(late, 4)
     remember(late, "v1")
     labels = [("v1", 1), ("v2", 0), ("v1", 1), ("v1", 0)]
@@ -243,13 +243,13 @@ def test_a_keyed_request_of_known_labels_alone_uses_its_key(late):
     ):
         first, *again = (label(late, *labels, key=key) for _ in range(3))
         assert first.status_code == 200 and "idempotency-replayed" not in first.headers
-        told = first.json()
-        assert (told["seq"], told["count"], told["learned"]) == (seq, 0, 0)
-        assert [error["index"] for error in told.get("errors", ())] == errors
-        assert told["duplicate"] == (not errors)
+        got = first.json()
+        assert (got["seq"], got["count"], got["learned"]) == (seq, 0, 0)
+        assert [error["index"] for error in got.get("errors", ())] == errors
+        assert got["duplicate"] == (not errors)
         for answer in again:
             assert answer.headers["idempotency-replayed"] == "true"
-            assert answer.json() == told | {"duplicate": True}
+            assert answer.json() == got | {"duplicate": True}
         assert_problem(label(late, ("v1", 0), key=key), 422, "idempotency-key-reused")
         remember(late, "v4")
         assert_problem(label(late, ("v4", 0), key=key), 422, "idempotency-key-reused")
@@ -259,7 +259,7 @@ def test_a_keyed_request_of_known_labels_alone_uses_its_key(late):
     assert state(late)["samples"] == 5
 
 
-def test_labels_that_are_not_learned_are_told_again_with_their_reasons(serve, store):
+def test_labels_that_are_not_learned_are_shown_again_with_their_reasons(serve, store):
     client = serve(store=store)
     spec = {"algorithm": "sgd", "features": SPEC["features"], "loss": "squared"}
     client.put("/models/m", json={"task": "regression"} | spec)
@@ -274,7 +274,7 @@ def test_labels_that_are_not_learned_are_told_again_with_their_reasons(serve, st
     assert again == [first | {"duplicate": True}]
 
 
-def test_labels_that_wait_for_a_paused_model_are_told_again_as_such(serve, store):
+def test_labels_that_wait_for_a_paused_model_are_shown_again_as_such(serve, store):
     client = serve(store=store)
     client.put("/models/m", json=GUARDED)
     remember(client, "a", "b")
@@ -311,14 +311,14 @@ def test_a_keyed_request_that_comes_by_two_ways_at_once_has_one_outcome(late):
     assert one.duplicates == other.duplicates == [(2, 1)]
 
 
-def test_an_expired_row_is_told_from_an_unknown_one(serve):
+def test_an_expired_row_is_shown_from_an_unknown_one(serve):
     client = serve(remember_s=4)  # and known to have expired for as long again
     client.put("/models/m", json=SPEC)
     remember(client, "a", "b")
     wait_until(lambda: "expired_total 2.0" in client.get("/metrics").text)
     assert_problem(label(client, ("a", 1)), 410, "expired-sample")
-    told = assert_problem(label(client, ("x", 1), ("b", 1)), 422, "invalid-rows")
-    assert [error["index"] for error in told["errors"]] == [0, 1]
+    got = assert_problem(label(client, ("x", 1), ("b", 1)), 422, "invalid-rows")
+    assert [error["index"] for error in got["errors"]] == [0, 1]
     assert client.get("/models/m").json()["seq"] == 0
 
 
@@ -329,12 +329,12 @@ def test_what_cannot_wait_is_refused(model, serve, tmp_path, monkeypatch):
     assert_problem(answer, 422, "invalid-query")
     assert_problem(predict(params=ask, json=row(1)), 422, "invalid-rows")
     two = {"samples": [row(1, id="a"), row(2), row(3, id="a"), row(4, id="\n")]}
-    told = predict(params=ask, json=two).json()
-    assert (told["remembered"], told["rejected"]) == (1, 3)
-    assert [error["pointer"] for error in told["errors"]] == [
+    got = predict(params=ask, json=two).json()
+    assert (got["remembered"], got["rejected"]) == (1, 3)
+    assert [error["pointer"] for error in got["errors"]] == [
         f"/samples/{place}/id" for place in (1, 2, 3)
     ]
-    assert told["scores"][1:] == [None] * 3
+    assert got["scores"][1:] == [None] * 3
     libsvm = {"content": "1:1", "headers": {"content-type": "text/x-libsvm"}}
     assert_problem(predict(params=ask, **libsvm), 415, "unsupported-media-type")
     for wrong in (
@@ -371,8 +371,8 @@ def test_names_of_features_come_with_the_label(late, serve, store):
     late.post("/models/h/predict?remember=true", json=sample)
     assert late.post("/models/h/labels", json={"id": "a", "y": 1}).status_code == 200
     for client in (late, serve(store=store)):
-        told = client.get("/models/h/weights").json()["weights"]
-        assert {"city=Oslo", "age"} <= {weight["name"] for weight in told}
+        got = client.get("/models/h/weights").json()["weights"]
+        assert {"city=Oslo", "age"} <= {weight["name"] for weight in got}
 
 
 def test_a_sample_whose_label_came_late_is_unlearned_by_its_id(late):
@@ -428,7 +428,7 @@ def test_default_labels_are_learned_once_by_two_workers_and_no_label_after(late,
     time.sleep(1.2)  # both timers look once more
     assert state(late) == state(other) == state(serve(store=store))
     assert state(late)["samples"] == 60
-    journalled = {told["id"] for told in said if told.get("count") == 1}
+    journalled = {got["id"] for got in said if got.get("count") == 1}
     for id in ids:
         truly = label(late, (id, 1))
         assert (truly.status_code == 200) == (id in journalled)
@@ -445,8 +445,8 @@ def test_a_row_predicted_again_after_its_label_is_not_learned_twice(serve, store
     # As a client does that has lost the answer; a row beside it is new.
     samples = [row(0, id="view-1"), row(1, id="view-2")]
     asked = {"remember": "true"} | wait
-    told = late.post("/models/m/predict", params=asked, json={"samples": samples}).json()
-    assert (told["remembered"], len(told["scores"])) == (1, 2)
+    got = late.post("/models/m/predict", params=asked, json={"samples": samples}).json()
+    assert (got["remembered"], len(got["scores"])) == (1, 2)
     single = late.post("/models/m/predict?remember=true", json=row(0, id="view-1")).json()
     assert single["remembered"] == 0 and isinstance(single["score"], float)
     # The wait of the row beside it is over, by which time the key of the label is forgotten.
@@ -485,9 +485,9 @@ def test_labels_are_learned_once_through_kill_9(store):
         with httpx.Client(base_url=server.url, timeout=30) as client:
             learned = client.get("/models/m").json()["seq"]
             assert len(acked) <= learned <= len(acked) + 1
-            told = label(client, *((id, 1) for id in ids)).json()
-            assert told["count"] == len(ids) - learned and told["rejected"] == 0
-            assert len(told.get("duplicates", [])) == learned
+            got = label(client, *((id, 1) for id in ids)).json()
+            assert got["count"] == len(ids) - learned and got["rejected"] == 0
+            assert len(got.get("duplicates", [])) == learned
             assert state(client)["samples"] == len(ids)
     finally:
         server.kill()

@@ -128,8 +128,8 @@ def test_requests_of_every_kind_are_bounded(serve, monkeypatch):
     assert_problem(answer, 413, "too-many-rows")
     labels = {"labels": [{"id": k, "y": 1} for k in range(3)]}
     assert_problem(client.post("/models/m/labels", json=labels), 413, "too-many-rows")
-    told = assert_problem(client.get("/models/m/predict?x=1:1,2:1,3:1"), 422, "invalid-rows")
-    assert told["errors"][0]["pointer"] == "/x"
+    got = assert_problem(client.get("/models/m/predict?x=1:1,2:1,3:1"), 422, "invalid-rows")
+    assert got["errors"][0]["pointer"] == "/x"
     # A streamed upload has no limit of rows.
     lines = {"content-type": "text/x-libsvm"}
     learned = client.post("/models/m/learn", content=b"1 1:1\n" * 1000, headers=lines)

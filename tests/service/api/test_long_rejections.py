@@ -82,9 +82,9 @@ def test_a_row_is_refused_in_few_words(client):
         model = "hashed" if spec is HASHED else "indexed"
         headers = {"content-type": kind}
         answer = client.post(f"/models/{model}/learn", content=body, headers=headers)
-        told = checked(answer)
-        assert [error["index"] for error in told["errors"]] == [1], (kind, why, told)
-        assert why in told["errors"][0]["reason"], (kind, why, told)
+        got = checked(answer)
+        assert [error["index"] for error in got["errors"]] == [1], (kind, why, got)
+        assert why in got["errors"][0]["reason"], (kind, why, got)
         atomic = client.post(f"/models/{model}/learn?atomic=true", content=body, headers=headers)
         assert why in checked(atomic)["detail"]
 
@@ -173,7 +173,7 @@ def test_a_dead_letter_has_few_words(message, why):
     assert len(_reason(error)) < 2 * MAX_TEXT
 
 
-def test_what_is_short_is_told_as_it_is():
+def test_what_is_short_is_shown_as_it_is():
     name = "é" * (MAX_QUOTED - 1) + "'"
     assert quoted(name) == repr(name) and beginning(name) == name
     assert quoted(name + "b") == repr(name) + "..." and beginning(name + "b") == name + "..."

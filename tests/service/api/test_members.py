@@ -47,9 +47,9 @@ def seq(client) -> int:
 
 
 def test_members_are_listed_with_their_shares(pair):
-    told = pair.get("/models/m/members").json()
-    assert (told["model"], told["seq"], told["promoted"]) == ("m", 60, None)
-    dual, steps = told["members"]
+    got = pair.get("/models/m/members").json()
+    assert (got["model"], got["seq"], got["promoted"]) == ("m", 60, None)
+    dual, steps = got["members"]
     assert (dual["name"], steps["name"]) == ("dual", "steps")
     assert dual["weight"] + steps["weight"] == pytest.approx(1.0)
     assert dual["active"] and dual["has_certificate"] and not steps["has_certificate"]
@@ -63,10 +63,10 @@ def test_members_are_listed_with_their_shares(pair):
 def test_added_member_begins_on_the_retained_rows(pair):
     answer = pair.post("/models/m/members", json=SPARSE)
     assert answer.status_code == 201
-    told = answer.json()
-    assert (told["model"], told["seq"], told["name"]) == ("m", 61, "sparse")
-    assert told["since_start"] == {"rows": 0, "loss": None, "error_rate": None}
-    assert 0.0 < told["weight"] < 0.01
+    got = answer.json()
+    assert (got["model"], got["seq"], got["name"]) == ("m", 61, "sparse")
+    assert got["since_start"] == {"rows": 0, "loss": None, "error_rate": None}
+    assert 0.0 < got["weight"] < 0.01
     assert pair.get("/models/m/weights?member=sparse").json()["nonzeros"] > 0
     assert names(pair) == ["dual", "steps", "sparse"]
     assert learn(pair, 1)["seq"] == 62
@@ -81,13 +81,13 @@ def test_same_member_again_is_the_same_member(pair):
     assert pair.post("/models/m/members", json=written_out).status_code == 200
     assert seq(pair) == 61, "nothing more was journalled"
     other = SPARSE | {"prox": "xiao"}
-    told = assert_problem(pair.post("/models/m/members", json=other), 409, "conflict")
-    assert "'sparse' exists with another spec" in told["detail"]
+    got = assert_problem(pair.post("/models/m/members", json=other), 409, "conflict")
+    assert "'sparse' exists with another spec" in got["detail"]
 
 
 def test_member_without_a_name_is_given_one(pair):
-    told = pair.post("/models/m/members", json={"algorithm": "rda"})
-    assert (told.status_code, told.json()["name"]) == (201, "rda-1")
+    got = pair.post("/models/m/members", json={"algorithm": "rda"})
+    assert (got.status_code, got.json()["name"]) == (201, "rda-1")
 
 
 def test_example_of_the_documentation_is_accepted(pair):
@@ -114,8 +114,8 @@ def test_example_of_the_documentation_is_accepted(pair):
     ],
 )
 def test_spec_that_is_not_one_is_refused_by_its_field(pair, spec, pointer):
-    told = assert_problem(pair.post("/models/m/members", json=spec), 422, "invalid-spec")
-    assert told["errors"][0]["pointer"] == pointer
+    got = assert_problem(pair.post("/models/m/members", json=spec), 422, "invalid-spec")
+    assert got["errors"][0]["pointer"] == pointer
     assert seq(pair) == 60
 
 
@@ -129,8 +129,8 @@ def test_removed_member_is_gone(pair):
     assert (answer.status_code, answer.content) == (204, b"")
     assert names(pair) == ["dual"]
     assert_problem(pair.delete("/models/m/members/steps"), 404, "unknown-member")
-    told = assert_problem(pair.delete("/models/m/members/dual"), 409, "conflict")
-    assert "last member" in told["detail"]
+    got = assert_problem(pair.delete("/models/m/members/dual"), 409, "conflict")
+    assert "last member" in got["detail"]
     assert seq(pair) == 61
 
 
@@ -139,9 +139,9 @@ def test_promoted_member_is_served_alone_until_it_is_demoted(pair):
     mixed = pair.get(row).json()["score"]
     answer = pair.post("/models/m/members/dual/promote")
     assert (answer.status_code, answer.json()["weight"], answer.json()["seq"]) == (200, 1.0, 61)
-    told = pair.get("/models/m/members").json()
-    assert told["promoted"] == "dual"
-    assert [member["active"] for member in told["members"]] == [True, False]
+    got = pair.get("/models/m/members").json()
+    assert got["promoted"] == "dual"
+    assert [member["active"] for member in got["members"]] == [True, False]
     assert pair.get(row).json()["score"] != mixed
     assert pair.post("/models/m/members/dual/promote").json()["seq"] == 61, "it is already"
     assert_problem(pair.delete("/models/m/members/dual"), 409, "conflict")
@@ -154,9 +154,9 @@ def test_promoted_member_is_served_alone_until_it_is_demoted(pair):
 
 
 def test_two_members_are_compared(pair):
-    told = pair.get("/models/m/compare?a=dual&b=steps&level=0.9").json()
-    assert (told["a"], told["b"], told["rows"], told["level"]) == ("dual", "steps", 60, 0.9)
-    assert told["low"] < told["mean"] < told["high"]
+    got = pair.get("/models/m/compare?a=dual&b=steps&level=0.9").json()
+    assert (got["a"], got["b"], got["rows"], got["level"]) == ("dual", "steps", 60, 0.9)
+    assert got["low"] < got["mean"] < got["high"]
     assert pair.get("/models/m/compare?a=dual&b=steps").json()["level"] == 0.95
     assert_problem(pair.get("/models/m/compare?a=dual&b=nobody"), 404, "unknown-member")
     assert_problem(pair.get("/models/m/compare?a=dual&b=dual"), 422, "invalid-query")
@@ -168,14 +168,14 @@ def test_two_members_are_compared(pair):
 def test_comparison_before_any_row_says_nothing(serve):
     client = serve()
     client.put("/models/m", json=PAIR)
-    told = client.get("/models/m/compare?a=dual&b=steps").json()
-    assert (told["rows"], told["mean"]) == (0, 0.0)
-    assert told["low"] == -told["high"] < -1.0
+    got = client.get("/models/m/compare?a=dual&b=steps").json()
+    assert (got["rows"], got["mean"]) == (0, 0.0)
+    assert got["low"] == -got["high"] < -1.0
 
 
 def test_certificate_and_weights_of_one_member(pair):
-    told = pair.get("/models/m/certificate?member=dual").json()
-    assert told["member"] == "dual" and told["gap"] >= 0.0 and told["rows"] == 60
+    got = pair.get("/models/m/certificate?member=dual").json()
+    assert got["member"] == "dual" and got["gap"] >= 0.0 and got["rows"] == 60
     answer = pair.get("/models/m/certificate?member=steps")
     assert "'steps'" in assert_problem(answer, 404, "no-certificate")["detail"]
     own = pair.get("/models/m/weights?member=steps").json()
@@ -191,12 +191,12 @@ def test_certificate_and_weights_of_one_member(pair):
 
 
 def test_metrics_tell_of_each_member(pair):
-    told = pair.get("/models/m/metrics").json()
-    assert [member["name"] for member in told["members"]] == ["dual", "steps"]
-    first = told["members"][0]
+    got = pair.get("/models/m/metrics").json()
+    assert [member["name"] for member in got["members"]] == ["dual", "steps"]
+    first = got["members"][0]
     assert set(first) == {"name", "weight", "since_start", "rolling", "resets"}
     assert set(first["rolling"]) == {"rows", "loss", "error_rate"}
-    assert told["refused_controls"] == 0
+    assert got["refused_controls"] == 0
 
 
 def test_empty_spec_over_named_features_has_members(serve):
@@ -308,8 +308,8 @@ def test_promotion_that_another_one_ends_first_is_ended(serve, store, monkeypatc
 
 def test_change_that_only_the_learner_refuses_is_journalled_and_counted(pair):
     pair.post("/models/m/members/dual/promote")
-    told = assert_problem(pair.post("/models/m/members", json=SPARSE), 409, "conflict")
-    assert "'dual' is promoted" in told["detail"]
+    got = assert_problem(pair.post("/models/m/members", json=SPARSE), 409, "conflict")
+    assert "'dual' is promoted" in got["detail"]
     assert_problem(pair.delete("/models/m/members/steps"), 409, "conflict")
     assert names(pair) == ["dual", "steps"] and seq(pair) == 63
     assert pair.get("/models/m/metrics").json()["refused_controls"] == 2
@@ -356,7 +356,7 @@ def test_one_of_many_that_add_one_name_wins(serve, store, same):
         assert names(client) == ["dual", "steps", "new"]
 
 
-def test_store_that_is_away_is_told(pair, monkeypatch):
+def test_store_that_is_away_is_shown(pair, monkeypatch):
     journal = pair.app._registry.journal
 
     async def refuse(*_):
@@ -378,7 +378,7 @@ CHANGES = [
 ]
 
 
-def test_outcome_that_stays_unknown_is_told(serve, store, monkeypatch):
+def test_outcome_that_stays_unknown_is_shown(serve, store, monkeypatch):
     monkeypatch.setattr("dualstream.service.models.model.MAX_APPEND_S", 0.05)
     client = serve(store=store)
     client.put("/models/m", json=PAIR)
@@ -391,8 +391,8 @@ def test_outcome_that_stays_unknown_is_told(serve, store, monkeypatch):
 
     with monkeypatch.context() as losing:
         losing.setattr(journal, "append", lose)
-        told = client.post("/models/m/members", json=SPARSE)
-        assert assert_problem(told, 503, "outcome-unknown")["outcome"] == "unknown"
+        got = client.post("/models/m/members", json=SPARSE)
+        assert assert_problem(got, 503, "outcome-unknown")["outcome"] == "unknown"
     # It was done, and its repetition finds it.
     assert client.post("/models/m/members", json=SPARSE).status_code == 200
     assert seq(client) == 1
@@ -429,8 +429,8 @@ def test_prometheus_families_of_members(pair):
 
 
 def test_a_model_without_a_certificate_names_its_members_that_have_one(pair):
-    told = assert_problem(pair.get("/models/m/certificate"), 404, "no-certificate")
-    assert "with one of: dual" in told["detail"]
+    got = assert_problem(pair.get("/models/m/certificate"), 404, "no-certificate")
+    assert "with one of: dual" in got["detail"]
 
 
 def test_series_of_members_are_bounded(pair, monkeypatch):

@@ -74,9 +74,9 @@ def test_named_features_are_hashed_as_documented(serve, store):
     assert set(by_name) == {"age", "city=Oslo", "city=Rome", "city=Bergen/ä~", "member", "visits"}
     for name, weight in by_name.items():
         assert learner.weights[place(name)] == weight
-    told = client.get("/models/m/predict?x.age=39&x.city=Oslo&x.member=true").json()
+    got = client.get("/models/m/predict?x.age=39&x.city=Oslo&x.member=true").json()
     assert (
-        told["score"] == client.post("/models/m/predict", json={"x": PEOPLE[0][0]}).json()["score"]
+        got["score"] == client.post("/models/m/predict", json={"x": PEOPLE[0][0]}).json()["score"]
     )
     # A second process answers by name, too: names are part of the state.
     other = serve(store=store)
@@ -117,10 +117,8 @@ def test_names_survive_snapshot_and_replay_alike(serve, store):
 )
 def test_bad_named_rows_are_refused(client, x, reason):
     client.put("/models/m", json=HASHED)
-    told = assert_problem(
-        client.post("/models/m/learn", json={"x": x, "y": 1}), 422, "invalid-rows"
-    )
-    assert reason in told["detail"]
+    got = assert_problem(client.post("/models/m/learn", json={"x": x, "y": 1}), 422, "invalid-rows")
+    assert reason in got["detail"]
     body = client.post(
         "/models/m/learn", content="1 1:1", headers={"content-type": "text/x-libsvm"}
     )
@@ -136,7 +134,7 @@ def test_each_name_is_journalled_once_by_a_process():
     assert schema.features({"a": 2, "b": "x", "c": 1})[2] == [(place("c"), "c")]
 
 
-def test_name_that_is_told_as_a_text_may_be_too_long_as_a_name():
+def test_name_that_is_shown_as_a_text_may_be_too_long_as_a_name():
     schema = RowSchema(resolve_spec(HASHED))
     half = "h" * (LONGEST_NAME - 1)
     for name, text in ((half, half), ("h", "x")):
@@ -148,7 +146,7 @@ def test_name_that_is_told_as_a_text_may_be_too_long_as_a_name():
         schema.features({f"{half}={half}": 1})
 
 
-def test_names_of_lost_entries_are_told_again(serve, tmp_path):
+def test_names_of_lost_entries_are_shown_again(serve, tmp_path):
     path = tmp_path / "fork.db"
     client = serve(store=f"sqlite:///{path}")
     client.put("/models/m", json=HASHED)
@@ -199,13 +197,13 @@ def test_classes_are_met_on_the_way(serve, store):
         p < 0 or outcome.classes[p] != classes[int(label)]
         for p, label in zip(outcome.predicted.tolist(), labels.tolist(), strict=True)
     )
-    told = 0
+    got = 0
     for first in range(0, 120, 8):
         samples = [{"x": x, "y": y} for x, y in rows[first : first + 8]]
         answer = client.post("/models/m/learn", json={"samples": samples})
         assert answer.status_code == 200, answer.text
-        told += answer.json()["mistakes"]
-    assert told == mistakes
+        got += answer.json()["mistakes"]
+    assert got == mistakes
     metrics = client.get("/models/m/metrics").json()["since_start"]
     assert metrics["error_rate"] == mistakes / 120
     assert metrics["error_rate"] < metrics["baselines"]["most_frequent"]["error_rate"]
@@ -237,8 +235,8 @@ def test_classes_are_met_on_the_way(serve, store):
 def test_multiclass_libsvm_labels_are_classes(client):
     client.put("/models/m", json=CLASSES)
     text = "3 1:1\n3.0 1:1\nblue 2:1\n-1 3:1\n"
-    told = client.post("/models/m/learn", content=text, headers={"content-type": "text/x-libsvm"})
-    assert told.json()["learned"] == 4
+    got = client.post("/models/m/learn", content=text, headers={"content-type": "text/x-libsvm"})
+    assert got.json()["learned"] == 4
     learner = client.app._registry.cached("m").replica.learner
     assert learner.classes == ("3", '"blue"', "-1")
 
@@ -264,9 +262,9 @@ def test_support_of_a_sparse_model_and_of_none(client):
     x = rng.standard_normal((300, 6))
     body = {"x": x.tolist(), "y": (x[:, 1] > 0).astype(int).tolist()}
     assert client.post("/models/sparse/learn", json=body).json()["learned"] == 300
-    told = client.get("/models/sparse/support").json()
-    assert 2 in [feature["index"] for feature in told["features"]]
-    assert 0 <= told["unchanged_since"] <= 300 and told["changes_per_1000"] > 0
+    got = client.get("/models/sparse/support").json()
+    assert 2 in [feature["index"] for feature in got["features"]]
+    assert 0 <= got["unchanged_since"] <= 300 and got["changes_per_1000"] > 0
     assert_problem(client.get("/models/sparse/certificate"), 404, "no-certificate")
     client.put("/models/dense", json=CLASSES | {"task": "binary"})
     assert_problem(client.get("/models/dense/support"), 404, "no-support")

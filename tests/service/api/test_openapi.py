@@ -31,7 +31,7 @@ def test_every_example_is_accepted(client, route, media, name, value):
     assert "errors" not in answer.json()
 
 
-def test_every_format_is_told_of(client):
+def test_every_format_is_shown_of(client):
     paths = client.get("/openapi.json").json()["paths"]
     for route in ("learn", "predict"):
         body = paths[f"/models/{{model_id}}/{route}"]["post"]["requestBody"]
@@ -83,7 +83,7 @@ def test_every_reference_in_the_document_leads_somewhere(client):
     assert client.get("/docs").status_code == 200
 
 
-def test_labels_that_come_later_are_told_of(client):
+def test_labels_that_come_later_are_shown_of(client):
     document = client.get("/openapi.json").json()["paths"]
     names = {p["name"] for p in document["/models/{model_id}/predict"]["post"]["parameters"]}
     assert {"remember", "default_label", "default_after_s"} <= names
@@ -134,8 +134,8 @@ def test_the_description_is_written_once_and_not_in_the_event_loop(monkeypatch):
     async def all_at_once() -> list[bytes]:
         transport = httpx.ASGITransport(app=app)
         async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
-            told = await asyncio.gather(*(client.get("/openapi.json") for _ in range(5)))
-            return [answer.content for answer in told]
+            got = await asyncio.gather(*(client.get("/openapi.json") for _ in range(5)))
+            return [answer.content for answer in got]
 
     texts = asyncio.run(all_at_once())
     assert found == [False] and len(set(texts)) == 1 and json.loads(texts[0])["info"]

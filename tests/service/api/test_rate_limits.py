@@ -174,5 +174,5 @@ def test_over_http_more_is_refused_and_nothing_is_done(serve):
     first, *later = (client.get("/models", headers=by("requests")) for _ in range(20))
     assert first.status_code == 200 and 429 in {answer.status_code for answer in later}
     assert client.get("/livez", headers=by("requests")).status_code == 200
-    told = client.get("/metrics", headers=by("owner")).text
-    assert 'dualstream_rate_exceeded_total{unit="rows"} 3.0' in told
+    got = client.get("/metrics", headers=by("owner")).text
+    assert 'dualstream_rate_exceeded_total{unit="rows"} 3.0' in got

@@ -62,21 +62,21 @@ def learn(client, first: int, last: int) -> dict[str, Any]:
 def begin(client, **asked: Any) -> dict[str, Any]:
     answer = client.post("/models/m/refit", json=asked)
     assert answer.status_code == 202, answer.text
-    told = answer.json()
-    assert answer.headers["location"] == f"/models/m/refits/{told['job']}"
-    return told
+    got = answer.json()
+    assert answer.headers["location"] == f"/models/m/refits/{got['job']}"
+    return got
 
 
 def until(client, job: str, *statuses: str) -> dict[str, Any]:
     deadline = time.monotonic() + 30
     while True:
         answer = client.get(f"/models/m/refits/{job}")
-        told = answer.json()
-        if answer.status_code == 200 and told["status"] in statuses:
-            return told
+        got = answer.json()
+        if answer.status_code == 200 and got["status"] in statuses:
+            return got
         # 503 while the model is loaded anew, as the journal was trimmed behind a clean-up.
-        is_going_on = answer.status_code == 503 or told["status"] in refit_board.UNDER_WAY
-        assert time.monotonic() < deadline and is_going_on, told
+        is_going_on = answer.status_code == 503 or got["status"] in refit_board.UNDER_WAY
+        assert time.monotonic() < deadline and is_going_on, got
         time.sleep(0.005)
 
 
@@ -113,10 +113,10 @@ def test_a_refit_is_the_same_for_all_and_can_be_taken_back(serve, store):
     before = client.get("/models/m/certificate").json()
     weights = client.get("/models/m/weights").json()["weights"]
     job = begin(client, tol=1e-3)["job"]
-    told = finished(client, job)
-    assert (told["status"], told["seq"], told["rows"], told["retained"]) == ("done", 250, 200, 200)
-    assert told["converged"] and told["entered_seq"] == 251 and told["epochs"] > 1
-    assert told["relative_gap"] <= 1e-3 < told["relative_gap_before"]
+    got = finished(client, job)
+    assert (got["status"], got["seq"], got["rows"], got["retained"]) == ("done", 250, 200, 200)
+    assert got["converged"] and got["entered_seq"] == 251 and got["epochs"] > 1
+    assert got["relative_gap"] <= 1e-3 < got["relative_gap_before"]
     after = client.get("/models/m/certificate").json()
     assert after["seq"] == 251 and after["relative_gap"] <= 1e-3
     assert after["dual"] > before["dual"] and not after["estimate"]
@@ -126,7 +126,7 @@ def test_a_refit_is_the_same_for_all_and_can_be_taken_back(serve, store):
     assert other.get("/models/m/refits").json()["refits"] == [finished(client, job)]
     assert other.get("/metrics").status_code == 200
     assert 'dualstream_refits_total{model="m"} 1.0' in client.get("/metrics").text
-    # What another spec makes of the rows is not told by this one's numbers.
+    # What another spec makes of the rows is not shown by this one's numbers.
     there = asyncio.run(replay(store, "m", None, {"rho": 0.5}))
     assert (there.left_out_refits, there.refused_controls) == (1, 0)
     # And it can be taken back.
@@ -149,16 +149,16 @@ def test_a_window_that_moves_on_meanwhile(serve, store, monkeypatch):
         return found
 
     monkeypatch.setattr(refits, "_solve", slowly)
-    told = finished(client, begin(client)["job"])
-    assert (told["status"], told["seq"], told["rows"]) == ("done", 230, 200)
-    assert (told["entered_seq"], told["retained"]) == (261, 170)
+    got = finished(client, begin(client)["job"])
+    assert (got["status"], got["seq"], got["rows"]) == ("done", 230, 200)
+    assert (got["entered_seq"], got["retained"]) == (261, 170)
     other.get("/models/m/predict?x=1:1&min_seq=261")
     assert bits(replica_of(other)) == bits(replica_of(client)) == bits(loaded(store))
     # So many rows that none of them is left.
     monkeypatch.setattr(refits, "_solve", lambda *given: (solve(*given), learn(other, 300, 550))[0])
-    told = finished(client, begin(client)["job"])
-    assert told["status"] == "refused" and "still retained" in told["reason"]
-    assert told["entered_seq"] is not None
+    got = finished(client, begin(client)["job"])
+    assert got["status"] == "refused" and "still retained" in got["reason"]
+    assert got["entered_seq"] is not None
     assert replica_of(client).refused_controls == 1
 
 
@@ -177,10 +177,10 @@ def test_an_unlearned_sample_does_not_come_back(serve, store, monkeypatch):
 
     monkeypatch.setattr(refits, "_solve", unlearn_meanwhile)
     before = len(controls(store))
-    told = finished(client, begin(client)["job"])
-    assert told["status"] == "refused" and "unlearned at seq 201" in told["reason"]
+    got = finished(client, begin(client)["job"])
+    assert got["status"] == "refused" and "unlearned at seq 201" in got["reason"]
     # Nothing of it has come into the journal, and what had come there would be refused.
-    assert told["entered_seq"] is None and before == 0
+    assert got["entered_seq"] is None and before == 0
     assert [control.kind for control in controls(store) if control.kind == "refit"] == []
     monkeypatch.setattr(refits, "_solve", solve)
     found = finished(client, begin(client)["job"])
@@ -204,8 +204,8 @@ def test_it_is_cancelled_from_anywhere(serve, store):
         problem = assert_problem(who.post("/models/m/refit"), 409, "refit-under-way")
         assert problem["job"] == job
         assert who.delete(f"/models/m/refits/{job}").status_code in (200, 202)
-        told = finished(who, job)
-        assert told["status"] == "cancelled" and told["entered_seq"] is None
+        got = finished(who, job)
+        assert got["status"] == "cancelled" and got["entered_seq"] is None
         assert who.delete(f"/models/m/refits/{job}").json()["status"] == "cancelled"
     assert controls(store) == []
     assert_problem(client.get("/models/m/refits/none"), 404, "unknown-refit")
@@ -290,12 +290,12 @@ def test_a_result_whose_append_went_unseen_is_its_own_when_sent_again(
         return receipt
 
     monkeypatch.setattr(refits.Refits, "_submit", unseen)
-    told = finished(client, begin(client)["job"])
+    got = finished(client, begin(client)["job"])
     assert sent[0].placed.duplicate
-    assert (told["status"], told["entered_seq"]) == ("failed" if forgets else "done", 201)
-    assert told.get("retained") == (None if forgets else 200)
+    assert (got["status"], got["entered_seq"]) == ("failed" if forgets else "done", 201)
+    assert got.get("retained") == (None if forgets else 200)
     if forgets:  # it may have been refused there
-        assert "the refit is journalled at seq 201" in told["reason"]
+        assert "the refit is journalled at seq 201" in got["reason"]
     assert len(controls(store)) == 1
     replica.control_outcomes.restore(known)
     assert bits(replica_of(client)) == bits(loaded(store))
@@ -329,14 +329,14 @@ def test_bad_requests_are_refused(model):
     for asked in ({"method": "newton"}, {"tol": 0}, {"max_epochs": 0}, {"other": 1}):
         assert model.post("/models/m/refit", json=asked).status_code == 422
     for bad in ({"every": 99}, {"method": "x"}, {"tol": 0.0}, {"more": 1}, 7):
-        told = assert_problem(
+        got = assert_problem(
             model.put("/models/n", json=SPEC | {"refit": bad}), 422, "invalid-spec"
         )
-        assert "refit" in told["detail"]
+        assert "refit" in got["detail"]
     member = {"algorithm": "dual_ascent", "refit": {"every": 100}}
     spec = {"algorithm": "portfolio", "members": [member], "features": SPEC["features"]}
-    told = assert_problem(model.put("/models/n", json=spec), 422, "invalid-spec")
-    assert "members are not refitted" in told["detail"]
+    got = assert_problem(model.put("/models/n", json=spec), 422, "invalid-spec")
+    assert "members are not refitted" in got["detail"]
 
 
 def test_by_itself_once_for_each_count_however_many_look(serve, store):
@@ -365,7 +365,7 @@ def test_by_itself_once_for_each_count_however_many_look(serve, store):
 
 
 def age_jobs(store: str) -> None:
-    """As if nobody had told of them for a minute."""
+    """As if nobody had shown of them for a minute."""
 
     async def age() -> None:
         journal = await open_journal(store)
@@ -405,8 +405,8 @@ def test_a_killed_worker_s_refit_is_taken_over(serve, store):
         first.kill()
     age_jobs(store)
     client = serve(store=store)
-    told = client.get("/models/m").json()
-    assert told["seq"] == told["samples"] == 210
+    got = client.get("/models/m").json()
+    assert got["seq"] == got["samples"] == 210
     [lost] = client.get("/models/m/refits").json()["refits"]
     assert lost["status"] == "lost" and "no heartbeat" in lost["reason"]
     learn(client, 210, 310)
@@ -425,8 +425,8 @@ def test_the_reference_bounds_what_is_served_and_the_regret_is_by_definition(ser
     client = serve(store=store, snapshot_every=100)
     client.put("/models/m", json=SPEC)
     assert_problem(client.get("/models/m/certificate?reference=true"), 404, "no-reference")
-    told = [client.post("/models/m/learn?scores=true", json=samples(0, 230)).json()]
-    told += [
+    got = [client.post("/models/m/learn?scores=true", json=samples(0, 230)).json()]
+    got += [
         client.post("/models/m/learn?scores=true", json=samples(n, n + 1)).json()
         for n in range(230, 250)
     ]
@@ -445,7 +445,7 @@ def test_the_reference_bounds_what_is_served_and_the_regret_is_by_definition(ser
     assert refitted["reference"]["gap"] <= 2e-4 * refitted["primal"]
     # The regret: what the last 200 rows cost as they were served, less what they cost there.
     rows = samples(0, 250)
-    scores = np.concatenate([np.atleast_1d(one["scores"]) for one in told])[-200:]
+    scores = np.concatenate([np.atleast_1d(one["scores"]) for one in got])[-200:]
     signs = 2.0 * np.array(rows["y"][-200:]) - 1.0
     served = np.maximum(0.0, 1.0 - signs * scores).sum()
     body = {"samples": [{"x": x} for x in rows["x"][-200:]]}

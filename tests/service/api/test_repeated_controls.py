@@ -114,7 +114,7 @@ def test_a_refused_member_is_refused_again(serve, store, overtaken):
     assert add(one, "romma").status_code == 201
 
 
-def test_a_member_that_another_one_added_first_is_told_again(serve, store, overtaken):
+def test_a_member_that_another_one_added_first_is_shown_again(serve, store, overtaken):
     one, other = serve(store=store), serve(store=store)
     assert one.put("/models/m", json=PAIR).status_code == 201
     member = {"name": "new", "algorithm": "romma"}
@@ -132,7 +132,7 @@ def test_a_member_that_another_one_added_first_is_told_again(serve, store, overt
     assert_again(first, send, one, other, serve(store=store))
 
 
-def test_what_was_done_is_told_in_full_again(serve, store, monkeypatch):
+def test_what_was_done_is_shown_in_full_again(serve, store, monkeypatch):
     one, other = serve(store=store), serve(store=store)
     one.put("/models/m", json=SPEC)
     learn(one, samples(0, 30))
@@ -148,5 +148,5 @@ def test_what_was_done_is_told_in_full_again(serve, store, monkeypatch):
     # Where it is no longer kept, it is known all the same.
     monkeypatch.setattr("dualstream.service.models.loader.MAX_KEPT_ANSWERS", 0)
     forgetful = serve(store=store)
-    told = forgetful.post("/models/m/rollback", json=to, headers=headers).json()
-    assert told == first.json() | {"duplicate": True, "digest": None}
+    got = forgetful.post("/models/m/rollback", json=to, headers=headers).json()
+    assert got == first.json() | {"duplicate": True, "digest": None}

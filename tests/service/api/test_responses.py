@@ -32,9 +32,9 @@ def test_single_sample_answers_its_progressive_score(model):
     learner = make_learner(resolve_spec(SPEC))
     for seq, (x, y) in enumerate(ROWS, start=1):
         outcome = learner.learn(batch_of([(x, y)]))
-        told = model.post("/models/m/learn", json={"x": x, "y": y}).json()
+        got = model.post("/models/m/learn", json={"x": x, "y": y}).json()
         score = float(outcome.scores[0])
-        assert told == {
+        assert got == {
             "model": "m",
             "seq": seq,
             "count": 1,
@@ -50,12 +50,12 @@ def test_single_sample_answers_its_progressive_score(model):
 def test_many_samples_answer_their_sums(model, learned):
     _, outcome = learned
     body = {"samples": [{"x": x, "y": y} for x, y in ROWS]}
-    told = model.post("/models/m/learn", json=body).json()
-    assert "scores" not in told
-    assert (told["seq"], told["count"], told["learned"]) == (5, 5, 5)
-    assert told["loss"] == sum(outcome.losses.tolist()) / 5
+    got = model.post("/models/m/learn", json=body).json()
+    assert "scores" not in got
+    assert (got["seq"], got["count"], got["learned"]) == (5, 5, 5)
+    assert got["loss"] == sum(outcome.losses.tolist()) / 5
     labels = np.array([y for _, y in ROWS])
-    assert told["mistakes"] == int(np.sum((outcome.scores >= 0) != (labels > 0)))
+    assert got["mistakes"] == int(np.sum((outcome.scores >= 0) != (labels > 0)))
 
 
 def test_formats_of_the_same_rows_give_the_same_bits(client):
@@ -77,7 +77,7 @@ def test_formats_of_the_same_rows_give_the_same_bits(client):
     client.put("/models/libsvm", json=SPEC)
     client.post("/models/libsvm/learn", content=lines, headers={"content-type": "text/x-libsvm"})
     weights.append(client.get("/models/libsvm/weights").json() | {"model": ""})
-    assert all(told == weights[0] for told in weights)
+    assert all(got == weights[0] for got in weights)
 
 
 def test_predict_forms_agree_with_the_library(model, learned):
@@ -94,7 +94,7 @@ def test_predict_forms_agree_with_the_library(model, learned):
     }
     for (x, _), score in zip(ROWS, scores, strict=True):
         pairs = ",".join(f"{j + 1}:{v}" for j, v in enumerate(x) if v)
-        told = {
+        got = {
             "model": "m",
             "seq": 5,
             "score": score,
@@ -102,31 +102,31 @@ def test_predict_forms_agree_with_the_library(model, learned):
             "probability": None,
         }
         one = model.get(f"/models/m/predict?x={pairs}")
-        assert one.json() == told
+        assert one.json() == got
         assert one.headers["etag"] == model.get("/models/m").headers["etag"]
-        assert model.get("/predict", params={"model": "m", "x": pairs}).json() == told
-        assert model.post("/models/m/predict", json={"x": x}).json() == told
+        assert model.get("/predict", params={"model": "m", "x": pairs}).json() == got
+        assert model.post("/models/m/predict", json={"x": x}).json() == got
 
 
 def test_probabilities_of_logistic_loss(client):
     client.put("/models/p", json=SPEC | {"loss": "logistic"})
     client.post("/models/p/learn", json={"x": [1, 0, 0, 0, 0], "y": 1})
-    told = client.get("/models/p/predict?x=1:2").json()
-    assert told["probability"] == pytest.approx(1 / (1 + math.exp(-told["score"])), rel=1e-15)
+    got = client.get("/models/p/predict?x=1:2").json()
+    assert got["probability"] == pytest.approx(1 / (1 + math.exp(-got["score"])), rel=1e-15)
 
 
 def test_predict_refuses_bad_rows_alone(model):
-    told = model.post("/models/m/predict", json={"samples": [{"x": {"9": 1}}, {"x": {"1": 1}}]})
-    assert told.json()["scores"] == [None, 0.0]
-    assert told.json()["rejected"] == 1
+    got = model.post("/models/m/predict", json={"samples": [{"x": {"9": 1}}, {"x": {"1": 1}}]})
+    assert got.json()["scores"] == [None, 0.0]
+    assert got.json()["rejected"] == 1
     bad = model.post("/models/m/predict", json={"x": {"9": 1}})
     assert_problem(bad, 422, "invalid-rows")
 
 
 def test_regression_has_no_mistakes_and_no_labels(client):
     client.put("/models/r", json=SPEC | {"task": "regression", "loss": "squared"})
-    told = client.post("/models/r/learn", json={"x": [1, 0, 0, 0, 0], "y": 3.5}).json()
-    assert told["mistakes"] is None and told["loss"] == 3.5**2 / 2
+    got = client.post("/models/r/learn", json={"x": [1, 0, 0, 0, 0], "y": 3.5}).json()
+    assert got["mistakes"] is None and got["loss"] == 3.5**2 / 2
     assert client.get("/models/r/predict?x=1:1").json()["label"] is None
     refused = client.post("/models/r/learn", json={"x": [1, 0, 0, 0, 0], "y": "3.5"})
     assert_problem(refused, 422, "invalid-rows")
@@ -135,8 +135,8 @@ def test_regression_has_no_mistakes_and_no_labels(client):
 def test_weight_zero_is_scored_and_counted_and_touches_nothing(model):
     model.post("/models/m/learn", json={"x": [1, 0, 0, 0, 0], "y": 1})
     before = model.get("/models/m/weights").json()
-    told = model.post("/models/m/learn", json={"x": [2, 0, 0, 0, 0], "y": -1, "weight": 0}).json()
-    assert told["learned"] == 1 and told["mistakes"] == 1
+    got = model.post("/models/m/learn", json={"x": [2, 0, 0, 0, 0], "y": -1, "weight": 0}).json()
+    assert got["learned"] == 1 and got["mistakes"] == 1
     after = model.get("/models/m/weights").json()
     assert after == before | {"seq": 2}
     assert model.get("/models/m/metrics").json()["samples"] == 2
@@ -168,30 +168,30 @@ def test_every_learn_answer_names_the_durability(model):
 def test_certificate_is_the_librarys(model, learned):
     learner, _ = learned
     model.post("/models/m/learn", json={"samples": [{"x": x, "y": y} for x, y in ROWS]})
-    told = model.get("/models/m/certificate").json()
+    got = model.get("/models/m/certificate").json()
     certificate = learner.certificate()
     for name in ("primal", "dual", "gap", "relative_gap", "rows", "weight_share", "estimate"):
-        assert told[name] == getattr(certificate, name)
-    assert told["gap"] >= 0 and told["seq"] == 5
+        assert got[name] == getattr(certificate, name)
+    assert got["gap"] >= 0 and got["seq"] == 5
 
 
 def test_metrics_compare_with_both_baselines(model):
     model.post("/models/m/learn", json={"samples": [{"x": x, "y": y} for x, y in ROWS]})
-    told = model.get("/models/m/metrics").json()["since_start"]
+    got = model.get("/models/m/metrics").json()["since_start"]
     # Labels + - - + -. Majority so far: none (negative), +, + (tie: first seen), -, + (tie).
     assert model.get("/models/m/metrics").json()["rows"] == 5
-    assert told["baselines"]["most_frequent"]["error_rate"] == 1
-    assert told["baselines"]["last_label"]["error_rate"] == 4 / 5
+    assert got["baselines"]["most_frequent"]["error_rate"] == 1
+    assert got["baselines"]["last_label"]["error_rate"] == 4 / 5
 
 
 def test_weights_are_the_largest_first(model, learned):
     learner, _ = learned
     model.post("/models/m/learn", json={"samples": [{"x": x, "y": y} for x, y in ROWS]})
-    told = model.get("/models/m/weights?top=2").json()
+    got = model.get("/models/m/weights?top=2").json()
     order = sorted(range(5), key=lambda j: -abs(learner.weights[j]))[:2]
-    assert told["weights"] == [{"index": j + 1, "weight": learner.weights[j]} for j in order]
-    assert told["intercept"] == learner.intercept
-    assert told["nonzeros"] == learner.nonzeros
+    assert got["weights"] == [{"index": j + 1, "weight": learner.weights[j]} for j in order]
+    assert got["intercept"] == learner.intercept
+    assert got["nonzeros"] == learner.nonzeros
 
 
 def test_prometheus_tells_the_same_as_metrics(model):
@@ -202,15 +202,15 @@ def test_prometheus_tells_the_same_as_metrics(model):
         if not line.startswith("#"):
             name, _, value = line.rpartition(" ")
             shown[name] = float(value)
-    told = model.get("/models/m/metrics").json()["since_start"]
+    got = model.get("/models/m/metrics").json()["since_start"]
     certificate = model.get("/models/m/certificate").json()
     assert shown['dualstream_samples_total{model="m",outcome="learned"}'] == 5
     assert shown['dualstream_samples_total{model="m",outcome="rejected"}'] == 0
     assert shown['dualstream_refused_rows_total{model="m"}'] == 1
     assert shown['dualstream_seq{model="m"}'] == 5
-    assert shown['dualstream_progressive_loss{model="m"}'] == told["loss"]
-    assert shown['dualstream_progressive_error_ratio{model="m"}'] == told["error_rate"]
-    for baseline, values in told["baselines"].items():
+    assert shown['dualstream_progressive_loss{model="m"}'] == got["loss"]
+    assert shown['dualstream_progressive_error_ratio{model="m"}'] == got["error_rate"]
+    for baseline, values in got["baselines"].items():
         name = f'dualstream_baseline_error_ratio{{baseline="{baseline}",model="m"}}'
         assert shown[name] == values["error_rate"]
     for name in ("gap", "primal", "dual"):
@@ -246,15 +246,15 @@ def test_model_made_again_begins_anew(model):
     model.post("/models/m/learn", json={"x": [1, 0, 0, 0, 0], "y": 1})
     model.delete("/models/m")
     assert model.put("/models/m", json=SPEC).status_code == 201
-    told = model.post("/models/m/learn", json={"x": [1, 0, 0, 0, 0], "y": 1}).json()
-    assert told["seq"] == 1 and told["scores"] == [0.0]
+    got = model.post("/models/m/learn", json={"x": [1, 0, 0, 0, 0], "y": 1}).json()
+    assert got["seq"] == 1 and got["scores"] == [0.0]
 
 
 def test_long_bodies_are_read_beside_the_event_loop(client):
     client.put("/models/m", json=SPEC)
     rows = [{"x": [1, 0, 0.5, k % 7, 0], "y": k % 2} for k in range(6000)]
-    told = client.post("/models/m/learn", json={"samples": [*rows, {"x": [1], "y": 1}]}).json()
-    assert (told["learned"], told["rejected"]) == (6000, 1)
+    got = client.post("/models/m/learn", json={"samples": [*rows, {"x": [1], "y": 1}]}).json()
+    assert (got["learned"], got["rejected"]) == (6000, 1)
     learner = make_learner(resolve_spec(SPEC))
     learner.learn(Batch.from_dense([r["x"] for r in rows], [r["y"] for r in rows]))
     weights = client.get("/models/m/weights").json()["weights"]

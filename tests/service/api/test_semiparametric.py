@@ -62,23 +62,23 @@ def test_coefficients_are_read_out_by_name_and_are_the_same_for_all(serve, store
     client, other = serve(store=store, snapshot_every=100), serve(store=store)
     assert client.put("/models/m", json=SPEC).status_code == 201
     learn(client, 0, 450)
-    told = client.get("/models/m/weights").json()
-    assert "coefficients" not in told and told["weights"] == []
-    assert told["intercept"] == pytest.approx(np.mean(days(0, 450)["y"]))
+    got = client.get("/models/m/weights").json()
+    assert "coefficients" not in got and got["weights"] == []
+    assert got["intercept"] == pytest.approx(np.mean(days(0, 450)["y"]))
     job = finished(client, begin(client, tol=1e-4)["job"])
     assert (job["status"], job["method"], job["seq"], job["rows"]) == ("done", "ipm", 450, 400)
     assert job["converged"] and job["relative_gap"] <= 1e-4 and job["retained"] == 400
     assert job["dropped"] == ["warmth again"] and job["coefficients_are_unique"] is True
-    told = client.get("/models/m/weights").json()
-    found = {one["name"]: one["value"] for one in told["coefficients"]}
+    got = client.get("/models/m/weights").json()
+    found = {one["name"]: one["value"] for one in got["coefficients"]}
     assert list(found) == ["constant", "warmth", "sine(1, 365.25)", "winter", "warmth again"]
-    assert [one["dropped"] for one in told["coefficients"]] == [False] * 4 + [True]
+    assert [one["dropped"] for one in got["coefficients"]] == [False] * 4 + [True]
     assert found["winter"] == pytest.approx(6.0, abs=0.3)
     assert found["warmth"] == pytest.approx(-2.0, abs=0.3)
     assert found["sine(1, 365.25)"] == pytest.approx(0.0, abs=0.3)
-    assert told["coefficients_are_unique"] is True and 0 < told["support"] <= 400
-    assert told["intercept"] == found["constant"]
-    assert [(w["index"], w["weight"]) for w in told["weights"]] == [(2, found["warmth"])]
+    assert got["coefficients_are_unique"] is True and 0 < got["support"] <= 400
+    assert got["intercept"] == found["constant"]
+    assert [(w["index"], w["weight"]) for w in got["weights"]] == [(2, found["warmth"])]
     loss = [client.post("/models/m/learn?scores=true", json=days(450, 500)).json()]
     errors = np.array(loss[0]["scores"]) - np.array(days(450, 500)["y"])
     assert np.abs(errors).mean() < 1.3
@@ -91,7 +91,7 @@ def test_coefficients_are_read_out_by_name_and_are_the_same_for_all(serve, store
     assert client.post("/models/m/rollback", json={"seq": 450}).status_code == 200
     assert "coefficients" not in client.get("/models/m/weights").json()
     assert client.post("/models/m/rollback", json={"seq": 501}).status_code == 200
-    assert client.get("/models/m/weights").json()["coefficients"] == told["coefficients"]
+    assert client.get("/models/m/weights").json()["coefficients"] == got["coefficients"]
     other.get("/models/m/predict?x=1:1&min_seq=503")
     assert bits(replica_of(other)) == bits(replica_of(client)) == bits(loaded(store))
     # What it has not: a certificate, a reference, an id to unlearn; what it does not know.
@@ -120,8 +120,8 @@ def test_it_is_refitted_by_itself(serve, store):
     assert client.put("/models/m", json=spec).status_code == 201
     for n in (0, 100, 200):
         learn(client, n, n + 100)
-        told = finished(client, newest_job(client, n + 100))
-        assert (told["status"], told["method"], told["rows"]) == ("done", "pdsg", min(n + 100, 150))
+        got = finished(client, newest_job(client, n + 100))
+        assert (got["status"], got["method"], got["rows"]) == ("done", "pdsg", min(n + 100, 150))
     assert [control.kind for control in controls(store)] == ["refit"] * 3
     assert client.get("/models/m/weights").json()["coefficients"][3]["name"] == "winter"
     assert bits(replica_of(client)) == bits(loaded(store))

@@ -9,17 +9,17 @@ from tests.service.conftest import assert_problem
     "spec", [{}, {"task": "regression"}, {"algorithm": "rda", "features": "hashed"}]
 )
 def test_the_resolved_spec_is_that_of_a_model(client, spec):
-    told = client.post("/specs/resolve", json=spec).json()
-    assert told["errors"] == []
+    got = client.post("/specs/resolve", json=spec).json()
+    assert got["errors"] == []
     assert client.get("/models").json()["models"] == []
-    assert client.put("/models/m", json=spec).json()["spec"] == told["spec"]
+    assert client.put("/models/m", json=spec).json()["spec"] == got["spec"]
 
 
-def test_what_a_put_refuses_is_told_with_its_field(client):
+def test_what_a_put_refuses_is_shown_with_its_field(client):
     spec = {"algorithm": "dual_ascent", "features": "hashed", "rho": -1}
-    told = client.post("/specs/resolve", json=spec).json()
+    got = client.post("/specs/resolve", json=spec).json()
     refused = client.put("/models/m", json=spec).json()
-    assert told == {"spec": None, "errors": [{"pointer": "/rho", "reason": refused["detail"]}]}
+    assert got == {"spec": None, "errors": [{"pointer": "/rho", "reason": refused["detail"]}]}
 
 
 def test_a_spec_whose_rows_take_more_than_a_second_is_refused_with_the_estimate(client):
@@ -32,8 +32,8 @@ def test_a_spec_whose_rows_take_more_than_a_second_is_refused_with_the_estimate(
     refused = assert_problem(client.put("/models/m", json=spec), 422, "invalid-spec")
     assert refused["errors"][0]["pointer"] == "/replay"
     assert "estimated to take" in refused["detail"] and "limit is 1 s" in refused["detail"]
-    told = client.post("/specs/resolve", json=spec).json()
-    assert told["errors"] == [{"pointer": "/replay", "reason": refused["detail"]}]
+    got = client.post("/specs/resolve", json=spec).json()
+    assert got["errors"] == [{"pointer": "/replay", "reason": refused["detail"]}]
     cheap = {"algorithm": "portfolio", "features": spec["features"]}
     assert client.put("/models/m", json=cheap).status_code == 201
     member = {key: value for key, value in spec.items() if key != "features"}

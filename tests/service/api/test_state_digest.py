@@ -8,7 +8,7 @@ from dualstream.service.replica.state import NOT_IN_STATE
 from tests.service.replica.test_replica import SPEC, learn, loaded, replica_of
 
 
-def told(client) -> tuple[str, str]:
+def got(client) -> tuple[str, str]:
     answer = client.get("/models/m?digest=true")
     return answer.headers["etag"], answer.json()["state_digest"]
 
@@ -22,9 +22,9 @@ def test_workers_and_a_replay_have_one_digest(serve, store):
         # One learns its own rows from memory, the other reads them.
         seq = learn(one, first, first + 10, **{"idempotency-key": f"k{first}"}).json()["seq"]
         other.get(f"/models/m/predict?x=1:1&min_seq={seq}")
-        assert told(one) == told(other)
-        assert loaded(store).capture().state_digest() == told(one)[1]
-        digests.add(told(one)[1])
+        assert got(one) == got(other)
+        assert loaded(store).capture().state_digest() == got(one)[1]
+        digests.add(got(one)[1])
     assert len(digests) == 9
 
 
@@ -45,7 +45,7 @@ def test_one_bit_makes_another_digest(serve, store):
     assert tried > 10 and captured.state_digest() == digest
 
 
-def test_it_is_told_to_those_who_ask(client):
+def test_it_is_shown_to_those_who_ask(client):
     assert "state_digest" not in client.put("/models/m", json=SPEC).json()
     assert "state_digest" not in client.get("/models/m").json()
     assert "state_digest" not in client.get("/models").json()["models"][0]

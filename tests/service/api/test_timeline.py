@@ -24,19 +24,19 @@ def drifting(client):
 
 def test_points_lead_to_the_metrics_and_events_say_where(drifting):
     answer = drifting.get("/models/d/timeline")
-    told, metrics = answer.json(), drifting.get("/models/d/metrics").json()
-    assert (told["seq"], told["samples"]) == (3000, 3000)
-    assert set(told) == {"model", "seq", "samples", "points", "events"}  # nothing of staleness
-    assert {event["kind"] for event in told["events"]} == {"drift"}
-    rows = [point["rows"] for point in told["points"]]
+    got, metrics = answer.json(), drifting.get("/models/d/metrics").json()
+    assert (got["seq"], got["samples"]) == (3000, 3000)
+    assert set(got) == {"model", "seq", "samples", "points", "events"}  # nothing of staleness
+    assert {event["kind"] for event in got["events"]} == {"drift"}
+    rows = [point["rows"] for point in got["points"]]
     assert rows[-1] == 3000 and rows == sorted(rows) and 128 <= len(rows) <= 256
-    assert told["points"][-1]["since_start"] == metrics["since_start"]
-    errors = sum(p["rolling"]["error_rate"] * p["rolling"]["rows"] for p in told["points"])
+    assert got["points"][-1]["since_start"] == metrics["since_start"]
+    errors = sum(p["rolling"]["error_rate"] * p["rolling"]["rows"] for p in got["points"])
     assert errors == pytest.approx(metrics["since_start"]["error_rate"] * 3000)
-    rising = [event for event in told["events"] if event["rising"]]
+    rising = [event for event in got["events"] if event["rising"]]
     assert 2000 < rising[0]["rows"] == rising[0]["seq"] < 2300
     for detector, counts in metrics["drift"].items():
-        seen = [event["rising"] for event in told["events"] if event["detector"] == detector]
+        seen = [event["rising"] for event in got["events"] if event["detector"] == detector]
         assert counts == {"rising": seen.count(True), "falling": seen.count(False)}
     again = drifting.get("/models/d/timeline", headers={"If-None-Match": answer.headers["etag"]})
     assert again.status_code == 304
@@ -54,9 +54,9 @@ def test_going_back_takes_the_way_back_too(drifting):
 
 
 def test_drift_is_in_the_metrics(drifting):
-    told = drifting.get("/models/d/metrics").json()["drift"]
+    got = drifting.get("/models/d/metrics").json()["drift"]
     scraped = drifting.get("/metrics").text
-    for detector, counts in told.items():
+    for detector, counts in got.items():
         for direction, count in counts.items():
             labels = f'detector="{detector}",direction="{direction}",model="d"'
             assert f"dualstream_drift_total{{{labels}}} {float(count)}" in scraped
@@ -68,5 +68,5 @@ def test_no_such_model(client):
 
 def test_a_new_model_has_no_points(client):
     client.put("/models/new", json={"features": {"kind": "indexed", "dim": 1}})
-    told = client.get("/models/new/timeline").json()
-    assert (told["points"], told["events"]) == ([], [])
+    got = client.get("/models/new/timeline").json()
+    assert (got["points"], got["events"]) == ([], [])

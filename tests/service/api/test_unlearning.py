@@ -79,15 +79,15 @@ def test_an_unlearned_sample_leaves_state_and_store(serve, store):
         client.post("/models/m/learn", json=sample(f"person/{i}"))
     assert is_in(mark("person/22"), kept_bytes(store))
     before = replica_of(client).learner.weights
-    told = unlearn_wholly(client, "person/22")
-    assert told == {"model": "m", "sample": "person/22", "seq": 26, "status": "done"}
+    got = unlearn_wholly(client, "person/22")
+    assert got == {"model": "m", "sample": "person/22", "seq": 26, "status": "done"}
     assert not is_in(mark("person/22"), kept_bytes(store))
     assert is_in(mark("person/23"), kept_bytes(store))
     assert replica_of(client).learner.retained == 19
     assert not np.array_equal(replica_of(client).learner.weights, before)
     # Whoever read of it has the same state, and so has one who starts now.
     assert other.get("/models/m/predict?x=1:1&min_seq=26").json()["seq"] == 26
-    assert unlearn(other, "person/22").json() == told
+    assert unlearn(other, "person/22").json() == got
     fresh = serve(store=store)
     assert fresh.get("/models/m").json()["seq"] == 26
     assert bits(replica_of(fresh)) == bits(replica_of(other)) == bits(replica_of(client))
@@ -137,9 +137,9 @@ def test_there_is_no_way_back_to_before(serve, store):
     for seq in (0, 3, 4):
         gone = client.post("/models/m/rollback", json={"seq": seq})
         assert_problem(gone, 410, "not-kept")
-    told = client.get("/models/m/versions").json()
-    assert [version["name"] for version in told["versions"]] == ["after"]
-    assert told["kept_from"] == 6
+    got = client.get("/models/m/versions").json()
+    assert [version["name"] for version in got["versions"]] == ["after"]
+    assert got["kept_from"] == 6
     assert client.post("/models/m/rollback", json={"version": "after"}).status_code == 200
     now = bits(replica_of(client))
     # Of its state differs what was answered, as to the rollback itself.
@@ -160,10 +160,8 @@ def test_what_is_known_to_be_forgotten_is_refused_before_the_journal(serve, stor
     for to in ({"version": "before"}, {"seq": 2}):
         for _ in range(2):  # the key is not used
             given = {"json": to, "headers": {"idempotency-key": str(to)}}
-            told = assert_problem(client.post("/models/m/rollback", **given), 410, "not-kept")
-            assert (told["first"], told["last"]) == (5, 5) and "unlearned at seq 5" in told[
-                "detail"
-            ]
+            got = assert_problem(client.post("/models/m/rollback", **given), 410, "not-kept")
+            assert (got["first"], got["last"]) == (5, 5) and "unlearned at seq 5" in got["detail"]
     assert client.get("/models/m").json()["seq"] == 5
 
 
@@ -305,15 +303,15 @@ def test_what_cannot_be_unlearned_is_refused_with_the_reason(serve, store):
     assert_problem(unlearn(client, "1", "none"), 404, "unknown-model")
     assert_problem(unlearn(client, "x" * 256), 422, "invalid-sample-id")
     for id_, seq in (("1", 2), ("weightless", 23)):
-        told = assert_problem(unlearn(client, id_), 409, "sample-not-retained")
-        assert f"at seq {seq}," in told["detail"] and "20 retained rows" in told["detail"]
+        got = assert_problem(unlearn(client, id_), 409, "sample-not-retained")
+        assert f"at seq {seq}," in got["detail"] and "20 retained rows" in got["detail"]
     assert client.get("/models/m").json()["seq"] == 23
     sgd = {"algorithm": "sgd", "features": SPEC["features"]}
     for name, spec in (("sgd", sgd), ("balanced", SPEC | {"scaling": "balanced"})):
         client.put(f"/models/{name}", json=spec)
         client.post(f"/models/{name}/learn", json=sample("1"))
-        told = assert_problem(unlearn(client, "1", name), 409, "cannot-unlearn")
-        assert name in told["detail"]
+        got = assert_problem(unlearn(client, "1", name), 409, "cannot-unlearn")
+        assert name in got["detail"]
 
 
 class Dying:

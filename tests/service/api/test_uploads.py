@@ -99,17 +99,17 @@ def check_rows(store: str, expected: list[int]) -> None:
 @pytest.mark.parametrize("kind", [LIBSVM, NDJSON, CSV, VW])
 def test_a_long_body_is_learned_as_if_it_were_short(client, store, kind):
     body = body_of(kind)
-    told = learned(client, body, kind, key="k")
-    assert (told["seq"], told["count"], told["learned"], told["rejected"]) == (N, N, N, 0)
-    assert told["chunks"] == len(body) // CHUNK + 1 and told["duplicate_chunks"] == 0
-    assert told["duplicate"] is False
+    got = learned(client, body, kind, key="k")
+    assert (got["seq"], got["count"], got["learned"], got["rejected"]) == (N, N, N, 0)
+    assert got["chunks"] == len(body) // CHUNK + 1 and got["duplicate_chunks"] == 0
+    assert got["duplicate"] is False
     client.put("/models/single", json=SPEC)
     first = learned(client, body[:0] + body_of(kind, range(50)), kind, model="single")
     rest = {"samples": [{"x": x, "y": y} for y, x in map(row, range(50, N))]}
     second = client.post("/models/single/learn", json=rest).json()
-    assert told["mistakes"] == first["mistakes"] + second["mistakes"]
+    assert got["mistakes"] == first["mistakes"] + second["mistakes"]
     losses = first["loss"] * 50 + second["loss"] * (N - 50)
-    assert told["loss"] == pytest.approx(losses / N, rel=1e-12)
+    assert got["loss"] == pytest.approx(losses / N, rel=1e-12)
     assert bits(replica_of(client)) == bits(loaded(store))
     assert state_of(client, "m") == state_of(client, "single")
     check_rows(store, list(range(N)))
@@ -127,8 +127,8 @@ def test_a_stream_of_arrow_is_cut_behind_record_batches(client, store):
             columns.append([float(y) for y, _ in rows])
             writer.write_batch(pa.record_batch(columns, schema))
     body, kind = sink.getvalue().to_pybytes(), "application/vnd.apache.arrow.stream"
-    told = learned(client, body, kind, key="k")
-    assert (told["count"], told["rejected"]) == (N, 0) and told["chunks"] > 5
+    got = learned(client, body, kind, key="k")
+    assert (got["count"], got["rejected"]) == (N, 0) and got["chunks"] > 5
     again = learned(client, body, kind, key="k")
     assert (again["seq"], again["count"], again["duplicate"]) == (N, N, True)
     client.put("/models/lines", json=SPEC)
@@ -141,9 +141,9 @@ def test_what_was_learned_is_answered_once_more(client, store):
     body = body_of(LIBSVM)
     first = send(client, body, key="k")
     again = send(client, gzip.compress(body), key="k", **{"content-encoding": "gzip"})
-    told = again.json()
+    got = again.json()
     chunked = {"duplicate": True, "duplicate_chunks": first.json()["chunks"]}
-    assert told == first.json() | chunked
+    assert got == first.json() | chunked
     assert again.headers["idempotency-replayed"] == "true"
     assert "idempotency-replayed" not in first.headers
     check_rows(store, list(range(N)))
@@ -154,8 +154,8 @@ def test_what_was_learned_is_answered_once_more(client, store):
 def test_another_worker_gives_the_first_answers(client, serve, store):
     body = body_of(LIBSVM)
     first = learned(client, body, key="k")
-    told = learned(serve(store=store), body, key="k")
-    assert told == first | {"duplicate": True, "duplicate_chunks": first["chunks"]}
+    got = learned(serve(store=store), body, key="k")
+    assert got == first | {"duplicate": True, "duplicate_chunks": first["chunks"]}
 
 
 def test_a_key_is_of_one_body_long_or_short(client):
@@ -166,17 +166,17 @@ def test_a_key_is_of_one_body_long_or_short(client):
     first_chunk = body[: body.rindex(b"\n", 0, CHUNK) + 1]
     assert_problem(send(client, first_chunk, key="long"), 422, "idempotency-key-reused")
     learned(client, first_chunk, key="short")
-    told = assert_problem(send(client, body, key="short"), 422, "idempotency-key-reused")
-    assert (told["chunks"], told["seq"]) == (0, 0)
+    got = assert_problem(send(client, body, key="short"), 422, "idempotency-key-reused")
+    assert (got["chunks"], got["seq"]) == (0, 0)
     changed = body.replace(b"0 1:101.0 ", b"1 1:101.0 ")
     assert changed != body
-    told = assert_problem(send(client, changed, key="long"), 422, "idempotency-key-reused")
-    assert 0 < told["chunks"] and 0 < told["seq"] < N
+    got = assert_problem(send(client, changed, key="long"), 422, "idempotency-key-reused")
+    assert 0 < got["chunks"] and 0 < got["seq"] < N
 
 
 def test_nothing_of_a_long_body_is_learned_atomically(client):
-    told = assert_problem(send(client, body_of(LIBSVM), query="?atomic=true"), 422, "invalid-query")
-    assert "atomic=true" in told["detail"]
+    got = assert_problem(send(client, body_of(LIBSVM), query="?atomic=true"), 422, "invalid-query")
+    assert "atomic=true" in got["detail"]
     assert client.get("/models/m").json()["seq"] == 0
     assert learned(client, body_of(LIBSVM, range(5)), query="?atomic=true")["count"] == 5
 
@@ -192,13 +192,13 @@ def test_progress_comes_line_by_line(client):
     answer = send(client, body, NDJSON, query="?scores=true", lines=True)
     assert answer.headers["content-type"] == NDJSON
     *progress, total = map(json.loads, answer.text.splitlines())
-    assert [told["chunk"] for told in progress] == list(range(total["chunks"]))
+    assert [got["chunk"] for got in progress] == list(range(total["chunks"]))
     assert progress[-1]["bytes"] == len(body)
-    assert [told["seq"] for told in progress][-1] == total["seq"] == N
-    assert sum(told["count"] for told in progress) == total["count"]
-    assert sum(len(told["scores"]) for told in progress) == N and "scores" not in total
+    assert [got["seq"] for got in progress][-1] == total["seq"] == N
+    assert sum(got["count"] for got in progress) == total["count"]
+    assert sum(len(got["scores"]) for got in progress) == N and "scores" not in total
     for name in ("learned", "mistakes"):
-        assert sum(told[name] for told in progress) == total[name]
+        assert sum(got[name] for got in progress) == total[name]
     refused = assert_problem(send(client, body, NDJSON, query="?scores=true"), 422, "invalid-query")
     assert "Accept" in refused["detail"]
 
@@ -212,28 +212,28 @@ def test_a_short_body_is_one_line(client):
 
 @pytest.mark.parametrize("kind", [LIBSVM, NDJSON, CSV])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_bad_rows_are_told_by_their_place_in_the_whole_body(client, store, kind, end):
+def test_bad_rows_are_shown_by_their_place_in_the_whole_body(client, store, kind, end):
     lines = body_of(kind, end=end).split(end.encode())
     head = int(kind == CSV)
     bad = [3, 400, 401, 999]
     for place in bad:
         lines[head + place] = b"no row"
     lines.insert(head + 200, b"")
-    told = learned(client, end.encode().join(lines)[: -len(end)], kind, key="k")
-    assert (told["count"], told["rejected"]) == (N - 4, 4)
-    assert [error["index"] for error in told["errors"]] == bad
+    got = learned(client, end.encode().join(lines)[: -len(end)], kind, key="k")
+    assert (got["count"], got["rejected"]) == (N - 4, 4)
+    assert [error["index"] for error in got["errors"]] == bad
     expected = [place + head + 1 + (place > 200) for place in bad]
-    assert [error["line"] for error in told["errors"]] == expected
+    assert [error["line"] for error in got["errors"]] == expected
     check_rows(store, [k for k in range(N) if k not in bad])
 
 
-def test_chunks_without_a_good_row_are_told_and_passed_over(client, store):
+def test_chunks_without_a_good_row_are_shown_and_passed_over(client, store):
     bad = b"none at all\n" * 800
     good = body_of(LIBSVM, range(10))
-    told = learned(client, bad + good, key="k")
-    assert (told["count"], told["rejected"], len(told["errors"])) == (10, 800, 100)
+    got = learned(client, bad + good, key="k")
+    assert (got["count"], got["rejected"], len(got["errors"])) == (10, 800, 100)
     again = learned(client, bad + good, key="k")
-    assert again == told | {"duplicate": True, "duplicate_chunks": 1}
+    assert again == got | {"duplicate": True, "duplicate_chunks": 1}
     refused = assert_problem(send(client, bad), 422, "invalid-rows")
     assert refused["rejected"] == 800 and len(refused["errors"]) == 100
     assert_problem(send(client, b"\n" * 3 * CHUNK), 422, "invalid-rows")
@@ -245,8 +245,8 @@ BAD = b"none at all\n" * 800
 
 
 def samples_with_ids(rows: range, y: int | None = None) -> bytes:
-    told = [{"x": row(k)[1], "y": row(k)[0] if y is None else y, "id": k} for k in rows]
-    return "".join(json.dumps(sample) + "\n" for sample in told).encode()
+    got = [{"x": row(k)[1], "y": row(k)[0] if y is None else y, "id": k} for k in rows]
+    return "".join(json.dumps(sample) + "\n" for sample in got).encode()
 
 
 def test_a_key_is_known_though_the_first_chunks_have_no_good_row(client, serve, store):
@@ -261,8 +261,8 @@ def test_a_key_is_known_though_the_first_chunks_have_no_good_row(client, serve, 
         assert again.json() == first | {"duplicate": True, "duplicate_chunks": duplicates}
         assert again.headers["idempotency-replayed"] == "true"
     learned(client, short, key="short")
-    told = assert_problem(send(client, body, key="short"), 422, "idempotency-key-reused")
-    assert told["chunks"] == 2
+    got = assert_problem(send(client, body, key="short"), 422, "idempotency-key-reused")
+    assert got["chunks"] == 2
     check_rows(store, list(range(N + 5)))
 
 
@@ -292,8 +292,8 @@ def test_a_key_is_known_though_the_first_chunk_has_good_rows_only_for_a_model_th
 
     before_appends(client, monkeypatch, {1: make_narrow})
     body = b"1 5:1\n" * 1000 + b"1 1:1\n" * 1000
-    told = learned(client, body, key="k")
-    assert (told["count"], told["rejected"]) == (1000, 1000)
+    got = learned(client, body, key="k")
+    assert (got["count"], got["rejected"]) == (1000, 1000)
     assert_problem(send(client, b"1 1:1\n", key="k"), 422, "idempotency-key-reused")
     assert send(client, body, key="k").headers["idempotency-replayed"] == "true"
     assert client.get("/models/m").json()["seq"] == 1000
@@ -304,15 +304,15 @@ def test_rows_that_are_known_by_their_ids_are_no_answer_once_more(client, key):
     body = samples_with_ids(range(300))
     assert len(body) > 2 * CHUNK
     learned(client, body, NDJSON)
-    told = send(client, body, NDJSON, key=key)
-    assert told.json()["duplicate"] is True and told.json()["duplicate_rows"] == 300
-    assert "idempotency-replayed" not in told.headers
+    got = send(client, body, NDJSON, key=key)
+    assert got.json()["duplicate"] is True and got.json()["duplicate_rows"] == 300
+    assert "idempotency-replayed" not in got.headers
     again = send(client, body, NDJSON, key=key)
     assert again.json()["duplicate"] is True
     assert ("idempotency-replayed" in again.headers) == (key is not None)
 
 
-def test_answers_that_are_forgotten_are_not_told_as_the_first_ones(
+def test_answers_that_are_forgotten_are_not_shown_as_the_first_ones(
     client, serve, store, monkeypatch
 ):
     monkeypatch.setattr("dualstream.service.models.loader.MAX_KEPT_ANSWERS", 1)
@@ -332,9 +332,9 @@ def test_what_was_interrupted_is_learned_once_wherever_good_rows_begin(
 
     before_appends(client, monkeypatch, {failing: fail})
     body = before + body_of(LIBSVM)
-    told = assert_problem(send(client, body, key="k"), 503, "store-unavailable")
+    got = assert_problem(send(client, body, key="k"), 503, "store-unavailable")
     learned_chunks = failing - 1
-    assert told["chunks"] == (2 if before else 0) + learned_chunks
+    assert got["chunks"] == (2 if before else 0) + learned_chunks
     again = send(client, body, key="k")
     assert (again.json()["count"], again.json()["duplicate_chunks"]) == (N, learned_chunks)
     assert "idempotency-replayed" not in again.headers
@@ -374,12 +374,12 @@ def test_ids_are_known_across_chunks(client):
     for sample in samples[150:]:
         sample |= {key: samples[sample["id"]][key] for key in ("x", "y")}
     body = "".join(json.dumps(sample) + "\n" for sample in samples).encode()
-    told = learned(client, body, NDJSON, key="k")
-    assert told["chunks"] > 2
-    assert (told["count"], told["duplicate_rows"], told["rejected"]) == (150, 150, 0)
+    got = learned(client, body, NDJSON, key="k")
+    assert got["chunks"] > 2
+    assert (got["count"], got["duplicate_rows"], got["rejected"]) == (150, 150, 0)
     answer = send(client, body, NDJSON, lines=True)
     *progress, total = map(json.loads, answer.text.splitlines())
-    found = [known for told in progress for known in told["duplicates"]]
+    found = [known for got in progress for known in got["duplicates"]]
     assert [known["index"] for known in found] == list(range(300))
     assert [known["seq"] for known in found] == [1 + k % 150 for k in range(300)]
     assert total["duplicate"] is True and total["duplicate_rows"] == 300
@@ -388,17 +388,17 @@ def test_ids_are_known_across_chunks(client):
 def test_damage_and_limits_leave_whole_chunks(client, serve, store):
     packed = gzip.compress(body_of(LIBSVM))
     headers = {"content-encoding": "gzip"}
-    told = assert_problem(send(client, packed[:-9], key="k", **headers), 400, "malformed-body")
-    assert told["chunks"] > 2 and told["seq"] == client.get("/models/m").json()["seq"]
-    assert learned(client, packed, key="k", **headers)["duplicate_chunks"] == told["chunks"]
+    got = assert_problem(send(client, packed[:-9], key="k", **headers), 400, "malformed-body")
+    assert got["chunks"] > 2 and got["seq"] == client.get("/models/m").json()["seq"]
+    assert learned(client, packed, key="k", **headers)["duplicate_chunks"] == got["chunks"]
     check_rows(store, list(range(N)))
     small = serve(store=store, max_upload_bytes=3 * CHUNK)
     for body, given in ((body_of(LIBSVM), {}), (packed, headers)):
         assert_problem(send(small, body, **given), 413, "body-too-large")
     long_row = b"1 1:1" + b" " * 20000 + b"\n"
     small = serve(store=store, max_body_bytes=10000)
-    told = assert_problem(send(small, body_of(LIBSVM) + long_row), 413, "body-too-large")
-    assert told["chunks"] > 2 and "more than 10000" in told["detail"]
+    got = assert_problem(send(small, body_of(LIBSVM) + long_row), 413, "body-too-large")
+    assert got["chunks"] > 2 and "more than 10000" in got["detail"]
     assert send(small, b"1 1:1" + b" " * 9000 + b"\n1 2:1\n").json()["count"] == 2
 
 
@@ -425,16 +425,16 @@ async def make_anew(journal) -> None:
 
 
 def test_the_store_goes_away_in_mid_stream(client, store, monkeypatch):
-    """What stands is told, in a problem or in a last line; the repetition goes on from there."""
+    """What stands is shown, in a problem or in a last line; the repetition goes on from there."""
 
     async def fail(journal):
         raise JournalUnavailable("the store is away")
 
     before_appends(client, monkeypatch, {4: fail, 7: fail})
     body = body_of(LIBSVM)
-    told = assert_problem(send(client, body, key="k"), 503, "store-unavailable")
-    assert told["chunks"] == 3
-    stands = told["seq"]
+    got = assert_problem(send(client, body, key="k"), 503, "store-unavailable")
+    assert got["chunks"] == 3
+    stands = got["seq"]
     answer = send(client, body, key="k", lines=True)
     assert answer.status_code == 200
     *progress, problem = map(json.loads, answer.text.splitlines())
@@ -446,14 +446,14 @@ def test_the_store_goes_away_in_mid_stream(client, store, monkeypatch):
     check_rows(store, list(range(N)))
 
 
-def test_chunks_whose_answers_are_forgotten_are_told_by_their_places(
+def test_chunks_whose_answers_are_forgotten_are_shown_by_their_places(
     client, serve, store, monkeypatch
 ):
     monkeypatch.setattr("dualstream.service.models.loader.MAX_KEPT_ANSWERS", 1)
     client = serve(store=store)
-    told = learned(client, body_of(LIBSVM), key="k")
+    got = learned(client, body_of(LIBSVM), key="k")
     again = learned(client, body_of(LIBSVM), key="k")
-    assert (again["seq"], again["count"], again["chunks"]) == (N, N, told["chunks"])
+    assert (again["seq"], again["count"], again["chunks"]) == (N, N, got["chunks"])
     assert again["learned"] is again["loss"] is again["mistakes"] is again["rejected"] is None
 
 
@@ -461,7 +461,7 @@ def test_a_model_made_anew_meanwhile_gets_all_chunks_or_none(client, store, monk
     before_appends(client, monkeypatch, {1: make_anew, 10: make_anew})
     assert learned(client, body_of(LIBSVM), key="k")["duplicate_chunks"] == 0
     check_rows(store, list(range(N)))
-    told = assert_problem(send(client, body_of(LIBSVM), key="other"), 409, "model-changed")
-    assert told["chunks"] > 0
+    got = assert_problem(send(client, body_of(LIBSVM), key="other"), 409, "model-changed")
+    assert got["chunks"] > 0
     assert client.get("/models/m").json()["seq"] == 0
     assert_problem(send(client, body_of(LIBSVM), model="none"), 404, "unknown-model")

@@ -103,11 +103,11 @@ def test_a_cut_connection_leaves_whole_chunks_and_the_repetition_goes_on(store):
             # Of a slow sender, too, a chunk is learned when it is there, not at the body's end.
             for start in range(0, CHUNK_BYTES + 1, 100_000):
                 first.send(BODY[start : start + 100_000])
-            told = first.line()
-            assert told["chunk"] == 0 and told["bytes"] <= CHUNK_BYTES
+            got = first.line()
+            assert got["chunk"] == 0 and got["bytes"] <= CHUNK_BYTES
             first.send(BODY[1_100_000:1_200_000])
             seq = httpx.get(f"{server.url}/models/m/predict?x=1:1").json()["seq"]
-            assert seq == told["seq"] == told["bytes"] // SIZE
+            assert seq == got["seq"] == got["bytes"] // SIZE
         again = upload(server)
         assert (again["count"], again["chunks"], again["duplicate_chunks"]) == (ROWS, CHUNKS, 1)
         assert again["duplicate"] is False
@@ -139,9 +139,9 @@ def test_a_server_that_shuts_down_does_not_wait_for_the_rest(tmp_path):
             sending.send(BODY[: CHUNK_BYTES + 100])
             seq = sending.line()["seq"]
             server.stop()
-            told = sending.line()
-        assert (told["status"], told["chunks"], told["seq"]) == (503, 1, seq)
-        assert told["type"].endswith("/shutting-down")
+            got = sending.line()
+        assert (got["status"], got["chunks"], got["seq"]) == (503, 1, seq)
+        assert got["type"].endswith("/shutting-down")
 
 
 def peak_bytes(server: ServerProcess) -> int:

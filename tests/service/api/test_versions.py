@@ -45,13 +45,13 @@ def back(client: TestClient, key: str | None = None, **to: Any) -> Any:
 
 def state_of(client: TestClient) -> dict:
     """What must be again as it was."""
-    told = client.get("/models/m?digest=true").json()
+    got = client.get("/models/m?digest=true").json()
     metrics = client.get("/models/m/metrics").json()
     weights = client.get("/models/m/weights").json()
     score = client.post("/models/m/predict", json=ROW).json()["score"]
     for part in (metrics, weights):
         del part["seq"]
-    return {"digest": told["state_digest"], "metrics": metrics, "weights": weights, "score": score}
+    return {"digest": got["state_digest"], "metrics": metrics, "weights": weights, "score": score}
 
 
 def assert_everywhere(store: str, client: TestClient) -> None:
@@ -105,8 +105,8 @@ def test_rollback_to_a_version_is_the_same_for_every_replica(serve, store):
     learn(other, 30, 60)
     after = state_of(other)
     assert after["digest"] != before["digest"]
-    told = back(other, version="v").json()
-    assert (told["seq"], told["to_seq"], told["version"]) == (61, 30, "v")
+    got = back(other, version="v").json()
+    assert (got["seq"], got["to_seq"], got["version"]) == (61, 30, "v")
     assert state_of(other) == before
     now = other.get("/models/m").json()
     assert (now["seq"], now["samples"]) == (61, 30)
@@ -139,16 +139,16 @@ def test_rollback_to_a_seq_finds_the_state_of_that_moment(serve, store):
     listed = client.get("/models/m/versions").json()
     assert listed["kept_from"] == 43
     for seq in (49, 63, 42):
-        told = back(client, seq=seq)
-        assert told.status_code == 200, told.text
-        assert told.json()["to_seq"] == seq and state_of(client) == states[seq]
+        got = back(client, seq=seq)
+        assert got.status_code == 200, got.text
+        assert got.json()["to_seq"] == seq and state_of(client) == states[seq]
     # In the midst of an entry, too
     assert back(client, seq=45).status_code == 200
     assert client.get("/models/m").json()["samples"] == 45
     end = client.get("/models/m").json()["seq"]
     for seq, why in ((41, "from seq 42"), (0, "from seq 42"), (10_000, f"ends at seq {end}")):
-        told = assert_problem(back(client, seq=seq), 410, "not-kept")
-        assert (told["first"], told["last"]) == (42, end) and why in told["detail"]
+        got = assert_problem(back(client, seq=seq), 410, "not-kept")
+        assert (got["first"], got["last"]) == (42, end) and why in got["detail"]
     assert_everywhere(store, client)
 
 
@@ -176,8 +176,8 @@ def test_exactly_once_holds_across_a_rollback(serve, store):
     assert client.get("/models/m").json()["seq"] == 7
     # So is the rollback, even where its version is gone.
     assert client.delete("/models/m/versions/empty").status_code == 204
-    told = back(client, version="empty", key="undo").json()
-    assert (told["seq"], told["duplicate"]) == (7, True)
+    got = back(client, version="empty", key="undo").json()
+    assert (got["seq"], got["duplicate"]) == (7, True)
     assert_problem(back(client, seq=1, key="undo"), 422, "idempotency-key-reused")
     assert_problem(back(client, version="empty"), 404, "unknown-version")
     both = assert_problem(back(client, seq=1, version="empty"), 422, "invalid-request")
@@ -242,9 +242,9 @@ def test_predictions_by_a_version_are_those_of_its_moment(serve, store, monkeypa
     assert len(set(scores.values())) == 4
     etag = client.get("/models/m").headers["etag"]
     for name, score in [*scores.items(), *scores.items()]:
-        told = client.post(f"/models/m/predict?version={name}", json=ROW)
-        assert (told.json()["score"], told.json()["seq"]) == (score, int(name[1:]) + 10)
-    assert told.headers["etag"] == etag
+        got = client.post(f"/models/m/predict?version={name}", json=ROW)
+        assert (got.json()["score"], got.json()["seq"]) == (score, int(name[1:]) + 10)
+    assert got.headers["etag"] == etag
     assert len(client.app._hot._versions) == 2
     row = "1:1,2:-2,3:0.5,5:3"
     for path in (f"/models/m/predict?x={row}&", f"/predict?model=m&x={row}&"):
@@ -254,7 +254,7 @@ def test_predictions_by_a_version_are_those_of_its_moment(serve, store, monkeypa
     assert_problem(client.get(f"/models/m/predict?x={row}&version=v0"), 404, "unknown-version")
 
 
-def test_names_are_told_again_after_a_rollback(serve, store):
+def test_names_are_shown_again_after_a_rollback(serve, store):
     one, other = serve(store=store), serve(store=store)
     one.put("/models/m", json=HASHED)
     take(one, name="empty")
@@ -290,9 +290,9 @@ def test_members_go_with_the_state(serve, store):
     client.post("/models/m/members", json={"name": "c", "algorithm": "perceptron"})
     learn(client, 10, 20)
     back(client, version="v")
-    told = client.get("/models/m/members").json()
-    assert [member["name"] for member in told["members"]] == ["a", "b"]
-    assert told["promoted"] == "a"
+    got = client.get("/models/m/members").json()
+    assert [member["name"] for member in got["members"]] == ["a", "b"]
+    assert got["promoted"] == "a"
     state = state_of(client)
     assert state_of(serve(store=store)) == state
 
@@ -310,12 +310,12 @@ def test_damaged_copy_stops_who_needs_it_and_says_so(serve, store):
         back(client, version="v"),
         client.post("/models/m/predict?version=v", json=ROW),
     ):
-        told = assert_problem(answer, 503, "unreadable-version")
-        assert digest in told["detail"]
+        got = assert_problem(answer, 503, "unreadable-version")
+        assert digest in got["detail"]
     assert client.get("/models/m").json()["seq"] == 21
     # Whoever replays the rollback stops in front of it.
-    told = assert_problem(serve(store=store).get("/models/m"), 503, "unreadable-journal")
-    assert digest in told["detail"] and "at seq 20" in told["detail"]
+    got = assert_problem(serve(store=store).get("/models/m"), 503, "unreadable-journal")
+    assert digest in got["detail"] and "at seq 20" in got["detail"]
 
 
 @pytest.mark.parametrize("loses", ["reading", "all"])
@@ -343,8 +343,8 @@ def test_store_that_goes_away_before_the_copy_is_read_is_made_up_for(
         away.setattr(journal, "copy_get", refuse)
         slug = "store-unavailable" if loses == "all" else "outcome-unknown"
         assert_problem(back(client, version="v", key="k"), 503, slug)
-    told = back(client, version="v", key="k").json()
-    assert told["seq"] == 21 and told["duplicate"] == (loses == "reading")
+    got = back(client, version="v", key="k").json()
+    assert got["seq"] == 21 and got["duplicate"] == (loses == "reading")
     assert state_of(client) == before
     assert_everywhere(store, client)
 
@@ -362,7 +362,7 @@ def test_copy_that_went_with_the_trimmed_record_does_not_stop_who_had_read_it(st
         await kept.learn_and_write(2)
         await kept.journal.trim(*kept.where, 100, behind=1)
         assert await kept.journal.copy_get(*kept.where, digest) is None
-        # Then the replica is told so, at the record before, and takes the newest snapshot
+        # Then the replica is shown so, at the record before, and takes the newest snapshot
         with pytest.raises(Trimmed):
             await late.replica.apply(entries, kept.journal)
         assert late.replica.seq == late.replica.learner.samples == 10
@@ -394,7 +394,7 @@ def test_there_is_no_way_back_to_a_version_whose_records_are_lost(client, monkey
         return msgspec.structs.replace(await known(*given), seq=22)
 
     monkeypatch.setattr(model.deps.journal, "version_get", beyond)
-    told = assert_problem(back(client, version="lost"), 410, "not-kept")
-    assert told["last"] == 21
-    assert "cannot go back to seq 22: the model is only at seq 21" in told["detail"]
+    got = assert_problem(back(client, version="lost"), 410, "not-kept")
+    assert got["last"] == 21
+    assert "cannot go back to seq 22: the model is only at seq 21" in got["detail"]
     assert client.get("/models/m").json()["seq"] == 21

@@ -59,12 +59,12 @@ def test_weights_solved_for_on_the_journals_rows_enter_every_replica(serve, stor
         learn(client, n, n + 50)
     read = rows_read(monkeypatch)
     weights = client.get("/models/m/weights").json()["weights"]
-    told = finished(client, begin(client, tol=1e-2, rows=300)["job"])
-    assert (told["status"], told["method"], told["rows"], told["seq"]) == (
+    got = finished(client, begin(client, tol=1e-2, rows=300)["job"])
+    assert (got["status"], got["method"], got["rows"], got["seq"]) == (
         "done", "mcpa", 300, 400,
     )  # fmt: skip
-    assert told["relative_gap"] <= 1e-2 < told["relative_gap_before"] and told["converged"]
-    assert told["retained"] is None and told["entered_seq"] == 401
+    assert got["relative_gap"] <= 1e-2 < got["relative_gap_before"] and got["converged"]
+    assert got["retained"] is None and got["entered_seq"] == 401
     assert read == [first[100:]]
     assert other.get("/models/m/predict?x=1:1&min_seq=401").json()["seq"] == 401
     assert bits(replica_of(other)) == bits(replica_of(client)) == bits(loaded(store))
@@ -73,8 +73,8 @@ def test_weights_solved_for_on_the_journals_rows_enter_every_replica(serve, stor
     assert client.post("/models/m/rollback", json={"seq": 400}).status_code == 200
     assert client.get("/models/m/weights").json()["weights"] == weights
     learn(client, 420, 440)
-    told = finished(client, begin(client, method="dcd", rows=200)["job"])
-    assert told["status"] == "done" and told["method"] == "dcd"
+    got = finished(client, begin(client, method="dcd", rows=200)["job"])
+    assert got["status"] == "done" and got["method"] == "dcd"
     # Of the last 200 records: 20 rows, the rollback, the 20 before it, the refit, and 158 rows.
     assert read[1] == first[242:400] + [row[0] for row in samples(420, 440)["x"]]
     # And forward again, to the state that had the first refit and the rows after it.
@@ -95,21 +95,21 @@ def test_what_came_in_between_decides_whether_it_enters(serve, store, monkeypatc
 
     def after(change: Any) -> dict[str, Any]:
         monkeypatch.setattr(refits, "_solve", lambda *given: (solve(*given), change())[0])
-        told = finished(client, begin(client, rows=100)["job"])
+        got = finished(client, begin(client, rows=100)["job"])
         monkeypatch.setattr(refits, "_solve", solve)
-        return told
+        return got
 
     # Rows: their part of the weights goes, and they stay counted.
-    told = after(lambda: learn(other, 200, 250))
-    assert (told["status"], told["seq"], told["entered_seq"]) == ("done", 200, 251)
+    got = after(lambda: learn(other, 200, 250))
+    assert (got["status"], got["seq"], got["entered_seq"]) == ("done", 200, 251)
     assert replica_of(client).learner.samples == 250
     # So many that it is of another time; and whatever is no row.
-    told = after(lambda: learn(other, 250, 400))
-    assert told["status"] == "refused" and "150 rows came since" in told["reason"]
-    told = after(lambda: other.post("/models/m/rollback", json={"seq": 200}))
-    assert told["status"] == "refused" and "by hand" in told["reason"]
+    got = after(lambda: learn(other, 250, 400))
+    assert got["status"] == "refused" and "150 rows came since" in got["reason"]
+    got = after(lambda: other.post("/models/m/rollback", json={"seq": 200}))
+    assert got["status"] == "refused" and "by hand" in got["reason"]
     assert replica_of(client).learner.samples == 200
-    other.get(f"/models/m/predict?x=1:1&min_seq={told['entered_seq']}")
+    other.get(f"/models/m/predict?x=1:1&min_seq={got['entered_seq']}")
     assert bits(replica_of(other)) == bits(replica_of(client)) == bits(loaded(store))
     # Cancelled while it is computed, by whom it is not computed.
     monkeypatch.setattr(refits, "_solve", lambda _, rows, job, ending: ending.wait(30) and None)
@@ -117,10 +117,10 @@ def test_what_came_in_between_decides_whether_it_enters(serve, store, monkeypatc
     until(client, job, "running")
     other.delete(f"/models/m/refits/{job}")
     assert finished(other, job)["status"] == "cancelled"
-    told = assert_problem(
+    got = assert_problem(
         client.post("/models/m/refit", json={"method": "newton_l1"}), 422, "invalid-refit"
     )
-    assert "newton_l1 supports the losses" in told["detail"]
+    assert "newton_l1 supports the losses" in got["detail"]
 
 
 def test_what_the_store_loses_meanwhile_does_not_enter(serve, tmp_path, monkeypatch):
@@ -131,7 +131,7 @@ def test_what_the_store_loses_meanwhile_does_not_enter(serve, tmp_path, monkeypa
         learn(client, first, first + 50)
     solve = refits._solve
 
-    def told_after(change: Any) -> dict[str, Any]:
+    def shown_after(change: Any) -> dict[str, Any]:
         def slowly(*given: Any) -> Any:
             found = solve(*given)
             change()
@@ -154,10 +154,10 @@ def test_what_the_store_loses_meanwhile_does_not_enter(serve, tmp_path, monkeypa
             time.sleep(0.01)
 
     for change, seq in ((lose, 200), (lose_and_learn, 150)):
-        told = told_after(change)
-        assert told["status"] == "lost", told
-        assert f"lost records up to seq {seq}" in told["reason"]
-        assert told["entered_seq"] is None
+        got = shown_after(change)
+        assert got["status"] == "lost", got
+        assert f"lost records up to seq {seq}" in got["reason"]
+        assert got["entered_seq"] is None
     # And where it is on its way by then.
     monkeypatch.setattr(refits, "_solve", solve)
     send, lost = Appending.send, []
@@ -170,8 +170,8 @@ def test_what_the_store_loses_meanwhile_does_not_enter(serve, tmp_path, monkeypa
 
     monkeypatch.setattr(Appending, "send", lose_first)
     learn(client, 400, 460)
-    told = finished(client, begin(client, rows=100)["job"])
-    assert told["status"] == "lost" and lost, told
+    got = finished(client, begin(client, rows=100)["job"])
+    assert got["status"] == "lost" and lost, got
     assert not controls(f"sqlite:///{path}")
     other.get("/models/m/predict?x=1:1&min_seq=160")
     assert bits(replica_of(other)) == bits(replica_of(client)) == bits(loaded(f"sqlite:///{path}"))

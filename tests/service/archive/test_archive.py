@@ -841,8 +841,8 @@ def test_an_archive_is_as_the_document_says(stores):
         of_model: dict[str, dict[str, list]] = {}
         for kind, rows_ in sections[1:]:
             if kind == "MODL":
-                [told] = rows_
-                found = of_model[told["record"]["id"]] = {"MODL": [told]}
+                [got] = rows_
+                found = of_model[got["record"]["id"]] = {"MODL": [got]}
             else:
                 found.setdefault(kind, []).extend([rows_] if kind == "COPY" else rows_)
         places = {"ENTR": "entries", "KEYS": "keys", "ROWS": "waiting", "VERS": "versions"}
@@ -862,8 +862,8 @@ def test_an_archive_is_as_the_document_says(stores):
                 name for kind in found if kind != "COPY" for row in found[kind] for name in row
             }
             assert fields - {"AUDT"} <= documented
-        told = [one["change"]["action"] for one in of_model[MODELS_LEARNED[-1]]["AUDT"]]
-        assert told == [one.change.action for one in log]
+        got = [one["change"]["action"] for one in of_model[MODELS_LEARNED[-1]]["AUDT"]]
+        assert got == [one.change.action for one in log]
 
     asyncio.run(run())
 

@@ -52,9 +52,9 @@ def learn(client: TestClient, key: str) -> dict:
     until(lambda: client.get("/readyz").status_code == 200, 60)
     rows = [{"x": {"age": float(len(key) + k)}, "y": k % 2, "id": f"{key}-{k}"} for k in range(5)]
     headers = {"idempotency-key": key}
-    told = client.post("/models/m/learn", json={"samples": rows}, headers=headers)
-    assert told.status_code == 200, told.text
-    return told.json()
+    got = client.post("/models/m/learn", json={"samples": rows}, headers=headers)
+    assert got.status_code == 200, got.text
+    return got.json()
 
 
 def backed_up(store: str, command: str, folder: Path, *ports: int) -> tuple[str, dict]:

@@ -64,9 +64,9 @@ def test_flags_are_the_settings_with_their_groups_ranges_and_defaults():
         assert shown[name].envvar == f"DUALSTREAM_{name.upper()}"
         assert shown[name].rich_help_panel == field.json_schema_extra["group"]
         assert shown[name].default == field.default
-    told = CliRunner().invoke(cli.app, ["serve", "--help"], env={"COLUMNS": "160"}).output
+    got = CliRunner().invoke(cli.app, ["serve", "--help"], env={"COLUMNS": "160"}).output
     for text in ("Network", "[0<=x<=65535]", "[default: 8000]", "[default: (unset)]"):
-        assert text in told
+        assert text in got
 
 
 def test_removed_settings_have_the_values_that_are_said():

@@ -103,8 +103,8 @@ def test_the_same_rows_in_every_format_learn_the_same(server, tmp_path):
             (tmp_path / name).write_bytes(content)
             first = run(server, "learn", "same", str(tmp_path / name), "--json")
             assert first.exit_code == 0, first.output
-            [told] = json.loads(first.stdout)["files"]
-            assert (told["learned"], told["rejected"], told["seq"]) == (ROWS, 0, ROWS), name
+            [got] = json.loads(first.stdout)["files"]
+            assert (got["learned"], got["rejected"], got["seq"]) == (ROWS, 0, ROWS), name
             digests[name] = client.get("same", digest=True).state_digest
             scored = run(server, "predict", "same", str(tmp_path / name))
             assert scored.exit_code == 0, scored.output
@@ -136,7 +136,7 @@ def test_standard_input_is_new_each_time_but_under_a_key(server, model):
         assert client.get(model).samples == 7 * ROWS
 
 
-def test_rows_that_are_refused_are_told_by_their_lines(server, model, tmp_path):
+def test_rows_that_are_refused_are_shown_by_their_lines(server, model, tmp_path):
     bad = tmp_path / "bad.libsvm"
     bad.write_bytes(FILES["rows.libsvm"] + b"1 9:1\n2 1:1\n")
     done = run(server, "learn", model, str(bad))
@@ -198,18 +198,18 @@ def test_rows_count_over_chunks_that_the_server_cuts_again(
 
     def by_client(model: str) -> dict:
         with Client(server.url) as client:
-            told = client.learn_file(model, RowFile(str(more), kind_of(more.name)))
-        return msgspec.to_builtins(told)
+            got = client.learn_file(model, RowFile(str(more), kind_of(more.name)))
+        return msgspec.to_builtins(got)
 
     model = f"cut-{ending}"
     for way in (in_terminal, by_client):
         with Client(server.url) as client:
             client.create(model, spec)
             client.learn_file(model, RowFile(str(known), kind_of(known.name)))
-            told = way(model)
+            got = way(model)
             client.delete(model)
-        assert (told["learned"], told["rejected"], told["duplicate_rows"]) == (learned, 1, first)
-        assert [error["index"] for error in told["errors"]] == [first]
+        assert (got["learned"], got["rejected"], got["duplicate_rows"]) == (learned, 1, first)
+        assert [error["index"] for error in got["errors"]] == [first]
 
 
 @pytest.mark.parametrize(
@@ -324,15 +324,15 @@ def test_chunks_may_be_left_out_and_both_clients_cut_alike(server, model, tmp_pa
 
     async def awaited() -> tuple[LearnedStream, list[float | None]]:
         async with AsyncClient(server.url) as client:
-            told = await client.learn_file(model, file)
+            got = await client.learn_file(model, file)
             answers = [answer async for answer in client.predict_file(model, file)]
-        return told, [score for answer in answers for score in answer.scores]
+        return got, [score for answer in answers for score in answer.scores]
 
     with Client(server.url) as client:
         end = client.learn_file(model, file, skip=3)
         assert end.chunks == 2 and 0 < end.learned < MANY
-        told, scores = asyncio.run(awaited())
-        assert (told.chunks, told.duplicate_chunks, told.seq) == (5, 2, MANY)
+        got, scores = asyncio.run(awaited())
+        assert (got.chunks, got.duplicate_chunks, got.seq) == (5, 2, MANY)
         assert client.get(model).samples == MANY
         assert scores == [s for answer in client.predict_file(model, file) for s in answer.scores]
     done = run(server, "learn", model, str(path), "--skip", "5")
@@ -369,7 +369,7 @@ class Learning:
         self.pipe = open(path, "wb")
 
     def end(self) -> dict:
-        """What is told when all was learned."""
+        """What is shown when all was learned."""
         said, errors = self.process.communicate(timeout=120)
         assert self.process.returncode == 0, errors
         return json.loads(said)["files"][0]
@@ -415,8 +415,8 @@ def test_a_command_that_is_killed_is_gone_on_with_by_running_it_again(server, tm
         path.write_bytes(BODY)
         done = run(server, "learn", "m", str(path), "--json")
         assert done.exit_code == 0, done.output
-        [told] = json.loads(done.stdout)["files"]
-        assert told["chunks"] == 5 and 1 <= told["duplicate_chunks"] < 5
+        [got] = json.loads(done.stdout)["files"]
+        assert got["chunks"] == 5 and 1 <= got["duplicate_chunks"] < 5
         assert client.get("m").samples == MANY
         store = server.process.args[server.process.args.index("--store") + 1]
         check_each_once(store, "m")
@@ -437,7 +437,7 @@ def test_a_server_that_is_killed_and_comes_back_is_waited_for(tmp_path):
             with ServerProcess(store, [*KEPT, "--port", port]):
                 pipe.write(BODY[HALF:])
                 pipe.close()
-                told = learning.end()
-                assert (told["count"], told["rejected"], told["chunks"]) == (MANY, 0, 5)
+                got = learning.end()
+                assert (got["count"], got["rejected"], got["chunks"]) == (MANY, 0, 5)
                 assert client.get("m").samples == MANY
     check_each_once(store, "m")

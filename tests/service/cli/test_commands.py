@@ -94,12 +94,12 @@ def test_a_model_is_deleted_once_that_is_confirmed(server, client):
     assert gone.exit_code == 3 and json.loads(gone.stdout)["status"] == 404
 
 
-def test_a_certificate_is_told_as_the_api_does(server, client):
+def test_a_certificate_is_shown_as_the_api_does(server, client):
     client.create("m", SPEC)
     client.learn("m", [[1, 0, 2], [0, 1, 0.5]], [1, 0])
-    told = json.loads(run(server, "certificate", "m", "--json").stdout)
-    assert told["gap"] == client.certificate("m").gap and told["rows"] == 2
-    assert f"{told['gap']:.6g}" in run(server, "certificate", "m").stdout
+    got = json.loads(run(server, "certificate", "m", "--json").stdout)
+    assert got["gap"] == client.certificate("m").gap and got["rows"] == 2
+    assert f"{got['gap']:.6g}" in run(server, "certificate", "m").stdout
     client.create("sgd", SPEC | {"algorithm": "sgd"})
     none = run(server, "certificate", "sgd")
     assert none.exit_code == 3 and "has no dual problem" in none.stderr
@@ -115,15 +115,15 @@ def test_events_of_all_models_are_lines_until_they_are_deleted(server, client):
         text=True,
         env=os.environ | {"PYTHONPATH": str(ROOT), "DUALSTREAM_URL": server.url},
     )
-    first = {(told := json.loads(watching.stdout.readline()))["model"]: told for _ in range(2)}
-    assert {name: told["seq"] for name, told in first.items()} == {"m": 1, "n": 1}
+    first = {(got := json.loads(watching.stdout.readline()))["model"]: got for _ in range(2)}
+    assert {name: got["seq"] for name, got in first.items()} == {"m": 1, "n": 1}
     client.learn("m", [1, 0, 0], 1)
     assert json.loads(watching.stdout.readline())["samples"] == 2
     client.delete("m")
     client.delete("n")
     rest, _ = watching.communicate(timeout=60)
     events = [json.loads(line) for line in rest.splitlines()]
-    assert sorted(told["model"] for told in events if told["event"] == "deleted") == ["m", "n"]
+    assert sorted(got["model"] for got in events if got["event"] == "deleted") == ["m", "n"]
     assert watching.returncode == 0
 
 
@@ -147,12 +147,12 @@ def test_watching_ends_by_interruption_and_where_there_is_nothing(server, client
 def test_the_table_tells_error_and_the_better_baseline():
     baselines = {"most_frequent": {"error_rate": 0.25}, "last_label": {"error_rate": 0.5}}
     rolling = {"rows": 10, "loss": 0.125, "error_rate": 0.0625, "baselines": baselines}
-    told = {"m": {"seq": 1234, "samples": 1200, "rows_per_second": 99.6, "rejected": 34}}
-    told["m"]["rolling"] = rolling
-    told["guarded"] = {"seq": 9, "samples": 7, "rows_per_second": 0, "paused": {"since": 8}}
+    got = {"m": {"seq": 1234, "samples": 1200, "rows_per_second": 99.6, "rejected": 34}}
+    got["m"]["rolling"] = rolling
+    got["guarded"] = {"seq": 9, "samples": 7, "rows_per_second": 0, "paused": {"since": 8}}
     console = Console(width=100, record=True, file=open(os.devnull, "w"))
     with console.file:
-        console.print(table_of(["m", "gone", "silent", "guarded"], told, {"gone"}))
+        console.print(table_of(["m", "gone", "silent", "guarded"], got, {"gone"}))
     lines = [line.split() for line in console.export_text().splitlines()]
     assert lines[1] == ["m", "1,234", "1,200", "100", "0.0625", "0.25", "0.125", "34"]
     assert lines[2:5] == [["gone", "deleted"], ["silent"], ["guarded", "9", "7", "paused"]]
@@ -161,9 +161,9 @@ def test_the_table_tells_error_and_the_better_baseline():
 def test_a_bench_learns_what_is_acknowledged_and_leaves_nothing(server, client):
     done = run(server, "bench", "--seconds", "0.2", "--connections", "3", "--rows", "7", "--json")
     assert done.exit_code == 0, done.output
-    told = json.loads(done.stdout)
-    learn, predict = (Measured(**one) for one in told["measured"])
-    assert told["learned"] == told["acknowledged"] == learn.rows == 7 * learn.requests > 0
+    got = json.loads(done.stdout)
+    learn, predict = (Measured(**one) for one in got["measured"])
+    assert got["learned"] == got["acknowledged"] == learn.rows == 7 * learn.requests > 0
     assert predict.rows == 7 * predict.requests > 0
     assert 0 < learn.p50_ms <= learn.p99_ms <= learn.longest_ms
     assert client.models() == []
@@ -183,10 +183,10 @@ def test_a_model_is_exported_to_a_file(server, client, tmp_path, monkeypatch):
     for name in FORMATS:
         done = run(server, "export", "m", "--format", name, "--json")
         assert done.exit_code == 0, done.output
-        told = json.loads(done.stdout)
-        assert told["file"] == f"m.{SUFFIXES[name]}"
-        written = Path(told["file"]).read_bytes()
-        assert written == client.export("m", name) and len(written) == told["bytes"] > 50
+        got = json.loads(done.stdout)
+        assert got["file"] == f"m.{SUFFIXES[name]}"
+        written = Path(got["file"]).read_bytes()
+        assert written == client.export("m", name) and len(written) == got["bytes"] > 50
     piped = run(server, "export", "m", "-o", "-")
     assert piped.stdout_bytes == Path("m.json").read_bytes()
     assert json.loads(piped.stdout_bytes)["seq"] == 2

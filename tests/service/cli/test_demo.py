@@ -73,14 +73,14 @@ def test_what_is_compiled_ahead_is_what_a_model_without_a_spec_needs():
         "from dualstream.service.cli.demo.run import *;"
         "compile_here(COMPILED_AHEAD); print(*sys.modules)"
     )
-    told = subprocess.run(
+    got = subprocess.run(
         [sys.executable, "-c", ahead],
         env=os.environ | {"NUMBA_DISABLE_JIT": "1"},
         capture_output=True,
         text=True,
         check=True,
     )
-    found = told.stdout.split()
+    found = got.stdout.split()
     assert set(mine) <= set(found) and "dualstream.solvers.online.dual_ascent.learner" not in found
 
 

@@ -128,8 +128,8 @@ def test_nulls_and_strange_numbers_are_bad_rows():
     )
     parsed = parse_body(schema_of(HASHED), ARROW, stream_of(table), labelled=True)
     assert list(parsed.row_indices) == [0]
-    told = [(error.index, error.pointer) for error in parsed.errors]
-    assert told == [(1, "/x/a"), (2, "/x/a"), (3, "/x/b"), (4, "/x/b")]
+    got = [(error.index, error.pointer) for error in parsed.errors]
+    assert got == [(1, "/x/a"), (2, "/x/a"), (3, "/x/b"), (4, "/x/b")]
     assert "null" in parsed.errors[0].reason and "nan" in parsed.errors[1].reason
 
 
@@ -218,8 +218,8 @@ def test_no_number_is_a_bad_row_wherever_it_stands():
 )
 def test_columns_that_no_row_can_use_refuse_the_body(client, spec, columns, reason):
     client.put("/models/m", json=spec)
-    told = assert_problem(learn(client, stream_of(pa.table(columns)), ARROW), 422, "invalid-body")
-    assert reason in told["detail"]
+    got = assert_problem(learn(client, stream_of(pa.table(columns)), ARROW), 422, "invalid-body")
+    assert reason in got["detail"]
 
 
 def test_what_is_no_plain_stream_is_refused(client, monkeypatch):
@@ -232,8 +232,8 @@ def test_what_is_no_plain_stream_is_refused(client, monkeypatch):
         options=pa.ipc.IpcWriteOptions(compression="zstd"),
     )
     assert len(packed) < 10_000
-    told = assert_problem(learn(client, packed, ARROW), 415, "unsupported-media-type")
-    assert "compressed buffers" in told["detail"]
+    got = assert_problem(learn(client, packed, ARROW), 415, "unsupported-media-type")
+    assert "compressed buffers" in got["detail"]
     wide = pa.table(
         {
             "1": pa.array(np.zeros(arrow_rows.MAX_ROWS + 8, np.bool_)),
@@ -243,8 +243,8 @@ def test_what_is_no_plain_stream_is_refused(client, monkeypatch):
     assert_problem(learn(client, stream_of(wide), ARROW), 413, "body-too-large")
     assert learn(client, STREAM, ARROW).json()["learned"] == 2
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    told = assert_problem(learn(client, STREAM, ARROW), 415, "unsupported-media-type")
-    assert "pip install 'dualstream[arrow]'" in told["detail"]
+    got = assert_problem(learn(client, STREAM, ARROW), 415, "unsupported-media-type")
+    assert "pip install 'dualstream[arrow]'" in got["detail"]
 
 
 def test_compression_named_as_arrow_0_17_did_is_refused(client):
@@ -263,8 +263,8 @@ def test_compression_named_as_arrow_0_17_did_is_refused(client):
     body = sink.getvalue().to_pybytes()
     expanded = pa.ipc.open_stream(body).read_next_batch().column(0).buffers()[1]
     assert expanded.size == 1 << 20
-    told = assert_problem(learn(client, body, ARROW), 415, "unsupported-media-type")
-    assert "compressed buffers" in told["detail"]
+    got = assert_problem(learn(client, body, ARROW), 415, "unsupported-media-type")
+    assert "compressed buffers" in got["detail"]
 
 
 def test_short_batches_read_only_what_they_use_of_a_long_dictionary():
@@ -292,11 +292,11 @@ def test_ids_of_a_table_are_learned_once(client):
     client.put("/models/m", json=HASHED)
     table = pa.table({"a": [1.0, 2.0, 3.0], "id": ["x", None, "z"], "y": [1, 0, 1]})
     assert learn(client, stream_of(table), ARROW).json()["count"] == 3
-    told = learn(client, stream_of(table), ARROW).json()
-    assert told["count"] == 1 and [one["index"] for one in told["duplicates"]] == [0, 2]
+    got = learn(client, stream_of(table), ARROW).json()
+    assert got["count"] == 1 and [one["index"] for one in got["duplicates"]] == [0, 2]
     # The same samples are the same in another format.
-    told = learn(client, "a,y,id\n1,1,x\n3,1,z\n", CSV).json()
-    assert told["count"] == 0 and len(told["duplicates"]) == 2
+    got = learn(client, "a,y,id\n1,1,x\n3,1,z\n", CSV).json()
+    assert got["count"] == 0 and len(got["duplicates"]) == 2
 
 
 def test_a_table_of_numbers_is_a_batch_of_them():

@@ -110,8 +110,8 @@ def test_a_compressed_request_is_the_same_request(model, encoding):
     assert_problem(other, 422, "idempotency-key-reused")
     rows = COMPRESS[encoding](b'{"x": {"1": 1}}')
     head = {"content-encoding": encoding}
-    told = model.post("/models/m/predict", content=rows, headers=head).json()
-    assert told["score"] == model.get("/models/m/predict?x=1:1").json()["score"]
+    got = model.post("/models/m/predict", content=rows, headers=head).json()
+    assert got["score"] == model.get("/models/m/predict?x=1:1").json()["score"]
     spec = COMPRESS[encoding](json.dumps(SPEC).encode())
     assert model.put("/models/m", content=spec, headers=head).status_code == 200
 
@@ -127,11 +127,11 @@ def test_what_cannot_be_inflated_is_refused(serve):
         assert_problem(post(client, sent[:-3], encoding), 400, "malformed-body")
         assert_problem(post(client, b"", encoding), 400, "malformed-body")
         large = COMPRESS[encoding](good + b" " * 1000)
-        told = assert_problem(post(client, large, encoding), 413, "body-too-large")
-        assert len(large) < 1000 and "1000 bytes" in told["detail"]
+        got = assert_problem(post(client, large, encoding), 413, "body-too-large")
+        assert len(large) < 1000 and "1000 bytes" in got["detail"]
     for encoding in ("br", "deflate", "gzip, gzip"):
-        told = assert_problem(post(client, good, encoding), 415, "unsupported-media-type")
-        assert encoding in told["detail"] and "gzip or zstd" in told["detail"]
+        got = assert_problem(post(client, good, encoding), 415, "unsupported-media-type")
+        assert encoding in got["detail"] and "gzip or zstd" in got["detail"]
     assert client.get("/models/m").json()["samples"] == 2
 
 

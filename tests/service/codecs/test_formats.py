@@ -27,9 +27,9 @@ def bits(parsed) -> dict:
     batch = as_batch([parsed.rows])
     names = FeatureNames()
     names.keep(parsed.names)
-    told = {name: column.tobytes() for name, column in names.state().items()}
+    got = {name: column.tobytes() for name, column in names.state().items()}
     columns = ("indptr", "indices", "values", "labels", "weights")
-    return told | {name: getattr(batch, name).tobytes() for name in columns} | {"c": batch.classes}
+    return got | {name: getattr(batch, name).tobytes() for name in columns} | {"c": batch.classes}
 
 
 def learn(client, body: str | bytes, media: str, path: str = "/models/m/learn"):
@@ -100,19 +100,19 @@ def test_bad_lines_come_back_beside_what_was_learned(client):
     client.put("/models/m", json=HASHED)
     long = "n" * (LONGEST_NAME + 1)
     lines = ['{"x": {"a": 1}, "y": 1}', "{", "", json.dumps({"x": {long: 1}, "y": 1})]
-    told = learn(client, "\n".join(lines), NDJSON).json()
-    assert (told["count"], told["rejected"]) == (1, 2)
-    assert [(error["index"], error["line"]) for error in told["errors"]] == [(1, 2), (2, 4)]
+    got = learn(client, "\n".join(lines), NDJSON).json()
+    assert (got["count"], got["rejected"]) == (1, 2)
+    assert [(error["index"], error["line"]) for error in got["errors"]] == [(1, 2), (2, 4)]
     many = learn(client, "\n".join(["{"] * 150), NDJSON)
-    told = assert_problem(many, 422, "invalid-rows")
-    assert told["rejected"] == 150 and len(told["errors"]) == 100 and "line 1" in told["detail"]
+    got = assert_problem(many, 422, "invalid-rows")
+    assert got["rejected"] == 150 and len(got["errors"]) == 100 and "line 1" in got["detail"]
     assert_problem(
         learn(client, "\n".join(lines), NDJSON, "/models/m/learn?atomic=1"), 422, "invalid-rows"
     )
-    told = learn(
+    got = learn(
         client, '{"x": {"a": 1}}\n{"x": {"b": "t"}, "y": null}', NDJSON, "/models/m/predict"
     ).json()
-    assert len(told["scores"]) == 2
+    assert len(got["scores"]) == 2
 
 
 CSV, VW, ARROW = "text/csv", "text/x-vw", "application/vnd.apache.arrow.stream"
@@ -215,10 +215,10 @@ def test_the_same_rows_have_the_same_bits_in_every_format(client, spec, rows):
         found[media] = bits(parsed)
         model = f"/models/m{number}"
         client.put(model, json=spec)
-        told = learn(client, body, media, f"{model}/learn?scores=true").json()
-        assert told["learned"] == len(rows)
+        got = learn(client, body, media, f"{model}/learn?scores=true").json()
+        assert got["learned"] == len(rows)
         replica = client.app._registry.cached(f"m{number}").replica
-        states[media] = {k: v.tobytes() for k, v in replica._state().items()}, told["scores"]
+        states[media] = {k: v.tobytes() for k, v in replica._state().items()}, got["scores"]
         predicted = learn(client, body, media, f"{model}/predict").json()
         assert (
             predicted["scores"]
@@ -299,8 +299,8 @@ def test_bad_records_of_csv_are_named():
 )
 def test_a_header_that_no_row_can_use_refuses_the_body(client, spec, header, reason):
     client.put("/models/m", json=spec)
-    told = assert_problem(learn(client, header + "\n1,1\n", CSV), 422, "invalid-body")
-    assert reason in told["detail"]
+    got = assert_problem(learn(client, header + "\n1,1\n", CSV), 422, "invalid-body")
+    assert reason in got["detail"]
 
 
 def test_lines_of_vowpal_wabbit_are_rows_by_name():
@@ -352,8 +352,8 @@ def test_tags_are_ids_where_the_media_type_says_so(client):
     body = "1 'one| a:1\n0 'two| b:1\n"
     for media, count in ((VW, 2), (VW, 2), (f"{VW}; tag=id", 2), (f"{VW}; tag=id", 0)):
         assert learn(client, body, media).json()["count"] == count
-    told = learn(client, "x,y,id\n1,0,two\n,1,\n", CSV).json()
-    assert told["count"] == 1 and told["errors"][0]["index"] == 0, "another sample with this id"
+    got = learn(client, "x,y,id\n1,0,two\n,1,\n", CSV).json()
+    assert got["count"] == 1 and got["errors"][0]["index"] == 0, "another sample with this id"
 
 
 def test_indices_that_stand_twice_are_refused_where_indexed():

@@ -329,7 +329,7 @@ def test_a_table_of_places_holds_what_it_was_given():
         assert len(table.slots) >= 2 * len(held)
 
 
-def test_names_are_told_once_and_again_after_a_loss():
+def test_names_are_shown_once_and_again_after_a_loss():
     schema = RowSchema(resolve_spec(HASHED))
     body = b'{"x": {"a": 1, "city": "Oslo"}, "y": 1}\n' * 3
     first = parse_quickly(SampleReader(schema, body, True))

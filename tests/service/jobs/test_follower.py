@@ -76,8 +76,8 @@ def test_min_seq_beyond_the_journal_is_refused(pair):
         other.get("/models/m/predict?x=1:1&min_seq=3"),
         other.post("/models/m/predict?min_seq=3", json=ROW),
     ):
-        told = assert_problem(answer, 503, "min-seq-not-reached")
-        assert "ends at seq 2" in told["detail"]
+        got = assert_problem(answer, 503, "min-seq-not-reached")
+        assert "ends at seq 2" in got["detail"]
     assert other.get("/models/m/predict?x=1:1&min_seq=2").status_code == 200
 
 
@@ -100,8 +100,8 @@ def test_min_seq_waits_no_longer_than_it_should(pair, monkeypatch):
     seq = learn(one)
     began = time.monotonic()
     answer = other.get(f"/models/m/predict?x=1:1&min_seq={seq}")
-    told = assert_problem(answer, 503, "min-seq-not-reached")
-    assert "is at seq 0" in told["detail"]
+    got = assert_problem(answer, 503, "min-seq-not-reached")
+    assert "is at seq 0" in got["detail"]
     assert time.monotonic() - began < 1.0
 
 
@@ -204,10 +204,10 @@ def test_heads_of_many_models_are_asked_for_some_at_a_time(nobody_follows, clien
     assert {model.lag.confirmed[1] for model in registry} == {0}
 
 
-def test_lag_is_told(pair, monkeypatch):
+def test_lag_is_shown(pair, monkeypatch):
     one, other = pair
-    told = other.get("/readyz?verbose").json()["lag"]
-    assert told == {"seconds": 0.0, "records": 0, "behind": {}}
+    got = other.get("/readyz?verbose").json()["lag"]
+    assert got == {"seconds": 0.0, "records": 0, "behind": {}}
     journal, is_slow = other.app._registry.journal, [True]
     read = journal.read
 
@@ -220,8 +220,8 @@ def test_lag_is_told(pair, monkeypatch):
         patched.setattr(journal, "read", slow)
         seq = learn(one, 3)
         until(lambda: other.get("/readyz?verbose").json()["lag"]["records"] == seq)
-        told = other.get("/readyz?verbose").json()["lag"]
-        assert told["seconds"] > 0 and told["behind"]["m"]["records"] == seq
+        got = other.get("/readyz?verbose").json()["lag"]
+        assert got["seconds"] > 0 and got["behind"]["m"]["records"] == seq
         text = other.get("/metrics").text
         assert f'dualstream_replica_lag_records{{model="m"}} {seq}.0' in text
         assert 'dualstream_replica_lag_seconds{model="m"} 0.0\n' not in text
@@ -249,7 +249,7 @@ def test_lag_counts_from_the_oldest_head_not_applied():
 
 
 @pytest.mark.parametrize("route", ["", "/metrics", "/weights", "/weights?top=3"])
-def test_an_etag_at_hand_is_not_told_again(model, route):
+def test_an_etag_at_hand_is_not_shown_again(model, route):
     first = model.get(f"/models/m{route}")
     etag = first.headers["etag"]
     for named in (etag, f'"x", {etag}', f"W/{etag}", "*"):

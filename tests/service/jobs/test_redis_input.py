@@ -1,4 +1,4 @@
-"""What producers XADD to ds:{ID}:in is learned once, in order; what cannot be is told why."""
+"""What producers XADD to ds:{ID}:in is learned once, in order; what cannot be is shown why."""
 
 import asyncio
 import json
@@ -85,31 +85,31 @@ MESSAGES: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 
 def test_messages_are_learned_as_posted_samples_are(serve, url, client):
-    told, posted = serve(store=url, redis_input=True), serve()
-    for server in (told, posted):
+    got, posted = serve(store=url, redis_input=True), serve()
+    for server in (got, posted):
         server.put("/models/m", json=HASHED)
     for message, row in MESSAGES:
         client.xadd(IN, message)
         assert posted.post("/models/m/learn", json=row).status_code == 200
-    until(lambda: told.get("/models/m").json()["seq"] == len(MESSAGES), PATIENCE_S)
+    until(lambda: got.get("/models/m").json()["seq"] == len(MESSAGES), PATIENCE_S)
     for route in ("/models/m/weights", "/models/m/metrics"):
-        assert told.get(route).json() | {"etag": 0} == posted.get(route).json() | {"etag": 0}
+        assert got.get(route).json() | {"etag": 0} == posted.get(route).json() | {"etag": 0}
     assert client.exists(DEAD) == 0
     # Another worker, which comes later, finds nothing more to learn
-    assert bits(replica_of(serve(store=url, redis_input=True))) == bits(replica_of(told))
+    assert bits(replica_of(serve(store=url, redis_input=True))) == bits(replica_of(got))
 
 
 def test_the_index_form_and_named_labels(serve, url, client):
-    told, posted = serve(store=url, redis_input=True), serve()
+    got, posted = serve(store=url, redis_input=True), serve()
     spec = SPEC | {"labels": ["no", "1"]}
-    for server in (told, posted):
+    for server in (got, posted):
         server.put("/models/m", json=spec)
     client.xadd(IN, {"x": "3:1,5:0.5", "y": "1"})
     client.xadd(IN, {"x": "", "y": "no", "weight": ".5"})
     posted.post("/models/m/learn", json={"x": {"3": 1, "5": 0.5}, "y": "1"})
     posted.post("/models/m/learn", json={"x": {}, "y": "no", "weight": 0.5})
-    until(lambda: told.get("/models/m").json()["seq"] == 2, PATIENCE_S)
-    assert told.get("/models/m/weights").json() == posted.get("/models/m/weights").json()
+    until(lambda: got.get("/models/m").json()["seq"] == 2, PATIENCE_S)
+    assert got.get("/models/m/weights").json() == posted.get("/models/m/weights").json()
 
 
 BAD: list[tuple[dict[Any, Any], str]] = [
@@ -176,8 +176,8 @@ def test_bad_messages_are_dead_once_with_the_reason(serve, url, client):
     taken(client)
     found = dead(client)
     assert len(found) == len(BAD)
-    for (message, reason), (told, fields) in zip(BAD, found, strict=True):
-        assert told.startswith(reason) and told, (message, told)
+    for (message, reason), (got, fields) in zip(BAD, found, strict=True):
+        assert got.startswith(reason) and got, (message, got)
         written = {
             n.encode(): t if isinstance(t, bytes) else t.encode() for n, t in message.items()
         }
@@ -210,8 +210,8 @@ def test_messages_to_a_paused_model_are_set_aside_and_wait_where_that_is_full(
     serve, url, client, monkeypatch
 ):
     monkeypatch.setattr("dualstream.service.models.model.MAX_QUARANTINE_RECORDS", 100)
-    told, free = serve(store=url, redis_input=True), serve()
-    told.put("/models/m", json=GUARDED)
+    got, free = serve(store=url, redis_input=True), serve()
+    got.put("/models/m", json=GUARDED)
     free.put("/models/m", json=SPEC)
     rows = [*samples(0, 100), *samples(100, 160, bad=True), *samples(160, 300)]
     learn(free, rows)
@@ -222,29 +222,29 @@ def test_messages_to_a_paused_model_are_set_aside_and_wait_where_that_is_full(
 
     send(0, 160)
     taken(client)
-    now = paused(told)
+    now = paused(got)
     held_from = now["held_from"]
     assert now["quantity"] == "loss" and 80 <= held_from < 160
     # What comes while it is paused is journalled and moves nothing, and no message is dead.
     send(160, 170)
     taken(client)
-    until(lambda: told.get("/models/m").json()["seq"] == 171, PATIENCE_S)  # and the pause
-    aside = view(told)
+    until(lambda: got.get("/models/m").json()["seq"] == 171, PATIENCE_S)  # and the pause
+    aside = view(got)
     assert aside["samples"] == held_from
     assert aside["paused"]["held_records"] == 171 - held_from
     # Once the quarantine is full messages wait in their stream.
     send(170, 290)
-    until(lambda: told.get("/models/m").json()["seq"] - held_from >= 100, PATIENCE_S)
+    until(lambda: got.get("/models/m").json()["seq"] - held_from >= 100, PATIENCE_S)
     send(290, 300)
-    answer = told.post("/models/m/learn", json=rows[0])
+    answer = got.post("/models/m/learn", json=rows[0])
     assert_problem(answer, 429, "quarantine-full")
-    assert client.xlen(IN) >= 10 and view(told)["samples"] == held_from
+    assert client.xlen(IN) >= 10 and view(got)["samples"] == held_from
     # Learned after all, each is learned once, in order: it is the model without a guard.
-    assert resume(told, "learn").status_code == 200
+    assert resume(got, "learn").status_code == 200
     taken(client)
-    until(lambda: view(told)["samples"] == len(rows), PATIENCE_S)
+    until(lambda: view(got)["samples"] == len(rows), PATIENCE_S)
     assert dead(client) == []
-    state = learned_of(told, "m"), learned_of(free, "m")
+    state = learned_of(got, "m"), learned_of(free, "m")
     for name in ("retained.seqs", "progress.drift_events"):  # seqs differ by the controls
         state[0].pop(name), state[1].pop(name)
     assert state[0] == state[1]
@@ -349,12 +349,12 @@ def produce(url: str, is_killed: threading.Event, written: list[int]) -> None:
 
 async def check(url: str, written: list[int]) -> None:
     """The journal holds the rows of these values, each once and in this order, and no other."""
-    told = [Acknowledged(value, seq) for seq, value in enumerate(written, 1)]
+    got = [Acknowledged(value, seq) for seq, value in enumerate(written, 1)]
     journal = await open_journal(url)
     try:
         samples = loaded_in(journal)
         sent = dict.fromkeys(written, 1)
-        await check_history(journal, "m", told, tags_of=values_of, sent=sent, samples=await samples)
+        await check_history(journal, "m", got, tags_of=values_of, sent=sent, samples=await samples)
     finally:
         await journal.close()
 

@@ -77,10 +77,10 @@ async def _append(
         nonce, known_seq = os.urandom(16), log.known_seq
         while True:
             try:
-                told = Change("append", detail={"first": start})
-                appended = await log.append(*group, nonce=nonce, known_seq=known_seq, change=told)
+                got = Change("append", detail={"first": start})
+                appended = await log.append(*group, nonce=nonce, known_seq=known_seq, change=got)
                 break
             except (JournalUnavailable, OutcomeUnknown):
                 await asyncio.sleep(0.01)
-        told = zip(appended.placed, range(start, start + size), strict=True)
-        os.write(says.fileno(), b"".join(b"%d %d\n" % (tag, place.seq) for place, tag in told))
+        got = zip(appended.placed, range(start, start + size), strict=True)
+        os.write(says.fileno(), b"".join(b"%d %d\n" % (tag, place.seq) for place, tag in got))

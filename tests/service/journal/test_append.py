@@ -472,10 +472,10 @@ async def test_what_was_made_of_a_place_comes_in_only_while_the_log_holds_it(jou
 async def test_a_place_is_looked_at_with_whatever_else_an_append_does(journal: Journal):
     log = await Log.create(journal)
     digest = await journal.copy_put(log.model, log.incarnation, b"state")
-    told = Change("rollback", "server", None, None, {})
+    got = Change("rollback", "server", None, None, {})
     seq = 0
     for copy in (None, digest):
-        for change in (None, told):
+        for change in (None, got):
             beside = {"copy": copy, "change": change}
             with pytest.raises(NotHeld):
                 await log.append(rows(1), held=Place(seq, "0" * 40), **beside)
@@ -573,7 +573,7 @@ async def test_an_empty_append_is_answered(journal: Journal):
     assert (appended.placed, appended.seq, appended.chain) == ((), None, log.record.chain)
 
 
-async def test_what_is_kept_under_keys_is_told_and_nothing_changed(journal: Journal):
+async def test_what_is_kept_under_keys_is_shown_and_nothing_changed(journal: Journal):
     log = await Log.create(journal)
     await log.append(rows(1, 2), *request("r", rows(3), rows(4, id="a", payload="p")))
     before = await journal.get(log.model)

@@ -30,11 +30,11 @@ def change(action: str, **detail: Any) -> Change:
     return Change(action, "request", "owner", "0123456789abcdef", detail)
 
 
-async def told(journal: Journal, model: str | None = None, **asked: Any) -> list[tuple[str, int]]:
+async def got(journal: Journal, model: str | None = None, **asked: Any) -> list[tuple[str, int]]:
     return [(one.change.action, one.seq) for one in await journal.audit(model, **asked)]
 
 
-async def test_what_is_done_is_told_once_and_what_is_not_done_is_not(journal: Journal):
+async def test_what_is_done_is_shown_once_and_what_is_not_done_is_not(journal: Journal):
     first, made = await journal.create("m", SPEC, GIVEN, change("create"))
     assert made and not (await journal.create("m", SPEC, GIVEN, change("again")))[1]
     where = "m", first.incarnation
@@ -74,7 +74,7 @@ async def test_what_is_done_is_told_once_and_what_is_not_done_is_not(journal: Jo
     with pytest.raises(UnknownModel):
         await journal.delete("m", None, change("again"))
     third, _ = await journal.create("m", SPEC, GIVEN, change("create"))
-    assert await told(journal, "m") == [
+    assert await got(journal, "m") == [
         ("create", 0), ("control", 3), ("move", 3), ("version", 3), ("unname", 3),
         ("replace", 0), ("delete", 0), ("create", 0),
     ]  # fmt: skip
@@ -114,7 +114,7 @@ async def test_changes_are_read_page_by_page_of_one_model_and_of_all(journal: Jo
             await journal.audit(None, wrong)
 
 
-async def test_changes_of_another_store_are_told_with_those_there_in_order_of_time(
+async def test_changes_of_another_store_are_shown_with_those_there_in_order_of_time(
     journal: Journal,
 ):
     await journal.create("m", SPEC, GIVEN, change("create"))
@@ -148,7 +148,7 @@ async def test_changes_of_another_store_are_told_with_those_there_in_order_of_ti
         after = page[-1].place
     assert paged == of_model
     await journal.delete("n", None, change("the last"))
-    assert (await told(journal, "n"))[-1] == ("the last", 0)
+    assert (await got(journal, "n"))[-1] == ("the last", 0)
 
 
 def without_place(one: Audited) -> bytes:
@@ -165,5 +165,5 @@ async def test_old_changes_go_and_young_ones_stay(store: Store):
         assert ("create", "young") in [
             (one.change.action, one.model) for one in await journal.audit()
         ]
-        assert await told(journal, "m1") == []
-        assert await told(journal, "m2") in ([("delete", 0)], [])  # it may be old by now, too
+        assert await got(journal, "m1") == []
+        assert await got(journal, "m2") in ([("delete", 0)], [])  # it may be old by now, too

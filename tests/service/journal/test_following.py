@@ -38,7 +38,7 @@ async def test_heads_are_those_of_the_logs(journal: Journal):
     assert await journal.heads([]) == []
 
 
-async def test_heads_of_many_models_are_told(journal: Journal):
+async def test_heads_of_many_models_are_shown(journal: Journal):
     ids = [f"m{number}" for number in range(1003)]
     for id_ in ids[::100]:
         await journal.create(id_, b"", b"")
@@ -49,11 +49,11 @@ async def test_heads_of_many_models_are_told(journal: Journal):
 async def test_appends_of_other_processes_are_announced(store: Store):
     async with store.journal() as here, store.journal() as there:
         log = await Log.create(there)
-        async with aclosing(here.announcements()) as told:
-            assert await _next(told) == Announced()
+        async with aclosing(here.announcements()) as got:
+            assert await _next(got) == Announced()
             for seq in (1, 2):
                 await log.append(rows(seq))
-                await _until(told, log.model, seq)
+                await _until(got, log.model, seq)
 
 
 async def test_own_appends_to_sqlite_are_not_announced(tmp_path: Path):
@@ -84,9 +84,9 @@ async def test_a_revision_tells_of_every_commit_and_of_nothing_else(store: Store
                 AppendRequest(log.model, log.incarnation, os.urandom(16), 0, [rows(1)])
             )
             await appended
-            told = await here.revision()
-            assert told != before and told == await here.revision()
-            before = told
+            got = await here.revision()
+            assert got != before and got == await here.revision()
+            before = got
         await here.open()  # what it counts from is not what it counted from before
         assert await here.revision() != before
 
@@ -116,11 +116,11 @@ async def test_a_commit_that_the_log_does_not_show_is_announced(tmp_path: Path, 
     monkeypatch.setattr(LogWatch, "_look", lambda self: (0, 0, 0))
     async with store.journal() as here, store.journal() as there:
         log = await Log.create(there)
-        async with aclosing(here.announcements()) as told:
-            await _next(told)
+        async with aclosing(here.announcements()) as got:
+            await _next(got)
             await asyncio.sleep(SETTLED_S)
             await log.append(rows(1))
-            await _until(told, log.model, 1)
+            await _until(got, log.model, 1)
 
 
 async def test_an_append_asks_sqlite_for_what_others_have_committed(
@@ -139,24 +139,24 @@ async def test_an_append_asks_sqlite_for_what_others_have_committed(
             return run(task)
 
         monkeypatch.setattr(here._writer, "run", asked)
-        async with aclosing(here.announcements()) as told:
-            assert await _next(told) == Announced() and said == ["look", "ask"]
+        async with aclosing(here.announcements()) as got:
+            assert await _next(got) == Announced() and said == ["look", "ask"]
             await there.append(AppendRequest(log.model, log.incarnation, b"n" * 16, 0, [rows(1)]))
             await here.append(AppendRequest(log.model, log.incarnation, OURS.make(), 0, [rows(2)]))
             del said[:]
-            assert await _next(told) == Announced() and said == ["look"]
+            assert await _next(got) == Announced() and said == ["look"]
             # No append since the last look: SQLite must be asked.
             await there.append(AppendRequest(log.model, log.incarnation, b"o" * 16, 0, [rows(3)]))
             del said[:]
-            assert await _next(told) == Announced() and said == ["look", "ask"]
+            assert await _next(got) == Announced() and said == ["look", "ask"]
 
 
 async def test_a_closed_listener_leaves_nothing_behind(store: Store):
     async with store.journal() as journal:
         log = await Log.create(journal)
         for _ in range(3):
-            async with aclosing(journal.announcements()) as told:
-                await _next(told)
+            async with aclosing(journal.announcements()) as got:
+                await _next(got)
         await log.append(rows(1))
         waiting = asyncio.create_task(_listen(journal))
         await asyncio.sleep(0.05)
@@ -166,21 +166,21 @@ async def test_a_closed_listener_leaves_nothing_behind(store: Store):
         assert (await journal.get(log.model)).seq == 1
 
 
-async def test_a_broken_connection_is_told_and_listening_begins_anew(redis_store: Store):
+async def test_a_broken_connection_is_shown_and_listening_begins_anew(redis_store: Store):
     port = int(redis_store.url.split(":")[2].split("/")[0])
     async with running_proxy(port) as proxy, redis_store.journal() as there:
         log = await Log.create(there)
         async with Store(proxy.url).journal() as here:
-            async with aclosing(here.announcements()) as told:
-                await _next(told)
+            async with aclosing(here.announcements()) as got:
+                await _next(got)
                 proxy.swallow = 1
                 await log.append(rows(1))
                 with pytest.raises(JournalUnavailable):
-                    await _next(told)
-            async with aclosing(here.announcements()) as told:
-                assert await _next(told) == Announced()
+                    await _next(got)
+            async with aclosing(here.announcements()) as got:
+                assert await _next(got) == Announced()
                 await log.append(rows(2))
-                await _until(told, log.model, 2)
+                await _until(got, log.model, 2)
 
 
 class Clock:
@@ -192,19 +192,19 @@ class Clock:
         return self.now
 
 
-async def _next(told: AsyncGenerator[Announced, None]) -> Announced:
-    return await asyncio.wait_for(anext(told), 5)
+async def _next(got: AsyncGenerator[Announced, None]) -> Announced:
+    return await asyncio.wait_for(anext(got), 5)
 
 
-async def _until(told: AsyncGenerator[Announced, None], model: str, seq: int) -> None:
+async def _until(got: AsyncGenerator[Announced, None], model: str, seq: int) -> None:
     """Pass over what announces less than this append."""
     while True:
-        announced = await _next(told)
+        announced = await _next(got)
         if announced.model is None or (announced.model == model and announced.seq >= seq):
             return
 
 
 async def _listen(journal: Journal) -> None:
-    async with aclosing(journal.announcements()) as told:
-        async for _ in told:
+    async with aclosing(journal.announcements()) as got:
+        async for _ in got:
             pass

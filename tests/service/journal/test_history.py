@@ -55,7 +55,7 @@ def test_the_same_answer_twice_is_no_fault():
     assert check_entries(ENTRIES, "one", ANSWERS + ANSWERS).acknowledged == 6
 
 
-def test_rows_may_be_told_apart_by_what_they_hold():
+def test_rows_may_be_shown_apart_by_what_they_hold():
     answers = [Acknowledged(tag, seq) for tag, seq in ((1, 1), (4, 4), (6, 7))]
     report = check_entries(ENTRIES, "one", answers, tags_of=lambda found: found.indices.tolist())
     assert (report.acknowledged, report.unacknowledged) == (3, 3)

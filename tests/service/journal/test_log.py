@@ -62,7 +62,7 @@ async def test_every_entry_is_read_though_sizes_differ_wildly(journal: Journal):
     assert read == sizes
 
 
-async def test_how_far_a_read_reaches_is_told_without_a_look_at_it(journal: Journal):
+async def test_how_far_a_read_reaches_is_shown_without_a_look_at_it(journal: Journal):
     log = await Log.create(journal)
     counts = [1, 5000, *[1] * 150, 2, 3, 20000, 7]
     for count in counts:

@@ -37,16 +37,16 @@ def test_what_was_parsed_is_let_go_of():
         def entries(self) -> list[Entry]:
             return list(ENTRIES)
 
-    told = Told()
-    gone = weakref.ref(told)
-    page = Page(3, 252, told.entries)
-    del told
+    got = Told()
+    gone = weakref.ref(got)
+    page = Page(3, 252, got.entries)
+    del got
     assert gone() is not None
     assert list(page) == ENTRIES
     assert gone() is None
 
 
-def test_damage_is_told_at_each_look():
+def test_damage_is_shown_at_each_look():
     def damaged() -> list[Entry]:
         raise CorruptRecord("planted")
 

@@ -188,8 +188,8 @@ async def test_an_expired_row_is_known_as_such_for_as_long_again(store):
             await asyncio.sleep(0.005)
         assert (await journal.awaiting_labels())[0].is_due
         await expired_at_last(journal, record, 2)
-        [(told, rows_left)] = [(w.model, w.rows) for w in await journal.awaiting_labels()]
-        assert (told, rows_left) == (MODEL, 0)
+        [(got, rows_left)] = [(w.model, w.rows) for w in await journal.awaiting_labels()]
+        assert (got, rows_left) == (MODEL, 0)
         while await bodies(journal, record, "a", "b") != [None, None]:
             await journal.overdue(MODEL, record.incarnation)
             await asyncio.sleep(0.005)

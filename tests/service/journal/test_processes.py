@@ -45,16 +45,16 @@ async def checked(journal: Journal, said: list[Acknowledged], sent: range) -> in
 
 async def check_audit(journal: Journal, model: str) -> None:
     """Each append is in the audit log exactly once."""
-    told: list[int] = []
+    got: list[int] = []
     after = None
     while page := await journal.audit(model, after, 1000):
-        told += [change.seq for change in page]
+        got += [change.seq for change in page]
         after = page[-1].place
     record = await journal.get(model)
     done: list[int] = []
     while entries := await journal.read(model, record.incarnation, done[-1] if done else 0):
         done += [entry.seq for entry in entries]
-    assert told == done
+    assert got == done
 
 
 async def test_appenders_in_several_processes_lose_and_double_nothing(store: Store):

@@ -9,7 +9,7 @@ from dualstream.service.journal.redis.address import Address, parse_address
 from dualstream.service.journal.redis.servers import FixedServer, SentinelPrimary
 
 
-def told(address: Address) -> tuple[object, ...]:
+def got(address: Address) -> tuple[object, ...]:
     return address.kind, address.hosts, address.service, address.options["db"]
 
 
@@ -29,10 +29,10 @@ def told(address: Address) -> tuple[object, ...]:
     ],
 )
 def test_an_address_names_its_hosts(url: str, expected: tuple[object, ...]):
-    assert told(parse_address(url)) == expected
+    assert got(parse_address(url)) == expected
     assert not parse_address(url).is_tls
     secure = parse_address(url.replace("redis", "rediss", 1))
-    assert told(secure) == expected and secure.is_tls
+    assert got(secure) == expected and secure.is_tls
 
 
 def test_user_and_password_are_of_the_servers_and_options_of_whom_they_name():

@@ -61,7 +61,7 @@ async def test_long_and_short_bodies_are_read_in_their_order(
         assert usage.log_bytes > sum(len(part.body) for part in parts)
 
 
-async def test_another_worker_is_told_long_bodies_by_its_append(redis_store: Store):
+async def test_another_worker_is_shown_long_bodies_by_its_append(redis_store: Store):
     async with redis_store.journal() as journal:
         log = await Log.create(journal)
         part = long_part()
@@ -174,7 +174,7 @@ async def test_a_missing_body_is_damage(redis_store: Store, client: redis.Redis)
 
 
 @pytest.mark.parametrize(
-    ("size", "seq", "told"),
+    ("size", "seq", "got"),
     [
         (79, 2, "the entry after seq 1 is truncated"),
         (-1, 2, "the entry after seq 1 is truncated"),
@@ -183,7 +183,7 @@ async def test_a_missing_body_is_damage(redis_store: Store, client: redis.Redis)
     ],
 )
 async def test_an_entry_that_is_not_what_the_log_says_is_damage(
-    redis_store: Store, client: redis.Redis, size: int | None, seq: int, told: str
+    redis_store: Store, client: redis.Redis, size: int | None, seq: int, got: str
 ):
     async with redis_store.journal() as journal:
         log = await Log.create(journal)
@@ -194,7 +194,7 @@ async def test_an_entry_that_is_not_what_the_log_says_is_damage(
         client.execute_command("XSETID", "ds:{adult}:log", "1-0")
         client.xadd("ds:{adult}:log", {"e": entry[:size]}, id=f"{seq}-0")
         client.hset("ds:{adult}:head", "seq", seq)
-        with pytest.raises(CorruptRecord, match=told):
+        with pytest.raises(CorruptRecord, match=got):
             await read(log)
 
 

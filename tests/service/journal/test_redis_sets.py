@@ -57,7 +57,7 @@ async def opened(url: str, durability: str | None = None) -> AsyncIterator[Journ
         await journal.close()
 
 
-async def test_appends_are_told_of_when_too_few_replicas_have_them(
+async def test_appends_are_shown_of_when_too_few_replicas_have_them(
     sentinels: SentinelSet, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(line, "REPLICAS_MS", 200)
@@ -160,7 +160,7 @@ def test_a_restore_whose_replicas_leave_has_not_ended(
     replicas = [server for server in sentinels.servers if server is not primary]
     archive = asyncio.run(archive_of("left", tmp_path))
 
-    def leave(told: str) -> None:
+    def leave(got: str) -> None:
         for replica in replicas:
             replica.pause()
         sentinels.ask(primary, "CLIENT", "KILL", "TYPE", "replica")
@@ -184,12 +184,12 @@ async def test_a_primary_that_the_sentinels_have_left_is_left(
     former = next(server for server in sentinels.servers if server is not primary)
     sentinels.ask(former, "REPLICAOF", "NO", "ONE")
 
-    async def told_late(self: Sentinel, service: str) -> tuple[str, int]:
+    async def shown_late(self: Sentinel, service: str) -> tuple[str, int]:
         return "127.0.0.1", former.port
 
     async with opened(sentinels.url) as journal, opened(sentinels.url) as other:
         with monkeypatch.context() as before:
-            before.setattr(Sentinel, "discover_master", told_late)
+            before.setattr(Sentinel, "discover_master", shown_late)
             await journal.close()
             await journal.open()
             await journal.create("elsewhere", b"{}", b"{}")
@@ -229,13 +229,13 @@ IDS = [f"model-{number}" for number in range(12)]
 
 async def test_models_live_on_all_nodes_each_in_one_slot(cluster: ClusterSet):
     async with opened(cluster.url, "replicated:1") as journal, opened(cluster.url) as other:
-        async with aclosing(other.announcements()) as told:
-            assert await anext(told) == Announced()
+        async with aclosing(other.announcements()) as got:
+            assert await anext(got) == Announced()
             logs = {model: await Log.create(journal, model) for model in IDS}
             for number, (model, log) in enumerate(logs.items()):
                 appended = await log.append(rows(number, id="a"))
                 await journal.snapshot_put(model, log.incarnation, 1, appended.chain, b"state")
-            heard = [await asyncio.wait_for(anext(told), 5) for _ in IDS]
+            heard = [await asyncio.wait_for(anext(got), 5) for _ in IDS]
             assert {(announced.model, announced.seq) for announced in heard} == {
                 (model, 1) for model in IDS
             }
@@ -302,10 +302,10 @@ async def test_a_slot_that_moves_under_appends_loses_and_doubles_nothing(cluster
         await moving
         assert cluster.owner(f"ds:{{{model}}}:log") is target
         assert await log.tags() == list(range(tag))
-        told = await other.audit(model, limit=1000)
-        assert [one.seq for one in told] == list(range(21, tag + 1))
+        got = await other.audit(model, limit=1000)
+        assert [one.seq for one in got] == list(range(21, tag + 1))
         assert [one.model for one in await other.audit(limit=1000)] == ["still"] + [model] * (
-            len(told)
+            len(got)
         )
         # A connection that has not noticed yet raises, for batches of reads, too.
         heads = await other.heads(["still", model])
@@ -366,7 +366,7 @@ async def test_while_a_slot_is_on_its_way_commands_wait_or_follow_it(cluster: Cl
         assert await log.tags() == [1, 2]
 
 
-async def test_the_heads_on_a_node_that_is_away_are_told_as_such(cluster: ClusterSet):
+async def test_the_heads_on_a_node_that_is_away_are_shown_as_such(cluster: ClusterSet):
     async with opened(cluster.url) as journal:
         logs = {model: await Log.create(journal, model) for model in IDS}
         away = cluster.owner(f"ds:{{{IDS[0]}}}:log")

@@ -59,8 +59,8 @@ def is_rewriting(server: RedisServer) -> bool:
 
 def is_done(server: RedisServer) -> bool:
     """Whether it rewrites nothing, nor is about to."""
-    told = persistence(server)
-    return not (told["aof_rewrite_in_progress"] or told["aof_rewrite_scheduled"])
+    got = persistence(server)
+    return not (got["aof_rewrite_in_progress"] or got["aof_rewrite_scheduled"])
 
 
 async def restart(server: RedisServer, journal: Journal) -> None:
@@ -76,11 +76,11 @@ async def available(journal: Journal) -> None:
 
 async def refused(journal: Journal) -> None:
     """Return once it says why nothing is written; of a connection that broke it tells before."""
-    told = ""
-    while "about to rewrite its log" not in told:
+    got = ""
+    while "about to rewrite its log" not in got:
         with pytest.raises(JournalUnavailable) as refusal:
             await journal.ping()
-        told = str(refusal.value)
+        got = str(refusal.value)
 
 
 async def append(log: Log, tag: int) -> None:
@@ -234,7 +234,7 @@ async def test_a_server_that_takes_no_torn_log_need_not_write_it_anew():
             assert times_rewritten(server) == 0
 
 
-async def test_a_server_that_refuses_to_write_its_log_anew_serves_and_is_told_of(
+async def test_a_server_that_refuses_to_write_its_log_anew_serves_and_is_shown_of(
     server: RedisServer, caplog: pytest.LogCaptureFixture
 ):
     with Redis(port=server.port) as client:
@@ -243,5 +243,5 @@ async def test_a_server_that_refuses_to_write_its_log_anew_serves_and_is_told_of
         async with Store(server.url).journal() as journal:
             assert journal.durability() == "always"
             assert await journal.list() == []
-    (told,) = [one.getMessage() for one in caplog.records if one.name == "dualstream.redis"]
-    assert "set aof-load-truncated no" in told and "bgrewriteaof" in told
+    (got,) = [one.getMessage() for one in caplog.records if one.name == "dualstream.redis"]
+    assert "set aof-load-truncated no" in got and "bgrewriteaof" in got

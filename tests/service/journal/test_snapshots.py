@@ -141,7 +141,7 @@ async def test_one_that_replaces_takes_the_place_of_one_of_its_seq(store: Store)
         assert pieces(store) == 2
 
 
-async def test_the_places_of_snapshots_are_told_and_older_ones_dropped(store: Store):
+async def test_the_places_of_snapshots_are_shown_and_older_ones_dropped(store: Store):
     async with store.journal() as journal:
         log = await Log.create(journal)
         where = (log.model, log.incarnation)

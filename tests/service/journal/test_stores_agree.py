@@ -62,7 +62,7 @@ async def test_appends_that_are_asked_for_again_late_have_the_same_answers(
     async with sqlite_store.journal(few) as one, redis_store.journal(few) as other:
         logs = [await Log.create(one), await Log.create(other)]
         asked: list[tuple[bytes, int, list[Part]]] = []
-        told = Counter[str]()
+        got = Counter[str]()
         for _ in range(120):
             is_repeated = bool(asked) and chance.random() < 0.4
             if not is_repeated:
@@ -80,13 +80,13 @@ async def test_appends_that_are_asked_for_again_late_have_the_same_answers(
                     answers.append((appended.placed, appended.first_seq, appended.seq))
                 except NonceForgotten:
                     answers.append("forgotten")
-            told["forgotten" if answers[0] == "forgotten" else "told"] += is_repeated
+            got["forgotten" if answers[0] == "forgotten" else "got"] += is_repeated
             assert len(set(answers)) == 1 or "forgotten" in answers
         read = [await log.journal.read(log.model, log.incarnation, 0) for log in logs]
         for entries in read:
             nonces = [entry.nonce for entry in entries]
             assert len(nonces) == len(set(nonces)) > 40
-        assert told["told"] > 30
+        assert got["got"] > 30
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -260,7 +260,7 @@ async def test_copies_versions_and_snapshots_are_written_under_the_staged_name(j
     assert (found.seq, found.data) == (4, b"snapshot")
 
 
-async def test_identity_is_told_without_being_claimed(journal):
+async def test_identity_is_shown_without_being_claimed(journal):
     assert await journal.identity() is None
     await journal.claim_identity("one")
     assert await journal.identity() == "one"

@@ -20,8 +20,8 @@ def scraped(client) -> dict[str, float]:
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 
 
-def models_in(told: dict[str, float], family: str) -> set[str]:
-    found = (re.search(r'model="([^"]*)"', name) for name in told if name.startswith(family))
+def models_in(got: dict[str, float], family: str) -> set[str]:
+    found = (re.search(r'model="([^"]*)"', name) for name in got if name.startswith(family))
     return {match.group(1) for match in found if match}
 
 
@@ -31,16 +31,16 @@ def test_series_are_of_the_first_models_and_the_others_are_summed(serve):
         client.put(f"/models/m{number}", json=SPEC)
         client.post(f"/models/m{number}/learn", json={"samples": [GOOD] * (number + 1) + [BAD]})
         client.post(f"/models/m{number}/predict", json={"x": [GOOD["x"]] * (number + 1)})
-    told = scraped(client)
+    got = scraped(client)
     named = {"m0", "m1", "m2"}
-    assert models_in(told, "dualstream_") == named | {"_other"}
-    assert models_in(told, "dualstream_samples_total") == named
+    assert models_in(got, "dualstream_") == named | {"_other"}
+    assert models_in(got, "dualstream_samples_total") == named
     for number in range(3):
-        assert told[f'dualstream_predictions_total{{model="m{number}"}}'] == number + 1
-    assert told['dualstream_predictions_total{model="_other"}'] == 4 + 5
-    assert told['dualstream_refused_rows_total{model="_other"}'] == 2
-    assert told['dualstream_models{state="stored"}'] == 5
-    assert told['dualstream_models{state="shown"}'] == 3
+        assert got[f'dualstream_predictions_total{{model="m{number}"}}'] == number + 1
+    assert got['dualstream_predictions_total{model="_other"}'] == 4 + 5
+    assert got['dualstream_refused_rows_total{model="_other"}'] == 2
+    assert got['dualstream_models{state="stored"}'] == 5
+    assert got['dualstream_models{state="shown"}'] == 3
     # One that comes among the first takes a place.
     client.put("/models/a", json=SPEC)
     assert models_in(scraped(client), "dualstream_samples_total") == {"a", "m0", "m1"}
@@ -80,9 +80,9 @@ def test_a_summary_is_computed_once_for_a_model_and_scrape(model, monkeypatch):
 @pytest.mark.parametrize("name", ["dualstream_predictions", "dualstream_request_seconds"])
 def test_no_series_tells_when_it_was_created(model, name):
     model.get("/models/m/predict?x=1:1")
-    told = scraped(model)
-    assert any(series.startswith(name) for series in told)
-    assert not any("_created" in series for series in told)
+    got = scraped(model)
+    assert any(series.startswith(name) for series in got)
+    assert not any("_created" in series for series in got)
 
 
 def test_others_have_their_turns_while_a_long_exposition_is_written(monkeypatch):

@@ -40,8 +40,8 @@ class Clock:
 
 def pressure_of(clock: Clock, **given: float) -> tuple[AdmissionControl, list[str]]:
     refused: list[str] = []
-    told = {"max_waiting": 1000, "patience_s": 0.05, "timeout_s": 10.0} | given
-    made = AdmissionControl(on_refusal=refused.append, clock=clock, **told)  # type: ignore[arg-type]
+    got = {"max_waiting": 1000, "patience_s": 0.05, "timeout_s": 10.0} | given
+    made = AdmissionControl(on_refusal=refused.append, clock=clock, **got)  # type: ignore[arg-type]
     return made, refused
 
 
@@ -143,14 +143,14 @@ async def test_the_queue_is_longer_where_the_event_loop_waits_for_the_store():
 
 
 def test_idleness_is_what_a_thread_slept():
-    told = IdleShare()
-    assert told.share() is None
+    got = IdleShare()
+    assert got.share() is None
     time.sleep(0.02)
-    slept = told.share()
+    slept = got.share()
     began = time.thread_time()
     while time.thread_time() - began < 0.02:
         pass
-    worked = told.share()
+    worked = got.share()
     if slept is None or worked is None:
         pytest.skip("the kernel does not tell")
     assert slept > worked
@@ -209,7 +209,7 @@ async def test_predictions_that_arrive_together_are_waits_too():
 
 
 @pytest.mark.anyio
-async def test_who_waits_too_long_is_told_that_the_outcome_is_unknown():
+async def test_who_waits_too_long_is_shown_that_the_outcome_is_unknown():
     clock = Clock()
     admission, _ = pressure_of(clock, timeout_s=1.0)
     first, second = asyncio.Future(), asyncio.Future()
@@ -235,8 +235,8 @@ def test_a_refusal_comes_a_moment_later_and_before_the_body_is_parsed(serve, mon
     began = time.monotonic()
     answer = client.post(LEARNING, content=b"no JSON")
     assert time.monotonic() - began >= REFUSE_AFTER_S
-    told = assert_problem(answer, 503, "overloaded")
-    assert told["instance"] == LEARNING and int(answer.headers["retry-after"]) >= 1
+    got = assert_problem(answer, 503, "overloaded")
+    assert got["instance"] == LEARNING and int(answer.headers["retry-after"]) >= 1
     assert client.post(PREDICTING, json={"x": [1, 0, 0, 0, 2]}).status_code == 200
     assert client.get(HEALTH).status_code == 200
     monkeypatch.undo()
@@ -264,12 +264,12 @@ def test_a_server_that_is_stuck_refuses_answers_and_gives_up(serve):
         assert client.post(PREDICTING, json={"x": row["x"]}).status_code == 200
         lives = client.get(HEALTH)
         assert lives.status_code == 200
-        told = assert_problem(first.result(), 503, "outcome-unknown")
-    assert told["outcome"] == "unknown"
+        got = assert_problem(first.result(), 503, "outcome-unknown")
+    assert got["outcome"] == "unknown"
     journal.append = append
     go_on.set()
-    told = client.post(LEARNING, json=row, headers=key).json()
-    assert told["duplicate"] and told["seq"] == 1
+    got = client.post(LEARNING, json=row, headers=key).json()
+    assert got["duplicate"] and got["seq"] == 1
     assert 'dualstream_shed_total{kind="learn"} 1.0' in client.get("/metrics").text
 
 

@@ -82,13 +82,13 @@ def test_models_come_and_go_by_chance_in_two_workers(store, spec):
         async with serving(store, **held) as one, serving(store, **held) as other:
             for model_id in ids:
                 await one.create(model_id, spec)
-            told: dict[str, dict[int, float]] = {model_id: {} for model_id in ids}
+            got: dict[str, dict[int, float]] = {model_id: {} for model_id in ids}
 
             async def client(first: int) -> None:
                 for n in range(first, first + 60):
                     model_id = ids[min(chance.randrange(6), chance.randrange(6))]
                     receipt = await learn(chance.choice((one, other)), model_id, batch(n))
-                    told[model_id][receipt.placed.seq] = receipt.scores[0]
+                    got[model_id][receipt.placed.seq] = receipt.scores[0]
 
             await asyncio.gather(*(client(100 * n) for n in range(3)))
             for model_id in ids:
@@ -98,7 +98,7 @@ def test_models_come_and_go_by_chance_in_two_workers(store, spec):
                     content = reader.rows_of([entry])
                     assert content is not None
                     scores += reader.learn_entries([entry], content).scores.tolist()
-                assert scores == [told[model_id][seq] for seq in range(1, len(scores) + 1)]
+                assert scores == [got[model_id][seq] for seq in range(1, len(scores) + 1)]
                 for registry in (one, other):
                     model = await registry.get(model_id)
                     await model.refresh()
@@ -135,10 +135,10 @@ def test_rows_are_reported_as_journalled_where_a_record_before_them_cannot_be_re
             await registry.journal.append(asked)
             with pytest.raises(RecordError, match="of a later version") as failed:
                 await learn(registry, "m", rows(0, 1))
-            told = as_problem(failed.value)
-            assert told is not None
-            assert (told.status, told.slug) == (503, "unreadable-journal")
-            assert told.extra["outcome"] == "journalled"
+            got = as_problem(failed.value)
+            assert got is not None
+            assert (got.status, got.slug) == (503, "unreadable-journal")
+            assert got.extra["outcome"] == "journalled"
             assert (await registry.journal.get("m")).seq == 2
             with pytest.raises(Problem, match="of a later version") as refused:
                 await learn(registry, "m", rows(0, 1))
@@ -244,8 +244,8 @@ def test_requests_learn_by_models_that_come_and_go(server):
         assert server.put(f"/models/{name}", json=ADULT).status_code == 201
     for round_ in range(5):
         for name in "abcd":
-            told = server.post(f"/models/{name}/learn", json={"x": {"1": 1, "7": 1}, "y": 1}).json()
-            assert told["seq"] == round_ + 1
+            got = server.post(f"/models/{name}/learn", json={"x": {"1": 1, "7": 1}, "y": 1}).json()
+            assert got["seq"] == round_ + 1
             bad = server.post(f"/models/{name}/learn", json={"x": {"124": 1}, "y": 1})
             assert bad.status_code == 422
     for name in "abcd":

@@ -136,12 +136,12 @@ def test_models_stay_within_their_number_under_load_and_keep_their_bits(store):
             assert len(await quiet(registry)) <= 3
             live = {model_id: await bits_of(registry, model_id) for model_id in IDS}
             await quiet(registry)
-            told = shown(registry, await registry.counters.exposition(registry))
-            assert told['dualstream_models{state="stored"}'] == 8
-            assert told['dualstream_models{state="held"}'] <= 3
-            assert told["dualstream_model_evictions_total"] >= 5
-            loads = told["dualstream_model_load_seconds_count"]
-            assert loads - told["dualstream_model_evictions_total"] == len(registry)
+            got = shown(registry, await registry.counters.exposition(registry))
+            assert got['dualstream_models{state="stored"}'] == 8
+            assert got['dualstream_models{state="held"}'] <= 3
+            assert got["dualstream_model_evictions_total"] >= 5
+            loads = got["dualstream_model_load_seconds_count"]
+            assert loads - got["dualstream_model_evictions_total"] == len(registry)
         async with serving(store) as fresh:
             for model_id in IDS:
                 assert await bits_of(fresh, model_id) == live[model_id]
@@ -311,13 +311,13 @@ def test_a_loading_goes_on_where_its_client_leaves(store):
     asyncio.run(run())
 
 
-def test_who_waits_for_a_loading_is_told_why_it_failed(store):
+def test_who_waits_for_a_loading_is_shown_why_it_failed(store):
     async def run():
         async with serving(store) as registry:
-            told = await asyncio.gather(
+            got = await asyncio.gather(
                 *(registry.get("m9") for _ in range(3)), return_exceptions=True
             )
-            assert [one.status for one in told] == [404] * 3
+            assert [one.status for one in got] == [404] * 3
             assert not registry.loader._under_way
 
     asyncio.run(run())
@@ -439,17 +439,17 @@ def test_metrics_show_the_state_of_models_held_and_all_counts_go_on(serve):
     client.post("/models/m0/learn", json={"samples": [bad, good]})
     assert metrics()['dualstream_refused_rows_total{model="m0"}'] == 1
     client.get("/models/m1")
-    told = metrics()
-    assert 'dualstream_samples_total{model="m0",outcome="learned"}' not in told
-    assert told['dualstream_refused_rows_total{model="m0"}'] == 1
+    got = metrics()
+    assert 'dualstream_samples_total{model="m0",outcome="learned"}' not in got
+    assert got['dualstream_refused_rows_total{model="m0"}'] == 1
     client.post("/models/m0/learn", json={"samples": [bad, good]})
-    told = metrics()
-    assert told['dualstream_refused_rows_total{model="m0"}'] == 2
-    assert told['dualstream_samples_total{model="m0",outcome="learned"}'] == 2
+    got = metrics()
+    assert got['dualstream_refused_rows_total{model="m0"}'] == 2
+    assert got['dualstream_samples_total{model="m0",outcome="learned"}'] == 2
     client.post("/models/m1/learn", json=good)
-    told = metrics()
-    assert told['dualstream_samples_total{model="m1",outcome="learned"}'] == 1
-    assert told["dualstream_models_bytes"] == client.app._registry.cache.bytes > 0
+    got = metrics()
+    assert got['dualstream_samples_total{model="m1",outcome="learned"}'] == 1
+    assert got["dualstream_models_bytes"] == client.app._registry.cache.bytes > 0
     client.delete("/models/m0")
     client.put("/models/m0", json=SPEC)
     assert 'dualstream_refused_rows_total{model="m0"}' not in metrics()
@@ -539,14 +539,14 @@ def test_loaded_models_take_the_memory_that_they_tell(store, many, features):
             tracemalloc.start()
             before, _ = tracemalloc.get_traced_memory()
             models = [await registry.get(model_id) for model_id in IDS[2:]]
-            told = sum(model.bytes for model in models)
+            got = sum(model.bytes for model in models)
             for model in models:  # rows in bulk are copied as somebody looks, and counted before
                 model.replica.learner.state()
             del models, model
             gc.collect()
             after, _ = tracemalloc.get_traced_memory()
             tracemalloc.stop()
-            assert told == pytest.approx(after - before, rel=0.05)
+            assert got == pytest.approx(after - before, rel=0.05)
 
     asyncio.run(run())
 

@@ -32,7 +32,7 @@ def state(client: TestClient, model: str = "m") -> tuple[str, dict[str, Any]]:
     return digest, {name: metrics[name] for name in ("since_start", "rolling", "fading", "drift")}
 
 
-def told(found: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+def got(found: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     return found["state_digest"], {
         name: v for name, v in found["metrics"].items() if name != "rows"
     }
@@ -56,9 +56,9 @@ def test_states_of_the_past_are_computed_again(serve, store):
     before = run(store, places)
     for seq, from_seq in ((49, 43), (63, 0), (64, 64)):
         found = replayed(store, "--until", str(seq))
-        assert told(found) == states[seq]
+        assert got(found) == states[seq]
         assert (found["seq"], found["from_seq"]) == (seq, from_seq)
-    assert told(replayed(store)) == states[64] == state(client)
+    assert got(replayed(store)) == states[64] == state(client)
     assert "from seq 42 to 64" in refused(store, "--until", "41")
     assert run(store, places) == before
     said = CliRunner().invoke(cli.app, ["replay", "m", "--store", store, "--until", "49"]).output
@@ -78,7 +78,7 @@ def test_another_spec_learns_the_same_journal(serve, store):
     # It is what a model of this spec learns from the same rows.
     for n in range(0, 60, 20):
         learn_other(client, n, n + 20)
-    assert told(found) == state(client, "other")
+    assert got(found) == state(client, "other")
     part = replayed(store, *changes, "--until", "33")
     assert part["seq"] == part["samples"] == 33
     # A rollback names a state of the model's own spec.
@@ -86,7 +86,7 @@ def test_another_spec_learns_the_same_journal(serve, store):
     back(client, version="v")
     found = replayed(store, *changes)
     assert (found["seq"], found["left_out_rollbacks"]) == (61, 1)
-    assert told(found) == state(client, "other")
+    assert got(found) == state(client, "other")
 
 
 def learn_other(client: TestClient, first: int, last: int) -> None:

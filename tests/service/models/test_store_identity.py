@@ -62,12 +62,12 @@ def test_who_still_serves_a_store_that_is_taken_over_serves_it_no_more(
     running = served_otherwise(serve, store, monkeypatch)
     adopting = adopted(serve, store, monkeypatch)
     until(lambda: running.get("/readyz").status_code == 503)
-    told = running.get("/readyz").json()
-    assert told["ready"] is False and "--adopt" in told["reason"]
-    assert f"computes as {OLDER!r}" in told["reason"]
-    assert f"written as {numeric_identity()!r}" in told["reason"]
+    got = running.get("/readyz").json()
+    assert got["ready"] is False and "--adopt" in got["reason"]
+    assert f"computes as {OLDER!r}" in got["reason"]
+    assert f"written as {numeric_identity()!r}" in got["reason"]
     refused = assert_problem(learn(running, 12, 13), 503, "store-unavailable")
-    assert told["reason"] in refused["detail"]
+    assert got["reason"] in refused["detail"]
     for route in ("/models/m/predict?x=1:1", "/models/m"):
         assert_problem(running.get(route), 503, "store-unavailable")
     # Nor does it learn what needs no request, or the next chunk of one that it let in before

@@ -40,7 +40,7 @@ def server() -> Iterator[RedisServer]:
 READS = ["", "/metrics", "/weights", "/certificate", "/timeline"]
 
 
-def test_what_is_known_is_told_as_stale_until_the_store_is_back(serve, server):
+def test_what_is_known_is_shown_as_stale_until_the_store_is_back(serve, server):
     # Given two workers of which one only predicts
     one, other = serve(store=server.url), serve(store=server.url)
     one.put("/models/m", json=SPEC)
@@ -55,18 +55,18 @@ def test_what_is_known_is_told_as_stale_until_the_store_is_back(serve, server):
         assert_problem(client.post("/models/m/learn", json={"x": {"1": 1}, "y": 1}), 503, AWAY)
         until(lambda c=client: is_stale(c), PATIENCE_S)
     for client in (one, other):
-        told = client.get("/models/m/predict?x=1:1")
-        assert "etag" not in told.headers
-        marks = {name: told.json()[name] for name in ("stale", "age_seconds")}
+        got = client.get("/models/m/predict?x=1:1")
+        assert "etag" not in got.headers
+        marks = {name: got.json()[name] for name in ("stale", "age_seconds")}
         assert marks["stale"] is True and marks["age_seconds"] >= 2
-        assert told.json() == fresh.json() | marks
+        assert got.json() == fresh.json() | marks
         many = client.post("/models/m/predict", json={"samples": [{"x": {"1": 1}}]}).json()
         assert many["stale"] is True and many["age_seconds"] >= 2
         for route in READS:
             read = client.get(f"/models/m{route}", headers={"if-none-match": etag})
             assert read.status_code == 200 and "etag" not in read.headers
             assert read.json()["stale"] is True and read.json()["age_seconds"] >= 2
-        # What the replica does not have is not told
+        # What the replica does not have is not shown
         assert client.get(f"/models/m/predict?x=1:1&min_seq={seq}").status_code == 200
         beyond = client.get(f"/models/m/predict?x=1:1&min_seq={seq + 1}")
         assert_problem(beyond, 503, AWAY)
@@ -97,7 +97,7 @@ def is_stale(client) -> bool:
     return client.get("/models/m/predict?x=1:1").json().get("stale", False)
 
 
-def test_the_durability_told_is_the_one_that_the_server_came_back_with(serve, server):
+def test_the_durability_shown_is_the_one_that_the_server_came_back_with(serve, server):
     client = serve(store=server.url)
     client.put("/models/m", json=SPEC)
     assert client.post("/models/m/learn", json=ROW).headers["dualstream-durability"] == "always"
@@ -114,7 +114,7 @@ def test_the_durability_told_is_the_one_that_the_server_came_back_with(serve, se
     assert client.get("/readyz?verbose").json()["durability"] == "everysec"
 
 
-def test_less_durable_than_asked_for_is_told_and_not_learned_on(serve, server):
+def test_less_durable_than_asked_for_is_shown_and_not_learned_on(serve, server):
     client = serve(store=server.url, durability="always")
     client.put("/models/m", json=SPEC)
     server.kill()
@@ -122,8 +122,8 @@ def test_less_durable_than_asked_for_is_told_and_not_learned_on(serve, server):
     server.start()
     until(lambda: "always was asked" in client.get("/readyz").json().get("reason", ""), PATIENCE_S)
     assert client.get("/readyz").status_code == 200
-    told = assert_problem(client.post("/models/m/learn", json=ROW), 503, AWAY)
-    assert "keeps everysec, always was asked for" in told["detail"]
+    got = assert_problem(client.post("/models/m/learn", json=ROW), 503, AWAY)
+    assert "keeps everysec, always was asked for" in got["detail"]
 
 
 def test_a_file_that_is_locked_refuses_appends_until_it_is_free(serve, tmp_path, monkeypatch):
@@ -142,7 +142,7 @@ def test_a_file_that_is_locked_refuses_appends_until_it_is_free(serve, tmp_path,
         assert_problem(client.post("/models/m/learn", json=ROW), 503, AWAY)
         until(lambda: client.get("/readyz").json().get("degraded") == ["store"], PATIENCE_S)
         assert "locked" in client.get("/readyz").json()["reason"]
-        # It can be read, so what is told is known to be the newest
+        # It can be read, so what is shown is known to be the newest
         time.sleep(2.5)
         assert not is_stale(client)
     finally:
@@ -177,8 +177,8 @@ def test_what_too_few_replicas_have_is_journalled_and_answered_when_they_have_it
 
     # When a client repeats its request until it is answered
     for _ in range(2 if shape == "rows" else 1):
-        told = assert_problem(ask(), 503, "not-replicated")
-        assert told["outcome"] == "journalled" and "1 of 2 replicas had it" in told["detail"]
+        got = assert_problem(ask(), 503, "not-replicated")
+        assert got["outcome"] == "journalled" and "1 of 2 replicas had it" in got["detail"]
         assert client.get("/models/m").json()["seq"] == 1
     answered = ask()
     # Then it was done once

@@ -109,8 +109,8 @@ def stored_pieces(store: str, kind: str = "snap") -> Sequence[tuple[Any, bytes]]
     with redis.Redis.from_url(store) as client:
         if kind == "copy":
             return [(key, client.hget(key, 0)) for key in client.keys("ds:{m}:copy:*")]
-        told = client.hgetall("ds:{m}:snaps")
-        tokens = sorted(told, key=lambda token: -int(told[token].split()[0]))
+        got = client.hgetall("ds:{m}:snaps")
+        tokens = sorted(got, key=lambda token: -int(got[token].split()[0]))
         keys = [b"ds:{m}:snap:" + token for token in tokens]
         return [(key, client.hget(key, 0)) for key in keys]
 

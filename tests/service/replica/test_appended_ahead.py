@@ -55,9 +55,9 @@ def test_their_outcome_is_unknown_where_the_front_was_not_learned(tmp_path, monk
 
     async def scenario(bench: Bench) -> None:
         failing(monkeypatch, lambda _: stands_at(bench, BULK_ROWS + MORE))
-        for told in await front_and_behind(bench, "k"):
+        for got in await front_and_behind(bench, "k"):
             with pytest.raises(OutcomeUnknown):
-                await told
+                await got
         again = await bench.committer.submit(request("behind k", MORE))
         assert again.placed.duplicate
         assert bench.replica.seq == BULK_ROWS + MORE
@@ -119,7 +119,7 @@ def test_an_answer_of_what_was_read_meanwhile_shows_no_fork(tmp_path, monkeypatc
     run(tmp_path, scenario, [Fault.NONE, Fault.NONE, Fault.LATE])
 
 
-def test_who_is_told_once_more_what_he_was_told_at_first_is_not_doubted(tmp_path, monkeypatch):
+def test_who_is_shown_once_more_what_he_was_shown_at_first_is_not_doubted(tmp_path, monkeypatch):
     """All rows behind were known; others have appended since, and the replica has read that."""
 
     async def scenario(bench: Bench) -> None:
@@ -179,8 +179,8 @@ def test_an_answer_that_comes_as_the_front_is_being_learned_shows_no_fork(tmp_pa
             return outcome
 
         monkeypatch.setattr(dualstream.service.replica.replica, "run_in_thread", answered_first)
-        for told in await front_and_behind(bench):
-            await told
+        for got in await front_and_behind(bench):
+            await got
             assert not bench.replica.is_forked
 
     run(tmp_path, scenario, [Fault.NONE, Fault.LATE])

@@ -42,7 +42,7 @@ def count_calls(bench: Bench) -> Counter[str]:
     return counted.calls
 
 
-def test_a_seq_that_was_told_takes_one_read_and_one_batch(tmp_path, monkeypatch):
+def test_a_seq_that_was_shown_takes_one_read_and_one_batch(tmp_path, monkeypatch):
     async def scenario(bench: Bench) -> None:
         await bench.send("own")
         seq = await append_elsewhere(bench, 30)
@@ -111,7 +111,7 @@ def test_a_fork_is_found_by_what_is_read_or_by_the_head(tmp_path: Path, grown: i
     assert forks == ["m"]
 
 
-def test_a_model_that_was_made_anew_is_told(tmp_path):
+def test_a_model_that_was_made_anew_is_shown(tmp_path):
     async def scenario(bench: Bench) -> None:
         spec = (await bench.faulty.get("m")).spec
         await bench.faulty.delete("m")

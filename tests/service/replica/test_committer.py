@@ -108,7 +108,7 @@ def lose(tmp_path: Path, count: int) -> None:
         lose_last_entry(sqlite3.connect(tmp_path / "c.db"))
 
 
-def test_who_waits_at_one_that_refuses_is_told_that_nothing_was_done(tmp_path):
+def test_who_waits_at_one_that_refuses_is_shown_that_nothing_was_done(tmp_path):
     """And who comes later; what is under way is brought to its end."""
 
     async def scenario(bench: Bench) -> None:
@@ -172,7 +172,7 @@ def test_rows_of_others_and_own_ones_are_learned_in_one_pass(tmp_path, monkeypat
     assert learned == [19, 5, 1]
 
 
-def test_few_rows_take_no_task_behind_known_ones_or_those_that_are_told(tmp_path):
+def test_few_rows_take_no_task_behind_known_ones_or_those_that_are_shown(tmp_path):
     async def scenario(bench: Bench) -> None:
         tasks = []
 

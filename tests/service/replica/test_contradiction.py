@@ -35,7 +35,7 @@ def lineage_of(entries: Sequence[Entry]) -> Lineage:
     return lineage
 
 
-def told(chance: random.Random, own: Sequence[Entry], known: int) -> Appended:
+def got(chance: random.Random, own: Sequence[Entry], known: int) -> Appended:
     """The store's answer: the journal ends with the own entry, or nothing was new."""
     unseen = tuple(entry for entry in own if entry.seq > known)
     if chance.random() < 0.4:
@@ -43,9 +43,9 @@ def told(chance: random.Random, own: Sequence[Entry], known: int) -> Appended:
         return Appended((), None, None, end.chain, end.chain, unseen, False)
     before, last = place_of(own[:-1]), own[-1]
     others = unseen[:-1]
-    told = others[: chance.randrange(len(others) + 1)]
-    more = len(told) < len(others)
-    return Appended((), last.first_seq, last.seq, before.chain, last.chain, told, more)
+    got = others[: chance.randrange(len(others) + 1)]
+    more = len(got) < len(others)
+    return Appended((), last.first_seq, last.seq, before.chain, last.chain, got, more)
 
 
 @pytest.mark.parametrize("seed", range(400))
@@ -55,7 +55,7 @@ def test_one_on_the_journals_path_is_never_doubted(seed):
     journal = grown(chance, [], 8)
     own = journal[: chance.randrange(1, 8)]
     known = place_of(own[: chance.randrange(len(own))])
-    appended = told(chance, own, known.seq)
+    appended = got(chance, own, known.seq)
     path = journal[: chance.randrange(9)]
     assert not may_contradict(appended, place_of(path), lineage_of(path))
     assert not contradicts(appended, known)
@@ -70,11 +70,11 @@ def test_one_that_stands_on_what_is_lost_is_doubted(seed):
     kept = path[: chance.randrange(8)]
     own = grown(chance, kept, chance.randrange(1, 9))
     known = place_of(kept[: chance.randrange(len(kept) + 1)])
-    appended = told(chance, own, known.seq)
+    appended = got(chance, own, known.seq)
     # The own entry, too, says where it stands; what lies between may be left out.
     is_untold = appended.more and (appended.first_seq or 0) > place.seq + 1
     assert may_contradict(appended, place, lineage_of(path)) or is_untold
-    appended = told(chance, own, place.seq)
+    appended = got(chance, own, place.seq)
     if not appended.more or appended.entries:
         assert contradicts(appended, place)
         assert may_contradict(appended, place, lineage_of(path))

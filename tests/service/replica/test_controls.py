@@ -484,8 +484,8 @@ def test_kill_9_loses_no_change_of_members(store):
                 key = f"{life}-{turn}"
                 body = {"x": rows(4, turn).values.reshape(4, 5).tolist(), "y": [1, 0, 1, 0]}
                 headers = {"idempotency-key": key}
-                told = client.post("/models/m/learn", json=body, headers=headers).json()
-                acknowledged.append(Acknowledged(key, told["seq"], told["count"]))
+                got = client.post("/models/m/learn", json=body, headers=headers).json()
+                acknowledged.append(Acknowledged(key, got["seq"], got["count"]))
             added = client.post("/models/m/members", json={"name": f"n{life}", **RDA})
             assert added.status_code == 201
     replica = loaded(store)
@@ -574,7 +574,7 @@ def test_changes_under_way_at_kill_9_are_made_once(store):
     assert len(changer.added) <= len(added) <= len(changer.added) + 1
 
 
-def test_control_of_a_later_version_is_told_by_the_routes(serve, store):
+def test_control_of_a_later_version_is_shown_by_the_routes(serve, store):
     client = serve(store=store)
     client.put("/models/m", json=PAIR)
 

@@ -147,8 +147,8 @@ def test_a_damaged_entry_stops_its_model_alone_and_is_named(serve, store, damage
 
     late = serve(store=store)
     for path in ("", "/metrics", "/predict?x=1:1"):
-        told = assert_problem(late.get(f"/models/m{path}"), 503, "unreadable-journal")
-        assert name in told["detail"] and reason in told["detail"]
+        got = assert_problem(late.get(f"/models/m{path}"), 503, "unreadable-journal")
+        assert name in got["detail"] and reason in got["detail"]
     assert_problem(learn(late, 12, 13), 503, "unreadable-journal")
     verbose = late.get("/readyz?verbose")
     assert verbose.status_code == 200 and verbose.json()["unreadable"].keys() == {"m"}
@@ -195,12 +195,12 @@ def test_a_damaged_head_is_found_before_anything_is_appended_to_it(
     damage_chain(store)
     late = serve(store=store)
     for answer in (late.get("/models/m"), learn(late, 4, 5)):
-        told = assert_problem(answer, 503, "unreadable-journal")
-        assert "ends at seq 4 with chain not" in told["detail"] and "outcome" not in told
+        got = assert_problem(answer, 503, "unreadable-journal")
+        assert "ends at seq 4 with chain not" in got["detail"] and "outcome" not in got
     assert client.get("/models/m").json()["seq"] == 4
     # Who holds it appends, and comes to know.
-    told = assert_problem(learn(client, 4, 5), 503, "unreadable-journal")
-    assert told["outcome"] == "journalled"
+    got = assert_problem(learn(client, 4, 5), 503, "unreadable-journal")
+    assert got["outcome"] == "journalled"
 
 
 @pytest.mark.parametrize("snapshot_every", [100, 3, 4])
@@ -212,8 +212,8 @@ def test_a_head_of_more_than_there_is_is_found(serve, store, snapshot_every):
     damage_head(store, "seq = 9", lambda _: {"seq": b"9"})
     late = serve(store=store)
     for answer in (late.get("/models/m"), learn(late, 4, 5)):
-        told = assert_problem(answer, 503, "unreadable-journal")
-        assert "ends at seq 4, before its head" in told["detail"] and "outcome" not in told
+        got = assert_problem(answer, 503, "unreadable-journal")
+        assert "ends at seq 4, before its head" in got["detail"] and "outcome" not in got
 
 
 def test_whoever_holds_a_model_lets_go_of_it_where_its_head_tells_of_too_much(store):
@@ -292,8 +292,8 @@ def test_a_damaged_spec_stops_its_model_alone_and_is_named(serve, store, damage,
 
     late = serve(store=store)
     for answer in (late.get("/models/m"), learn(late, 4, 5), late.get("/models/m/predict?x=1:1")):
-        told = assert_problem(answer, 503, "unreadable-journal")
-        assert f"{name}: the spec is damaged" in told["detail"]
+        got = assert_problem(answer, 503, "unreadable-journal")
+        assert f"{name}: the spec is damaged" in got["detail"]
     assert late.get("/readyz?verbose").json()["unreadable"].keys() == {"m"}
     assert learn(late, 0, 5, "other").json()["seq"] == 5
     # A process that loaded it before the damage continues.
@@ -337,8 +337,8 @@ def test_whoever_follows_stops_in_front_of_a_damaged_entry(serve, store):
     while client.get("/models/m").status_code == 200:
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    told = assert_problem(client.get("/models/m"), 503, "unreadable-journal")
-    assert "the entry at seq 8" in told["detail"]
+    got = assert_problem(client.get("/models/m"), 503, "unreadable-journal")
+    assert "the entry at seq 8" in got["detail"]
     assert learn(client, 0, 4, "other").status_code == 200
 
 
@@ -362,8 +362,8 @@ def test_a_damaged_file_is_named_while_the_service_waits(serve, tmp_path, spoil,
     whole = path.read_bytes()
     path.write_bytes(spoil(whole))
     client = serve(store=store, wait=False)
-    told = until_reason(client, reason)
-    assert str(path) in told["reason"]
+    got = until_reason(client, reason)
+    assert str(path) in got["reason"]
     # Once the file is whole again, without a restart.
     path.write_bytes(whole)
     deadline = time.monotonic() + 10

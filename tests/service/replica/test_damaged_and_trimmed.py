@@ -44,21 +44,21 @@ def damaged(data: bytes) -> dict[str, bytes]:
     ways["another chain"] = reencoded(data, chain="0" * 40)
     ways["another model's"] = reencoded(data, incarnation="1" * 32)
     ways["another machine's"] = reencoded(data, identity="theirs")
-    arrays, told = load(data)
+    arrays, got = load(data)
     ways["without a count"] = (
-        Captured(0, "", {name: arrays[name] for name in arrays if name != "rejected"}, told)
+        Captured(0, "", {name: arrays[name] for name in arrays if name != "rejected"}, got)
         .encode()
         .data
     )
     two = {"rejected": np.zeros(2, np.int64)}
-    ways["with two for one"] = Captured(0, "", arrays | two, told).encode().data
+    ways["with two for one"] = Captured(0, "", arrays | two, got).encode().data
     return ways
 
 
 def reencoded(data: bytes, **header: str) -> bytes:
     """The same arrays under another header, whole."""
-    arrays, told = load(data)
-    return Captured(0, "", arrays, told | header).encode().data
+    arrays, got = load(data)
+    return Captured(0, "", arrays, got | header).encode().data
 
 
 def test_damaged_snapshot_is_refused_and_the_one_before_it_used(store, caplog):
@@ -80,11 +80,11 @@ def test_damaged_snapshot_is_refused_and_the_one_before_it_used(store, caplog):
                 assert bits(fresh) == expected, way
                 assert (fresh.seq, fresh.chain) == (kept.replica.seq, kept.replica.chain), way
                 # And it is said once, naming model, seq and where it lies.
-                (told,) = caplog.records
-                assert told.levelno == logging.ERROR
-                assert "model 'm'" in told.message and "snapshot at seq 20" in told.message, way
+                (got,) = caplog.records
+                assert got.levelno == logging.ERROR
+                assert "model 'm'" in got.message and "snapshot at seq 20" in got.message, way
                 place = newest.decode() if isinstance(newest, bytes) else f"row {newest}"
-                assert place in told.message
+                assert place in got.message
         assert older == stored_pieces(store)[1][1]
 
     run(store, scenario)
@@ -109,8 +109,8 @@ def test_without_a_good_snapshot_a_trimmed_journal_is_not_enough(serve, store):
             await kept.fresh()
 
     run(store, scenario)
-    told = assert_problem(serve(store=store).get("/models/m"), 503, "unreadable-journal")
-    assert "kept from seq 21 on" in told["detail"]
+    got = assert_problem(serve(store=store).get("/models/m"), 503, "unreadable-journal")
+    assert "kept from seq 21 on" in got["detail"]
 
 
 def test_snapshot_taken_changes_no_bit(store):

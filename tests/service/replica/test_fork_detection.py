@@ -73,7 +73,7 @@ def test_what_lies_before_a_parting_is_not_known_to_be_on_the_path():
     assert lineage._seqs[0] > 30 and lineage.includes(25, START) and not lineage.includes(24, START)
 
 
-def test_a_loss_that_began_before_all_that_is_known_is_told_as_the_least_it_can_be():
+def test_a_loss_that_began_before_all_that_is_known_is_shown_as_the_least_it_can_be():
     mine, theirs = entries(1, [2] * 30), entries(2, [2] * 30)
     # When the oldest of what is kept is lost, too
     short = Lineage(4)
@@ -91,8 +91,8 @@ def test_of_what_was_overtaken_something_is_lost_only_where_it_is_known_to_have_
     theirs = entries(2, [2] * 30)
     behind = lineage_of(entries(1, [2] * 5))
     behind.has_diverged = has_diverged
-    told = behind.replace_with(lineage_of(theirs[20:], None, first=theirs[19]))
-    assert (told.records, told.is_all) == (lost, not has_diverged)
+    got = behind.replace_with(lineage_of(theirs[20:], None, first=theirs[19]))
+    assert (got.records, got.is_all) == (lost, not has_diverged)
     assert not behind.has_diverged
 
 
@@ -172,7 +172,7 @@ ROUTES = ["", "/metrics", "/weights", "/certificate", "/members", "/compare?a=pr
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_nothing_of_a_fork_is_told_to_who_asked_before(client, route, monkeypatch):
+def test_nothing_of_a_fork_is_shown_to_who_asked_before(client, route, monkeypatch):
     """The registry is asked before, the replica after the fork was found."""
     client.put("/models/m", json={"features": SPEC["features"]})
     registry = client.app._registry

@@ -105,9 +105,9 @@ def test_what_is_answered_to_its_predecessor_shows_it(tmp_path, monkeypatch):
         await bench.send("one")
         bench.faulty.delay_s = 0.3
         failing(monkeypatch, succeeded)
-        for told in await front_and_behind(bench):
+        for got in await front_and_behind(bench):
             with pytest.raises(OutcomeUnknown):
-                await told
+                await got
         replica = loaded[0]._replica
         async with asyncio.timeout(5):
             while not await is_served(replica):
@@ -198,7 +198,7 @@ def test_a_page_that_comes_late_leaves_a_rebuilt_replica_alone(tmp_path, monkeyp
 
 
 def test_a_head_that_was_asked_for_before_clears_no_suspicion(tmp_path, monkeypatch):
-    """The store loses records once it has told the head, and that is suspected by then."""
+    """The store loses records once it has shown the head, and that is suspected by then."""
 
     async def scenario(bench: Bench) -> None:
         await bench.send("one")
@@ -419,9 +419,9 @@ def test_a_reference_is_found_anew_where_its_window_is_lost_meanwhile(tmp_path, 
             return solved[-1]
 
         monkeypatch.setattr(SolverThread, "run", lost_meanwhile)
-        told = await asyncio.gather(reference_of(registry), reference_of(registry))
-        assert len(solved) == 2 and told[0] == told[1] != replace(solved[0], at=0.0)
-        assert told[0] == await fresh_reference(journal)
+        got = await asyncio.gather(reference_of(registry), reference_of(registry))
+        assert len(solved) == 2 and got[0] == got[1] != replace(solved[0], at=0.0)
+        assert got[0] == await fresh_reference(journal)
         assert model.job(References).found is solved[1]
 
     of_five_and(tmp_path, scenario)

@@ -155,8 +155,8 @@ async def live_through(kept: Kept, seed: int) -> tuple[int, int]:
 def test_every_replica_learns_what_is_learned_by_hand(store):
     pauses = resumed = 0
     for seed in range(4 if store.startswith("sqlite") else 2):
-        told = run(store, lambda kept, seed=seed: live_through(kept, seed), GUARDED)
-        pauses, resumed = pauses + told[0], resumed + told[1]
+        got = run(store, lambda kept, seed=seed: live_through(kept, seed), GUARDED)
+        pauses, resumed = pauses + got[0], resumed + got[1]
     assert pauses and resumed
 
 
@@ -204,8 +204,8 @@ def test_a_quarantine_is_learned_piece_by_piece(store, monkeypatch):
         held = kept.replica.seq - pauses.held_from - 1  # a control among them
         laggard = await kept.fresh()
         snapshot = kept.replica.capture().encode()
-        told = await order(kept, Resume(pauses.since, "learn"))
-        assert told.control_outcome.rows == held and len(pieces) == 1
+        got = await order(kept, Resume(pauses.since, "learn"))
+        assert got.control_outcome.rows == held and len(pieces) == 1
         monkeypatch.setattr(dualstream.service.replica.quarantine, "READ_BYTES", 1)
         before = bits(laggard)
         with pytest.raises(JournalUnavailable):

@@ -32,7 +32,7 @@ def test_they_come_back_as_they_were():
     assert len(again) == 0 and again.state() == {}
 
 
-def test_what_became_of_a_control_is_not_told_of_another():
+def test_what_became_of_a_control_is_not_shown_of_another():
     """It has the seq of the first one, which was lost."""
     outcomes = kept(5)
     assert outcomes.of(3, control_of(Rollback("0" * 64, 1, "v"))) == ControlOutcome("it is gone")
@@ -56,7 +56,7 @@ def test_the_last_ones_are_kept():
     assert len(kept(0)) == 0
 
 
-@pytest.mark.parametrize("told", [b"", b"[", b"[1]", b"\xff", b'[[1,"a",2,3,{}]]', b"[[1]]"])
-def test_damaged_ones_are_refused(told):
+@pytest.mark.parametrize("got", [b"", b"[", b"[1]", b"\xff", b'[[1,"a",2,3,{}]]', b"[[1]]"])
+def test_damaged_ones_are_refused(got):
     with pytest.raises(CorruptState):
-        ControlOutcomes(5).restore({"told": np.frombuffer(told, np.uint8)})
+        ControlOutcomes(5).restore({"got": np.frombuffer(got, np.uint8)})

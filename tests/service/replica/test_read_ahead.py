@@ -128,7 +128,7 @@ async def _damaged(true: Read) -> Page:
 
 
 @pytest.mark.parametrize(("first", "error"), [(_forked, Forked), (_damaged, CorruptRecord)])
-def test_what_is_wrong_with_these_is_told_alone(store, monkeypatch, caplog, first, error):
+def test_what_is_wrong_with_these_is_shown_alone(store, monkeypatch, caplog, first, error):
     async def scenario(journal: Journal, replica: Replica) -> None:
         async def read(after: int, true: Read) -> Any:
             if after:

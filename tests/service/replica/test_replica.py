@@ -206,9 +206,9 @@ def test_store_of_another_identity_is_not_served(serve, store, monkeypatch):
     from dualstream.service.settings import Settings
 
     with TestClient(create_app(Settings(store=store))) as client:
-        told = until_reason(client, "DUALSTREAM_CPU")
-        assert "--adopt" in told["reason"]
-        assert numeric_identity() in told["reason"]
+        got = until_reason(client, "DUALSTREAM_CPU")
+        assert "--adopt" in got["reason"]
+        assert numeric_identity() in got["reason"]
         assert_problem(client.get("/models"), 503, "store-unavailable")
         assert client.get("/livez").status_code == 200
 
@@ -290,8 +290,8 @@ def test_control_record_of_a_later_version_stops_that_model_alone(serve, store, 
     asyncio.run(append_control())
     late = serve(store=store)
     for path in ("", "/metrics", "/predict?x=1:1", "/weights"):
-        told = assert_problem(late.get(f"/models/m{path}"), 503, "unreadable-journal")
-        assert "'pause'" in told["detail"]
+        got = assert_problem(late.get(f"/models/m{path}"), 503, "unreadable-journal")
+        assert "'pause'" in got["detail"]
     assert_problem(learn(late, 5, 6), 503, "unreadable-journal")
     assert "'pause'" in late.get("/readyz?verbose").json()["unreadable"]["m"]
     assert learn(late, 0, 5, "other").status_code == 200

@@ -83,10 +83,8 @@ def test_a_refused_rollback(two, passed):
     learn(one, samples(0, 30, ids=True))
     assert one.post("/models/m/versions", json={"name": "early"}).status_code == 201
     passed(one, other, lambda: other.delete("/models/m/samples/s3"))
-    told = assert_problem(
-        one.post("/models/m/rollback", json={"version": "early"}), 410, "not-kept"
-    )
-    assert "unlearned at seq 31" in told["detail"]
+    got = assert_problem(one.post("/models/m/rollback", json={"version": "early"}), 410, "not-kept")
+    assert "unlearned at seq 31" in got["detail"]
     assert place(one) == (36, 36)
 
 
@@ -96,8 +94,8 @@ def test_a_rollback_that_is_done(two, passed):
     learn(one, samples(0, 30))
     one.post("/models/m/versions", json={"name": "early"})
     passed(one, other)
-    told = one.post("/models/m/rollback", json={"version": "early"})
-    assert told.status_code == 200 and told.json()["seq"] == 35
+    got = one.post("/models/m/rollback", json={"version": "early"})
+    assert got.status_code == 200 and got.json()["seq"] == 35
     assert place(one) == (35, 35)
 
 
@@ -124,11 +122,11 @@ def test_a_refit(two, passed, is_refused):
     one.put("/models/m", json=SPEC | {"retain": 100})
     learn(one, samples(0, 30, ids=True))
     passed(one, other, lambda: other.delete("/models/m/samples/s3") if is_refused else None)
-    told = finished(one, begin(one)["job"])
-    assert told["status"] == ("refused" if is_refused else "done"), told
+    got = finished(one, begin(one)["job"])
+    assert got["status"] == ("refused" if is_refused else "done"), got
     if is_refused:
-        assert "unlearned at seq 31" in told["reason"]
-    assert (told["retained"] or 0) == (0 if is_refused else 30)
+        assert "unlearned at seq 31" in got["reason"]
+    assert (got["retained"] or 0) == (0 if is_refused else 30)
 
 
 def test_members_come_are_promoted_and_go(two, passed):
@@ -174,14 +172,14 @@ def test_a_member_that_is_promoted_and_gone(two, passed):
 
         journal_of = other.app._registry.journal
         for path in ("promotion", "members/sparse"):
-            told = await asyncio.to_thread(other.delete, f"/models/m/{path}")
-            assert told.status_code in (200, 204), told.text
+            got = await asyncio.to_thread(other.delete, f"/models/m/{path}")
+            assert got.status_code in (200, 204), got.text
         await asyncio.to_thread(other.portal.call, trim)
         return appended
 
     journal.append = then_it_goes
-    told = assert_problem(one.post("/models/m/members/sparse/promote"), 409, "conflict")
-    assert "a later one has undone it" in told["detail"]
+    got = assert_problem(one.post("/models/m/members/sparse/promote"), 409, "conflict")
+    assert "a later one has undone it" in got["detail"]
 
 
 def test_what_no_snapshot_keeps_is_of_unknown_outcome(serve, store, passed, monkeypatch):
@@ -190,8 +188,8 @@ def test_what_no_snapshot_keeps_is_of_unknown_outcome(serve, store, passed, monk
     one, other = serve(store=store), serve(store=store)
     assert one.put("/models/m", json=PAIR).status_code == 201
     passed(one, other)
-    told = assert_problem(one.post("/models/m/members/steps/promote"), 503, "outcome-unknown")
-    assert told["outcome"] == "unknown" and "the promote is journalled at seq 5" in told["detail"]
+    got = assert_problem(one.post("/models/m/members/steps/promote"), 503, "outcome-unknown")
+    assert got["outcome"] == "unknown" and "the promote is journalled at seq 5" in got["detail"]
     assert one.get("/readyz").json().get("degraded") is None
     again = one.post("/models/m/members/steps/promote")
     assert again.status_code == 200 and again.json()["seq"] == 5

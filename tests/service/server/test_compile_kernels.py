@@ -53,7 +53,7 @@ def test_a_part_is_compiled_with_what_it_needs_and_nothing_else():
 
 
 @pytest.mark.skipif(DISABLED, reason="nothing is compiled")
-def test_who_waits_for_kernels_is_told_so_where_no_cache_has_them(tmp_path):
+def test_who_waits_for_kernels_is_shown_so_where_no_cache_has_them(tmp_path):
     code = (
         "import time; from dualstream.service.server import compile_kernels as kernels\n"
         "kernels.NOTICE_AFTER_S = 0.05\n"
@@ -62,12 +62,12 @@ def test_who_waits_for_kernels_is_told_so_where_no_cache_has_them(tmp_path):
     )
     command = [sys.executable, "-c", code]
     environment = os.environ | {"DUALSTREAM_CACHE_DIR": str(tmp_path)}
-    told = [
+    got = [
         subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
         for _ in range(2)
     ]
-    assert told[0].count("kernels are compiled") == 1
-    assert not told[1]
+    assert got[0].count("kernels are compiled") == 1
+    assert not got[1]
 
 
 def test_serve_imports_no_kernels_before_it_can_say_that_they_are_compiled():

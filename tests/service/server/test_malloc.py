@@ -37,13 +37,13 @@ def test_blocks_of_bodies_are_not_asked_of_the_kernel_again():
         {"task": "regression", "algorithm": "semiparametric", "basis": ["constant"]},
     ],
 )
-def test_what_a_wide_learner_takes_is_told_without_one(spec, monkeypatch):
+def test_what_a_wide_learner_takes_is_shown_without_one(spec, monkeypatch):
     for features in ({"kind": "indexed", "dim": 70_001}, {"kind": "hashed", "bits": 16}):
         if features["kind"] == "hashed" and not {"map", "basis"}.isdisjoint(spec):
             continue
         resolved = resolve_spec(spec | {"features": features})
-        told, is_so = bytes_before_rows(resolved), bytes_of(make_learner(resolved))
-        assert told == pytest.approx(is_so, rel=0.02, abs=5000)
+        got, is_so = bytes_before_rows(resolved), bytes_of(make_learner(resolved))
+        assert got == pytest.approx(is_so, rel=0.02, abs=5000)
 
 
 def test_ones_that_all_share_take_nothing_of_anybody():

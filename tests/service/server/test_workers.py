@@ -73,8 +73,8 @@ def test_workers_share_a_port_and_a_new_store(store):
                 assert answer.status_code == 200, answer.text
                 seq = answer.json()["seq"]
                 acknowledged.append(Acknowledged(key, seq, 1))
-                told = httpx.get(f"{server.url}/models/m/predict?x=1:1&min_seq={seq}")
-                assert told.status_code == 200 and told.json()["seq"] >= seq
+                got = httpx.get(f"{server.url}/models/m/predict?x=1:1&min_seq={seq}")
+                assert got.status_code == 200 and got.json()["seq"] >= seq
 
         senders = [threading.Thread(target=send, args=(k,)) for k in range(4)]
         for sender in senders:
@@ -119,15 +119,15 @@ def test_a_killed_worker_is_replaced_and_a_killed_parent_takes_all_along(tmp_pat
         for done in range(1, 21):  # by both of them: a count never falls, and none is missing
             httpx.post(f"{server.url}/models/m/learn", json=ROW, timeout=60).raise_for_status()
             httpx.get(f"{server.url}/models/m/predict?x=1:1", timeout=60).raise_for_status()
-            told = scraped(server)
-            assert told['dualstream_samples_total{model="m",outcome="learned"}'] == done
-            assert told['dualstream_predictions_total{model="m"}'] == done
+            got = scraped(server)
+            assert got['dualstream_samples_total{model="m",outcome="learned"}'] == done
+            assert got['dualstream_predictions_total{model="m"}'] == done
             for name in (
                 "dualstream_group_rows_count",
                 "dualstream_append_seconds_count",
                 'dualstream_request_seconds_count{route="learn",status="200"}',
             ):
-                assert told[name] == done
+                assert got[name] == done
         until(lambda: scraped(server)["dualstream_workers"] == 2)
         assert scraped(server)["dualstream_models_budget_bytes"] == 2 * Settings().models_bytes
         os.kill(first[0], signal.SIGKILL)
@@ -139,9 +139,9 @@ def test_a_killed_worker_is_replaced_and_a_killed_parent_takes_all_along(tmp_pat
                 answer = httpx.post(f"{server.url}/models/m/learn", json=ROW, timeout=60)
             assert answer.status_code == 200
         until(lambda: scraped(server)["dualstream_workers"] == 2, 30)
-        told = scraped(server)  # what the killed one had counted stays
-        assert told['dualstream_predictions_total{model="m"}'] == 20
-        assert told["dualstream_group_rows_sum"] >= 30
+        got = scraped(server)  # what the killed one had counted stays
+        assert got['dualstream_predictions_total{model="m"}'] == 20
+        assert got["dualstream_group_rows_sum"] >= 30
         assert len(list(tmp_path.glob("dualstream-workers-*/counter_*.db"))) == 2
     finally:
         workers = children(server)
@@ -170,9 +170,9 @@ def test_any_worker_and_pair_of_workers_is_replaced_and_the_metrics_stay(tmp_pat
             learned += 1
             killed = {before[victim] for victim in victims}
             until(lambda killed=killed: are_back(server, killed), 30)
-            told = scraped(server)
-            assert told['dualstream_samples_total{model="m",outcome="learned"}'] == learned
-            assert told["dualstream_group_rows_sum"] >= learned - 1  # killed while it answered
+            got = scraped(server)
+            assert got['dualstream_samples_total{model="m",outcome="learned"}'] == learned
+            assert got["dualstream_group_rows_sum"] >= learned - 1  # killed while it answered
         assert len(list(tmp_path.glob("dualstream-workers-*"))) == 1
     finally:
         left = children(server)
@@ -225,9 +225,9 @@ def test_workers_that_keep_ending_end_the_service_after_growing_pauses(tmp_path)
             ended.set()
             killer.join()
             server.kill()
-    told = log.read_text()
-    assert "10 workers in a row ended" in told
-    pauses = [float(line.split()[-2]) for line in told.splitlines() if "starting another" in line]
+    got = log.read_text()
+    assert "10 workers in a row ended" in got
+    pauses = [float(line.split()[-2]) for line in got.splitlines() if "starting another" in line]
     assert len(pauses) == 10 and pauses == sorted(pauses) and pauses[-1] == 5.0
 
 

@@ -68,8 +68,8 @@ class Sender:
         head, *bodies = self.said
         headers = dict(head["headers"])
         assert head["status"] != 503 or int(headers[b"retry-after"]) >= 1
-        told = json.loads(b"".join(bytes(body["body"]) for body in bodies))
-        return head["status"], told["type"].rpartition("/")[2]
+        got = json.loads(b"".join(bytes(body["body"]) for body in bodies))
+        return head["status"], got["type"].rpartition("/")[2]
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ async def _waits_for_ever() -> dict:
 
 
 def test_the_slowest_makes_room_for_who_is_quick():
-    async def told() -> None:
+    async def got() -> None:
         world = World(100)
         scopes = [world.scope() for _ in range(4)]
         waiting = []
@@ -185,7 +185,7 @@ def test_the_slowest_makes_room_for_who_is_quick():
         newest.release(1000)
         assert world.bodies.used == 0 and list(world.bodies.open) == [newest]
 
-    asyncio.run(told())
+    asyncio.run(got())
 
 
 class Line:
@@ -200,7 +200,7 @@ class Line:
 
 
 def test_who_does_not_read_a_long_answer_makes_room():
-    async def told() -> None:
+    async def got() -> None:
         world, line, sent = World(10 * PIECE_OF_ANSWER), Line(), []
         scope = world.scope() | {CONNECTION: line}
 
@@ -210,8 +210,8 @@ def test_who_does_not_read_a_long_answer_makes_room():
                 await line.reads.wait()
 
         body_of(scope).reserve(12)
-        told = {"type": "http.response.body", "body": bytes(8 * PIECE_OF_ANSWER)}
-        sending = asyncio.create_task(send_in_pieces(send, told, scope))
+        got = {"type": "http.response.body", "body": bytes(8 * PIECE_OF_ANSWER)}
+        sending = asyncio.create_task(send_in_pieces(send, got, scope))
         while len(sent) < 3:
             await asyncio.sleep(0)
         assert world.bodies.used == 8 * PIECE_OF_ANSWER, "in place of its body"
@@ -223,16 +223,16 @@ def test_who_does_not_read_a_long_answer_makes_room():
         newest.reserve(3 * PIECE_OF_ANSWER)
         assert line.is_ended and world.bodies.used == 3 * PIECE_OF_ANSWER
         await sending
-        # An answer is told whatever is held: what it tells of is done.
+        # An answer is shown whatever is held: what it tells of is done.
         body_of(scope := world.scope()).reserve_response(20 * PIECE_OF_ANSWER)
         assert world.bodies.used == 23 * PIECE_OF_ANSWER
         release_body(scope)
 
-    asyncio.run(told())
+    asyncio.run(got())
 
 
 def test_what_came_long_ago_does_not_make_a_body_quick():
-    async def told() -> None:
+    async def got() -> None:
         world, pieces = World(100), asyncio.Queue()
         body = body_of(world.scope())
         for seconds, size in ((1.0, 10 * SLOW_BYTES_PER_S), (0.5, 0), (0.5, 0)):
@@ -251,11 +251,11 @@ def test_what_came_long_ago_does_not_make_a_body_quick():
         waiting.cancel()
         await asyncio.wait([waiting])
 
-    asyncio.run(told())
+    asyncio.run(got())
 
 
 def test_who_is_slow_is_found_among_many_who_are_not():
-    async def told() -> None:
+    async def got() -> None:
         world = World(10_000)
         scopes = [world.scope() for _ in range(5 * CANDIDATES)]
         for scope in scopes:
@@ -273,4 +273,4 @@ def test_who_is_slow_is_found_among_many_who_are_not():
             await asyncio.sleep(0)
         assert tries == 5 and isinstance(slow.exception(), Problem)
 
-    asyncio.run(told())
+    asyncio.run(got())

@@ -24,10 +24,10 @@ async def digests(scope, receive, send):
             return
         digest.update(message["body"])
         goes_on = message["more_body"]
-    told = f"{scope['path']} {digest.hexdigest()}".encode()
-    length = [(b"content-length", b"%d" % len(told))]
+    got = f"{scope['path']} {digest.hexdigest()}".encode()
+    length = [(b"content-length", b"%d" % len(got))]
     await send({"type": "http.response.start", "status": 200, "headers": length})
-    await send({"type": "http.response.body", "body": told})
+    await send({"type": "http.response.body", "body": got})
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +79,8 @@ def test_pipelined_bodies_arrive_as_they_were_sent(port):
             size = rng.choice((1, 100, 4096, 70_000, 400_000))
             connection.sendall(stream[at : at + size])
             at += size
-        told = read_answers(connection, len(sent))
-    assert told == [f"{path} {hashlib.sha256(body).hexdigest()}" for path, body, _ in sent]
+        got = read_answers(connection, len(sent))
+    assert got == [f"{path} {hashlib.sha256(body).hexdigest()}" for path, body, _ in sent]
 
 
 def test_an_answer_before_the_body_has_come_leaves_the_connection_good(port):
@@ -94,18 +94,18 @@ def test_an_answer_before_the_body_has_come_leaves_the_connection_good(port):
 
 
 def read_answers(connection: socket.socket, count: int) -> list[str]:
-    text, told = b"", []
-    while len(told) < count:
+    text, got = b"", []
+    while len(got) < count:
         head, end, rest = text.partition(b"\r\n\r\n")
         size = 0
         if end:
             assert head.startswith(b"HTTP/1.1 200"), head
             size = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
         if end and len(rest) >= size:
-            told.append(rest[:size].decode())
+            got.append(rest[:size].decode())
             text = rest[size:]
         else:
             more = connection.recv(65536)
             assert more, "the server has closed the connection"
             text += more
-    return told
+    return got

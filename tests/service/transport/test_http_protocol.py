@@ -96,12 +96,12 @@ async def parsed(one: Any) -> None:
         await asyncio.sleep(0)
 
 
-def run(told: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(told(), 60))
+def run(got: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(got(), 60))
 
 
 def test_head_and_body_leave_in_one_write():
-    async def told() -> None:
+    async def got() -> None:
         one, line = World(answer).connect()
         one.data_received(GET * 3)
         while line.answers < 3:
@@ -110,12 +110,12 @@ def test_head_and_body_leave_in_one_write():
             b"HTTP/1.1 200 OK\r\n\r\n1"
         ] * 3
 
-    run(told)
+    run(got)
 
 
 @pytest.mark.parametrize("method", [b"GET", b"HEAD"])
 def test_a_head_does_not_wait_for_a_late_body(method):
-    async def told() -> None:
+    async def got() -> None:
         may_go_on = asyncio.Event()
 
         async def late(scope: Any, receive: Any, send: Any) -> None:
@@ -132,13 +132,13 @@ def test_a_head_does_not_wait_for_a_late_body(method):
             await asyncio.sleep(0)
         assert line.written.endswith(b"1\r\n1\r\n0\r\n\r\n" if method == b"GET" else b"\r\n\r\n")
 
-    run(told)
+    run(got)
 
 
 def test_an_error_follows_a_head_without_a_body():
     """The head of the earlier answer still waited for a body when the error was due."""
 
-    async def told() -> None:
+    async def got() -> None:
         async def headed(scope: Any, receive: Any, send: Any) -> None:
             await send({"type": "http.response.start", "status": 204, "headers": []})
             await send({"type": "http.response.body", "body": b""})
@@ -150,11 +150,11 @@ def test_an_error_follows_a_head_without_a_body():
         first, second = line.written.index(b" 204 "), line.written.index(b" 400 ")
         assert first < second
 
-    run(told)
+    run(got)
 
 
 def test_pipelined_requests_are_answered_in_order_one_at_a_time():
-    async def told() -> None:
+    async def got() -> None:
         under_way, most = 0, 0
 
         async def slow(scope: Any, receive: Any, send: Any) -> None:
@@ -180,11 +180,11 @@ def test_pipelined_requests_are_answered_in_order_one_at_a_time():
         while line.answers == 1000:
             await asyncio.sleep(0)
 
-    run(told)
+    run(got)
 
 
 def test_of_many_pipelined_requests_few_are_in_memory():
-    async def told() -> None:
+    async def got() -> None:
         goes_on = asyncio.Event()
 
         async def slow(scope: Any, receive: Any, send: Any) -> None:
@@ -212,11 +212,11 @@ def test_of_many_pipelined_requests_few_are_in_memory():
             await asyncio.sleep(0)
         assert line.is_reading and one.state() is State.IDLE
 
-    run(told)
+    run(got)
 
 
 def test_a_stream_with_requests_behind_it_reads_no_more_and_ends_with_the_connection():
-    async def told() -> None:
+    async def got() -> None:
         ended = []
 
         async def stream(scope: Any, receive: Any, send: Any) -> None:
@@ -235,11 +235,11 @@ def test_a_stream_with_requests_behind_it_reads_no_more_and_ends_with_the_connec
             await asyncio.sleep(0)
         assert ended == ["http.disconnect"], "and none of the others began"
 
-    run(told)
+    run(got)
 
 
 def test_who_does_not_read_is_not_asked_what_else_he_wants():
-    async def told() -> None:
+    async def got() -> None:
         world = World(answer)
         one, line = world.connect()
         one.data_received(GET * 500)
@@ -254,12 +254,12 @@ def test_who_does_not_read_is_not_asked_what_else_he_wants():
         while line.answers < 500:
             await asyncio.sleep(0)
 
-    run(told)
+    run(got)
 
 
 @pytest.mark.parametrize("end", [b"", b"\r\n"])
 def test_a_head_of_many_lines_is_refused(end):
-    async def told() -> None:
+    async def got() -> None:
         world = World(answer)
         for begin in (
             b"GET /x HTTP/1.1\r\n",
@@ -275,12 +275,12 @@ def test_a_head_of_many_lines_is_refused(end):
         assert f"more than {MAX_HEADERS} headers".encode() in line.written
         assert world.done["large-head"] == 2
 
-    run(told)
+    run(got)
 
 
 @pytest.mark.parametrize("begin", ["head", "trailers", "chunk"])
 def test_a_line_without_an_end_is_refused(begin):
-    async def told() -> None:
+    async def got() -> None:
         chunked = b"POST /x HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n"
         sent = {
             "head": b"GET /x HTTP/1.1\r\nx: ",
@@ -296,11 +296,11 @@ def test_a_line_without_an_end_is_refused(begin):
                 break
         assert number == HEAD_BYTES // 1000 and b" 431 " in line.written
 
-    run(told)
+    run(got)
 
 
 def test_a_body_in_chunks_is_not_read_ahead_of_the_application():
-    async def told() -> None:
+    async def got() -> None:
         goes_on, size = asyncio.Event(), 0
 
         async def slow(scope: Any, receive: Any, send: Any) -> None:
@@ -327,11 +327,11 @@ def test_a_body_in_chunks_is_not_read_ahead_of_the_application():
             await asyncio.sleep(0)
         assert size == sent
 
-    run(told)
+    run(got)
 
 
 def test_an_answered_request_keeps_nothing_of_its_body():
-    async def told() -> None:
+    async def got() -> None:
         one, line = World(answer).connect()
         for size in (50_000, MAX_BUFFERED):
             head = b"POST /x HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % size
@@ -343,11 +343,11 @@ def test_an_answered_request_keeps_nothing_of_its_body():
             one.data_received(bytes(size - 40_000))
             assert not one.cycle.body and line.is_reading and one.state() is State.IDLE
 
-    run(told)
+    run(got)
 
 
 def test_an_error_follows_the_answers_to_earlier_requests():
-    async def told() -> None:
+    async def got() -> None:
         may_answer, wrong = asyncio.Event(), Problem(408, "too-slow", "too slow")
 
         async def slow(scope: Any, receive: Any, send: Any) -> None:
@@ -376,11 +376,11 @@ def test_an_error_follows_the_answers_to_earlier_requests():
         one.terminate(wrong)
         assert line.is_closed and line.written.startswith(b"HTTP/1.1 408")
 
-    run(told)
+    run(got)
 
 
 def test_a_connection_that_is_gone_is_free_at_once():
-    async def told() -> None:
+    async def got() -> None:
         world, gone = World(answer), []
         for sent in (
             GET,
@@ -402,13 +402,13 @@ def test_a_connection_that_is_gone_is_free_at_once():
     gc.collect()
     gc.disable()
     try:
-        run(told)
+        run(got)
     finally:
         gc.enable()
 
 
 def test_who_listens_to_a_stream_can_make_room():
-    async def told() -> None:
+    async def got() -> None:
         async def stream(scope: Any, receive: Any, send: Any) -> None:
             await send({"type": "http.response.start", "status": 200, "headers": []})
             scope[EVENT_STREAM] = True
@@ -428,11 +428,11 @@ def test_who_listens_to_a_stream_can_make_room():
             one.connection_lost(None)
         assert world.done["room"] == 2
 
-    run(told)
+    run(got)
 
 
 def test_a_long_answer_waits_for_who_reads_it():
-    async def told() -> None:
+    async def got() -> None:
         body = bytes(10 * PIECE + 1)
 
         async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -458,7 +458,7 @@ def test_a_long_answer_waits_for_who_reads_it():
 def test_a_long_body_comes_in_before_it_is_asked_for_up_to_a_limit():
     """Each time that the application is woken costs as much as to read what came."""
 
-    async def told() -> None:
+    async def got() -> None:
         asked, sizes = asyncio.Event(), []
 
         async def read(scope: Any, receive: Any, send: Any) -> None:
@@ -486,7 +486,7 @@ def test_a_long_body_comes_in_before_it_is_asked_for_up_to_a_limit():
                 left -= 1
         assert sizes == [MAX_BUFFERED] * 3
 
-    run(told)
+    run(got)
 
 
 @pytest.mark.skipif(
@@ -496,16 +496,16 @@ def test_the_kernel_takes_little_of_what_is_not_read():
     with socket.create_server(("127.0.0.1", 0)) as listening:
         keep_few_unsent([listening])
         with socket.create_connection(listening.getsockname()):
-            told, _ = listening.accept()
-            told.setblocking(False)
+            got, _ = listening.accept()
+            got.setblocking(False)
             taken = 0
-            with told, pytest.raises(BlockingIOError):
+            with got, pytest.raises(BlockingIOError):
                 while taken < 16 * UNSENT_BYTES:
-                    taken += told.send(bytes(4096))
+                    taken += got.send(bytes(4096))
 
 
 def test_a_body_whose_head_came_behind_another_request_is_read():
-    async def told() -> None:
+    async def got() -> None:
         goes_on = asyncio.Event()
 
         async def read(scope: Any, receive: Any, send: Any) -> None:
@@ -528,7 +528,7 @@ def test_a_body_whose_head_came_behind_another_request_is_read():
             await asyncio.sleep(0)
         assert world.served == ["/x", "/y", "/x"] and line.is_reading
 
-    run(told)
+    run(got)
 
 
 def test_a_head_is_not_too_large_for_what_came_before_it():
@@ -536,7 +536,7 @@ def test_a_head_is_not_too_large_for_what_came_before_it():
     world = World(reads(bodies := []))
     head = b"POST /y HTTP/1.1\r\ncontent-length: 3\r\n\r\n"
 
-    async def told() -> None:
+    async def got() -> None:
         one, line = world.connect()
         for number in range(1, 2 + 2 * HEAD_BYTES // len(GET)):
             one.data_received(GET)
@@ -549,11 +549,11 @@ def test_a_head_is_not_too_large_for_what_came_before_it():
             await asyncio.sleep(0)
         assert bodies == [b"abc"]
 
-    run(told)
+    run(got)
 
 
 def test_what_follows_an_upgrade_that_is_not_spoken_is_the_next_request():
-    async def told() -> None:
+    async def got() -> None:
         world = World(answer)
         one, line = world.connect()
         upgrade = b"GET /%d HTTP/1.1\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
@@ -562,7 +562,7 @@ def test_what_follows_an_upgrade_that_is_not_spoken_is_the_next_request():
             await asyncio.sleep(0)
         assert world.served == [*(f"/{number}" for number in range(40)), "/x"]
 
-    run(told)
+    run(got)
 
 
 UPGRADE = b"POST /y HTTP/1.1\r\nconnection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\n"
@@ -603,7 +603,7 @@ def test_a_body_behind_an_upgrade_is_no_request_wherever_its_bytes_are_cut(
     cut = [[sent[:at], sent[at:]] for at in (range(1, len(sent)) if len(sent) < 1000 else few)]
     byte_by_byte = [sent[at : at + 1] for at in range(len(sent))] if len(sent) < 1000 else [sent]
 
-    async def told() -> None:
+    async def got() -> None:
         for pieces in ([sent], byte_by_byte, *cut):
             bodies: list[bytes] = []
             world = World(reads(bodies))
@@ -616,11 +616,11 @@ def test_a_body_behind_an_upgrade_is_no_request_wherever_its_bytes_are_cut(
             assert bodies == [body] and world.served == ["/y", "/x"]
             assert line.is_reading and not line.is_closed
 
-    run(told)
+    run(got)
 
 
 def test_bodies_behind_upgrades_that_come_together_are_each_read_in_turn():
-    async def told() -> None:
+    async def got() -> None:
         bodies: list[bytes] = []
         world = World(reads(bodies))
         one, line = world.connect()
@@ -631,7 +631,7 @@ def test_bodies_behind_upgrades_that_come_together_are_each_read_in_turn():
             await asyncio.sleep(0)
         assert bodies == sent and world.served == ["/y", "/x"] * 60
 
-    run(told)
+    run(got)
 
 
 @pytest.mark.parametrize("protocol", [b"h2c", b"websocket", b"TLS/1.2, HTTP/1.1", b"foo/2"])
@@ -640,7 +640,7 @@ def test_an_upgrade_is_ignored_whatever_its_protocol_and_body(protocol: bytes, b
     framed = {b"": b"", b"t": b"3\r\nabc\r\n0\r\n\r\n", b"c": b"abc"}[body[:1]]
     head = b"%b /y HTTP/1.1\r\nconnection: upgrade\r\nupgrade: %b\r\n%b\r\n"
 
-    async def told() -> None:
+    async def got() -> None:
         bodies: list[bytes] = []
         world = World(reads(bodies))
         sent = head % (b"POST" if body else b"GET", protocol, body) + framed
@@ -650,7 +650,7 @@ def test_an_upgrade_is_ignored_whatever_its_protocol_and_body(protocol: bytes, b
             await asyncio.sleep(0)
         assert bodies == [b"abc" if body else b""] and world.served == ["/y", "/x"]
 
-    run(told)
+    run(got)
 
 
 @pytest.mark.parametrize(
@@ -658,7 +658,7 @@ def test_an_upgrade_is_ignored_whatever_its_protocol_and_body(protocol: bytes, b
     [b"transfer-encoding: gzip\r\n", b"transfer-encoding: chunked\r\ncontent-length: 3\r\n"],
 )
 def test_a_body_of_no_length_behind_an_upgrade_is_refused(framing: bytes):
-    async def told() -> None:
+    async def got() -> None:
         world = World(reads([]))
         one, line = world.connect()
         one.data_received(UPGRADE + framing + b"\r\n" + GET + GET)
@@ -666,7 +666,7 @@ def test_a_body_of_no_length_behind_an_upgrade_is_refused(framing: bytes):
             await asyncio.sleep(0)
         assert b"HTTP/1.1 400" in line.written and "/x" not in world.served
 
-    run(told)
+    run(got)
 
 
 @pytest.mark.parametrize("length", [[], [(b"content-length", b"3")]])
@@ -677,7 +677,7 @@ def test_http_1_0_gets_no_chunks(length: Any, method: bytes):
         for piece in (b"ab", b"c", b""):
             await send({"type": "http.response.body", "body": piece, "more_body": bool(piece)})
 
-    async def told() -> None:
+    async def got() -> None:
         one, line = World(in_pieces).connect()
         one.data_received(method + b" /x HTTP/1.0\r\nconnection: keep-alive\r\n\r\n")
         while not line.is_closed:
@@ -686,11 +686,11 @@ def test_http_1_0_gets_no_chunks(length: Any, method: bytes):
         assert b"transfer-encoding" not in head and b"connection: close" in head
         assert body == (b"abc" if method == b"GET" else b"")
 
-    run(told)
+    run(got)
 
 
 def test_empty_lines_do_not_make_an_idle_connection_live_longer():
-    async def told() -> None:
+    async def got() -> None:
         one, line = World(answer).connect()
         one.data_received(GET)
         while not line.answers:
@@ -702,4 +702,4 @@ def test_empty_lines_do_not_make_an_idle_connection_live_longer():
         one.data_received(b"G")
         assert one.state() is State.HEAD
 
-    run(told)
+    run(got)

@@ -60,9 +60,9 @@ def _in_part(true: Any, self: Store, request: AppendRequest) -> Any:
 
 def _as_it_is_now(true: Any, labels: Any, waiting: Any, *given: Any) -> Any:
     """A label that a repeated request did not find is passed over once its row waits."""
-    told = true(labels, waiting, *given)
-    told.unknown = [place for place in told.unknown if waiting[place] is None]
-    return told
+    got = true(labels, waiting, *given)
+    got.unknown = [place for place in got.unknown if waiting[place] is None]
+    return got
 
 
 def _labels_unkeyed(true: Any, *given: Any) -> Request:

@@ -72,7 +72,7 @@ async def _whatever_is_held(true: Any, self: Snapshots, through: int) -> int:
     return through
 
 
-def _told_apart_by_nobody(true: Any, self: Guarding, past: Guarding, *given: Any) -> Any:
+def _shown_apart_by_nobody(true: Any, self: Guarding, past: Guarding, *given: Any) -> Any:
     """A state of between a trip and its rollback is taken for one of the last good look."""
     past.pauses.is_settled = True
     return true(self, past, *given)
@@ -131,7 +131,7 @@ BUGS = {
     "lost refit left alone": Bug(
         [(dualstream.service.jobs.refit_status, "_jobs", _under_way_for_ever)]
     ),
-    "rows of a state in its quarantine": Bug([(Guarding, "take_over", _told_apart_by_nobody)]),
+    "rows of a state in its quarantine": Bug([(Guarding, "take_over", _shown_apart_by_nobody)]),
     "own refit taken for another": Bug([(Refits, "_is_own", _anothers)]),
     "refused when it is journalled": Bug(
         [

@@ -227,7 +227,7 @@ def test_whatever_number_breaks_a_rule_is_found(batch, column):
 
 
 @pytest.mark.parametrize("column", range(5))
-def test_whatever_breaks_a_rule_beside_ones_that_all_share_is_told(batch, column):
+def test_whatever_breaks_a_rule_beside_ones_that_all_share_is_shown(batch, column):
     good = [batch.indptr, batch.indices, shared_ones(batch.nnz), batch.labels, shared_ones(4)]
     made = Batch.of_columns(*good, batch.dim)
     assert made.values is good[2] and are_shared_ones(made.weights)
@@ -237,11 +237,11 @@ def test_whatever_breaks_a_rule_beside_ones_that_all_share_is_told(batch, column
         columns[column] = good[column].copy()
         columns[column][place] = edge
         if breaks_a_rule(*columns, batch.dim):
-            with pytest.raises(InvalidRow) as told:
+            with pytest.raises(InvalidRow) as got:
                 Batch.of_columns(*columns, batch.dim)
-            with pytest.raises(InvalidRow) as told_of_all:
+            with pytest.raises(InvalidRow) as shown_of_all:
                 Batch(*(array.copy() for array in columns), batch.dim)
-            assert str(told.value) == str(told_of_all.value)
+            assert str(got.value) == str(shown_of_all.value)
         else:
             Batch.of_columns(*columns, batch.dim)
 

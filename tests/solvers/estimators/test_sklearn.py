@@ -133,14 +133,14 @@ def test_a_portfolio_in_order_is_its_learner(rows):
         assert passed.members_ == regression.members()
 
 
-def test_each_pass_of_a_portfolio_is_shuffled_unless_it_is_told_not_to(rows):
+def test_each_pass_of_a_portfolio_is_shuffled_unless_it_is_shown_not_to(rows):
     x, classes, _ = rows
     batch = Batch.from_dense(x, np.where(classes == 1, 1.0, -1.0))
     random = np.random.RandomState(3)
     orders = [random.permutation(60), random.permutation(60)]
-    for shuffle, told in ((True, orders), (False, [np.arange(60)] * 2)):
+    for shuffle, got in ((True, orders), (False, [np.arange(60)] * 2)):
         learner = portfolio()
-        for order in told:
+        for order in got:
             learner.learn(batch.take(order))
         model = PortfolioClassifier(passes=2, shuffle=shuffle, random_state=3)
         scores = model.fit(x, classes == 1).decision_function(x)
@@ -159,7 +159,7 @@ def test_fields_of_a_portfolio_are_those_of_its_specification(rows):
         assert [one.name for one in fitted.members_] == [one["name"] for one in known]
 
 
-def test_members_are_told_of_one_portfolio(rows):
+def test_members_are_shown_of_one_portfolio(rows):
     x, classes, _ = rows
     assert not hasattr(PortfolioClassifier(), "members_")
     model = PortfolioClassifier().fit(x, classes)
@@ -228,7 +228,7 @@ def test_what_cannot_be_is_refused(rows):
         model.predict(x * 1e101)
 
 
-def test_rows_that_fit_leaves_out_are_told():
+def test_rows_that_fit_leaves_out_are_shown():
     x = np.array([[1e80], [-1e80]] * 20)
     model = DualstreamRegressor("sgd", spec={"loss": "squared"})
     with pytest.warns(ConvergenceWarning, match="rows were left out"):
@@ -248,6 +248,6 @@ def test_the_example_of_the_document_prints_what_it_says(capsys):
     text = (Path(__file__).parents[3] / "docs/guides/python-learners.md").read_text()
     code = re.search(r"```python\n(.*?)```", text, re.DOTALL).group(1)
     exec(code, {})
-    told = re.findall(r"^print\(.*\)  # (.*)$", code, re.MULTILINE)
-    assert len(told) == code.count("print(")
-    assert capsys.readouterr().out.splitlines() == told
+    got = re.findall(r"^print\(.*\)  # (.*)$", code, re.MULTILINE)
+    assert len(got) == code.count("print(")
+    assert capsys.readouterr().out.splitlines() == got

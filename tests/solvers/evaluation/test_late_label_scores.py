@@ -26,9 +26,9 @@ def test_a_score_that_is_the_learners_own_costs_what_it_costs_there(name):
     spec = resolve_spec(SPECS[name])
     batch = stream(spec, 40)
     own = make_learner(spec).learn(batch)
-    told = AsServed(spec).put(served(batch, own.scores), own)
-    assert np.array_equal(told.scores, own.scores, equal_nan=True)
-    np.testing.assert_allclose(told.losses, own.losses, rtol=1e-9, atol=1e-12)
+    got = AsServed(spec).put(served(batch, own.scores), own)
+    assert np.array_equal(got.scores, own.scores, equal_nan=True)
+    np.testing.assert_allclose(got.losses, own.losses, rtol=1e-9, atol=1e-12)
 
 
 def test_only_models_of_classes_and_dc_cannot():
@@ -56,16 +56,16 @@ def test_what_was_served_stays_with_its_rows_and_does_not_reach_the_step():
         np.array_equal(a, b)
         for a, b in zip(one.state().values(), other.state().values(), strict=True)
     )
-    told = AsServed(spec).put(batch, late)
+    got = AsServed(spec).put(batch, late)
     known = np.isfinite(scores)
-    assert np.array_equal(told.scores[known], scores[known])
-    assert np.array_equal(told.scores[~known], own.scores[~known])
+    assert np.array_equal(got.scores[known], scores[known])
+    assert np.array_equal(got.scores[~known], own.scores[~known])
     expected = np.log1p(np.exp(-plain.labels[known] * scores[known]))
-    np.testing.assert_allclose(told.losses[known], expected, rtol=1e-12)
+    np.testing.assert_allclose(got.losses[known], expected, rtol=1e-12)
     assert AsServed(spec).put(plain, own) is own
     # The metrics have the same bits for every split into batches.
     whole, parts = Progressive.of(spec), Progressive.of(spec)
-    whole.count(batch, told)
+    whole.count(batch, got)
     for at in range(len(batch)):
         piece = batch[at : at + 1]
         parts.count(piece, AsServed(spec).put(piece, own[at : at + 1]))
@@ -81,5 +81,5 @@ def test_an_absurd_score_stays_a_number():
     )
     batch = Batch.from_dense(np.ones((1, 1)), np.ones(1))
     out = make_learner(spec).learn(batch)
-    told = AsServed(spec).put(served(batch, np.array([1e300])), out)
-    assert np.isfinite(told.losses).all()
+    got = AsServed(spec).put(served(batch, np.array([1e300])), out)
+    assert np.isfinite(got.losses).all()

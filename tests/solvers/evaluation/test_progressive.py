@@ -266,15 +266,15 @@ def test_models_that_have_counted_nothing_share_that_and_change_nothing_of_it(ta
     untouched = Progressive(task)
     before = dump(untouched.state(), {})
     columns = stream(task, 40)
-    told, restored, beside = Progressive(task), Progressive(task), Progressive(task)
-    assert told._counted is restored._counted is untouched._counted
-    told.update(*columns)
-    restored.restore(told.state())
+    got, restored, beside = Progressive(task), Progressive(task), Progressive(task)
+    assert got._counted is restored._counted is untouched._counted
+    got.update(*columns)
+    restored.restore(got.state())
     with pytest.raises(CorruptState):
-        beside.restore(told.state() | {"metrics_sums": np.zeros(1)})
+        beside.restore(got.state() | {"metrics_sums": np.zeros(1)})
     restored.update(*columns)
-    assert told.rows and (restored.rows, beside.rows) == (2 * told.rows, 0)
-    assert len({id(metrics._counted) for metrics in (told, restored, beside)}) == 3
+    assert got.rows and (restored.rows, beside.rows) == (2 * got.rows, 0)
+    assert len({id(metrics._counted) for metrics in (got, restored, beside)}) == 3
     assert dump(untouched.state(), {}) == dump(beside.state(), {}) == before
     # It counts as no model's memory.
-    assert isinstance(untouched._counted, WorkedOut) and not isinstance(told._counted, WorkedOut)
+    assert isinstance(untouched._counted, WorkedOut) and not isinstance(got._counted, WorkedOut)

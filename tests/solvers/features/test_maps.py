@@ -123,10 +123,10 @@ def test_classes_share_one_map(kind):
     whole, single, other = (make_learner(spec) for _ in range(3))
     outcome = whole.learn(batch)
     for i in range(len(batch)):
-        told = single.predict_classes(batch[i : i + 1])
+        got = single.predict_classes(batch[i : i + 1])
         one = single.learn((turned if i % 2 else batch)[i : i + 1])
         assert outcome_bytes(one) == outcome_bytes(outcome[i : i + 1])
-        assert told.best[0] == one.predicted[0]
+        assert got.best[0] == one.predicted[0]
         if i in (7, 90):
             other.restore(single.state())
             assert as_bytes(other.state()) == as_bytes(single.state())

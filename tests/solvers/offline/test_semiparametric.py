@@ -245,17 +245,17 @@ def test_c_at_the_ends_of_its_range_gives_an_answer_and_bounds(c):
 @pytest.mark.parametrize("method", ["ipm", "pdsg", "mpd"])
 def test_a_run_is_cancelled_from_its_callback(method):
     x, y = mexican_hat(300, 0)
-    told = []
+    got = []
 
     def watch(progress):
-        told.append(progress)
-        return len(told) == 3
+        got.append(progress)
+        return len(got) == 3
 
     found = solve_semiparametric(
         x, y, [constant()], 0.25, 0.05, 10.0, method, tol=1e-12, callback=watch, **SETS
     )
-    assert found.status == "cancelled" and len(told) == 3
-    assert found.dual <= found.primal <= told[0].primal * (1 + 1e-12)
+    assert found.status == "cancelled" and len(got) == 3
+    assert found.dual <= found.primal <= got[0].primal * (1 + 1e-12)
 
 
 def test_an_earlier_answer_is_where_the_next_begins():

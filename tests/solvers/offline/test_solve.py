@@ -89,12 +89,12 @@ def test_the_same_seed_gives_the_same_bits_and_rows_stay_as_they_are(method):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_progress_is_told_each_epoch_and_true_ends_the_run(method):
-    told = []
+def test_progress_is_shown_each_epoch_and_true_ends_the_run(method):
+    got = []
 
     def watch(progress):
-        told.append(progress)
-        return len(told) == 3
+        got.append(progress)
+        return len(got) == 3
 
     loss = first_loss(method)
     found = solve(
@@ -105,8 +105,8 @@ def test_progress_is_told_each_epoch_and_true_ends_the_run(method):
         tol=0.0,
         callback=watch,
     )
-    assert found.status == "cancelled" and len(told) == 3
-    epochs = [progress.epochs for progress in told]
+    assert found.status == "cancelled" and len(got) == 3
+    epochs = [progress.epochs for progress in got]
     assert epochs == sorted(epochs) and 0.0 < epochs[0] <= 1.0 and found.epochs == epochs[-1]
     assert found.trace[-1].gap == found.gap >= 0.0
     assert np.isfinite(found.weights).all()

@@ -94,14 +94,14 @@ def test_a_batch_is_its_rows_one_by_one(name):
     outcome = whole.learn(batch)
     for i in range(len(batch)):
         before = as_bytes(single.state())
-        told = single.predict_classes(batch[i : i + 1])
+        got = single.predict_classes(batch[i : i + 1])
         assert as_bytes(single.state()) == before
         one = single.learn(batch[i : i + 1])
         assert outcome_bytes(one) == outcome_bytes(outcome[i : i + 1])
-        assert told.best.tobytes() == one.predicted.tobytes()
+        assert got.best.tobytes() == one.predicted.tobytes()
         assert single.predict(batch[i : i + 1]).shape == (1,)
-        if told.classes:
-            assert told.scores[0, told.best[0]] == one.scores[0]
+        if got.classes:
+            assert got.scores[0, got.best[0]] == one.scores[0]
     assert as_bytes(whole.state()) == as_bytes(single.state())
     assert whole.samples == len(batch)
 
@@ -218,14 +218,14 @@ def test_rows_without_a_class_are_refused_before_any_is_learned():
 
 def test_answers_before_any_class_and_far_beyond():
     learner = make_learner(spec_of("plain"))
-    told = learner.predict_classes(mixed_rows(3))
-    assert told.best.tolist() == [-1, -1, -1] and told.scores.shape == (3, 0)
+    got = learner.predict_classes(mixed_rows(3))
+    assert got.best.tolist() == [-1, -1, -1] and got.scores.shape == (3, 0)
     assert learner.predict(mixed_rows(3)).tolist() == [0, 0, 0]
     assert learner.certificate().gap == 0.0
     learner.learn(class_rows())
-    told = learner.predict_classes(mixed_rows(9, seed=5))
-    assert told.probabilities.sum(axis=1) == pytest.approx(np.ones(9), abs=1e-12)
-    assert (told.probabilities.argmax(axis=1) == told.best).all()
+    got = learner.predict_classes(mixed_rows(9, seed=5))
+    assert got.probabilities.sum(axis=1) == pytest.approx(np.ones(9), abs=1e-12)
+    assert (got.probabilities.argmax(axis=1) == got.best).all()
     far = learner.class_probabilities(np.array([[-1e4, -1e4 - 1.0, -2e4, -3e4]]))
     assert far[0, :2] == pytest.approx(1 / (1 + np.exp([-1.0, 1.0])), rel=1e-9)
     one = learner.certificate()

@@ -155,10 +155,10 @@ def test_a_challenger_counts_from_when_it_joined():
     assert learner.compare(name, "dual-3").rows == learner.compare("dual-3", name).rows == fresh
     assert learner.compare("dual-30", "dual-3").rows == before + fresh
     # Removing other members changes nothing between the remaining ones.
-    told = learner.compare(name, "dual-3"), learner.compare("dual-3", "newton-row")
+    got = learner.compare(name, "dual-3"), learner.compare("dual-3", "newton-row")
     for gone in ("prior", "dual-30", "spg-1-hinge"):
         learner.remove_member(gone)
-    assert (learner.compare(name, "dual-3"), learner.compare("dual-3", "newton-row")) == told
+    assert (learner.compare(name, "dual-3"), learner.compare("dual-3", "newton-row")) == got
 
 
 def test_promotion_stops_the_counting():

@@ -127,7 +127,7 @@ def test_refused_member_is_named_with_its_field_and_the_reason(member, field, re
         ({"intercept": True}, "/intercept", "it takes algorithm, task, members"),
     ],
 )
-def test_refused_portfolio_is_told_the_field_and_the_reason(fields, field, reason):
+def test_refused_portfolio_is_shown_the_field_and_the_reason(fields, field, reason):
     with pytest.raises(InvalidSpec) as refused:
         resolve_spec({"algorithm": "portfolio", "features": FEATURES} | fields)
     assert refused.value.field == field
@@ -353,28 +353,28 @@ def about(learner):
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda told: told.update(members=[]),
-        lambda told: told.update(members={}),
-        lambda told: told.update(members=told["members"] * 9),
-        lambda told: told.update(members=told["members"][:-1]),
-        lambda told: told.update(promoted=None),
-        lambda told: told.update(promoted="missing"),
-        lambda told: told.update(promoted="dual-30"),
-        lambda told: told["members"][1]["spec"].update(name="prior"),
-        lambda told: told["members"][1]["spec"].update(strength=-5.0),
-        lambda told: told["members"][1]["spec"].pop("loss"),
-        lambda told: told["members"][1].update(spec="dual-30"),
-        lambda told: told["members"][1].update(part="prior"),
-        lambda told: told["members"][1].pop("part"),
+        lambda got: got.update(members=[]),
+        lambda got: got.update(members={}),
+        lambda got: got.update(members=got["members"] * 9),
+        lambda got: got.update(members=got["members"][:-1]),
+        lambda got: got.update(promoted=None),
+        lambda got: got.update(promoted="missing"),
+        lambda got: got.update(promoted="dual-30"),
+        lambda got: got["members"][1]["spec"].update(name="prior"),
+        lambda got: got["members"][1]["spec"].update(strength=-5.0),
+        lambda got: got["members"][1]["spec"].pop("loss"),
+        lambda got: got["members"][1].update(spec="dual-30"),
+        lambda got: got["members"][1].update(part="prior"),
+        lambda got: got["members"][1].pop("part"),
     ],
 )
 def test_a_state_of_members_that_cannot_be_changes_nothing(damage):
     learner = portfolio()
     learner.learn(stream(30))
     learner.promote("dual-3")
-    before, told = content(learner), about(learner)
-    damage(told)
-    text = np.frombuffer(json.dumps(told).encode(), np.uint8)
+    before, got = content(learner), about(learner)
+    damage(got)
+    text = np.frombuffer(json.dumps(got).encode(), np.uint8)
     with pytest.raises(CorruptState):
         learner.restore(learner.state() | {"about": text})
     assert content(learner) == before and learner.promoted == "dual-3"

@@ -318,8 +318,8 @@ def test_changes_between_rows_are_the_same_however_the_rows_are_cut_and_restored
     rng = np.random.default_rng(seed)
     for what, given in program(seed):
         if what != "learn":
-            told = do(whole, what, given)
-            assert do(single, what, given) == told
+            got = do(whole, what, given)
+            assert do(single, what, given) == got
         else:
             scores = whole.learn(given).scores
             cuts = np.sort(rng.integers(0, len(given) + 1, 3)).tolist()

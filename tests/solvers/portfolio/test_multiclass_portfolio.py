@@ -51,15 +51,15 @@ def test_the_task_alone_is_a_portfolio_for_each_class():
     assert set(learner.classes) == set(batch.classes)
 
 
-def test_digits_are_told_apart_from_the_start():
+def test_digits_are_shown_apart_from_the_start():
     batch, learner = digits(), make_learner(SPEC)
     progress = Progressive.of(learner.spec)
     outcome = learner.learn(batch)
     progress.count(batch, outcome)
     assert not outcome.rejected.any()
-    told = [outcome.classes[place] if place >= 0 else None for place in outcome.predicted]
+    got = [outcome.classes[place] if place >= 0 else None for place in outcome.predicted]
     own = [batch.classes[int(label)] for label in batch.labels]
-    wrong = np.array([a != b for a, b in zip(told, own, strict=True)])
+    wrong = np.array([a != b for a, b in zip(got, own, strict=True)])
     assert progress.summary()["since_start"]["error_rate"] == pytest.approx(wrong.mean())
     assert wrong[: N // 2].mean() < 0.9
     if not DISABLED:
@@ -99,9 +99,9 @@ def test_state_and_memory_are_those_of_one_portfolio_a_class_and_one_for_the_res
     assert len(learner.classes) == CLASSES
     assert whole == pytest.approx((CLASSES + 1) * one, rel=0.02)
     before = as_bytes(learner.state())
-    told = learner.predict_classes(batch)
-    assert told.scores.shape == (N, CLASSES)
-    assert told.probabilities.sum(axis=1) == pytest.approx(np.ones(N))
+    got = learner.predict_classes(batch)
+    assert got.scores.shape == (N, CLASSES)
+    assert got.probabilities.sum(axis=1) == pytest.approx(np.ones(N))
     assert as_bytes(learner.state()) == before
 
 

@@ -67,18 +67,16 @@ def test_a_shift_and_a_factor_of_the_targets_are_those_of_the_predictions():
 @pytest.mark.skipif(DISABLED, reason="too many rows without a compiler")
 @pytest.mark.parametrize("name", ["diabetes", "trump", "chicks", "water", "friedman_gra"])
 def test_the_figures_of_the_reference_are_met(name):
-    told = GOLDEN["streams"][name]
+    got = GOLDEN["streams"][name]
     batch = data.as_batch(data.load(name))
     learner = portfolio(batch.dim)
     errors = (learner.learn(batch).scores - batch.labels)[1:]
     figures = [np.abs(errors).mean(), math.sqrt((errors * errors).mean())]
-    assert len(batch) == told["rows"]
-    np.testing.assert_allclose(figures, told["mixture"], rtol=1e-6)
+    assert len(batch) == got["rows"]
+    np.testing.assert_allclose(figures, got["mixture"], rtol=1e-6)
     # On `water` a value equal to its column's mean up to rounding counts as 0 or not.
     near = 1e-4 if name == "water" else 1e-6
-    np.testing.assert_allclose(
-        [one.weight for one in learner.members()], told["weights"], atol=near
-    )
+    np.testing.assert_allclose([one.weight for one in learner.members()], got["weights"], atol=near)
 
 
 def test_constant_targets_and_huge_ones_stay_finite():

@@ -260,7 +260,7 @@ def test_memory_is_that_of_the_features_seen(name):
         indptr, np.concatenate(rows), np.ones(indptr[-1]), rng.choice([-1.0, 1.0], 3000), dim=2**22
     )
     seen = len(np.unique(np.concatenate(rows)))
-    told = {"eight": 148, "twelve": 212}[name]
+    got = {"eight": 148, "twelve": 212}[name]
     make_learner(spec).learn(batch[:10])
     tracemalloc.start()
     try:
@@ -278,6 +278,6 @@ def test_memory_is_that_of_the_features_seen(name):
     finally:
         tracemalloc.stop()
     # Room doubles, and 2,000 rows are retained, twice, of 20 entries each.
-    assert grown < 2 * told * seen + 4_000_000, grown / seen
+    assert grown < 2 * got * seen + 4_000_000, grown / seen
     state = sum(array.nbytes for array in learner.state().values())
-    assert state < told * seen + 2_000_000
+    assert state < got * seen + 2_000_000

@@ -358,8 +358,8 @@ def test_awkward_windows_are_refitted_or_refused_in_words(name, kind):
                 assert run.run()
                 enter_refit(learner, run.refitted().arrays)
             except RefitError as error:
-                told = ("already", "moved on", "cannot solve the window", "is not finite")
-                assert any(words in str(error) for words in told), error
+                got = ("already", "moved on", "cannot solve the window", "is not finite")
+                assert any(words in str(error) for words in got), error
                 assert bytes_of(learner) == unchanged
             assert np.isfinite(learner.predict(batch)).all()
 

@@ -350,11 +350,11 @@ def test_a_warm_start_is_worth_what_the_golden_one_is(lam):
 
 def test_the_table_of_methods_is_that_of_the_solvers():
     assert set(METHODS) == set(OFFLINE)
-    for name, told in METHODS.items():
+    for name, got in METHODS.items():
         method = method_of(name)
-        assert set(told.losses) == set(method.losses) and told.takes_fixed == method.takes_fixed
-        assert (told.regularizer,) == method.regularizers
-        assert told.regularizer == "l1" or told.intercept_may_be_free == (
+        assert set(got.losses) == set(method.losses) and got.takes_fixed == method.takes_fixed
+        assert (got.regularizer,) == method.regularizers
+        assert got.regularizer == "l1" or got.intercept_may_be_free == (
             "free" not in method.intercepts
         )
 

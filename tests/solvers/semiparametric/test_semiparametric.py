@@ -109,10 +109,10 @@ def test_the_window_is_solved_as_offline_and_served_as_its_answer_predicts():
     assert enter_refit(learner, found.arrays) == 120
     new, _, y_new = days(260, seed=1)
     np.testing.assert_allclose(learner.predict(new), answer.predict(new), rtol=1e-12)
-    told = coefficients_of(learner)
-    assert {one.name: one.value for one in told.terms} == answer.coefficients
-    assert told.are_unique and not any(one.dropped for one in told.terms)
-    assert told.support == len(answer.support)
+    got = coefficients_of(learner)
+    assert {one.name: one.value for one in got.terms} == answer.coefficients
+    assert got.are_unique and not any(one.dropped for one in got.terms)
+    assert got.support == len(answer.support)
     assert learner.intercept == answer.intercept
     assert learner.weights.tolist() == [0.0, answer.coefficients["warmth"], 0.0]
     # The served function does not change while learning: the losses are those of served scores.
@@ -233,17 +233,17 @@ def test_dependent_functions_are_named_and_coefficients_that_are_not_unique():
     run, found = solved(learner)
     assert found.dropped == ["again"] and found.coefficients_are_unique
     enter_refit(learner, found.arrays)
-    told = coefficients_of(learner)
-    assert [one.dropped for one in told.terms] == [False, False, True]
-    assert told.terms[2].value == 0.0
+    got = coefficients_of(learner)
+    assert [one.dropped for one in got.terms] == [False, False, True]
+    assert got.terms[2].value == 0.0
     # No row is off its bounds: any constant within epsilon of all labels is optimal.
     learner = make_learner(spec_of(basis=["constant"], epsilon=100.0))
     learner.learn(batch)
     _, found = solved(learner)
     assert found.dropped == [] and not found.coefficients_are_unique
     enter_refit(learner, found.arrays)
-    told = coefficients_of(learner)
-    assert not told.are_unique and told.support == 0
+    got = coefficients_of(learner)
+    assert not got.are_unique and got.support == 0
     assert np.abs(batch.labels - learner.predict(batch)).max() <= 100.0
 
 
