@@ -362,7 +362,8 @@ def _describe_answers(path: str, operation: Document, needed: KeyScope) -> None:
         refusals |= _OF_MODELS
         if needed > KeyScope.PREDICT:
             refusals |= _OF_CHANGES
-    if any(parameter["in"] == "query" for parameter in operation.get("parameters", ())):
+    takes_query = any(one["in"] == "query" for one in operation.get("parameters", ()))
+    if takes_query or _MODEL in path:  # also for an invalid model id
         refusals[422] = _OF_BODIES[422]
     if "requestBody" in operation:
         refusals |= _OF_BODIES

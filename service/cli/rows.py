@@ -245,9 +245,9 @@ def _row(features: Sequence[str]) -> dict[str, Any]:
         try:
             value = value_of(text)
         except BadValue as bad:
-            raise BadInput(f"-x {feature}: {bad}") from None
+            raise BadInput(f"-x {name}: {bad}") from None
         if value in (math.inf, -math.inf):
-            raise BadInput(f"-x {feature}: the number is too large")
+            raise BadInput(f"-x {name}: {text} is not a finite number")
         if text:
             row[name] = value
     return row
@@ -287,7 +287,8 @@ def _row_files(names: Sequence[str], form: str | None, key: str | None) -> list[
 
 def _row_file(name: str, form: str | None, key: str | None) -> RowFile:
     own = None if key is None else f"{key}:{Path(name).name}"
-    if name != STANDARD_INPUT and is_pipe(name):
+    # A pipe with a name of its own, as mkfifo makes, is like a file.
+    if name != STANDARD_INPUT and is_pipe(name) and not Path(name).suffix:
         if form is None:
             raise BadInput(f"{name} is a pipe and needs a format: --format {'|'.join(FORMATS)}")
         return RowFile(name, FORMATS[form], own or new_key())

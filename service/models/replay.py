@@ -92,8 +92,8 @@ def parse_changes(given: Sequence[str]) -> dict[str, Any]:
 
 def changed_spec(record: ModelRecord, changes: dict[str, Any]) -> dict[str, Any]:
     """The model's spec with these fields set, resolved. Raises Refused."""
-    spec: dict[str, Any] = read_spec(record.given)
     before = read_spec(record.spec)
+    spec: dict[str, Any] = read_spec(record.given) | {"spec_version": before["spec_version"]}
     for path, value in changes.items():
         *folders, field = path.split(".")
         place, standing = spec, before

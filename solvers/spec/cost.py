@@ -2,7 +2,7 @@
 
 The server learns a short batch in its event loop and a long one in a thread, so it must know how
 long a batch takes before it learns it. An estimate gives the order of magnitude, for one core of a
-server of 2020; the server corrects it by what it measures. `tests/solvers/spec/test_cost.py`
+server; the service corrects it by what it measures. `tests/solvers/spec/test_cost.py`
 compares estimates with measurements.
 
     call    one call of a learner: Python, and checks of the batch

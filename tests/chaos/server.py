@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dualstream.service.cli import app
+from dualstream.service.server import workers
 from tests.chaos.crash_points import plant, strike
 
 MARK = Path(os.environ.get("DUALSTREAM_FULL_MARK", "/nonexistent"))
@@ -38,6 +39,8 @@ class Planted(sqlite3.Connection):
 # Workers import this module, too: multiprocessing makes their main module the server's.
 sqlite3.connect = partial(sqlite3.connect, factory=Planted)  # type: ignore[assignment]
 plant()
+# A planted crash ends a worker soon after its start.
+workers.SHORT_LIFE_S = 0.0
 
 if __name__ == "__main__":
     app()

@@ -133,9 +133,9 @@ def test_what_is_no_row_is_refused_in_few_words(client):
 def test_a_line_of_a_request_is_refused_in_few_words(client):
     client.put("/models/m", json=SPEC)
     for path, why in (
-        (f"/models/{LONG_WORD}", "no model"),
-        (f"/models/{LONG_WORD}/predict?x=1:1", "no model"),
-        (f"/predict?model={LONG_WORD}&x=1:1", "no model"),
+        (f"/models/{LONG_WORD}", "a model id has"),
+        (f"/models/{LONG_WORD}/predict?x=1:1", "a model id has"),
+        (f"/predict?model={LONG_WORD}&x=1:1", "a model id has"),
         (f"/{LONG_WORD}", "Not Found"),
         (f"/models/m/predict?x=1:1&{LONG_WORD}=1", "unknown query parameter"),
         (f"/models/m/predict?x=1:1&min_seq={LONG_WORD}", "min_seq must be"),

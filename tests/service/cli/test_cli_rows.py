@@ -129,7 +129,7 @@ def test_standard_input_is_new_each_time_but_under_a_key(server, model):
     keyed = ["learn", model, "--format", "arrow", "--key", "k"]
     assert "60 rows learned" in run(server, *keyed, given=FILES["rows.arrow"]).stdout
     assert "nothing new" in run(server, *keyed, given=FILES["rows.arrow"]).stdout
-    changed = run(server, *keyed, "--json", given=FILES["rows.arrow"][:-8] + b"\0" * 16)
+    changed = run(server, *keyed, "--json", given=FILES["rows.arrow"] * 2)
     assert changed.exit_code == 3 and "a changed file" in changed.stderr
     assert json.loads(changed.stdout)["type"] == "/problems/idempotency-key-reused"
     with Client(server.url) as client:

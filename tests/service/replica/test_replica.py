@@ -142,6 +142,8 @@ def test_lost_entries_make_the_replica_start_over(serve, tmp_path):
     assert answer["seq"] == 35 and answer["learned"] == 5
     fresh = loaded(f"sqlite:///{path}")
     assert fresh.learner.samples == 35
+    while client.get("/models/m").status_code == 503:
+        assert time.monotonic() < deadline
     assert bits(replica_of(client)) == bits(fresh)
     assert 'dualstream_forks_total{model="m"} 1.0' in client.get("/metrics").text
 

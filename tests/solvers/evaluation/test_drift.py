@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from river import drift as river_drift
 
-from dualstream.solvers import Batch, CorruptState, Progressive, dump, make_learner
+from dualstream.solvers import Batch, CorruptState, Outcome, Progressive, dump, make_learner
 from dualstream.solvers.evaluation.drift import DETECTORS, DriftWatch
 from dualstream.solvers.evaluation.drift.monitor import EVENTS
 from dualstream.solvers.evaluation.progressive import scaled_detectors
@@ -236,7 +236,13 @@ def test_a_stored_model_keeps_its_detections(task, version, scaled):
     progress = Progressive.of(spec)
     losses = np.abs(levels(1, pieces=6)) * (1e4 if task == "regression" else 1.0)
     zeros, learned = np.zeros(len(losses)), np.ones(len(losses), bool)
-    progress.update(zeros, zeros, losses, learned)
+    if task == "multiclass":
+        one = Batch.from_libsvm(b"1 1:1\n" * len(losses), 2**18).batch
+        rows = Batch(one.indptr, one.indices, one.values, zeros, one.weights, 2**18, ("1",))
+        first = np.zeros(len(losses), np.int64)
+        progress.count(rows, Outcome(zeros, losses, learned, ~learned, first, ("1",)))
+    else:
+        progress.update(zeros, zeros, losses, learned)
     expected = DriftWatch(scaled)
     expected.watch(losses, learned, 1, 0)
     assert progress.drift.events() == expected.events()

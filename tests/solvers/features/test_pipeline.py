@@ -44,7 +44,8 @@ ALL = STAGES | MAPS | LANDMARKS
 
 
 def spec_of(stages, **fields):
-    return {"features": {"kind": "indexed", "dim": 8}} | ALL.get(stages, {}) | fields
+    spec = {"algorithm": "dual_ascent", "features": {"kind": "indexed", "dim": 8}}
+    return spec | ALL.get(stages, {}) | fields
 
 
 def same_outcome(outcome, other):

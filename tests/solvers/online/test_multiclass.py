@@ -31,7 +31,8 @@ SPECS = {
 
 
 def spec_of(name, **fields):
-    return {"task": "multiclass", "features": {"kind": "indexed", "dim": 8}} | SPECS[name] | fields
+    spec = {"algorithm": "dual_ascent", "task": "multiclass"}
+    return spec | {"features": {"kind": "indexed", "dim": 8}} | SPECS[name] | fields
 
 
 def class_rows(n=150, seed=0):
