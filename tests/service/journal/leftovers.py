@@ -4,6 +4,7 @@ import os
 import time
 from pathlib import Path
 
+import numpy as np
 import redis
 
 
@@ -16,6 +17,16 @@ def is_in(mark: bytes, blob: bytes) -> bool:
     """Does the blob contain any piece of the mark? Stores split and pack data."""
     step = 8 * max(1, len(mark) // 240)
     return any(mark[at : at + 8] in blob for at in range(0, len(mark) - 8, step))
+
+
+def count_left(marks: list[bytes], blob: bytes) -> int:
+    """How many of these marks of 8 bytes are anywhere in the blob?"""
+    wanted = np.frombuffer(b"".join(marks), "<u8")
+    found: set[int] = set()
+    for shift in range(8):
+        words = np.frombuffer(blob, "<u8", (len(blob) - shift) // 8, shift)
+        found.update(words[np.isin(words, wanted)].tolist())
+    return len(found)
 
 
 def kept_bytes(url: str) -> bytes:
