@@ -30,8 +30,9 @@ GHOST_SHARE = 0.05
 MAX_EVICTION_SNAPSHOTS = 4
 """Evictions that may write a snapshot at once. Further ones write none."""
 
-FREED_AFTER_S = 1.0
-"""Time after which a model that was dropped is no longer in use by a request."""
+FREED_AFTER_S, MAX_FREED_AFTER_S = 1.0, 60.0
+"""Time after which a dropped model is usually no longer in use by a request, and the longest pause
+between two collections of one that still is."""
 
 
 class Pin:
@@ -63,14 +64,16 @@ class Pin:
 
 
 class DroppedModels:
-    """Collects garbage if a dropped model is still in memory after a second.
+    """Collects garbage until every dropped model has left memory, with growing pauses.
 
     Usually a model is freed when it is dropped. An error of a request that found the model gone may
-    keep it in a reference cycle of tracebacks and tasks, and the collector runs rarely.
+    keep it in a reference cycle of tracebacks and tasks, and the collector runs rarely. A request
+    or a snapshot may use the model for longer than the first pauses.
     """
 
     def __init__(self) -> None:
         self._replicas: list[weakref.ref[Replica]] = []
+        self._timer: asyncio.TimerHandle | None = None
 
     def add(self, model: Model) -> None:
         """Look after the model in FREED_AFTER_S."""
@@ -78,15 +81,27 @@ class DroppedModels:
             loop = asyncio.get_running_loop()
         except RuntimeError:  # the process ends
             return
-        if not self._replicas:
-            loop.call_later(FREED_AFTER_S, self._collect)
         self._replicas.append(weakref.ref(model.replica))
+        if self._timer is not None:
+            if self._timer.when() <= loop.time() + FREED_AFTER_S:
+                return
+            self._timer.cancel()
+        self._collect_in(loop, FREED_AFTER_S)
 
-    def _collect(self) -> None:
-        is_kept = any(replica() is not None for replica in self._replicas)
-        self._replicas.clear()
-        if is_kept:
+    def _collect_in(self, loop: asyncio.AbstractEventLoop, pause_s: float) -> None:
+        self._timer = loop.call_later(pause_s, self._collect, loop, pause_s)
+
+    def _collect(self, loop: asyncio.AbstractEventLoop, pause_s: float) -> None:
+        self._timer = None
+        if self._drop_freed():
             gc.collect()
+        if self._drop_freed():
+            self._collect_in(loop, min(2 * pause_s, MAX_FREED_AFTER_S))
+
+    def _drop_freed(self) -> bool:
+        """Forget the models that have left memory. Is any left?"""
+        self._replicas = [replica for replica in self._replicas if replica() is not None]
+        return bool(self._replicas)
 
 
 class GhostList:

@@ -111,3 +111,36 @@ def test_a_dropped_model_in_a_reference_cycle_is_collected(tmp_path, monkeypatch
                 gc.enable()
 
     asyncio.run(scenario())
+
+
+def test_a_cycle_that_outlives_the_first_collection_is_collected(tmp_path, monkeypatch) -> None:
+    """As after a snapshot that takes longer: the model is still in use at the first collection."""
+    monkeypatch.setattr("dualstream.service.models.cache.FREED_AFTER_S", 0.02)
+
+    async def scenario() -> None:
+        async with serving(f"sqlite:///{tmp_path / 'store.db'}") as registry:
+            await create(registry, ["m", "other"])
+            in_use = [registry.find("m")]
+            replica = weakref.ref(in_use[0].replica)
+            gc.disable()
+            try:
+                await delete(registry)
+                await asyncio.sleep(0.1)
+                assert replica() is not None
+                cycle: list[object] = [in_use.pop()]
+                cycle.append(cycle)
+                del cycle
+                assert replica() is not None
+                for _ in range(100):  # other models leave all the time
+                    await evict_again(registry)
+                    await asyncio.sleep(0.01)
+                assert replica() is None
+            finally:
+                gc.enable()
+
+    asyncio.run(scenario())
+
+
+async def evict_again(registry: ModelRegistry) -> None:
+    model = await registry.get("other")
+    registry.forget(model)
