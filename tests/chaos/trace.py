@@ -51,10 +51,15 @@ class Event:
 
 
 @contextmanager
-def traced(pids: Sequence[int], log: Path) -> Iterator[None]:
-    """Trace processes and their threads; skips the test where tracing is not allowed."""
+def traced(pids: Sequence[int], log: Path, fails: str = "") -> Iterator[None]:
+    """Trace processes and their threads; skips the test where tracing is not allowed.
+
+    With `fails`, calls of these names fail with EIO.
+    """
     program, environment = _program()
     options = ["-f", "-yy", "-xx", "-s", "4194304", "-e", f"trace={CALLS}"]
+    if fails:
+        options = ["-f", "-e", f"trace={fails}", "-e", f"inject={fails}:error=EIO"]
     tracer = subprocess.Popen(
         [program, *options, "-o", str(log), *(f"--attach={pid}" for pid in pids)],
         env=environment,

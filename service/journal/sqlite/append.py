@@ -71,6 +71,7 @@ class SqliteAppends(SqlitePart):
     def append(self, request: AppendRequest) -> "asyncio.Future[Appended]":
         if isinstance(request.cursor, InputMove):
             raise ValueError("SQLite has no inputs; use Redis")
+        self._checks.check()
         task = _task_of(request, self._limits, self._heads)
         parts = request.parts
         size = len(parts[0].body) if len(parts) == 1 else sum([len(part.body) for part in parts])

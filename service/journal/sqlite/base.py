@@ -7,6 +7,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from dualstream.service.journal.protocol import Limits
 from dualstream.service.journal.sqlite.connection_thread import ConnectionThread, in_read, in_write
+from dualstream.service.journal.sqlite.file_checks import FileChecks
 from dualstream.service.journal.sqlite.log import KnownHeads
 from dualstream.service.journal.sqlite.wal import Checkpointer
 
@@ -20,6 +21,7 @@ class SqlitePart:
     _writer: ConnectionThread
     _reader: ConnectionThread
     _checkpointer: Checkpointer
+    _checks: FileChecks
 
 
 Self = TypeVar("Self", bound=SqlitePart)
@@ -46,13 +48,14 @@ def reads(function: _Function[Self, P, T]) -> _Method[Self, P, T]:
 
 
 def writes(function: _Function[Self, P, T]) -> _Method[Self, P, T]:
-    """As `reads`, in the writing thread (`in_write`)."""
+    """As `reads`, in the writing thread (`in_write`), unless the file may not be written to."""
 
     @wraps(function)
     async def method(self: Self, /, *args: P.args, **kwargs: P.kwargs) -> T:
         def task(connection: sqlite3.Connection) -> T:
             return function(self, connection, *args, **kwargs)
 
+        self._checks.check()
         return await self._writer.run(lambda db: in_write(db, task, self._path))
 
     return method

@@ -17,6 +17,7 @@ from dualstream.service.journal.sqlite.append import SqliteAppends
 from dualstream.service.journal.sqlite.audit import SqliteAudit
 from dualstream.service.journal.sqlite.base import reads, writes
 from dualstream.service.journal.sqlite.connection_thread import ConnectionThread
+from dualstream.service.journal.sqlite.file_checks import FileChecks
 from dualstream.service.journal.sqlite.log import KnownHeads, find_entries, find_head, now_ms
 from dualstream.service.journal.sqlite.pending_rows import SqlitePendingRows
 from dualstream.service.journal.sqlite.rate_buckets import SqliteRateBuckets
@@ -61,7 +62,8 @@ class SqliteJournal(
         self._heads = KnownHeads()
         self._writer = ConnectionThread("journal-writer", self._connect, self._path)
         self._reader = ConnectionThread("journal-reader", self._connect, self._path)
-        self._checkpointer = Checkpointer(self._path, self._connect, self._writer.run)
+        self._checks = FileChecks(self._path)
+        self._checkpointer = Checkpointer(self._path, self._connect, self._writer.run, self._checks)
 
     async def open(self) -> None:
         await self.close()  # reopening starts new threads
@@ -71,6 +73,7 @@ class SqliteJournal(
             await self._writer.start()
             await self._reader.start()
             await self._checkpointer.start()
+            self._checks.opened()
             await self._sweep()
         except BaseException:
             await self.close()
@@ -82,6 +85,8 @@ class SqliteJournal(
         await self._checkpointer.stop()
 
     async def ping(self, writes: bool = False) -> None:
+        self._checks.look()
+        await self._checkpointer.recover()
         await self._read_any_row()
         await self._take_write_lock(writes)
 

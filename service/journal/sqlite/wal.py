@@ -11,16 +11,21 @@ pages that were added during the last one.
 """
 
 import asyncio
+import logging
 import math
 import os
 import sqlite3
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import suppress
+from typing import TypeVar
 
 from dualstream.service.concurrency import lower_priority
 from dualstream.service.journal.protocol import Announced, JournalUnavailable
 from dualstream.service.journal.sqlite.connection_thread import ConnectionThread, Task
+from dualstream.service.journal.sqlite.file_checks import FileChecks
+
+log = logging.getLogger("dualstream.sqlite")
+T = TypeVar("T")
 
 SYNCED_WRITES = 256
 SYNCED_BYTES = 16 << 20
@@ -45,6 +50,7 @@ class Checkpointer:
     """Syncs or checkpoints the WAL every SYNCED_WRITES writes or SYNCED_BYTES, one at a time.
 
     in_writer   runs a task on the writing connection, between two of its own
+    checks      are informed of failed syncs
     """
 
     def __init__(
@@ -52,8 +58,10 @@ class Checkpointer:
         path: str,
         connect: Callable[[], sqlite3.Connection],
         in_writer: Callable[[Task[int]], Awaitable[int]],
+        checks: FileChecks,
     ) -> None:
         self._log = log_of(path)
+        self._checks = checks
         self._in_writer = in_writer
         self._thread = ConnectionThread("journal-checkpointer", connect)
         self._writes = 0
@@ -91,7 +99,7 @@ class Checkpointer:
 
         Raises JournalUnavailable.
         """
-        return await self._thread.run(_truncate)
+        return await self._reported(self._thread.run(_truncate))
 
     async def settle(self) -> None:
         """Return once everything committed is on the disk.
@@ -99,19 +107,50 @@ class Checkpointer:
         Raises JournalUnavailable.
         """
         if not await self.empty():
-            await self._thread.run(lambda connection: _sync(self._log))
+            await self._reported(self._thread.run(lambda connection: _sync(self._log)))
+
+    async def recover(self) -> None:
+        """After a failed sync, move the whole WAL into the file and sync both.
+
+        A later sync may succeed although the disk lacks pages: the kernel took them for written.
+        A checkpoint writes all of them again.
+
+        Raises JournalUnavailable.
+        """
+        if self._checks.failed_sync is None or not await self.empty():
+            return
+        await self._reported(self._thread.run(lambda connection: _sync(self._log)))
+        self._checks.checkpointed()
 
     async def _tend(self) -> None:
-        # Not reported: nothing is lost, and the next run does what this one did not.
-        with suppress(JournalUnavailable, sqlite3.Error, OSError):
+        try:
             if self._log_bytes < MOVED_BYTES:
-                await self._thread.run(lambda connection: _sync(self._log))
+                await self._reported(self._thread.run(lambda connection: _sync(self._log)))
             else:
                 self._log_bytes = 0
-                if await self._thread.run(_move) >= LONG_PAGES:
+                if await self._reported(self._thread.run(_move)) >= LONG_PAGES:
                     for _ in range(REPEATED):
-                        await self._thread.run(_move)
-                    await self._in_writer(_move)
+                        await self._reported(self._thread.run(_move))
+                    await self._reported(self._in_writer(_move))
+        except JournalUnavailable as error:
+            # Nothing is lost: the next run does what this one did not.
+            log.warning("SQLite's write-ahead log could not be tended to: %s", error)
+
+    async def _reported(self, task: Awaitable[T]) -> T:
+        """Result of a sync or checkpoint. A failure of the disk is noted in the checks.
+
+        Raises JournalUnavailable.
+        """
+        try:
+            return await task
+        except sqlite3.Error as error:
+            if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_IOERR:
+                raise self._checks.sync_failed(error) from error
+            raise JournalUnavailable(f"SQLite: {error}") from error
+        except FileNotFoundError as error:
+            raise JournalUnavailable(f"SQLite: {error}") from error
+        except OSError as error:
+            raise self._checks.sync_failed(error) from error
 
 
 def _sync(log: str) -> None:
@@ -130,10 +169,7 @@ def _move(connection: sqlite3.Connection) -> int:
 
 
 def _truncate(connection: sqlite3.Connection) -> bool:
-    try:
-        [is_busy, _, _] = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-    except sqlite3.Error as error:
-        raise JournalUnavailable(f"SQLite: {error}") from error
+    [is_busy, _, _] = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     return not is_busy
 
 

@@ -10,6 +10,7 @@ import pytest
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import JournalUnavailable, StoreTooNew
 from dualstream.service.journal.sqlite import SqliteJournal, trim, wal as checkpoint
+from dualstream.service.journal.sqlite.file_checks import FileChecks
 from dualstream.service.journal.sqlite.schema import TABLES
 from dualstream.service.journal.sqlite.wal import Checkpointer
 from tests.service.journal.conftest import Store
@@ -276,7 +277,7 @@ async def test_the_log_starts_over_though_writes_never_cease(
             reader.execute("ROLLBACK")
             return task(writer)
 
-        checkpointer = Checkpointer(path, journal._connect, in_writer)
+        checkpointer = Checkpointer(path, journal._connect, in_writer, FileChecks(path))
         await checkpointer.start()
         for number in range(checkpoint.SYNCED_WRITES):
             if number == 20:  # what comes now is not moved while this one may read the file
