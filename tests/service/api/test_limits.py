@@ -228,3 +228,28 @@ def test_what_is_refused_leaves_nothing_behind(serve):
             assert not left, (method, path, left)
     finally:
         gc.enable()
+
+
+def test_the_ids_of_a_request_are_bounded(serve, monkeypatch):
+    """One append looks up all of them, and the store serves no other model in that time."""
+    monkeypatch.setattr("dualstream.service.models.model.MAX_KEYED_ROWS", 3)
+    client = serve()
+    client.put("/models/m", json={**SPEC, "algorithm": "sgd"})
+    row = {"x": {"1": 1}, "y": 1}
+
+    def learn(count: int, query: str = "", key: str | None = None, first: int = 0):
+        samples = [row | {"id": str(first + k)} for k in range(count)] + [row] * 5
+        headers = {} if key is None else {"idempotency-key": key}
+        return client.post(f"/models/m/learn{query}", json={"samples": samples}, headers=headers)
+
+    assert learn(3).json()["seq"] == 8
+    for given in ({}, {"query": "?atomic=true"}, {"key": "a"}):
+        got = assert_problem(learn(4, **given), 413, "too-many-rows")
+        assert "4 rows with ids, more than 3" in got["detail"]
+    lines = "y,1,id\n" + "".join(f"1,1,c{k}\n" for k in range(4))
+    headers = {"content-type": "text/csv"}
+    answer = client.post("/models/m/learn", content=lines, headers=headers)
+    assert_problem(answer, 413, "too-many-rows")
+    assert client.get("/models/m").json()["seq"] == 8  # nothing of them was learned
+    assert learn(2, key="a", first=10).json()["seq"] == 15
+    assert client.post("/models/m/learn", json={"samples": [row] * 9}).json()["seq"] == 24
