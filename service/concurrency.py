@@ -241,8 +241,8 @@ class LoopWatch:
     def _watch(self) -> None:
         while not self._stopped.wait(STALL_S / 2):
             if time.monotonic() - self._due > STALL_S / 2:
-                frame = sys._current_frames().get(self._loop_thread)
-                self._where = _innermost(frame)
+                # Without a variable: it would keep the frame, with a model in it, until the next stall.
+                self._where = _innermost(sys._current_frames().get(self._loop_thread))
 
 
 def _frames(frame: FrameType | None) -> Iterator[FrameType]:

@@ -5,6 +5,7 @@ import gc
 import logging
 import threading
 import time
+import weakref
 from itertools import pairwise
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from dualstream.service.concurrency import (
     INLINE_S,
     SLICE_S,
+    STALL_S,
     LoopWatch,
     Pace,
     background_task,
@@ -139,3 +141,23 @@ async def test_a_blocked_event_loop_is_measured_and_logged_with_the_code(caplog)
     logged = [record.getMessage() for record in caplog.records]
     assert any("the event loop was blocked for 0." in text for text in logged), logged
     assert "test_a_blocked_event_loop_is_measured" in logged[-1]
+
+
+class Large:
+    """As a model: its memory counts."""
+
+
+def test_the_watch_keeps_nothing_of_the_code_that_blocked_the_loop() -> None:
+    def blocks(large: Large) -> weakref.ref[Large]:
+        time.sleep(2 * STALL_S)
+        return weakref.ref(large)
+
+    async def scenario() -> None:
+        watching = asyncio.create_task(LoopWatch(lambda late: None).run())
+        await asyncio.sleep(0.2)
+        found = blocks(Large())
+        await asyncio.sleep(0.1)
+        assert found() is None
+        watching.cancel()
+
+    asyncio.run(scenario())
