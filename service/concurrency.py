@@ -241,7 +241,7 @@ class LoopWatch:
     def _watch(self) -> None:
         while not self._stopped.wait(STALL_S / 2):
             if time.monotonic() - self._due > STALL_S / 2:
-                # Without a variable: it would keep the frame, with a model in it, until the next stall.
+                # No variable: it keeps the frame, and a model in it, until the next stall.
                 self._where = _innermost(sys._current_frames().get(self._loop_thread))
 
 

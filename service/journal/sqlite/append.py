@@ -48,6 +48,7 @@ from dualstream.service.journal.sqlite.log import (
 from dualstream.service.journal.sqlite.pending_rows import delete_rows
 from dualstream.service.journal.sqlite.snapshots import has_snapshot
 from dualstream.service.journal.sqlite.state_copies import has_copy, use_copy
+from dualstream.service.journal.sqlite.steady_clock import SteadyClock
 
 PURGED_EVERY = 100
 RESTORED = 1 << 40
@@ -72,7 +73,7 @@ class SqliteAppends(SqlitePart):
         if isinstance(request.cursor, InputMove):
             raise ValueError("SQLite has no inputs; use Redis")
         self._checks.check()
-        task = _task_of(request, self._limits, self._heads)
+        task = _task_of(request, self._limits, self._heads, self._clock)
         parts = request.parts
         size = len(parts[0].body) if len(parts) == 1 else sum([len(part.body) for part in parts])
         appended = self._writer.write(task, size)
@@ -84,7 +85,7 @@ class SqliteAppends(SqlitePart):
         self, db: Connection, model: str, incarnation: str, keys: Sequence[bytes]
     ) -> list[Known | None]:
         head = find_head(db, model, incarnation)
-        found = find_keys(db, head, keys, self._limits, now_ms())
+        found = find_keys(db, head, keys, self._limits, self._clock.now_ms())
         return [found.get(key) for key in keys]
 
     @reads
@@ -92,14 +93,16 @@ class SqliteAppends(SqlitePart):
         return _find_cursor(db, find_head(db, model, incarnation).model, name)
 
 
-def _task_of(request: AppendRequest, limits: Limits, heads: KnownHeads) -> Task[Appended]:
+def _task_of(
+    request: AppendRequest, limits: Limits, heads: KnownHeads, clock: SteadyClock
+) -> Task[Appended]:
     model, nonce, parts = request.model, request.nonce, request.parts
     cursor, copy, change, held = request.cursor, request.copy, request.change, request.held
     may_skip = check_parts(nonce, parts)
     is_first = OURS.is_first(nonce)
     is_plain = cursor is None and copy is None and change is None and held is None
     if is_first and is_plain and parts and not may_skip:
-        return PlainAppend(request, limits, heads)
+        return PlainAppend(request, limits, heads, clock)
 
     def task(db: Connection) -> Appended:
         incarnation, repeats = request.incarnation, request.repeats
@@ -112,7 +115,7 @@ def _task_of(request: AppendRequest, limits: Limits, heads: KnownHeads) -> Task[
         if result is None:
             if cursor is not None:
                 _move_cursor(db, head.model, cursor)
-            result = _append_new(db, head, nonce, parts, may_skip, limits)
+            result = _append_new(db, head, nonce, parts, may_skip, limits, clock)
             if held is not None and result.seq > result.before:
                 if not leads_on_from(db, head, held):  # the head before the append
                     raise NotHeld(model, held.seq, held.chain)
@@ -134,10 +137,12 @@ class PlainAppend(GroupTask[Appended]):
     heads, one INSERT of all entries and one UPDATE of all heads.
     """
 
-    __slots__ = "heads", "limits", "request"
+    __slots__ = "clock", "heads", "limits", "request"
 
-    def __init__(self, request: AppendRequest, limits: Limits, heads: KnownHeads) -> None:
-        self.request, self.limits, self.heads = request, limits, heads
+    def __init__(
+        self, request: AppendRequest, limits: Limits, heads: KnownHeads, clock: SteadyClock
+    ) -> None:
+        self.request, self.limits, self.heads, self.clock = request, limits, heads, clock
 
     def on_rollback(self) -> None:
         self.heads.forget()
@@ -146,7 +151,7 @@ class PlainAppend(GroupTask[Appended]):
     def run_group(db: Connection, tasks: "Sequence[PlainAppend]") -> list[Appended | BaseException]:
         known = tasks[0].heads
         found = known.find(db, [task.request.model for task in tasks])
-        time_ms = now_ms()
+        time_ms, keys_ms = now_ms(), tasks[0].clock.now_ms()
         entries: list[_Row] = []
         results: list[tuple[Head, Result] | None] = []
         moved: dict[str, tuple[str, Head]] = {}
@@ -164,7 +169,7 @@ class PlainAppend(GroupTask[Appended]):
             result = Result(head.seq, seq, head.chain, chain, [])
             results.append((head, result))
             _keep_result(db, head, request.nonce, result, task.limits)
-            following = _following_head(db, head, result, {}, task.limits, time_ms)
+            following = _following_head(db, head, result, {}, task.limits, keys_ms)
             moved[request.model] = incarnation, following
         _write(db, entries, [head for _, head in moved.values()])
         known.keep(db, moved)
@@ -191,12 +196,18 @@ unpack_result = msgspec.msgpack.Decoder(Result).decode
 
 
 def _append_new(
-    db: Connection, head: Head, nonce: bytes, parts: Sequence[Part], may_skip: bool, limits: Limits
+    db: Connection,
+    head: Head,
+    nonce: bytes,
+    parts: Sequence[Part],
+    may_skip: bool,
+    limits: Limits,
+    clock: SteadyClock,
 ) -> Result:
-    new, time_ms = Deduplication(head.seq), now_ms()
+    new, keys_ms = Deduplication(head.seq), clock.now_ms()
     if may_skip:
         keys = [part.key for part in parts if part.key is not None]
-        new.process(parts, find_keys(db, head, keys, limits, time_ms).get)
+        new.process(parts, find_keys(db, head, keys, limits, keys_ms).get)
         delete_rows(db, head.model, new.labels)
     else:
         new.kept = [part.body for part in parts]
@@ -204,10 +215,10 @@ def _append_new(
     chain, entries = head.chain, list[_Row]()
     if new.seq > head.seq:
         chain, body = next_chain(head.chain, nonce), b"".join(new.kept)
-        entries.append((head.model, new.seq, head.seq + 1, nonce, chain, time_ms, body))
+        entries.append((head.model, new.seq, head.seq + 1, nonce, chain, now_ms(), body))
     result = Result(head.seq, new.seq, head.chain, chain, new.skipped)
     _keep_result(db, head, nonce, result, limits)
-    following = _following_head(db, head, result, new.keys, limits, time_ms)
+    following = _following_head(db, head, result, new.keys, limits, keys_ms)
     _write(db, entries, [following])
     return result
 
@@ -218,12 +229,12 @@ def _following_head(
     result: Result,
     keys: Mapping[bytes, Known],
     limits: Limits,
-    time_ms: int,
+    keys_ms: int,
 ) -> Head:
     """The head after an append; inserts its keys and deletes some expired ones."""
     first_key, next_key = head.first_key, head.next_key
     if keys or first_key < next_key:
-        first_key, next_key = keep_keys(db, head, keys, limits, time_ms)
+        first_key, next_key = keep_keys(db, head, keys, limits, keys_ms)
     numbers = (head.trimmed, first_key, next_key, head.nonces + 1)
     return Head(head.model, result.seq, result.chain, *numbers)
 

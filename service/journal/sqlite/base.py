@@ -9,6 +9,7 @@ from dualstream.service.journal.protocol import Limits
 from dualstream.service.journal.sqlite.connection_thread import ConnectionThread, in_read, in_write
 from dualstream.service.journal.sqlite.file_checks import FileChecks
 from dualstream.service.journal.sqlite.log import KnownHeads
+from dualstream.service.journal.sqlite.steady_clock import SteadyClock
 from dualstream.service.journal.sqlite.wal import Checkpointer
 
 
@@ -22,6 +23,7 @@ class SqlitePart:
     _reader: ConnectionThread
     _checkpointer: Checkpointer
     _checks: FileChecks
+    _clock: SteadyClock
 
 
 Self = TypeVar("Self", bound=SqlitePart)

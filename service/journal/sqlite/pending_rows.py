@@ -15,7 +15,7 @@ from dualstream.service.journal.protocol import (
 )
 from dualstream.service.journal.sqlite.base import SqlitePart, reads, writes
 from dualstream.service.journal.sqlite.keys import find_keys
-from dualstream.service.journal.sqlite.log import find_head, now_ms
+from dualstream.service.journal.sqlite.log import find_head
 from dualstream.service.journal.sqlite.schema import AFTER_STAGED
 from dualstream.service.journal.transfer import Staged
 
@@ -37,7 +37,7 @@ class SqlitePendingRows(SqlitePart):
     def _remember(
         self, db: Connection, model: str, incarnation: str, rows: Sequence[NewPendingRow]
     ) -> int:
-        limits, time_ms = self._limits, now_ms()
+        limits, time_ms = self._limits, self._clock.now_ms()
         head = find_head(db, model, incarnation)
         latest = {row.key: row for row in rows}
         delete_rows(db, head.model, latest)
@@ -57,7 +57,7 @@ class SqlitePendingRows(SqlitePart):
     def remembered(
         self, db: Connection, model: str, incarnation: str, keys: Sequence[bytes]
     ) -> list[PendingRow | None]:
-        number, time_ms = find_head(db, model, incarnation).model, now_ms()
+        number, time_ms = find_head(db, model, incarnation).model, self._clock.now_ms()
         return [_find(db, number, key, time_ms) for key in keys]
 
     @reads
@@ -67,13 +67,13 @@ class SqlitePendingRows(SqlitePart):
             " WHERE remembered.model = models.model AND due_ms <= ?)"
             " FROM remembered_sums JOIN models ON models.model = remembered_sums.model"
             " WHERE id > ? ORDER BY id",
-            (now_ms(), AFTER_STAGED),
+            (self._clock.now_ms(), AFTER_STAGED),
         )
         return [AwaitingLabels(id_, made, rows, bool(is_due)) for id_, made, rows, is_due in found]
 
     @writes
     def overdue(self, db: Connection, model: str, incarnation: str, limit: int = 100) -> Overdue:
-        number, time_ms = find_head(db, model, incarnation).model, now_ms()
+        number, time_ms = find_head(db, model, incarnation).model, self._clock.now_ms()
         expired = _expire(db, number, time_ms, self._limits)
         rows = db.execute(
             f"SELECT {_COLUMNS} FROM remembered WHERE model = ? AND due_ms <= ?"

@@ -1,6 +1,7 @@
 """SQLite store of the journal: a writer thread, a reader thread and a checkpointer."""
 
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
 from functools import partial
 from sqlite3 import Connection
 
@@ -9,6 +10,7 @@ from dualstream.service.journal.protocol import (
     ENTRY_BYTES,
     Announced,
     Entry,
+    JournalUnavailable,
     Limits,
     Revision,
     Trimmed,
@@ -18,11 +20,12 @@ from dualstream.service.journal.sqlite.audit import SqliteAudit
 from dualstream.service.journal.sqlite.base import reads, writes
 from dualstream.service.journal.sqlite.connection_thread import ConnectionThread
 from dualstream.service.journal.sqlite.file_checks import FileChecks
-from dualstream.service.journal.sqlite.log import KnownHeads, find_entries, find_head, now_ms
+from dualstream.service.journal.sqlite.log import KnownHeads, find_entries, find_head
 from dualstream.service.journal.sqlite.pending_rows import SqlitePendingRows
 from dualstream.service.journal.sqlite.rate_buckets import SqliteRateBuckets
 from dualstream.service.journal.sqlite.schema import connect
 from dualstream.service.journal.sqlite.snapshots import SqliteSnapshots
+from dualstream.service.journal.sqlite.steady_clock import SteadyClock
 from dualstream.service.journal.sqlite.transfer import SqliteTransfer
 from dualstream.service.journal.sqlite.wal import Checkpointer, LogWatch, data_version
 
@@ -58,7 +61,17 @@ class SqliteJournal(
         self._connect = partial(connect, path, self._durability.upper(), busy_timeout_s)
         self._make_threads()
 
+    @reads
+    def _read_clock(self, db: Connection) -> bool:
+        return self._clock.start(db)
+
+    @writes
+    def _write_clock(self, db: Connection) -> None:
+        if not self._clock.start(db):
+            self._clock.write(db)
+
     def _make_threads(self) -> None:
+        self._clock = SteadyClock()
         self._heads = KnownHeads()
         self._writer = ConnectionThread("journal-writer", self._connect, self._path)
         self._reader = ConnectionThread("journal-reader", self._connect, self._path)
@@ -74,6 +87,9 @@ class SqliteJournal(
             await self._reader.start()
             await self._checkpointer.start()
             self._checks.opened()
+            if not await self._read_clock():
+                with suppress(JournalUnavailable):  # a full disk: the process can still predict
+                    await self._write_clock()
             await self._sweep()
         except BaseException:
             await self.close()
@@ -98,7 +114,7 @@ class SqliteJournal(
     def _take_write_lock(self, db: Connection, writes: bool) -> None:
         """Take and release the write lock. With `writes`, change a row, which needs disk space."""
         if writes:
-            db.execute("INSERT OR REPLACE INTO store VALUES ('pinged', ?)", (str(now_ms()),))
+            self._clock.write(db)
 
     def durability(self) -> str:
         return self._durability
