@@ -119,7 +119,7 @@ class RedisCopies(RedisAudit):
     async def version_delete(
         self, model: str, incarnation: str, name: str, change: Change | None = None
     ) -> bool:
-        stored = await self._change_arguments(model, change)
+        stored = await self._deletion_arguments(model, change)
         return bool((await self._copy(model, "", "unname", incarnation, name, *stored))[1])
 
     async def _copy(self, model: str, digest: str, *arguments: bytes | str | int) -> Any:

@@ -1,6 +1,6 @@
 """Clock of a SQLite store by which keys and waiting rows age. It only moves forward.
 
-It follows the host's clock since boot, which all processes of the host share and nobody can set, so
+It follows the clock since boot, which all processes of the host share and which cannot be set, so
 a jump of the wall clock in one process or in all of them changes no age. After a reboot, or when
 the file comes to another host, the wall clock gives the time in between, at most MAX_GAP_MS.
 """
