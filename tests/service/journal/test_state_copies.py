@@ -170,6 +170,27 @@ async def test_there_are_only_so_many_versions(store: Store):
         await log.name("c", b"3")
 
 
+async def test_many_versions_and_uses_are_listed(store: Store):
+    """More than a Lua stack holds."""
+    async with kept(store, max_versions=10_000) as log:
+        appended = await log.append(rows(1))
+        digest = await log.put(b"state")
+        for number in range(4100):
+            version = Version(f"v{number}", 1, appended.chain, digest, 5, created_ms=1)
+            await log.journal.version_put(*log.where, version)
+        found = await log.journal.versions(*log.where)
+        assert {version.name for version in found} == {f"v{number}" for number in range(4100)}
+
+
+async def test_many_uses_are_listed(redis_store: Store):
+    async with kept(redis_store) as log:
+        await log.append(rows(1))
+        with redis.Redis.from_url(redis_store.url) as client:
+            members = {f"{seq} {'a' * 64}": seq for seq in range(9000)}
+            client.zadd(f"ds:{{{log.model}}}:uses", members)
+        assert len(await log.journal.copy_uses(*log.where)) == 9000
+
+
 async def test_a_copy_goes_with_its_last_name(store: Store):
     async with kept(store) as log:
         digest = (await log.name("a", b"state")).digest

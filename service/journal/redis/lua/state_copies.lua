@@ -104,8 +104,14 @@ if task == 'list' then
   return found
 end
 
+-- {0, item, ...} without unpack: Lua's stack holds at most 8000 values.
+local function answer_of(items)
+  table.insert(items, 1, 0)
+  return items
+end
+
 if task == 'uses' then
-  return {0, unpack(redis.call('ZRANGE', KEYS[4], 0, -1))}
+  return answer_of(redis.call('ZRANGE', KEYS[4], 0, -1))
 end
 
 if task == 'delete' then
@@ -167,7 +173,7 @@ if task == 'version' then
 end
 
 if task == 'versions' then
-  return {0, unpack(redis.call('HGETALL', KEYS[3]))}
+  return answer_of(redis.call('HGETALL', KEYS[3]))
 end
 
 -- unname
