@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from dualstream.service.concurrency import drop_traceback
 from dualstream.service.journal.protocol import (
+    JournalError,
     ModelChanged,
     ModelRecord,
     NotHeld,
@@ -138,7 +139,15 @@ class Snapshots:
             drop_traceback(error)  # the model was deleted or replaced
         except Exception as error:
             seq = self._replica.seq if captured is None else captured.seq
-            log.exception("model %r: snapshot at seq %d failed", self._record.id, seq)
+            # A traceback shows nothing about a store that is away.
+            trace = None if isinstance(error, JournalError) else error
+            log.error(
+                "model %r: snapshot at seq %d failed: %s",
+                self._record.id,
+                seq,
+                str(error) or type(error).__name__,
+                exc_info=trace,
+            )
             if isinstance(error, NotHeld):
                 assert captured is not None
                 await self._committer.check_place(Place(captured.seq, captured.chain))
