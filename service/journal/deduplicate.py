@@ -123,7 +123,8 @@ class Deduplication:
         if is_accepted and opens_request(opening):
             assert opening.key is not None
             count = request.seq - self.seq
-            self.keys[opening.key] = Known(request.seq, count, opening.fingerprint)
+            last = request.seq if count else last_known(request.skipped, request.seq)
+            self.keys[opening.key] = Known(last, count, opening.fingerprint)
         if request.seq > self.seq:
             self.kept += request.kept
         self.skipped += request.skipped
@@ -147,6 +148,11 @@ class Deduplication:
         is_conflict = part.fingerprint != found.fingerprint
         self.skipped.append(SkippedPart(number, found.seq, found.records, is_conflict))
         return not is_conflict
+
+
+def last_known(skipped: Sequence[SkippedPart], seq: int) -> int:
+    """The seq of a request without new rows: of its last known row, or `seq` without any."""
+    return max((one.seq for one in skipped if not one.is_conflict), default=seq)
 
 
 def placed(

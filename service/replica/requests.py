@@ -398,9 +398,11 @@ def _placed_receipt(request: AnyRequest, placed: Sequence[Placed]) -> Receipt:
         elif not place.refused:
             rows += range(first, stop)
         first = stop
-    kept = [place for place in placed if not is_left(place)]
+    # A part that only opens the request has no rows.
+    kept = [place for place in placed if not is_left(place) and place.count]
     # If nothing is new, use the last seq of the known rows.
-    seq = max((place.seq for place in kept or placed if not place.conflict), default=0)
+    known = [place for place in placed if place.duplicate]
+    seq = max((place.seq for place in kept or known or placed if not place.conflict), default=0)
     whole = Placed(seq + 1 - len(rows), seq, len(rows))
     journalled = rows if duplicates or conflicts else None
     return Receipt(whole, rows=journalled, duplicates=duplicates, conflicts=conflicts)

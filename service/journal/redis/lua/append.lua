@@ -64,11 +64,22 @@ local function sort(parts, time_ms)
     return {last, records, string.sub(stored, 25)}
   end
 
-  local function keep(key, records, mark)
+  local function keep(key, records, mark, last)
     if not keys[key] then
       order[#order + 1] = key
     end
-    keys[key] = {seq, records, mark}
+    keys[key] = {last or seq, records, mark}
+  end
+
+  -- The seq of a request without new rows: of its last known row, or nil without any.
+  local function last_known(first)
+    local last
+    for number = first, #left do
+      if not left[number][4] then
+        last = math.max(last or 0, left[number][2])
+      end
+    end
+    return last
   end
 
   -- Skips part number (from 0); true unless its fingerprint differs.
@@ -117,7 +128,8 @@ local function sort(parts, time_ms)
           truncate(kept, before_it.kept)
         end
         if (is_accepted or is_alone) and opening.key then
-          keep(opening.key, seq - before_it.seq, opening.mark)
+          local last = seq == before_it.seq and last_known(before_it.left + 1) or nil
+          keep(opening.key, seq - before_it.seq, opening.mark, last)
         end
       end
     end
