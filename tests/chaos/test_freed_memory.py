@@ -41,7 +41,7 @@ def private_bytes(server: ServerProcess) -> int:
 
 def use_in_both(server: ServerProcess, url: str) -> None:
     """Learn rows, then send requests on several connections, so that both workers answer some."""
-    httpx.post(f"{url}/learn", json=BODY, timeout=60).raise_for_status()
+    httpx.post(f"{url}/learn", json={"samples": BODY}, timeout=60).raise_for_status()
     for _ in range(5):
         httpx.get(url, timeout=60).raise_for_status()
 
