@@ -3,70 +3,53 @@
 A model with indexed features has one input `x` of shape (n, dim). A model with hashed features has
 one input for each feature, of shape (n,) or (n, 1): numbers, booleans or strings, as data frames
 are sent. Outputs are those of POST /models/{id}/predict: `scores`, `labels`, `probabilities`.
-Rows follow the rules of that route, except that one bad row refuses the request.
+Rows follow the rules of that route, except that one bad row refuses the request. Tensors are JSON
+or binary, see codecs/tensors.py.
 """
 
-from itertools import chain
+import asyncio
+from collections.abc import Sequence
 from math import prod
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 from fastapi import APIRouter, Request, Response
-from msgspec import UNSET, Meta, Struct, UnsetType
 
 from dualstream.service.api.asgi_helpers import read_head
 from dualstream.service.api.common import registry_of
 from dualstream.service.api.etag import set_etag
 from dualstream.service.api.health import readyz
-from dualstream.service.api.request_body import admit_rows, parse, read_body
+from dualstream.service.api.request_body import INLINE_BYTES, admit_rows, parse, read_body
 from dualstream.service.api.responses import NO_ROWS, refusal, scored
 from dualstream.service.api.views import staleness
 from dualstream.service.codecs import as_batch
+from dualstream.service.codecs.tensors import (
+    BINARY,
+    HEADER,
+    NUMERIC,
+    Inference,
+    Tensor,
+    bad_tensor,
+    encode_answer,
+    read_inference,
+)
 from dualstream.service.models.model import Model
 from dualstream.solvers import class_label, classes_of, gives_probabilities, width_of
-from dualstream.wire.problems import Problem
+from dualstream.wire.problems import Problem, quoted
 from dualstream.wire.schemas import PredictedMany
 
 router = APIRouter(prefix="/v2", tags=["Open Inference Protocol"])
 
 MAX_LISTED = 1000
 """Maximum number of feature names in a model's metadata; inputs can have other names."""
-_NUMBERS = {f"{kind}{bits}" for kind in ("INT", "UINT") for bits in (8, 16, 32, 64)}
-_NUMBERS |= {"FP16", "FP32", "FP64", "BOOL"}
 _EXAMPLE = {"inputs": [{"name": "x", "shape": [1, 3], "datatype": "FP64", "data": [1, 0, 0.5]}]}
 _BODY = {"requestBody": {"content": {"application/json": {"example": _EXAMPLE}}}}
-
-
-class Tensor(Struct):
-    """Numbers, booleans or strings in row order, flat or nested."""
-
-    name: str
-    shape: list[Annotated[int, Meta(ge=0)]]
-    datatype: str
-    data: list[Any] | UnsetType = UNSET
-
-
-class Wanted(Struct):
-    """A requested output."""
-
-    name: str
-
-
-class Inference(Struct):
-    """Body of an inference request; parameters are ignored."""
-
-    inputs: Annotated[list[Tensor], Meta(min_length=1)]
-    id: str | None = None
-    outputs: list[Wanted] | None = None
-
-
-_decode = msgspec.json.Decoder(Inference).decode
 
 
 @router.get("")
 async def read_server() -> dict[str, Any]:
     """Name and version of the server."""
-    return {"name": "dualstream", "version": "0.1.0", "extensions": []}
+    return {"name": "dualstream", "version": "0.1.0", "extensions": [BINARY]}
 
 
 @router.get("/health/live")
@@ -111,23 +94,24 @@ async def read_model_ready(model_id: str, request: Request) -> dict[str, Any]:
 
 
 @router.post("/models/{model_id}/infer", openapi_extra=_BODY)
-async def infer(model_id: str, request: Request, response: Response) -> dict[str, Any]:
+async def infer(model_id: str, request: Request) -> Response:
     """Score rows without learning. The parameter `seq` is the log position of the state."""
     registry = registry_of(request)
     head = read_head(request.scope)
     body = await read_body(request.receive, head, registry.settings.max_body_bytes, request.scope)
-    try:
-        requested = _decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as wrong:
-        raise Problem(400, "malformed-body", str(wrong)) from None
     with registry.pinned(model_id):
         model = await registry.get(model_id)
-        rows = msgspec.json.encode(_rows_of(model, requested.inputs))
+        asked = (model, body, request.headers.get(HEADER))
+        if len(body) <= INLINE_BYTES:
+            requested, rows = _read_rows(*asked)
+        else:
+            requested, rows = await asyncio.to_thread(_read_rows, *asked)
         head.content_type = "application/json"
         parsed = await parse(model, head, rows, labelled=False)
         if parsed.errors:
             raise refusal(parsed, parsed.errors)
         await admit_rows(request.scope, parsed.count)
+        response = Response(media_type="application/json")
         async with model.replica.serving():
             set_etag(response, model)
             learner, batch = model.replica.learner, as_batch([parsed.rows])
@@ -138,7 +122,13 @@ async def infer(model_id: str, request: Request, response: Response) -> dict[str
     if requested.id is not None:
         answer["id"] = requested.id
     answer["parameters"] = {"seq": predicted.seq, **staleness(model)}
-    return answer | {"outputs": _outputs(predicted, labels, requested.outputs)}
+    content, length = encode_answer(answer, _outputs(predicted, labels), requested)
+    response.body = content
+    response.headers["content-length"] = str(len(content))
+    if length is not None:
+        response.headers["content-type"] = "application/octet-stream"
+        response.headers[HEADER] = str(length)
+    return response
 
 
 def _kind_of_labels(model: Model) -> str | None:
@@ -150,62 +140,58 @@ def _kind_of_labels(model: Model) -> str | None:
     classes = [class_label(text) for text in classes_of(model.replica.learner)]
     if not classes:
         return None
-    return "INT64" if all(type(label) is int for label in classes) else "BYTES"
+    is_int = all(type(label) is int and abs(label) < 2**63 for label in classes)
+    return "INT64" if is_int else "BYTES"
 
 
 def _column(name: str, datatype: str) -> dict[str, Any]:
     return {"name": name, "datatype": datatype, "shape": [-1]}
 
 
-def _rows_of(model: Model, inputs: list[Tensor]) -> dict[str, Any]:
+def _read_rows(model: Model, body: bytes, header: str | None) -> tuple[Inference, bytes]:
+    """A request and its rows as a body of POST predict. Raises Problem 400, 422."""
+    requested = read_inference(body, header)
+    return requested, msgspec.json.encode(_rows_of(model, requested.inputs))
+
+
+def _rows_of(model: Model, inputs: Sequence[Tensor]) -> dict[str, Any]:
     """Convert inputs to the body of POST predict. Raises Problem 422."""
     if not all(prod(one.shape) for one in inputs):
         raise Problem(422, "invalid-rows", NO_ROWS)
+    columns: dict[str, list[Any]] = {}
+    for one in inputs:
+        if one.name in columns:
+            raise bad_tensor(f"input {quoted(one.name)} is repeated; send it once")
+        assert isinstance(one.data, list)
+        columns[one.name] = one.data
     if model.replica.spec["features"]["kind"] == "indexed":
-        dim = width_of(model.replica.spec["features"])
-        if len(inputs) != 1 or len(inputs[0].shape) != 2 or inputs[0].shape[1] != dim:
-            raise _wrong(f"send one input of shape [rows, {dim}]")
-        if inputs[0].datatype not in _NUMBERS:
-            raise _wrong(
-                f"input {inputs[0].name!r} must have a numeric datatype, got {inputs[0].datatype!r}"
-            )
-        flat = _flat(inputs[0])
-        return {"x": [flat[first : first + dim] for first in range(0, len(flat), dim)]}
+        return {"x": _indexed_rows(inputs, width_of(model.replica.spec["features"]))}
     rows = inputs[0].shape[0] if inputs[0].shape else 0
-    columns = {}
     for one in inputs:
         if one.shape not in ([rows], [rows, 1]):
-            raise _wrong(f"input {one.name!r} has shape {one.shape}, expected [{rows}]")
-        if one.datatype not in _NUMBERS | {"BYTES"}:
-            raise _wrong(f"input {one.name!r} has the unknown datatype {one.datatype!r}")
-        if one.name in columns:
-            raise _wrong(f"input {one.name!r} is repeated; send it once")
-        columns[one.name] = _flat(one)
+            raise bad_tensor(f"input {quoted(one.name)} has shape {one.shape}, expected [{rows}]")
     lines = zip(*columns.values(), strict=True)
     return {"samples": [{"x": dict(zip(columns, line, strict=True))} for line in lines]}
 
 
-def _flat(tensor: Tensor) -> list[Any]:
-    """The data in row order. Raises Problem 422 if it does not have the given shape."""
-    if tensor.data is UNSET:
-        raise _wrong(
-            f"input {tensor.name!r} has no data; send it as JSON, binary tensors are not supported"
-        )
-    flat: list[Any] = tensor.data
-    for _ in tensor.shape[1:]:
-        if flat and all(isinstance(one, list) for one in flat):
-            flat = list(chain.from_iterable(flat))
-    if len(flat) != prod(tensor.shape) or any(isinstance(one, list) for one in flat):
-        raise _wrong(f"the data of input {tensor.name!r} do not have shape {tensor.shape}")
-    return flat
+def _indexed_rows(inputs: Sequence[Tensor], dim: int) -> list[list[Any]]:
+    """Rows of the single input; a boolean is the number 0 or 1."""
+    if len(inputs) != 1 or len(inputs[0].shape) != 2 or inputs[0].shape[1] != dim:
+        raise bad_tensor(f"send one input of shape [rows, {dim}]")
+    one = inputs[0]
+    assert isinstance(one.data, list)
+    if one.datatype not in NUMERIC:
+        kind = quoted(one.datatype)
+        raise bad_tensor(f"input {quoted(one.name)} must have a numeric datatype, got {kind}")
+    flat = list(map(int, one.data)) if one.datatype == "BOOL" else one.data
+    return [flat[first : first + dim] for first in range(0, len(flat), dim)]
 
 
-def _outputs(
-    predicted: PredictedMany, kind: str | None, wanted: list[Wanted] | None
-) -> list[dict[str, Any]]:
+def _outputs(predicted: PredictedMany, kind: str | None) -> dict[str, tuple[str, list[Any]]]:
+    """Datatype and values of each output."""
     if None in predicted.scores:
         row = predicted.scores.index(None)
-        raise _wrong(f"the score of row {row} is not a finite number")
+        raise bad_tensor(f"the score of row {row} is not a finite number")
     found: dict[str, tuple[str, list[Any]]] = {"scores": ("FP64", list(predicted.scores))}
     if kind is not None:
         labels = predicted.labels
@@ -213,20 +199,9 @@ def _outputs(
         found["labels"] = kind, labels
     if predicted.probabilities is not None:
         found["probabilities"] = "FP64", list(predicted.probabilities)
-    names = [one.name for one in wanted] if wanted else list(found)
-    for name in names:
-        if name not in found:
-            raise _wrong(f"unknown output {name!r}; known: {', '.join(found)}")
-    return [
-        {"name": name, "datatype": datatype, "shape": [len(data)], "data": data}
-        for name, (datatype, data) in ((name, found[name]) for name in names)
-    ]
+    return found
 
 
 def _text(label: Any) -> str:
     """The class itself if it is a string, otherwise its JSON."""
     return label if isinstance(label, str) else msgspec.json.encode(label).decode()
-
-
-def _wrong(detail: str) -> Problem:
-    return Problem(422, "invalid-tensors", detail)

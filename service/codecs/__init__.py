@@ -17,6 +17,7 @@ libsvm.py          text/x-libsvm
 text_values.py     texts as features, labels and weights
 query.py           parameters of GET predict
 redis_messages.py  messages of a Redis stream
+tensors.py         inputs and outputs of the Open Inference Protocol
 """
 
 from collections.abc import Callable

@@ -86,9 +86,9 @@ def test_features_by_name_are_inputs_of_their_own(client):
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"shape": [3, 2]}, "of shape [rows, 3]"),
+        ({"shape": [3, 2], "data": [0.5] * 6}, "of shape [rows, 3]"),
         ({"shape": [2, 3]}, "do not have shape [2, 3]"),
-        ({"datatype": "BYTES"}, "must have a numeric datatype"),
+        ({"datatype": "BYTES", "data": ["a"] * 9}, "must have a numeric datatype"),
         ({"data": [[1, 2], [3]]}, "do not have shape"),
         ({"data": [None] * 9}, "3 of 3 rows refused"),
         ({"shape": [0, 3], "data": []}, "the request has no rows"),
@@ -105,6 +105,7 @@ def test_what_is_not_there_is_shown(client):
     assert_problem(infer(client, X, outputs=[{"name": "y"}]), 422, "invalid-tensors")
     without = {name: value for name, value in X.items() if name != "data"}
     assert "binary" in assert_problem(infer(client, without), 422, "invalid-tensors")["detail"]
+    assert "binary_tensor_data" in client.get("/v2").json()["extensions"]
     assert_problem(client.post("/v2/models/m/infer", content=b"{"), 400, "malformed-body")
     assert_problem(client.get("/v2/models/x"), 404, "unknown-model")
     assert_problem(client.get("/v2/models/x/ready"), 404, "unknown-model")
