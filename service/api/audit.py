@@ -45,9 +45,9 @@ class ChangeView(BaseModel):
     key_id: str | None = Field(description="First 16 hexadecimal digits of the key's digest.")
     detail: dict[str, Any]
     outcome: Literal["done", "refused", "unknown"] = Field(
-        description="`refused` if a control record had no effect when it was applied, because an"
-        " earlier change made it impossible. `unknown` if this is not kept, or the model is not in"
-        " memory; a request with `model` loads it."
+        description="`refused` if the change was not possible. `unknown` if the outcome of a"
+        " control record is not kept, or the model is not in memory; a request with `model` loads"
+        " it."
     )
     reason: str | None = Field(description="Reason of a refusal.")
 
@@ -114,6 +114,8 @@ async def _check_known(journal: Journal, model: str) -> None:
 
 def _view(one: Audited, model: Model | None) -> ChangeView:
     outcome, reason = _outcome(one, model)
+    change = structs.asdict(one.change)
+    del change["refusal"]
     return ChangeView(
         outcome=outcome,
         reason=reason,
@@ -122,7 +124,7 @@ def _view(one: Audited, model: Model | None) -> ChangeView:
         model=one.model,
         incarnation=one.incarnation,
         seq=one.seq,
-        **structs.asdict(one.change),
+        **change,
     )
 
 
@@ -130,6 +132,8 @@ def _outcome(
     one: Audited, model: Model | None
 ) -> tuple[Literal["done", "refused", "unknown"], str | None]:
     """Whether the change was made, and if not the reason. Only controls can be refused later."""
+    if one.change.refusal is not None:
+        return "refused", one.change.refusal
     if one.change.action not in KINDS:
         return "done", None
     if model is None or model.record.incarnation != one.incarnation:

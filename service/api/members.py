@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import Field
@@ -17,7 +17,7 @@ from dualstream.service.api.access import author_of
 from dualstream.service.api.asgi_helpers import stored_key_of
 from dualstream.service.api.common import Repeated, registry_of, repeated, repeated_at, spec_of
 from dualstream.service.api.views import Finite, MaybeStale, Member, Members, OneMember, staleness
-from dualstream.service.journal.audit import Author
+from dualstream.service.journal.audit import Author, refused
 from dualstream.service.models.model import Model
 from dualstream.service.models.registry import canonical
 from dualstream.service.replica.controls import (
@@ -26,6 +26,7 @@ from dualstream.service.replica.controls import (
     MemberRemove,
     Order,
     Promote,
+    check_possible,
     find_member,
 )
 from dualstream.service.replica.requests import ControlRequest, Receipt, requested_by
@@ -100,7 +101,12 @@ async def add_member(
     await model.refresh()
     if (before := await repeated(model, key, requested_by(order))) is not None:
         return await _again(model, order, before, response)
-    if order.name is not None and (existing := await _existing(model, order)) is not None:
+    async with model.replica.serving():
+        existing = None if order.name is None else _existing(model, order)
+        refusal = None if existing is not None else _refusal(model, order)
+    if refusal is not None:
+        await _refuse(model, order, author_of(request), refusal)
+    if existing is not None:
         response.status_code = 200
         return existing
     receipt = await _submit(model, order, author_of(request), key)
@@ -111,7 +117,8 @@ async def add_member(
     if outcome is not None and outcome.member is not None:
         return OneMember.of(outcome.member, model=model_id, seq=receipt.placed.seq)
     # Another change came first, or its outcome is not kept: answer with the current state.
-    existing = await _existing(model, order)
+    async with model.replica.serving():
+        existing = _existing(model, order)
     if existing is None:
         raise Problem(409, "conflict", _why_not(receipt))
     if outcome is None or outcome.refusal is not None:
@@ -124,12 +131,16 @@ async def remove_member(model_id: str, name: str, request: Request) -> None:
     """Remove a member with everything it has learned."""
     model = await registry_of(request).get(model_id)
     await model.refresh()
+    order = MemberRemove(name)
     async with model.replica.serving():
         learner = model.members()
         known_member(learner, name)
         if len(learner.members()) == 1:
             raise MemberError(f"{name!r} is the last member; delete the model instead")
-    _check_done(await _submit(model, MemberRemove(name), author_of(request)))
+        refusal = _refusal(model, order)
+    if refusal is not None:
+        await _refuse(model, order, author_of(request), refusal)
+    _check_done(await _submit(model, order, author_of(request)))
 
 
 @router.post("/members/{name}/promote", response_model=OneMember)
@@ -226,22 +237,40 @@ async def _member_to_add(model: Model, given: Mapping[str, Any]) -> MemberAdd:
     return MemberAdd(spec, name)
 
 
-async def _existing(model: Model, order: MemberAdd) -> OneMember | None:
+def _existing(model: Model, order: MemberAdd) -> OneMember | None:
     """The existing member with the requested name and spec; None if it does not exist.
 
-    Raises MemberError if the name belongs to a member with another spec.
+    The caller is inside `serving`. Raises MemberError if the name belongs to a member with another
+    spec.
     """
     wanted = canonical(order.spec)
-    async with model.replica.serving():
-        for view in reversed(model.members().members()):
-            is_same = canonical(dict(view.spec)) == wanted
-            if view.name == order.name and not is_same:
-                raise MemberError(
-                    f"member {order.name!r} exists with another spec; choose another name"
-                )
-            if is_same and order.name in (None, view.name):
-                return OneMember.of(view, model=model.record.id, seq=model.replica.seq)
+    for view in reversed(model.members().members()):
+        is_same = canonical(dict(view.spec)) == wanted
+        if view.name == order.name and not is_same:
+            raise MemberError(
+                f"member {order.name!r} exists with another spec; choose another name"
+            )
+        if is_same and order.name in (None, view.name):
+            return OneMember.of(view, model=model.record.id, seq=model.replica.seq)
     return None
+
+
+def _refusal(model: Model, order: Order) -> MemberError | None:
+    """Why the change is not possible now. The caller is inside `serving`. Raises InvalidSpec."""
+    try:
+        check_possible(model.replica, order)
+    except MemberError as refusal:
+        return refusal
+    return None
+
+
+async def _refuse(model: Model, order: Order, by: Author, refusal: MemberError) -> NoReturn:
+    """Raise the refusal, after it is in the audit log: a refused change has no record."""
+    change = ControlRequest.of(order, by=by).change
+    assert change is not None
+    about = (model.record.id, model.record.incarnation, model.replica.seq)
+    await model.deps.journal.put_changes([refused(*about, change, str(refusal))])
+    raise refusal
 
 
 async def _again(model: Model, order: MemberAdd, before: Repeated, response: Response) -> OneMember:
@@ -250,8 +279,9 @@ async def _again(model: Model, order: MemberAdd, before: Repeated, response: Res
     Or of the equal member that existed then. Raises Problem 409.
     """
     existing = None
-    with suppress(MemberError):  # the name can belong to another member now
-        existing = await _existing(model, order)
+    async with model.replica.serving():
+        with suppress(MemberError):  # the name can belong to another member now
+            existing = _existing(model, order)
     if existing is None:
         before.check_done(Problem(409, "conflict", ""))
         gone = f"the member was added at seq {before.seq} and no longer exists"

@@ -6,10 +6,12 @@ was done, and not at all otherwise. Deleting a model keeps its changes.
 
 import hashlib
 import re
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 MODEL_ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
 POSITION = re.compile(rf"(\d{{1,15}})-(\d{{1,15}})\.({MODEL_ID})")
@@ -23,6 +25,7 @@ class Change(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     key      name of the API key of the request; None if the server has no keys
     key_id   first digits of the key's digest, as several keys may share a name
     detail   further JSON values; never a row, a label or a secret
+    refusal  why the change was refused before it was made; it has no record then
     """
 
     action: str
@@ -30,6 +33,7 @@ class Change(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     key: str | None = None
     key_id: str | None = None
     detail: dict[str, Any] = {}
+    refusal: str | None = None
 
 
 class Author(msgspec.Struct, frozen=True):
@@ -105,6 +109,13 @@ class Audited(msgspec.Struct, frozen=True, gc=False):
     change: Change
 
 
+def refused(model: str, incarnation: str, seq: int, change: Change, reason: str) -> Audited:
+    """Entry for a change that was refused now, at a model's seq, before it had a record."""
+    time_ms = time.time_ns() // 1_000_000
+    place = str(AuditPosition(time_ms, 0, model))
+    return Audited(place, time_ms, model, incarnation, seq, replace(change, refusal=reason))
+
+
 class AuditLog(Protocol):
     """Audit log of a store. Changes are only appended; the oldest expire.
 
@@ -125,6 +136,13 @@ class AuditLog(Protocol):
         servers, so a change may appear shortly before the newest one read.
 
         Raises ValueError if `after` is not a position.
+        """
+
+    async def put_changes(self, changes: Sequence[Audited]) -> None:
+        """Merge changes into the log, with their times; skip those that it already has.
+
+        The given changes are in the order in which they were made. Later changes in the store may
+        get new positions.
         """
 
 

@@ -12,7 +12,6 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from dualstream.service.journal.audit import Audited
 from dualstream.service.journal.chain import first_chain
 from dualstream.service.journal.protocol import Entry, Journal, ModelRecord, PendingRow
 from dualstream.service.journal.state_copies import CopyUse
@@ -102,13 +101,6 @@ class TransferJournal(Journal, Protocol):
 
     async def discard(self, staged: Staged) -> None:
         """Delete a staged model. Does nothing if it is gone."""
-
-    async def put_changes(self, changes: Sequence[Audited]) -> None:
-        """Merge changes into the audit log, with their times; skip those that it already has.
-
-        The given changes are in the order in which they were made. Later changes in the store may
-        get new positions.
-        """
 
     async def settle(self) -> None:
         """Return once all writes are on disk (SQLite) or on every replica (Redis).

@@ -129,6 +129,14 @@ def check_control(subject: PositionedState, control: Control) -> None:
         raise _unknown(subject, control, f"{error}, which") from error
 
 
+def check_possible(subject: PositionedState, order: Order) -> None:
+    """Raise what `apply_to` would refuse the order for now, before it takes a seq.
+
+    MemberError, InvalidSpec. Another control can still come first: then it is refused at its seq.
+    """
+    KINDS[_KIND_OF[type(order)]].possible(subject, order)
+
+
 def apply_to(subject: PositionedState, control: Control) -> ControlOutcome:
     """Apply a control that passed `check_control`, or that this version wrote."""
     kind, order = _read(subject, control)
@@ -242,10 +250,21 @@ def _check_member_add(subject: PositionedState, order: MemberAdd) -> None:
         learner.resolve_member(order.spec)
 
 
+def _full_spec(order: MemberAdd) -> dict[str, Any]:
+    return order.spec if order.name is None else order.spec | {"name": order.name}
+
+
+def _can_add(subject: PositionedState, order: MemberAdd) -> None:
+    _members_of(subject).check_add(_full_spec(order))
+
+
+def _can_remove(subject: PositionedState, order: MemberRemove) -> None:
+    _members_of(subject).check_remove(order.name)
+
+
 def _member_add(subject: PositionedState, order: MemberAdd) -> MemberView | None:
     learner = _members_of(subject)
-    named = {} if order.name is None else {"name": order.name}
-    name = learner.add_member(order.spec | named)
+    name = learner.add_member(_full_spec(order))
     _reset_norm_history(subject)
     return find_member(learner, name)
 
@@ -369,11 +388,13 @@ class Kind:
     """Sets of array names; the control must carry one of these sets."""
     take: Callable[[PositionedState, Any, Arrays], int | None] | None = None
     """As `do`, for a control with arrays; returns a number of rows. RefitError also refuses."""
+    possible: Callable[[PositionedState, Any], None] = _nothing
+    """Raises what `do` refuses, and changes nothing."""
 
 
 KINDS = {
-    "member_add": Kind(MemberAdd, _member_add, _check_member_add),
-    "member_remove": Kind(MemberRemove, _member_remove),
+    "member_add": Kind(MemberAdd, _member_add, _check_member_add, possible=_can_add),
+    "member_remove": Kind(MemberRemove, _member_remove, possible=_can_remove),
     "promote": Kind(Promote, _promote),
     "demote": Kind(Demote, _demote),
     "rollback": Kind(Rollback, _rollback),

@@ -78,16 +78,23 @@ class MemberLearner(Learner, Protocol):
         Reads only this learner's own specification, so a thread may call it. Raises InvalidSpec.
         """
 
+    def check_add(self, spec: Mapping[str, Any]) -> object:
+        """Raise what `add_member` raises now, and change nothing."""
+
     def add_member(self, spec: Mapping[str, Any]) -> str:
         """Add a member and train it on the retained rows; `spec` may contain its `name`. Returns
         the name.
 
-        Raises InvalidSpec like `resolve_member`, and MemberError if the name is taken or there are
-        too many members.
+        Raises InvalidSpec like `resolve_member`, and MemberError if the name is taken, there are
+        too many members or one is promoted.
         """
 
+    def check_remove(self, name: str) -> None:
+        """Raise what `remove_member` raises now, and change nothing."""
+
     def remove_member(self, name: str) -> None:
-        """Drop a member. Raises UnknownMember, and MemberError for the last one."""
+        """Drop a member. Raises UnknownMember, and MemberError for the last one or while one is
+        promoted."""
 
     def promote(self, name: str) -> None:
         """Serve this member alone. Raises UnknownMember."""

@@ -208,8 +208,8 @@ class Portfolio:
         body = {field: value for field, value in spec.items() if field != "name"}
         return read_member(body, self.spec, "", self._models.resolve)
 
-    def add_member(self, spec: Mapping[str, Any]) -> str:
-        """See MemberLearner: the new member learns the retained rows and is calibrated on them."""
+    def check_add(self, spec: Mapping[str, Any]) -> Member:
+        """See MemberLearner; returns the member."""
         names = self._members.names
         name = read_name(spec, "", names)
         member = {"name": name} | self.resolve_member(spec)
@@ -219,22 +219,35 @@ class Portfolio:
             raise MemberError(f"there is a member {name!r} already")
         if len(names) >= MAX_MEMBERS:
             raise MemberError(f"there are {len(names)} members, the maximum is {MAX_MEMBERS}")
-        if self._promoted is not None:
-            raise MemberError(f"{self._promoted!r} is promoted; demote it first")
+        self._check_not_promoted()
+        return member
+
+    def add_member(self, spec: Mapping[str, Any]) -> str:
+        """See MemberLearner: the new member learns the retained rows and is calibrated on them."""
+        member = self.check_add(spec)
         rows = self._rows.rows()
         self._members, scores, resets = self._members.joined(member, self.spec, rows)
         self._rule = self._rule.joined(member, scores, rows, resets)
+        name: str = member["name"]
         return name
+
+    def check_remove(self, name: str) -> None:
+        """See MemberLearner."""
+        self._index_of(name)
+        if len(self._members.names) == 1:
+            raise MemberError(f"{name!r} is the last member and cannot be removed")
+        self._check_not_promoted()
 
     def remove_member(self, name: str) -> None:
         """See MemberLearner."""
+        self.check_remove(name)
         index = self._index_of(name)
-        if len(self._members.names) == 1:
-            raise MemberError(f"{name!r} is the last member and cannot be removed")
-        if self._promoted is not None:
-            raise MemberError(f"{self._promoted!r} is promoted; demote it first")
         self._members = self._members.without(index)
         self._rule = self._rule.without(index)
+
+    def _check_not_promoted(self) -> None:
+        if self._promoted is not None:
+            raise MemberError(f"{self._promoted!r} is promoted; demote it first")
 
     def promote(self, name: str) -> None:
         """See MemberLearner: the others do not learn until `demote`."""

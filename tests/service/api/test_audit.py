@@ -178,6 +178,10 @@ def test_changes_without_effect_are_listed_as_refused(keyed):
     assert [one["detail"].get("name") for one in refused] == [None, "b", "last"]
     assert "'a' is promoted" in refused[0]["reason"] and "'a' is promoted" in refused[1]["reason"]
     assert "maximum is 64" in refused[2]["reason"]
+    seqs = [one["seq"] for one in listed if one["outcome"] == "done"]
+    assert seqs == list(range(65)), "refused changes take no seq"
+    assert [one["seq"] for one in refused] == [1, 1, 64]
+    assert {one["key"] for one in refused} == {"owner"}
     assert {one["outcome"] for one in listed} == {"done", "refused"}
     assert all(one["reason"] is None for one in listed if one["outcome"] == "done")
     everything = keyed.get("/audit", headers=admin).json()["changes"]
@@ -194,4 +198,4 @@ def test_refusals_are_listed_after_a_restart_and_not_of_a_model_that_is_gone(ser
     assert [one["outcome"] for one in found] == ["done", "done", "refused"]
     assert again.delete("/models/m").status_code == 204
     found = again.get("/audit?model=m").json()["changes"]
-    assert [one["outcome"] for one in found] == ["done", "unknown", "unknown", "done"]
+    assert [one["outcome"] for one in found] == ["done", "unknown", "refused", "done"]
