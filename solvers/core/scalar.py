@@ -266,10 +266,16 @@ def gap_term(
     lo: float,
     hi: float,
 ) -> float:
-    """Q(z; y) + Q*(-tau; y) + tau z, a row's contribution to the duality gap; never below 0."""
+    """Q(z; y) + Q*(-tau; y) + tau z, a row's contribution to the duality gap; never below 0.
+
+    Infinite where a term overflows: the true sum is unknown then, and a bound must not be below it.
+    """
     value = loss_value(z, y, logistic, margin, eps, gamma, lo, hi)
     conjugate = loss_conjugate(tau, y, logistic, margin, eps, gamma, lo, hi)
-    return max(0.0, value + conjugate + tau * z)
+    total = value + conjugate + tau * z
+    if total != total:
+        return np.inf
+    return max(0.0, total)
 
 
 @kernel(void(I4, F8, i8, i8))

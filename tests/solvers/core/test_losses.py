@@ -169,6 +169,17 @@ def test_gap_term_is_never_negative_and_zero_at_the_slope(name, parameter, z, y,
     assert _scalar.gap_term(z, -loss.slope(z, y), y, *loss.numbers) == pytest.approx(0, abs=1e-10)
 
 
+@pytest.mark.parametrize("name", ["squared", "squared_hinge"])
+@pytest.mark.parametrize("z", [1e160, -1e160, 1e200, -1e300])
+@pytest.mark.parametrize("tau", [0.0, 1.0, 1e150])
+def test_gap_term_that_overflows_is_no_better_than_the_truth(name, z, tau):
+    """The true term is about z^2 / 2, or at least -tau z: never 0 where it cannot be computed."""
+    y = 1.0
+    term = _scalar.gap_term(z, tau, y, *make_loss(name).numbers)
+    is_zero = name == "squared_hinge" and z > 1.0
+    assert term == (pytest.approx(tau * z, rel=1e-9) if is_zero and tau * z < 1e308 else np.inf)
+
+
 def test_stable_functions_at_the_ends():
     assert _scalar.sigmoid(1e4) == 1.0
     assert _scalar.sigmoid(-1e4) == 0.0

@@ -9,6 +9,17 @@ from dualstream.solvers.jit import DISABLED
 N = 60 if DISABLED else 200
 
 
+def test_certificate_of_a_row_whose_loss_overflows_is_no_better_than_the_truth():
+    """The score of row 2 is 1e194 after row 3, so its loss and the true gap are above 1e308."""
+    member = {"name": "own", "kind": "dual_ascent", "loss": "squared", "scaling": "none"}
+    spec = {"algorithm": "portfolio", "task": "regression", "members": [member]}
+    learner = make_learner(spec | {"features": {"kind": "indexed", "dim": 2}})
+    x = np.array([[1.0, 1.0], [0.0, 1e100], [0.0, 1e-6]])
+    learner.learn(Batch.from_dense(x, np.array([0.0, 0.0, 1e100])))
+    found = learner.member_certificate("own")
+    assert (found.rows, found.gap, found.primal) == (2, np.inf, np.inf)
+
+
 @pytest.mark.parametrize("loss", ["squared", "huber"])
 @pytest.mark.parametrize("base", ["mean", "last"])
 def test_certificate_is_that_of_the_targets_learned(loss, base):
