@@ -46,7 +46,10 @@ bound.
 MEMBERS = """\
 ## Members
 
-All members but the first two see the row after `balanced` scaling, and have an intercept. Huber's
+All members but the first two see the row after `balanced` scaling, and have an intercept. Before
+that, a value is clipped to within 8 standard deviations of the mean of its column so far (after
+1,024 values, to within a quarter of the root of the column's squared deviations), so that one
+broken reading does no lasting damage. Huber's
 loss has delta 1, in S. *Without it* is the error of the other nine divided by that of ten: MAE
 times RMSE, geometric means over {seen} streams, and over {unseen} that were loaded after the list
 was fixed.

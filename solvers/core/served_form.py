@@ -40,6 +40,8 @@ class BalancedForm:
     deviations: Floats
     """Sums of squared deviations from the mean."""
     dense: Flags
+    limits: tuple[Floats, Floats] | None = None
+    """Values other than 0 are first clipped to these (low, high)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,6 +73,9 @@ def _stage(stage: StageForm, seen: list[np.ndarray]) -> dict[str, Any]:
                 "deviations": json_list(stage.deviations),
                 "dense": json_list(stage.dense),
             }
+        if stage.limits is not None:
+            low, high = stage.limits
+            fields |= {"low": json_list(low), "high": json_list(high)}
         return fields
     if isinstance(stage, FourierForm):
         return {"kind": "fourier", "nu": stage.nu.tolist(), "beta": stage.beta.tolist()}

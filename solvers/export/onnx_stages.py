@@ -20,6 +20,7 @@ from dualstream.solvers.export.onnx_graph_builder import Graph
 
 _FIRST_DENSE_ROW = 21.0
 _TINY, _ROUNDING = 1e-290, 1e-30
+_LARGEST = float(np.finfo(np.float64).max)
 
 
 def scores_of(graph: Graph, form: Form, rows: str, columns: np.ndarray) -> list[str]:
@@ -67,6 +68,12 @@ def _balanced(graph: Graph, stage: BalancedForm, rows: str, columns: np.ndarray)
     is_dense = (was_dense & (4.0 * c >= t)) | ((t >= _FIRST_DENSE_ROW) & (2.0 * c >= t))
 
     is_zero = node("Equal", rows, 0.0)
+    if stage.limits is not None:
+        low, high = (
+            np.where(count > 0.0, _spread(limit, stage, columns), other)
+            for limit, other in zip(stage.limits, (-_LARGEST, _LARGEST), strict=True)
+        )
+        rows = node("Max", node("Min", rows, high), low)
     step = node("Sub", rows, mean)
     mu = node("Add", mean, node("Div", step, c))
     deviations = node("Add", m, node("Mul", step, node("Sub", rows, mu)))

@@ -51,9 +51,9 @@ from dualstream.solvers.jit import (
 COUNT, MEAN, M, PLACE = range(4)
 N_STATISTICS = 4
 # Further data of an entry: its value, t / c_j, whether the column is dense after this row, its
-# balanced value without the power, and the last power computed.
-VALUE, RATIO, IS_DENSE, BALANCE, POWER = range(4, 9)
-N_ENTRY = 9
+# balanced value without the power, the last power computed, and its limited value.
+VALUE, RATIO, IS_DENSE, BALANCE, POWER, LIMITED = range(4, 10)
+N_ENTRY = 10
 
 # Integers of the state.
 USED, HELD, FIRST, LAST, SAMPLES = range(5)
@@ -64,6 +64,7 @@ ROWS, DELTA, SUMS = range(3)
 RAW, COUNTS, BALANCED = range(3)
 NORM_NONE, NORM_ROW, NORM_RUNNING = range(3)
 
+_SETTLED = 1024.0
 _FIRST_DENSE_ROW = 21.0
 # As in core/scalar.py: a mean square below this has no square root that is safe to divide by.
 _TINY = 1e-290
@@ -124,6 +125,25 @@ def bring_entry(n: int, slot: int, value: float, table: Floats, e: Floats, slots
         e[M, n], e[PLACE, n] = block[first + M], block[first + PLACE]
     else:
         e[COUNT, n] = e[MEAN, n] = e[M, n] = e[PLACE, n] = 0.0
+
+
+@kernel(void(i8, f8, F8, F8, F8, F8, F8), inline=True, apart=True)
+def limit_entries(
+    n: int, reach: float, value: Floats, count: Floats, mean: Floats, m: Floats, out: Floats
+) -> None:
+    """out (n,): each value, clipped to within `reach` deviations of its column's mean so far.
+
+    The column's M grows at most by the factor 1 + reach^2 / min(c, 1024). In a constant column the
+    mean takes the place of the deviation.
+    """
+    near, least = reach * reach, reach * reach / _SETTLED
+    for p in range(n):
+        x, mu = value[p], mean[p]
+        c = max(count[p], 1.0)
+        is_constant = m[p] <= 1e-30 * (m[p] + c * mu * mu)
+        square = near * mu * mu if is_constant else m[p] * max(near / c, least)
+        far = math.sqrt(square) if count[p] > 0.0 and square > _TINY else np.inf
+        out[p] = max(min(x, mu + far), mu - far) if x != 0.0 else 0.0
 
 
 @kernel(void(i8, f8, F8, F8, F8, F8, F8, F8, F8, F8), inline=True, apart=True)
@@ -231,8 +251,8 @@ def change_dense(n: int, table: Floats, dense: Indices, e: Floats, slots: Ints, 
 
 
 @kernel(
-    i8(RO_I4, RO_F8, i8, i8, b1, I4_2D, I4, F8_2D, I4, F8, F8, I8, RO_F8_2D, RO_F8, i8, I8, F8_2D,
-       F8_2D),
+    i8(RO_I4, RO_F8, i8, i8, b1, f8, I4_2D, I4, F8_2D, I4, F8, F8, I8, RO_F8_2D, RO_F8, i8, I8,
+       F8_2D, F8_2D),
     inline=True,
 )  # fmt: skip
 def emit_row(
@@ -241,6 +261,7 @@ def emit_row(
     begin: int,
     end: int,
     counts: bool,
+    reach: float,
     places: Indices,
     touched: Indices,
     table: Floats,
@@ -261,6 +282,7 @@ def emit_row(
     scratch arrays are written. Dense columns that are absent from the row come last, with value 0.
 
     starts   (second,)    initial values of G or S in a new slot, after the weights of `members`
+    reach    limit of values, see limit_entries; 0 for none
     is_here  (1 + held,)  scratch, all 0 before and after
     Requires room for one more entry than there are.
     """
@@ -279,8 +301,19 @@ def emit_row(
         n += 1 if is_here[q + 1] == 0.0 else 0
         is_here[q + 1] = 0.0
     is_here[0] = 0.0
+    if reach > 0.0:
+        limit_entries(n, reach, e[VALUE], e[COUNT], e[MEAN], e[M], e[LIMITED])
     count_entries(
-        n, t, e[VALUE], e[COUNT], e[MEAN], e[M], e[PLACE], e[RATIO], e[IS_DENSE], e[BALANCE]
+        n,
+        t,
+        e[LIMITED if reach > 0.0 else VALUE],
+        e[COUNT],
+        e[MEAN],
+        e[M],
+        e[PLACE],
+        e[RATIO],
+        e[IS_DENSE],
+        e[BALANCE],
     )
     if counts:
         first = table.shape[1] - N_STATISTICS

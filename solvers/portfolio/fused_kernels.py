@@ -135,13 +135,14 @@ def score_entries(
 
 
 @kernel(
-    void(RO_I8, RO_I4, RO_F8, I4_2D, I4, F8_2D, I4, F8, F8, I8, RO_I8_2D, RO_F8_2D, RO_I8_2D,
+    void(RO_I8, RO_I4, RO_F8, f8, I4_2D, I4, F8_2D, I4, F8, F8, I8, RO_I8_2D, RO_F8_2D, RO_I8_2D,
          RO_F8_2D, RO_F8, I8, F8_2D, F8_2D, F8, F8, F8_2D)
 )  # fmt: skip
 def score_rows(
     indptr: Ints,
     indices: Indices,
     values: Floats,
+    reach: float,
     places: Indices,
     touched: Indices,
     table: Floats,
@@ -164,7 +165,7 @@ def score_rows(
     """out (n, K): the score of each row by each member, as if the row were learned next."""
     for i in range(out.shape[0]):
         n = emit_row(
-            indices, values, indptr[i], indptr[i + 1], False, places, touched, table, dense,
+            indices, values, indptr[i], indptr[i + 1], False, reach, places, touched, table, dense,
             is_here, f, k, bases, starts, what.shape[0], slots, e, h,
         )  # fmt: skip
         norm_row(h, n, False, f, inputs, squares, factors)
@@ -442,9 +443,10 @@ def retain_row(
 
 
 @kernel(
-    i8(RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, i8, i8, b1, I4_2D, I4, F8_2D, I4, F8, F8, I8, RO_I8_2D,
-       RO_F8_2D, F8, RO_I8_2D, RO_F8_2D, RO_F8, I8, F8_2D, F8_2D, F8_2D, F8, F8, F8_2D, F8_2D,
-       F8, I8, I4, F8_2D, F8_2D, RO_I8, F8_2D, RO_I8_2D, F8_2D, F8, F8_2D, F8_2D, F8_2D, F8_2D)
+    i8(RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, i8, i8, b1, f8, I4_2D, I4, F8_2D, I4, F8, F8, I8,
+       RO_I8_2D, RO_F8_2D, F8, RO_I8_2D, RO_F8_2D, RO_F8, I8, F8_2D, F8_2D, F8_2D, F8, F8, F8_2D,
+       F8_2D, F8, I8, I4, F8_2D, F8_2D, RO_I8, F8_2D, RO_I8_2D, F8_2D, F8, F8_2D, F8_2D, F8_2D,
+       F8_2D)
 )  # fmt: skip
 def learn_rows(
     indptr: Ints,
@@ -455,6 +457,7 @@ def learn_rows(
     start: int,
     retain: int,
     classes: bool,
+    reach: float,
     places: Indices,
     touched: Indices,
     table: Floats,
@@ -496,6 +499,7 @@ def learn_rows(
 
     retain   number of rows retained for certificates; 0 if no member has one
     classes  whether labels are -1 and 1; otherwise they are numbers
+    reach    limit of values, see columns.limit_entries; 0 for none
     ring_*   see windows.RowBuffer; its values are those of the first bases, which dual members use,
              its rows LABEL, WEIGHT, DUALS ...
     steps    (N_STEPS + 1, K)  with a row for the targets of the members
@@ -520,8 +524,8 @@ def learn_rows(
         y, c = labels[i], weights[i]
         counts = c > 0.0
         n = emit_row(
-            indices, values, begin, end, counts, places, touched, table, dense, is_here,
-            f, k, bases, starts, n_members, slots, e, h,
+            indices, values, begin, end, counts, reach, places, touched, table, dense,
+            is_here, f, k, bases, starts, n_members, slots, e, h,
         )  # fmt: skip
         if is_far and i + 1 < n_rows:
             ask_for_row(indices, end, indptr[i + 2], places, table)

@@ -48,6 +48,7 @@ from dualstream.solvers.portfolio.columns import (
     USED,
     M,
     enter_places,
+    limit_entries,
 )
 from dualstream.solvers.portfolio.fused_kernels import (
     ADAGRAD,
@@ -158,14 +159,18 @@ def start_of(member: Mapping[str, Any]) -> float:
 class Fused:
     """Members of the kinds of presets.py except `prior`, on rows of width `dim`.
 
-    Labels are the members' targets: -1 and 1, or numbers.
+    Labels are the members' targets: -1 and 1, or numbers. `reach` limits values, see
+    columns.limit_entries; 0 for no limit.
     """
 
-    def __init__(self, members: Sequence[Mapping[str, Any]], dim: int, retain: int) -> None:
+    def __init__(
+        self, members: Sequence[Mapping[str, Any]], dim: int, retain: int, reach: float = 0.0
+    ) -> None:
         self.members = list(members)
         self.dim = dim
         self._plan = plan = Blueprint(members)
         self._retain = retain if plan.duals else 0
+        self._reach = reach
         n = len(self.members)
         self._f = np.zeros(SUMS + len(plan.inputs))
         self._k = np.zeros(N_INTS, np.int64)
@@ -239,7 +244,7 @@ class Fused:
         while True:
             row = _fused.learn_rows(
                 batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, row,
-                self._retain, rule.classes, self._places, self._touched, self._table,
+                self._retain, rule.classes, self._reach, self._places, self._touched, self._table,
                 self._dense, self._is_here, self._f, self._k, plan.what, plan.numbers,
                 self._duals, plan.inputs, plan.bases, plan.starts, self._slots, self._e,
                 self._h, self._d, self._squares, self._factors, self._steps, self._lanes, self._own,
@@ -257,10 +262,10 @@ class Fused:
         longest = int(np.diff(batch.indptr).max(initial=0))
         self._fit_row(longest + int(self._k[HELD]))
         _fused.score_rows(
-            batch.indptr, batch.indices, batch.values, self._places, self._touched, self._table,
-            self._dense, self._is_here, self._f, self._k, plan.what, plan.numbers, plan.inputs,
-            plan.bases, plan.starts, self._slots, self._e, self._h, self._squares, self._factors,
-            scores,
+            batch.indptr, batch.indices, batch.values, self._reach, self._places, self._touched,
+            self._table, self._dense, self._is_here, self._f, self._k, plan.what, plan.numbers,
+            plan.inputs, plan.bases, plan.starts, self._slots, self._e, self._h, self._squares,
+            self._factors, scores,
         )  # fmt: skip
         return scores
 
@@ -294,6 +299,7 @@ class Fused:
         kind, power = plan.bases[base].tolist()
         if kind != RAW:
             statistics = blocks[:, -N_STATISTICS:]
+            is_limited = kind == BALANCED and self._reach > 0.0
             stages.append(
                 BalancedForm(
                     rows=float(self._f[ROWS]),
@@ -304,6 +310,7 @@ class Fused:
                     means=statistics[:, MEAN].copy(),
                     deviations=statistics[:, M].copy(),
                     dense=(statistics[:, PLACE] > 0.0) & (kind == BALANCED),
+                    limits=column_limits(statistics, self._reach) if is_limited else None,
                 )
             )
         if norm == NORM_ROW:
@@ -354,7 +361,7 @@ class Fused:
     def without(self, place: int) -> "Fused":
         """The other members, with their state."""
         kept = [j for j in range(len(self.members)) if j != place]
-        fewer = Fused([self.members[j] for j in kept], self.dim, self._retain)
+        fewer = Fused([self.members[j] for j in kept], self.dim, self._retain, self._reach)
         old, new = self._plan, fewer._plan
         bases = [old.bases.tolist().index(base) for base in new.bases.tolist()]
         inputs = [old.inputs.tolist().index([bases[b], n]) for b, n in new.inputs.tolist()]
@@ -458,6 +465,15 @@ class Fused:
         if not is_sound or not np.array_equal(order[slots], np.arange(1.0, len(slots) + 1.0)):
             raise CorruptState("the columns are damaged")
         return slots
+
+
+def column_limits(statistics: Floats, reach: float) -> tuple[Floats, Floats]:
+    """The least and the largest value of each column that `limit_entries` leaves as it is."""
+    count, mean, m = (statistics[:, part].copy() for part in (COUNT, MEAN, M))
+    low, high = np.empty(len(count)), np.empty(len(count))
+    for value, out in ((-np.inf, low), (np.inf, high)):
+        limit_entries(len(count), reach, np.full(len(count), value), count, mean, m, out)
+    return np.nan_to_num(low), np.nan_to_num(high)
 
 
 def _checked_ring(

@@ -17,7 +17,7 @@ from dualstream.solvers.jit import Floats
 from dualstream.solvers.portfolio.fused_members import Fused
 from dualstream.solvers.portfolio.presets import Member
 from dualstream.solvers.portfolio.single_member import KindMember, ModelMember
-from dualstream.solvers.portfolio.spec import ModelFactory, model_spec
+from dualstream.solvers.portfolio.spec import ModelFactory, model_spec, reach_of
 from dualstream.solvers.portfolio.weighting import Rule
 
 # Values of `part` in a state; "alone" is a separate member.
@@ -83,7 +83,9 @@ class MemberSet:
         indices = [index for index, part in enumerate(parts) if part == _FUSED]
         fused = None
         if indices:
-            fused = Fused([members[index] for index in indices], _dim(whole), whole["retain"])
+            fused = Fused(
+                [members[index] for index in indices], _dim(whole), whole["retain"], reach_of(whole)
+            )
         separate = {
             index: _begin(members[index], whole, models)
             for index, part in enumerate(parts)
@@ -243,7 +245,7 @@ def _begin(
     member: Member, whole: Mapping[str, Any], models: ModelFactory
 ) -> ModelMember | KindMember:
     if "kind" in member:
-        return KindMember(member, _dim(whole), whole["retain"])
+        return KindMember(member, _dim(whole), whole["retain"], reach_of(whole))
     return ModelMember(model_spec(member, whole), models.make)
 
 

@@ -97,8 +97,8 @@ class KindMember:
 
     _FIRST = np.zeros(1, np.int64)
 
-    def __init__(self, member: Member, dim: int, retain: int) -> None:
-        self._fused = Fused([member], dim, retain)
+    def __init__(self, member: Member, dim: int, retain: int, reach: float) -> None:
+        self._fused = Fused([member], dim, retain, reach)
         # The kernels require a rule; its results are ignored.
         self._rule = Rule([member], 0.5, 0.0, classes=True)
 

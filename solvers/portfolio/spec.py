@@ -19,6 +19,8 @@ from dualstream.solvers.core.spec_fields import (
 from dualstream.solvers.features.spec import read_scaling
 from dualstream.solvers.portfolio.presets import PRESETS, REGRESSION_PRESETS, Member
 
+REACH = 8.0
+"""Limit of values for regression: see columns.limit_entries."""
 MAX_MEMBERS = 64
 """Maximum length of a list of members; a named prior does not count."""
 
@@ -202,6 +204,12 @@ def _read_model(
     algorithm = {"algorithm": "dual_ascent"} | dict(member) | implied
     resolved = resolve(algorithm)
     return {name: value for name, value in resolved.items() if name not in _IMPLIED}
+
+
+def reach_of(whole: Mapping[str, Any]) -> float:
+    """The limit of values in deviations of their column; 0 for none: classes, spec_version 1."""
+    is_limited = whole["task"] == "regression" and whole.get("spec_version", 1) >= 2
+    return REACH if is_limited else 0.0
 
 
 def model_spec(member: Mapping[str, Any], whole: Mapping[str, Any]) -> Spec:

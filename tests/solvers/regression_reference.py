@@ -77,9 +77,9 @@ class Learner:
 class RegressionPortfolio:
     """learn(row, y) returns (p, z): the prediction and the members' predictions before the step."""
 
-    def __init__(self, members=MEMBERS):
+    def __init__(self, members=MEMBERS, reach=8.0):
         self.members = members
-        self.balanced = BalancedReference()
+        self.balanced = BalancedReference(reach=reach)
         self.norms = {kind: NormReference(kind) for kind in ("row", "running")}
         self.learners = [Learner(member) for member in members]
         self.v = [1.0 / len(members)] * len(members)

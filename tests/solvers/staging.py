@@ -24,11 +24,15 @@ def batch_of(rows, dim, labels=None, weights=None):
     return Batch.from_csr(indptr, indices, values, labels, weights, dim=dim)
 
 
+SETTLED = 1024
+"""Rows from which on the limit of values grows with the deviations of a column."""
+
+
 class BalancedReference:
     """Balanced scaling: moments are recomputed from all values for each column."""
 
-    def __init__(self, power=0.25, moments=True):
-        self.power, self.moments = power, moments
+    def __init__(self, power=0.25, moments=True, reach=0.0):
+        self.power, self.moments, self.reach = power, moments, reach
         self.t = 0
         self.seen = {}  # column -> count, mean, sum of squared deviations
         self.dense = set()
@@ -36,6 +40,8 @@ class BalancedReference:
     def scale(self, row):
         self.t += 1
         t = self.t
+        if self.reach:
+            row = {j: self.limited(j, x) for j, x in row.items()}
         for j, x in row.items():
             c, mean, m = self.seen.get(j, (0, 0.0, 0.0))
             c += 1
@@ -58,6 +64,17 @@ class BalancedReference:
                 rms = math.sqrt(m / c + mean**2)
                 out[j] = row[j] / rms * (c / t) ** -self.power
         return {j: h for j, h in out.items() if h != 0.0}
+
+    def limited(self, j, x):
+        """The value, clipped to within `reach` deviations of its column's mean so far."""
+        c, mean, m = self.seen.get(j, (0, 0.0, 0.0))
+        if c == 0:
+            return x
+        if m <= 1e-30 * (m + c * mean**2):
+            far = self.reach * abs(mean)
+        else:
+            far = self.reach * math.sqrt(m / min(c, SETTLED))
+        return min(max(x, mean - far), mean + far) if far > 1e-145 else x
 
 
 class NormReference:

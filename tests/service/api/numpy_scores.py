@@ -33,6 +33,9 @@ def _spread(stage: dict[str, Any], name: str, dim: int) -> Floats:
 def _balanced(stage: dict[str, Any], x: Floats) -> Floats:
     t, power, is_there = stage["rows"] + 1, stage["power"], x != 0.0
     c = _spread(stage, "counts", x.shape[1]) + is_there
+    if "low" in stage:
+        low, high = (_spread(stage, name, x.shape[1]) for name in ("low", "high"))
+        x = np.where(is_there & (c > 1), np.clip(x, low, high), x)
     with np.errstate(divide="ignore", invalid="ignore"):
         rare = np.where(is_there, t / c, 0.0) ** power
         if not stage["moments"]:

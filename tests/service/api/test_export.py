@@ -123,6 +123,17 @@ def test_onnx_runtime_scores_as_the_model_does(name, learners):
         assert_same(got["probabilities"], probabilities)
 
 
+def test_exports_limit_broken_readings_as_the_model_does(learners):
+    learner = learners["ten"]
+    far = X.copy()
+    far[::2] *= 50.0
+    expected, _ = served(learner, far)
+    session = onnxruntime.InferenceSession(exported("onnx", learner))
+    assert_same(session.run(["scores"], {"x": far})[0], expected)
+    form = json.loads(exported("json", learner))["form"]
+    assert_same(numpy_scores.scores(form, far).reshape(expected.shape), expected)
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_numpy_scores_the_json_as_the_model_does(name, learners):
     got = json.loads(exported("json", learners[name]))

@@ -34,10 +34,14 @@ def stream(n, dim=8, seed=0):
     return Batch.from_dense(x, y, rng.choice([0.0, 0.5, 1.0, 1.0, 3.0], n))
 
 
+@pytest.mark.parametrize(("version", "reach"), [(1, 0.0), (2, 8.0)])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_every_row_is_predicted_and_learned_as_the_reference_does(seed):
+def test_every_row_is_predicted_and_learned_as_the_reference_does(seed, version, reach):
     batch = stream(N, seed=seed)
-    learner, reference = portfolio(batch.dim), RegressionPortfolio()
+    broken = (np.arange(batch.nnz) % 97 == 0) & (batch.indices != 7)
+    batch.values[broken] *= 1e3
+    learner = portfolio(batch.dim, spec_version=version)
+    reference = RegressionPortfolio(reach=reach)
     found = learner.learn(batch).scores
     mixture, best = 0.0, np.zeros(len(MEMBERS))
     expected, counted = [], 0
@@ -69,7 +73,7 @@ def test_a_shift_and_a_factor_of_the_targets_are_those_of_the_predictions():
 def test_the_figures_of_the_reference_are_met(name):
     got = GOLDEN["streams"][name]
     batch = data.as_batch(data.load(name))
-    learner = portfolio(batch.dim)
+    learner = portfolio(batch.dim, spec_version=1)
     errors = (learner.learn(batch).scores - batch.labels)[1:]
     figures = [np.abs(errors).mean(), math.sqrt((errors * errors).mean())]
     assert len(batch) == got["rows"]
