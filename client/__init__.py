@@ -4,6 +4,7 @@ clients.py     Client and AsyncClient: perform the actions that a method yields
 methods.py     the methods of both clients, each written once
 calls.py       one request: path, headers, response, retries
 rows.py        rows of any type -> NDJSON bodies
+row_values.py  their values -> JSON
 files.py       files of rows -> chunks with idempotency keys
 responses.py   types of the responses
 progress.py    progress of a learn, and its bar in the terminal

@@ -52,16 +52,14 @@ from dualstream.client.responses import (
     Versions,
     Weights,
 )
+from dualstream.client.row_values import labels_body, plain, sample_line
 from dualstream.client.rows import (
     ROWS_PER_REQUEST,
     bodies_arriving,
     bodies_of,
     is_single,
-    labels_body,
-    plain,
     row_of,
     sample,
-    sample_line,
     sample_of,
     samples_of,
 )

@@ -3,31 +3,24 @@
 A sample is {"x": ..., "y": ..., "weight": ..., "id": ...}. Rows are lists of numbers, dicts of
 features by name, a NumPy array, a pandas DataFrame or a scipy.sparse matrix. None of these
 libraries is imported here. Missing values (NaN, None, NA) are sent as null; the server refuses such
-rows. Infinite numbers, and names that are repeated or no texts, raise BadInput.
+rows. Infinite numbers, integers that lose digits as a float, and names that are repeated or no
+texts, raise BadInput.
 """
 
 import sys
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from decimal import Decimal
 from itertools import islice
-from math import isinf, nan
 from numbers import Number
 from typing import Any, NamedTuple, TypeGuard
 
-import msgspec
-
 from dualstream.client.errors import BadInput
+from dualstream.client.row_values import holds_times, listed, name_of, sample_line
 
 Sample = Mapping[str, Any]
 ROWS_PER_REQUEST = 1000
 # The server splits a longer body; it learns up to 1 MiB in one append.
 LARGEST_BODY = 1024 * 1024
 _END = object()
-_PLAIN = frozenset({float, int, str, bool, type(None)})
-_TEXT = frozenset({str})
-_ROWS = frozenset({list, tuple})
-_CANNOT_BE_WRITTEN = (TypeError, UnicodeEncodeError, OverflowError)
-_encoder = msgspec.json.Encoder(decimal_format="number")
 
 
 # -- rows and samples ------------------------------------------------------------------------------
@@ -96,7 +89,7 @@ def row_of(x: Any, names: Sequence[str] | None = None) -> Any:
         labels = list(x.index)
         if names is None and labels and all(isinstance(label, str) for label in labels):
             names = checked_names(labels, "label of the Series")
-        return _named(list(x) if _holds_times(x) else x.tolist(), names)
+        return _named(list(x) if holds_times(x) else x.tolist(), names)
     return _named(listed(x), names)
 
 
@@ -122,7 +115,7 @@ def checked_names(names: Sequence[Any], what: str) -> Sequence[str]:
     seen: set[Any] = set()
     for name in names:
         try:
-            text = _name(name)
+            text = name_of(name)
         except TypeError as wrong:
             raise BadInput(str(wrong)) from None
         if text in seen:
@@ -229,160 +222,6 @@ def _without_columns(frame: Any, others: dict[str, Any]) -> tuple[Any, dict[str,
 def _loaded(module: str, name: str) -> Any:
     """A class of a library, if that library is imported in this process."""
     return getattr(sys.modules.get(module), name, None)
-
-
-# -- values ----------------------------------------------------------------------------------------
-
-
-def sample_line(sample: Mapping[str, Any], row: int = 0) -> bytes:
-    """A sample as JSON. Raises BadInput, which names the row, for an invalid sample."""
-    try:
-        fields = sample if _is_plain(sample) else _plain_sample(sample)
-    except TypeError as wrong:
-        raise BadInput(f"row {row}: {wrong}") from None
-    try:
-        line = _encoder.encode(fields)
-        if b"null" in line:  # as which an infinite number is written, too
-            _check_finite(fields, row)
-        return line
-    except _CANNOT_BE_WRITTEN as wrong:
-        raise BadInput(f"row {row} cannot be sent: {wrong}: {sample!r:.200}") from None
-
-
-def _check_finite(sample: Mapping[str, Any], row: int) -> None:
-    """Raise BadInput for an infinite number. NaN is a missing value."""
-    x = sample.get("x")
-    named = x.items() if isinstance(x, Mapping) else enumerate(x or (), 1)
-    values = [(f"feature {name!r}", value) for name, value in named]
-    values += [("the label", sample.get("y")), ("the weight", sample.get("weight"))]
-    for what, value in values:
-        if isinstance(value, float) and isinf(value):
-            raise BadInput(f"row {row}: {what:.80} is not a finite number: {value!r}")
-
-
-def labels_body(labels: Mapping[str | int, Any]) -> bytes:
-    """Labels by the ids of their rows, as JSON. Raises BadInput."""
-    try:
-        fields = [
-            {"id": _id(sample), "y": _plain_as("the label of {!r}", sample, y)}
-            for sample, y in labels.items()
-        ]
-        for one in fields:
-            if isinstance(one["y"], float) and isinf(one["y"]):
-                raise TypeError(f"the label of {one['id']!r} is not a finite number: {one['y']!r}")
-        return _encoder.encode({"labels": fields})
-    except _CANNOT_BE_WRITTEN as wrong:
-        raise BadInput(str(wrong)) from None
-
-
-def plain(value: Any) -> Any:
-    """A number, bool or text as a built-in type; None if it is missing (NA).
-
-    NumPy scalars are converted by their `tolist`. Raises TypeError for any other value: a JSON
-    encoder would write dates, bytes or UUIDs as texts, which the server takes for categories.
-    """
-    if type(value) in _PLAIN:
-        return value
-    # A subclass, as IntEnum, has the value of its base, even if it overrides the conversion.
-    if isinstance(value, str):
-        return str.__str__(value)
-    if isinstance(value, float):
-        return float.__float__(value)
-    if isinstance(value, int):
-        return int.__index__(value)
-    if isinstance(value, Decimal):
-        if value.is_infinite():
-            return float(value)
-        return Decimal(value) if value.is_finite() else nan
-    if type(value).__name__ == "NAType":
-        return None
-    if hasattr(value, "tolist"):
-        found = value.tolist()
-        if type(found) in _PLAIN and not (type(found) is int and _holds_times(value)):
-            return found
-    raise TypeError(f"{type(value).__name__} is not a number, bool or text: {value!r:.60}")
-
-
-def listed(values: Any) -> Any:
-    """An array or Series as a list of built-in values; NumPy times are left as they are."""
-    if not hasattr(values, "tolist"):
-        return values
-    return list(values) if _holds_times(values) else values.tolist()
-
-
-def _holds_times(values: Any) -> bool:
-    """Are these NumPy times? `tolist` turns those of fine resolution into integers."""
-    return getattr(getattr(values, "dtype", None), "kind", "") in ("m", "M")
-
-
-def _is_plain(sample: Mapping[str, Any]) -> bool:
-    """Has this sample built-in types only? A fast path, because most samples have."""
-    if type(sample) is not dict:
-        return False
-    x, get = sample["x"], sample.get
-    if type(x) is dict:
-        has_plain_values = _TEXT.issuperset(map(type, x)) and _PLAIN.issuperset(
-            map(type, x.values())
-        )
-    else:
-        has_plain_values = type(x) in _ROWS and _PLAIN.issuperset(map(type, x))
-    return (
-        has_plain_values
-        and type(get("y")) in _PLAIN
-        and type(get("weight")) in _PLAIN
-        and type(get("id")) in _PLAIN
-    )
-
-
-def _plain_sample(sample: Mapping[str, Any]) -> dict[str, Any]:
-    fields = dict(sample) | {"x": _plain_row(sample["x"])}
-    for name in ("y", "weight"):
-        if name in fields:
-            fields[name] = _plain_as("the {}", "label" if name == "y" else name, fields[name])
-    if "id" in fields:
-        fields["id"] = _id(fields["id"])
-    return fields
-
-
-def _plain_row(x: Any) -> Any:
-    if isinstance(x, Mapping):
-        row = {_name(name): _plain_as("feature {!r}", name, value) for name, value in x.items()}
-        if len(row) < len(x):
-            raise TypeError(f"two features have one name: {list(x)!r:.60}")
-        return row
-    x = listed(x)
-    if isinstance(x, list | tuple):
-        return [_plain_as("feature {!r}", index, value) for index, value in enumerate(x, 1)]
-    if x is None:
-        return None
-    raise TypeError(f"a row must be a list, a dict or an array, got {type(x).__name__}: {x!r:.60}")
-
-
-def _name(name: Any) -> str:
-    """The name of a feature; a whole number is the index of a column. Raises TypeError."""
-    if isinstance(name, str):
-        return str.__str__(name)
-    found = name.tolist() if hasattr(name, "tolist") else name
-    if isinstance(found, str) or type(found) is int:
-        return str(found)
-    raise TypeError(f"a feature's name must be a text, got {type(name).__name__}: {name!r:.60}")
-
-
-def _plain_as(what: str, name: Any, value: Any) -> Any:
-    """As `plain`; the error begins with `what`, formatted with `name`."""
-    try:
-        return plain(value)
-    except TypeError as wrong:
-        raise TypeError(f"{what.format(name):.80}: {wrong}") from None
-
-
-def _id(value: Any) -> Any:
-    """An id: JSON writes UUIDs and dates as texts, a Decimal is converted to its text."""
-    if isinstance(value, Decimal):
-        return str(value)
-    if type(value).__name__ == "NAType":
-        return None
-    return value.tolist() if hasattr(value, "tolist") else value
 
 
 # -- bodies ----------------------------------------------------------------------------------------

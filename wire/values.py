@@ -17,6 +17,8 @@ from unicodedata import normalize
 
 EXACT = 2**53
 """Integers beyond this lose digits as a float."""
+TOO_LONG = "beyond 2^53 and loses digits; send an id as a text (id7), a measurement as 1e17"
+"""What is wrong with such an integer."""
 _NUMBER = re.compile(r"[+-]?(?:(0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _NOT_FINITE = re.compile(r"[+-]?(?:nan|inf|infinity)", re.IGNORECASE | re.ASCII)
 _BOOLEANS = {

@@ -12,7 +12,7 @@ from dualstream.solvers import NamePlaces, class_text, sorted_row, width_of
 from dualstream.solvers.jit import Indices
 from dualstream.solvers.text import PlaceTable
 from dualstream.wire.problems import beginning, quoted
-from dualstream.wire.values import EXACT, nfc
+from dualstream.wire.values import EXACT, TOO_LONG, nfc
 
 # Larger numbers overflow when they are squared and summed.
 LARGEST = 1e100
@@ -72,7 +72,6 @@ def too_many_nonzeros(found: int, limit: int) -> str:
 
 
 NO_NAME = "a feature has no name"
-TOO_LONG = "beyond 2^53 and loses digits; send an id as a text (id7), a measurement as 1e17"
 
 
 class BadRow(Exception):

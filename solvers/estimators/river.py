@@ -5,7 +5,8 @@
     model = PortfolioClassifier()  # nothing to tune: many specifications, see solvers/portfolio
 
 Feature names are hashed (see core/hashing.py), so new names need no memory. A number is a value, a
-string is a category. `learn_many` of n rows equals `learn_one` of each, bit for bit.
+string is a category. As in the server, texts are composed (NFC) and integers beyond 2^53 refused.
+`learn_many` of n rows equals `learn_one` of each, bit for bit.
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -22,6 +23,7 @@ from dualstream.solvers.core.hashing import NamePlaces, hash_row
 from dualstream.solvers.core.learner import Learner
 from dualstream.solvers.estimators.base import Model, full_spec, portfolio_fields, value_errors
 from dualstream.solvers.jit import Floats
+from dualstream.wire.values import EXACT, TOO_LONG, nfc
 
 __all__ = [
     "DualstreamClassifier",
@@ -56,7 +58,7 @@ class _Estimator:
         """Rows without labels."""
         indptr, indices, values = [0], [], []
         for row in rows:
-            found = hash_row({str(name): value for name, value in row.items()}, self._places)
+            found = hash_row(_checked(row), self._places)
             indices += found[0]
             values += found[1]
             indptr.append(len(indices))
@@ -302,13 +304,27 @@ class PortfolioRegressor(_Regressor):
         self._begin("portfolio", "regression", bits, fields)
 
 
+def _checked(row: Row) -> dict[str, Any]:
+    """Features with names and texts in NFC, as the server reads them. Raises ValueError."""
+    features = {}
+    for name, value in row.items():
+        if isinstance(value, str):
+            value = nfc(value)
+        elif isinstance(value, int) and not -EXACT <= value <= EXACT:
+            raise ValueError(f"{name!r}: the integer {value} is {TOO_LONG}")
+        features[nfc(str(name))] = value
+    if len(features) < len(row):
+        raise ValueError(f"two features have one name: {list(row)!r:.80}")
+    return features
+
+
 def _class_of(label: Any) -> str:
     """The name of a label's class; numpy scalars become Python's. Raises ValueError."""
     plain = label.item() if isinstance(label, np.generic) else label
     is_number = isinstance(plain, bool | int) or (isinstance(plain, float) and isfinite(plain))
     if not is_number and not isinstance(plain, str):
         raise ValueError(f"a label must be a string, a finite number or a bool, got {label!r}")
-    return class_text(plain)
+    return class_text(nfc(plain) if isinstance(plain, str) else plain)
 
 
 def _truth_of(label: Any) -> float:

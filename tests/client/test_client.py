@@ -27,7 +27,8 @@ from dualstream.client import (
     Unreachable,
     responses as answers,
 )
-from dualstream.client.rows import bodies_of, sample_line
+from dualstream.client.row_values import sample_line
+from dualstream.client.rows import bodies_of
 from dualstream.service.cli.demo.server_process import ServerProcess
 from dualstream.service.journal import open_journal
 from dualstream.wire import schemas as shared_answers

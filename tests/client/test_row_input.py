@@ -10,13 +10,16 @@ import scipy.sparse
 from msgspec import json
 
 from dualstream.client import BadInput, Client
-from dualstream.client.rows import rows_of, sample_line, samples_of
+from dualstream.client.row_values import sample_line
+from dualstream.client.rows import rows_of, samples_of
 
 SENT: list[httpx.Request] = []
 NETWORK = httpx.MockTransport(lambda request: SENT.append(request) or httpx.Response(500))
 INF = float("inf")
 TWO = [{"a": 1.0}, {"a": 2.0}]
 TABLE = pd.DataFrame({"a": [1.0, 2.0], "b": [3.0, 4.0]})
+LONG = 2**53 + 1
+DIGITS = "is beyond 2^53 and loses digits; send an id as a text (id7), a measurement as 1e17"
 DOUBLED = pd.DataFrame([[1, 2, 3], [4, 5, 6]], columns=["a", "b", "a"])
 
 
@@ -25,6 +28,18 @@ def client():
     SENT.clear()
     http = httpx.Client(base_url="http://x", transport=NETWORK)
     return Client(http=http, patience_s=0)
+
+
+def test_integers_that_keep_their_digits_are_sent():
+    rows = [
+        {"x": {"a": 2**53, "b": -(2**53), "c": 1e17, "d": 12345678901234567.0}, "y": 1},
+        {"x": {"a:9007199254740993": 1, "e": Decimal("9007199254740993.5")}, "id": LONG},
+        {"x": [2**53, 1], "y": LONG, "id": "9007199254740993"},
+    ]
+    for row in rows:
+        assert json.decode(sample_line(row)) == row | {"x": json.decode(json.encode(row["x"]))} or (
+            b"9007199254740993.5" in sample_line(row)
+        )
 
 
 @pytest.mark.parametrize(
@@ -64,6 +79,15 @@ def client():
         ([{"a": np.float32("inf")}] * 2, {}, "row 0: feature 'a' is not a finite number"),
         (TWO, {"y": [1, INF]}, "row 1: the label is not a finite number"),
         (TWO, {"weight": [INF, 1]}, "row 0: the weight is not a finite number"),
+        ([{"a": 1}, {"a": LONG}], {}, f"row 1: feature 'a': the integer {LONG} {DIGITS}"),
+        ([{"a": -LONG}] * 2, {}, f"row 0: feature 'a': the integer -{LONG} {DIGITS}"),
+        ([[1, LONG], [1, 2]], {}, f"row 0: feature 2: the integer {LONG} {DIGITS}"),
+        (np.array([[LONG, 1], [1, 2]]), {}, f"row 0: feature 1: the integer {LONG} {DIGITS}"),
+        (pd.DataFrame({"a": [1, LONG]}), {}, f"row 1: feature 'a': the integer {LONG} {DIGITS}"),
+        ([{"a": np.uint64(2**64 - 1)}] * 2, {}, DIGITS),
+        ([{"a": Decimal(LONG)}] * 2, {}, DIGITS),
+        ([{"a": 10**60}] * 2, {}, DIGITS),
+        (TWO, {"weight": [1, LONG]}, f"row 1: the weight: the integer {LONG} {DIGITS}"),
     ],
 )
 def test_rows_that_would_change_their_meaning_are_refused_by_name(client, x, others, why):

@@ -103,6 +103,23 @@ def test_features_are_those_of_hashing():
     assert model.learner.weights.tobytes() == learner.weights.tobytes()
 
 
+def test_texts_are_composed_and_long_integers_refused_as_by_the_server():
+    composed, decomposed = DualstreamClassifier("rda"), DualstreamClassifier("rda")
+    composed.learn_one({"caf\u00e9": 2, "city": "Troms\u00f8 \u00c5"}, True)
+    decomposed.learn_one({"cafe\u0301": 2, "city": "Troms\u00f8 A\u030a"}, True)
+    same_state(composed, decomposed)
+    classes = DualstreamClassifier("sgd", task="multiclass")
+    classes.learn_one({"a": 1}, "caf\u00e9")
+    classes.learn_one({"a": 1}, "cafe\u0301")
+    assert list(classes.predict_proba_one({"a": 1})) == ["caf\u00e9"]
+    before = DualstreamClassifier()
+    for model in (DualstreamClassifier(), DualstreamRegressor()):
+        with pytest.raises(ValueError, match="beyond 2.53 and loses digits"):
+            model.learn_one({"a": 2**53 + 1}, 1)
+        model.learn_one({"a": 2**53}, 1)
+    same_state(before, DualstreamClassifier())
+
+
 @pytest.mark.parametrize("name", ["binary, portfolio", "regression, portfolio"])
 def test_a_portfolio_is_the_learner_of_hashed_rows(name):
     task = name.split(",")[0]
@@ -163,6 +180,8 @@ def test_an_algorithm_without_probabilities_says_so():
     [
         ({"a": float("nan")}, True, "not finite"),
         ({"a": 1e101}, True, "beyond 1e100"),
+        ({"a": 1, "\u00e9": 2, "e\u0301": 3}, True, "two features have one name"),
+        ({1: 1.0, "1": 2.0}, True, "two features have one name"),
         ({"a": 1}, "yes", "True or False"),
         ({"a": 1}, 2, "True or False"),
         ({"a": 1}, None, "True or False"),
