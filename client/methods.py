@@ -13,6 +13,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import nullcontext
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar, overload
 
 import msgspec
@@ -556,18 +557,24 @@ def _file_changed(file: RowFile, piece: Piece, refused: Refused) -> Refused:
 
 
 def _joined(answers: list[PredictedMany]) -> PredictedMany:
-    """Concatenate responses to consecutive bodies; `seq` is the oldest."""
+    """Concatenate responses to consecutive bodies; `seq` is the oldest.
+
+    A body without a valid row has neither a seq nor probabilities of its own.
+    """
     whole = answers[0]
+    scored = [one for one in answers if one.rejected != len(one.scores)]
+    seq = min((one.seq for one in scored), default=0)
+    has_probabilities = all(one.probabilities is not None for one in scored)
+    chances = chain.from_iterable(one.probabilities or () for one in answers)
+    probabilities = list(chances) if has_probabilities else None
     for more in answers[1:]:
         for error in more.errors or ():
             error["index"] += len(whole.scores)
-        whole.seq = min(whole.seq, more.seq)
         whole.scores += more.scores
         whole.labels += more.labels
-        if whole.probabilities is not None and more.probabilities is not None:
-            whole.probabilities += more.probabilities
         whole.rejected = (whole.rejected or 0) + (more.rejected or 0) or UNSET
         whole.errors = [*(whole.errors or ()), *(more.errors or ())][:MAX_ERRORS] or UNSET
         whole.stale = whole.stale or more.stale
         whole.age_seconds = max(whole.age_seconds or 0.0, more.age_seconds or 0.0) or UNSET
+    whole.seq, whole.probabilities = seq, probabilities
     return whole
