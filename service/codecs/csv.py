@@ -76,8 +76,12 @@ class RecordReader(Reader):
         self.columns = columns_of(schema, self._names(header), labelled)
 
     def _names(self, header: int) -> list[str]:
+        record = self.body[header : self.start - 1]
+        if b"\r" in record.rstrip(b"\r") and b'"' not in record:
+            detail = "lines end with CR alone; end them with LF or CRLF (tr '\\r' '\\n')"
+            raise Problem(422, "invalid-body", detail)
         try:
-            return _fields(self.body[header : self.start - 1], self.delimiter)
+            return _fields(record, self.delimiter)
         except BadRow as bad:
             raise Problem(422, "invalid-body", f"the header is invalid: {bad.reason}") from None
 

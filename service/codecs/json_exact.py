@@ -379,14 +379,34 @@ def read_sample(raw: bytes) -> Sample:
             # Invalid JSON is the more useful error: raise DecodeError for it.
             with suppress(msgspec.ValidationError, RecursionError):
                 _any.decode(raw)
-            raise BadRow(*_explain(wrong, raw)) from None
+            pointer, reason = _explain(wrong, raw)
+            if not pointer and _LIST.match(raw):
+                reason += "; send a list of samples as application/json"
+            raise BadRow(pointer, reason) from None
     except msgspec.DecodeError as broken:
-        raise BadRow("", str(broken)) from None
+        raise BadRow("", str(broken) + _advice(raw, str(broken), is_line=True)) from None
     except UnicodeDecodeError:
         raise BadRow("", "the line is not UTF-8") from None
 
 
 _BYTE = re.compile(r"\(byte (\d+)\)")
+
+
+_NOT_JSON = re.compile(rb"[:,\[\s-](nan|inf)", re.IGNORECASE)
+
+
+def _advice(text: bytes, reason: str, is_line: bool) -> str:
+    """What to do about invalid JSON, if its cause is a common one; otherwise empty."""
+    found = _BYTE.search(reason)
+    byte = int(found.group(1)) if found else len(text)
+    # The decoder has read up to 4 bytes of an invalid word.
+    if _NOT_JSON.search(text, max(0, byte - 5), byte + 4):
+        return "; JSON has no NaN and no infinity: leave a missing value out"
+    if is_line and "truncated" in reason:
+        return "; each line must be one sample: send other JSON as application/json"
+    if not is_line and "trailing" in reason and text[byte - 1 : byte] in (b"{", b"["):
+        return "; send one sample per line as application/x-ndjson"
+    return ""
 
 
 def _broken(body: bytes, text: str) -> Problem:
@@ -395,4 +415,5 @@ def _broken(body: bytes, text: str) -> Problem:
     found = _BYTE.search(text)
     byte = int(found.group(1)) if found else len(body)
     detail = text if found else f"{text} (byte {byte})"
+    detail += _advice(body, text, is_line=False)
     return Problem(400, "malformed-body", detail, byte=byte)

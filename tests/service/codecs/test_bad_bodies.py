@@ -332,3 +332,36 @@ def test_line_ends_of_windows_and_a_missing_last_one_change_nothing(media):
         parsed = read(media, head + body)
         assert bits(parsed) == expected and not parsed.errors
     same_rows(JSON, (GOOD[JSON] % "").replace(", ", ",\r\n") + "\r\n", GOOD[JSON] % "")
+
+
+ADVICE = {
+    "NaN in JSON": (None, '{"x": {"1": NaN}, "y": 1}', "leave a missing value out"),
+    "nan in a list": (None, '{"x": [1, nan, 0, 0, 0], "y": 1}', "leave a missing value out"),
+    "infinity": (None, '{"x": {"1": -Infinity}, "y": 1}', "leave a missing value out"),
+    "NaN in a line": (NDJSON, '{"x": {"1": NaN}, "y": 1}\n', "leave a missing value out"),
+    "lines as JSON": (None, '{"x": {}, "y": 1}\n{"x": {}, "y": 0}\n', "application/x-ndjson"),
+    "a document as lines": (NDJSON, '{\n"x": {},\n"y": 1\n}\n', "as application/json"),
+    "a list as a line": (NDJSON, '[{"x": {}, "y": 1}]\n', "as application/json"),
+    "carriage returns": (CSV, "1,y\r1,1\r2,0\r", "end them with LF or CRLF"),
+}
+
+
+@pytest.mark.parametrize("case", ADVICE)
+def test_a_body_of_another_form_is_refused_with_advice(client, case):
+    media, body, advice = ADVICE[case]
+    client.put("/models/m", json=INDEXED)
+    headers = {"content-type": media or "application/json"}
+    answer = client.post("/models/m/learn", content=body, headers=headers)
+    assert answer.status_code in (400, 422)
+    assert advice in answer.json()["detail"]
+
+
+def test_advice_is_not_given_for_other_faults(client):
+    client.put("/models/m", json=INDEXED)
+    for body in ('{"x": {}, "y": 1}x', '{"x": {"1": n}, "y": 1}', '{"x": {}, "y": 1'):
+        detail = client.post("/models/m/learn", content=body).json()["detail"]
+        assert ";" not in detail, detail
+    quoted = '1,"2\r",y\n1,1,1\n'
+    headers = {"content-type": CSV}
+    answer = client.post("/models/m/learn", content=quoted, headers=headers)
+    assert "CRLF" not in answer.json().get("detail", "")
