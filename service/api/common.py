@@ -8,6 +8,8 @@ from fastapi import Request, Response
 
 from dualstream.service.api.asgi_helpers import read_head
 from dualstream.service.api.request_body import read_body
+from dualstream.service.codecs.json_exact import check_all_names
+from dualstream.service.codecs.row_schema import BadRow
 from dualstream.service.models.model import Model
 from dualstream.service.models.readiness import Readiness
 from dualstream.service.models.registry import ModelRegistry
@@ -42,6 +44,10 @@ async def spec_of(request: Request, limit: int) -> dict[str, Any]:
         raise Problem(
             422, "invalid-spec", "the body must be a JSON object with the fields of a spec"
         )
+    try:
+        check_all_names(body or b"{}")
+    except BadRow as bad:
+        raise Problem(422, "invalid-spec", f"{bad.reason}; send it once") from None
     return given
 
 

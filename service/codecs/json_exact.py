@@ -349,6 +349,16 @@ def check_names(raw: bytes) -> None:
     refuse_duplicates((name for name, _ in pairs), "/")
 
 
+def check_all_names(raw: bytes) -> None:
+    """Raise BadRow if a name is duplicated in any JSON object of a document."""
+    json.loads(raw, object_pairs_hook=_unique, parse_int=float)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    refuse_duplicates((name for name, _ in pairs), "/")
+    return dict(pairs)
+
+
 class _Pairs(list[tuple[str, Any]]):
     """(name, value) pairs of a JSON object, in order."""
 

@@ -16,6 +16,8 @@ import msgspec
 import numpy as np
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from dualstream.service.codecs.json_exact import check_all_names
+from dualstream.service.codecs.row_schema import BadRow
 from dualstream.wire.problems import Problem, quoted
 
 HEADER = "Inference-Header-Content-Length"
@@ -81,6 +83,10 @@ def read_inference(body: bytes, header: str | None) -> Inference:
         requested = _decode(body[:length])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as wrong:
         raise Problem(400, "malformed-body", str(wrong)) from None
+    try:
+        check_all_names(body[:length])
+    except BadRow as bad:
+        raise bad_tensor(f"{bad.reason} in one JSON object; send it once") from None
     for asked in (*requested.inputs, *(requested.outputs or ())):
         for name in _NOT_SUPPORTED:
             if asked.parameters.get(name):

@@ -27,6 +27,7 @@ from dualstream.solvers.features.spec import has_stages, read_features, read_map
 from dualstream.solvers.portfolio.spec import ModelFactory
 from dualstream.solvers.spec.algorithms import ALGORITHMS, Algorithm
 from dualstream.solvers.spec.violations import with_all_violations
+from dualstream.wire.values import nfc
 
 # Fields of every model: in a resolved specification they come before the algorithm's own fields ...
 _FIRST = ("algorithm", "task")
@@ -47,6 +48,9 @@ SPEC_VERSION = 2
 _OF_ANY_PORTFOLIO = ("task", "labels", "features", "members", "eta", "share", "retain", _GUARD)
 
 
+_TWO_LABELS = "two different strings, [negative, positive]"
+
+
 def resolve_spec(spec: Mapping[str, Any]) -> Spec:
     """The same specification with every default written out, in a fixed order.
 
@@ -63,7 +67,11 @@ def resolve_spec(spec: Mapping[str, Any]) -> Spec:
 def _resolve(spec: Mapping[str, Any]) -> Spec:
     version = read_whole(spec, "", "spec_version", SPEC_VERSION, 1, SPEC_VERSION)
     own = {name: value for name, value in spec.items() if name != "spec_version"}
-    return _resolve_model(own) | {"spec_version": version}
+    resolved = _resolve_model(own)
+    labels = resolved.get("labels")
+    if labels and version >= 2 and nfc(labels[0]) == nfc(labels[1]):
+        raise InvalidSpec("/labels", labels, f"{_TWO_LABELS}, also when composed (NFC)")
+    return resolved | {"spec_version": version}
 
 
 def _resolve_model(spec: Mapping[str, Any]) -> Spec:
@@ -176,7 +184,7 @@ def _labels(spec: Mapping[str, Any], task: str) -> list[str] | None:
     labels = spec.get("labels")
     if labels is None:
         return None
-    allowed = "two different strings, [negative, positive]"
+    allowed = _TWO_LABELS
     if task != "binary":
         raise InvalidSpec("/labels", labels, "left out unless the task is binary")
     if not isinstance(labels, list | tuple) or len(labels) != 2 or labels[0] == labels[1]:

@@ -20,11 +20,12 @@ MARK = b"\xef\xbb\xbf"
 
 _PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+_ZIP, _PARQUET = b"PK\x03\x04", b"PAR1"
 _LONGEST_MAGIC = max(map(len, _PACKED))
 
 
 def check_is_plain(body: bytes, is_text: bool) -> None:
-    """Raise Problem 400 for a compressed body without Content-Encoding, and for UTF-16.
+    """Raise Problem 400 for a compressed body without Content-Encoding, files, and UTF-16.
 
     Otherwise such a body is parsed as invalid rows.
     """
@@ -32,6 +33,12 @@ def check_is_plain(body: bytes, is_text: bool) -> None:
         if body.startswith(magic):
             detail = f"the body is {encoding} compressed; send Content-Encoding: {encoding}"
             raise Problem(400, "malformed-body", detail)
+    if body.startswith(_ZIP):
+        detail = "the body is a ZIP archive, such as a spreadsheet; send its rows as text/csv"
+        raise Problem(400, "malformed-body", detail)
+    if not is_text and body.startswith(_PARQUET):
+        detail = "the body is a Parquet file; send its table as an Arrow stream"
+        raise Problem(400, "malformed-body", detail)
     if is_text and (body.startswith(_UTF_16) or b"\0" in body[:_LONGEST_MAGIC]):
         detail = "the body is UTF-16; send UTF-8 (iconv -f UTF-16 -t UTF-8)"
         raise Problem(400, "malformed-body", detail)

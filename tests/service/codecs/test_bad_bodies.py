@@ -26,6 +26,7 @@ from tests.service.codecs.test_formats import (
     schema_of,
     stream_of,
 )
+from tests.service.conftest import assert_problem
 from tests.wire.test_chunking import cut
 
 JSON, LIBSVM = "application/json", "text/x-libsvm"
@@ -342,6 +343,8 @@ ADVICE = {
     "lines as JSON": (None, '{"x": {}, "y": 1}\n{"x": {}, "y": 0}\n', "application/x-ndjson"),
     "a document as lines": (NDJSON, '{\n"x": {},\n"y": 1\n}\n', "as application/json"),
     "a list as a line": (NDJSON, '[{"x": {}, "y": 1}]\n', "as application/json"),
+    "a spreadsheet": (CSV, "PK\x03\x04\x14\0\x06\0", "ZIP archive, such as a spreadsheet"),
+    "a Parquet file": (ARROW, "PAR1\x15\x04\x15\x10", "send its table as an Arrow stream"),
     "carriage returns": (CSV, "1,y\r1,1\r2,0\r", "end them with LF or CRLF"),
 }
 
@@ -365,3 +368,29 @@ def test_advice_is_not_given_for_other_faults(client):
     headers = {"content-type": CSV}
     answer = client.post("/models/m/learn", content=quoted, headers=headers)
     assert "CRLF" not in answer.json().get("detail", "")
+
+
+def test_a_name_that_is_repeated_is_refused_in_specs_members_and_tensors(client):
+    one = '"shape": [1], "datatype": "FP64", "data": [1]'
+    cases = [
+        ("PUT", "/models/m", '{"algorithm": "sgd", "algorithm": "rda"}'),
+        ("PUT", "/models/m", '{"features": {"kind": "hashed", "bits": 9, "bits": 10}}'),
+        ("PUT", "/models/m", '{"algorithm": "sgd", "\\u0061lgorithm": "rda"}'),
+        ("POST", "/specs/resolve", '{"task": "binary", "task": "regression"}'),
+        ("POST", "/models/p/members", '{"algorithm": "sgd", "rho": 1, "rho": 2}'),
+        ("POST", "/v2/models/p/infer", f'{{"inputs": [{{"name": "a", "name": "b", {one}}}]}}'),
+        ("POST", "/v2/models/p/infer", f'{{"inputs": [{{"name": "a", {one}, "data": [2]}}]}}'),
+    ]
+    assert client.put("/models/p", json={"features": "hashed"}).status_code == 201
+    for method, path, body in cases:
+        answer = client.request(method, path, content=body)
+        assert answer.status_code == 422 and "is duplicated" in answer.json()["detail"], body
+    assert client.get("/models/m").status_code == 404
+
+
+def test_two_labels_that_are_one_when_composed_are_refused(client):
+    labels = ["caf\u00e9", "cafe\u0301"]
+    detail = assert_problem(client.put("/models/m", json={"labels": labels}), 422, "invalid-spec")
+    assert "two different strings" in detail["detail"]
+    old = {"labels": labels, "spec_version": 1}
+    assert client.put("/models/m", json=old).status_code == 201
