@@ -1,6 +1,7 @@
 """Models of extreme rows over HTTP: snapshots, restarts, versions and certificates work."""
 
 import contextlib
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -253,6 +254,12 @@ def test_score_that_is_not_finite_is_null_in_single_answers_as_in_batches(model,
         assert (one["score"] is None) == (row == 0)
         if one["score"] is None:
             assert one["label"] is None and one["probability"] is None
+
+
+def test_probability_of_a_score_that_is_not_finite_is_null():
+    """Losses with probabilities have bounded steps, so no request leads to such a score."""
+    scores, chances = [1.0, None, 2.0, None], [0.7, 0.5, math.nan, 1.0]
+    assert responses._finite_with(scores, chances) == [0.7, None, None, None]
 
 
 def test_certificate_with_a_null_says_why(model):
