@@ -226,8 +226,12 @@ class WindowProblem(DualAscent):
         if self._is_l2:
             l2_sums(w, 1.0, 0.0, 0.0, regularizer)
         else:
-            factor = _general.dashed_factor(floats)
-            _general.regularizer_sums(self._w, weights, floats, self._ints, factor, regularizer)
+            factor, stop = _general.dashed_factor(floats), len(w) - (floats[BIAS] == 0.0)
+            top, total = _general.shift_and_sum(self._w, floats, self._ints, factor)
+            regularizer[:] = 0.0
+            _general.add_regularizer(
+                self._w[:stop], weights[:stop], floats, self._ints, factor, top, total, regularizer
+            )
         room = _l2.rho_delta(floats[RHO], floats[STRENGTH], floats[DELTA])
         return float(sums[2] / sums[0] + room / floats[DELTA] * regularizer[0])
 

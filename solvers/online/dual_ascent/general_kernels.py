@@ -35,7 +35,6 @@ from dualstream.solvers.jit import (
     I4,
     I8,
     RO_F8,
-    RO_F8_2D,
     RO_I4,
     RO_I8,
     Flags,
@@ -731,38 +730,40 @@ def learn_and_replay(
     return i
 
 
-@kernel(void(RO_F8_2D, RO_F8, RO_F8, RO_I8, f8, F8))
-def regularizer_sums(
-    w: Floats, served: Floats, f: Floats, k: Ints, factor: float, out: Floats
+@kernel(void(F8_2D, RO_F8, RO_F8, RO_I8, f8, f8, f8, F8))
+def add_regularizer(
+    rows: Floats,
+    served: Floats,
+    f: Floats,
+    k: Ints,
+    factor: float,
+    top: float,
+    total: float,
+    out: Floats,
 ) -> None:
-    """out (3,): R(served), R*(w') and R(served) + R*(w') - served.w', each a sum of terms >= 0.
+    """out (3,) += R(served), R*(w') and R(served) + R*(w') - served.w' of rows of the table.
 
-    served  (width,)  output of served_weights; w' = factor v
+    Each is a sum of terms >= 0. For entropy R*(w') is not a sum: it is top + log(total).
+    served  (n,)  weights of these rows; w' = factor v
+    top, total    output of shift_and_sum
     Elastic net: with t = soft(w') and e = w' - t, |e| <= threshold, the last one has the terms (w -
     t)^2 / 2 and threshold |w| - w e. Entropy: the relative entropy of w to p = softmax(w'), in the
     terms w log(w / p) - w + p.
     """
-    stop = w.shape[0] if f[BIAS] != 0.0 else w.shape[0] - 1
-    primal = dual = excess = 0.0
+    primal, dual, excess = out[0], out[1], out[2]
     if k[ENTROPY] == 0:
         eps = f[THRESHOLD]
-        for j in range(stop):
-            x, dashed = served[j], factor * w[j, 0]
+        for j in range(served.shape[0]):
+            x, dashed = served[j], factor * rows[j, 0]
             t = soft(dashed, eps)
             primal += 0.5 * x * x + eps * abs(x)
             dual += 0.5 * t * t
             excess += 0.5 * (x - t) * (x - t) + max(0.0, eps * abs(x) - x * clip(dashed, -eps, eps))
         out[0], out[1], out[2] = primal, dual, excess
         return
-    top = -_INFINITY
-    for j in range(stop):
-        top = max(top, factor * w[j, 0])
-    total = 0.0
-    for j in range(stop):
-        total += math.exp(factor * w[j, 0] - top)
     log_total = math.log(total)
-    for j in range(stop):
-        x, log_p = served[j], factor * w[j, 0] - top - log_total
+    for j in range(served.shape[0]):
+        x, log_p = served[j], factor * rows[j, 0] - top - log_total
         if x > 0.0:
             primal += x * math.log(x)
             excess += max(0.0, x * (math.log(x) - log_p) - x + math.exp(log_p))

@@ -24,6 +24,7 @@ from dualstream.solvers.core.learner import Outcome, State
 from dualstream.solvers.core.losses import Loss, make_loss
 from dualstream.solvers.core.regularizers import l2_sums
 from dualstream.solvers.core.served_weights import (
+    BLOCK,
     ServedWeights,
     count_nonzeros,
     weights_in_parts,
@@ -31,7 +32,7 @@ from dualstream.solvers.core.served_weights import (
 from dualstream.solvers.core.spec_cache import WorkedOut, worked_out_once
 from dualstream.solvers.core.state_numbers import check_arrays, is_storable
 from dualstream.solvers.core.windows import Ring, Window
-from dualstream.solvers.jit import Flags, Floats, Ints
+from dualstream.solvers.jit import Flags, Floats, Indices, Ints
 from dualstream.solvers.online.dual_ascent import (
     general_kernels as _general,
     kernels as _l2,
@@ -100,7 +101,8 @@ _BULK_ROWS = 256
 # Arrays of a ring, for a kernel that does not use it.
 _NO_RING = (np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0), np.empty((0, 3)))
 
-_Part = Callable[[int, int | None], Floats]
+_Served = Callable[[Floats], Floats]
+_RingArrays = tuple[Ints, Indices, Floats, Floats]
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,36 +329,67 @@ class DualAscent:
     @property
     def intercept(self) -> float:
         """See Learner."""
-        return self._intercept(self._served_part())
+        return self._intercept(self._served_by())
 
-    def _intercept(self, part: _Part) -> float:
-        return float(part(-1, None)[0]) if self._floats[BIAS] != 0.0 else 0.0
+    def _intercept(self, served: _Served) -> float:
+        return float(served(self._w[-1:])[0]) if self._floats[BIAS] != 0.0 else 0.0
 
     def served_weights(self) -> list[ServedWeights]:
         """See Learner. O(width) with entropy."""
-        part = self._served_part()
-        return [weights_in_parts(self._features.dim, self._intercept(part), part)]
+        w, served = self._w, self._served_by()
 
-    def _served_part(self) -> _Part:
-        """Function that returns the served weights of the rows from `first` to before `last`."""
-        w, floats, ints = self._w, self._floats, self._ints
+        def part(first: int, last: int) -> Floats:
+            return served(w[first:last])
+
+        return [weights_in_parts(self._features.dim, self._intercept(served), part)]
+
+    def _served_by(self) -> _Served:
+        """Function that returns the served weights of some rows of the table."""
+        floats, ints = self._floats, self._ints
         if self._is_l2:
             fv, fz = self._served()
 
-            def part(first: int, last: int | None) -> Floats:
-                weights: Floats = fv * w[first:last, 0] + fz * w[first:last, -1]
+            def served_l2(rows: Floats) -> Floats:
+                weights: Floats = fv * rows[:, 0] + fz * rows[:, -1]
                 return weights
 
-            return part
-        numbers = _general.served_numbers(w, floats, ints)
+            return served_l2
+        numbers = _general.served_numbers(self._w, floats, ints)
 
-        def part_of_any(first: int, last: int | None) -> Floats:
-            rows = w[first:last]
+        def served(rows: Floats) -> Floats:
             weights = np.empty(len(rows))
             _general.served_rows(rows, floats, ints, *numbers, weights)
             return weights
 
-        return part_of_any
+        return served
+
+    def _regularizer_sums(self, factor: float, served: _Served) -> Floats:
+        """(3,): as `l2_sums`, with w' = factor v. Reads one block of the weights after another."""
+        w, floats, ints, sums = self._w, self._floats, self._ints, np.zeros(3)
+        numbers = factor, *_general.shift_and_sum(w, floats, ints, factor)
+        stop = len(w) if floats[BIAS] != 0.0 else len(w) - 1
+        for first in range(0, stop, BLOCK):
+            rows = w[first : min(first + BLOCK, stop)]
+            _general.add_regularizer(rows, served(rows), floats, ints, *numbers, sums)
+        return sums
+
+    def _by_entry(
+        self, arrays: _RingArrays, first: int, last: int, served: _Served
+    ) -> tuple[_RingArrays, Floats]:
+        """The arrays of a ring, and the served weights of its coordinates as a column.
+
+        In a wide model each entry of the rows `first` to `last` gets a coordinate of its own, so
+        that no array has the width of the model. The intercept is the last coordinate.
+        """
+        if len(self._w) <= BLOCK:
+            return arrays, self._weights().reshape(-1, 1)
+        starts, indices, values, rows = arrays
+        begin, end = int(starts[first]), int(starts[last])
+        weights = np.empty((end - begin + 1, 1))
+        weights[:-1, 0] = served(self._w[indices[begin:end]])
+        weights[-1, 0] = self._intercept(served)
+        places = np.arange(end - begin, dtype=np.int32)
+        return (starts - begin, places, values[begin:end], rows), weights
 
     @property
     def nonzeros(self) -> int:
@@ -369,7 +402,7 @@ class DualAscent:
         return int(self._ints[SAMPLES])
 
     def certificate(self) -> Certificate:
-        """See core/certificate.py. O(dim + entries retained)."""
+        """See core/certificate.py. O(width + entries retained) time, and memory for a block."""
         found, values = self._certified()
         if math.isfinite(values):
             return found
@@ -388,19 +421,18 @@ class DualAscent:
             first = max(first, last - self._window.length)
         room = float(_l2.rho_delta(floats[RHO], floats[STRENGTH], delta))
         rho = room / delta
-        sums, regularizer = np.empty(4), np.empty(3)
+        sums, regularizer, arrays = np.empty(4), np.empty(3), ring.arrays
         if self._is_l2:
             w, (fv, fz) = self._w, self._served()
             l2_sums(w, fv, fz, float(floats[SCALE]) / room, regularizer)
         else:
-            w, fv, fz = self._weights().reshape(-1, 1), 1.0, 0.0
-            _general.regularizer_sums(
-                self._w, w[:, 0], floats, ints, float(floats[SCALE]) / room, regularizer
-            )
+            served = self._served_by()
+            regularizer = self._regularizer_sums(float(floats[SCALE]) / room, served)
+            arrays, w = self._by_entry(arrays, first, last, served)
+            fv, fz = 1.0, 0.0
         row_sums(
-            *ring.arrays, first, last, w, fv, fz, floats[BIAS], floats[BETA],
-            self._loss.numbers, sums,
-        )  # fmt: skip
+            *arrays, first, last, w, fv, fz, floats[BIAS], floats[BETA], self._loss.numbers, sums
+        )
         share, gap, primal, conjugate = sums.tolist()
         values = primal
         r_served, r_dual, r_excess = (rho * number for number in regularizer.tolist())

@@ -12,6 +12,7 @@ from dualstream.solvers.core.served_form import numbers_in, served_form
 from dualstream.solvers.core.served_weights import weights_in_parts
 from dualstream.solvers.evaluation.guard.monitor import norm_of
 from dualstream.solvers.export.linear import one_weight_a_feature
+from dualstream.solvers.online.dual_ascent import learner as dual_ascent
 from dualstream.solvers.spec.algorithms import ALGORITHMS
 from tests.solvers.specs import SPECS, stream
 
@@ -215,6 +216,31 @@ def test_views_of_the_widest_models_need_memory_for_what_was_touched(name):
                     learner.member_form(view.name)
 
     assert peak_of(read) < MIB
+
+
+GENERAL = {
+    f"{name}-{average}": {**spec, "average": average}
+    for name, spec in SPECS.items()
+    if spec.get("regularizer", "l2") != "l2" and spec["algorithm"] == "dual_ascent"
+    for average in (None, {"kappa": 0.9})
+}
+
+
+@pytest.mark.parametrize("name", GENERAL)
+def test_certificates_of_wide_models_need_memory_for_a_block(name):
+    spec = {**GENERAL[name], "features": {"kind": "hashed", "bits": WIDE_BITS}}
+    learner = learned(spec, Batch.from_csr([0, 2], [5, 900_000], [1.0, 2.0], [1.0], dim=1 << 20))
+    assert peak_of(learner.certificate) < 2 * MIB  # a dense array has 8
+
+
+@pytest.mark.parametrize("name", GENERAL)
+def test_blocks_do_not_change_a_certificate(name, monkeypatch):
+    spec = GENERAL[name]
+    learner = learned(spec, stream(spec, 150))
+    whole = learner.certificate()
+    assert whole.gap > 0.0
+    monkeypatch.setattr(dual_ascent, "BLOCK", 5)
+    assert learner.certificate() == whole
 
 
 def test_scaling_by_counts_is_exported_without_an_array_of_the_width():
