@@ -51,6 +51,10 @@ run_in_thread = SingleThread("arrays").run
 """Run short work on arrays in the thread that the whole process shares for it."""
 run_long_in_thread = SingleThread("long rows").run
 """As `run_in_thread`, for work of more than LONG_S. Short work does not wait for it."""
+run_view_in_thread = SingleThread("views").run
+"""As `run_in_thread`, for views of large states."""
+run_copy_in_thread = SingleThread("copies").run
+"""As `run_in_thread`, for encoding and reading copies of states, which may take seconds."""
 
 
 def lower_priority(niceness: int) -> None:

@@ -83,7 +83,13 @@ from dualstream.solvers.refit.refit import (
     take_refit,
 )
 from dualstream.solvers.semiparametric.coefficients import Coefficients, coefficients_of
-from dualstream.solvers.spec.cost import Cost, check_cost, learning_cost, predicting_cost
+from dualstream.solvers.spec.cost import (
+    Cost,
+    check_cost,
+    learning_cost,
+    making_seconds,
+    predicting_cost,
+)
 from dualstream.solvers.spec.resolve import make_learner, resolve_spec, warm
 from dualstream.solvers.text.libsvm import BadLine
 
@@ -171,6 +177,7 @@ __all__ = [
     "hash_names",
     "hash_row",
     "learning_cost",
+    "making_seconds",
     "load",
     "make_learner",
     "member_learner",

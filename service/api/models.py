@@ -1,11 +1,11 @@
 """Models: create, list, read, delete; progressive metrics, weights, support."""
 
-import asyncio
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any
 
+import msgspec
 from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import BaseModel, Field
 
@@ -14,6 +14,7 @@ from dualstream.service.api.common import registry_of, spec_of
 from dualstream.service.api.etag import etag_of, matches_any, matches_etag, not_modified, set_etag
 from dualstream.service.api.specs import SPEC, SPEC_EXAMPLES
 from dualstream.service.api.views import MaybeStale, MemberMetrics, PauseView, staleness
+from dualstream.service.concurrency import run_copy_in_thread
 from dualstream.service.journal.protocol import ModelRecord
 from dualstream.service.models.model import Model
 from dualstream.service.models.registry import PAGE, ModelRegistry
@@ -28,6 +29,7 @@ from dualstream.solvers import (
     survey_weights,
     weights_dim,
 )
+from dualstream.solvers.export.source import json_list_of
 from dualstream.wire.problems import Problem
 
 router = APIRouter(prefix="/models", tags=["models"])
@@ -314,12 +316,14 @@ def _named(found: Coefficients) -> dict[str, Any]:
     }
 
 
-@router.get("/{model_id}/support", response_model=SupportView, response_model_exclude_none=True)
-async def read_support(model_id: str, request: Request) -> SupportView:
+@router.get("/{model_id}/support", response_model=SupportView)
+async def read_support(model_id: str, request: Request) -> Response:
     """Features that a sparse model uses, and how stable the selection is."""
     model = await registry_of(request).get(model_id)
     found = await model.replica.view(partial(_support_view_of, model))
-    return SupportView(model=model_id, **found, **staleness(model))
+    # There may be millions of features, so no object of a whole answer is built and checked.
+    body = msgspec.json.encode({"model": model_id, **found, **staleness(model)})
+    return Response(body, media_type="application/json")
 
 
 def _support_view_of(model: Model) -> dict[str, Any]:
@@ -331,10 +335,11 @@ def _support_view_of(model: Model) -> dict[str, Any]:
         raise Problem(404, "no-support", reason)
     return {
         "seq": model.replica.seq,
-        "features": [
-            Weight(index=index, name=names.get(index - 1), weight=weight)
+        "features": json_list_of(
+            {"index": index, "weight": weight}
+            | ({} if (name := names.get(index - 1)) is None else {"name": name})
             for index, weight in zip(found.features.tolist(), found.weights.tolist(), strict=True)
-        ],
+        ),
         "unchanged_since": found.unchanged_since,
         "changes_per_1000": found.changes_per_1000,
     }
@@ -408,5 +413,5 @@ async def _view(
         async with replica.serving():
             return read()
     view, captured = await replica.view(lambda: (read(), replica.capture()))
-    view.state_digest = await asyncio.to_thread(captured.state_digest)
+    view.state_digest = await run_copy_in_thread(captured.state_digest)
     return view

@@ -69,9 +69,12 @@ async def unlearn_sample(
 async def _unlearned_at(model: Model, sample_id: str) -> int | None:
     """Log position at which the sample was unlearned, or None. Raises Problem 404 or 409."""
     key = make_key(KeyKind.SAMPLE, sample_id)
-    async with model.replica.serving():
+
+    def read() -> tuple[list[int], int | None]:
         retained = model.replica.retained
-        seqs, seq = retained.seqs(digest_of(key)), retained.unlearned_at(digest_of(key))
+        return retained.seqs(digest_of(key)), retained.unlearned_at(digest_of(key))
+
+    seqs, seq = await model.replica.view(read)
     if seqs or seq is not None:
         return seq
     known = next(filter(None, await model.known([key, make_key(KeyKind.LABEL, sample_id)])), None)

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import weakref
 
+from dualstream.service.concurrency import run_copy_in_thread
 from dualstream.service.journal.protocol import (
     Journal,
     JournalError,
@@ -121,7 +122,7 @@ class GuardRollback(Job):
         if good is None:
             await self._submit(model, Pause(since), held)
             return
-        copy = await asyncio.to_thread(lambda: good.capture().as_copy())
+        copy = await run_copy_in_thread(lambda: good.capture().as_copy())
         async with staged_copy(model, self._journal, copy) as staged:
             staged.is_named = await self._submit(model, Pause(since, copy.seq, staged.digest), held)
 

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 
+from dualstream.service.concurrency import run_copy_in_thread
 from dualstream.service.journal.audit import SERVER
 from dualstream.service.journal.protocol import (
     AppendRequest,
@@ -182,7 +183,7 @@ async def _put_verified(journal: Journal, where: tuple[str, str], snapshot: Snap
             found = await journal.snapshot_get(*where, n)
             if found is not None and (found.seq, found.chain) == (snapshot.seq, snapshot.chain):
                 try:
-                    await asyncio.to_thread(load, found.data)
+                    await run_copy_in_thread(load, found.data)
                     return True
                 except CorruptState as error:
                     log.error("model %r: damaged snapshot at %d: %s", where[0], found.seq, error)
@@ -210,7 +211,7 @@ async def _drop_copies(journal: Journal, where: tuple[str, str], seq: int) -> bo
     are_gone = True
     for copy in await journal.copies(*where, with_partial=True):
         data = await journal.copy_get(*where, copy.digest)
-        if data is not None and _is_since(data, seq):
+        if data is not None and await run_copy_in_thread(_is_since, data, seq):
             continue
         try:
             await journal.copy_delete(*where, copy.digest)

@@ -4,11 +4,12 @@ import asyncio
 import hashlib
 import re
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from dualstream.service.concurrency import run_copy_in_thread
 from dualstream.service.journal.audit import SERVER, Author
 from dualstream.service.journal.protocol import (
     Conflict,
@@ -53,7 +54,7 @@ async def take_version(
     await model.refresh()
     async with model.committer.between_groups():
         captured = await model.replica.captured()
-    copy = await _usable_copy(captured, model.replica.spec)
+    copy = await _usable_copy(lambda: captured, model.replica.spec)
     where = (model.record.id, model.record.incarnation)
     named = name or f"seq-{copy.seq}"
     for tried in range(ATTEMPTS):
@@ -136,7 +137,7 @@ async def roll_back_to_seq(
         raise Problem(410, "not-kept", str(error), first=error.first, last=error.last) from None
     except (Forked, Trimmed) as error:
         raise unavailable(f"the journal changed during the rollback, retry: {error}") from None
-    copy = await _usable_copy(then.capture(), then.spec)
+    copy = await _usable_copy(then.capture, then.spec)
     for tried in range(ATTEMPTS):
         async with staged_copy(model, journal, copy) as staged:
             order = Rollback(staged.digest, seq)
@@ -169,22 +170,23 @@ def _unreadable(name: str, error: UnreadableCopy) -> Problem:
     return Problem(503, "unreadable-version", detail, retry_after_s=60)
 
 
-async def _usable_copy(captured: Captured, spec: dict[str, Any]) -> Snapshot:
+async def _usable_copy(capture: Callable[[], Captured], spec: dict[str, Any]) -> Snapshot:
     """Encode a copy in a thread, and read it back there: only a copy that can be used is named.
 
     Raises Problem 503.
     """
 
     def encode() -> Snapshot:
+        captured = capture()
         copy = captured.as_copy()
         digest = hashlib.sha256(copy.data).hexdigest()
-        read_copy(copy.data, digest, spec, captured.header["incarnation"])
+        try:
+            read_copy(copy.data, digest, spec, captured.header["incarnation"])
+        except UnreadableCopy as error:
+            raise _unreadable(f"seq-{captured.seq}", error) from error
         return copy
 
-    try:
-        return await asyncio.to_thread(encode)
-    except UnreadableCopy as error:
-        raise _unreadable(f"seq-{captured.seq}", error) from error
+    return await run_copy_in_thread(encode)
 
 
 class LoadedVersion(NamedTuple):

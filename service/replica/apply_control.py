@@ -3,6 +3,7 @@
 import asyncio
 import logging
 
+from dualstream.service.concurrency import run_copy_in_thread
 from dualstream.service.journal.protocol import Journal
 from dualstream.service.journal.record import Control
 from dualstream.service.replica.controls import apply_to, copy_needed_by, learns_quarantine
@@ -68,7 +69,7 @@ async def _learn_in_copy(
     the quarantine, nothing has changed.
     """
     async with replica.still():
-        copy, learned = await asyncio.to_thread(replica.copied), 0
+        copy, learned = await run_copy_in_thread(replica.copied), 0
     async for some in read_quarantine(replica, journal):
         learned += await asyncio.to_thread(learn_quarantined, copy, some)
     return copy.state, copy.losses, learned
@@ -78,7 +79,7 @@ async def fetch_copy(replica: PositionedState, digest: str, journal: Journal) ->
     """Read the state copy with this digest. Raises UnreadableCopy."""
     data = await journal.copy_get(replica.id, replica.incarnation, digest)
     try:
-        state, *_ = await asyncio.to_thread(
+        state, *_ = await run_copy_in_thread(
             read_copy, data, digest, replica.spec, replica.incarnation
         )
     except UnreadableCopy as error:

@@ -4,8 +4,9 @@ import logging
 
 from dualstream.service.journal.chain import next_chain
 from dualstream.service.journal.protocol import Journal, ModelRecord, Place, Snapshot, Trimmed
-from dualstream.service.replica.recovery import Forked
+from dualstream.service.replica.recovery import Forked, restore_snapshot
 from dualstream.service.replica.replica import Replica
+from dualstream.service.replica.spec import run_making, spec_of
 from dualstream.solvers import CorruptState
 
 log = logging.getLogger("dualstream.point_in_time")
@@ -46,17 +47,17 @@ async def state_at(journal: Journal, record: ModelRecord, seq: int) -> Replica:
     for place, digest in reversed(bases):
         if place.seq > seq:
             continue
-        replica = Replica(record, kept_answers=0)
+        replica = await run_making(spec_of(record), Replica, record, 0)
         try:
             snapshot = await _read_base(journal, record, place, digest)
-            replica.restore(snapshot, any_identity=digest is not None)
+            await restore_snapshot(replica, snapshot, any_identity=digest is not None)
             await _check_held(journal, record, place)
             await advance(replica, journal, seq)
             return replica
         except (CorruptState, Forked, Trimmed) as error:
             log.warning("model %r: cannot start at seq %d: %s", record.id, place.seq, error)
     if first == 1:
-        replica = Replica(record, kept_answers=0)
+        replica = await run_making(spec_of(record), Replica, record, 0)
         await advance(replica, journal, seq)
         return replica
     raise NotKept(record.id, seq, earliest, record.seq)

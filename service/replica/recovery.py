@@ -6,8 +6,8 @@ one before it is tried. The journal is kept for the older of two snapshots, so e
 
 import contextlib
 import logging
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from dualstream.service.concurrency import run_long_in_thread
 from dualstream.service.journal.protocol import (
@@ -22,6 +22,7 @@ from dualstream.service.journal.protocol import (
 )
 from dualstream.service.journal.record import RecordError
 from dualstream.service.replica.fork_detection import Lineage
+from dualstream.service.replica.spec import run_making
 from dualstream.solvers import CorruptState
 
 log = logging.getLogger("dualstream.recovery")
@@ -48,6 +49,10 @@ class Recovering(Protocol):
     seq: int
     chain: str
     lineage: Lineage
+
+    @property
+    def spec(self) -> Mapping[str, Any]:
+        """The resolved specification."""
 
     def restore(self, snapshot: Snapshot, any_identity: bool = False) -> None:
         """Restore from a snapshot. Raises CorruptState."""
@@ -89,7 +94,7 @@ async def recover(
             return
         except Trimmed as trimmed:
             kept_from = trimmed.kept_from
-            replica.start_over()
+            await run_making(replica.spec, replica.start_over)
         if adopts and await _from_a_snapshot(replica, journal, head, refused, any_identity=True):
             return
         # A newer snapshot may exist now, and the journal may have been trimmed to it. Try again
@@ -117,22 +122,24 @@ async def _from_base(replica: Recovering, base: Base, journal: Journal) -> bool:
         if base.snapshot is None:
             replica.lineage.add(replica.seq, replica.chain)
         else:
-            await _restore(replica, base.snapshot)
+            await restore_snapshot(replica, base.snapshot)
             begins_at = replica.seq
         if base.entries:
             await replica.apply(base.entries, journal)
         if replica.seq < head.seq:
             await replica.catch_up(journal)
     except (CorruptState, Forked, Trimmed):
-        replica.start_over()
+        await run_making(replica.spec, replica.start_over)
         return False
     if not _leads_there(replica, begins_at, head):
-        replica.start_over()
+        await run_making(replica.spec, replica.start_over)
         return False
     return True
 
 
-async def _restore(replica: Recovering, snapshot: Snapshot, any_identity: bool = False) -> None:
+async def restore_snapshot(
+    replica: Recovering, snapshot: Snapshot, any_identity: bool = False
+) -> None:
     """Restore from a snapshot, in a thread if it is large. Raises CorruptState.
 
     Nothing else uses the replica yet, so no lock is needed.
@@ -171,13 +178,13 @@ async def _from_a_snapshot(
         if snapshot is None:
             return False
         try:
-            await _restore(replica, snapshot, any_identity)
+            await restore_snapshot(replica, snapshot, any_identity)
             await _go_on_from(replica, snapshot, journal, head)
         except (CorruptState, Forked) as error:
             why = f"the snapshot at seq {snapshot.seq} ({snapshot.where}) is rejected: {error}"
             log.error("model %r: %s", replica.id, why)
             refused.append(why)
-            replica.start_over()
+            await run_making(replica.spec, replica.start_over)
         else:
             return True
     return False
@@ -191,7 +198,7 @@ async def _replay(replica: Recovering, journal: Journal, head: ModelRecord | Non
     for _ in range(REPLAYS):
         with contextlib.suppress(Forked):
             return await _replay_once(replica, journal, head)
-        replica.start_over()
+        await run_making(replica.spec, replica.start_over)
     try:
         await _replay_once(replica, journal, head)
     except Forked as error:

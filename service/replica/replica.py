@@ -46,6 +46,7 @@ from dualstream.service.replica.outcomes import (
 from dualstream.service.replica.recovery import Forked, recover
 from dualstream.service.replica.requests import NewRows
 from dualstream.service.replica.retained_rows import Named
+from dualstream.service.replica.spec import run_making
 from dualstream.service.replica.state import ModelState
 from dualstream.service.replica.views import ViewedState
 from dualstream.solvers import (
@@ -472,7 +473,8 @@ class Replica(ViewedState):
         then.
         """
         self.is_forked = True
-        fresh = Replica(record, self._kept_answers, self._clock, self.ratios)
+        made = record, self._kept_answers, self._clock, self.ratios
+        fresh = await run_making(self.spec, Replica, *made)
         fresh.watched = self.watched
         fresh.lineage = Lineage(kept=None)
         await fresh.load(journal, base=Base(record))

@@ -1,14 +1,18 @@
 """Model specifications as stored: verified, and parsed once per distinct text."""
 
+from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
+from dualstream.service.concurrency import INLINE_S, run_long_in_thread
 from dualstream.service.journal.chain import is_of_spec
 from dualstream.service.journal.protocol import ModelRecord
 from dualstream.service.journal.record import CorruptRecord
-from dualstream.solvers import FixedSpec
+from dualstream.solvers import FixedSpec, making_seconds
+
+T = TypeVar("T")
 
 MAX_SPECS = 1000
 """Size of the cache of parsed specifications."""
@@ -40,3 +44,16 @@ def check_spec(record: ModelRecord) -> None:
     """
     if not is_of_spec(record.incarnation, record.spec):
         raise DamagedSpec("the spec is damaged: it is not the one that the model was created with")
+
+
+def spec_of(record: ModelRecord) -> FixedSpec:
+    """The specification of a model. Raises DamagedSpec."""
+    check_spec(record)
+    return fixed_spec(bytes(record.spec))
+
+
+async def run_making(spec: Mapping[str, Any], work: Callable[..., T], *args: Any) -> T:
+    """Do work that makes a learner of a specification, in a thread if it takes long."""
+    if making_seconds(spec) <= INLINE_S:
+        return work(*args)
+    return await run_long_in_thread(work, *args)

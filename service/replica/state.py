@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from dualstream.service.concurrency import run_in_thread
+from dualstream.service.concurrency import run_copy_in_thread, run_in_thread
 from dualstream.service.journal.chain import first_chain
 from dualstream.service.journal.protocol import ModelRecord, Snapshot
 from dualstream.service.journal.record import RecordError
@@ -119,12 +119,12 @@ class Captured:
     async def encoded(self, read_back_as: ModelRecord | None = None) -> Snapshot:
         """As `encode`, in a thread. With a record, also restore the snapshot as a check.
 
-        A large state gets a thread of its own. In the shared learning thread it delays other
-        models' rows, and predictions by those models. Raises CorruptState if the check fails.
+        A large state does not use the learning thread. There it delays other models' rows, and
+        predictions by those models. Raises CorruptState if the check fails.
         """
         is_short = sum(array.nbytes for array in self.arrays.values()) <= SHORT_BYTES
         work = self.encode if read_back_as is None else partial(self._readable, read_back_as)
-        return await (run_in_thread if is_short else asyncio.to_thread)(work)
+        return await (run_in_thread if is_short else run_copy_in_thread)(work)
 
     def _readable(self, record: ModelRecord) -> Snapshot:
         """The snapshot, after restoring it as a load does gave the captured state bit for bit."""

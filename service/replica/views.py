@@ -4,13 +4,12 @@ A view of a model of many classes or features takes up to seconds. In the event 
 other request of the process.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from dualstream.service.clock import Clock
-from dualstream.service.concurrency import run_to_completion
+from dualstream.service.concurrency import run_to_completion, run_view_in_thread
 from dualstream.service.journal.protocol import JournalUnavailable
 from dualstream.service.replica.state import Captured, PositionedState
 from dualstream.solvers import Certificate, certificates_of_members, classes_of
@@ -66,9 +65,9 @@ class ViewedState(PositionedState):
             return read()
 
     async def _view_in_thread(self, read: Callable[[], T]) -> T:
-        # Not the thread that all models share for short work: their rows would wait there.
+        # Not the thread of rows: rows of other models would wait there.
         async with self.serving():
-            return await asyncio.to_thread(read)
+            return await run_view_in_thread(read)
 
     async def captured(self) -> Captured:
         """As `capture`. Call it between two groups."""

@@ -1,7 +1,8 @@
 """Source: the content of an export, a form with its labels and feature names."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -45,11 +46,19 @@ class Source:
 
 def json_list(numbers: np.ndarray) -> msgspec.Raw:
     """Numbers as a JSON list, written in pieces: each keeps the interpreter's lock."""
-    pieces = [
-        msgspec.json.encode(numbers[first : first + _PIECE].tolist())[1:-1]
-        for first in range(0, len(numbers), _PIECE)
-    ]
-    return msgspec.Raw(b"[" + b",".join(pieces) + b"]")
+    return _joined(
+        numbers[first : first + _PIECE].tolist() for first in range(0, len(numbers), _PIECE)
+    )
+
+
+def json_list_of(items: Iterable[Any]) -> msgspec.Raw:
+    """As `json_list`, for any items."""
+    rest = iter(items)
+    return _joined(iter(lambda: list(islice(rest, _PIECE)), []))
+
+
+def _joined(pieces: Iterable[list[Any]]) -> msgspec.Raw:
+    return msgspec.Raw(b"[" + b",".join(msgspec.json.encode(one)[1:-1] for one in pieces) + b"]")
 
 
 def source_of(

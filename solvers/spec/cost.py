@@ -29,6 +29,7 @@ _CALL, _ROW, _ENTRY = 2e-5, 5e-7, 1e-8
 _PORTFOLIO_CALL, _PORTFOLIO_ROW, _MEMBER_ENTRY = 4e-5, 2e-6, 1.5e-8
 _ENTROPY, _ENTROPY_AVERAGE, _PASS, _SCORED = 3.5e-8, 2e-8, 4e-9, 1.5e-8
 _STEP, _RETAINED_ROW = 5e-7, 1e-7
+_DRAWN = 5e-8
 _COSINE, _FREQUENCY, _LANDMARK, _SQUARE, _CUBE = 5e-8, 5e-10, 3e-8, 1e-9, 1.2e-9
 _CLONE, _CLONE_MEMBER, _CLONED = 5e-4, 2e-4, 1e-8
 
@@ -101,23 +102,40 @@ def predicting_cost(learner: Learner) -> Cost:
 
 def check_cost(spec: Mapping[str, Any]) -> None:
     """Raise InvalidSpec for a resolved specification if one row takes longer than MAX_ROW_S."""
-    members = spec.get("members")
-    parts = [("", spec)]
-    if isinstance(members, list):
-        parts = [
-            (f"/members/{index}", {**member, "features": spec["features"]})
-            for index, member in enumerate(members)
-            if "algorithm" in member
-        ]
     classes = 2 if spec["task"] == "multiclass" else 0
     total = 0.0
-    for owner, part in parts:
+    for owner, part in _learners_of(spec):
         own = _of_binary(part).times(classes + 1).worst
         total += own
         if total > MAX_ROW_S:
             field, value = _costly_field(part)
             allowed = f"smaller: one row is estimated to take {total:.2g} s, and the limit is "
             raise InvalidSpec(f"{owner}/{field}", value, f"{allowed}{MAX_ROW_S:g} s")
+
+
+def making_seconds(spec: Mapping[str, Any]) -> float:
+    """Estimated time of making a learner of a resolved specification, without rows.
+
+    Only the frequencies of a map are drawn. Other arrays are zeros, which take no time.
+    """
+    total = 0.0
+    for _, part in _learners_of(spec):
+        mapping = part.get("map")
+        if mapping is not None and mapping["kind"] == "fourier":
+            total += _DRAWN * mapping["components"] * width_of(part["features"])
+    return total
+
+
+def _learners_of(spec: Mapping[str, Any]) -> Iterable[tuple[str, Mapping[str, Any]]]:
+    """Specifications with features, of a model or of its members that are learners, and where."""
+    members = spec.get("members")
+    if not isinstance(members, list | tuple):
+        return [("", spec)]
+    return [
+        (f"/members/{index}", {**member, "features": spec["features"]})
+        for index, member in enumerate(members)
+        if "algorithm" in member
+    ]
 
 
 def _members_of(learner: Learner) -> list[Mapping[str, Any]] | None:
