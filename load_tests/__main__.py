@@ -28,6 +28,7 @@ BENCHMARKS = (
     "newcomer",
     "offline",
     "refit",
+    "stalls",
 )
 PACKAGES = ("numpy", "numba", "uvicorn", "fastapi", "scikit-learn", "river", "vowpalwabbit")
 RESULTS = Path(__file__).parent / "RESULTS.md"

@@ -135,6 +135,12 @@ class Server(uvicorn.Server):
             self._loop.call_soon_threadsafe(self._leaving.set)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        # Before the server listens: a collection walks through all imported modules, which takes
+        # half a second. Later ones leave out what is frozen.
+        gc.collect()
+        gc.freeze()
+        # Requests make few reference cycles and many short-lived objects: collect less often.
+        gc.set_threshold(GARBAGE_THRESHOLD, 20, 20)
         await super().startup(sockets)
         if self.started:
             for server in self.servers:
@@ -160,9 +166,6 @@ class Server(uvicorn.Server):
         startup = self._app.startup
         self.on_listening(*self.servers[0].sockets[0].getsockname()[:2])
         await startup.finished.wait()
-        # Freeze what was loaded: collections that walk through it would block the event loop.
-        gc.collect()
+        # Collections leave out what was loaded, too. None comes first: it blocks the event loop.
         gc.freeze()
-        # Requests make few reference cycles and many short-lived objects: collect less often.
-        gc.set_threshold(GARBAGE_THRESHOLD, 20, 20)
         self.on_ready(startup.durability.decode())

@@ -12,6 +12,7 @@ from dualstream.solvers import (
     has_long_row,
     learning_cost,
     make_learner,
+    making_seconds,
     predicting_cost,
     resolve_spec,
 )
@@ -162,3 +163,20 @@ def test_a_learner_says_when_a_row_may_start_long_work():
     )
     assert not has_long_row(rda, 19) and has_long_row(rda, 20)
     assert not has_long_row(make_learner(resolve_spec({})), 1000)
+
+
+@pytest.mark.parametrize("is_member", [False, True])
+def test_making_a_map_is_estimated_and_other_learners_take_no_time(is_member):
+    features = {"kind": "indexed", "dim": 2048}
+    own = {"algorithm": "dual_ascent", "map": {"kind": "fourier", "components": 2048}}
+    whole = {"members": [own], "features": features} if is_member else {**own, "features": features}
+    spec = resolve_spec(whole)
+    times = []
+    for _ in range(3):
+        began = time.thread_time()
+        make_learner(spec)
+        times.append(time.thread_time() - began)
+    assert 0.2 < making_seconds(spec) / min(times) < 20
+    plain = {"algorithm": "dual_ascent"} if not is_member else {"members": "eight"}
+    wide = resolve_spec({**plain, "features": {"kind": "hashed", "bits": 24}})
+    assert making_seconds(wide) == 0.0
