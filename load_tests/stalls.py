@@ -218,7 +218,7 @@ def measure_widths(on: Measured) -> None:
     on.client.delete("/models/m")
     on.create("m", hashed(24, regularizer={"kind": "elastic_net", "delta": 0.1}))
     on.learn("m", json.dumps({"samples": few(10)}).encode(), 10)
-    on.view("certificate, elastic net, 24 bits", "128 MiB", "GET", "/models/m/certificate")
+    on.view("certificate, elastic net, 24 bits", "128 MiB (one array)", "GET", "/models/m/certificate")
     rda = {"algorithm": "rda", "features": {"kind": "hashed", "bits": 20}}
     on.create("sparse", rda)
     for first in range(0, 300_000, 60_000):
@@ -263,7 +263,8 @@ def got(lines: list[str]) -> list[str]:
         "second before. A process on the last core asks every 4 ms. Memory is the highest resident "
         "size above that before the request, and the load average is that after the rounds. The "
         "machine is shared: at a load above its two cores, a wait includes that for a core. "
-        '"before" is the tree before the event loop was freed, measured by hand once.',
+        '"before" was measured by hand once: the last three rows on the tree right before the '
+        "change, the others before the event loop was freed.",
         "",
         "| one request or load | before | stall, s | idle, s | memory, MiB | load |",
         "|---|---|---|---|---|---|",
