@@ -84,6 +84,7 @@ class Measured:
         self._store = f"sqlite:///{folder}/stalls.db"
         self.lines: list[str] = []
         self.start()
+        self.server.wait_until("ready")
 
     def start(self) -> None:
         """Start the server and wait until it answers, but not until its models are loaded."""
@@ -218,7 +219,8 @@ def measure_widths(on: Measured) -> None:
     on.client.delete("/models/m")
     on.create("m", hashed(24, regularizer={"kind": "elastic_net", "delta": 0.1}))
     on.learn("m", json.dumps({"samples": few(10)}).encode(), 10)
-    on.view("certificate, elastic net, 24 bits", "128 MiB (one array)", "GET", "/models/m/certificate")
+    certificate = "/models/m/certificate"
+    on.view("certificate, elastic net, 24 bits", "128 MiB (one array)", "GET", certificate)
     rda = {"algorithm": "rda", "features": {"kind": "hashed", "bits": 20}}
     on.create("sparse", rda)
     for first in range(0, 300_000, 60_000):
@@ -239,16 +241,14 @@ def measure_widths(on: Measured) -> None:
 def rows(part: str = "") -> list[Row]:
     """No rows, because there is no peer. `about` has the table; `part` measures one part of it."""
     parts = {
-        "learning": measure_learning,
-        "classes": measure_classes,
-        "loads": measure_loads,
-        "widths": measure_widths,
+        "classes": (measure_learning, measure_classes, measure_loads),
+        "widths": (measure_widths,),
     }
     _about.clear()
     with tempfile.TemporaryDirectory(prefix="dualstream-bench-") as folder:
         on = Measured(folder)
         try:
-            for measure in [parts[part]] if part else parts.values():
+            for measure in parts[part] if part else sum(parts.values(), ()):
                 measure(on)
         finally:
             on.kill()
