@@ -67,8 +67,12 @@ CPUTargetOptions.noalias = _options.Mapping("noalias")
 
 SHARED_KERNELS = (
     "core/scalar.py",
-    "portfolio/columns.py",
+    "features/column_table.py",
+    "nonlinear/dense_columns.py",
+    "nonlinear/hashed_numbers.py",
+    "nonlinear/standardise.py",
     "portfolio/logistic_roots.py",
+    "portfolio/stack_kernels.py",
     "portfolio/weighting_kernels.py",
     "text/name_cache.py",
     "text/tokens.py",

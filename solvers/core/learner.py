@@ -12,6 +12,9 @@ from dualstream.solvers.core.certificate import Certificate
 from dualstream.solvers.core.served_weights import ServedWeights
 from dualstream.solvers.jit import Flags, Floats, Ints
 
+NONLINEAR = ("boosted", "net", "neighbours", "splines")
+"""Algorithms of solvers/nonlinear: they have no weight for each feature."""
+
 State = dict[str, npt.NDArray[Any]]
 """Named arrays of float64, int64, uint8 or bool; a scalar is an array without dimensions."""
 

@@ -67,6 +67,10 @@ _DERIVED = {
 _NO_PROBLEM = {
     "dc": "its loss is not convex: no dual value bounds the distance to the optimum",
     "perceptron": "it corrects misclassified rows and minimises no objective",
+    "boosted": "it replaces its trees all the time",
+    "net": "its loss is not convex in its weights",
+    "neighbours": "it keeps rows and minimises no objective",
+    "splines": "its knots move, so the objective of a window is not that of its steps",
     "ogd": "its steps minimise a loss without a regularizer: a window has no unique optimum",
 }
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.learner import Outcome
+from dualstream.solvers.core.learner import NONLINEAR, Outcome
 from dualstream.solvers.core.losses import Loss, make_loss
 from dualstream.solvers.core.scalar import loss_value
 from dualstream.solvers.core.spec_cache import worked_out_once
@@ -64,7 +64,7 @@ def as_served(spec: Mapping[str, Any]) -> AsServed:
 
 
 def _loss_of(spec: Mapping[str, Any]) -> Loss:
-    if spec["algorithm"] == "portfolio":
+    if spec["algorithm"] in ("portfolio", *NONLINEAR):
         return make_loss("squared" if spec["task"] == "regression" else "logistic")
     loss = spec.get("loss", "hinge")
     if isinstance(loss, str):

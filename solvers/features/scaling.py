@@ -16,7 +16,7 @@ dense. This stage is not part of the learners' papers.
 
 Regression portfolios clip a value first: to within 8 deviations sqrt(M_j / min(c_j, 1024)) of mu_j,
 of the rows before it, or 8 |mu_j| in a constant column. So one broken reading, such as 1e4 among
-values near 1, does not make the other values of its column vanish; see portfolio/columns.py.
+values near 1, does not make the other values of its column vanish; see column_table.py.
 
 A column is 0 if its variance is rounding error (var_j <= 1e-30 of the mean square), or if its
 squares are too small (below 1e-290).

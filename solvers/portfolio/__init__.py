@@ -5,7 +5,7 @@ spec.py                 the specification of a portfolio and of its members
 learner.py              the learner
 members.py              the member set: fused members, separate members, priors
 fused_members.py        members that share one pass over a row; kernels in fused_kernels.py
-columns.py              kernels: a row in every scaling in use, and statistics of each feature
+stack_kernels.py        kernels: a member that combines the others
 logistic_roots.py       kernels: the logistic dual steps of all members at once
 single_member.py        members that learn separately
 weighting.py            shares, calibration, losses; kernels in weighting_kernels.py

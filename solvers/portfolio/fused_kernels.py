@@ -1,6 +1,6 @@
 """Kernels of fused members: one pass over a row scores and learns it for all of them.
 
-The *input* of a member is a base (see columns.py) and a norm, which is one factor for the whole
+The *input* of a member is a base (column_table.py) and a norm, which is one factor for the whole
 row. The intercept is a last coordinate of 1, neither scaled nor normed. With N the number of rows
 of positive weight including this one, and c a row's weight, member k takes its score m before the
 step, and the one-dimensional dual step tau of `scalar.dual_step` with
@@ -17,7 +17,7 @@ where |h|^2 includes the intercept. The first three are from Ying, Yuan, Sayed, 
 coordinate ascent learning" (2016), eqs. (18)-(26) and (33). The others combine the dual step with
 the diagonal of AdaGrad (Duchi, Hazan, Singer 2011) or of an online Newton step.
 
-In every kernel, in addition to those of columns.py
+In every kernel, in addition to those of column_table.py
     what     (K, N_WHAT)    integers of each member, see below
     numbers  (K, N_NUMBERS) floats of each member
     duals    (K,)           sum of c Q*(-tau) of each member
@@ -32,6 +32,18 @@ import math
 import numpy as np
 
 from dualstream.solvers.core.scalar import clip, dual_step, gap_term, loss_slope, sigmoid_of
+from dualstream.solvers.features.column_table import (
+    DELTA,
+    FIRST,
+    HELD,
+    LAST,
+    ROWS,
+    SAMPLES,
+    USED,
+    ask_for_row,
+    emit_row,
+    norm_row,
+)
 from dualstream.solvers.jit import (
     F8,
     F8_2D,
@@ -51,18 +63,6 @@ from dualstream.solvers.jit import (
     i8,
     kernel,
     void,
-)
-from dualstream.solvers.portfolio.columns import (
-    DELTA,
-    FIRST,
-    HELD,
-    LAST,
-    ROWS,
-    SAMPLES,
-    USED,
-    ask_for_row,
-    emit_row,
-    norm_row,
 )
 from dualstream.solvers.portfolio.logistic_roots import (
     CONJUGATE as LANE_CONJUGATE,
@@ -446,6 +446,7 @@ def retain_row(
     i8(RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, i8, i8, b1, f8, I4_2D, I4, F8_2D, I4, F8, F8, I8,
        RO_I8_2D, RO_F8_2D, F8, RO_I8_2D, RO_F8_2D, RO_F8, I8, F8_2D, F8_2D, F8_2D, F8, F8, F8_2D,
        F8_2D, F8, I8, I4, F8_2D, F8_2D, RO_I8, F8_2D, RO_I8_2D, F8_2D, F8, F8_2D, F8_2D, F8_2D,
+       F8_2D,
        F8_2D)
 )  # fmt: skip
 def learn_rows(
@@ -491,6 +492,7 @@ def learn_rows(
     g: Floats,
     recent: Floats,
     pairs: Floats,
+    stack: Floats,
     scratch: Floats,
     out: Floats,
 ) -> int:
@@ -499,7 +501,7 @@ def learn_rows(
 
     retain   number of rows retained for certificates; 0 if no member has one
     classes  whether labels are -1 and 1; otherwise they are numbers
-    reach    limit of values, see columns.limit_entries; 0 for none
+    reach    limit of values, see column_table.limit_entries; 0 for none
     ring_*   see windows.RowBuffer; its values are those of the first bases, which dual members use,
              its rows LABEL, WEIGHT, DUALS ...
     steps    (N_STEPS + 1, K)  with a row for the targets of the members
@@ -537,9 +539,9 @@ def learn_rows(
         for j in range(n_members):
             scores[i, columns[j]] = own[j]
         if classes:
-            classify_row(scores[i], y, c, roles, r, g, recent, pairs, scratch, out[i])
+            classify_row(scores[i], y, c, roles, r, g, recent, pairs, stack, scratch, out[i])
         else:
-            regress_row(scores[i], y, c, roles, r, g, recent, pairs, scratch, out[i])
+            regress_row(scores[i], y, c, roles, r, g, recent, pairs, stack, scratch, out[i])
         k[SAMPLES] += 1
         if not counts:
             continue

@@ -22,10 +22,7 @@ from dualstream.solvers.core.served_form import BalancedForm, Form, Linear, Norm
 from dualstream.solvers.core.served_weights import ServedWeights, weights_listed
 from dualstream.solvers.core.state_numbers import check_arrays
 from dualstream.solvers.core.windows import RowBuffer
-from dualstream.solvers.features.stage import grown
-from dualstream.solvers.jit import Floats, Ints
-from dualstream.solvers.portfolio import fused_kernels as _fused
-from dualstream.solvers.portfolio.columns import (
+from dualstream.solvers.features.column_table import (
     BALANCED,
     COUNT,
     COUNTS,
@@ -50,6 +47,9 @@ from dualstream.solvers.portfolio.columns import (
     enter_places,
     limit_entries,
 )
+from dualstream.solvers.features.stage import grown
+from dualstream.solvers.jit import Floats, Ints
+from dualstream.solvers.portfolio import fused_kernels as _fused
 from dualstream.solvers.portfolio.fused_kernels import (
     ADAGRAD,
     BASE,
@@ -160,7 +160,7 @@ class Fused:
     """Members of the kinds of presets.py except `prior`, on rows of width `dim`.
 
     Labels are the members' targets: -1 and 1, or numbers. `reach` limits values, see
-    columns.limit_entries; 0 for no limit.
+    column_table.limit_entries; 0 for no limit.
     """
 
     def __init__(
@@ -249,7 +249,7 @@ class Fused:
                 self._duals, plan.inputs, plan.bases, plan.starts, self._slots, self._e,
                 self._h, self._d, self._squares, self._factors, self._steps, self._lanes, self._own,
                 *ring.arrays, columns, scores, rule.roles, rule.r, rule.g, rule.recent, rule.pairs,
-                rule.scratch, out,
+                rule.stack, rule.scratch, out,
             )  # fmt: skip
             if row == n:
                 return out

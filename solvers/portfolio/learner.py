@@ -35,8 +35,8 @@ from dualstream.solvers.core.state_numbers import check_arrays
 from dualstream.solvers.core.table_learner import sigmoids
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.portfolio.confidence_sequence import compare
-from dualstream.solvers.portfolio.members import MemberSet
-from dualstream.solvers.portfolio.presets import Member, preset
+from dualstream.solvers.portfolio.members import MemberSet, has_weights
+from dualstream.solvers.portfolio.presets import Member, members_of
 from dualstream.solvers.portfolio.retained_rows import RetainedRows
 from dualstream.solvers.portfolio.spec import MAX_MEMBERS, ModelFactory, read_member, read_name
 from dualstream.solvers.portfolio.weighting import Rule
@@ -57,8 +57,7 @@ class Portfolio:
         self.spec = spec
         self._models = models
         self._dim = width_of(spec["features"])
-        given = spec["members"]
-        members: Sequence[Member] = preset(given) if isinstance(given, str) else given
+        members = members_of(spec)
         self._members = MemberSet.of(members, spec, models)
         self._rule = self._new_rule(members)
         self._rows = RetainedRows(self._dim, spec["retain"])
@@ -118,9 +117,9 @@ class Portfolio:
 
     @property
     def heaviest(self) -> str:
-        """The member with the largest share, a prior only if there is no other."""
+        """The member with weights that has the largest share; one without if all are."""
         shares = self._rule.shares
-        shares[[member.get("kind") == "prior" for member in self._members.members]] -= 1.0
+        shares[[not has_weights(member) for member in self._members.members]] -= 1.0
         return str(self._members.names[int(np.argmax(shares))])
 
     @property
@@ -217,6 +216,8 @@ class Portfolio:
             raise InvalidSpec("/kind", member["kind"], "left out: only a model can be added")
         if name in names:
             raise MemberError(f"there is a member {name!r} already")
+        if "stack" in {one.get("kind") for one in self._members.members} & {member.get("kind")}:
+            raise MemberError("there is a stack already, and one is enough")
         if len(names) >= MAX_MEMBERS:
             raise MemberError(f"there are {len(names)} members, the maximum is {MAX_MEMBERS}")
         self._check_not_promoted()
@@ -252,6 +253,8 @@ class Portfolio:
     def promote(self, name: str) -> None:
         """See MemberLearner: the others do not learn until `demote`."""
         index = self._index_of(name)
+        if self._members.members[index].get("kind") == "stack":
+            raise MemberError(f"{name!r} combines the other members, so it cannot be served alone")
         if self._promoted is not None:
             self.demote()
         self._rule.promote(index)

@@ -8,9 +8,9 @@ import numpy.typing as npt
 
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.certificate import Certificate
-from dualstream.solvers.core.errors import CorruptState
+from dualstream.solvers.core.errors import CorruptState, NotExpressible
 from dualstream.solvers.core.intercept import width_of
-from dualstream.solvers.core.learner import State
+from dualstream.solvers.core.learner import NONLINEAR, State
 from dualstream.solvers.core.served_form import Form
 from dualstream.solvers.core.served_weights import ServedWeights
 from dualstream.solvers.jit import Floats
@@ -21,7 +21,9 @@ from dualstream.solvers.portfolio.spec import ModelFactory, model_spec, reach_of
 from dualstream.solvers.portfolio.weighting import Rule
 
 # Values of `part` in a state; "alone" is a separate member.
-_FUSED, _SEPARATE, _PRIOR = "fused", "alone", "prior"
+_FUSED, _SEPARATE = "fused", "alone"
+_OF_RULE = ("prior", "stack")
+"""Kinds whose score the weighting rule computes."""
 
 
 class MemberSet:
@@ -68,7 +70,7 @@ class MemberSet:
         parts = [one["part"] for one in described]
         for member, part in zip(members, parts, strict=True):
             own = _part_of(member)
-            if part not in (own, _SEPARATE) or (own == _PRIOR) != (part == _PRIOR):
+            if part != own and (part != _SEPARATE or own in _OF_RULE):
                 raise CorruptState(f"{member['name']!r} cannot be {part!r}")
         return cls._of_parts(members, parts, whole, models)
 
@@ -102,7 +104,7 @@ class MemberSet:
     def _part(self, index: int) -> str:
         if index in self._separate:
             return _SEPARATE
-        return _FUSED if index in self._fused_indices else _PRIOR
+        return _part_of(self.members[index])
 
     # -- learning and scoring --------------------------------------------------------------------
 
@@ -168,7 +170,9 @@ class MemberSet:
         return self._fused.served_weights(at)
 
     def form(self, index: int) -> Form | None:
-        """Form of a member's raw score; None for a prior."""
+        """Form of a member's raw score; None for a prior. Raises NotExpressible."""
+        if self.members[index].get("kind") == "stack":
+            raise NotExpressible("no export format has a stack of members")
         if index in self._separate:
             return self._separate[index].form()
         at = self._index_among_fused(index)
@@ -188,7 +192,7 @@ class MemberSet:
         """
         scores, resets = np.zeros(len(rows)), list[int]()
         separate: dict[int, ModelMember | KindMember] = dict(self._separate)
-        if _part_of(member) != _PRIOR:
+        if _part_of(member) not in _OF_RULE:
             new_member = _begin(member, whole, self._models)
             scores, resets = new_member.learn(rows)
             separate[len(self.members)] = new_member
@@ -235,10 +239,18 @@ class MemberSet:
             one.restore(parts[owner])
 
 
+def has_weights(member: Mapping[str, Any]) -> bool:
+    """Whether a member is linear: priors, stacks and the learners of solvers/nonlinear are not."""
+    if "kind" in member:
+        return member["kind"] not in _OF_RULE
+    return member["algorithm"] not in NONLINEAR
+
+
 def _part_of(member: Mapping[str, Any]) -> str:
     if "kind" not in member:
         return _SEPARATE
-    return _PRIOR if member["kind"] == "prior" else _FUSED
+    kind = str(member["kind"])
+    return kind if kind in _OF_RULE else _FUSED
 
 
 def _begin(

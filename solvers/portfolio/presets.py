@@ -10,13 +10,14 @@ exists only in portfolios; to use such a kind alone, create a portfolio of one m
 | `spg_fixed_total` | stochastic proximal gradient, step 1 / (C sqrt N), no shrinking        |
 | `adagrad`         | the dual step with AdaGrad's diagonal, step `eta`                      |
 | `diagonal_newton` | the dual step with a diagonal of second derivatives, fading by `gamma` |
+| `stack`           | combines the scores of the other members: see stack_kernels.py         |
 
 Members for regression correct a `base`: the `mean` of the targets or the `last` one.
 
 Formulas in fused_kernels.py.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 Member = dict[str, Any]
@@ -171,13 +172,53 @@ TEN = (
     _corrector("newton-0.999-row", "diagonal_newton", "mean", "row", gamma=0.999),
 )
 
-PRESETS: Mapping[str, tuple[Member, ...]] = {"eight": EIGHT, "twelve": TWELVE, "papers": PAPERS}
+NET: Member = {"name": "net", "algorithm": "net", "units": [32, 16], "step": 0.1, "seed": 0}
+STACK: Member = {"name": "stack", "kind": "stack"}
+
+
+def _boosted(window: int) -> Member:
+    return {
+        "name": f"boosted-{window}",
+        "algorithm": "boosted",
+        "window": window,
+        "trees": 30,
+        "renewal": 60,
+        "step": 0.3,
+        "leaves": 31,
+        "seed": 0,
+    }
+
+
+FAST_ADDS = (NET, _boosted(20_480), _boosted(1024))
+FULL_ADDS = (
+    *FAST_ADDS,
+    {"name": "neighbours", "algorithm": "neighbours", "window": 1000, "neighbours": 15},
+    {"name": "splines", "algorithm": "splines", "gamma": 0.99},
+)
+
+PRESETS: Mapping[str, tuple[Member, ...]] = {
+    "eight": EIGHT,
+    "twelve": TWELVE,
+    "papers": PAPERS,
+    "fast": (*EIGHT, *FAST_ADDS, STACK),
+    "full": (*EIGHT, *FULL_ADDS, STACK),
+}
 """Presets of the binary task by name."""
 
-REGRESSION_PRESETS: Mapping[str, tuple[Member, ...]] = {"ten": TEN}
+REGRESSION_PRESETS: Mapping[str, tuple[Member, ...]] = {
+    "ten": TEN,
+    "fast": (*TEN, *FAST_ADDS, STACK),
+    "full": (*TEN, *FULL_ADDS, STACK),
+}
 """Presets of regression by name."""
 
 
-def preset(name: str) -> tuple[Member, ...]:
-    """The members of the preset of this name, of either task."""
-    return {**PRESETS, **REGRESSION_PRESETS}[name]
+def presets_of(task: str) -> Mapping[str, tuple[Member, ...]]:
+    """The presets of a task by name, the default first."""
+    return REGRESSION_PRESETS if task == "regression" else PRESETS
+
+
+def members_of(spec: Mapping[str, Any]) -> Sequence[Member]:
+    """The members of a resolved portfolio: those of its preset, or those that it lists."""
+    given = spec["members"]
+    return presets_of(spec["task"])[given] if isinstance(given, str) else given

@@ -40,6 +40,8 @@ class ModelMember:
 
         Rows without a score (NaN) are not listed: the weighting rule detects them itself.
         """
+        if getattr(self._learner, "never_rejects", False):
+            return self._learner.learn(batch).scores, []
         scores: list[Floats] = []
         resets: list[int] = []
         done, size = 0, len(batch)

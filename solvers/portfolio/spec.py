@@ -17,10 +17,10 @@ from dualstream.solvers.core.spec_fields import (
     short_form,
 )
 from dualstream.solvers.features.spec import read_scaling
-from dualstream.solvers.portfolio.presets import PRESETS, REGRESSION_PRESETS, Member
+from dualstream.solvers.portfolio.presets import Member, presets_of
 
 REACH = 8.0
-"""Limit of values for regression: see columns.limit_entries."""
+"""Limit of values for regression: see column_table.limit_entries."""
 MAX_MEMBERS = 64
 """Maximum length of a list of members; a named prior does not count."""
 
@@ -28,6 +28,7 @@ _NAMES_ALLOWED = "1 to 64 characters of A-Z a-z 0-9 . _ -, beginning with a lett
 _INPUT = ("scaling", "norm")
 _FUSED_FIELDS: Mapping[str, tuple[str, ...]] = {
     "prior": (),
+    "stack": (),
     "dual_ascent": ("loss", "strength", "schedule", *_INPUT),
     "spg_fixed_total": ("loss", "strength", *_INPUT),
     "adagrad": ("loss", "eta", *_INPUT),
@@ -69,7 +70,7 @@ def read_portfolio(spec: Mapping[str, Any], task: str, resolve: Resolver) -> Spe
 
 
 def _members(spec: Mapping[str, Any], task: str, resolve: Resolver) -> str | list[Member]:
-    names = tuple(REGRESSION_PRESETS if task == "regression" else PRESETS)
+    names = tuple(presets_of(task))
     given = spec.get("members", names[0])
     allowed = f"one of {', '.join(names)}, or a list of 1 to {MAX_MEMBERS} specs"
     if isinstance(given, str) and given in names:
@@ -84,6 +85,9 @@ def _members(spec: Mapping[str, Any], task: str, resolve: Resolver) -> str | lis
             members.append(_listed_member(one, spec, f"/members/{index}", members, resolve))
         except InvalidSpec as error:
             wrong += error.violations
+    stacks = [at for at, one in enumerate(members) if one.get("kind") == "stack"]
+    if len(stacks) > 1:
+        wrong.append(InvalidSpec(f"/members/{stacks[1]}/kind", "stack", "another: one is enough"))
     if wrong:
         wrong[0].violations = tuple(wrong)
         raise wrong[0]
@@ -149,7 +153,7 @@ def _read_fused(member: Mapping[str, Any], task: str) -> Member:
         member = {"kind": "dual_ascent"} | body
     kind = read_choice(member, "kind", "", tuple(_FUSED_FIELDS))
     own = _FUSED_FIELDS[kind]
-    takes = own if task == "binary" else ("base", *own)
+    takes = own if task == "binary" or kind == "stack" else ("base", *own)
     refuse_unknown(member, "", ("kind", *takes))
     losses = _LOSSES[task]
     if kind == "diagonal_newton" and task == "binary":

@@ -22,6 +22,14 @@ from dualstream.solvers.core.served_form import (
 from dualstream.solvers.core.state_numbers import check_arrays
 from dualstream.solvers.jit import Floats, Ints
 from dualstream.solvers.portfolio import weighting_kernels as _rule
+from dualstream.solvers.portfolio.stack_kernels import (
+    BASE,
+    MEMBER,
+    PRIOR,
+    ROLE,
+    STACK,
+    start_stack,
+)
 from dualstream.solvers.portfolio.weighting_kernels import (
     COUNTED,
     ETA,
@@ -30,16 +38,13 @@ from dualstream.solvers.portfolio.weighting_kernels import (
     MAX_LOG_LOSS,
     MAX_SQUARE,
     MEAN_BASE,
-    MEMBER,
     N_OUT,
     N_RULE,
     N_SCRATCH,
     N_SHARED,
     NO_BASE,
     NOT_ACTIVE,
-    PRIOR,
     RECENT,
-    ROLE,
     SHARE,
     V_BEFORE,
     A,
@@ -67,6 +72,15 @@ class Rule:
         self.recent = np.full((RECENT, 2 * n), NOT_ACTIVE)
         self.pairs = np.zeros((3 * n, n))
         self.scratch = np.zeros((N_SCRATCH, n))
+        self._start_stack()
+
+    def _start_stack(self) -> None:
+        """The numbers of the stack, if a member is one: see stack_kernels.py."""
+        n, is_stack = self.size, self.roles[:, ROLE] == STACK
+        self.stack = np.zeros((n + 4 if is_stack.any() else 0, n + 1))
+        if is_stack.any():
+            start_stack(0.1 if self.classes else 1.0, self.stack)
+            self.stack[n + 1, :-1][~is_stack] = 1.0 / max(1, n - 1)
 
     def _start(self, index: int) -> None:
         self.r[:, index] = 0.0
@@ -93,14 +107,16 @@ class Rule:
         out = np.empty((len(scores), N_OUT))
         _rule.rule_rows(
             scores, labels, weights, self.classes, self.roles, self.r, self.g, self.recent,
-            self.pairs, self.scratch, out,
+            self.pairs, self.stack, self.scratch, out,
         )  # fmt: skip
         return out
 
     def mix(self, scores: Floats) -> Floats:
         """(n,): the portfolio's score of each row of raw scores (n, K), by the current shares."""
         out = np.empty(len(scores))
-        _rule.mix_rows(scores, self.classes, self.roles, self.r, self.g, self.scratch, out)
+        _rule.mix_rows(
+            scores, self.classes, self.roles, self.r, self.g, self.stack, self.scratch, out
+        )
         return out
 
     def form(self, names: Sequence[str], forms: Sequence[Form | None], dim: int) -> Form:
@@ -114,7 +130,7 @@ class Rule:
                 continue
             a, b = float(r[A]), float(r[B])
             if not self.classes:
-                a, b = 1.0, float(_rule.base_of(int(self.roles[index, _rule.BASE]), self.g))
+                a, b = 1.0, float(_rule.base_of(int(self.roles[index, BASE]), self.g))
             elif form is None:
                 a, b = 0.0, a * prior + b
             parts.append(Part(name, float(r[V]), a, b, form))
@@ -184,6 +200,7 @@ class Rule:
         n = self.size
         more = self._copied([*range(n), None])
         more.roles[n] = _role_of(member)
+        more._take_stack(self, [*range(n), None])
         share = float(self.g[SHARE])
         more.r[V, :n] *= 1.0 - share
         more.r[V, n] = share
@@ -208,6 +225,7 @@ class Rule:
         """
         kept: list[int | None] = [j for j in range(self.size) if j != index]
         fewer = self._copied(kept)
+        fewer._take_stack(self, kept)
         total = float(fewer.r[V].sum())
         fewer.r[V] = fewer.r[V] / total if total > 0.0 else 1.0 / fewer.size
         return fewer
@@ -230,6 +248,19 @@ class Rule:
                     other.pairs[part * len(indices) + new_a, new_b] = cell
         return other
 
+    def _take_stack(self, old: "Rule", indices: Sequence[int | None]) -> None:
+        """Begin the stack, if a member is one, and continue that of `old`; a new input has weight
+        0."""
+        self._start_stack()
+        if not (len(self.stack) and len(old.stack)):
+            return
+        n, n_old = self.size, old.size
+        pairs = [(new, at) for new, at in enumerate(indices) if at is not None]
+        places, sources = (list(column) for column in zip(*pairs, (n, n_old), strict=True))
+        self.stack[np.ix_(places, places)] = old.stack[np.ix_(sources, sources)]
+        self.stack[n + 1] = 0.0
+        self.stack[n + 1, places] = old.stack[n_old + 1, sources]
+
     def promote(self, index: int) -> None:
         """Let only one member learn and predict; the shares of all are saved."""
         self.r[V_BEFORE] = self.r[V]
@@ -246,13 +277,16 @@ class Rule:
 
     def state(self) -> State:
         """The state, as copies; `recent` has as many rows as were counted."""
-        return {
+        state = {
             "roles": self.roles.copy(),
             "members": self.r.copy(),
             "shared": self.g.copy(),
             "recent": self.recent[: min(int(self.g[COUNTED]), RECENT)].copy(),
             "pairs": self.pairs.copy(),
         }
+        if len(self.stack):
+            state["stack"] = self.stack[: self.size + 2].copy()
+        return state
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Restore this state. Raises CorruptState, and then nothing has changed."""
@@ -267,11 +301,15 @@ class Rule:
                 "pairs": self.pairs.shape,
             },
         )
+        if len(self.stack):
+            check_arrays(state, {"stack": (self.size + 2, self.size + 1)})
         roles: Ints = state["roles"].astype(np.int64)
         if not np.array_equal(roles, self.roles) or not state["members"][IS_ACTIVE].any():
             raise CorruptState("the roles of the members are damaged")
         self.r[:], self.g[:] = state["members"], state["shared"]
         self.pairs[:] = state["pairs"]
+        if len(self.stack):
+            self.stack[: self.size + 2] = state["stack"]
         self.recent[:] = NOT_ACTIVE
         self.recent[:held] = state["recent"]
 
@@ -283,4 +321,5 @@ def _mean(total: float, rows: int) -> float | None:
 def _role_of(member: Mapping[str, Any]) -> tuple[int, int]:
     """ROLE and BASE; a member that is a model corrects no base."""
     bases = {"mean": MEAN_BASE, "last": LAST_BASE, None: NO_BASE}
-    return PRIOR if member.get("kind") == "prior" else MEMBER, bases[member.get("base")]
+    role = {"prior": PRIOR, "stack": STACK}.get(member.get("kind", ""), MEMBER)
+    return role, bases[member.get("base")]

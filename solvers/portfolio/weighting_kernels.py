@@ -36,6 +36,7 @@ In every kernel
     recent  (RECENT, 2 K)  in row t mod RECENT the losses of all members in row t, then mistakes
     pairs   (3 K, K)  for members a < b in rows b, b + K, b + 2 K: the number of rows that both
             learned, the sum of the differences of their losses, the sum of the squares of these
+    stack   (K + 4, K + 1)  see stack_kernels.py; no rows without a stack
     scratch (6, K)   of one row: see M to TARGET below
     out     (4,)     see SCORE to LEARNS below
 """
@@ -58,9 +59,18 @@ from dualstream.solvers.jit import (
     kernel,
     void,
 )
+from dualstream.solvers.portfolio.stack_kernels import (
+    BASE,
+    MEMBER,
+    PRIOR,
+    ROLE,
+    learn_class,
+    learn_number,
+    set_class_inputs,
+    set_number_inputs,
+    stack_among,
+)
 
-ROLE, BASE = range(2)
-MEMBER, PRIOR = range(2)
 MEAN_BASE, LAST_BASE, NO_BASE = range(3)
 
 # IS_ACTIVE: 1.0 for members that learn and are served, else 0.0.
@@ -112,13 +122,19 @@ def calibrated(scores: Floats, a: Floats, b: Floats, m: Floats, own: Floats) -> 
         own[j] = sigmoid_of(z) if is_known else 0.5
 
 
-@kernel(f8(F8, RO_I8_2D, F8_2D, RO_F8, F8_2D), inline=True)
-def mixed_class(scores: Floats, roles: Ints, r: Floats, g: Floats, scratch: Floats) -> float:
+@kernel(f8(F8, RO_I8_2D, F8_2D, RO_F8, F8_2D, F8_2D), inline=True)
+def mixed_class(
+    scores: Floats, roles: Ints, r: Floats, g: Floats, stack: Floats, scratch: Floats
+) -> float:
     """p for the raw scores (K,) of one row; sets M (NaN without a score) and OWN."""
     for j in range(roles.shape[0]):
         if roles[j, ROLE] == PRIOR:
             scores[j] = math.log((g[POSITIVE] + 0.5) / (g[NEGATIVE] + 0.5))
     calibrated(scores, r[A], r[B], scratch[M], scratch[OWN])
+    if stack.shape[0] > 0:
+        set_class_inputs(
+            stack_among(roles), scratch[M], r[IS_ACTIVE], r[A], r[B], scratch[OWN], stack
+        )  # fmt: skip
     p = 0.0
     for j in range(roles.shape[0]):
         p += r[IS_ACTIVE, j] * r[V, j] * scratch[OWN, j]
@@ -133,24 +149,32 @@ def base_of(base: int, g: Floats) -> float:
     return float(g[LAST] if base == LAST_BASE else g[MEAN])
 
 
-@kernel(f8(F8, RO_I8_2D, F8_2D, RO_F8, F8_2D), inline=True)
-def mixed_number(scores: Floats, roles: Ints, r: Floats, g: Floats, scratch: Floats) -> float:
+@kernel(f8(F8, RO_I8_2D, F8_2D, RO_F8, F8_2D, F8_2D), inline=True)
+def mixed_number(
+    scores: Floats, roles: Ints, r: Floats, g: Floats, stack: Floats, scratch: Floats
+) -> float:
     """p for the raw scores (K,) of one row; sets M (NaN without a score) and OWN."""
     if g[ROWS_SEEN] == 0.0:
         for j in range(roles.shape[0]):
             scratch[M, j], scratch[OWN, j] = scores[j], 0.0
         return 0.0
     beyond = _BEYOND * (g[HIGH] - g[LOW])
+    low, high = g[LOW] - beyond, g[HIGH] + beyond
     apart = 0.0
     for j in range(roles.shape[0]):
-        m = 0.0 if roles[j, ROLE] == PRIOR else scores[j]
+        m = scores[j] if roles[j, ROLE] == MEMBER else 0.0
         own = g[MEAN]
         if abs(m) < np.inf:
-            own = clip(base_of(roles[j, BASE], g) + m, g[LOW] - beyond, g[HIGH] + beyond)
+            own = clip(base_of(roles[j, BASE], g) + m, low, high)
         else:
             m = np.nan
         scratch[M, j], scratch[OWN, j] = m, own
-        apart += r[IS_ACTIVE, j] * r[V, j] * (own - g[MEAN])
+    if stack.shape[0] > 0:
+        j, scale = stack_among(roles), math.sqrt(g[SQUARE]) if g[SQUARE] > 0.0 else 1.0
+        own = set_number_inputs(j, g[MEAN], scale, scratch[M], r[IS_ACTIVE], scratch[OWN], stack)
+        scratch[M, j], scratch[OWN, j] = 0.0, clip(own, low, high)
+    for j in range(roles.shape[0]):
+        apart += r[IS_ACTIVE, j] * r[V, j] * (scratch[OWN, j] - g[MEAN])
     return float(g[MEAN] + apart)
 
 
@@ -278,7 +302,7 @@ def charge(
 
 
 @kernel(
-    void(F8, f8, f8, RO_I8_2D, F8_2D, F8, F8_2D, F8_2D, F8_2D, F8),
+    void(F8, f8, f8, RO_I8_2D, F8_2D, F8, F8_2D, F8_2D, F8_2D, F8_2D, F8),
     inline=True,
 )  # fmt: skip
 def classify_row(
@@ -290,6 +314,7 @@ def classify_row(
     g: Floats,
     recent: Floats,
     pairs: Floats,
+    stack: Floats,
     scratch: Floats,
     out: Floats,
 ) -> None:
@@ -297,7 +322,7 @@ def classify_row(
 
     A NaN score belongs to a member that was reset.
     """
-    p = mixed_class(scores, roles, r, g, scratch)
+    p = mixed_class(scores, roles, r, g, stack, scratch)
     out[SCORE] = math.log(p / (1.0 - p))
     out[ROW_LOSS] = -math.log(p if y > 0.0 else 1.0 - p)
     out[SCALE], out[LEARNS] = 1.0, 1.0
@@ -315,11 +340,13 @@ def classify_row(
     )  # fmt: skip
     share_out(r[V], scratch[GAIN], r[IS_ACTIVE], g[SHARE])
     count_losses(r, recent, pairs, g, scratch)
+    if stack.shape[0] > 0 and r[IS_ACTIVE, stack_among(roles)] > 0.0:
+        learn_class(y, c, stack)
     g[POSITIVE if y > 0.0 else NEGATIVE] += c
 
 
 @kernel(
-    void(F8, f8, f8, RO_I8_2D, F8_2D, F8, F8_2D, F8_2D, F8_2D, F8),
+    void(F8, f8, f8, RO_I8_2D, F8_2D, F8, F8_2D, F8_2D, F8_2D, F8_2D, F8),
     inline=True,
 )  # fmt: skip
 def regress_row(
@@ -331,11 +358,12 @@ def regress_row(
     g: Floats,
     recent: Floats,
     pairs: Floats,
+    stack: Floats,
     scratch: Floats,
     out: Floats,
 ) -> None:
     """Predict a row of raw scores (K,), then learn its target y with weight c."""
-    p = mixed_number(scores, roles, r, g, scratch)
+    p = mixed_number(scores, roles, r, g, stack, scratch)
     out[SCORE], out[ROW_LOSS] = p, 0.5 * (y - p) * (y - p)
     scale = math.sqrt(g[SQUARE])
     out[SCALE] = scale if scale > 0.0 else np.inf
@@ -360,6 +388,8 @@ def regress_row(
             scratch[GAIN, j] = math.exp(-g[ETA] * c * behind)
         share_out(r[V], scratch[GAIN], r[IS_ACTIVE], g[SHARE])
         count_losses(r, recent, pairs, g, scratch)
+        if stack.shape[0] > 0 and r[IS_ACTIVE, stack_among(roles)] > 0.0:
+            learn_number((near - g[MEAN]) / scale, c, stack)
     n = g[ROWS_SEEN]
     if n > 0.0:
         g[SQUARE] += max(1.0 / n, _RATE) * ((near - p) * (near - p) - g[SQUARE])
@@ -372,7 +402,7 @@ def regress_row(
 
 
 @kernel(
-    void(F8_2D, RO_F8, RO_F8, b1, RO_I8_2D, F8_2D, F8, F8_2D, F8_2D, F8_2D, F8_2D)
+    void(F8_2D, RO_F8, RO_F8, b1, RO_I8_2D, F8_2D, F8, F8_2D, F8_2D, F8_2D, F8_2D, F8_2D)
 )  # fmt: skip
 def rule_rows(
     scores: Floats,
@@ -384,6 +414,7 @@ def rule_rows(
     g: Floats,
     recent: Floats,
     pairs: Floats,
+    stack: Floats,
     scratch: Floats,
     out: Floats,
 ) -> None:
@@ -391,9 +422,9 @@ def rule_rows(
     for i in range(labels.shape[0]):
         y, c = labels[i], weights[i]
         if classes:
-            classify_row(scores[i], y, c, roles, r, g, recent, pairs, scratch, out[i])
+            classify_row(scores[i], y, c, roles, r, g, recent, pairs, stack, scratch, out[i])
         else:
-            regress_row(scores[i], y, c, roles, r, g, recent, pairs, scratch, out[i])
+            regress_row(scores[i], y, c, roles, r, g, recent, pairs, stack, scratch, out[i])
 
 
 @kernel(void(F8, RO_F8, RO_F8, F8_2D, F8_2D))
@@ -410,14 +441,21 @@ def calibrate_rows(
         begin_calibrations(scratch[M], r)
 
 
-@kernel(void(F8_2D, b1, RO_I8_2D, F8_2D, RO_F8, F8_2D, F8))
+@kernel(void(F8_2D, b1, RO_I8_2D, F8_2D, RO_F8, F8_2D, F8_2D, F8))
 def mix_rows(
-    scores: Floats, classes: bool, roles: Ints, r: Floats, g: Floats, scratch: Floats, out: Floats
+    scores: Floats,
+    classes: bool,
+    roles: Ints,
+    r: Floats,
+    g: Floats,
+    stack: Floats,
+    scratch: Floats,
+    out: Floats,
 ) -> None:
     """out (n,): the portfolio's score for raw scores (n, K); nothing is learned."""
     for i in range(out.shape[0]):
         if classes:
-            p = mixed_class(scores[i], roles, r, g, scratch)
+            p = mixed_class(scores[i], roles, r, g, stack, scratch)
             out[i] = math.log(p / (1.0 - p))
         else:
-            out[i] = mixed_number(scores[i], roles, r, g, scratch)
+            out[i] = mixed_number(scores[i], roles, r, g, stack, scratch)

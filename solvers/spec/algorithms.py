@@ -24,6 +24,12 @@ from dualstream.solvers.core.spec_fields import (
     read_whole,
     short_form,
 )
+from dualstream.solvers.nonlinear.spec import (
+    read_boosted,
+    read_neighbours,
+    read_net,
+    read_splines,
+)
 from dualstream.solvers.portfolio.spec import read_portfolio
 from dualstream.solvers.semiparametric.spec import read_semiparametric
 
@@ -398,6 +404,34 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         "Semiparametric",
         ("loss", "basis", "gamma", "C", "retain", "refit"),
         read_semiparametric,
+        stages_are_own=True,
+    ),
+    "boosted": Algorithm(
+        "dualstream.solvers.nonlinear.boosted",
+        "Boosted",
+        ("window", "trees", "renewal", "step", "leaves", "seed"),
+        read_boosted,
+        stages_are_own=True,
+    ),
+    "net": Algorithm(
+        "dualstream.solvers.nonlinear.net",
+        "Net",
+        ("units", "step", "seed"),
+        read_net,
+        stages_are_own=True,
+    ),
+    "neighbours": Algorithm(
+        "dualstream.solvers.nonlinear.neighbours",
+        "Neighbours",
+        ("window", "neighbours"),
+        read_neighbours,
+        stages_are_own=True,
+    ),
+    "splines": Algorithm(
+        "dualstream.solvers.nonlinear.splines",
+        "Splines",
+        ("gamma",),
+        read_splines,
         stages_are_own=True,
     ),
     "portfolio": Algorithm(

@@ -16,11 +16,11 @@ from typing import Any
 
 from dualstream.solvers.core.errors import InvalidSpec
 from dualstream.solvers.core.intercept import width_of
-from dualstream.solvers.core.learner import Learner
+from dualstream.solvers.core.learner import NONLINEAR, Learner
 from dualstream.solvers.core.member_learner import member_learner
 from dualstream.solvers.core.served_form import classes_of
 from dualstream.solvers.evaluation.guard.spec import FIELD as _GUARD
-from dualstream.solvers.portfolio.presets import preset
+from dualstream.solvers.portfolio.presets import members_of
 
 MAX_ROW_S = 1.0
 """Longest estimated time of one row; a new specification beyond it is refused."""
@@ -173,8 +173,7 @@ def _of_portfolio(
     spec: Mapping[str, Any], members: Iterable[Mapping[str, Any]] | None, learns: bool
 ) -> Cost:
     if members is None:
-        given = spec["members"]
-        members = preset(given) if isinstance(given, str) else given
+        members = members_of(spec)
     total = Cost(_PORTFOLIO_CALL, _PORTFOLIO_ROW, new_class=_CLONE)
     for member in members:
         if "algorithm" in member:
@@ -212,6 +211,8 @@ def _of_learner(spec: Mapping[str, Any], learns: bool) -> Cost:
     if spec["algorithm"] == "semiparametric":
         # O(support rows x entries); at most all retained rows are support rows.
         return cost + Cost(row=_LANDMARK * spec["retain"], entry=_ENTRY * spec["retain"])
+    if spec["algorithm"] in NONLINEAR:
+        return cost + _of_nonlinear(spec, learns)
     if spec["algorithm"] == "rda_plus":
         cost.is_even = False
     if spec["algorithm"] != "dual_ascent":
@@ -237,9 +238,26 @@ def _of_learner(spec: Mapping[str, Any], learns: bool) -> Cost:
     return cost
 
 
+def _of_nonlinear(spec: Mapping[str, Any], learns: bool) -> Cost:
+    algorithm = spec["algorithm"]
+    if algorithm == "net":
+        return Cost(row=2e-6, entry=2e-9 * spec["units"][0])
+    if algorithm == "neighbours":
+        return Cost(row=1e-9 * spec["window"], entry=5e-10 * spec["window"])
+    if algorithm == "splines":
+        return Cost(row=5e-7, entry=1e-7)
+    cost = Cost(row=2e-8 * spec["trees"], entry=2e-8)
+    if learns:
+        tree = 4e-8 * spec["leaves"] * min(spec["window"], 1000) / 10 + 2e-3 * (
+            spec["window"] > 1000
+        )
+        cost += Cost(row=5e-7 * spec["renewal"], peak=tree, worst=tree, is_even=False)
+    return cost
+
+
 def _costly_field(spec: Mapping[str, Any]) -> tuple[str, Any]:
     """The field of a specification that makes a row long, and its value."""
-    if any(spec["replay"].get(name) for name in ("steps", "until_gap")):
+    if any(spec.get("replay", {}).get(name) for name in ("steps", "until_gap")):
         return "replay", spec["replay"]
     if spec.get("map") is not None:
         return "map", spec["map"]

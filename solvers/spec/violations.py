@@ -21,7 +21,7 @@ _OTHERS: Mapping[str, Any] = {"task": "regression", "features": {"kind": "indexe
 """In place of defaults that an algorithm does not have."""
 # With another value of the field, these fields of the same object mean something else.
 _DEPENDENT: Mapping[str, frozenset[str]] = {
-    "algorithm": frozenset().union(*(one.fields for one in ALGORITHMS.values())),
+    "algorithm": frozenset().union(*(one.fields for one in ALGORITHMS.values())) - {"seed"},
     "task": frozenset(("algorithm", "loss", "labels", "refit", "members", "guard")),
     "features": frozenset(("map", "basis")),
 }

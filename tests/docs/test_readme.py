@@ -5,7 +5,7 @@ import re
 import pytest
 
 from dualstream.solvers.portfolio.fused_members import Blueprint
-from dualstream.solvers.portfolio.presets import PRESETS, REGRESSION_PRESETS, preset
+from dualstream.solvers.portfolio.presets import PRESETS, REGRESSION_PRESETS
 from dualstream.solvers.spec.algorithms import ALGORITHMS
 from dualstream.solvers.spec.resolve import resolve_spec
 from tests.docs.documents import DOCUMENTS, ROOT
@@ -26,7 +26,8 @@ def test_memory_of_a_feature_is_what_the_document_says():
     said = re.findall(r"^\| `(\w+)` \| (\d+) \| (\d+) \| (\d+) \|$", PORTFOLIO, re.MULTILINE)
     assert len(said) == 4
     for name, members, seconds, memory in said:
-        plan = Blueprint([member for member in preset(name) if member["kind"] != "prior"])
+        own = {**PRESETS, **REGRESSION_PRESETS}[name]
+        plan = Blueprint([member for member in own if member["kind"] != "prior"])
         assert (len(plan.what), len(plan.starts)) == (int(members), int(seconds))
         assert 8 * plan.width + 20 == int(memory)
 

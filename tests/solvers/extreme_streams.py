@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from dualstream.solvers import Batch
+from dualstream.solvers.core.learner import NONLINEAR
 from tests.solvers.specs import DIM, SPECS
 
 _VALUES = (1e-300, 1e-160, 1e-100, 1e-12, 1.0, 1.0, 3.0, 1e8, 1e50, 1e75, 1e98, 1e100)
@@ -39,9 +40,8 @@ _MEMBERS = (
     {"algorithm": "dual_ascent", "scaling": _SCALINGS[2], "retain": 5},
     {"algorithm": "sgd", "scaling": _SCALINGS[1]},
 )
-STAGED = [
-    name for name, spec in SPECS.items() if spec["algorithm"] not in ("portfolio", "semiparametric")
-]
+_OF_OWN_STAGES = ("portfolio", "semiparametric", *NONLINEAR)
+STAGED = [name for name, spec in SPECS.items() if spec["algorithm"] not in _OF_OWN_STAGES]
 
 
 def random_spec(rng: np.random.Generator) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def random_spec(rng: np.random.Generator) -> dict[str, Any]:
         count = int(rng.integers(1, 4))
         spec["members"] = [dict(_MEMBERS[i]) for i in rng.integers(0, len(_MEMBERS), count)]
         spec["share"] = float(rng.choice([0.0, 0.001]))
-    elif spec["algorithm"] not in ("portfolio", "semiparametric"):
+    elif spec["algorithm"] not in _OF_OWN_STAGES:
         if rng.random() < 0.6:
             spec["scaling"] = _SCALINGS[rng.integers(len(_SCALINGS))]
         if rng.random() < 0.3:

@@ -7,6 +7,8 @@ import math
 from tests.solvers.staging import BalancedReference, NormReference
 
 BIAS = "bias"
+LINEAR = ("eight", "twelve", "papers")
+"""Presets whose members all have a reference here."""
 
 
 def sigmoid(x):

@@ -15,6 +15,17 @@ _EXPONENTIAL = {"kind": "exponential", "beta": 0.98}
 _SLIDING = {"kind": "sliding", "length": 20}
 _REGRESSION = {"task": "regression"}
 
+_NONLINEAR: list[dict[str, Any]] = [
+    {"kind": "prior"},
+    {"kind": "diagonal_newton"},
+    {"algorithm": "net"},
+    {"algorithm": "boosted", "window": 64, "trees": 5, "renewal": 8},
+    {"algorithm": "neighbours", "window": 40},
+    {"algorithm": "splines"},
+    {"kind": "stack"},
+]
+"""The members that `full` adds, with short windows."""
+
 _SPECS: dict[str, dict[str, Any]] = {
     "dual_ascent-logistic": {"algorithm": "dual_ascent", "retain": 50},
     "dual_ascent-hinge-exponential": {
@@ -186,6 +197,33 @@ _SPECS: dict[str, dict[str, Any]] = {
         "algorithm": "semiparametric",
         "basis": ["constant", {"kind": "linear", "feature": 3}],
         "retain": 30,
+        **_REGRESSION,
+    },
+    "boosted": {"algorithm": "boosted", "window": 64, "trees": 5, "renewal": 8},
+    "boosted-numbers": {
+        "algorithm": "boosted",
+        "window": 64,
+        "trees": 5,
+        "renewal": 8,
+        "leaves": 4,
+        **_REGRESSION,
+    },
+    "net": {"algorithm": "net"},
+    "net-numbers": {"algorithm": "net", "units": [8, 3], **_REGRESSION},
+    "neighbours": {"algorithm": "neighbours", "window": 40, "neighbours": 5},
+    "neighbours-numbers": {
+        "algorithm": "neighbours",
+        "window": 40,
+        "neighbours": 5,
+        **_REGRESSION,
+    },
+    "splines": {"algorithm": "splines"},
+    "splines-numbers": {"algorithm": "splines", **_REGRESSION},
+    "portfolio-nonlinear": {"algorithm": "portfolio", "members": _NONLINEAR, "retain": 20},
+    "portfolio-nonlinear-numbers": {
+        "algorithm": "portfolio",
+        "members": _NONLINEAR,
+        "retain": 20,
         **_REGRESSION,
     },
     "portfolio-eight": {"algorithm": "portfolio", "retain": 20},

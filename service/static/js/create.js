@@ -21,6 +21,10 @@ const ALGORITHMS = {
   passive_aggressive: "passive-aggressive",
   romma: "ROMMA",
   alma: "ALMA",
+  boosted: "boosted trees over the last rows: not linear",
+  net: "neural network of two layers: not linear",
+  neighbours: "nearest of the last rows: not linear",
+  splines: "a curve of each column: not linear",
   semiparametric: "named functions and a kernel, for regression",
 };
 

@@ -7,9 +7,8 @@ import pytest
 
 from dualstream.solvers import make_learner
 from dualstream.solvers.jit import DISABLED
-from dualstream.solvers.portfolio import PRESETS
 from tests.solvers.portfolio.test_portfolio import portfolio, stream
-from tests.solvers.portfolio_reference import BIAS, Input, dual_step, sigmoid
+from tests.solvers.portfolio_reference import BIAS, LINEAR, Input, dual_step, sigmoid
 from tests.solvers.staging import rows_of
 
 N = 60 if DISABLED else 150
@@ -136,7 +135,7 @@ def test_certificate_is_that_of_the_problem_on_the_members_own_rows(spec):
     assert [view.has_certificate for view in learner.members()] == [True, False]
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", LINEAR)
 def test_every_dual_member_of_a_preset_is_certified(name):
     batch = stream(N)
     learner = portfolio(members=name, retain=N)

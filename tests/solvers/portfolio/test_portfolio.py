@@ -8,11 +8,12 @@ import pytest
 from dualstream.solvers import Batch, make_learner, resolve_spec
 from dualstream.solvers.jit import DISABLED
 from dualstream.solvers.portfolio import PRESETS
-from dualstream.solvers.portfolio.presets import REGRESSION_PRESETS, preset
+from dualstream.solvers.portfolio.presets import presets_of
 from dualstream.solvers.spec.algorithms import ALGORITHMS
-from tests.solvers.portfolio_reference import PortfolioReference
+from tests.solvers.portfolio_reference import LINEAR, PortfolioReference
 from tests.solvers.staging import rows_of
 
+TASKS = ("binary", "regression")
 N = 60 if DISABLED else 400
 
 
@@ -40,7 +41,7 @@ def probabilities(scores):
     return 1.0 / (1.0 + np.exp(-scores))
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", LINEAR)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_every_row_is_scored_and_learned_as_the_reference_does(name, seed):
     batch = stream(N, seed=seed)
@@ -65,7 +66,7 @@ def test_every_row_is_scored_and_learned_as_the_reference_does(name, seed):
     )
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", LINEAR)
 def test_the_regret_bound_holds(name):
     batch = stream(N)
     rows = [batch[i : i + 1] for i in range(N) if batch.weights[i] > 0.0]
@@ -93,9 +94,11 @@ def test_member_of_every_algorithm_resolves_to_itself(algorithm):
     assert resolve_spec(resolve_spec(whole)) == resolve_spec(whole)
 
 
-@pytest.mark.parametrize("name", [*PRESETS, *REGRESSION_PRESETS])
-def test_member_of_every_preset_resolves_to_itself(name):
-    learner = portfolio(task="regression" if name in REGRESSION_PRESETS else "binary")
-    for member in preset(name):
+@pytest.mark.parametrize(
+    ("task", "name"), [(task, name) for task in TASKS for name in presets_of(task)]
+)
+def test_member_of_every_preset_resolves_to_itself(task, name):
+    learner = portfolio(task=task)
+    for member in presets_of(task)[name]:
         body = {field: value for field, value in member.items() if field != "name"}
         assert learner.resolve_member(body) == body

@@ -17,6 +17,7 @@ from tests.solvers.portfolio.test_regression import (
     portfolio as number_portfolio,
     stream as number_stream,
 )
+from tests.solvers.portfolio_reference import LINEAR
 
 MANY = 200 if DISABLED else 1500
 FEW = 300 if DISABLED else 10_000
@@ -66,7 +67,7 @@ def light(batch):
     return Batch(batch.indptr, batch.indices, batch.values, batch.labels, weights, batch.dim)
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", LINEAR)
 def test_regret_bound_of_the_learner(name):
     learner = portfolio(members=name)
     assert_bounded(learner, *regret_terms(learner, light(stream(N))))
@@ -131,7 +132,7 @@ def test_equal_members_keep_equal_shares_and_say_what_one_of_them_says(spec):
         assert (own[0].tobytes(), own[1]) == (weights[0].tobytes(), weights[1])
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", LINEAR)
 def test_what_a_member_learns_does_not_depend_on_the_others(name):
     batch, learner = stream(N), portfolio(members=name)
     learner.learn(batch)

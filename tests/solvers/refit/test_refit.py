@@ -16,6 +16,7 @@ from dualstream.solvers import (
     resolve_spec,
     why_not_refit,
 )
+from dualstream.solvers.core.learner import NONLINEAR
 from dualstream.solvers.core.losses import LOSSES, MARGIN_LOSSES
 from dualstream.solvers.core.refit_methods import refit_methods
 from dualstream.solvers.offline import solve
@@ -368,7 +369,7 @@ def test_who_cannot_says_why():
     reasons = {name: why_not_refit(resolve_spec(spec)) for name, spec in SPECS.items()}
     able = {name for name, why in reasons.items() if why is None}
     algorithms = {name: resolve_spec(spec)["algorithm"] for name, spec in SPECS.items()}
-    never = {"rda", "rda_plus", "romma", "alma", "dc", "perceptron", "ogd", "portfolio"}
+    never = {"rda", "rda_plus", "romma", "alma", "dc", "perceptron", "ogd", "portfolio", *NONLINEAR}
     assert {algorithms[name] for name in able} & never == set()
     assert {algorithms[name] for name in set(SPECS) - able} - never == {
         "fobos",

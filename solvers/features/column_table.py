@@ -72,7 +72,7 @@ _MULTIPLIER = 0x9E3779B1
 
 
 @kernel(i8(I4_2D, i8), inline=True)
-def place_of(places: Indices, index: int) -> int:
+def position_of(places: Indices, index: int) -> int:
     """Position of `index` in the hash table, or the free position for it."""
     mask = places.shape[0] - 1
     # Fibonacci hashing (Knuth, TAOCP 3, 6.4) spreads neighbouring indices.
@@ -86,7 +86,7 @@ def place_of(places: Indices, index: int) -> int:
 def enter_places(places: Indices, touched: Indices, first: int, used: int) -> None:
     """Insert slots `first` to `used` into the hash table."""
     for slot in range(first, used):
-        at = place_of(places, int(touched[slot]))
+        at = position_of(places, int(touched[slot]))
         places[at, 0], places[at, 1] = touched[slot] + 1, slot
 
 
@@ -289,7 +289,7 @@ def emit_row(
     t = f[ROWS] + 1.0
     n = 0
     for p in range(begin, end):
-        at = place_of(places, int(indices[p]))
+        at = position_of(places, int(indices[p]))
         slot = int(places[at, 1]) if places[at, 0] != 0 else -1
         if slot < 0 and counts:
             slot = new_slot(int(indices[p]), at, places, touched, table, starts, members, k)
@@ -340,7 +340,7 @@ def emit_row(
 def ask_for_row(indices: Indices, begin: int, end: int, places: Indices, table: Floats) -> None:
     """Prefetch the blocks of the next row while the current one is learned."""
     for p in range(begin, end):
-        at = place_of(places, int(indices[p]))
+        at = position_of(places, int(indices[p]))
         prefetch(table, np.int64(places[at, 1]))
 
 

@@ -1,0 +1,1 @@
+"""Learners of functions that are not linear: see boosted.py, net.py, neighbours.py, splines.py."""

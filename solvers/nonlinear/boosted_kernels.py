@@ -1,0 +1,541 @@
+"""Kernels of boosted trees: scoring a row, bins of columns, and growing one tree on the ring.
+
+In every kernel, for S columns of the ring (at least those in use) and T trees
+    k        (N_INTS,)   see dense_columns.py and ROWS to SAMPLES below
+    f        (N_FLOATS,) see BASE to MEAN below
+    x        (S,)        one row, see dense_columns.dense_row
+    rows     (W, S)      float32: the values of the last rows, a ring
+    codes    (W, S)      uint8: the bin of each value
+    about    (W, 3)      of each row: TARGET, WEIGHT and MARGIN, its score by the present trees
+    leaves   (W, T)      uint8: the node that the row reached in each tree
+    edges    (S, MAX_BINS), n_edges (S,)   thresholds between the bins of a column; a value is in
+                         bin b if b edges are less than it
+    feature, left (T, N) int32, threshold, value (T, N)   trees: a node with feature >= 0 is split,
+                         its children are left (value <= threshold) and left + 1
+"""
+
+import math
+
+import numpy as np
+
+from dualstream.solvers.core.scalar import clip, log1pexp, sigmoid
+from dualstream.solvers.jit import (
+    F8,
+    F8_2D,
+    I4,
+    I8,
+    RO_F8,
+    RO_I4,
+    RO_I8,
+    Bytes,
+    Floats,
+    Indices,
+    Ints,
+    b1,
+    f8,
+    i4,
+    i8,
+    kernel,
+    types,
+    u1,
+    void,
+)
+from dualstream.solvers.nonlinear.dense_columns import (
+    COLUMNS,
+    N_OF_COLUMNS,
+    REVIEW_ROWS,
+    SINCE_REVIEW,
+    Singles,
+    count_features,
+    dense_row,
+)
+
+MAX_BINS = 64
+
+ROWS, AT, SINCE_TREE, TREES, OLDEST, GROWN, LEARNED, NEXT_BINS, SAMPLES = range(
+    N_OF_COLUMNS, N_OF_COLUMNS + 9
+)
+"""Rows in the ring, the place of the next one, rows since the last tree, living trees, the oldest
+of them, trees grown so far, rows learned (of a weight above 0), the number of these at which all
+bins are made again, and all rows.
+"""
+N_INTS = N_OF_COLUMNS + 9
+
+BASE, MEAN_SQUARE = range(2)
+"""The score without trees; regression: the mean squared error, with weight 0.01 on the newest."""
+N_FLOATS = 2
+
+TARGET, WEIGHT, MARGIN = range(3)
+N_ABOUT = 3
+
+DONE, NEEDS_COLUMN, NEEDS_ROW, NEEDS_TREE, NEEDS_REVIEW = range(5)
+"""Why `learn_rows` returns: NEEDS_TREE and NEEDS_REVIEW come after the row, the others before."""
+
+_REACH, _RATE = 50.0, 0.01
+_LARGEST_SUM, _TINY, _LOW = 2.0**30, 1e-290, 0xFFFFFFFF
+
+_I8_2D, _F4_2D, _U1_2D, _I4_2D = i8[:, ::1], types.float32[:, ::1], u1[:, ::1], i4[:, ::1]
+
+
+@kernel(f8(F8, i8, f8, _I4_2D, F8_2D, _I4_2D, F8_2D), inline=True)
+def margin_of(
+    x: Floats,
+    trees: int,
+    base: float,
+    feature: Indices,
+    threshold: Floats,
+    left: Indices,
+    value: Floats,
+) -> float:
+    """The score of one row."""
+    margin = base
+    for t in range(trees):
+        node = 0
+        while feature[t, node] >= 0:
+            node = left[t, node] + (1 if x[feature[t, node]] > threshold[t, node] else 0)
+        margin += value[t, node]
+    return margin
+
+
+@kernel(i8(f8, RO_F8, i8), inline=True)
+def bin_of(x: float, edges: Floats, n: int) -> int:
+    """The number of edges that are less than x.
+
+    A count is faster than a binary search, whose branches cannot be predicted.
+    """
+    below = 0
+    for b in range(n):
+        below += 1 if x > edges[b] else 0
+    return below
+
+
+@kernel(
+    void(
+        RO_I8, RO_I4, RO_F8, F8, I8, I8, I8, F8, F8,
+        _I4_2D, F8_2D, _I4_2D, F8_2D,
+    )
+)  # fmt: skip
+def score_rows(
+    indptr: Ints,
+    indices: Indices,
+    values: Floats,
+    scores: Floats,
+    keys: Ints,
+    columns: Ints,
+    k: Ints,
+    f: Floats,
+    x: Floats,
+    feature: Indices,
+    threshold: Floats,
+    left: Indices,
+    value: Floats,
+) -> None:
+    """Scores (n,) of rows."""
+    for i in range(scores.shape[0]):
+        dense_row(indices, values, indptr[i], indptr[i + 1], keys, columns, k, x)
+        scores[i] = margin_of(x, k[TREES], f[BASE], feature, threshold, left, value)
+
+
+@kernel(
+    types.UniTuple(i8, 2)(
+        RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, i8, F8, F8, b1, i8, i8, i8, I8, I8, I8, I8, F8, F8,
+        _F4_2D, _U1_2D, F8_2D, _U1_2D, F8_2D, I8, _I4_2D, F8_2D, _I4_2D, F8_2D,
+    )
+)  # fmt: skip
+def learn_rows(
+    indptr: Ints,
+    indices: Indices,
+    values: Floats,
+    labels: Floats,
+    weights: Floats,
+    start: int,
+    scores: Floats,
+    losses: Floats,
+    is_binary: bool,
+    window: int,
+    first_tree: int,
+    renewal: int,
+    keys: Ints,
+    columns: Ints,
+    counts: Ints,
+    k: Ints,
+    f: Floats,
+    x: Floats,
+    rows: Singles,
+    codes: Bytes,
+    about: Floats,
+    leaves: Bytes,
+    edges: Floats,
+    n_edges: Ints,
+    feature: Indices,
+    threshold: Floats,
+    left: Indices,
+    value: Floats,
+) -> tuple[int, int]:
+    """Score rows from `start` on and enter them in the ring; the next row and why it stopped.
+
+    window      rows that the ring may hold, when it is as wide as now
+    renewal     a tree is due after a `renewal`-th of the ring's rows
+    """
+    for i in range(start, labels.shape[0]):
+        begin, end = indptr[i], indptr[i + 1]
+        learns = weights[i] > 0.0
+        if learns:
+            if k[ROWS] < window and k[ROWS] == rows.shape[0]:
+                return i, NEEDS_ROW
+            if count_features(indices, begin, end, rows.shape[1], keys, columns, counts, k) == 0:
+                return i, NEEDS_COLUMN
+        dense_row(indices, values, begin, end, keys, columns, k, x)
+        at, margin = k[AT], f[BASE]
+        for t in range(k[TREES]):
+            node = 0
+            while feature[t, node] >= 0:
+                node = left[t, node] + (1 if x[feature[t, node]] > threshold[t, node] else 0)
+            margin += value[t, node]
+            if learns:
+                leaves[at, t] = node
+        scores[i] = margin
+        y = labels[i]
+        if is_binary:
+            losses[i] = log1pexp(-margin if y > 0.0 else margin)
+        else:
+            losses[i] = 0.5 * (y - margin) * (y - margin)
+        k[SAMPLES] += 1
+        if not learns:
+            continue
+        for j in range(k[COLUMNS]):
+            rows[at, j] = x[j]
+            codes[at, j] = bin_of(x[j], edges[j], n_edges[j])
+        target = y
+        if is_binary:
+            target = 1.0 if y > 0.0 else 0.0
+        elif k[TREES] > 0:
+            # A target far off counts as one within 50 root mean square errors.
+            scale = math.sqrt(f[MEAN_SQUARE])
+            if scale > 0.0:
+                target = clip(y, margin - _REACH * scale, margin + _REACH * scale)
+            error = target - margin
+            f[MEAN_SQUARE] += _RATE * (error * error - f[MEAN_SQUARE])
+        about[at, TARGET], about[at, WEIGHT], about[at, MARGIN] = target, weights[i], margin
+        k[AT] = at + 1 if at + 1 < window else 0
+        if k[ROWS] < window:
+            k[ROWS] += 1
+        k[LEARNED] += 1
+        k[SINCE_TREE] += 1
+        if k[SINCE_REVIEW] >= REVIEW_ROWS:
+            return i + 1, NEEDS_REVIEW
+        if k[LEARNED] >= first_tree and k[SINCE_TREE] * renewal >= k[ROWS]:
+            return i + 1, NEEDS_TREE
+    return labels.shape[0], DONE
+
+
+@kernel(i8(types.float32[::1], i8, F8))
+def place_edges(values: Singles, bins: int, edges: Floats) -> int:
+    """Edges between distinct values, sorted, with about equally many in each bin; their number."""
+    n = values.shape[0]
+    distinct = 1
+    for i in range(1, n):
+        if values[i] != values[i - 1]:
+            distinct += 1
+    want = 0.0 if distinct <= bins else n / bins
+    found, held = 0, 0
+    for i in range(1, n):
+        held += 1
+        if values[i] != values[i - 1] and held >= want and found < bins - 1:
+            edges[found] = 0.5 * (np.float64(values[i]) + np.float64(values[i - 1]))
+            found += 1
+            held = 0
+    return found
+
+
+@kernel(void(_F4_2D, _U1_2D, i8, i8, RO_F8, i8))
+def code_column(rows: Singles, codes: Bytes, n: int, j: int, edges: Floats, n_edges: int) -> None:
+    """The bins of column j of the first n rows."""
+    for r in range(n):
+        codes[r, j] = bin_of(np.float64(rows[r, j]), edges, n_edges)
+
+
+@kernel(void(F8_2D, _U1_2D, i8, i8, F8_2D))
+def drop_tree(about: Floats, leaves: Bytes, n: int, tree: int, value: Floats) -> None:
+    """Subtract a tree from the margins of the first n rows."""
+    for r in range(n):
+        about[r, MARGIN] -= value[tree, leaves[r, tree]]
+
+
+@kernel(f8(F8_2D, i8, b1, F8, F8, I8, F8))
+def slopes_of(
+    about: Floats,
+    n: int,
+    is_binary: bool,
+    slopes: Floats,
+    curvatures: Floats,
+    packed: Ints,
+    units: Floats,
+) -> float:
+    """Gradient and second derivative of each row's loss by its margin, times its weight.
+
+    Returns the largest gradient. packed (n,) has both as whole numbers of units[0] and units[1],
+    the gradient in the upper 32 bits, so that one addition counts a row in a bin, and sums do not
+    depend on their order. The units are such that a sum of all n rows fits.
+    """
+    steepest = bend = 0.0
+    for r in range(n):
+        c = about[r, WEIGHT]
+        if is_binary:
+            p = sigmoid(about[r, MARGIN])
+            slopes[r] = c * (p - about[r, TARGET])
+            curvatures[r] = c * p * (1.0 - p)
+        else:
+            slopes[r] = c * (about[r, MARGIN] - about[r, TARGET])
+            curvatures[r] = c
+        steepest = max(steepest, abs(slopes[r]))
+        bend = max(bend, curvatures[r])
+    units[0] = max(steepest, _TINY) * n / _LARGEST_SUM
+    units[1] = max(bend, _TINY) * n / _LARGEST_SUM
+    for r in range(n):
+        slope = np.int64(math.floor(slopes[r] / units[0] + 0.5))
+        packed[r] = (slope << 32) + np.int64(math.floor(curvatures[r] / units[1] + 0.5))
+    return steepest
+
+
+# Numbers of a leaf while its tree grows, in `grown`: its rows are FIRST to END of `order`; its node
+# and its histogram; sums of its gradients and second derivatives; its best split.
+FIRST, END, NODE, HISTOGRAM, SLOPE, CURVATURE, GAIN, COLUMN, EDGE = range(9)
+N_GROWN = 9
+
+
+@kernel(void(I8, RO_I8, RO_I8, i8), inline=True)
+def clear_histogram(histogram: Ints, used: Ints, n_edges: Ints, n_used: int) -> None:
+    """Empty a histogram: MAX_BINS packed sums for each column."""
+    for q in range(n_used):
+        for b in range(n_edges[used[q]] + 1):
+            histogram[np.uint64(MAX_BINS * q + b)] = 0
+
+
+@kernel(void(I8, I8, RO_I8, RO_I8, i8), inline=True, apart=True)
+def subtract_histogram(whole: Ints, part: Ints, used: Ints, n_edges: Ints, n_used: int) -> None:
+    """whole -= part."""
+    for q in range(n_used):
+        line = np.uint64(MAX_BINS * q)
+        for b in range(np.uint64(n_edges[used[q]] + 1)):
+            whole[line + b] -= part[line + b]
+
+
+@kernel(void(I8, i8, i8, i8, I4, _U1_2D, RO_I8, i8, RO_I8), inline=True)
+def fill_histogram(
+    histogram: Ints,
+    sign: int,
+    first: int,
+    end: int,
+    order: Indices,
+    codes: Bytes,
+    used: Ints,
+    n_used: int,
+    packed: Ints,
+) -> None:
+    """Add rows order[first:end] to a histogram; subtract them with sign -1."""
+    # Columns are drawn in increasing order, so all are used if the last is the one of its place.
+    is_all = n_used > 0 and used[n_used - 1] == n_used - 1
+    for a in range(first, end):
+        r = np.uint64(order[a])
+        row, number = codes[r], sign * packed[r]
+        line = np.uint64(0)
+        if is_all:
+            for q in range(np.uint64(n_used)):
+                histogram[line + np.uint64(row[q])] += number
+                line += np.uint64(MAX_BINS)
+        else:
+            for q in range(n_used):
+                histogram[line + np.uint64(row[np.uint64(used[q])])] += number
+                line += np.uint64(MAX_BINS)
+
+
+@kernel(void(i8, f8, f8, f8, f8, f8, F8, F8, F8), inline=True, apart=True)
+def gains_of(
+    n: int,
+    slope: float,
+    whole: float,
+    ridge: float,
+    least: float,
+    most: float,
+    g: Floats,
+    h: Floats,
+    gains: Floats,
+) -> None:
+    """gains (n,): what a split with g and h on one side gains, 0 where a side is too small."""
+    for b in range(n):
+        own, other = h[b] + ridge, whole - h[b]
+        rest = slope - g[b]
+        # One division instead of two: they take most of the time of a small leaf.
+        gain = (g[b] * g[b] * other + rest * rest * own) / (own * other)
+        gains[b] = gain if (h[b] >= least) & (h[b] <= most) else 0.0
+
+
+@kernel(void(_I8_2D, i8, RO_I8, RO_I8, i8, F8_2D, F8_2D, f8, f8, F8), inline=True)
+def best_split(
+    histograms: Ints,
+    leaf: int,
+    used: Ints,
+    n_edges: Ints,
+    n_used: int,
+    grown: Floats,
+    sums: Floats,
+    least_rows: float,
+    ridge: float,
+    units: Floats,
+) -> None:
+    """Set GAIN, COLUMN and EDGE of a leaf: the split that lowers the loss most, gain 0 for none.
+
+    The rows of a side are estimated by its share of the second derivatives.
+    """
+    grown[leaf, GAIN] = 0.0
+    count = grown[leaf, END] - grown[leaf, FIRST]
+    slope, curvature = grown[leaf, SLOPE], grown[leaf, CURVATURE]
+    # A little less, as packed numbers are rounded.
+    least = 0.999999 * least_rows * curvature / count
+    if count < 2.0 * least_rows or not least > 0.0:
+        return
+    most, whole = curvature - least, curvature + ridge
+    now = slope * slope / whole
+    best, column, edge = now, -1, 0
+    own = histograms[int(grown[leaf, HISTOGRAM])]
+    for q in range(n_used):
+        total, n = 0, n_edges[used[q]]
+        for b in range(n):
+            total += own[np.uint64(MAX_BINS * q + b)]
+            sums[0, b] = units[0] * (total >> 32)
+            sums[1, b] = units[1] * (total & _LOW)
+        gains_of(n, slope, whole, ridge, least, most, sums[0], sums[1], sums[2])
+        for b in range(n):
+            if sums[2, b] > best:
+                best, column, edge = sums[2, b], used[q], b
+    grown[leaf, GAIN], grown[leaf, COLUMN], grown[leaf, EDGE] = best - now, column, edge
+
+
+@kernel(
+    void(
+        _U1_2D, i8, RO_F8, RO_F8, RO_I8, F8, RO_I8, i8, F8_2D, I8, i8, f8, f8, f8, f8,
+        I4, I4, _I8_2D, F8_2D, F8_2D, i8, _I4_2D, F8_2D, _I4_2D, F8_2D, _U1_2D, F8_2D,
+    )
+)  # fmt: skip
+def grow_tree(
+    codes: Bytes,
+    n: int,
+    slopes: Floats,
+    curvatures: Floats,
+    packed: Ints,
+    units: Floats,
+    used: Ints,
+    n_used: int,
+    edges: Floats,
+    n_edges: Ints,
+    most_leaves: int,
+    step: float,
+    ridge: float,
+    least_rows: float,
+    least_gain: float,
+    order: Indices,
+    right: Indices,
+    histograms: Ints,
+    grown: Floats,
+    sums: Floats,
+    tree: int,
+    feature: Indices,
+    threshold: Floats,
+    left: Indices,
+    value: Floats,
+    leaves: Bytes,
+    about: Floats,
+) -> None:
+    """Grow a tree leaf by leaf on the first n rows, and add it to their margins.
+
+    used      (n_used,) the columns that it may split
+    order, right (n,), histograms (most_leaves, n_used MAX_BINS), grown (most_leaves, N_GROWN),
+              sums (3, MAX_BINS) are overwritten
+    """
+    for node in range(feature.shape[1]):
+        feature[tree, node] = -1
+        value[tree, node] = 0.0
+    slope = curvature = 0.0
+    for r in range(n):
+        order[r] = r
+        slope += slopes[r]
+        curvature += curvatures[r]
+    grown[0, FIRST], grown[0, END], grown[0, NODE], grown[0, HISTOGRAM] = 0, n, 0, 0
+    grown[0, SLOPE], grown[0, CURVATURE] = slope, curvature
+    clear_histogram(histograms[0], used, n_edges, n_used)
+    fill_histogram(histograms[0], 1, 0, n, order, codes, used, n_used, packed)
+    best_split(histograms, 0, used, n_edges, n_used, grown, sums, least_rows, ridge, units)
+    n_leaves = n_nodes = 1
+    while n_leaves < most_leaves:
+        best, top = -1, least_gain
+        for leaf in range(n_leaves):
+            if grown[leaf, GAIN] > top:
+                best, top = leaf, grown[leaf, GAIN]
+        if best < 0:
+            break
+        first, end = int(grown[best, FIRST]), int(grown[best, END])
+        column, edge, node = (
+            int(grown[best, COLUMN]),
+            int(grown[best, EDGE]),
+            int(grown[best, NODE]),
+        )
+        middle, beyond = first, 0
+        for a in range(first, end):
+            r = order[a]
+            if codes[r, column] <= edge:
+                order[middle] = r
+                middle += 1
+            else:
+                right[beyond] = r
+                beyond += 1
+        for a in range(beyond):
+            order[middle + a] = right[a]
+        if middle == first or beyond == 0:
+            # The sums of an empty side can differ from 0 by their rounding errors.
+            grown[best, GAIN] = 0.0
+            continue
+        feature[tree, node], threshold[tree, node] = column, edges[column, edge]
+        left[tree, node] = n_nodes
+        new = n_leaves
+        grown[new, FIRST], grown[new, END], grown[new, NODE] = middle, end, n_nodes + 1
+        grown[best, END], grown[best, NODE] = middle, n_nodes
+        n_leaves += 1
+        n_nodes += 2
+        small, large = (best, new) if middle - first <= end - middle else (new, best)
+        slope = curvature = 0.0
+        small_first, small_end = int(grown[small, FIRST]), int(grown[small, END])
+        for a in range(small_first, small_end):
+            slope += slopes[order[a]]
+            curvature += curvatures[order[a]]
+        whole, bend = grown[best, SLOPE], grown[best, CURVATURE]
+        grown[small, SLOPE], grown[small, CURVATURE] = slope, curvature
+        grown[large, SLOPE], grown[large, CURVATURE] = whole - slope, bend - curvature
+        grown[small, GAIN] = grown[large, GAIN] = 0.0
+        if n_leaves == most_leaves:
+            break
+        # The smaller child is counted; the other one is the difference, in the parent's histogram.
+        parent = int(grown[best, HISTOGRAM])
+        grown[large, HISTOGRAM], grown[small, HISTOGRAM] = parent, new
+        if small_end - small_first >= 2.0 * least_rows:
+            clear_histogram(histograms[new], used, n_edges, n_used)
+            fill_histogram(
+                histograms[new], 1, small_first, small_end, order, codes, used, n_used, packed
+            )  # fmt: skip
+            subtract_histogram(histograms[parent], histograms[new], used, n_edges, n_used)
+            best_split(
+                histograms, small, used, n_edges, n_used, grown, sums, least_rows, ridge, units
+            )
+        elif grown[large, END] - grown[large, FIRST] >= 2.0 * least_rows:
+            fill_histogram(
+                histograms[parent], -1, small_first, small_end, order, codes, used, n_used, packed
+            )  # fmt: skip
+        best_split(histograms, large, used, n_edges, n_used, grown, sums, least_rows, ridge, units)
+    for leaf in range(n_leaves):
+        node = int(grown[leaf, NODE])
+        bend = max(grown[leaf, CURVATURE], 0.0)
+        value[tree, node] = -step * grown[leaf, SLOPE] / (bend + ridge)
+        for a in range(int(grown[leaf, FIRST]), int(grown[leaf, END])):
+            r = order[a]
+            leaves[r, tree] = node
+            about[r, MARGIN] += value[tree, node]

@@ -1,0 +1,219 @@
+"""DenseColumns: the features of a stream that are dense enough for a table with a column for each.
+
+Rows are sparse and can have any width; trees, neighbours and splines need columns. A feature gets a
+free column when it first occurs in a learned row. When all MAX_COLUMNS are taken, occurrences are
+counted for up to MAX_CANDIDATES features, and a review after every REVIEW_ROWS learned rows gives
+the column of the rarest feature to a candidate that occurred more than twice as often, as long as
+there is one. Then all counts are halved, and candidates whose count is 0 are forgotten. So the
+columns are a function of the learned rows alone.
+
+A feature without a column is ignored. A value beyond LARGEST_VALUE counts as that.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dualstream.solvers.core.errors import CorruptState
+from dualstream.solvers.core.learner import State
+from dualstream.solvers.core.state_numbers import check_arrays
+from dualstream.solvers.jit import (
+    F8,
+    I8,
+    RO_F8,
+    RO_I4,
+    Floats,
+    Indices,
+    Ints,
+    i8,
+    kernel,
+    void,
+)
+
+MAX_COLUMNS = 128
+MAX_CANDIDATES = 2048
+"""Features that are counted, with and without a column."""
+REVIEW_ROWS = 1024
+LARGEST_VALUE = 1e38
+"""Values are stored in single precision."""
+
+# Numbers in `k` of the kernels; a learner has its own after these.
+COLUMNS, COUNTED, SINCE_REVIEW = range(3)
+"""Columns in use, features counted, learned rows since the last review."""
+N_OF_COLUMNS = 3
+
+Singles = npt.NDArray[np.float32]
+"""As in jit.py, for the type checker."""
+
+_CELLS = 2 * MAX_CANDIDATES
+_FREE = -1
+_MULTIPLIER = 0x9E3779B1
+
+
+def columns_with_room(used: int) -> int:
+    """Columns of an array that has room for `used`: a power of two, at least 4."""
+    room = 4
+    while room < used:
+        room *= 2
+    return room
+
+
+class DenseColumns:
+    """Which feature has which column.
+
+    keys, columns, counts   (_CELLS,) a hash table: feature, its column or -1, its count
+    """
+
+    def __init__(self) -> None:
+        self.keys = np.full(_CELLS, _FREE, np.int64)
+        self.columns = np.full(_CELLS, _FREE, np.int64)
+        self.counts = np.zeros(_CELLS, np.int64)
+
+    @property
+    def arrays(self) -> tuple[Ints, Ints, Ints]:
+        """The table as kernels take it."""
+        return self.keys, self.columns, self.counts
+
+    def review(self, k: Ints) -> list[int]:
+        """Give columns to more frequent features; the columns that changed their feature."""
+        changed: list[int] = []
+        held = np.flatnonzero(self.keys != _FREE)
+        # Ties are decided by the feature, not by its cell.
+        held = held[np.argsort(self.keys[held])]
+        while True:
+            has = self.columns[held] != _FREE
+            if has.all():
+                break
+            with_one, without = held[has], held[~has]
+            rare = with_one[np.argmin(self.counts[with_one])]
+            frequent = without[np.argmax(self.counts[without])]
+            if self.counts[frequent] <= 2 * self.counts[rare]:
+                break
+            self.columns[frequent], self.columns[rare] = self.columns[rare], _FREE
+            changed.append(int(self.columns[frequent]))
+        self.counts[held] //= 2
+        stay = held[(self.counts[held] > 0) | (self.columns[held] != _FREE)]
+        self._set(self.keys[stay], self.columns[stay], self.counts[stay], k)
+        return changed
+
+    def _set(self, keys: Ints, columns: Ints, counts: Ints, k: Ints) -> None:
+        self.keys[:] = self.columns[:] = _FREE
+        self.counts[:] = 0
+        enter_features(keys, columns, counts, *self.arrays)
+        k[COUNTED], k[COLUMNS] = len(keys), int(np.count_nonzero(columns != _FREE))
+        k[SINCE_REVIEW] = 0
+
+    def features(self, n: int) -> Ints:
+        """The feature of each of the n columns in use."""
+        found = np.full(n, _FREE, np.int64)
+        has = self.columns != _FREE
+        found[self.columns[has]] = self.keys[has]
+        return found
+
+    def state(self, k: Ints) -> State:
+        """Features in increasing order, their columns and counts, and the rows since a review."""
+        held = np.flatnonzero(self.keys != _FREE)
+        held = held[np.argsort(self.keys[held])]
+        return {
+            "features": self.keys[held],
+            "columns": self.columns[held],
+            "counts": self.counts[held],
+            "since_review": np.array(k[SINCE_REVIEW]),
+        }
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]], dim: int, k: Ints) -> None:
+        """Restore this state. Raises CorruptState, and then nothing has changed."""
+        n = np.asarray(state.get("features", [])).size
+        shapes: dict[str, tuple[int, ...]] = dict.fromkeys(("features", "columns", "counts"), (n,))
+        check_arrays(state, {**shapes, "since_review": ()})
+        keys, columns, counts = (np.array(state[name], np.int64) for name in shapes)
+        since = int(state["since_review"])
+        taken = np.sort(columns[columns != _FREE])
+        if not (
+            n <= MAX_CANDIDATES
+            and (n == 0 or (keys[0] >= 0 and keys[-1] < dim and bool((np.diff(keys) > 0).all())))
+            and len(taken) <= MAX_COLUMNS
+            and np.array_equal(taken, np.arange(len(taken)))
+            and bool((columns >= _FREE).all() and (counts >= 0).all())
+            and 0 <= since < REVIEW_ROWS
+        ):
+            raise CorruptState("the columns are damaged")
+        self._set(keys, columns, counts, k)
+        k[SINCE_REVIEW] = since
+
+
+@kernel(i8(i8, I8), inline=True)
+def cell_of(feature: int, keys: Ints) -> int:
+    """The cell of a feature, or the free cell where it belongs."""
+    last = keys.shape[0] - 1
+    cell = (np.int64(feature) * _MULTIPLIER >> 7) & last
+    while keys[cell] != feature and keys[cell] != _FREE:
+        cell = (cell + 1) & last
+    return int(cell)
+
+
+@kernel(void(I8, I8, I8, I8, I8, I8))
+def enter_features(
+    features: Ints, own: Ints, counted: Ints, keys: Ints, columns: Ints, counts: Ints
+) -> None:
+    """Enter features, their columns and counts in an empty table."""
+    for i in range(features.shape[0]):
+        cell = cell_of(features[i], keys)
+        keys[cell], columns[cell], counts[cell] = features[i], own[i], counted[i]
+
+
+@kernel(i8(RO_I4, i8, i8, i8, I8, I8, I8, I8), inline=True)
+def count_features(
+    indices: Indices,
+    begin: int,
+    end: int,
+    room: int,
+    keys: Ints,
+    columns: Ints,
+    counts: Ints,
+    k: Ints,
+) -> int:
+    """Count the features of one learned row and give new ones a column; 1 if done.
+
+    Returns 0, and has counted nothing, if a column is needed beyond `room` columns: make room, up
+    to MAX_COLUMNS, and call again.
+    """
+    for p in range(begin, end):
+        cell = cell_of(indices[p], keys)
+        if keys[cell] != _FREE or k[COUNTED] == MAX_CANDIDATES:
+            continue
+        if k[COLUMNS] < MAX_COLUMNS:
+            if k[COLUMNS] == room:
+                return 0
+            columns[cell] = k[COLUMNS]
+            k[COLUMNS] += 1
+        keys[cell] = indices[p]
+        k[COUNTED] += 1
+    for p in range(begin, end):
+        cell = cell_of(indices[p], keys)
+        if keys[cell] != _FREE:
+            counts[cell] += 1
+    k[SINCE_REVIEW] += 1
+    return 1
+
+
+@kernel(void(RO_I4, RO_F8, i8, i8, I8, I8, I8, F8), inline=True)
+def dense_row(
+    indices: Indices,
+    values: Floats,
+    begin: int,
+    end: int,
+    keys: Ints,
+    columns: Ints,
+    k: Ints,
+    x: Floats,
+) -> None:
+    """x[:columns in use]: the row's values in single precision, 0 where it has none."""
+    for j in range(k[COLUMNS]):
+        x[j] = 0.0
+    for p in range(begin, end):
+        cell = cell_of(indices[p], keys)
+        if keys[cell] != _FREE and columns[cell] != _FREE:
+            x[columns[cell]] = np.float32(max(min(values[p], LARGEST_VALUE), -LARGEST_VALUE))

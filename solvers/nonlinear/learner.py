@@ -1,0 +1,96 @@
+"""NonlinearLearner: what the learners of this package have in common.
+
+They have no weight for a feature, no dual, no feature stages of their own, and reject no row.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dualstream.solvers.core.batch import Batch
+from dualstream.solvers.core.certificate import Certificate
+from dualstream.solvers.core.errors import InvalidRow, NotExpressible
+from dualstream.solvers.core.intercept import width_of
+from dualstream.solvers.core.learner import Outcome
+from dualstream.solvers.core.scalar import unknown_label
+from dualstream.solvers.core.served_form import Form
+from dualstream.solvers.core.served_weights import ServedWeights
+from dualstream.solvers.core.table_learner import sigmoids
+from dualstream.solvers.jit import Floats
+
+
+class NonlinearLearner:
+    """The Learner protocol, except `_learn_rows`, `predict`, `samples`, `state` and `_restore`.
+
+    The loss is logistic for classes and squared for numbers.
+    """
+
+    never_rejects = True
+    """Every number stays finite, whatever the rows are."""
+
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        self.spec = spec
+        self._dim = width_of(spec["features"])
+        self._is_binary = spec["task"] == "binary"
+
+    def _learn_rows(self, batch: Batch, scores: Floats, losses: Floats) -> None:
+        """Learn all rows of checked labels and write both columns."""
+        raise NotImplementedError
+
+    def _restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Restore an untrained learner, which is discarded if this raises CorruptState."""
+        raise NotImplementedError
+
+    def learn(self, batch: Batch) -> Outcome:
+        """See Learner."""
+        batch.check_width(self._dim)
+        row = unknown_label(batch.labels, self._is_binary)
+        if row >= 0:
+            raise InvalidRow.of_label(row, float(batch.labels[row]), self._is_binary)
+        n = len(batch)
+        scores, losses = np.empty(n), np.empty(n)
+        self._learn_rows(batch, scores, losses)
+        return Outcome(scores, losses, batch.weights > 0.0, np.zeros(n, np.bool_))
+
+    def probabilities(self, scores: Floats) -> Floats | None:
+        """See Learner."""
+        if not self._is_binary:
+            return None
+        out = np.empty(len(scores))
+        sigmoids(scores, out)
+        return out
+
+    @property
+    def weights(self) -> Floats:
+        """Zeros."""
+        return np.zeros(self._dim)
+
+    def served_weights(self) -> list[ServedWeights]:
+        """No weight."""
+        return [ServedWeights(self._dim, self.intercept, lambda: iter(()))]
+
+    @property
+    def intercept(self) -> float:
+        """0."""
+        return 0.0
+
+    @property
+    def nonzeros(self) -> int:
+        """0."""
+        return 0
+
+    def certificate(self) -> Certificate | None:
+        """None: the problem has no dual."""
+        return None
+
+    def form(self) -> Form:
+        """Raises NotExpressible: forms are linear."""
+        raise NotExpressible(f"no export format has {self.spec['algorithm']} models")
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """See Learner."""
+        new = type(self)(self.spec)
+        new._restore(state)
+        vars(self).update(vars(new))

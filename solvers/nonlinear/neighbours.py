@@ -1,0 +1,140 @@
+"""Neighbours: the nearest of the last rows of a stream.
+
+A ring holds the last `window` rows of a weight above 0, standardised when they were learned
+(standardise.py), and their labels. With the K nearest of them at squared distances d_1 <= ... <=
+d_K a row scores, for classes, the log of the odds
+
+    (0.3 + sum of c_i w_i over the positive ones) / (0.3 + the sum over the negative ones)
+
+and for numbers the mean of their labels by c_i w_i, where w_i = exp(-r d_i / d_K), r = 3 for
+classes and 2 for numbers, and c_i is the weight of the row. Distance-weighted neighbours: Dudani,
+"The distance-weighted k-nearest-neighbor rule", 1976. Columns are those of dense_columns.py.
+O(window x columns) per row; no row is rejected.
+
+Memory in bytes, for S columns, a power of two up to 128: 4 S + 20 for each row of the ring, and 100
+kB.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dualstream.solvers.core.batch import Batch
+from dualstream.solvers.core.errors import CorruptState
+from dualstream.solvers.core.learner import State
+from dualstream.solvers.core.state_numbers import check_arrays, is_storable
+from dualstream.solvers.jit import Floats
+from dualstream.solvers.nonlinear import neighbours_kernels as _kernels
+from dualstream.solvers.nonlinear.dense_columns import COLUMNS, DenseColumns, columns_with_room
+from dualstream.solvers.nonlinear.learner import NonlinearLearner
+from dualstream.solvers.nonlinear.neighbours_kernels import AT, N_INTS, ROWS, SAMPLES
+from dualstream.solvers.nonlinear.standardise import N_MOMENTS
+
+_SHARPNESS = {"binary": 3.0, "regression": 2.0}
+_INTS = {"samples": SAMPLES, "rows_held": ROWS, "at": AT}
+
+
+class Neighbours(NonlinearLearner):
+    """The learner of `algorithm: neighbours`; `spec` is resolved, task binary or regression."""
+
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        super().__init__(spec)
+        self._table = DenseColumns()
+        self._k = np.zeros(N_INTS, np.int64)
+        self._mean = np.zeros(2)
+        self._about = np.zeros((2, spec["window"]))
+        self._distances = np.empty(spec["window"], np.float32)
+        self._near = np.empty((2, spec["neighbours"]))
+        self._make_room(4)
+
+    def _make_room(self, columns: int) -> None:
+        """Empty columns: by column, so that distances to all rows are computed side by side."""
+        self._ring = np.zeros((columns, self.spec["window"]), np.float32)
+        self._moments = np.zeros((N_MOMENTS, columns))
+        self._x = np.empty(columns)
+
+    def _widen(self) -> None:
+        ring, moments = self._ring, self._moments
+        self._make_room(2 * len(ring))
+        self._ring[: len(ring)], self._moments[:, : len(ring)] = ring, moments
+
+    # -- learning and scoring --------------------------------------------------------------------
+
+    def _learn_rows(self, batch: Batch, scores: Floats, losses: Floats) -> None:
+        done, n = 0, len(batch)
+        while done < n:
+            done, why = _kernels.learn_rows(
+                batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, done,
+                scores, losses, self._is_binary, _SHARPNESS[self.spec["task"]], *self._table.arrays,
+                self._k, self._mean, self._x, self._moments, self._ring, self._about,
+                self._distances, self._near,
+            )  # fmt: skip
+            if why == _kernels.NEEDS_COLUMN:
+                self._widen()
+            elif why == _kernels.NEEDS_REVIEW:
+                for column in self._table.review(self._k):
+                    self._ring[column] = 0.0
+                    self._moments[:, column] = 0.0
+
+    def predict(self, batch: Batch) -> Floats:
+        """See Learner."""
+        batch.check_width(self._dim)
+        scores = np.empty(len(batch))
+        keys, columns, _ = self._table.arrays
+        _kernels.score_rows(
+            batch.indptr, batch.indices, batch.values, scores, self._is_binary,
+            _SHARPNESS[self.spec["task"]], keys, columns, self._k, self._mean, self._x,
+            self._moments, self._ring, self._about, self._distances, self._near,
+        )  # fmt: skip
+        return scores
+
+    @property
+    def samples(self) -> int:
+        """See Learner."""
+        return int(self._k[SAMPLES])
+
+    # -- state -----------------------------------------------------------------------------------
+
+    def state(self) -> State:
+        """See Learner; `ring` has the bytes of single-precision numbers, by column."""
+        k, n, used = self._k, int(self._k[ROWS]), int(self._k[COLUMNS])
+        ring = self._ring[:used, :n].copy()
+        state: State = {name: np.array(k[place]) for name, place in _INTS.items()}
+        return (
+            state
+            | self._table.state(k)
+            | {
+                "mean": self._mean.copy(),
+                "moments": self._moments[:, :used].copy(),
+                "ring": ring.view(np.uint8).reshape(used, 4 * n),
+                "about": self._about[:, :n].copy(),
+            }
+        )
+
+    def _restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        check_arrays(state, dict.fromkeys(_INTS, ()))
+        k, window = self._k, self.spec["window"]
+        for name, place in _INTS.items():
+            k[place] = state[name]
+        self._table.restore(state, self._dim, k)
+        n, used = int(k[ROWS]), int(k[COLUMNS])
+        at_is_right = k[AT] == n if n < window else 0 <= k[AT] < window
+        if not (0 <= n <= window and at_is_right and k[SAMPLES] >= n):
+            raise CorruptState("the ring is damaged")
+        shapes: dict[str, tuple[int, ...]] = {
+            "mean": self._mean.shape,
+            "moments": (N_MOMENTS, used),
+            "ring": (used, 4 * n),
+            "about": (2, n),
+        }
+        check_arrays(state, shapes)
+        self._make_room(columns_with_room(used))
+        if n and used:
+            ring = np.ascontiguousarray(state["ring"], np.uint8).view(np.float32)
+            if not is_storable(ring):
+                raise CorruptState("the ring is damaged")
+            self._ring[:used, :n] = ring
+        self._moments[:, :used], self._about[:, :n] = state["moments"], state["about"]
+        self._mean[:] = state["mean"]

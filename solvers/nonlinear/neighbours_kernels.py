@@ -1,0 +1,221 @@
+"""Kernels of neighbours.
+
+In every kernel, for S columns and a ring of W rows
+    k         see dense_columns.py, then ROWS (in the ring), AT (the place of the next) and SAMPLES
+    mean      (2,)    of the labels so far, and their weight
+    moments   (3, S)  see standardise.py
+    ring      (S, W)  float32, standardised values
+    about     (2, W)  label and weight of each row
+    distances (W,)    float32, scratch; near (2, K) scratch: distance and place of the nearest rows
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from dualstream.solvers.core.scalar import log1pexp
+from dualstream.solvers.jit import (
+    F8,
+    F8_2D,
+    I8,
+    RO_F8,
+    RO_I4,
+    RO_I8,
+    Floats,
+    Indices,
+    Ints,
+    b1,
+    f8,
+    i8,
+    kernel,
+    types,
+    void,
+)
+from dualstream.solvers.nonlinear.dense_columns import (
+    COLUMNS,
+    N_OF_COLUMNS,
+    REVIEW_ROWS,
+    SINCE_REVIEW,
+    Singles,
+    count_features,
+    dense_row,
+)
+from dualstream.solvers.nonlinear.standardise import count_moments, standardised
+
+ROWS, AT, SAMPLES = range(N_OF_COLUMNS, N_OF_COLUMNS + 3)
+N_INTS = N_OF_COLUMNS + 3
+LABEL, WEIGHT = range(2)
+DONE, NEEDS_COLUMN, NEEDS_REVIEW = range(3)
+"""Why `learn_rows` returns: NEEDS_REVIEW comes after the row, NEEDS_COLUMN before it."""
+
+_START, _BLOCK = 0.3, 16
+_F4, _F4_2D = types.float32[::1], types.float32[:, ::1]
+
+
+@kernel(void(i8, types.float32, _F4, _F4), inline=True, apart=True)
+def add_squares(n: int, value: Any, column: Singles, distances: Singles) -> None:
+    """distances (n,) += (value - column)^2. Each sum is a row's own: nothing is reduced."""
+    for r in range(n):
+        apart = value - column[r]
+        distances[r] += apart * apart
+
+
+@kernel(i8(i8, _F4, F8_2D), inline=True)
+def nearest(n: int, distances: Singles, near: Floats) -> int:
+    """Fill `near` with the nearest rows, nearest first; their number. Ties: the lower place."""
+    most = near.shape[1]
+    found, limit = 0, np.float32(np.inf)
+    for block in range(0, n, _BLOCK):
+        end = min(block + _BLOCK, n)
+        least = distances[block]
+        for r in range(block + 1, end):
+            least = min(least, distances[r])
+        if not least < limit:
+            continue
+        for r in range(block, end):
+            if distances[r] < limit:
+                if found < most:
+                    found += 1
+                p = found - 1
+                while p > 0 and near[0, p - 1] > distances[r]:
+                    near[0, p], near[1, p] = near[0, p - 1], near[1, p - 1]
+                    p -= 1
+                near[0, p], near[1, p] = distances[r], r
+                if found == most:
+                    limit = np.float32(near[0, found - 1])
+    return found
+
+
+@kernel(f8(F8, b1, f8, I8, F8, F8_2D, _F4_2D, F8_2D, _F4, F8_2D), inline=True)
+def score_of(
+    x: Floats,
+    is_binary: bool,
+    sharpness: float,
+    k: Ints,
+    mean: Floats,
+    moments: Floats,
+    ring: Singles,
+    about: Floats,
+    distances: Singles,
+    near: Floats,
+) -> float:
+    """The score of one dense row x."""
+    n = k[ROWS]
+    if n == 0:
+        return 0.0
+    for r in range(n):
+        distances[r] = np.float32(0.0)
+    for j in range(k[COLUMNS]):
+        add_squares(n, np.float32(standardised(x[j], j, moments)), ring[j], distances)
+    found = nearest(n, distances, near)
+    width = near[0, found - 1] + 1e-9
+    positive = negative = 0.0
+    for p in range(found):
+        r = int(near[1, p])
+        share = about[WEIGHT, r] * math.exp(-sharpness * near[0, p] / width)
+        if not is_binary:
+            positive += share * (about[LABEL, r] - mean[0])
+            negative += share
+        elif about[LABEL, r] > 0.0:
+            positive += share
+        else:
+            negative += share
+    if is_binary:
+        return math.log((_START + positive) / (_START + negative))
+    return float(mean[0] + positive / negative)
+
+
+@kernel(
+    types.UniTuple(i8, 2)(
+        RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, i8, F8, F8, b1, f8, I8, I8, I8, I8, F8, F8, F8_2D,
+        _F4_2D, F8_2D, _F4, F8_2D,
+    )
+)  # fmt: skip
+def learn_rows(
+    indptr: Ints,
+    indices: Indices,
+    values: Floats,
+    labels: Floats,
+    weights: Floats,
+    start: int,
+    scores: Floats,
+    losses: Floats,
+    is_binary: bool,
+    sharpness: float,
+    keys: Ints,
+    columns: Ints,
+    counts: Ints,
+    k: Ints,
+    mean: Floats,
+    x: Floats,
+    moments: Floats,
+    ring: Singles,
+    about: Floats,
+    distances: Singles,
+    near: Floats,
+) -> tuple[int, int]:
+    """Score rows from `start` on and enter them in the ring; the next row and why it stopped."""
+    for i in range(start, labels.shape[0]):
+        begin, end = indptr[i], indptr[i + 1]
+        learns = weights[i] > 0.0
+        if learns and (
+            count_features(indices, begin, end, ring.shape[0], keys, columns, counts, k) == 0
+        ):
+            return i, NEEDS_COLUMN
+        dense_row(indices, values, begin, end, keys, columns, k, x)
+        score = score_of(x, is_binary, sharpness, k, mean, moments, ring, about, distances, near)
+        y = labels[i]
+        scores[i] = score
+        if is_binary:
+            losses[i] = log1pexp(-score if y > 0.0 else score)
+        else:
+            losses[i] = 0.5 * (y - score) * (y - score)
+        k[SAMPLES] += 1
+        if not learns:
+            continue
+        count_moments(k[COLUMNS], x, moments)
+        at = k[AT]
+        for j in range(k[COLUMNS]):
+            ring[j, at] = standardised(x[j], j, moments)
+        if is_binary:
+            y = 1.0 if y > 0.0 else -1.0
+        about[LABEL, at], about[WEIGHT, at] = y, weights[i]
+        mean[1] += weights[i]
+        mean[0] += weights[i] / mean[1] * (y - mean[0])
+        k[AT] = at + 1 if at + 1 < ring.shape[1] else 0
+        k[ROWS] = min(k[ROWS] + 1, ring.shape[1])
+        if k[SINCE_REVIEW] >= REVIEW_ROWS:
+            return i + 1, NEEDS_REVIEW
+    return labels.shape[0], DONE
+
+
+@kernel(
+    void(
+        RO_I8, RO_I4, RO_F8, F8, b1, f8, I8, I8, I8, F8, F8, F8_2D, _F4_2D, F8_2D, _F4, F8_2D,
+    )
+)  # fmt: skip
+def score_rows(
+    indptr: Ints,
+    indices: Indices,
+    values: Floats,
+    scores: Floats,
+    is_binary: bool,
+    sharpness: float,
+    keys: Ints,
+    columns: Ints,
+    k: Ints,
+    mean: Floats,
+    x: Floats,
+    moments: Floats,
+    ring: Singles,
+    about: Floats,
+    distances: Singles,
+    near: Floats,
+) -> None:
+    """Scores (n,) of rows."""
+    for i in range(scores.shape[0]):
+        dense_row(indices, values, indptr[i], indptr[i + 1], keys, columns, k, x)
+        scores[i] = score_of(
+            x, is_binary, sharpness, k, mean, moments, ring, about, distances, near
+        )

@@ -1,0 +1,215 @@
+"""Net: a neural network of two hidden layers, learned row by row.
+
+    z = max(0, b + W h),  q = max(0, e + U z),  m = v q + c
+
+h is the row with every column standardised by its running moments (`scaling: balanced` with power
+0, see features/scaling.py) and clipped at 8; broken readings do not reach the moments. Every weight
+takes AdaGrad steps of its own (Duchi, Hazan, Singer, 2011) along the gradient of the logistic loss;
+for numbers, of the Huber loss in units of the targets' running standard deviation. Weights start at
+numbers drawn by a hash of the seed, those of a feature when it is first learned. The net reads the
+first MAX_FEATURES features of the stream and ignores others. O(units x entries) per row; no row is
+rejected.
+
+Memory: 16 units + 96 bytes per feature.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dualstream.solvers.core.batch import Batch
+from dualstream.solvers.core.errors import CorruptState
+from dualstream.solvers.core.learner import State
+from dualstream.solvers.core.state_numbers import check_arrays
+from dualstream.solvers.features.column_table import (
+    BALANCED,
+    COUNT,
+    HELD,
+    N_ENTRY,
+    N_INTS,
+    N_STATISTICS,
+    PLACE,
+    SAMPLES,
+    USED,
+    enter_places,
+)
+from dualstream.solvers.features.stage import grown
+from dualstream.solvers.jit import Floats, Ints
+from dualstream.solvers.nonlinear import net_kernels as _kernels
+from dualstream.solvers.nonlinear.hashed_numbers import drawn_number
+from dualstream.solvers.nonlinear.learner import NonlinearLearner
+from dualstream.solvers.nonlinear.net_kernels import MAX_FEATURES, N_FLOATS, START, SUM_OF_BIAS
+
+_BASES = np.array([[BALANCED, 0.0]])
+_SEED_OF_LAYERS = 0x5851F42D4C957F2D
+"""Added to the seed for the inner layers, whose numbers are then others than a feature's."""
+
+
+class Net(NonlinearLearner):
+    """The learner of `algorithm: net`; `spec` is resolved, with task binary or regression."""
+
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        super().__init__(spec)
+        units, last = spec["units"]
+        self._units = units
+        self._f = np.zeros(N_FLOATS)
+        self._f[SUM_OF_BIAS] = START
+        self._k = np.zeros(N_INTS, np.int64)
+        self._starts = np.full(units, START)
+        self._first = np.full((2, units), START)
+        self._second = np.full((units, 2 * last), START)
+        self._third = np.full((4, last), START)
+        self._draw_layers()
+        self._z, self._dz = np.empty(units), np.empty(units)
+        self._q, self._dq = np.empty(last), np.empty(last)
+        self._dense, self._is_here = np.zeros(16, np.int32), np.zeros(17)
+        self._slots = np.empty(0, np.int64)
+        self._fit_row(64)
+        self._store(np.array([self._dim], np.int64), self._new_blocks(1), 64)
+
+    def _draw_layers(self) -> None:
+        units, last = self.spec["units"]
+        seed = (self.spec["seed"] + _SEED_OF_LAYERS) & (2**63 - 1)
+        numbers = iter([drawn_number(seed, at) for at in range(units + units * last + last)])
+        for j in range(units):
+            self._first[0, j] = 0.5 * next(numbers)
+        for j in range(units):
+            for i in range(last):
+                self._second[j, i] = math.sqrt(2.0 / units) * next(numbers)
+        self._third[0] = 0.0
+        for i in range(last):
+            self._third[2, i] = 0.1 / math.sqrt(last) * next(numbers)
+
+    # -- room ------------------------------------------------------------------------------------
+
+    def _new_blocks(self, slots: int) -> Floats:
+        blocks = np.zeros((slots, 2 * self._units + N_STATISTICS))
+        blocks[:, self._units : 2 * self._units] = START
+        return blocks
+
+    def _store(self, touched: Ints, blocks: Floats, least: int) -> None:
+        """Store these slots with room for at least `least`, at most all that there can be."""
+        used, room = len(touched), 64
+        while room < least:
+            room *= 2
+        room = min(room, MAX_FEATURES + 1)
+        self._touched = np.zeros(room, np.int32)
+        self._touched[:used] = touched
+        self._table = np.zeros((room, blocks.shape[1]))
+        self._table[:used] = blocks
+        cells = 128
+        while cells < 2 * room:
+            cells *= 2
+        self._places = np.zeros((cells, 2), np.int32)
+        enter_places(self._places, self._touched, 1, used)
+        self._k[USED] = used
+
+    def _fit_row(self, entries: int) -> None:
+        """Scratch arrays for a row of this many entries, dense columns included."""
+        if entries + 1 > len(self._slots):
+            room = 2 * (entries + 1)
+            self._slots = np.empty(room, np.int64)
+            self._e, self._h = np.empty((N_ENTRY, room)), np.empty((1, room))
+            self._idx, self._val = np.empty(room, np.int32), np.empty(room)
+
+    def _make_room(self, entries: int) -> None:
+        used, held = int(self._k[USED]), int(self._k[HELD])
+        if used + entries > len(self._touched) <= MAX_FEATURES:
+            self._store(self._touched[:used].astype(np.int64), self._table[:used], used + entries)
+        if held + entries > len(self._dense):
+            self._dense = grown(self._dense, held, held + entries)
+            self._is_here = np.zeros(len(self._dense) + 1)
+        self._fit_row(held + entries)
+
+    # -- learning and scoring --------------------------------------------------------------------
+
+    def _learn_rows(self, batch: Batch, scores: Floats, losses: Floats) -> None:
+        row, n, spec = 0, len(batch), self.spec
+        while True:
+            row = _kernels.learn_rows(
+                batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, row, scores,
+                losses, self._is_binary, spec["step"], spec["seed"], self._places, self._touched,
+                self._table, self._dense, self._is_here, self._f, self._k, _BASES, self._starts,
+                self._slots, self._e, self._h, self._idx, self._val, self._first, self._second,
+                self._third, self._z, self._q, self._dz, self._dq,
+            )  # fmt: skip
+            if row == n:
+                return
+            self._make_room(int(batch.indptr[row + 1] - batch.indptr[row]))
+
+    def predict(self, batch: Batch) -> Floats:
+        """See Learner."""
+        batch.check_width(self._dim)
+        scores = np.empty(len(batch))
+        longest = int(np.diff(batch.indptr).max(initial=0))
+        self._fit_row(longest + int(self._k[HELD]))
+        _kernels.score_rows(
+            batch.indptr, batch.indices, batch.values, scores, self._is_binary, self._places,
+            self._touched, self._table, self._dense, self._is_here, self._f, self._k, _BASES,
+            self._starts, self._slots, self._e, self._h, self._first, self._second,
+            self._third, self._z, self._q,
+        )  # fmt: skip
+        return scores
+
+    @property
+    def samples(self) -> int:
+        """See Learner."""
+        return int(self._k[SAMPLES])
+
+    # -- state -----------------------------------------------------------------------------------
+
+    def state(self) -> State:
+        """See Learner; blocks by slot, in the order in which features were first learned."""
+        used = int(self._k[USED])
+        return {
+            "samples": np.array(self._k[SAMPLES]),
+            "numbers": self._f.copy(),
+            "touched": self._touched[:used].astype(np.int64),
+            "blocks": self._table[:used].copy(),
+            "first": self._first.copy(),
+            "second": self._second.copy(),
+            "third": self._third.copy(),
+        }
+
+    def _restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        used = np.asarray(state.get("touched", [])).size
+        shapes: dict[str, tuple[int, ...]] = {
+            "samples": (),
+            "numbers": self._f.shape,
+            "touched": (used,),
+            "blocks": (used, self._table.shape[1]),
+            "first": self._first.shape,
+            "second": self._second.shape,
+            "third": self._third.shape,
+        }
+        check_arrays(state, shapes)
+        touched, blocks = state["touched"].astype(np.int64), np.array(state["blocks"], np.float64)
+        slots = self._dense_slots(touched, blocks)
+        self._store(touched, blocks, used)
+        self._f[:] = state["numbers"]
+        self._first[:], self._second[:] = state["first"], state["second"]
+        self._third[:] = state["third"]
+        self._dense = np.zeros(max(16, len(slots)), np.int32)
+        self._dense[: len(slots)] = slots
+        self._is_here = np.zeros(len(self._dense) + 1)
+        self._k[HELD], self._k[SAMPLES] = len(slots), state["samples"]
+
+    def _dense_slots(self, touched: Ints, blocks: Floats) -> Ints:
+        """Slots of the dense columns in order. Raises CorruptState."""
+        features, order = touched[1:], blocks[:, PLACE - N_STATISTICS]
+        slots: Ints = np.argsort(order, kind="stable")[np.count_nonzero(order == 0.0) :]
+        is_sound = (
+            1 <= len(touched) <= MAX_FEATURES + 1
+            and touched[0] == self._dim
+            and len(np.unique(features)) == len(features)
+            and bool(((features >= 0) & (features < self._dim)).all())
+            and bool((blocks[1:, COUNT - N_STATISTICS] >= 1.0).all())
+            and bool((blocks[:, self._units : 2 * self._units] >= START).all())
+            and np.array_equal(order[slots], np.arange(1.0, len(slots) + 1.0))
+        )
+        if not is_sound:
+            raise CorruptState("the columns are damaged")
+        return slots

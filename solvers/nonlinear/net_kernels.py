@@ -1,0 +1,338 @@
+"""Kernels of the net: score a row, then take its AdaGrad step.
+
+In every kernel, for H units in the first hidden layer and L in the second
+    table     (slots, 2 H + ...)  see features/column_table.py: the block of a feature has its
+                                  weights to the H units, and their sums of squared gradients
+    first     (2, H)     bias of each unit, and its sum
+    second    (H, 2 L)   weights from each first unit to the L second ones, and their sums
+    third     (4, L)     bias of each second unit and its sum, its weight in the score and its sum
+    f, k                 as in column_table.py, then SQUARES to SUM_OF_BIAS
+    room of scratch      idx, val (room,), z, dz (H,), q, dq (L,)
+"""
+
+import math
+
+import numpy as np
+
+from dualstream.solvers.core.scalar import clip, log1pexp, sigmoid
+from dualstream.solvers.features.column_table import (
+    HELD,
+    N_INTS,
+    ROWS,
+    SAMPLES,
+    SUMS,
+    USED,
+    emit_row,
+    position_of,
+)
+from dualstream.solvers.jit import (
+    F8,
+    F8_2D,
+    I4,
+    I4_2D,
+    I8,
+    RO_F8,
+    RO_F8_2D,
+    RO_I4,
+    RO_I8,
+    Floats,
+    Indices,
+    Ints,
+    b1,
+    f8,
+    i8,
+    kernel,
+    void,
+)
+from dualstream.solvers.nonlinear.hashed_numbers import drawn_number
+
+# Further floats of the state: the sum of |h|^2 of the rows; of the targets the weight, the mean and
+# the mean square distance from it; the bias of the score and its sum of squares.
+SQUARES, TARGETS, MEAN, SPREAD, BIAS, SUM_OF_BIAS = range(SUMS, SUMS + 6)
+N_FLOATS = SUMS + 6
+
+MAX_FEATURES = 4096
+"""Features that the net reads: the first of the stream."""
+START = 1e-2
+"""Start of the sums of squares, as of AdaGrad (Duchi, Hazan, Singer, 2011)."""
+_CLIP, _REACH, _RATE = 8.0, 50.0, 1e-3
+_FAR = 8.0
+"""Reach of a column's values, see column_table.limit_entries."""
+
+__all__ = ["N_INTS", "learn_rows", "score_rows"]
+
+
+@kernel(void(f8, f8, F8, F8, F8), inline=True, apart=True)
+def descend(x: float, step: float, slopes: Floats, weights: Floats, sums: Floats) -> None:
+    """An AdaGrad step of weights whose gradients are x times `slopes`."""
+    for k in range(weights.shape[0]):
+        gradient = slopes[k] * x
+        sums[k] += gradient * gradient
+        weights[k] -= step * gradient / math.sqrt(sums[k])
+
+
+@kernel(void(f8, F8, F8), inline=True, apart=True)
+def add_times(x: float, weights: Floats, out: Floats) -> None:
+    """out += x weights."""
+    for k in range(out.shape[0]):
+        out[k] += x * weights[k]
+
+
+@kernel(i8(RO_I4, RO_F8, i8, i8, I4_2D, i8, I4, F8), inline=True)
+def known_entries(
+    indices: Indices,
+    values: Floats,
+    begin: int,
+    end: int,
+    places: Indices,
+    free: int,
+    idx: Indices,
+    val: Floats,
+) -> int:
+    """Copy the entries of a row whose feature has a slot, or gets one of `free` more."""
+    n = 0
+    for p in range(begin, end):
+        if places[position_of(places, int(indices[p])), 0] == 0:
+            if free == 0:
+                continue
+            free -= 1
+        idx[n], val[n] = indices[p], values[p]
+        n += 1
+    return n
+
+
+@kernel(void(i8, i8, I4, F8_2D, i8, i8, f8), inline=True)
+def start_weights(
+    first: int, used: int, touched: Indices, table: Floats, units: int, seed: int, size: float
+) -> None:
+    """Draw the weights of slots `first` to `used`."""
+    for slot in range(first, used):
+        for k in range(units):
+            number = np.int64(touched[slot]) * units + k
+            table[slot, k] = drawn_number(seed, int(number)) * size
+
+
+@kernel(
+    f8(i8, I8, F8, F8_2D, F8_2D, F8_2D, F8_2D, f8, F8, F8), inline=True
+)  # fmt: skip
+def forward(
+    n: int,
+    slots: Ints,
+    h: Floats,
+    table: Floats,
+    first: Floats,
+    second: Floats,
+    third: Floats,
+    bias: float,
+    z: Floats,
+    q: Floats,
+) -> float:
+    """The net's output for n entries h; z and q are the outputs of the hidden units."""
+    units, last = z.shape[0], q.shape[0]
+    for j in range(units):
+        z[j] = first[0, j]
+    for p in range(n):
+        h[p] = clip(h[p], -_CLIP, _CLIP)
+        if slots[p] >= 0 and h[p] != 0.0:
+            add_times(h[p], table[slots[p], :units], z)
+    for i in range(last):
+        q[i] = third[0, i]
+    for j in range(units):
+        z[j] = max(z[j], 0.0)
+        if z[j] > 0.0:
+            add_times(z[j], second[j, :last], q)
+    out = bias
+    for i in range(last):
+        q[i] = max(q[i], 0.0)
+        out += third[2, i] * q[i]
+    return out
+
+
+@kernel(
+    void(f8, f8, i8, I8, F8, F8_2D, F8_2D, F8_2D, F8_2D, F8, F8, F8, F8, F8), inline=True
+)  # fmt: skip
+def backward(
+    slope: float,
+    step: float,
+    n: int,
+    slots: Ints,
+    h: Floats,
+    table: Floats,
+    first: Floats,
+    second: Floats,
+    third: Floats,
+    f: Floats,
+    z: Floats,
+    q: Floats,
+    dz: Floats,
+    dq: Floats,
+) -> None:
+    """One step along the gradient, `slope` being the derivative of the loss by the output."""
+    units, last = z.shape[0], q.shape[0]
+    f[SUM_OF_BIAS] += slope * slope
+    f[BIAS] -= step * slope / math.sqrt(f[SUM_OF_BIAS])
+    for i in range(last):
+        dq[i] = slope * third[2, i] if q[i] > 0.0 else 0.0
+    descend(slope, step, q, third[2], third[3])
+    for j in range(units):
+        dz[j] = 0.0
+        if z[j] > 0.0:
+            # Four sums, because each addition waits for the previous one.
+            s0 = s1 = s2 = s3 = 0.0
+            whole = last - last % 4
+            for i in range(0, whole, 4):
+                s0 += dq[i] * second[j, i]
+                s1 += dq[i + 1] * second[j, i + 1]
+                s2 += dq[i + 2] * second[j, i + 2]
+                s3 += dq[i + 3] * second[j, i + 3]
+            for i in range(whole, last):
+                s0 += dq[i] * second[j, i]
+            dz[j] = (s0 + s1) + (s2 + s3)
+            descend(z[j], step, dq, second[j, :last], second[j, last:])
+    descend(1.0, step, dq, third[0], third[1])
+    descend(1.0, step, dz, first[0], first[1])
+    for p in range(n):
+        if slots[p] >= 0 and h[p] != 0.0:
+            block = table[slots[p]]
+            descend(h[p], step, dz, block[:units], block[units : 2 * units])
+
+
+@kernel(
+    i8(
+        RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, i8, F8, F8, b1, f8, i8, I4_2D, I4, F8_2D, I4, F8, F8, I8,
+        RO_F8_2D, RO_F8, I8, F8_2D, F8_2D, I4, F8, F8_2D, F8_2D, F8_2D, F8, F8, F8, F8,
+    )
+)  # fmt: skip
+def learn_rows(
+    indptr: Ints,
+    indices: Indices,
+    values: Floats,
+    labels: Floats,
+    weights: Floats,
+    start: int,
+    scores: Floats,
+    losses: Floats,
+    is_binary: bool,
+    step: float,
+    seed: int,
+    places: Indices,
+    touched: Indices,
+    table: Floats,
+    dense: Indices,
+    is_here: Floats,
+    f: Floats,
+    k: Ints,
+    bases: Floats,
+    starts: Floats,
+    slots: Ints,
+    e: Floats,
+    h: Floats,
+    idx: Indices,
+    val: Floats,
+    first: Floats,
+    second: Floats,
+    third: Floats,
+    z: Floats,
+    q: Floats,
+    dz: Floats,
+    dq: Floats,
+) -> int:
+    """Score and learn rows `start` to n; return n, or the first row that needs more room."""
+    units = z.shape[0]
+    for i in range(start, labels.shape[0]):
+        begin, end = indptr[i], indptr[i + 1]
+        c = weights[i]
+        learns = c > 0.0
+        entries = end - begin
+        if k[HELD] + entries + 1 > slots.shape[0] or k[HELD] + entries > dense.shape[0]:
+            return i
+        free = min(entries, MAX_FEATURES + 1 - k[USED]) if learns else entries
+        if learns and k[USED] + free > touched.shape[0]:
+            return i
+        n = known_entries(indices, values, begin, end, places, free, idx, val)
+        used = k[USED]
+        n = emit_row(
+            idx, val, 0, n, learns, _FAR, places, touched, table, dense, is_here, f, k, bases,
+            starts, units, slots, e, h,
+        )  # fmt: skip
+        own = h[0]
+        if learns:
+            for p in range(n):
+                f[SQUARES] += clip(own[p], -_CLIP, _CLIP) ** 2
+        out = forward(n, slots, own, table, first, second, third, f[BIAS], z, q)
+        y = labels[i]
+        spread = math.sqrt(f[SPREAD])
+        if is_binary:
+            scores[i] = out
+            losses[i] = log1pexp(-out if y > 0.0 else out)
+        else:
+            scores[i] = f[MEAN] + spread * out
+            losses[i] = 0.5 * (y - scores[i]) * (y - scores[i])
+        k[SAMPLES] += 1
+        if not learns:
+            continue
+        slope = 0.0
+        if is_binary:
+            slope = sigmoid(out) - (1.0 if y > 0.0 else 0.0)
+        else:
+            near = y
+            if spread > 0.0:
+                near = clip(y, f[MEAN] - _REACH * spread, f[MEAN] + _REACH * spread)
+                slope = clip(out - (near - f[MEAN]) / spread, -1.0, 1.0)
+            f[TARGETS] += c
+            share = max(c / f[TARGETS], min(_RATE * c, 0.5))
+            apart = near - f[MEAN]
+            f[MEAN] += share * apart
+            f[SPREAD] += share * ((1.0 - share) * apart * apart - f[SPREAD])
+        # The score ignores new features, like a prediction. They take no step in their first row.
+        for p in range(n):
+            if slots[p] >= used:
+                own[p] = 0.0
+        if slope != 0.0:
+            backward(
+                c * slope, step, n, slots, own, table, first, second, third, f, z, q, dz, dq
+            )  # fmt: skip
+        if k[USED] > used:
+            size = 1.0 / math.sqrt(max(f[SQUARES] / f[ROWS], 1.0))
+            start_weights(used, k[USED], touched, table, units, seed, size)
+    return int(labels.shape[0])
+
+
+@kernel(
+    void(
+        RO_I8, RO_I4, RO_F8, F8, b1, I4_2D, I4, F8_2D, I4, F8, F8, I8, RO_F8_2D, RO_F8, I8, F8_2D,
+        F8_2D, F8_2D, F8_2D, F8_2D, F8, F8,
+    )
+)  # fmt: skip
+def score_rows(
+    indptr: Ints,
+    indices: Indices,
+    values: Floats,
+    scores: Floats,
+    is_binary: bool,
+    places: Indices,
+    touched: Indices,
+    table: Floats,
+    dense: Indices,
+    is_here: Floats,
+    f: Floats,
+    k: Ints,
+    bases: Floats,
+    starts: Floats,
+    slots: Ints,
+    e: Floats,
+    h: Floats,
+    first: Floats,
+    second: Floats,
+    third: Floats,
+    z: Floats,
+    q: Floats,
+) -> None:
+    """Scores (n,) of rows; the scratch arrays have room."""
+    for i in range(scores.shape[0]):
+        n = emit_row(
+            indices, values, indptr[i], indptr[i + 1], False, _FAR, places, touched, table, dense,
+            is_here, f, k, bases, starts, z.shape[0], slots, e, h,
+        )  # fmt: skip
+        out = forward(n, slots, h[0], table, first, second, third, f[BIAS], z, q)
+        scores[i] = out if is_binary else f[MEAN] + math.sqrt(f[SPREAD]) * out

@@ -1,0 +1,50 @@
+"""Specification fields of the learners of this package."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from dualstream.solvers.core.errors import InvalidSpec
+from dualstream.solvers.core.spec_fields import Spec, read_number, read_whole
+
+MAX_WINDOW = 1_000_000
+MAX_UNITS = 256
+
+
+def read_boosted(spec: Mapping[str, Any], task: str) -> Spec:
+    """The fields of `algorithm: boosted`, see boosted.py."""
+    step = read_number(spec, "", "step", 0.3, 1e-6, 1.0, "a number in [1e-6, 1]")
+    return {
+        "window": read_whole(spec, "", "window", 20_480, 32, MAX_WINDOW),
+        "trees": read_whole(spec, "", "trees", 30, 1, 1000),
+        "renewal": read_whole(spec, "", "renewal", 60, 1, 1000),
+        "step": step,
+        "leaves": read_whole(spec, "", "leaves", 31, 2, 127),
+        "seed": read_whole(spec, "", "seed", 0, 0, 2**63 - 1),
+    }
+
+
+def read_net(spec: Mapping[str, Any], task: str) -> Spec:
+    """The fields of `algorithm: net`, see net.py."""
+    units = spec.get("units", [32, 16])
+    is_pair = isinstance(units, list | tuple) and len(units) == 2
+    if not is_pair or any(type(n) is not int or not 1 <= n <= MAX_UNITS for n in units):
+        allowed = f"a list of two whole numbers in [1, {MAX_UNITS}]"
+        raise InvalidSpec("/units", units, allowed)
+    return {
+        "units": list(units),
+        "step": read_number(spec, "", "step", 0.1, 1e-6, 10.0, "a number in [1e-6, 10]"),
+        "seed": read_whole(spec, "", "seed", 0, 0, 2**63 - 1),
+    }
+
+
+def read_neighbours(spec: Mapping[str, Any], task: str) -> Spec:
+    """The fields of `algorithm: neighbours`, see neighbours.py."""
+    return {
+        "window": read_whole(spec, "", "window", 1000, 16, 10_000),
+        "neighbours": read_whole(spec, "", "neighbours", 15, 1, 100),
+    }
+
+
+def read_splines(spec: Mapping[str, Any], task: str) -> Spec:
+    """The fields of `algorithm: splines`, see splines.py."""
+    return {"gamma": read_number(spec, "", "gamma", 0.99, 0.0, 1.0, "a number in [0, 1]")}

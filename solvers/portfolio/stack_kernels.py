@@ -1,0 +1,144 @@
+"""Kernels of the stack: a member that combines the other members by their scores.
+
+With h_k the calibrated log odds of member k, within [-6, 6] (0 for a member that is not active or
+has no score), and h = 1 last, the stack scores w.h and learns w by full online Newton steps on the
+log-loss with forgetting 0.9995:
+
+    b = c max(p (1 - p), 0.001),  kappa = b / (0.9995 + b h.P h)
+    P <- (P - kappa (P h)(P h)') / 0.9995
+    w <- w + tau P h,  tau the dual step along that direction (core/scalar.logistic_root)
+
+P starts at I / 10 and w at the mean of the members. For numbers, h_k is the distance of the
+member's prediction from the mean of the targets in units S of the portfolio's error, the loss is
+squared and the error is clipped at 5 S (recursive least squares; P starts at I). P is halved while
+its trace is more than 1000 per entry, as forgetting would let it grow for ever where no row says
+anything.
+
+In every kernel, for K members
+    stack   (K + 4, K + 1)  rows of P, then W, H and PH below; no rows without a stack
+"""
+
+from dualstream.solvers.core.scalar import clip, logistic_root, sigmoid
+from dualstream.solvers.jit import F8, F8_2D, RO_I8_2D, Floats, Ints, f8, i8, kernel, void
+
+ROLE, BASE = range(2)
+MEMBER, PRIOR, STACK = range(3)
+MAX_INPUT = 6.0
+
+_FORGETTING, _LEAST_CURVATURE, _MOST_TRACE, _MOST_ERROR = 0.9995, 1e-3, 1e3, 5.0
+
+
+@kernel(void(f8, F8_2D))
+def start_stack(variance: float, stack: Floats) -> None:
+    """P = variance I."""
+    size = stack.shape[1]
+    for a in range(size):
+        for b in range(size):
+            stack[a, b] = variance if a == b else 0.0
+
+
+@kernel(f8(F8_2D), inline=True)
+def stack_score(stack: Floats) -> float:
+    """w.h for the inputs H."""
+    size = stack.shape[1]
+    score = 0.0
+    for a in range(size):
+        score += stack[size, a] * stack[size + 1, a]
+    return score
+
+
+@kernel(f8(f8, F8_2D), inline=True)
+def bend_stack(curvature: float, stack: Floats) -> float:
+    """Add b h h' to the inverse of P, with forgetting; sets PH = P h, and returns h.PH."""
+    size = stack.shape[1]
+    inputs, product = stack[size + 1], stack[size + 2]
+    for b in range(size):
+        product[b] = 0.0
+    for a in range(size):
+        for b in range(size):
+            product[b] += inputs[a] * stack[a, b]
+    square = trace = 0.0
+    for a in range(size):
+        square += inputs[a] * product[a]
+    gain = curvature / (_FORGETTING + curvature * square)
+    for a in range(size):
+        share = gain * product[a]
+        for b in range(size):
+            stack[a, b] = (stack[a, b] - share * product[b]) / _FORGETTING
+        trace += stack[a, a]
+    if trace > _MOST_TRACE * size:
+        for a in range(size):
+            for b in range(size):
+                stack[a, b] *= 0.5
+    left = (1.0 - gain * square) / _FORGETTING
+    for b in range(size):
+        product[b] *= left
+    return square * left
+
+
+@kernel(void(f8, f8, F8_2D), inline=True)
+def learn_class(y: float, c: float, stack: Floats) -> None:
+    """Learn a row's label y (-1 or 1) of weight c for the inputs H."""
+    size = stack.shape[1]
+    score = clip(stack_score(stack), -40.0, 40.0)
+    p = sigmoid(score)
+    square = bend_stack(c * max(p * (1.0 - p), _LEAST_CURVATURE), stack)
+    _, dual = logistic_root(y * score, c * square)
+    for a in range(size):
+        stack[size, a] += c * y * dual * stack[size + 2, a]
+
+
+@kernel(void(f8, f8, F8_2D), inline=True)
+def learn_number(target: float, c: float, stack: Floats) -> None:
+    """Learn a target of weight c, as the inputs H in units of S from the mean."""
+    size = stack.shape[1]
+    error = clip(target - stack_score(stack), -_MOST_ERROR, _MOST_ERROR)
+    bend_stack(c, stack)
+    for a in range(size):
+        stack[size, a] += c * error * stack[size + 2, a]
+
+
+@kernel(i8(RO_I8_2D), inline=True)
+def stack_among(roles: Ints) -> int:
+    """The index of the stack among the members, -1 for none."""
+    for j in range(roles.shape[0]):
+        if roles[j, ROLE] == STACK:
+            return j
+    return -1
+
+
+@kernel(void(i8, F8, F8, F8, F8, F8, F8_2D), inline=True)
+def set_class_inputs(
+    own: int, m: Floats, is_active: Floats, a: Floats, b: Floats, outputs: Floats, stack: Floats
+) -> None:
+    """Set H to the calibrated log odds of the members but `own`, and m[own] and outputs[own]."""
+    size = stack.shape[1]
+    inputs = stack[size + 1]
+    for j in range(size - 1):
+        inputs[j] = 0.0
+        if j != own and is_active[j] > 0.0 and m[j] == m[j]:
+            inputs[j] = clip(a[j] * m[j] + b[j], -MAX_INPUT, MAX_INPUT)
+    inputs[size - 1] = 1.0
+    m[own] = clip(stack_score(stack), -40.0, 40.0)
+    outputs[own] = sigmoid(clip(a[own] * m[own] + b[own], -12.0, 12.0))
+
+
+@kernel(f8(i8, f8, f8, F8, F8, F8, F8_2D), inline=True)
+def set_number_inputs(
+    own: int,
+    mean: float,
+    scale: float,
+    m: Floats,
+    is_active: Floats,
+    outputs: Floats,
+    stack: Floats,
+) -> float:
+    """Set H to the distances of the members' predictions from the mean; the stack's prediction."""
+    size = stack.shape[1]
+    inputs = stack[size + 1]
+    for j in range(size - 1):
+        inputs[j] = 0.0
+        if j != own and is_active[j] > 0.0 and m[j] == m[j]:
+            inputs[j] = (outputs[j] - mean) / scale
+    inputs[size - 1] = 0.0
+    return float(mean + scale * stack_score(stack))

@@ -1,0 +1,141 @@
+"""Boosted trees against a plain implementation that grows every tree anew from the raw rows."""
+
+import math
+
+import numpy as np
+import pytest
+
+from tests.solvers.nonlinear.streams import learner_of, mistakes, waves
+
+SPEC = {"algorithm": "boosted", "window": 96, "trees": 4, "renewal": 6, "step": 0.5, "leaves": 5}
+FIRST_TREE, RIDGE, LEAST_ROWS = 16, 1.0, 10
+
+
+def sigmoid(z):
+    return 1.0 / (1.0 + math.exp(-z))
+
+
+class Reference:
+    """A tree is a list of (condition of its leaf, value); the ring is a list of rows, newest last.
+
+    Bins are not modelled: with at most 32 distinct values a column every split is possible.
+    """
+
+    def __init__(self, task):
+        self.task, self.rows, self.trees, self.since, self.learned = task, [], [], 0, 0
+        self.base = 0.0
+
+    def score(self, x):
+        return self.base + sum(tree(x) for tree in self.trees)
+
+    def learn(self, x, y):
+        target = (1.0 if y > 0 else 0.0) if self.task == "binary" else y
+        self.rows = [*self.rows, (x, target)][-SPEC["window"] :]
+        self.since += 1
+        self.learned += 1
+        if self.learned >= FIRST_TREE and self.since * SPEC["renewal"] >= len(self.rows):
+            self.since = 0
+            if not self.trees:
+                total = sum(t for _, t in self.rows)
+                n = len(self.rows)
+                self.base = total / n
+                if self.task == "binary":
+                    self.base = math.log((total + 0.5) / (n - total + 0.5))
+            self.trees = [*self.trees, None][-SPEC["trees"] :][:-1]
+            self.trees.append(self.grow())
+
+    def grow(self):
+        slopes, bends = [], []
+        for x, target in self.rows:
+            m = self.score(x)
+            p = sigmoid(m)
+            slopes.append(p - target if self.task == "binary" else m - target)
+            bends.append(p * (1.0 - p) if self.task == "binary" else 1.0)
+        slopes, bends = np.array(slopes), np.array(bends)
+        x = np.array([row for row, _ in self.rows])
+        leaves = [np.arange(len(x))]
+        splits = {0: None}
+        conditions = {0: []}
+        while len(leaves) < SPEC["leaves"]:
+            found = []
+            for at, rows in enumerate(leaves):
+                found.append((*self.best(x, slopes, bends, rows), at))
+            gain, column, edge, at = max(found, key=lambda one: one[0])
+            if gain <= (1e-3 if self.task == "binary" else 1e-12):
+                break
+            rows = leaves[at]
+            below = x[rows, column] <= edge
+            leaves[at] = rows[below]
+            leaves.append(rows[~below])
+            conditions[len(leaves) - 1] = [*conditions[at], (column, edge, False)]
+            conditions[at] = [*conditions[at], (column, edge, True)]
+        del splits
+        values = [
+            -SPEC["step"] * slopes[rows].sum() / (bends[rows].sum() + RIDGE) for rows in leaves
+        ]
+
+        def tree(row):
+            for at, value in enumerate(values):
+                if all((row[c] <= edge) == low for c, edge, low in conditions[at]):
+                    return value
+            raise AssertionError("no leaf")
+
+        return tree
+
+    def best(self, x, slopes, bends, rows):
+        g, h = slopes[rows], bends[rows]
+        whole, bend, count = g.sum(), h.sum(), len(rows)
+        now = whole**2 / (bend + RIDGE)
+        best = (0.0, -1, 0.0)
+        least = LEAST_ROWS * bend / count
+        if count < 2 * LEAST_ROWS:
+            return best
+        every = np.array([row for row, _ in self.rows])
+        for column in range(x.shape[1]):
+            values = np.unique(every[:, column])
+            for edge in 0.5 * (values[1:] + values[:-1]):
+                low = x[rows, column] <= edge
+                a, b = g[low].sum(), h[low].sum()
+                if not (least <= b <= bend - least and 0 < low.sum() < count):
+                    continue
+                gain = a**2 / (b + RIDGE) + (whole - a) ** 2 / (bend - b + RIDGE) - now
+                if gain > best[0] + 1e-9:
+                    best = (gain, column, edge)
+        return best
+
+
+@pytest.mark.parametrize("task", ["binary", "regression"])
+def test_scores_are_those_of_trees_grown_from_the_raw_rows(task):
+    rng = np.random.default_rng(1)
+    batch = waves(260, 3, task=task)
+    # Few distinct values, so that no bin holds two of them.
+    x = np.round(rng.normal(size=(260, 3)) * 2.0)
+    z = x[:, 0] * x[:, 1] + 0.1 * rng.normal(size=260)
+    y = z if task == "regression" else np.where(z > 0.0, 1.0, -1.0)
+    batch = batch.from_dense(x, y)
+    learner, reference = learner_of(3, task=task, **SPEC), Reference(task)
+    found = learner.learn(batch).scores
+    for row in range(len(batch)):
+        expected = reference.score(x[row])
+        assert found[row] == pytest.approx(expected, abs=2e-4 * (1.0 + abs(expected))), row
+        reference.learn(x[row], y[row])
+
+
+def test_what_no_linear_model_learns_is_learned():
+    batch = waves(6000)
+    rate = mistakes(learner_of(4, algorithm="boosted"), batch)[3000:].mean()
+    assert rate < 0.12
+    assert mistakes(learner_of(4, algorithm="dual_ascent"), batch)[3000:].mean() > 0.4
+
+
+def test_the_ring_is_shorter_where_rows_are_wide():
+    learner = learner_of(200, algorithm="boosted", window=20_480)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(6000, 200))
+    learner.learn(type(waves(1)).from_dense(x, np.sign(x[:, 3])))
+    state = learner.state()
+    assert state["rows"].shape == (2**19 // 128, 4 * 128)
+    assert sum(array.nbytes for array in state.values()) < 4 << 20
+    tree = state["feature"]
+    used = {int(feature) for feature in np.unique(tree) if feature >= 0}
+    assert 3 in used

@@ -1,0 +1,82 @@
+"""The stack against recursive formulas in NumPy, and as members come and go."""
+
+import numpy as np
+import pytest
+
+from dualstream.solvers.core.errors import InvalidSpec, MemberError
+from tests.solvers.nonlinear.streams import learner_of, waves
+from tests.solvers.portfolio_reference import dual_step
+
+MEMBERS = [
+    {"name": "prior", "kind": "prior"},
+    {"name": "net", "algorithm": "net"},
+    {"name": "splines", "algorithm": "splines"},
+    {"name": "newton", "kind": "diagonal_newton"},
+]
+STACK = {"name": "stack", "kind": "stack"}
+
+
+def portfolio(members, **spec):
+    return learner_of(4, algorithm="portfolio", members=members, **spec)
+
+
+def test_the_stack_takes_newton_steps_on_the_calibrated_log_odds():
+    batch = waves(400)
+    learner = portfolio([*MEMBERS, STACK])
+    p, w = 0.1 * np.eye(5), np.array([0.25] * 4 + [0.0])
+    for i in range(len(batch)):
+        row = batch[i : i + 1]
+        raw = learner._members.predict(row)[0]
+        views = learner.members()
+        n0, n1 = learner._rule.g[4], learner._rule.g[3]
+        raw[0] = np.log((n1 + 0.5) / (n0 + 0.5))
+        z = [a * m + b for m, (a, b) in zip(raw[:4], (v.calibration for v in views), strict=False)]
+        h = np.array([*np.clip(z, -6.0, 6.0), 1.0])
+        score = float(np.clip(w @ h, -40.0, 40.0))
+        learner.learn(row)
+        assert learner._rule.scratch[0, 4] == pytest.approx(score, rel=1e-6, abs=1e-7), i
+        q = 1.0 / (1.0 + np.exp(-score))
+        bend = max(q * (1.0 - q), 1e-3)
+        ph = p @ h
+        gain = bend / (0.9995 + bend * (h @ ph))
+        p = (p - gain * np.outer(ph, ph)) / 0.9995
+        direction = ph * (1.0 - gain * (h @ ph)) / 0.9995
+        y = float(row.labels[0])
+        w = w + dual_step(score, float(h @ direction), y, "logistic") * direction
+
+
+def test_the_stack_continues_as_members_come_and_go():
+    batch = waves(600)
+    learner = portfolio([*MEMBERS, STACK])
+    learner.learn(batch[:300])
+    learner.add_member({"name": "more", "algorithm": "neighbours"})
+    learner.remove_member("splines")
+    again = portfolio([*MEMBERS, STACK])
+    again.restore(learner.state())
+    assert np.array_equal(learner.learn(batch[300:]).scores, again.learn(batch[300:]).scores)
+    assert {view.name for view in learner.members()} >= {"stack", "more"}
+    learner.remove_member("stack")
+    assert len(learner._rule.stack) == 0
+    learner.learn(batch[:50])
+    assert learner.add_member(STACK) == "stack"
+    learner.learn(batch[:50])
+
+
+def test_a_stack_alone_is_refused():
+    learner = portfolio([*MEMBERS, STACK])
+    with pytest.raises(MemberError, match="combines the other members"):
+        learner.promote("stack")
+    with pytest.raises(MemberError, match="one is enough"):
+        learner.add_member(STACK | {"name": "second"})
+    with pytest.raises(InvalidSpec) as caught:
+        portfolio([STACK, STACK | {"name": "second"}])
+    assert caught.value.field == "/members/1/kind"
+
+
+def test_a_stack_beats_its_members_where_each_knows_a_part():
+    """Two members see different columns only through their own non-linearity."""
+    batch = waves(4000)
+    learner = portfolio([*MEMBERS, STACK])
+    learner.learn(batch)
+    losses = {view.name: view.rolling_loss for view in learner.members()}
+    assert losses["stack"] <= min(losses.values()) + 0.01
