@@ -74,6 +74,7 @@ class DroppedModels:
     def __init__(self) -> None:
         self._replicas: list[weakref.ref[Replica]] = []
         self._timer: asyncio.TimerHandle | None = None
+        self._due_s = 0.0
 
     def add(self, model: Model) -> None:
         """Look after the model in FREED_AFTER_S."""
@@ -83,12 +84,13 @@ class DroppedModels:
             return
         self._replicas.append(weakref.ref(model.replica))
         if self._timer is not None:
-            if self._timer.when() <= loop.time() + FREED_AFTER_S:
+            if self._due_s <= loop.time() + FREED_AFTER_S:
                 return
             self._timer.cancel()
         self._collect_in(loop, FREED_AFTER_S)
 
     def _collect_in(self, loop: asyncio.AbstractEventLoop, pause_s: float) -> None:
+        self._due_s = loop.time() + pause_s
         self._timer = loop.call_later(pause_s, self._collect, loop, pause_s)
 
     def _collect(self, loop: asyncio.AbstractEventLoop, pause_s: float) -> None:

@@ -230,7 +230,8 @@ class Connection:
     async def close(self) -> None:
         pass
 
-    ping = open
+    async def ping(self, writes: bool = False) -> None:
+        await self.open()
 
     def log_name(self, model: str) -> str:
         return f"the log of {model}"

@@ -66,8 +66,13 @@ def test_no_two_columns_share_a_place():
 def test_what_is_compiled_ahead_is_what_a_model_without_a_spec_needs():
     make_learner({})
     assert set(COMPILED_AHEAD) <= set(sys.modules)
-    kernels = ("columns", "fused_kernels", "logistic_roots", "weighting_kernels")
-    mine = [f"dualstream.solvers.portfolio.{name}" for name in kernels]
+    kernels = (
+        "features.column_table",
+        "portfolio.fused_kernels",
+        "portfolio.logistic_roots",
+        "portfolio.weighting_kernels",
+    )
+    mine = [f"dualstream.solvers.{name}" for name in kernels]
     ahead = (
         "import sys; from dualstream.service.server.compile_kernels import *;"
         "from dualstream.service.cli.demo.run import *;"
