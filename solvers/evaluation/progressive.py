@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.learner import Outcome, State
+from dualstream.solvers.core.learner import NONLINEAR, Outcome, State
 from dualstream.solvers.core.scalar import log1pexp
 from dualstream.solvers.core.spec_cache import WorkedOut
 from dualstream.solvers.core.state_numbers import check_arrays
@@ -334,8 +334,9 @@ def scaled_detectors(spec: Mapping[str, Any]) -> tuple[str, ...]:
 
 def scores_are_log_odds(spec: Mapping[str, Any]) -> bool:
     """Whether the scores of a learner of this resolved specification give probabilities."""
-    is_portfolio = spec["algorithm"] == "portfolio"
-    return spec["task"] != "regression" and (is_portfolio or spec.get("loss") == "logistic")
+    # The loss of these is no field: for classes it is logistic.
+    has_fixed_loss = spec["algorithm"] in ("portfolio", *NONLINEAR)
+    return spec["task"] != "regression" and (has_fixed_loss or spec.get("loss") == "logistic")
 
 
 def _root(mean: float | None) -> float | None:

@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from dualstream.solvers import Batch, CorruptState, Outcome, Progressive, dump, resolve_spec
+from dualstream.solvers import (
+    Batch,
+    CorruptState,
+    Outcome,
+    Progressive,
+    dump,
+    make_learner,
+    resolve_spec,
+)
+from dualstream.solvers.core.learner import NONLINEAR
 from dualstream.solvers.core.spec_cache import WorkedOut
 from dualstream.solvers.evaluation import progressive
 from dualstream.solvers.jit import DISABLED
@@ -142,6 +151,33 @@ def test_log_loss_is_left_out_where_scores_are_no_log_odds():
     features = {"kind": "indexed", "dim": 2}
     assert Progressive.of(resolve_spec({"features": features})).log_loss
     assert not Progressive.of(resolve_spec({"loss": "hinge", "features": features})).log_loss
+
+
+@pytest.mark.parametrize("algorithm", NONLINEAR)
+@pytest.mark.parametrize("task", ["binary", "regression", "multiclass"])
+def test_scores_are_log_odds_where_the_learner_gives_probabilities(algorithm, task):
+    features = {"kind": "indexed", "dim": 2}
+    learner = make_learner(
+        resolve_spec({"algorithm": algorithm, "task": task, "features": features})
+    )
+    is_classes = task != "regression"
+    assert progressive.scores_are_log_odds(learner.spec) is is_classes
+    metrics = Progressive.of(learner.spec)
+    table = np.random.default_rng(0).standard_normal((20, 2))
+    labels = (table[:, 0] > 0.0).astype(float)
+    classes = ("a", "b") if task == "multiclass" else ()
+    plain = Batch.from_dense(table, labels)
+    columns = (plain.indptr, plain.indices, plain.values, plain.labels, plain.weights)
+    batch = Batch(*columns, 2, classes)
+    outcome = learner.learn(batch)
+    metrics.count(batch, outcome)
+    if task == "binary":
+        given = learner.probabilities(outcome.scores)
+        own = np.where(labels > 0.0, given, 1.0 - given)
+        expected = pytest.approx(-np.log(own).mean())
+    else:
+        expected = pytest.approx(outcome.log_losses.mean()) if is_classes else None
+    assert metrics.summary()["since_start"].get("log_loss") == expected
 
 
 def test_one_absurd_row_does_not_make_a_mean_infinite():
