@@ -41,7 +41,8 @@ class TimelineView(MaybeStale):
     """At most 256 evenly spaced points, and the current counts.
 
     Each point has `rows` (learned so far), `since_start` (means of all these rows) and `rolling`
-    (means since the previous point), both as in the model's metrics.
+    (means since the previous point), both as in the model's metrics, but without `auc` and
+    `average_precision`.
     """
 
     model: str

@@ -3,8 +3,8 @@
 Each learned row counts once, whatever its weight; rejected rows do not count. There are three views
 of the same rows: since the start, the last 1,000 (exactly), and fading by 0.999 per row; and a
 timeline. Two baselines that use only labels are counted alongside the model, and two drift
-detectors watch the losses. All this is part of the replicated state: the same rows give the same
-bits, independent of batch boundaries.
+detectors watch the losses. Binary models also have the AUC and the average precision. All this is
+part of the replicated state: the same rows give the same bits, independent of batch boundaries.
 """
 
 import importlib
@@ -24,6 +24,7 @@ from dualstream.solvers.core.scalar import log1pexp
 from dualstream.solvers.core.spec_cache import WorkedOut
 from dualstream.solvers.core.state_numbers import check_arrays
 from dualstream.solvers.evaluation.drift import DETECTORS, DriftWatch
+from dualstream.solvers.evaluation.ranking import NAMES, RECENT, Ranking
 from dualstream.solvers.evaluation.timeline import HELD, POINTS, SPACING, Timeline
 from dualstream.solvers.jit import (
     B1,
@@ -42,8 +43,6 @@ from dualstream.solvers.jit import (
     void,
 )
 
-RECENT = 1000
-"""Rows in the rolling view."""
 FADING = 0.999
 """Factor of a row's weight per later row, in the fading view."""
 
@@ -61,6 +60,9 @@ LARGEST_TERM = 1e290
 _CLASSES = ("loss", "error_rate", "log_loss", "most_frequent", "last_label")
 _REGRESSION = ("loss", "mae", "mse", "mean_mae", "mean_mse", "last_mae", "last_mse")
 
+_NO_RANKING: Mapping[str, float | None] = {}
+_NO_FIGURES: Mapping[str, float | None] = dict.fromkeys(NAMES)
+
 # What is stored of the labels. Regression uses the sum and the last one.
 _N_NEGATIVE, _N_POSITIVE, _FIRST, _LAST, _SUM = range(5)
 
@@ -74,9 +76,9 @@ class _Counted:
     recent  (RECENT, columns)   row t at t mod RECENT
     """
 
-    __slots__ = ("drift", "labels", "recent", "rows", "sums", "timeline")
+    __slots__ = ("drift", "labels", "ranking", "recent", "rows", "sums", "timeline")
 
-    def __init__(self, columns: int, scaled: Collection[str]) -> None:
+    def __init__(self, columns: int, scaled: Collection[str], is_ranked: bool) -> None:
         self.rows = np.zeros(1, np.int64)
         self.labels = np.zeros(5)
         self.sums = np.zeros((2, columns + 1))
@@ -84,12 +86,15 @@ class _Counted:
         self.recent = np.empty((RECENT, columns))
         self.timeline = Timeline(columns + 1)
         self.drift = DriftWatch(scaled)
+        self.ranking = Ranking() if is_ranked else None
 
     @property
     def bytes_held(self) -> int:
         """Memory in bytes."""
         arrays = (self.rows, self.labels, self.sums, self.recent)
-        return sum(map(getsizeof, arrays)) + self.timeline.bytes_held + self.drift.bytes_held
+        ranking = 0 if self.ranking is None else self.ranking.bytes_held
+        parts = ranking + self.timeline.bytes_held + self.drift.bytes_held
+        return sum(map(getsizeof, arrays)) + parts
 
 
 class _NoRowsCounted(_Counted, WorkedOut):
@@ -104,16 +109,28 @@ _no_rows_counted = cache(_NoRowsCounted)
 class Progressive:
     """Metrics of a `task`; `log_loss` if scores are log odds.
 
-    scaled   the drift detectors that divide losses by their mean
+    scaled      the drift detectors that divide losses by their mean
+    is_ranked   whether a binary model has the AUC and the average precision
     """
 
-    __slots__ = ("_counted", "_pending", "_pending_rows", "_scaled", "log_loss", "task")
+    __slots__ = (
+        "_counted", "_is_ranked", "_pending", "_pending_rows", "_scaled", "log_loss", "task",
+    )  # fmt: skip
 
-    def __init__(self, task: str, *, log_loss: bool = False, scaled: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        task: str,
+        *,
+        log_loss: bool = False,
+        scaled: Collection[str] = (),
+        is_ranked: bool = False,
+    ) -> None:
         self.task = task
         self.log_loss = log_loss
         self._scaled = scaled
-        self._counted: _Counted = _no_rows_counted(len(self._names), tuple(scaled))
+        self._is_ranked = is_ranked
+        shape = len(self._names), tuple(scaled), is_ranked
+        self._counted: _Counted = _no_rows_counted(*shape)
         # Pending rows that are not counted yet, in order.
         self._pending: list[PendingBatch] = []
         self._pending_rows = 0
@@ -126,7 +143,13 @@ class Progressive:
             module: Any = importlib.import_module("dualstream.solvers.evaluation.class_progressive")
             metrics: Progressive = module.ClassProgressive.of(spec)
             return metrics
-        return cls(spec["task"], log_loss=scores_are_log_odds(spec), scaled=scaled_detectors(spec))
+        return cls(
+            spec["task"],
+            log_loss=scores_are_log_odds(spec),
+            scaled=scaled_detectors(spec),
+            # The state of spec_version 1 has no scores.
+            is_ranked=spec["task"] == "binary" and spec.get("spec_version", 1) >= 2,
+        )
 
     @property
     def _names(self) -> tuple[str, ...]:
@@ -168,10 +191,13 @@ class Progressive:
             labels, scores, losses, rejected = map(_joined, islice(columns, 4))
             self.update(labels, scores, losses, ~rejected, batches[0][-1])
 
+    def _none_counted(self) -> _Counted:
+        return _Counted(len(self._names), self._scaled, self._is_ranked)
+
     def _to_count_in(self) -> _Counted:
         """The sums, of this model alone."""
         if isinstance(self._counted, _NoRowsCounted):
-            self._counted = _Counted(len(self._names), self._scaled)
+            self._counted = self._none_counted()
         return self._counted
 
     def update(
@@ -181,6 +207,8 @@ class Progressive:
         self._catch_up()
         counted = self._to_count_in()
         counted.drift.watch(losses, learned, first_seq, int(counted.rows[0]))
+        if counted.ranking is not None:
+            counted.ranking.add(labels, scores, learned, int(counted.rows[0]))
         row, timeline = 0, counted.timeline
         if len(labels) > len(timeline.points):
             timeline.make_room(len(labels))
@@ -210,6 +238,8 @@ class Progressive:
     def summary(self) -> dict[str, Any]:
         """The means of all three views; None without rows, or without such a quantity.
 
+        Binary models have `auc` and `average_precision`, except in the fading view; None while one
+        class is missing, and with spec_version 1.
         `drift` has the number of events of each detector: losses that rose, and losses that fell.
         """
         self._catch_up()
@@ -217,10 +247,14 @@ class Progressive:
         recent = np.zeros(len(total))
         held = min(self.rows, RECENT)
         sum_rows(self._counted.recent, held, recent)
+        rankings: Sequence[Mapping[str, float | None]] = [_NO_RANKING] * 2
+        if self.task == "binary":
+            ranking = self._counted.ranking
+            rankings = [_NO_FIGURES] * 2 if ranking is None else ranking.figures(self.rows)
         return {
             "rows": self.rows,
-            "since_start": self._view(total),
-            "rolling": {"rows": held} | self._view(recent),
+            "since_start": self._view(total, rankings[0]),
+            "rolling": {"rows": held} | self._view(recent, rankings[1]),
             "fading": self._view(faded),
             "drift": self.drift.counts(),
         }
@@ -244,8 +278,8 @@ class Progressive:
             before = sums
         return stretches
 
-    def _view(self, sums: Floats) -> dict[str, Any]:
-        """Means by name; the last of `sums` is the weight of all rows."""
+    def _view(self, sums: Floats, ranking: Mapping[str, Any] = _NO_RANKING) -> dict[str, Any]:
+        """Means by name, and `ranking`; the last of `sums` is the weight of all rows."""
         weight = float(sums[-1])
         means = {
             name: float(number) / weight if weight > 0.0 else None
@@ -256,6 +290,7 @@ class Progressive:
                 "loss": means["loss"],
                 "error_rate": means["error_rate"],
                 "log_loss": means["log_loss"] if self.log_loss else None,
+                **ranking,
                 "baselines": {
                     "most_frequent": {"error_rate": means["most_frequent"]},
                     "last_label": {"error_rate": means["last_label"]},
@@ -282,13 +317,14 @@ class Progressive:
             "metrics_recent": counted.recent[: min(self.rows, RECENT)].copy(),
             **counted.timeline.state(),
             **counted.drift.state(),
+            **({} if counted.ranking is None else counted.ranking.state(self.rows)),
         }
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Restore this state, to the bit. Raises CorruptState, and then nothing has changed."""
         check_arrays(state, {"metrics_rows": (1,)})
         rows = int(state["metrics_rows"][0])
-        held, counted = min(max(rows, 0), RECENT), _Counted(len(self._names), self._scaled)
+        held, counted = min(max(rows, 0), RECENT), self._none_counted()
         check_arrays(
             state,
             {
@@ -299,6 +335,8 @@ class Progressive:
         )
         counted.timeline = Timeline.of(state, max(rows, 0), len(self._names) + 1)
         counted.drift = DriftWatch.of(state, self._scaled)
+        if self._is_ranked:
+            counted.ranking = Ranking.of(state, max(rows, 0))
         counted.rows[0] = rows
         counted.labels[:] = state["metrics_labels"]
         counted.sums[:] = state["metrics_sums"]
