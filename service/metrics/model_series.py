@@ -44,10 +44,22 @@ FAMILIES = {
         "Mistakes per learned row of a baseline on the same rows since start.",
         ("baseline",),
     ),
+    "progressive_auc": Family(
+        _GAUGE, "Area under the ROC curve of a binary model since start, from binned scores."
+    ),
+    "progressive_average_precision": Family(
+        _GAUGE, "Average precision of a binary model since start, from binned scores."
+    ),
     "rolling_loss": Family(_GAUGE, "Mean progressive loss of the last 1,000 learned rows."),
     "rolling_error_ratio": Family(_GAUGE, "Mistakes per row in the last 1,000 learned rows."),
     "rolling_absolute_error": Family(
         _GAUGE, "Mean absolute error of a regression in the last 1,000 learned rows."
+    ),
+    "rolling_auc": Family(
+        _GAUGE, "Area under the ROC curve of a binary model in the last 1,000 learned rows."
+    ),
+    "rolling_average_precision": Family(
+        _GAUGE, "Average precision of a binary model in the last 1,000 learned rows."
     ),
     "rolling_baseline_error_ratio": Family(
         _GAUGE, "Mistakes per row of a baseline in the same 1,000 rows.", ("baseline",)
@@ -114,12 +126,16 @@ class ModelSeries(Collector):
         since_start = summary["since_start"]
         self._put("progressive_loss", since_start.get("loss"))
         self._put("progressive_error_ratio", since_start.get("error_rate"))
+        self._put("progressive_auc", since_start.get("auc"))
+        self._put("progressive_average_precision", since_start.get("average_precision"))
         for baseline, values in since_start["baselines"].items():
             self._put("baseline_error_ratio", values.get("error_rate"), baseline)
         rolling = summary["rolling"]
         self._put("rolling_loss", rolling.get("loss"))
         self._put("rolling_error_ratio", rolling.get("error_rate"))
         self._put("rolling_absolute_error", rolling.get("mae"))
+        self._put("rolling_auc", rolling.get("auc"))
+        self._put("rolling_average_precision", rolling.get("average_precision"))
         for baseline, values in rolling["baselines"].items():
             self._put("rolling_baseline_error_ratio", values.get("error_rate"), baseline)
             self._put("rolling_baseline_absolute_error", values.get("mae"), baseline)

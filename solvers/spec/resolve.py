@@ -40,7 +40,8 @@ SPEC_VERSION = 2
 
 2   the drift detectors do not depend on the unit of the losses: see `scaled_detectors`;
     names, texts and classes are composed (NFC) by the readers: see `RowSchema.composed`;
-    portfolios for regression limit values far from the mean of their column: see `limit_entries`
+    portfolios for regression limit values far from the mean of their column: see `limit_entries`;
+    binary models have the AUC and the average precision: see `Ranking`
 """
 
 # A specification with only these fields is of a portfolio by default; with fields that a portfolio

@@ -94,6 +94,10 @@ def test_from_nothing_to_a_moving_plot_and_back(page: Page, server: httpx.Client
     shown = f"since start {100 * metrics['since_start']['error_rate']:.1f} %"
     expect(error.locator("p")).to_contain_text(shown)
     expect(card(page, "Certificate")).to_contain_text(re.compile(r"gap 0?\.?\d*[1-9]"))
+    ranking = card(page, "Ranking")
+    expect(ranking).to_contain_text(f"AUC {metrics['rolling']['auc']:.4g}")
+    fact = page.locator("dl.facts div").filter(has_text="AUC")
+    expect(fact).to_contain_text(f"{metrics['since_start']['auc']:.4g}")
 
     page.get_by_label("Features, as JSON").fill('{"heat": 1.5, "load": -1, "site": "north"}')
     page.get_by_role("button", name="Predict").click()

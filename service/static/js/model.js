@@ -13,6 +13,9 @@ import { versionsCard } from "./versions.js";
 
 const REFRESH_MS = 3000;
 
+// A fact that is left out while it has no value.
+const figure = (value) => (value == null ? null : number(value));
+
 export async function showModel(root, id, signal) {
   const view = await call(modelPath(id), { signal });
   const heading = h("h1", {}, id);
@@ -68,11 +71,13 @@ export async function showModel(root, id, signal) {
         seq: count(event.seq),
         learned: count(event.samples),
         rejected: count(event.rejected),
-        "rows/s": event.rows_per_second == null ? null : number(event.rows_per_second),
+        "rows/s": figure(event.rows_per_second),
         "non-zeros": count(event.nonzeros),
         ...(event.since_start && "error_rate" in event.since_start
           ? { error: percent(event.since_start.error_rate) }
           : {}),
+        AUC: figure(event.since_start?.auc),
+        "average precision": figure(event.since_start?.average_precision),
         gap: event.certificate ? number(event.certificate.relative_gap) : null,
       }),
     );

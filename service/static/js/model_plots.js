@@ -46,6 +46,16 @@ export class ModelPlots {
       },
       signal,
     );
+    this.ranking = new Plot(
+      {
+        title: "AUC and average precision of the last 1,000 rows",
+        series: [
+          { label: "AUC", colour: "--c1" },
+          { label: "average precision", colour: "--c3" },
+        ],
+      },
+      signal,
+    );
     this.gap = new Plot(
       {
         title: "Primal and dual objective, and the gap between them",
@@ -87,6 +97,8 @@ export class ModelPlots {
       },
       signal,
     );
+    this.rankingCard = card("Ranking", this.ranking.element);
+    this.rankingCard.hidden = true;
     this.gapCard = card("Certificate", this.gap.element);
     this.delayCard = card("Label delay", this.delay.element);
     this.delayCard.hidden = true;
@@ -96,6 +108,7 @@ export class ModelPlots {
     this.elements = [
       card(`Progressive ${what}`, this.error.element),
       card("Progressive loss", this.loss.element),
+      this.rankingCard,
       this.gapCard,
       card("Non-zero weights", this.nonzeros.element),
       this.supportCard,
@@ -103,6 +116,7 @@ export class ModelPlots {
       this.delayCard,
       this.driftCard,
     ];
+    this.rankings = [[], [], []];
     this.gaps = [[], [], [], []];
     this.counts = [[], []];
     this.supports = [[], [], []];
@@ -156,6 +170,10 @@ export class ModelPlots {
     if (event.label_delay_s != null) {
       this.delayCard.hidden = false;
       this.push(this.delay, this.delays, now, [event.label_delay_s]);
+    }
+    if (event.rolling?.auc != null) {
+      this.rankingCard.hidden = false;
+      this.push(this.ranking, this.rankings, event.samples, [event.rolling.auc, event.rolling.average_precision]);
     }
     this.gapCard.hidden = event.certificate === null;
     if (event.certificate) {

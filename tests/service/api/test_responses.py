@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from sklearn.metrics import average_precision_score, roc_auc_score
 
 from dualstream.solvers import Batch, make_learner, resolve_spec
 from tests.service.conftest import SPEC, assert_problem
@@ -184,6 +185,26 @@ def test_metrics_compare_with_both_baselines(model):
     assert got["baselines"]["last_label"]["error_rate"] == 4 / 5
 
 
+def test_metrics_have_the_ranking_of_the_scores_before_learning(model, learned):
+    _, outcome = learned
+    model.post("/models/m/learn", json={"samples": [{"x": x, "y": y} for x, y in ROWS]})
+    got = model.get("/models/m/metrics").json()
+    positive = [y == 1 for _, y in ROWS]
+    for view in ("since_start", "rolling"):
+        assert got[view]["auc"] == pytest.approx(roc_auc_score(positive, outcome.scores))
+        precision = average_precision_score(positive, outcome.scores)
+        assert got[view]["average_precision"] == pytest.approx(precision)
+    assert "auc" not in got["fading"]
+
+
+def test_models_of_spec_version_1_have_no_ranking(client):
+    client.put("/models/old", json=SPEC | {"spec_version": 1})
+    client.post("/models/old/learn", json={"samples": [{"x": x, "y": y} for x, y in ROWS]})
+    got = client.get("/models/old/metrics").json()["since_start"]
+    assert got["auc"] is got["average_precision"] is None
+    assert 'dualstream_progressive_auc{model="old"}' not in client.get("/metrics").text
+
+
 def test_weights_are_the_largest_first(model, learned):
     learner, _ = learned
     model.post("/models/m/learn", json={"samples": [{"x": x, "y": y} for x, y in ROWS]})
@@ -210,6 +231,10 @@ def test_prometheus_tells_the_same_as_metrics(model):
     assert shown['dualstream_seq{model="m"}'] == 5
     assert shown['dualstream_progressive_loss{model="m"}'] == got["loss"]
     assert shown['dualstream_progressive_error_ratio{model="m"}'] == got["error_rate"]
+    rolling = model.get("/models/m/metrics").json()["rolling"]
+    for figure in ("auc", "average_precision"):
+        assert shown[f'dualstream_progressive_{figure}{{model="m"}}'] == got[figure]
+        assert shown[f'dualstream_rolling_{figure}{{model="m"}}'] == rolling[figure]
     for baseline, values in got["baselines"].items():
         name = f'dualstream_baseline_error_ratio{{baseline="{baseline}",model="m"}}'
         assert shown[name] == values["error_rate"]

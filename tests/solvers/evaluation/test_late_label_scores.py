@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from sklearn.metrics import roc_auc_score
 
 from dualstream.solvers import (
     AsServed,
@@ -73,6 +74,9 @@ def test_what_was_served_stays_with_its_rows_and_does_not_reach_the_step():
         np.array_equal(a, b)
         for a, b in zip(whole.state().values(), parts.state().values(), strict=True)
     )
+    ranked = roc_auc_score(plain.labels, got.scores)
+    assert whole.summary()["rolling"]["auc"] == pytest.approx(ranked)
+    assert ranked != roc_auc_score(plain.labels, own.scores)
 
 
 def test_an_absurd_score_stays_a_number():
