@@ -100,29 +100,35 @@ class Ranking:
     def state(self, rows: int) -> State:
         """The state, as copies."""
         held = min(rows, RECENT)
-        # add() may have made bins for a batch whose rows were rejected.
-        bins = self.bins if rows > RECENT else self.bins[:, :0]
+        # Most bins are empty: the state has the others, with their numbers.
+        used = np.flatnonzero(self.bins.any(axis=0))
         return {
             "ranking_scores": self.scores[:held].copy(),
             "ranking_positive": self.positive[:held].copy(),
-            "ranking_bins": bins.copy(),
+            "ranking_bins": np.vstack([used, self.bins[:, used]]),
         }
 
     @classmethod
     def of(cls, state: Mapping[str, npt.NDArray[Any]], rows: int) -> "Ranking":
         """A Ranking with the state of `rows` rows. Raises CorruptState."""
         held, older = min(rows, RECENT), max(rows - RECENT, 0)
+        shape = np.shape(state.get("ranking_bins", ()))
         check_arrays(
             state,
             {
                 "ranking_scores": (held,),
                 "ranking_positive": (held,),
-                "ranking_bins": (2, BINS if older else 0),
+                "ranking_bins": (3, shape[-1] if shape else 0),
             },
         )
-        bins = np.array(state["ranking_bins"], np.int64)
-        if np.any(bins < 0) or bins.sum() != older:
-            raise CorruptState("ranking_bins does not count the older rows")
+        used, *counts = np.asarray(state["ranking_bins"], np.int64)
+        if np.any(np.diff(used, prepend=-1, append=BINS) <= 0):
+            raise CorruptState("ranking_bins are not in order")
+        bins = np.zeros((2, BINS if older else 0), np.int64)
+        is_full = np.any(counts, axis=0).all()
+        if np.any(np.less(counts, 0)) or np.sum(counts) != older or not is_full:
+            raise CorruptState("ranking_bins do not count the older rows")
+        bins[:, used] = counts
         positive = np.asarray(state["ranking_positive"])
         # A kernel uses them as indices.
         if not np.all((positive == 0) | (positive == 1)):

@@ -203,14 +203,22 @@ def test_no_damaged_state_is_restored(n):
     labels, scores = STREAMS["good"]
     metrics = counted(labels[:n], scores[:n])
     good, before = metrics.state(), dump(metrics.state(), {})
-    fewer = good["ranking_bins"].copy()
-    fewer[:, :1] -= 1
+    bins = good["ranking_bins"]
+    fewer = bins.copy()
+    fewer[1, :1] -= 1
+    beyond = np.array([[BINS], [0], [max(n - RECENT, 0)]])
     wrong = [
         {name: array for name, array in good.items() if name != "ranking_scores"},
         good | {"ranking_scores": good["ranking_scores"] * np.nan},
         good | {"ranking_positive": good["ranking_positive"][1:]},
         good | {"ranking_positive": good["ranking_positive"] + 1},
         good | {"ranking_bins": np.zeros((2, 3), np.int64)},
+        good | {"ranking_bins": np.zeros(3, np.int64)},
+        good | {"ranking_bins": np.int64(3)},
+        good | {"ranking_bins": beyond},
+        good | {"ranking_bins": beyond - BINS - 1},
+        good | {"ranking_bins": np.hstack([np.zeros((3, 1), np.int64), bins])},
+        good | ({"ranking_bins": bins[:, ::-1]} if n > RECENT else {"ranking_bins": beyond - 1}),
         good | ({"ranking_bins": fewer} if n > RECENT else {"metrics_rows": np.array([n + 1])}),
     ]
     for state in wrong:
