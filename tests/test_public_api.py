@@ -1,5 +1,6 @@
 """`import dualstream` exports the client and the learners, and imports them on first use."""
 
+import os
 import subprocess
 import sys
 import tomllib
@@ -10,11 +11,15 @@ ROOT = Path(__file__).parent.parent
 
 def run(program: str) -> str:
     """The output of a program in a process that has imported nothing yet."""
+    # Where kernels are cached: compiling them takes longer than the test.
+    kernels = {
+        name: os.environ[name] for name in ("HOME", "DUALSTREAM_CACHE_DIR") if name in os.environ
+    }
     done = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,
         text=True,
-        env={"PYTHONPATH": str(ROOT)},
+        env={"PYTHONPATH": str(ROOT)} | kernels,
         timeout=100,
     )
     assert done.returncode == 0, done.stderr

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sqlite3
+import time
 
 import numpy as np
 import pytest
@@ -155,7 +156,12 @@ def test_names_of_lost_entries_are_shown_again(serve, tmp_path):
     lose_last_entry(sqlite3.connect(path))
     for _ in range(2):  # the first finds the fork, the second tells the name again
         client.post("/models/m/learn", json={"x": {"lost": 1}, "y": 1})
-    weights = client.get("/models/m/weights").json()["weights"]
+    deadline = time.monotonic() + 20.0
+    # Until the fork is settled, the model is not served.
+    while (answer := client.get("/models/m/weights")).status_code == 503:
+        assert time.monotonic() < deadline, answer.text
+        time.sleep(0.1)
+    weights = answer.json()["weights"]
     assert {weight.get("name") for weight in weights} == {"kept", "lost"}
 
 
