@@ -62,6 +62,8 @@ MAX_CELLS = 2**19
 """Cells of the ring: columns times rows."""
 FIRST_TREE = 16
 """Rows before the first tree."""
+FIRST_REACH = 20.0
+"""Distances between the quartiles of the first targets within which they count."""
 DRAWN = 32
 """Columns that a tree may split, about."""
 RIDGE = 1.0
@@ -72,7 +74,7 @@ LEAST_ROWS = 10.0
 _SHORT_WINDOW, _BINS_OF_SHORT = 4096, 32
 _INTS = ("rows_held", "at", "since_tree", "oldest", "grown", "learned", "next_bins", "samples")
 _INT_PLACES = (ROWS, AT, SINCE_TREE, OLDEST, GROWN, LEARNED, NEXT_BINS, SAMPLES)
-_FLOATS = ("base", "mean_square")
+_FLOATS = ("base", "mean_square", "mean_weight")
 
 
 class Boosted(NonlinearLearner):
@@ -203,6 +205,8 @@ class Boosted(NonlinearLearner):
         k[SINCE_TREE] = 0
         trees = self.spec["trees"]
         if k[GROWN] == 0:
+            if not self._is_binary:
+                self._limit_first_targets()
             self._f[BASE] = self._about[:n, MARGIN] = self._base()
             if not self._is_binary:
                 self._f[MEAN_SQUARE] = self._mean_square()
@@ -215,6 +219,8 @@ class Boosted(NonlinearLearner):
             _kernels.drop_tree(self._about, self._leaves, n, tree, self._value)
         else:
             k[TREES] += 1
+        # The ring's best constant moves with the stream; trees alone leave a part of its error.
+        self._f[BASE] += _kernels.move_base(self._about, n, self._is_binary)
         slopes, curvatures, units = np.empty(n), np.empty(n), np.empty(2)
         packed = np.empty(n, np.int64)
         steepest = _kernels.slopes_of(
@@ -226,7 +232,8 @@ class Boosted(NonlinearLearner):
         _kernels.grow_tree(
             self._codes, n, slopes, curvatures, packed, units, columns, len(columns),
             self._edges, self._n_edges, leaves, self.spec["step"], RIDGE, LEAST_ROWS,
-            least_gain, np.empty(n, np.int32), np.empty(n, np.int32),
+            least_gain, _kernels.most_value(self._is_binary), np.empty(n, np.int32),
+            np.empty(n, np.int32),
             np.empty((leaves, MAX_BINS * max(1, len(columns))), np.int64),
             np.zeros((leaves, N_GROWN)), np.empty((3, MAX_BINS)), tree, *self._trees,
             self._leaves, self._about,
@@ -241,6 +248,16 @@ class Boosted(NonlinearLearner):
         if self._is_binary:
             return math.log((target + 0.5) / (total - target + 0.5))
         return target / total
+
+    def _limit_first_targets(self) -> None:
+        """Limit the targets before the first tree by their quartiles, as no error is known yet."""
+        targets = self._about[: int(self._k[ROWS]), TARGET]
+        ordered = np.sort(targets)
+        n = len(ordered)
+        low, middle, high = ordered[n // 4], ordered[n // 2], ordered[3 * n // 4]
+        if high > low:
+            reach = FIRST_REACH * (high - low)
+            np.clip(targets, middle - reach, middle + reach, out=targets)
 
     def _mean_square(self) -> float:
         about = self._about[: int(self._k[ROWS])]
@@ -275,7 +292,8 @@ class Boosted(NonlinearLearner):
     def has_long_row(self, rows: int) -> bool:
         """See core/learner.py: whether one of the next rows grows a tree."""
         k = self._k
-        return bool((k[SINCE_TREE] + rows) * self.spec["renewal"] >= k[ROWS] > 1024)
+        held = min(int(k[ROWS]) + rows, self._window)
+        return held > 1024 and bool((k[SINCE_TREE] + rows) * self.spec["renewal"] >= k[ROWS])
 
     @property
     def intercept(self) -> float:
@@ -361,12 +379,14 @@ class Boosted(NonlinearLearner):
         splits = feature >= 0
         is_sound = (
             is_storable(self._rows.astype(np.float64))
-            and bool((k >= 0).all())
+            and bool(((k >= 0) & (k <= 2**53)).all())
+            and bool((self._about[:, WEIGHT] > 0.0).all())
+            and bool((self._f[MEAN_SQUARE:] >= 0.0).all())
             and (n < self._window and k[AT] == n or 0 <= k[AT] < self._window == n)
             and k[OLDEST] < self.spec["trees"]
             and bool((feature < used).all() and (feature >= -1).all())
             and bool((left[splits] > np.nonzero(splits)[1]).all())
-            and bool((left[splits] + 1 < nodes).all())
+            and bool((left[splits] < nodes - 1).all())
             and bool((self._leaves < nodes).all())
             and bool((self._n_edges >= 0).all() and (self._n_edges < MAX_BINS).all())
         )

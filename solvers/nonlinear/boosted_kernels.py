@@ -61,9 +61,9 @@ bins are made again, and all rows.
 """
 N_INTS = N_OF_COLUMNS + 9
 
-BASE, MEAN_SQUARE = range(2)
+BASE, MEAN_SQUARE, MEAN_WEIGHT = range(3)
 """The score without trees; regression: the mean squared error, with weight 0.01 on the newest."""
-N_FLOATS = 2
+N_FLOATS = 3
 
 TARGET, WEIGHT, MARGIN = range(3)
 N_ABOUT = 3
@@ -72,6 +72,9 @@ DONE, NEEDS_COLUMN, NEEDS_ROW, NEEDS_TREE, NEEDS_REVIEW = range(5)
 """Why `learn_rows` returns: NEEDS_TREE and NEEDS_REVIEW come after the row, the others before."""
 
 _REACH, _RATE = 50.0, 0.01
+_HEAVIEST, _MOST_WEIGHT, _WEIGHT_RATE = 1e6, 1000.0, 1e-3
+_MOST_VALUE = 6.0
+"""Largest step of a leaf for classes, in log odds, before it is multiplied by the step."""
 _LARGEST_SUM, _TINY, _LOW = 2.0**30, 1e-290, 0xFFFFFFFF
 
 _I8_2D, _F4_2D, _U1_2D, _I4_2D = i8[:, ::1], types.float32[:, ::1], u1[:, ::1], i4[:, ::1]
@@ -216,7 +219,13 @@ def learn_rows(
                 target = clip(y, margin - _REACH * scale, margin + _REACH * scale)
             error = target - margin
             f[MEAN_SQUARE] += _RATE * (error * error - f[MEAN_SQUARE])
-        about[at, TARGET], about[at, WEIGHT], about[at, MARGIN] = target, weights[i], margin
+        # One row of a huge weight would hide all others from the histograms.
+        weight = min(weights[i], _HEAVIEST)
+        rate = max(1.0 / (k[LEARNED] + 1.0), _WEIGHT_RATE)
+        if k[LEARNED] > 0:
+            weight = min(weight, _MOST_WEIGHT * f[MEAN_WEIGHT])
+        f[MEAN_WEIGHT] += rate * (weight - f[MEAN_WEIGHT])
+        about[at, TARGET], about[at, WEIGHT], about[at, MARGIN] = target, weight, margin
         k[AT] = at + 1 if at + 1 < window else 0
         if k[ROWS] < window:
             k[ROWS] += 1
@@ -260,6 +269,35 @@ def drop_tree(about: Floats, leaves: Bytes, n: int, tree: int, value: Floats) ->
     """Subtract a tree from the margins of the first n rows."""
     for r in range(n):
         about[r, MARGIN] -= value[tree, leaves[r, tree]]
+
+
+def most_value(is_binary: bool) -> float:
+    """The largest step of a leaf; numbers have no limit."""
+    return _MOST_VALUE if is_binary else math.inf
+
+
+@kernel(f8(F8_2D, i8, b1))
+def move_base(about: Floats, n: int, is_binary: bool) -> float:
+    """Move all margins by the same step towards the best one, and return it.
+
+    For numbers the weighted mean of the errors, for classes one Newton step.
+    """
+    slope = curvature = 0.0
+    for r in range(n):
+        c, margin = about[r, WEIGHT], about[r, MARGIN]
+        if is_binary:
+            p = sigmoid(margin)
+            slope += c * (about[r, TARGET] - p)
+            curvature += c * p * (1.0 - p)
+        else:
+            slope += c * (about[r, TARGET] - margin)
+            curvature += c
+    step = slope / curvature if curvature > 0.0 else 0.0
+    if is_binary:
+        step = clip(step, -1.0, 1.0)
+    for r in range(n):
+        about[r, MARGIN] += step
+    return step
 
 
 @kernel(f8(F8_2D, i8, b1, F8, F8, I8, F8))
@@ -414,7 +452,7 @@ def best_split(
 
 @kernel(
     void(
-        _U1_2D, i8, RO_F8, RO_F8, RO_I8, F8, RO_I8, i8, F8_2D, I8, i8, f8, f8, f8, f8,
+        _U1_2D, i8, RO_F8, RO_F8, RO_I8, F8, RO_I8, i8, F8_2D, I8, i8, f8, f8, f8, f8, f8,
         I4, I4, _I8_2D, F8_2D, F8_2D, i8, _I4_2D, F8_2D, _I4_2D, F8_2D, _U1_2D, F8_2D,
     )
 )  # fmt: skip
@@ -434,6 +472,7 @@ def grow_tree(
     ridge: float,
     least_rows: float,
     least_gain: float,
+    most_value: float,
     order: Indices,
     right: Indices,
     histograms: Ints,
@@ -534,7 +573,8 @@ def grow_tree(
     for leaf in range(n_leaves):
         node = int(grown[leaf, NODE])
         bend = max(grown[leaf, CURVATURE], 0.0)
-        value[tree, node] = -step * grown[leaf, SLOPE] / (bend + ridge)
+        change = -grown[leaf, SLOPE] / (bend + ridge)
+        value[tree, node] = step * clip(change, -most_value, most_value)
         for a in range(int(grown[leaf, FIRST]), int(grown[leaf, END])):
             r = order[a]
             leaves[r, tree] = node

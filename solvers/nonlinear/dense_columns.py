@@ -134,7 +134,7 @@ class DenseColumns:
         if not (
             n <= MAX_CANDIDATES
             and (n == 0 or (keys[0] >= 0 and keys[-1] < dim and bool((np.diff(keys) > 0).all())))
-            and len(taken) <= MAX_COLUMNS
+            and len(taken) == min(n, MAX_COLUMNS)
             and np.array_equal(taken, np.arange(len(taken)))
             and bool((columns >= _FREE).all() and (counts >= 0).all())
             and 0 <= since < REVIEW_ROWS

@@ -30,7 +30,7 @@ from dualstream.solvers.nonlinear import neighbours_kernels as _kernels
 from dualstream.solvers.nonlinear.dense_columns import COLUMNS, DenseColumns, columns_with_room
 from dualstream.solvers.nonlinear.learner import NonlinearLearner
 from dualstream.solvers.nonlinear.neighbours_kernels import AT, N_INTS, ROWS, SAMPLES
-from dualstream.solvers.nonlinear.standardise import N_MOMENTS
+from dualstream.solvers.nonlinear.standardise import COUNT, MEAN_SQUARE, N_MOMENTS, REACH
 
 _SHARPNESS = {"binary": 3.0, "regression": 2.0}
 _INTS = {"samples": SAMPLES, "rows_held": ROWS, "at": AT}
@@ -133,8 +133,15 @@ class Neighbours(NonlinearLearner):
         self._make_room(columns_with_room(used))
         if n and used:
             ring = np.ascontiguousarray(state["ring"], np.uint8).view(np.float32)
-            if not is_storable(ring):
+            if not is_storable(ring) or bool((np.abs(ring) > REACH).any()):
                 raise CorruptState("the ring is damaged")
             self._ring[:used, :n] = ring
         self._moments[:, :used], self._about[:, :n] = state["moments"], state["about"]
         self._mean[:] = state["mean"]
+        is_sound = (
+            bool((self._about[1, :n] > 0.0).all())
+            and self._mean[1] >= 0.0
+            and bool((self._moments[[COUNT, MEAN_SQUARE]] >= 0.0).all())
+        )
+        if not is_sound:
+            raise CorruptState("the ring is damaged")

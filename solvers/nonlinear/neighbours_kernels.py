@@ -123,7 +123,7 @@ def score_of(
             negative += share
     if is_binary:
         return math.log((_START + positive) / (_START + negative))
-    return float(mean[0] + positive / negative)
+    return float(mean[0] + positive / negative) if negative > 0.0 else float(mean[0])
 
 
 @kernel(

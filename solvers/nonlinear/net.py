@@ -41,7 +41,15 @@ from dualstream.solvers.jit import Floats, Ints
 from dualstream.solvers.nonlinear import net_kernels as _kernels
 from dualstream.solvers.nonlinear.hashed_numbers import drawn_number
 from dualstream.solvers.nonlinear.learner import NonlinearLearner
-from dualstream.solvers.nonlinear.net_kernels import MAX_FEATURES, N_FLOATS, START, SUM_OF_BIAS
+from dualstream.solvers.nonlinear.net_kernels import (
+    MAX_FEATURES,
+    N_FLOATS,
+    SPREAD,
+    SQUARES,
+    START,
+    SUM_OF_BIAS,
+    TARGETS,
+)
 
 _BASES = np.array([[BALANCED, 0.0]])
 _SEED_OF_LAYERS = 0x5851F42D4C957F2D
@@ -187,15 +195,25 @@ class Net(NonlinearLearner):
         }
         check_arrays(state, shapes)
         touched, blocks = state["touched"].astype(np.int64), np.array(state["blocks"], np.float64)
-        slots = self._dense_slots(touched, blocks)
-        self._store(touched, blocks, used)
         self._f[:] = state["numbers"]
         self._first[:], self._second[:] = state["first"], state["second"]
         self._third[:] = state["third"]
+        slots = self._dense_slots(touched, blocks)
+        self._store(touched, blocks, used)
         self._dense = np.zeros(max(16, len(slots)), np.int32)
         self._dense[: len(slots)] = slots
         self._is_here = np.zeros(len(self._dense) + 1)
         self._k[HELD], self._k[SAMPLES] = len(slots), state["samples"]
+
+    def _are_sums_sound(self) -> bool:
+        """Whether every sum of squares is one that its start can grow to."""
+        last = len(self._q)
+        sums = (self._first[1], self._second[:, last:], self._third[[1, 3]])
+        return (
+            all(bool((array >= START).all()) for array in sums)
+            and self._f[SUM_OF_BIAS] >= START
+            and bool((self._f[[SQUARES, TARGETS, SPREAD]] >= 0.0).all())
+        )
 
     def _dense_slots(self, touched: Ints, blocks: Floats) -> Ints:
         """Slots of the dense columns in order. Raises CorruptState."""
@@ -208,6 +226,7 @@ class Net(NonlinearLearner):
             and bool(((features >= 0) & (features < self._dim)).all())
             and bool((blocks[1:, COUNT - N_STATISTICS] >= 1.0).all())
             and bool((blocks[:, self._units : 2 * self._units] >= START).all())
+            and self._are_sums_sound()
             and np.array_equal(order[slots], np.arange(1.0, len(slots) + 1.0))
         )
         if not is_sound:

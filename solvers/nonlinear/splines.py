@@ -159,7 +159,8 @@ class Splines(NonlinearLearner):
         self._table.restore(state, self._dim, k)
         n, used = int(k[ROWS]), int(k[COLUMNS])
         at_is_right = k[RING_AT] == n if n < WINDOW else 0 <= k[RING_AT] < WINDOW
-        if not (0 <= n <= WINDOW and at_is_right and bool((k >= 0).all())):
+        is_whole = n == min(k[LEARNED], WINDOW) and k[LEARNED] < k[NEXT_KNOTS] <= 2**53
+        if not (is_whole and at_is_right and bool((k >= 0).all())):
             raise CorruptState("the ring is damaged")
         tables = ("knots", "weights", "curvatures")
         shapes: dict[str, tuple[int, ...]] = {

@@ -304,7 +304,8 @@ class Portfolio:
     def _check_members(self, members: Sequence[Member]) -> None:
         """Raise SolverError or ValueError for members that this portfolio cannot have."""
         names = [read_name(member, "", []) for member in members]
-        if not 1 <= len(set(names)) == len(members) <= MAX_MEMBERS:
+        stacks = sum(member.get("kind") == "stack" for member in members)
+        if not 1 <= len(set(names)) == len(members) <= MAX_MEMBERS or stacks > 1:
             raise ValueError(f"members named {names}")
         for member in members:
             body = {field: value for field, value in member.items() if field != "name"}

@@ -24,6 +24,10 @@ from dualstream.solvers.jit import F8, F8_2D, RO_I8_2D, Floats, Ints, f8, i8, ke
 ROLE, BASE = range(2)
 MEMBER, PRIOR, STACK = range(3)
 MAX_INPUT = 6.0
+_MOST_NUMBER = 50.0
+"""Limit of an input for numbers."""
+_HEAVIEST = 1e6
+"""Weight that a heavier row counts with: P would lose all its digits."""
 
 _FORGETTING, _LEAST_CURVATURE, _MOST_TRACE, _MOST_ERROR = 0.9995, 1e-3, 1e3, 5.0
 
@@ -60,6 +64,7 @@ def bend_stack(curvature: float, stack: Floats) -> float:
     square = trace = 0.0
     for a in range(size):
         square += inputs[a] * product[a]
+    square = max(square, 0.0)
     gain = curvature / (_FORGETTING + curvature * square)
     for a in range(size):
         share = gain * product[a]
@@ -70,7 +75,7 @@ def bend_stack(curvature: float, stack: Floats) -> float:
         for a in range(size):
             for b in range(size):
                 stack[a, b] *= 0.5
-    left = (1.0 - gain * square) / _FORGETTING
+    left = 1.0 / (_FORGETTING + curvature * square)
     for b in range(size):
         product[b] *= left
     return square * left
@@ -79,6 +84,7 @@ def bend_stack(curvature: float, stack: Floats) -> float:
 @kernel(void(f8, f8, F8_2D), inline=True)
 def learn_class(y: float, c: float, stack: Floats) -> None:
     """Learn a row's label y (-1 or 1) of weight c for the inputs H."""
+    c = min(c, _HEAVIEST)
     size = stack.shape[1]
     score = clip(stack_score(stack), -40.0, 40.0)
     p = sigmoid(score)
@@ -91,6 +97,7 @@ def learn_class(y: float, c: float, stack: Floats) -> None:
 @kernel(void(f8, f8, F8_2D), inline=True)
 def learn_number(target: float, c: float, stack: Floats) -> None:
     """Learn a target of weight c, as the inputs H in units of S from the mean."""
+    c = min(c, _HEAVIEST)
     size = stack.shape[1]
     error = clip(target - stack_score(stack), -_MOST_ERROR, _MOST_ERROR)
     bend_stack(c, stack)
@@ -139,6 +146,6 @@ def set_number_inputs(
     for j in range(size - 1):
         inputs[j] = 0.0
         if j != own and is_active[j] > 0.0 and m[j] == m[j]:
-            inputs[j] = (outputs[j] - mean) / scale
+            inputs[j] = clip((outputs[j] - mean) / scale, -_MOST_NUMBER, _MOST_NUMBER)
     inputs[size - 1] = 0.0
     return float(mean + scale * stack_score(stack))

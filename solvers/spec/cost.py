@@ -25,6 +25,9 @@ from dualstream.solvers.portfolio.presets import members_of
 MAX_ROW_S = 1.0
 """Longest estimated time of one row; a new specification beyond it is refused."""
 
+MAX_COLUMNS = 128
+"""As in nonlinear/dense_columns.py, whose import compiles kernels."""
+
 _CALL, _ROW, _ENTRY = 2e-5, 5e-7, 1e-8
 _PORTFOLIO_CALL, _PORTFOLIO_ROW, _MEMBER_ENTRY = 4e-5, 2e-6, 1.5e-8
 _ENTROPY, _ENTROPY_AVERAGE, _PASS, _SCORED = 3.5e-8, 2e-8, 4e-9, 1.5e-8
@@ -243,7 +246,8 @@ def _of_nonlinear(spec: Mapping[str, Any], learns: bool) -> Cost:
     if algorithm == "net":
         return Cost(row=2e-6, entry=2e-9 * spec["units"][0])
     if algorithm == "neighbours":
-        return Cost(row=1e-9 * spec["window"], entry=5e-10 * spec["window"])
+        columns = min(width_of(spec["features"]), MAX_COLUMNS)
+        return Cost(row=(1e-9 + 2.5e-10 * columns) * spec["window"])
     if algorithm == "splines":
         return Cost(row=5e-7, entry=1e-7)
     cost = Cost(row=2e-8 * spec["trees"], entry=2e-8)

@@ -42,7 +42,16 @@ class Reference:
                 if self.task == "binary":
                     self.base = math.log((total + 0.5) / (n - total + 0.5))
             self.trees = [*self.trees, None][-SPEC["trees"] :][:-1]
+            self.base += self.step_of_base()
             self.trees.append(self.grow())
+
+    def step_of_base(self):
+        margins = np.array([self.score(x) for x, _ in self.rows])
+        targets = np.array([target for _, target in self.rows])
+        if self.task == "regression":
+            return float((targets - margins).mean())
+        p = 1.0 / (1.0 + np.exp(-margins))
+        return float(np.clip((targets - p).sum() / (p * (1.0 - p)).sum(), -1.0, 1.0))
 
     def grow(self):
         slopes, bends = [], []
