@@ -64,7 +64,7 @@ class Pin:
 
 
 class DroppedModels:
-    """Collects garbage until every dropped model has left memory, with growing pauses.
+    """Collects garbage until every dropped model has left memory, with pauses that grow to a limit.
 
     Usually a model is freed when it is dropped. An error of a request that found the model gone may
     keep it in a reference cycle of tracebacks and tasks, and the collector runs rarely. A request
@@ -97,7 +97,8 @@ class DroppedModels:
         self._timer = None
         if self._drop_freed():
             gc.collect()
-        if self._drop_freed():
+        # A request that holds a model for longer frees it when it ends.
+        if self._drop_freed() and pause_s < MAX_FREED_AFTER_S:
             self._collect_in(loop, min(2 * pause_s, MAX_FREED_AFTER_S))
 
     def _drop_freed(self) -> bool:
