@@ -32,7 +32,7 @@ FIRST = {
     "prediction changes the state": 1,
     "quarantine learned twice": 25,
     "quarantine trimmed away": 178,
-    "weights entered behind a control": 425,
+    "weights entered behind a control": 972,
     "refit entered twice": 619,
     "lost refit left alone": 1733,
     "late deletion of what was made since": 119,
