@@ -31,7 +31,7 @@ def is_wrong(seed: int) -> bool:
 
 
 NOT_FOUND = ("rollback to what was lost", "appended ahead and refused")
-"""No schedule was found since followers ping the store and copies are made in a thread."""
+"""Schedules of `make test` found these once and do not now. The reason is not known."""
 
 
 @pytest.mark.parametrize("name", [name for name in BUGS if name not in NOT_FOUND])

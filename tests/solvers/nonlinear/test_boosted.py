@@ -1,4 +1,4 @@
-"""Boosted trees against a plain implementation that grows every tree anew from the raw rows."""
+"""Boosted trees against a plain implementation that grows every tree from the raw rows."""
 
 import math
 
