@@ -269,14 +269,13 @@ async def test_a_server_that_refuses_to_write_has_done_nothing(
         assert await log.tags() == [1, 3]
 
 
-async def test_a_replica_is_unavailable(redis_store: Store, client: redis.Redis):
-    async with redis_store.journal() as journal:
+async def test_a_replica_is_unavailable(own_server: RedisServer):
+    async with Store(own_server.url).journal() as journal:
         log = await Log.create(journal)
-        client.execute_command("REPLICAOF", "127.0.0.1", "1")
-        try:
+        with redis.Redis.from_url(own_server.url) as client:
+            client.execute_command("REPLICAOF", "127.0.0.1", "1")
             with pytest.raises(JournalUnavailable):
                 await log.append(rows(1))
-        finally:
             client.execute_command("REPLICAOF", "NO", "ONE")
         await log.append(rows(2))
         assert await log.tags() == [2]
