@@ -151,7 +151,8 @@ export class ModelPlots {
   add(event) {
     const last = this.points.at(-1);
     const seen = JSON.stringify([event.drift, event.trips]);
-    const isOther = this.lastDrift !== null && seen !== this.lastDrift;
+    // The first event, too: the model may have changed after the timeline was read.
+    const isOther = seen !== this.lastDrift;
     this.lastDrift = seen;
     if (last && event.samples < last.rows) return true;
     if (event.since_start && event.samples > (last?.rows ?? 0)) {
