@@ -38,7 +38,7 @@ ALGORITHMS = (
     "alma",
 )
 SPECS = {
-    "portfolio": {"algorithm": "portfolio"},
+    "portfolio": {"algorithm": "portfolio", "members": "eight"},
     "dual_ascent, logistic, strength 30, balanced": START,
     **{name: {"algorithm": name} for name in ALGORITHMS},
 }

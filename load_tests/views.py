@@ -49,7 +49,7 @@ SCRAPE: Step = ("scrape", "GET", "/metrics", None)
 DIGEST: Step = ("digest", "GET", "/models/m?digest=true", None)
 VERSION: Step = ("version", "POST", "/models/m/versions", {})
 EXPORT: Step = ("export", "GET", "/models/m/export?format=json", None)
-PORTFOLIO = {"algorithm": "portfolio"}
+PORTFOLIO = {"algorithm": "portfolio", "members": "eight"}
 MULTICLASS = {"task": "multiclass", "features": {"kind": "hashed"}}
 CASES: Mapping[str, tuple[dict[str, Any], list[dict[str, Any]], tuple[Step, ...]]] = {
     "portfolio, dim 2,147,483,646": (

@@ -432,10 +432,12 @@ def canonical(spec: dict[str, Any]) -> bytes:
 def _is_same(record: ModelRecord, spec: dict[str, Any], given: dict[str, Any]) -> bool:
     """A PUT may repeat the specification as it was given or with all defaults.
 
-    One without a version means that of the model.
+    One without a version means that of the model, which may have other defaults.
     """
     stored = read_spec(record.spec)
     version = given.get("spec_version", stored["spec_version"])
-    if stored == spec | {"spec_version": version}:
+    if version != spec["spec_version"]:
+        spec = resolve_spec(given | {"spec_version": version})
+    if stored == spec:
         return True
     return canonical(given) in (bytes(record.given), bytes(record.spec))

@@ -197,7 +197,7 @@ def create_app(
 
     app = FastAPI(
         title="Dualstream",
-        description="Learns linear models from a stream, durably and with a certificate.",
+        description="Learns from a stream of labelled samples, durably and exactly once.",
         version="0.1.0",
         lifespan=lifespan,
         # Generated clients name their calls by it.

@@ -241,7 +241,8 @@ class PortfolioClassifier(_Classifier):
     Parameters
     ----------
     members
-        The name of a list of members (`dualstream.solvers.portfolio.PRESETS`), or specifications.
+        The name of a list of members (`dualstream.solvers.portfolio.PRESETS`), or specifications;
+        None is the default of the task.
     task
         `binary`: labels are True and False, or 1 and 0, or 1 and -1. `multiclass`: labels are
         strings, numbers or bools; classes are added when they appear, and learned one-vs-rest.
@@ -253,7 +254,7 @@ class PortfolioClassifier(_Classifier):
 
     def __init__(
         self,
-        members: str | Sequence[Mapping[str, Any]] = "eight",
+        members: str | Sequence[Mapping[str, Any]] | None = None,
         *,
         task: str = "binary",
         bits: int = 18,
@@ -279,7 +280,8 @@ class PortfolioRegressor(_Regressor):
     Parameters
     ----------
     members
-        The name of a list of members (`portfolio.REGRESSION_PRESETS`), or specifications.
+        The name of a list of members (`portfolio.REGRESSION_PRESETS`), or specifications; None
+        is the default of the task.
     bits
         Names are hashed to 2^bits indices.
     eta, share, retain
@@ -288,7 +290,7 @@ class PortfolioRegressor(_Regressor):
 
     def __init__(
         self,
-        members: str | Sequence[Mapping[str, Any]] = "ten",
+        members: str | Sequence[Mapping[str, Any]] | None = None,
         *,
         bits: int = 18,
         eta: float | None = None,

@@ -224,7 +224,7 @@ class _OfPortfolio:
 
     def __init__(
         self,
-        members: str | Sequence[Mapping[str, Any]] = "eight",
+        members: str | Sequence[Mapping[str, Any]] | None = None,
         *,
         passes: int = 1,
         shuffle: bool = True,
@@ -302,7 +302,8 @@ class PortfolioClassifier(_OfPortfolio, _Classifier):
 
     Parameters
     ----------
-    members : the name of a list of members (`portfolio.PRESETS`), or specifications
+    members : the name of a list of members (`portfolio.PRESETS`), or specifications; None is
+        `full`, or `eight` for more than two classes
     passes : number of passes of `fit` over the rows. From the second pass on, members are weighted
         and calibrated on rows that they have learned before
     shuffle : whether each pass has its own random order. False is for rows in order of time: the
@@ -327,7 +328,7 @@ class PortfolioRegressor(_OfPortfolio, _Regressor):
     Parameters
     ----------
     members : the name of a list of members (`dualstream.solvers.portfolio.REGRESSION_PRESETS`), or
-        specifications
+        specifications; None is `full`
     passes : number of passes of `fit` over the rows. From the second pass on, members are weighted
         on rows that they have learned before
     shuffle : whether each pass has its own random order. False is for rows in order of time
@@ -342,7 +343,7 @@ class PortfolioRegressor(_OfPortfolio, _Regressor):
 
     def __init__(
         self,
-        members: str | Sequence[Mapping[str, Any]] = "ten",
+        members: str | Sequence[Mapping[str, Any]] | None = None,
         *,
         passes: int = 1,
         shuffle: bool = True,

@@ -213,8 +213,16 @@ REGRESSION_PRESETS: Mapping[str, tuple[Member, ...]] = {
 """Presets of regression by name."""
 
 
+DEFAULTS: Mapping[str, str] = {"binary": "full", "regression": "full", "multiclass": "eight"}
+"""The preset of a portfolio that names no members, by task. Multiclass has a portfolio for each
+class, so `full` would cost as much for each."""
+
+LINEAR: Mapping[str, str] = {"binary": "eight", "regression": "ten", "multiclass": "eight"}
+"""The same before spec_version 3: linear members only."""
+
+
 def presets_of(task: str) -> Mapping[str, tuple[Member, ...]]:
-    """The presets of a task by name, the default first."""
+    """The presets of a task by name."""
     return REGRESSION_PRESETS if task == "regression" else PRESETS
 
 

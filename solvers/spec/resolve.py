@@ -24,6 +24,7 @@ from dualstream.solvers.core.spec_fields import (
 )
 from dualstream.solvers.evaluation.guard.spec import FIELD as _GUARD, read_guard
 from dualstream.solvers.features.spec import has_stages, read_features, read_map, read_scaling
+from dualstream.solvers.portfolio.presets import LINEAR
 from dualstream.solvers.portfolio.spec import ModelFactory
 from dualstream.solvers.spec.algorithms import ALGORITHMS, Algorithm
 from dualstream.solvers.spec.violations import with_all_violations
@@ -34,7 +35,7 @@ _FIRST = ("algorithm", "task")
 # ... and after them: for a learner behind stages, and for one with its own stages.
 _LAST = ("features", "map", "scaling", "norm", "intercept", "seed", "labels")
 _LAST_OF_OWN_STAGES = ("features", "labels")
-SPEC_VERSION = 2
+SPEC_VERSION = 3
 """The rules that new models follow where a specification names none. A stored specification without
 `spec_version` follows version 1.
 
@@ -42,6 +43,7 @@ SPEC_VERSION = 2
     names, texts and classes are composed (NFC) by the readers: see `RowSchema.composed`;
     portfolios for regression limit values far from the mean of their column: see `limit_entries`;
     binary models have the AUC and the average precision: see `Ranking`
+3   a portfolio that names no members has nonlinear ones, too: see `presets.DEFAULTS`
 """
 
 # A specification with only these fields is of a portfolio by default; with fields that a portfolio
@@ -69,6 +71,8 @@ def _resolve(spec: Mapping[str, Any]) -> Spec:
     version = read_whole(spec, "", "spec_version", SPEC_VERSION, 1, SPEC_VERSION)
     own = {name: value for name, value in spec.items() if name != "spec_version"}
     resolved = _resolve_model(own)
+    if version < 3 and "members" in resolved and "members" not in spec:
+        resolved["members"] = LINEAR[resolved["task"]]
     labels = resolved.get("labels")
     if labels and version >= 2 and nfc(labels[0]) == nfc(labels[1]):
         raise InvalidSpec("/labels", labels, f"{_TWO_LABELS}, also when composed (NFC)")

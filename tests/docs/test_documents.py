@@ -139,7 +139,7 @@ def test_what_is_named_in_passing_exists():
 def of_readme(answers: list[dict], said: str) -> None:
     created, first, second, one, many, metrics, members, weights = answers[:8]
     numbered, third, certificate = answers[8:]
-    assert (created["id"], created["spec"]["members"]) == ("clicks", "eight")
+    assert (created["id"], created["spec"]["members"]) == ("clicks", "full")
     # The answer that the README shows is the one that comes back.
     shown = re.search(
         r"```json\n(\{\"model\": \"clicks\".*?\})\n```", DOCUMENTS["README.md"], re.DOTALL
@@ -148,7 +148,7 @@ def of_readme(answers: list[dict], said: str) -> None:
     assert (second["seq"], second["count"]) == (3, 2)
     assert one["label"] == 1 and one["seq"] == 3
     assert len(many["scores"]) == 2
-    assert metrics["samples"] == 3 and len(members["members"]) == 9
+    assert metrics["samples"] == 3 and len(members["members"]) == 15
     assert "site=news" in [weight["name"] for weight in weights["weights"]]
     assert numbered["id"] == "numbered" and third["seq"] == 2 and certificate["rows"] == 2
     assert "dualstream_samples_total" in said

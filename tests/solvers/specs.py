@@ -226,7 +226,7 @@ _SPECS: dict[str, dict[str, Any]] = {
         "retain": 20,
         **_REGRESSION,
     },
-    "portfolio-eight": {"algorithm": "portfolio", "retain": 20},
+    "portfolio-eight": {"algorithm": "portfolio", "members": "eight", "retain": 20},
     "portfolio-twelve": {"algorithm": "portfolio", "members": "twelve", "retain": 20},
     "portfolio-papers": {"algorithm": "portfolio", "members": "papers", "retain": 20},
     "portfolio-guests": {
@@ -247,7 +247,12 @@ _SPECS: dict[str, dict[str, Any]] = {
         "members": [{"kind": "adagrad", "scaling": "none", "norm": "row"}],
         "retain": 20,
     },
-    "portfolio-regression": {"algorithm": "portfolio", "retain": 20, **_REGRESSION},
+    "portfolio-regression": {
+        "algorithm": "portfolio",
+        "members": "ten",
+        "retain": 20,
+        **_REGRESSION,
+    },
     "portfolio-regression-guests": {
         "algorithm": "portfolio",
         "members": [

@@ -31,7 +31,7 @@ SINGLE = {
 # in the first row of `twelve` by rounding.
 RUNS = {
     "single": (SINGLE, "single_papers", 0),
-    "eight": ({"algorithm": "portfolio"}, "portfolio_S8", 0),
+    "eight": ({"algorithm": "portfolio", "members": "eight"}, "portfolio_S8", 0),
     "twelve": ({"algorithm": "portfolio", "members": "twelve"}, "portfolio_S12", 1),
 }
 LOG_LOSS = 6e-5
@@ -77,7 +77,7 @@ def test_regret_is_bounded(name):
 @pytest.mark.parametrize("name", ["elec2", "phishing"])
 def test_regret_is_bounded_where_labels_are_chosen_against_the_prediction(name):
     batch = stream(name)[:PREFIX]
-    learner = learner_for(batch, {"algorithm": "portfolio"})
+    learner = learner_for(batch, {"members": "eight"})
     mixture, members = regret_terms(learner, batch, lambda score: -1.0 if score >= 0.0 else 1.0)
     assert mixture.min() > np.log(2.0) - 1e-3
     assert_bounded(learner, mixture, members)

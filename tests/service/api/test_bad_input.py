@@ -64,10 +64,20 @@ def test_bad_spec_is_422_and_names_the_field(client, change, field):
 
 
 def test_an_empty_spec_is_the_portfolio(client):
-    for body, status in ((b"", 201), (b"{}", 200), (b'{"members": "eight"}', 200)):
+    for body, status in ((b"", 201), (b"{}", 200), (b'{"members": "full"}', 200)):
         answer = client.put("/models/mine", content=body)
         assert answer.status_code == status
         assert answer.json()["spec"]["algorithm"] == "portfolio"
+
+
+def test_an_older_model_keeps_the_members_that_were_its_default(client):
+    made = client.put("/models/old", json={"spec_version": 2}).json()
+    assert made["spec"]["members"] == "eight"
+    for given in ({}, {"task": "binary"}, {"members": "eight"}):
+        again = client.put("/models/old", json=given)
+        assert (again.status_code, again.json()["spec"]["members"]) == (200, "eight")
+    for given in ({"members": "full"}, {"spec_version": 3}):
+        assert_problem(client.put("/models/old", json=given), 409, "conflict")
 
 
 def test_spec_that_is_no_object_is_refused(client):

@@ -75,7 +75,7 @@ CURVED = {
         "features": INDEXED,
     },
     "twelve": {"algorithm": "portfolio", "members": "twelve", "features": INDEXED},
-    "ten": {"task": "regression", "algorithm": "portfolio", "features": INDEXED},
+    "ten": {"task": "regression", "members": "ten", "features": INDEXED},
     "guests": {
         "algorithm": "portfolio",
         "members": [

@@ -1,6 +1,7 @@
 """The routes of members: what they answer, refuse, and tell of a model."""
 
 import asyncio
+import re
 import threading
 
 import numpy as np
@@ -206,17 +207,18 @@ def test_empty_spec_over_named_features_has_members(serve):
         {"x": {"age": n % 7, "city": "Oslo" if n % 3 else "Bergen"}, "y": n % 2} for n in range(40)
     ]
     assert client.post("/models/m/learn", json={"samples": rows}).status_code == 200
-    assert names(client)[0] == "prior" and len(names(client)) == 9
+    assert names(client)[0] == "prior" and len(names(client)) == 15
     for name in names(client):
-        own = client.get(f"/models/m/weights?member={name}&top=3").json()
-        assert all(weight["name"] for weight in own["weights"]), own
+        if not re.match("boosted|net|neighbours|splines|stack", name):
+            own = client.get(f"/models/m/weights?member={name}&top=3").json()
+            assert all(weight["name"] for weight in own["weights"]), own
         compared = client.get(f"/models/m/compare?a={name}&b=prior").status_code
         assert compared == (422 if name == "prior" else 200)
     assert client.get("/models/m/certificate?member=dual-30").json()["gap"] >= 0.0
     assert_problem(client.get("/models/m/certificate?member=prior"), 404, "no-certificate")
     added = client.post("/models/m/members", json={"kind": "dual_ascent", "strength": 7})
     assert (added.status_code, added.json()["name"]) == (201, "dual_ascent-1")
-    assert len(client.get("/models/m/metrics").json()["members"]) == 10
+    assert len(client.get("/models/m/metrics").json()["members"]) == 16
 
 
 def test_multiclass_portfolio_has_no_members_of_its_own(serve):

@@ -154,8 +154,8 @@ def test_fields_of_a_portfolio_are_those_of_its_specification(rows):
     model = clone(PortfolioClassifier(**fields)).fit(x, classes == 1)
     assert model.model_.learner.spec == portfolio(**fields).spec
     assert [one.name for one in model.members_] == ["one", "adagrad-1"]
-    eight, ten = PortfolioClassifier().fit(x, classes == 1), PortfolioRegressor().fit(x, numbers)
-    for fitted, known in ((eight, PRESETS["eight"]), (ten, REGRESSION_PRESETS["ten"])):
+    two, number = PortfolioClassifier().fit(x, classes == 1), PortfolioRegressor().fit(x, numbers)
+    for fitted, known in ((two, PRESETS["full"]), (number, REGRESSION_PRESETS["full"])):
         assert [one.name for one in fitted.members_] == [one["name"] for one in known]
 
 

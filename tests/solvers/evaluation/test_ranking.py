@@ -248,7 +248,11 @@ def test_memory_is_counted_and_bins_come_with_the_first_older_row():
 def test_binary_models_of_the_current_spec_version_have_the_figures():
     features = {"kind": "indexed", "dim": 2}
     labels, scores = STREAMS["good"]
-    for given_spec, has_them in [({}, True), ({"spec_version": 1}, False)]:
+    for given_spec, has_them in [
+        ({}, True),
+        ({"spec_version": 2}, True),
+        ({"spec_version": 1}, False),
+    ]:
         metrics = Progressive.of(resolve_spec({"features": features} | given_spec))
         metrics.update(labels, scores, np.zeros(N), np.ones(N, bool))
         view = metrics.summary()["since_start"]

@@ -15,7 +15,7 @@ from tests.solvers.features.test_scaling import as_bytes
 SIDE, CLASSES = 8, 10
 N = 60 if DISABLED else 1200
 SPEC = {
-    "algorithm": "portfolio",
+    "members": "eight",
     "task": "multiclass",
     "features": {"kind": "indexed", "dim": SIDE * SIDE},
     "retain": 50,

@@ -33,8 +33,10 @@ def stream(n, dim=12, seed=0):
 
 
 def portfolio(dim=12, **fields):
+    """Of linear members, unless the fields name others."""
+    members = "ten" if fields.get("task") == "regression" else "eight"
     features = {"kind": "indexed", "dim": dim}
-    return make_learner({"algorithm": "portfolio", "features": features} | fields)
+    return make_learner({"members": members, "features": features} | fields)
 
 
 def probabilities(scores):

@@ -19,9 +19,7 @@ N = 60 if DISABLED else 400
 
 def portfolio(dim, **fields):
     features = {"kind": "indexed", "dim": dim}
-    return make_learner(
-        {"algorithm": "portfolio", "task": "regression", "features": features} | fields
-    )
+    return make_learner({"members": "ten", "task": "regression", "features": features} | fields)
 
 
 def stream(n, dim=8, seed=0):

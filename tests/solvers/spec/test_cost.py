@@ -89,7 +89,8 @@ def batch_of(spec: dict, rows: int, classes: int) -> Batch:
 
 
 MEASURED = {
-    "portfolio": ({}, 0),
+    "portfolio": ({"members": "eight"}, 0),
+    "full": ({}, 0),
     "dual ascent": ({"algorithm": "dual_ascent", "features": "hashed"}, 0),
     "entropy": ({"algorithm": "dual_ascent", "regularizer": "entropy", "features": "hashed"}, 0),
     "replay": ({"algorithm": "dual_ascent", "replay": {"steps": 10_000}, "features": "hashed"}, 0),
@@ -137,7 +138,7 @@ def test_the_estimate_grows_with_classes_and_members():
     learner.learn(batch_of(spec, 8, 4))
     after = learning_cost(learner)
     assert after.call == pytest.approx(5 * before.call) and not after.is_plain
-    portfolio = make_learner(resolve_spec({}))
+    portfolio = make_learner(resolve_spec({"members": "eight"}))
     few = learning_cost(portfolio)
     portfolio.add_member({"algorithm": "dual_ascent", "replay": {"steps": 1000}})
     assert learning_cost(portfolio).row > few.row + 1e-4 and few.is_plain
@@ -162,7 +163,7 @@ def test_a_learner_says_when_a_row_may_start_long_work():
         resolve_spec({"algorithm": "rda_plus", "retain": 20, "stable": 20, "features": "hashed"})
     )
     assert not has_long_row(rda, 19) and has_long_row(rda, 20)
-    assert not has_long_row(make_learner(resolve_spec({})), 1000)
+    assert not has_long_row(make_learner(resolve_spec({"members": "eight"})), 1000)
 
 
 @pytest.mark.parametrize("is_member", [False, True])

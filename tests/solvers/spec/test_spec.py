@@ -27,7 +27,7 @@ DEFAULT = {
     "intercept": True,
     "seed": 0,
     "labels": None,
-    "spec_version": 2,
+    "spec_version": 3,
 }
 
 
@@ -229,10 +229,30 @@ def test_the_fields_that_an_algorithm_takes_are_named():
 )
 def test_what_names_no_field_of_one_learner_is_a_portfolio(given):
     spec = resolve_spec(given)
-    assert spec["algorithm"] == "portfolio" and spec["members"] == "eight"
+    is_linear = given.get("task") == "multiclass" or spec["spec_version"] < 3
+    assert spec["algorithm"] == "portfolio"
+    assert spec["members"] == ("eight" if is_linear else "full")
     features = FEATURES if given.get("features") is FEATURES else {"kind": "hashed", "bits": 18}
     assert spec["features"] == features
     assert resolve_spec(spec) == spec
+
+
+@pytest.mark.parametrize(
+    ("version", "task", "members"),
+    [
+        (1, "binary", "eight"),
+        (2, "binary", "eight"),
+        (3, "binary", "full"),
+        (2, "regression", "ten"),
+        (3, "regression", "full"),
+        (2, "multiclass", "eight"),
+    ],
+)
+def test_the_default_members_are_those_of_the_version(version, task, members):
+    spec = resolve_spec({"task": task, "spec_version": version})
+    assert spec["members"] == members
+    named = {"task": task, "spec_version": version, "members": "fast"}
+    assert resolve_spec(named)["members"] == "fast"
 
 
 @pytest.mark.parametrize("spec", [None, [], "hinge", 3])
