@@ -3,6 +3,7 @@
 # First: it sets what numba reads on import.
 from dualstream.solvers import jit as jit  # isort: split
 
+from dualstream.solvers.columns import BadColumn, ColumnReader
 from dualstream.solvers.core.batch import LARGEST, MAX_DIM, Batch, LibsvmRows
 from dualstream.solvers.core.certificate import Certificate
 from dualstream.solvers.core.class_names import MAX_CLASSES, class_label, class_places, class_text
@@ -97,10 +98,12 @@ __all__ = [
     "ALL_METHODS",
     "APPLY_VERSION",
     "AsServed",
+    "BadColumn",
     "BadLine",
     "BalancedForm",
     "Batch",
     "Certificate",
+    "ColumnReader",
     "ClassMixture",
     "Coefficients",
     "Comparison",

@@ -12,9 +12,9 @@ from msgspec import UNSET, Raw, Struct
 from dualstream.service.api.asgi_helpers import Head, read_flag, read_head, stored_key
 from dualstream.service.api.common import registry_of
 from dualstream.service.api.request_body import (
-    INLINE_BYTES,
     admit_rows,
     fingerprint_of,
+    is_parsed_inline,
     read_body,
 )
 from dualstream.service.api.responses import first_errors, learned_before, rejection_reasons
@@ -319,7 +319,7 @@ async def parse_rows_to_remember(model: Model, head: Head, body: bytes) -> Parse
     if kind != "application/json":
         detail = f"{kind} is not supported with remember=true; send application/json"
         raise Problem(415, "unsupported-media-type", detail)
-    if len(body) <= INLINE_BYTES:
+    if is_parsed_inline(model.row_schema, body):
         parsed = parse_json(model.row_schema, body, False, True)
     else:
         parsed = await asyncio.to_thread(parse_json, model.row_schema, body, False, True)

@@ -11,7 +11,7 @@ from starlette.types import Message, Receive, Scope
 
 from dualstream.service.api.asgi_helpers import Head
 from dualstream.service.api.rate_limits import KeyLimits
-from dualstream.service.codecs import ListedRows, ParsedRows, parse_body
+from dualstream.service.codecs import ListedRows, ParsedRows, RowSchema, parse_body
 from dualstream.service.codecs.decompress import Inflating
 from dualstream.service.concurrency import SingleThread
 from dualstream.service.models.model import Model
@@ -21,6 +21,8 @@ from dualstream.wire.problems import Problem
 
 # A longer body is parsed in a thread, so that the event loop serves other requests.
 INLINE_BYTES = 64 * 1024
+# Flat rows are read in Python: a byte of text takes up to a microsecond.
+INLINE_FLAT_BYTES = 8 * 1024
 # More rows with ids are encoded in a thread: each is encoded on its own.
 INLINE_PARTS = 100
 # Bytes and pieces of one decompression step. Bodies longer than _INFLATED_INLINE are decompressed
@@ -167,10 +169,15 @@ def _too_large(limit: int) -> Problem:
     return Problem(413, "body-too-large", f"the body is longer than {limit} bytes, the maximum")
 
 
+def is_parsed_inline(schema: RowSchema, body: bytes) -> bool:
+    """Whether the event loop parses the body: it is short."""
+    return len(body) <= (INLINE_BYTES if schema.columns is None else INLINE_FLAT_BYTES)
+
+
 async def parse(model: Model, head: Head, body: bytes, labelled: bool) -> ParsedRows:
     """Parse the rows of a body. Raises Problem 400, 413, 415, 422."""
     asked = (model.row_schema, head.content_type, body)
-    if len(body) <= INLINE_BYTES:
+    if is_parsed_inline(model.row_schema, body):
         return parse_body(*asked, labelled=labelled)
     return await asyncio.to_thread(parse_body, *asked, labelled=labelled)
 

@@ -22,7 +22,9 @@ EXAMPLE_SPEC = {
 }
 _OF_EVERY = ("algorithm", "task", "features", "map", "scaling", "norm", "intercept", "seed")
 _FIELDS = sorted(
-    {*_OF_EVERY, "labels", "guard"}.union(*(one.fields for one in ALGORITHMS.values()))
+    {*_OF_EVERY, "labels", "guard", "columns", "crosses"}.union(
+        *(one.fields for one in ALGORITHMS.values())
+    )
 )
 
 

@@ -17,7 +17,7 @@ from msgspec import structs
 from dualstream.service.api.asgi_helpers import Head
 from dualstream.service.api.exceptions_to_problems import as_problem
 from dualstream.service.api.rate_limits import KeyLimits
-from dualstream.service.api.request_body import INLINE_BYTES, fingerprint_of
+from dualstream.service.api.request_body import fingerprint_of, is_parsed_inline
 from dualstream.service.api.responses import NO_ROWS, RowsRefused, first_errors, learned_of
 from dualstream.service.codecs import ParsedRows, parse_chunk
 from dualstream.service.concurrency import background_task
@@ -225,7 +225,7 @@ class Upload:
 
     async def _parse(self, chunk: Chunk, key: bytes | None) -> _ParsedChunk:
         model = await self._model()
-        if len(chunk.body) <= INLINE_BYTES:
+        if is_parsed_inline(model.row_schema, chunk.body):
             return self._parse_for(model, chunk, key)
         return await asyncio.to_thread(self._parse_for, model, chunk, key)
 

@@ -14,6 +14,7 @@ table_columns.py   roles of the columns of CSV and Arrow
 arrow.py           application/vnd.apache.arrow.stream
 vw.py              text/x-vw
 libsvm.py          text/x-libsvm
+flat_rows.py       the same formats for models with `columns`
 text_values.py     texts as features, labels and weights
 query.py           parameters of GET predict
 redis_messages.py  messages of a Redis stream
@@ -24,6 +25,13 @@ from collections.abc import Callable
 
 from dualstream.service.codecs.arrow import parse_arrow
 from dualstream.service.codecs.csv import parse_csv
+from dualstream.service.codecs.flat_rows import (
+    parse_flat_arrow,
+    parse_flat_csv,
+    parse_flat_json,
+    parse_flat_ndjson,
+    refuse_other_format,
+)
 from dualstream.service.codecs.json_bulk import parse_quickly
 from dualstream.service.codecs.json_exact import parse_exactly
 from dualstream.service.codecs.libsvm import parse_libsvm
@@ -80,7 +88,9 @@ __all__ = [
 
 
 def parse_json(schema: RowSchema, body: bytes, labelled: bool, waiting: bool = False) -> ParsedRows:
-    """As `parse_exactly`, faster for bodies of many rows."""
+    """As `parse_exactly`, faster for bodies of many rows; flat rows if the model has `columns`."""
+    if schema.columns is not None:
+        return parse_flat_json(schema, body, labelled, waiting)
     if len(body) >= FEW_BYTES and not waiting:
         parsed = parse_quickly(schema, body, labelled)
         if parsed is not None:
@@ -98,6 +108,19 @@ PARSERS: dict[str, Callable[[RowSchema, bytes, bool, dict[str, str]], ParsedRows
     ),
     "text/x-libsvm": lambda schema, body, labelled, _: parse_libsvm(schema, body, labelled),
 }
+
+
+FLAT_PARSERS: dict[str, Callable[[RowSchema, bytes, bool, dict[str, str]], ParsedRows]] = {
+    "application/json": PARSERS["application/json"],
+    "application/x-ndjson": lambda schema, body, labelled, _: parse_flat_ndjson(
+        schema, body, labelled
+    ),
+    "text/csv": parse_flat_csv,
+    "application/vnd.apache.arrow.stream": lambda schema, body, labelled, _: parse_flat_arrow(
+        schema, body, labelled
+    ),
+}
+"""The same for models with `columns`."""
 
 
 def parse_body(
@@ -124,7 +147,9 @@ def parse_chunk(
 ) -> ParsedRows:
     """As `parse_body`, for a chunk of an upload: no limit of rows, no byte order mark."""
     kind, parameters = media_type(content_type)
-    parser = PARSERS.get(kind)
+    parser = PARSERS.get(kind) if schema.columns is None else FLAT_PARSERS.get(kind)
+    if parser is None and kind in PARSERS:
+        raise refuse_other_format(kind)
     if parser is None:
         accepted = ", ".join(PARSERS)
         raise Problem(

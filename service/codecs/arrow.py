@@ -5,7 +5,7 @@ dictionary column has the type of its values. A null id is no id; any other null
 Needs pyarrow.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -39,6 +39,17 @@ def parse_arrow(schema: RowSchema, body: bytes, labelled: bool) -> ParsedRows:
     Raises Problem 400 for a damaged stream, 413 for too many rows, 415 without pyarrow, 422 for
     columns that the model does not accept.
     """
+    tables = tables_in(body, lambda pa, found: _columns_of(pa, schema, found, labelled))
+    if labelled and any(columns.id is not None for _, columns in tables):
+        return parse_slowly(schema, tables, labelled)
+    return parse_quickly(_pyarrow(), schema, tables, labelled)
+
+
+def tables_in(body: bytes, columns_of: Callable[[ModuleType, Any], TableColumns]) -> list[Table]:
+    """The record batches of a body, with the roles of their columns, given pyarrow and a schema.
+
+    Raises Problem as `parse_arrow`.
+    """
     pa = _pyarrow()
     tables: list[Table] = []
     rows = cells = 0
@@ -46,7 +57,7 @@ def parse_arrow(schema: RowSchema, body: bytes, labelled: bool) -> ParsedRows:
     try:
         for start, end in streams_in(body):
             with pa.ipc.open_stream(whole[start:end]) as reader:
-                columns = _columns_of(pa, schema, reader.schema, labelled)
+                columns = columns_of(pa, reader.schema)
                 for batch in _checked(reader):
                     rows += batch.num_rows
                     cells += batch.num_rows * len(columns.features)
@@ -56,9 +67,7 @@ def parse_arrow(schema: RowSchema, body: bytes, labelled: bool) -> ParsedRows:
         raise Problem(
             400, "malformed-body", f"the body is not a valid Arrow stream: {error}"
         ) from None
-    if labelled and any(columns.id is not None for _, columns in tables):
-        return parse_slowly(schema, tables, labelled)
-    return parse_quickly(pa, schema, tables, labelled)
+    return tables
 
 
 def _pyarrow() -> ModuleType:

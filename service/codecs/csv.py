@@ -47,7 +47,7 @@ def parse_csv(
         return RowsBuilder(schema, labelled).build()
     delimiter = parameters.get("delimiter", "")
     if not delimiter:
-        _check_delimiter(body)
+        check_delimiter(body)
     reader = RecordReader(schema, body, labelled, delimiter, parameters.get("decimal", ""))
     is_unusual = reader.has_long_names or reader.decimal == ","
     if labelled and reader.columns.id is not None or is_unusual:
@@ -73,7 +73,11 @@ class RecordReader(Reader):
             self.blanks = b" \r"  # a line of tabs is a record
         header = len(body) - len(body.lstrip(b"\r\n"))
         self.start = self.end_of(header) + 1
-        self.columns = columns_of(schema, self._names(header), labelled)
+        self.columns = self.roles(self._names(header))
+
+    def roles(self, names: list[str]) -> TableColumns:
+        """What the columns of the header are. Raises Problem 422."""
+        return columns_of(self.schema, names, self.labelled)
 
     def _names(self, header: int) -> list[str]:
         record = self.body[header : self.start - 1]
@@ -108,12 +112,7 @@ class RecordReader(Reader):
                 return end
 
     def add_row(self, builder: RowsBuilder, index: int, start: int, end: int) -> None:
-        fields, columns = _fields(self.body[start:end], self.delimiter), self.columns
-        if len(fields) != len(columns.names):
-            reason = f"the record has {len(fields)} fields; the header has {len(columns.names)}"
-            raise BadRow("", reason)
-        if self.decimal != ".":
-            fields = [self._with_point(*field) for field in zip(columns.names, fields, strict=True)]
+        fields, columns = self.fields(start, end), self.columns
         x = {
             columns.names[column]: feature_of(columns.names[column], fields[column])
             for column in columns.features
@@ -126,6 +125,15 @@ class RecordReader(Reader):
         weight = "" if columns.weight is None else fields[columns.weight]
         id_ = None if columns.id is None else fields[columns.id] or None
         builder.add(index, x, label, weight_of(weight) if weight else UNSET, id_)
+
+    def fields(self, start: int, end: int) -> list[str]:
+        """The fields of a record. Raises BadRow."""
+        fields, names = _fields(self.body[start:end], self.delimiter), self.columns.names
+        if len(fields) != len(names):
+            raise BadRow("", f"the record has {len(fields)} fields; the header has {len(names)}")
+        if self.decimal != ".":
+            fields = [self._with_point(*field) for field in zip(names, fields, strict=True)]
+        return fields
 
     def _with_point(self, name: str, text: str) -> str:
         """A field with a decimal point. Raises BadRow if its decimal is another one."""
@@ -163,7 +171,7 @@ _DECIMAL_COMMA = re.compile(
 )
 
 
-def _check_delimiter(body: bytes) -> None:
+def check_delimiter(body: bytes) -> None:
     """Raise Problem 422 for a header whose delimiter may not be the one that is read."""
     sign = doubt_of_delimiter(body)
     if delimiter_of(body) == b"," and sign:

@@ -99,7 +99,7 @@ def parse_exactly(
     except msgspec.ValidationError as wrong:
         return _parse_by_rows(reader, body, wrong)
     except msgspec.DecodeError as broken:
-        raise _broken(body, str(broken)) from None
+        raise broken_body(body, str(broken)) from None
     except UnicodeDecodeError:
         raise Problem(400, "malformed-body", "the body is not UTF-8") from None
     except _DuplicateNames:
@@ -223,7 +223,7 @@ def _parse_by_rows(
     except RecursionError:
         raise Problem(400, "malformed-body", "the body is nested too deeply") from None
     except msgspec.DecodeError as broken:
-        raise _broken(body, str(broken)) from None
+        raise broken_body(body, str(broken)) from None
     except UnicodeDecodeError:
         raise Problem(400, "malformed-body", "the body is not UTF-8") from None
     try:
@@ -394,7 +394,7 @@ def read_sample(raw: bytes) -> Sample:
                 reason += "; send a list of samples as application/json"
             raise BadRow(pointer, reason) from None
     except msgspec.DecodeError as broken:
-        raise BadRow("", str(broken) + _advice(raw, str(broken), is_line=True)) from None
+        raise BadRow("", str(broken) + line_advice(raw, str(broken))) from None
     except UnicodeDecodeError:
         raise BadRow("", "the line is not UTF-8") from None
 
@@ -419,7 +419,12 @@ def _advice(text: bytes, reason: str, is_line: bool) -> str:
     return ""
 
 
-def _broken(body: bytes, text: str) -> Problem:
+def line_advice(line: bytes, reason: str) -> str:
+    """What to do about a line of invalid JSON; empty without advice."""
+    return _advice(line, reason, is_line=True)
+
+
+def broken_body(body: bytes, text: str) -> Problem:
     """Problem 400 with the byte offset of the JSON error; or for a compressed body."""
     check_is_plain(body, is_text=True)
     found = _BYTE.search(text)

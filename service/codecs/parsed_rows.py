@@ -1,7 +1,8 @@
 """Parsed rows of a request body: valid rows in CSR layout, invalid rows as errors."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, chain
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -13,10 +14,12 @@ from dualstream.service.codecs.row_schema import (
     Features,
     Label,
     RowSchema,
+    pointer_step,
     too_many_nonzeros,
 )
-from dualstream.solvers import Batch, class_places
-from dualstream.wire.problems import Problem, RowError
+from dualstream.service.codecs.text_values import label_of
+from dualstream.solvers import BadColumn, Batch, ColumnReader, class_places
+from dualstream.wire.problems import Problem, RowError, quoted
 
 
 class ListedRows(msgspec.Struct):
@@ -208,6 +211,27 @@ class RowsBuilder:
         rows.indptr.append(len(rows.indices))
         self._row_indices.append(index)
 
+    def add_flat(self, index: int, row: Mapping[str, Any]) -> None:
+        """As `add`, for a row that the model's `columns` read. Raises BadRow."""
+        reader = self._schema.columns
+        assert reader is not None
+        try:
+            read = reader.read(row)
+        except BadColumn as bad:
+            pointer = f"/{pointer_step(bad.column[:50])}" if bad.column else ""
+            raise BadRow(pointer, bad.reason) from None
+        label = read.label if self._labelled else None
+        if self._labelled and label is None:
+            reason = f"the label column {quoted(reader.label)} is missing"
+            raise BadRow(f"/{pointer_step(reader.label[:50])}", reason)
+        if isinstance(label, str):
+            label = label_of(label, self._schema.class_names is not None)
+        weight = UNSET if read.weight is None else float(read.weight)
+        try:
+            self.add(index, read.features, label, weight, read.id)
+        except BadRow as bad:
+            raise BadRow(_pointer_of_column(reader, bad.pointer), bad.reason) from None
+
     def _new_id(self, given: str | int | None) -> str:
         if given is None:
             raise BadRow(
@@ -226,6 +250,15 @@ class RowsBuilder:
 
     def build(self, single: bool = False, id_pointer: str = "/id") -> ParsedRows:
         return ParsedRows(self._rows, self._row_indices, self._errors, single, id_pointer)
+
+
+def _pointer_of_column(reader: ColumnReader, pointer: str) -> str:
+    """The pointer within a flat row, from that within a row in explicit form."""
+    roles = {"/y": reader.label, "/weight": reader.weight, "/id": reader.id}
+    if pointer in roles:
+        name = roles[pointer]
+        return pointer if name is None else f"/{pointer_step(name[:50])}"
+    return pointer.removeprefix("/x")
 
 
 # Limits are checked before rows are journalled. Journalled rows are applied without limits, so that

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
+from dualstream.service.codecs.flat_rows import parse_flat_query
 from dualstream.service.codecs.parsed_rows import ParsedRows, RowsBuilder
 from dualstream.service.codecs.row_schema import BadRow, RowSchema, pointer_step
 from dualstream.service.codecs.text_values import feature_number, feature_of
@@ -10,6 +11,8 @@ from dualstream.wire.problems import Problem, RowError, beginning, quoted
 
 def parse_query_row(schema: RowSchema, text: str) -> ParsedRows:
     """Parse the parameter `x`; an empty text is the all-zero row. Raises Problem 422."""
+    if schema.columns is not None:
+        raise Problem(422, "invalid-query", "send a row of this model as x.NAME=VALUE&x.NAME=VALUE")
     return _one_row(schema, lambda: pairs_of(text))
 
 
@@ -18,6 +21,8 @@ def parse_named_row(schema: RowSchema, named: dict[str, str]) -> ParsedRows:
 
     Texts become values as in CSV; an empty text is a feature that the row does not have.
     """
+    if schema.columns is not None:
+        return parse_flat_query(schema, named)
     return _one_row(schema, lambda: named_features(named.items()))
 
 

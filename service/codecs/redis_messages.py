@@ -3,12 +3,14 @@
 json '{"x": {"3": 1}, "y": 1}'          a sample as in POST learn
 y 1 x 3:1,11:0.5                        x as in GET predict; also weight and id
 y 1 x.age 39 x.city Oslo                one field per feature, by name or index
+clicked 1 age 39 city Oslo              models with `columns`: one field for each column
 """
 
 from collections.abc import Sequence
 
 from msgspec import UNSET
 
+from dualstream.service.codecs.flat_rows import flat_message
 from dualstream.service.codecs.json_exact import read_sample
 from dualstream.service.codecs.parsed_rows import ParsedRows, RowsBuilder
 from dualstream.service.codecs.query import named_features, pairs_of
@@ -41,6 +43,9 @@ def _add(
         texts = [(name.decode(), text.decode()) for name, text in fields]
     except UnicodeDecodeError:
         raise BadRow("", "the message is not UTF-8") from None
+    if schema.columns is not None:
+        builder.add_flat(index, flat_message(texts))
+        return
     own: dict[str, str] = {}
     features: list[tuple[str, str]] = []
     for name, text in texts:

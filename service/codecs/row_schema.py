@@ -8,7 +8,7 @@ from math import isnan
 from typing import Any, NoReturn
 from unicodedata import is_normalized
 
-from dualstream.solvers import NamePlaces, class_text, sorted_row, width_of
+from dualstream.solvers import ColumnReader, NamePlaces, class_text, sorted_row, width_of
 from dualstream.solvers.jit import Indices
 from dualstream.solvers.text import PlaceTable
 from dualstream.wire.problems import beginning, quoted
@@ -125,6 +125,9 @@ class RowSchema:
         self.class_names: Sequence[str] | None = spec.get("labels")
         self.is_hashed: bool = features["kind"] == "hashed"
         self.is_nfc: bool = spec.get("spec_version", 1) >= 2
+        columns = spec.get("columns")
+        self.columns = None if columns is None else ColumnReader(columns, spec["crosses"])
+        """Reads flat rows; None for a model whose rows name their features `x`."""
         self._name_places = NamePlaces(features["bits"]) if self.is_hashed else None
         # Fast path: texts of indices, or journalled names, which are already validated.
         self._index_of = {} if self.is_hashed else _index_texts(min(self.dim, _INDEXED_TEXTS))

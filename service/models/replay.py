@@ -23,7 +23,7 @@ from dualstream.service.replica.spec import check_spec, read_spec
 from dualstream.solvers import InvalidSpec, resolve_spec
 
 # Fields of the spec that determine how rows are encoded.
-ENCODING = ("features", "task", "labels")
+ENCODING = ("features", "task", "labels", "columns", "crosses")
 
 
 class Refused(Exception):

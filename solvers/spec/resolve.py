@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from dualstream.solvers import jit as _jit
+from dualstream.solvers.columns.spec import read_columns, read_crosses
 from dualstream.solvers.core.errors import InvalidSpec
 from dualstream.solvers.core.learner import Learner
 from dualstream.solvers.core.refit_methods import (
@@ -51,6 +52,8 @@ SPEC_VERSION = 3
 _OF_ANY_PORTFOLIO = ("task", "labels", "features", "members", "eta", "share", "retain", _GUARD)
 
 
+_OF_ROWS = ("columns", "crosses", "spec_version")
+"""Fields that are not of the learner."""
 _TWO_LABELS = "two different strings, [negative, positive]"
 
 
@@ -69,14 +72,25 @@ def resolve_spec(spec: Mapping[str, Any]) -> Spec:
 
 def _resolve(spec: Mapping[str, Any]) -> Spec:
     version = read_whole(spec, "", "spec_version", SPEC_VERSION, 1, SPEC_VERSION)
-    own = {name: value for name, value in spec.items() if name != "spec_version"}
+    own = {name: value for name, value in spec.items() if name not in _OF_ROWS}
     resolved = _resolve_model(own)
     if version < 3 and "members" in resolved and "members" not in spec:
         resolved["members"] = LINEAR[resolved["task"]]
     labels = resolved.get("labels")
     if labels and version >= 2 and nfc(labels[0]) == nfc(labels[1]):
         raise InvalidSpec("/labels", labels, f"{_TWO_LABELS}, also when composed (NFC)")
-    return resolved | {"spec_version": version}
+    return resolved | _rows(spec, resolved["features"]["kind"]) | {"spec_version": version}
+
+
+def _rows(spec: Mapping[str, Any], features: str) -> Spec:
+    """The fields of how rows are read, if they are given. Learners do not use them."""
+    columns = read_columns(spec)
+    crosses = read_crosses(spec, columns)
+    if columns is None:
+        return {}
+    if features != "hashed":
+        raise InvalidSpec("/columns", spec["columns"], "left out unless the features are hashed")
+    return {"columns": columns, "crosses": crosses}
 
 
 def _resolve_model(spec: Mapping[str, Any]) -> Spec:

@@ -1,0 +1,12 @@
+"""Columns: rows as people have them, declared in a specification, become features.
+
+spec.py     the fields `columns` and `crosses` of a specification
+values.py   one value of a column: numbers, booleans, categories, texts, times
+reader.py   ColumnReader: a flat row becomes features, label, weight and id
+"""
+
+from dualstream.solvers.columns.reader import ColumnReader, ColumnRow
+from dualstream.solvers.columns.spec import read_columns, read_crosses
+from dualstream.solvers.columns.values import BadColumn
+
+__all__ = ["BadColumn", "ColumnReader", "ColumnRow", "read_columns", "read_crosses"]

@@ -1,0 +1,249 @@
+"""The fields `columns` and `crosses` of a specification, read and with all defaults."""
+
+from collections.abc import Mapping
+from itertools import combinations
+from typing import Any
+
+from dualstream.solvers.core.errors import InvalidSpec
+from dualstream.solvers.core.spec_fields import (
+    Spec,
+    read_choice,
+    read_kind,
+    read_object,
+    read_whole,
+    short_form,
+)
+from dualstream.wire.values import nfc
+
+LONGEST_NAME = 1024
+MAX_COLUMNS = 10_000
+"""Maximum number of columns that a specification declares, and of those that it ignores."""
+MAX_CROSSES = 1000
+MAX_MISSING = 100
+MOST_CROSSED = 3
+"""Maximum number of columns in a cross."""
+
+KINDS: Mapping[str, tuple[str, ...]] = {
+    "number": (),
+    "boolean": (),
+    "category": (),
+    "text": ("ngrams", "weights"),
+    "time": ("parts",),
+    "ignore": (),
+}
+TIME_PARTS = ("hour", "weekday", "month_day", "year_day")
+_DEFAULT_PARTS = ["hour", "weekday"]
+UNKNOWN = ("infer", "ignore", "refuse")
+_FIELDS = ("label", "id", "weight", "ignore", "types", "missing", "missing_indicator", "unknown")
+_ROLES = ("label", "weight", "id")
+_CROSSES = f"a list of at most {MAX_CROSSES} lists of 2 or 3 columns, and `*`"
+
+
+def read_columns(spec: Mapping[str, Any]) -> Spec | None:
+    """The field `columns` with all defaults; null or left out: rows are not flat.
+
+    Raises InvalidSpec.
+    """
+    if spec.get("columns") is None:
+        return None
+    given = read_object(spec["columns"], "/columns", _FIELDS, "null or an object")
+    types, ignored = _read_types(given.get("types", {})), _read_ignored(given.get("ignore", []))
+    label = _read_name(given, "label", "y")
+    others = {
+        role: _read_name(given, role, role if _is_free(role, types, ignored, label) else None)
+        for role in ("id", "weight")
+    }
+    own: Spec = {
+        "label": label,
+        **others,
+        "ignore": ignored,
+        "types": types,
+        "missing": _read_missing(given.get("missing", ["", "NaN", None])),
+        "missing_indicator": given.get("missing_indicator", False),
+        "unknown": _under(read_choice, given, "unknown", "infer", UNKNOWN),
+    }
+    if not isinstance(own["missing_indicator"], bool):
+        field = "/columns/missing_indicator"
+        raise InvalidSpec(field, own["missing_indicator"], "true or false")
+    _check_roles(own)
+    return own
+
+
+def read_crosses(spec: Mapping[str, Any], columns: Spec | None) -> list[Any]:
+    """The field `crosses`: lists of columns in their order, and `*` for all pairs of categories.
+
+    Raises InvalidSpec.
+    """
+    given = spec.get("crosses")
+    if given is None:
+        return []
+    if columns is None:
+        raise InvalidSpec("/crosses", given, "left out, or beside `columns`, which make rows flat")
+    if not isinstance(given, list | tuple) or len(given) > MAX_CROSSES:
+        raise InvalidSpec("/crosses", given, _CROSSES)
+    crosses: list[Any] = []
+    for at, one in enumerate(given):
+        field = f"/crosses/{at}"
+        if one == "*":
+            crosses.append("*")
+            continue
+        if not isinstance(one, list | tuple) or not 2 <= len(one) <= MOST_CROSSED:
+            raise InvalidSpec(field, one, f"2 or {MOST_CROSSED} columns, or `*`")
+        names = [_checked_name(name, f"{field}/{step}") for step, name in enumerate(one)]
+        if len(set(names)) < len(names):
+            raise InvalidSpec(field, one, "different columns")
+        for step, name in enumerate(names):
+            _check_crossed(name, f"{field}/{step}", columns)
+        crosses.append(names)
+    return crosses
+
+
+def crossed_columns(columns: Mapping[str, Any], crosses: list[Any]) -> list[tuple[str, ...]]:
+    """All crosses as tuples of columns, `*` written out, each set of columns once."""
+    types = columns["types"]
+    kinds = {name: one if isinstance(one, str) else one["kind"] for name, one in types.items()}
+    categories = sorted(name for name, kind in kinds.items() if kind in ("category", "boolean"))
+    found: dict[frozenset[str], tuple[str, ...]] = {}
+    for one in crosses:
+        for names in combinations(categories, 2) if one == "*" else [tuple(one)]:
+            found.setdefault(frozenset(names), names)
+    return list(found.values())
+
+
+def parts_of(kind: str | Mapping[str, Any]) -> tuple[str, ...]:
+    """The parts of a column of times."""
+    return tuple(kind["parts"]) if isinstance(kind, Mapping) and "parts" in kind else ()
+
+
+def is_ignored(name: str, patterns: list[str]) -> bool:
+    """Whether a pattern is the name, or ends with `*` and the name begins as it does."""
+    return any(name.startswith(one[:-1]) if one.endswith("*") else name == one for one in patterns)
+
+
+def _under(read: Any, given: Spec, name: str, *options: Any) -> Any:
+    try:
+        return read(given, name, *options)
+    except InvalidSpec as error:
+        raise error.under("/columns") from None
+
+
+def _checked_name(name: Any, field: str) -> str:
+    if not isinstance(name, str) or not 1 <= len(name) <= LONGEST_NAME:
+        raise InvalidSpec(field, name, f"a text of 1 to {LONGEST_NAME} characters")
+    return nfc(name)
+
+
+def _read_name(given: Spec, role: str, default: str | None) -> str | None:
+    name = given.get(role, default)
+    if name is None and role != "label":
+        return None
+    return _checked_name(name, f"/columns/{role}")
+
+
+def _is_free(name: str, types: Spec, ignored: list[str], label: str | None) -> bool:
+    """Whether a column of this name has no other use, so that the name can be its role."""
+    return name not in types and name != label and not is_ignored(name, ignored)
+
+
+def _read_ignored(given: Any) -> list[str]:
+    if not isinstance(given, list | tuple) or len(given) > MAX_COLUMNS:
+        allowed = f"a list of at most {MAX_COLUMNS} columns; `trace.*` is all that begin so"
+        raise InvalidSpec("/columns/ignore", given, allowed)
+    return [_checked_name(name, f"/columns/ignore/{at}") for at, name in enumerate(given)]
+
+
+def _read_types(given: Any) -> dict[str, str | Spec]:
+    if not isinstance(given, Mapping) or len(given) > MAX_COLUMNS:
+        allowed = f"an object of at most {MAX_COLUMNS} columns and their types"
+        raise InvalidSpec("/columns/types", given, allowed)
+    types: dict[str, str | Spec] = {}
+    for given_name, kind in given.items():
+        name = _checked_name(given_name, "/columns/types")
+        if name in types:
+            raise InvalidSpec(_pointer(name), kind, "one type for each column")
+        types[name] = _read_type(_step(name), kind)
+    return types
+
+
+def _read_type(name: str, kind: Any) -> str | Spec:
+    """The type of a column, whose name is a step of a JSON pointer."""
+    try:
+        read = read_kind({name: kind}, name, "", KINDS)
+        if read["kind"] == "text":
+            read["ngrams"] = read_whole(read, f"/{name}", "ngrams", 1, 1, 3)
+            read["weights"] = read_choice(read, "weights", "count", ("count", "presence"))
+        if read["kind"] == "time":
+            parts = read.get("parts", _DEFAULT_PARTS)
+            is_list = isinstance(parts, list | tuple) and 1 <= len(set(map(str, parts)))
+            if not is_list or not set(parts) <= set(TIME_PARTS):
+                allowed = f"a list of some of {', '.join(TIME_PARTS)}"
+                raise InvalidSpec(f"/{name}/parts", parts, allowed)
+            read["parts"] = [part for part in TIME_PARTS if part in parts]
+    except InvalidSpec as error:
+        raise error.under("/columns/types") from None
+    return short_form(read)
+
+
+def _read_missing(given: Any) -> list[str | None]:
+    allowed = f"a list of at most {MAX_MISSING} texts, numbers and null"
+    if not isinstance(given, list | tuple) or len(given) > MAX_MISSING:
+        raise InvalidSpec("/columns/missing", given, allowed)
+    found: list[str | None] = []
+    for at, one in enumerate(given):
+        if isinstance(one, bool) or not isinstance(one, str | int | float | None):
+            raise InvalidSpec(f"/columns/missing/{at}", one, "a text, a number or null")
+        text = nfc(one) if isinstance(one, str) else None if one is None else f"{one:g}"
+        if text not in found:
+            found.append(text)
+    return found
+
+
+def _check_roles(own: Spec) -> None:
+    """Raise InvalidSpec for a column with two roles, or a role that is ignored or has a type."""
+    owners: dict[str, str] = {}
+    for role in _ROLES:
+        name = own[role]
+        if name is None:
+            continue
+        field = f"/columns/{role}"
+        if name in owners:
+            raise InvalidSpec(field, name, f"another column than `{owners[name]}`")
+        owners[name] = role
+        if name in own["types"]:
+            allowed = f"left out: the column is the {role}"
+            raise InvalidSpec(_pointer(name), own["types"][name], allowed)
+        if is_ignored(name, own["ignore"]):
+            raise InvalidSpec(field, name, "a column that `ignore` does not name")
+    for name in own["types"]:
+        if is_ignored(name, own["ignore"]):
+            allowed = "left out: `ignore` names this column, too"
+            raise InvalidSpec(_pointer(name), own["types"][name], allowed)
+
+
+def _step(name: str) -> str:
+    """A name as a step of a JSON pointer (RFC 6901)."""
+    return name.replace("~", "~0").replace("/", "~1")
+
+
+def _pointer(name: str) -> str:
+    return f"/columns/types/{_step(name)}"
+
+
+def _check_crossed(name: str, field: str, columns: Spec) -> None:
+    """Raise InvalidSpec for a column that has no category."""
+    types: Mapping[str, Any] = columns["types"]
+    kind = types.get(name)
+    owner, _, part = name.rpartition(".")
+    if kind is None and part in parts_of(types.get(owner, "")):
+        return
+    if name in (columns["label"], columns["id"], columns["weight"]):
+        raise InvalidSpec(field, name, "a column of features")
+    if kind == "ignore" or is_ignored(name, columns["ignore"]):
+        raise InvalidSpec(field, name, "a column that is not ignored")
+    if kind is None and columns["unknown"] != "infer":
+        raise InvalidSpec(field, name, "one of the columns of `types`")
+    if isinstance(kind, Mapping) and kind["kind"] == "text":
+        raise InvalidSpec(field, name, "a column of categories, numbers or booleans, not of text")
+    if isinstance(kind, Mapping) and kind["kind"] == "time":
+        shown = " or ".join(f"{name}.{part}" for part in kind["parts"])
+        raise InvalidSpec(field, name, f"a part of it: {shown}")

@@ -1,0 +1,157 @@
+"""One value of a column, as features: numbers, booleans, categories, texts, times.
+
+A value is what JSON has: None, a bool, a number, a text; the readers of tables make such. A text
+that is a number or a boolean by the table of wire/values.py counts as that where the type asks for
+one, so all formats agree. Every function raises BadColumn with a reason that shows the value.
+"""
+
+import math
+import re
+from datetime import UTC, datetime
+from typing import Any
+
+from dualstream.wire.problems import quoted
+from dualstream.wire.values import BadValue, nfc, number_of, value_of
+
+_TRUE, _FALSE = frozenset(("true", "yes", "1")), frozenset(("false", "no", "0"))
+_BOOLEANS = {"True": "true", "TRUE": "true", "False": "false", "FALSE": "false"}
+WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+_WORD = re.compile(r"\w+")
+LONGEST_WORD = 100
+"""Of a longer word only so many characters count."""
+_SECONDS_BELOW = 1e11
+"""A time that is a smaller number is in seconds (until the year 5138), another in milliseconds."""
+_DAY_S, _YEAR_DAYS, _MONTH_DAYS = 86_400.0, 366.0, 31.0
+_EPOCH_TEXT = re.compile(r"[+-]?\d+(\.\d*)?", re.ASCII)
+
+
+class BadColumn(Exception):
+    """A value does not fit its column's type; `column` is the name, or empty for the row."""
+
+    def __init__(self, column: str, reason: str) -> None:
+        super().__init__(reason)
+        self.column = column
+        self.reason = reason
+
+
+def as_number(name: str, value: Any) -> float | int:
+    """A number, or a text that is one."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        try:
+            number = number_of(value)
+        except BadValue as bad:
+            raise BadColumn(name, f"column {quoted(name)}: {bad}") from None
+        if number is not None:
+            return number
+    raise _unfit(name, value, "a number")
+
+
+def as_boolean(name: str, value: Any) -> bool:
+    """A boolean, 1 or 0, or a text that is one: true, false, yes, no, in any case, 1, 0."""
+    if isinstance(value, bool) or (isinstance(value, int | float) and value in (0, 1)):
+        return bool(value)
+    if isinstance(value, str):
+        text = value.strip().lower()
+        if text in _TRUE or text in _FALSE:
+            return text in _TRUE
+    raise _unfit(name, value, "a boolean (true, false, yes, no, 1, 0)")
+
+
+def as_category(name: str, value: Any) -> str:
+    """The text of a category: 02134 and 2134 stay two; 2134.0 is 2134, and True is true."""
+    if isinstance(value, str):
+        return _BOOLEANS.get(value, value) if value.isascii() else nfc(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return _digits(name, value)
+    if isinstance(value, float) and math.isfinite(value):
+        return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
+    raise _unfit(name, value, "a category: a text, a number or a boolean")
+
+
+def inferred(name: str, value: Any) -> float | int | bool | str:
+    """A number or a boolean if it reads as one; any other text is a category."""
+    if isinstance(value, str):
+        try:
+            found = value_of(value)
+        except BadValue as bad:
+            raise BadColumn(name, f"column {quoted(name)}: {bad}") from None
+        return as_category(name, found) if isinstance(found, str) else found
+    if isinstance(value, bool | int | float):
+        return value
+    raise _unfit(name, value, "a number, a text, a boolean or a list of these")
+
+
+def words_of(name: str, value: Any, ngrams: int) -> list[str]:
+    """Words and runs of up to `ngrams` words of a text, in lower case and composed (NFC).
+
+    A word is a longest run of Unicode letters, digits and underscores.
+    """
+    if not isinstance(value, str):
+        raise _unfit(name, value, "a text")
+    words = [word[:LONGEST_WORD] for word in _WORD.findall(nfc(value).lower())]
+    runs = list(words)
+    for size in range(2, ngrams + 1):
+        runs += [" ".join(words[at : at + size]) for at in range(len(words) - size + 1)]
+    return runs
+
+
+def as_time(name: str, value: Any) -> datetime:
+    """A time in UTC: ISO 8601 (without a zone: UTC), or seconds or milliseconds since 1970."""
+    try:
+        if isinstance(value, str) and not _EPOCH_TEXT.fullmatch(value.strip()):
+            time = datetime.fromisoformat(value.strip())
+            return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+        if isinstance(value, str | int | float) and not isinstance(value, bool):
+            number = float(value)
+            seconds = number if abs(number) < _SECONDS_BELOW else number / 1000.0
+            return datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):
+        pass
+    raise _unfit(name, value, "a time: ISO 8601, or seconds or milliseconds since 1970")
+
+
+def cycle_of(time: datetime, part: str) -> tuple[float, float]:
+    """Sine and cosine of where in its day, month or year (366 days) a time is."""
+    seconds = time.hour * 3600.0 + time.minute * 60.0 + time.second + time.microsecond * 1e-6
+    day = seconds / _DAY_S
+    if part == "hour":
+        turn = day
+    elif part == "month_day":
+        turn = (time.day - 1 + day) / _MONTH_DAYS
+    else:
+        turn = (time.timetuple().tm_yday - 1 + day) / _YEAR_DAYS
+    angle = 2.0 * math.pi * turn
+    return math.sin(angle), math.cos(angle)
+
+
+def category_of_part(time: datetime, part: str) -> str:
+    """A part of a time as a category, for crosses: `9`, `mon`."""
+    if part == "hour":
+        return str(time.hour)
+    if part == "weekday":
+        return WEEKDAYS[time.weekday()]
+    return str(time.day if part == "month_day" else time.timetuple().tm_yday)
+
+
+def _short(value: Any) -> Any:
+    """A value that `repr` takes: not an integer of more than 4,300 digits."""
+    return "a long integer" if isinstance(value, int) and abs(value) > 10**100 else value
+
+
+def _digits(name: str, value: int) -> str:
+    try:
+        return str(value)
+    except ValueError:  # Python converts no integer of more than 4,300 digits
+        raise BadColumn(name, f"column {quoted(name)} has an integer that is too long") from None
+
+
+def _unfit(name: str, value: Any, wanted: str) -> BadColumn:
+    if isinstance(value, dict | list):
+        shown = "an object" if isinstance(value, dict) else "a list"
+    else:
+        shown = "null" if value is None else quoted(_short(value))
+    return BadColumn(name, f"column {quoted(name)} must be {wanted}, got {shown}")

@@ -1,0 +1,228 @@
+"""Flat rows of models with `columns`: every format gives the same rows, and the same errors."""
+
+import csv
+import io
+import json
+import random
+from datetime import UTC, datetime, timedelta, timezone
+
+import pyarrow as pa
+import pytest
+
+from dualstream.service.codecs import as_batch, parse_body, parse_messages, parse_named_row
+from dualstream.service.codecs.row_schema import RowSchema
+from dualstream.solvers import resolve_spec
+from dualstream.wire.problems import Problem
+
+NDJSON, CSV = "application/x-ndjson", "text/csv"
+ARROW = "application/vnd.apache.arrow.stream"
+COLUMNS = {
+    "label": "clicked",
+    "id": "event",
+    "weight": "cost",
+    "ignore": ["ip"],
+    "types": {
+        "price": "number",
+        "zip": "category",
+        "member": "boolean",
+        "subject": {"kind": "text", "ngrams": 2},
+        "at": {"kind": "time", "parts": ["hour", "weekday"]},
+    },
+    "missing": ["", "NA", None],
+}
+CROSSES = [["site", "at.hour"], ["zip", "member"], "*"]
+SPEC = {"columns": COLUMNS, "crosses": CROSSES}
+
+
+def schema_of(spec=SPEC):
+    return RowSchema(resolve_spec(spec))
+
+
+def generated(seed, count=200):
+    """Rows with gaps, texts in three alphabets, and times in several zones."""
+    rng = random.Random(seed)
+    words = ["free", "Money", "деньги", "срочно", "東京", "über", "it's", '"quoted"', "a,b", "x;y"]
+    rows = []
+    for number in range(count):
+        when = datetime(2024, 1, 1, tzinfo=UTC) + timedelta(minutes=rng.randrange(10**6))
+        zone = timezone(timedelta(minutes=rng.choice([-300, 0, 90, 345])))
+        row = {
+            "clicked": rng.choice([0, 1]),
+            "event": f"e{number}",
+            "cost": rng.choice([0.5, 1.0, 2.0]),
+            "ip": f"10.0.0.{number}",
+            "price": rng.choice([None, round(rng.uniform(-9, 9), 3), 0.0]),
+            "zip": rng.choice(["02134", "2134", "NA", "10115"]),
+            "member": rng.choice([True, False, None]),
+            "subject": " ".join(rng.choices(words, k=rng.randrange(6))) or None,
+            "at": when.astimezone(zone).isoformat(),
+            "site": rng.choice(["news", "shop", "caf\u00e9", None]),
+            "score": rng.choice([1.5, -2.0, None]),
+        }
+        rows.append(row)
+    return rows
+
+
+def as_csv(rows):
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(rows[0]))
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({name: "" if value is None else value for name, value in row.items()})
+    return out.getvalue().encode()
+
+
+def as_arrow(rows):
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    columns["at"] = [datetime.fromisoformat(one).astimezone(UTC) for one in columns["at"]]
+    at = pa.array(columns["at"], pa.timestamp("ns", "UTC"))
+    arrays = [at if name == "at" else pa.array(one) for name, one in columns.items()]
+    table = pa.RecordBatch.from_arrays(arrays, list(columns))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_batch(table)
+    return sink.getvalue().to_pybytes()
+
+
+def as_messages(rows):
+    texts = [{n: "" if v is None else str(v) for n, v in row.items()} for row in rows]
+    return [[(n.encode(), v.encode()) for n, v in row.items()] for row in texts]
+
+
+def found(parsed):
+    assert not parsed.errors, parsed.errors[:3]
+    batch = as_batch([parsed.rows])
+    return (
+        batch.indptr.tolist(),
+        batch.indices.tolist(),
+        batch.values.tolist(),
+        batch.labels.tolist(),
+        batch.weights.tolist(),
+        parsed.rows.ids,
+        parsed.rows.names,
+    )
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_every_format_gives_the_same_rows(seed):
+    rows, schema = generated(seed), schema_of()
+    expected = found(parse_body(schema, None, json.dumps(rows).encode(), labelled=True))
+    assert len(expected[3]) == len(rows) and len(expected[6]) > 500
+    bodies = {
+        "samples": (None, json.dumps({"samples": rows}).encode()),
+        "explicit": (None, json.dumps([explicit(row) for row in rows]).encode()),
+        "ndjson": (NDJSON, "\n".join(map(json.dumps, rows)).encode()),
+        "csv": (CSV, as_csv(rows)),
+        "tsv": ("text/tab-separated-values", as_tsv(rows)),
+        "arrow": (ARROW, as_arrow(rows)),
+    }
+    for name, (kind, body) in bodies.items():
+        assert found(parse_body(schema, kind, body, labelled=True)) == expected, name
+    assert found(parse_messages(schema, as_messages(rows), 10_000)) == expected
+    as_json = [[(b"json", json.dumps(row).encode())] for row in rows]
+    assert found(parse_messages(schema, as_json, 10_000)) == expected
+    scored = parse_body(schema, None, json.dumps(rows).encode(), labelled=False)
+    for row, texts in zip(rows[:20], as_messages(rows[:20]), strict=True):
+        one = parse_named_row(schema, {name.decode(): text.decode() for name, text in texts})
+        at = rows.index(row)
+        first, stop = scored.rows.indptr[at : at + 2]
+        assert one.rows.indices == scored.rows.indices[first:stop]
+        assert one.rows.values == scored.rows.values[first:stop]
+
+
+def explicit(row):
+    x = {name: value for name, value in row.items() if name not in ("clicked", "event", "cost")}
+    return {"x": x, "y": row["clicked"], "id": row["event"], "weight": row["cost"]}
+
+
+def as_tsv(rows):
+    text = as_csv(rows).decode()
+    out = io.StringIO()
+    csv.writer(out, delimiter="\t").writerows(csv.reader(io.StringIO(text)))
+    return out.getvalue().encode()
+
+
+BAD = [
+    ({"price": "cheap"}, "/price", "must be a number, got 'cheap'"),
+    ({"member": "perhaps"}, "/member", "must be a boolean"),
+    ({"at": "soon"}, "/at", "must be a time"),
+    ({"clicked": 7}, "/clicked", "7 is not a label"),
+    ({"clicked": None}, "/clicked", "the label column 'clicked' is missing"),
+    ({"cost": -1}, "/cost", "the weight must be in"),
+    ({"price": 1e300}, "/price", "1e100"),
+    ({"score": 2**60}, "/score", "loses digits"),
+    ({"zip": "z" * 2000}, "/zip", "at most 1024 characters"),
+    ({"event": "e" * 300}, "/event", "an id has 1 to 255 bytes"),
+    ({"subject": {"deep": {"er": [[]]}}}, "/subject.deep.er", "must be a category"),
+]
+
+
+@pytest.mark.parametrize(("change", "pointer", "reason"), BAD)
+def test_a_bad_value_refuses_its_row_alone(change, pointer, reason):
+    rows = generated(1, 5)
+    rows[2] = rows[2] | change
+    parsed = parse_body(schema_of(), None, json.dumps(rows).encode(), labelled=True)
+    (error,) = parsed.errors
+    assert (error.index, error.pointer) == (2, f"/2{pointer}") and reason in error.reason
+    assert len(parsed.rows) == 4
+    lines = parse_body(
+        schema_of(), NDJSON, "\n".join(map(json.dumps, rows)).encode(), labelled=True
+    )
+    (error,) = lines.errors
+    assert (error.line, error.pointer) == (3, pointer)
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b'{"clicked": 1, "a": 1, "a": 2}', "'a' is duplicated"),
+        (b'{"clicked": 1, "at": "2024-01-01T10:00", "b": {"c": 1, "c": 1}}', "'c' is duplicated"),
+        (b'{"clicked": 1, "a:b": ":\\u003a", "c": ":"}', None),
+        (b'{"clicked": 1, "a": NaN}', "JSON has no NaN"),
+        (b"[1, 2]", "must be an object"),
+        (b'{"clicked": 1', "truncated"),
+    ],
+)
+def test_a_bad_line_is_refused_alone(body, reason):
+    good = b'{"clicked": 0, "a": 1}'
+    parsed = parse_body(schema_of(), NDJSON, b"\n".join([good, body, good]), labelled=True)
+    assert [reason in error.reason for error in parsed.errors] == ([] if reason is None else [True])
+    assert len(parsed.rows) == (3 if reason is None else 2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "status", "reason"),
+    [
+        (None, b"{", 400, "truncated"),
+        (None, b"3", 422, "a row or a list of rows"),
+        (None, b'{"samples": 3}', 422, "a list of rows"),
+        (None, b"\xff", 400, ""),
+        (CSV, b"a,a\n1,2\n", 422, "duplicated"),
+        (CSV, b"a,\n1,2\n", 422, "no name"),
+        ("text/x-libsvm", b"1 1:1\n", 415, "has no columns; send JSON"),
+        ("text/x-vw", b"1 | a\n", 415, "has no columns; send JSON"),
+        ("text/plain", b"1\n", 415, "not supported"),
+    ],
+)
+def test_a_bad_body_is_refused_as_a_whole(kind, body, status, reason):
+    with pytest.raises(Problem) as refused:
+        parse_body(schema_of(), kind, body, labelled=True)
+    assert refused.value.status == status and reason in refused.value.detail
+
+
+def test_ten_thousand_columns_and_a_megabyte_of_text():
+    wide = {f"c{n}": n for n in range(10_000)} | {"clicked": 1}
+    parsed = parse_body(schema_of(), None, json.dumps(wide).encode(), labelled=True)
+    assert len(parsed.rows) == 1 and len(parsed.rows.names) == 10_000
+    long = {"clicked": 1, "subject": "word " * 200_000}
+    parsed = parse_body(schema_of(), None, json.dumps(long).encode(), labelled=True)
+    assert sorted(name for _, name in parsed.rows.names) == ["subject:word", "subject:word word"]
+    many = {"clicked": 1, "subject": " ".join(f"w{n}" for n in range(60_000))}
+    (error,) = parse_body(schema_of(), None, json.dumps(many).encode(), labelled=True).errors
+    assert "non-zero features; the limit is 100000" in error.reason
+
+
+def test_a_column_may_change_its_type_where_none_is_declared():
+    rows = [{"clicked": 1, "a": 5}, {"clicked": 0, "a": "x"}, {"clicked": 0, "a": ["x", "y"]}]
+    parsed = parse_body(schema_of(), None, json.dumps(rows).encode(), labelled=True)
+    assert [name for _, name in parsed.rows.names] == ["a", "a=x", "a=x", "a=y"]

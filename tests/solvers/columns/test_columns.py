@@ -1,0 +1,276 @@
+"""Columns: what each type makes of a value, crosses, missing values, and what is refused."""
+
+import math
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+
+from dualstream.solvers import BadColumn, ColumnReader, InvalidSpec, make_learner, resolve_spec
+
+
+def reader(columns=None, crosses=None):
+    given = {"columns": columns or {}} | ({} if crosses is None else {"crosses": crosses})
+    spec = resolve_spec(given)
+    return ColumnReader(spec["columns"], spec["crosses"])
+
+
+def features(types, row, crosses=None, **more):
+    return reader({"types": types} | more, crosses).read(row).features
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"),
+    [
+        ("number", 3.5, {"a": 3.5}),
+        ("number", " 1e3 ", {"a": 1000.0}),
+        ("boolean", True, {"a": True}),
+        ("boolean", "No", {"a": False}),
+        ("boolean", 1.0, {"a": True}),
+        ("category", "02134", {"a": "02134"}),
+        ("category", 2134, {"a": "2134"}),
+        ("category", 2134.0, {"a": "2134"}),
+        ("category", "2134.0", {"a": "2134.0"}),
+        ("category", 2.5, {"a": "2.5"}),
+        ("category", False, {"a": "false"}),
+        ("category", "FALSE", {"a": "false"}),
+        ("category", ["x", "y", "x", 3], {"a=x": 1.0, "a=y": 1.0, "a=3": 1.0}),
+        ("category", "cafe\u0301", {"a": "caf\u00e9"}),
+        ("ignore", {"deep": [1]}, {}),
+        ("ignore", [[{}]], {}),
+        (None, "12", {"a": 12}),
+        (None, "012", {"a": "012"}),
+        (None, "True", {"a": True}),
+        (None, ["12", "b"], {"a=12": 1.0, "a=b": 1.0}),
+        (None, {"b": {"c": 1}, "d": "x"}, {"a.b.c": 1, "a.d": "x"}),
+    ],
+)
+def test_a_value_becomes_the_features_of_its_type(kind, value, expected):
+    assert features({} if kind is None else {"a": kind}, {"a": value}) == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "reason"),
+    [
+        ("number", "abc", "must be a number, got 'abc'"),
+        ("number", True, "must be a number, got True"),
+        ("number", [1], "must be a number, got a list"),
+        ("number", "inf", "inf is not a finite number"),
+        ("boolean", 2, "must be a boolean"),
+        ("boolean", "maybe", "must be a boolean"),
+        ("category", [["x"]], "must be a category"),
+        ("category", "x" * 1100, None),
+        ("category", ["x" * 1100], "more than 1024 characters"),
+        ("text", 5, "must be a text, got 5"),
+        ("time", "yesterday", "must be a time"),
+        ("time", "2024-13-01", "must be a time"),
+        ("time", 1e20, "must be a time"),
+        ("time", float("nan"), "must be a time"),
+        ("time", True, "must be a time"),
+        (None, "Infinity", "not a finite number"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_refused_by_column_value_and_type(kind, value, reason):
+    read = reader({"types": {} if kind is None else {"a": kind}, "missing": [None]})
+    if reason is None:
+        assert read.read({"a": value}).features  # the row schema refuses it
+        return
+    with pytest.raises(BadColumn, match=reason) as refused:
+        read.read({"b": 1, "a": value})
+    assert refused.value.column == "a"
+
+
+def test_an_integer_that_python_does_not_write_is_refused():
+    with pytest.raises(BadColumn, match="too long"):
+        features({"a": "category"}, {"a": 10**5000})
+    with pytest.raises(BadColumn, match="must be a time, got 'a long integer'|must be a time"):
+        features({"a": "time"}, {"a": 10**5000})
+
+
+def brute_words(text, ngrams):
+    """Words by their characters, and runs of them."""
+    words, word = [], ""
+    for sign in text.lower() + " ":
+        if sign.isalnum() or sign == "_":
+            word += sign
+        elif word:
+            words.append(word)
+            word = ""
+    runs = [
+        tuple(words[i : i + n]) for n in range(1, ngrams + 1) for i in range(len(words) - n + 1)
+    ]
+    return [" ".join(run) for run in runs]
+
+
+@pytest.mark.parametrize("ngrams", [1, 2, 3])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Free money, FREE money now!",
+        "Бесплатные деньги — сейчас",
+        "δωρεάν χρήματα ΤΏΡΑ",
+        "東京 大阪 東京",
+        "it's 50% off_today",
+        "",
+        "...",
+    ],
+)
+def test_words_are_those_of_the_definition(text, ngrams):
+    expected = brute_words(text, ngrams)
+    counted = features({"a": {"kind": "text", "ngrams": ngrams}}, {"a": text}, missing=[None])
+    assert counted == {f"a:{run}": float(expected.count(run)) for run in expected}
+    kind = {"kind": "text", "ngrams": ngrams, "weights": "presence"}
+    assert features({"a": kind}, {"a": text}, missing=[None]) == dict.fromkeys(counted, 1.0)
+
+
+ZONE = timezone(timedelta(hours=5, minutes=30))
+NOON = datetime(2024, 5, 6, 12, 30, tzinfo=UTC)  # a Monday
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "2024-05-06T12:30:00Z",
+        "2024-05-06 12:30",
+        "2024-05-06T18:00:00+05:30",
+        NOON.astimezone(ZONE).isoformat(),
+        int(NOON.timestamp()),
+        NOON.timestamp() * 1000,
+        str(int(NOON.timestamp())),
+    ],
+)
+def test_a_time_is_the_same_however_it_is_written(value):
+    kind = {"kind": "time", "parts": ["year_day", "hour", "weekday", "month_day"]}
+    got = features({"at": kind}, {"at": value})
+    hour = 2 * math.pi * 12.5 / 24
+    assert got["at.weekday"] == "mon"
+    assert got["at.hour.sin"] == pytest.approx(math.sin(hour))
+    assert got["at.hour.cos"] == pytest.approx(math.cos(hour))
+    assert math.atan2(got["at.month_day.sin"], got["at.month_day.cos"]) == pytest.approx(
+        2 * math.pi * (5 + 12.5 / 24) / 31
+    )
+    day = (NOON - datetime(2024, 1, 1, tzinfo=UTC)) / timedelta(days=1)
+    turn = math.atan2(got["at.year_day.sin"], got["at.year_day.cos"]) % (2 * math.pi)
+    assert turn == pytest.approx(2 * math.pi * day / 366)
+    assert len(got) == 7
+
+
+def test_missing_values_are_absent_or_features():
+    row = {"a": "?", "b": None, "c": "", "d": float("nan"), "e": -1, "f": "x"}
+    types = {"a": "number", "e": "number", "g": "category"}
+    missing = ["?", "", None, "NaN", -1]
+    assert features(types, row, missing=missing) == {"f": "x"}
+    shown = features(types, row, missing=missing, missing_indicator=True)
+    assert shown == {"f": "x"} | {f"{name}=missing": 1.0 for name in "abcdeg"}
+    with pytest.raises(BadColumn, match="must be a number, got '\\?'"):
+        features(types, row, missing=[None])
+    with pytest.raises(BadColumn, match="got null"):
+        features({"a": "number"}, {"a": None}, missing=[])
+
+
+def test_crosses_need_all_their_columns():
+    crosses = [["site", "hour"], ["site", "at.weekday", "member"], ["tags", "site"]]
+    types = {"at": "time", "member": "boolean"}
+    row = {"site": "a,b", "hour": 9, "at": "2024-05-06", "member": "yes", "tags": ["x", "y"]}
+    got = features(types, row, crosses)
+    assert {name for name in got if "*" in name} == {
+        "site*hour=a\\,b,9",
+        "site*at.weekday*member=a\\,b,mon,true",
+        "tags*site=x,a\\,b",
+        "tags*site=y,a\\,b",
+    }
+    del row["site"]
+    assert not any("*" in name for name in features(types, row, crosses))
+
+
+def test_a_star_is_all_pairs_of_categories():
+    types = {"b": "category", "a": "category", "c": "boolean", "n": "number"}
+    row = {"a": "x", "b": "y", "c": 1, "n": 3, "other": "z"}
+    got = features(types, row, ["*", ["b", "a"]])
+    assert {name for name in got if "*" in name} == {"a*b=x,y", "a*c=x,true", "b*c=y,true"}
+
+
+def test_roles_ids_and_explicit_rows():
+    read = reader({"label": "clicked", "id": "event", "weight": "cost", "ignore": ["ip", "t.*"]})
+    flat = {"clicked": 1, "event": 7.0, "cost": "2", "ip": "1.1.1.1", "t": {"a": 1}, "n": 1}
+    for row in (flat, {"x": {"n": 1, "ip": "::1"}, "y": 1, "id": 7, "weight": 2}):
+        got = read.read(row)
+        assert (got.features, got.label, got.id, got.weight) == ({"n": 1}, 1, 7, 2)
+    assert read.read({"x": {"n": 1}, "z": 2}).features == {"x.n": 1, "z": 2}
+    plain = reader().read({"y": 1, "id": "a", "weight": 0.5, "n": 1})
+    assert (plain.features, plain.label, plain.id, plain.weight) == ({"n": 1}, 1, "a", 0.5)
+    assert reader({"types": {"weight": "number"}}).read({"weight": 80}).features == {"weight": 80}
+    for row, reason in (
+        ({"event": 1.5}, "id must be"),
+        ({"cost": "much"}, "must be a number"),
+        ({"clicked": [1]}, "must be one value, got a list"),
+        ({"a": {"b": 1}, "a.b": 2}, "there twice"),
+        ({"": 1}, "has no name"),
+        ({"n" * 2000: 1}, "more than 1024"),
+    ):
+        with pytest.raises(BadColumn, match=reason):
+            read.read(row)
+    deep = {"n": 1}
+    for _ in range(20):
+        deep = {"d": deep}
+    with pytest.raises(BadColumn, match="nested"):
+        read.read(deep)
+
+
+def test_unknown_columns_are_inferred_left_out_or_refused():
+    types = {"a": "number"}
+    row = {"a": 1, "b": "x"}
+    assert features(types, row) == {"a": 1, "b": "x"}
+    assert features(types, row, unknown="ignore") == {"a": 1}
+    with pytest.raises(BadColumn, match="there is no column 'b'; the columns are a"):
+        features(types, row, unknown="refuse")
+
+
+def test_columns_are_part_of_the_specification_and_not_of_the_learner():
+    spec = resolve_spec({"columns": {"types": {"a": "text", "t": "time"}}})
+    assert resolve_spec(spec) == spec
+    assert spec["columns"]["types"] == {
+        "a": {"kind": "text", "ngrams": 1, "weights": "count"},
+        "t": {"kind": "time", "parts": ["hour", "weekday"]},
+    }
+    assert (spec["columns"]["label"], spec["columns"]["id"]) == ("y", "id")
+    plain = resolve_spec({})
+    assert "columns" not in plain and {n: spec[n] for n in plain} == plain
+    assert make_learner(spec).samples == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"columns": []}, "/columns"),
+        ({"columns": {"labels": "a"}}, "/columns/labels"),
+        ({"columns": {"label": ""}}, "/columns/label"),
+        ({"columns": {"label": "a", "id": "a"}}, "/columns/id"),
+        ({"columns": {"label": "a", "types": {"a": "number"}}}, "/columns/types/a"),
+        ({"columns": {"label": "a", "ignore": ["a"]}}, "/columns/label"),
+        ({"columns": {"ignore": ["t.*"], "types": {"t.x": "number"}}}, "/columns/types/t.x"),
+        ({"columns": {"types": {"a/b": "numbr"}}}, "/columns/types/a~1b"),
+        ({"columns": {"types": {"a": {"kind": "text", "ngrams": 4}}}}, "/columns/types/a/ngrams"),
+        ({"columns": {"types": {"a": {"kind": "time", "parts": []}}}}, "/columns/types/a/parts"),
+        (
+            {"columns": {"types": {"a": {"kind": "time", "parts": ["age"]}}}},
+            "/columns/types/a/parts",
+        ),
+        ({"columns": {"types": {f"c{n}": "number" for n in range(10_001)}}}, "/columns/types"),
+        ({"columns": {"missing": [True]}}, "/columns/missing/0"),
+        ({"columns": {"missing_indicator": 1}}, "/columns/missing_indicator"),
+        ({"columns": {"unknown": "guess"}}, "/columns/unknown"),
+        ({"columns": {}, "features": {"kind": "indexed", "dim": 3}}, "/columns"),
+        ({"crosses": [["a", "b"]]}, "/crosses"),
+        ({"columns": {}, "crosses": [["a"]]}, "/crosses/0"),
+        ({"columns": {}, "crosses": [["a", "a"]]}, "/crosses/0"),
+        ({"columns": {}, "crosses": [["a", "y"]]}, "/crosses/0/1"),
+        ({"columns": {"types": {"a": "text"}}, "crosses": [["a", "b"]]}, "/crosses/0/0"),
+        ({"columns": {"types": {"a": "time"}}, "crosses": [["a", "b"]]}, "/crosses/0/0"),
+        ({"columns": {"ignore": ["a"]}, "crosses": [["a", "b"]]}, "/crosses/0/0"),
+        ({"columns": {"unknown": "refuse"}, "crosses": [["a", "b"]]}, "/crosses/0/0"),
+    ],
+)
+def test_a_contradiction_is_refused_by_its_field(given, field):
+    with pytest.raises(InvalidSpec) as refused:
+        resolve_spec(given)
+    assert refused.value.field == field
