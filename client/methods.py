@@ -188,7 +188,8 @@ class Methods(Generic[Samples]):
 
     @method
     def export(self, model: str, format: str = "json", *, member: str | None = None) -> Call[bytes]:
-        """The model, or one member, as a file for another program: json, onnx, sklearn-coef, vw."""
+        """The model, or one member, as a file for another program: json, onnx, sklearn-coef, vw,
+        xgboost."""
         return Call("GET", model_path(model, "export"), bytes, asked(format=format, member=member))
 
     @method

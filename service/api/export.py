@@ -15,7 +15,7 @@ from dualstream.wire.problems import Problem
 
 router = APIRouter(prefix="/models", tags=["models"])
 
-FormatName = Literal["json", "onnx", "sklearn-coef", "vw"]
+FormatName = Literal["json", "onnx", "sklearn-coef", "vw", "xgboost"]
 
 _BYTES = {"schema": {"type": "string", "format": "binary"}}
 _JSON = {"schema": {"type": "object"}}

@@ -27,7 +27,13 @@ from dualstream.service.cli.common import (
 )
 
 PATIENCE_S = 5.0
-SUFFIXES = {"json": "json", "onnx": "onnx", "sklearn-coef": "coef.json", "vw": "vw"}
+SUFFIXES = {
+    "json": "json",
+    "onnx": "onnx",
+    "sklearn-coef": "coef.json",
+    "vw": "vw",
+    "xgboost": "xgboost.json",
+}
 """Format of `export` -> ending of its file."""
 
 

@@ -1,8 +1,11 @@
 """Form: the served model as numbers, for exports that score rows without this package.
 
 A form computes what `predict` does. A row x of width `dim` passes through `stages` in their order
-and becomes h. Each of `scores` (one, or one per class) is h . w + b, or a mixture of other forms of
-h. A form cannot learn.
+and becomes h. Each of `scores` (one, or one per class) is h . w + b, a nonlinear function of h, or
+a mixture of other forms of h. A form cannot learn.
+
+Nonlinear functions except `Net` read columns of h in single precision: x is h_j, clipped to
+[-largest, largest] and rounded to float32.
 """
 
 from collections.abc import Sequence
@@ -10,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from dualstream.solvers.core.errors import NotExpressible
 from dualstream.solvers.core.learner import Learner
@@ -98,6 +102,95 @@ class Linear:
 
 
 @dataclass(frozen=True, slots=True)
+class Trees:
+    """base + the value of the leaf that a row reaches in each of T trees of N nodes.
+
+    Node 0 is the root. A node with feature >= 0 is split: its children are `left` (where x of
+    column `feature` is <= threshold) and left + 1.
+    """
+
+    columns: Ints
+    """(S,) the index of each column in h, from 0."""
+    largest: float
+    base: float
+    feature: Ints
+    """(T, N) a place in `columns`, or -1 for a leaf; like the following."""
+    left: Ints
+    threshold: Floats
+    value: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """base + a function of each column: linear between its knots, constant beyond the outer ones.
+
+    A column without knots adds 0.
+    """
+
+    columns: Ints
+    """(S,) as of Trees."""
+    largest: float
+    base: float
+    n_knots: Ints
+    """(S,)"""
+    knots: Floats
+    """(S, K) increasing; each row has n_knots of them, like its heights."""
+    heights: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """The nearest K of n stored rows, in standard units; formulas in nonlinear/neighbours.py.
+
+    z = (x - means) / deviations, clipped to [-reach, reach] and rounded to float32. Distances are
+    sums of squares in float32, column by column; of equal ones the first row is nearer.
+    """
+
+    columns: Ints
+    """(S,) as of Trees."""
+    largest: float
+    means: Floats
+    deviations: Floats
+    """(S,) infinite for a constant column."""
+    reach: float
+    rows: npt.NDArray[np.float32]
+    """(S, n) by column."""
+    labels: Floats
+    """(n,) -1 and 1 for classes."""
+    weights: Floats
+    neighbours: int
+    """K <= n. The score is 0 if it is 0."""
+    sharpness: float
+    start: float | None
+    """Classes: added to both sums of weights. Numbers: None."""
+    mean: float
+    """Numbers: of the labels so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Net:
+    """shift + scale (out . q + out_bias), q = max(0, z second + second_bias), z = max(0, c first +
+    first_bias), where c is h behind `scaling`, clipped to [-reach, reach]."""
+
+    scaling: BalancedForm
+    """Its columns are the net's inputs."""
+    reach: float
+    first: Floats
+    """(columns of the scaling, units)"""
+    first_bias: Floats
+    second: Floats
+    """(units, last)"""
+    second_bias: Floats
+    out: Floats
+    out_bias: float
+    shift: float
+    scale: float
+
+
+NonlinearScore = Trees | Curves | Neighbours | Net
+
+
+@dataclass(frozen=True, slots=True)
 class Part:
     """A member of a mixture. Without a form, its score is the constant `b`, or absent."""
 
@@ -111,6 +204,24 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
+class Stack:
+    """A part of a mixture whose score m is made of the other parts; see portfolio/stack_kernels.py.
+
+    m = intercept + sum of weight_k h_k. h_k is the a m + b of part k, for numbers the distance of
+    its prediction from the mean; clipped to [-largest_input, largest_input]. For numbers the
+    prediction is mean + m, clipped.
+    """
+
+    share: float
+    a: float
+    b: float
+    weights: tuple[float, ...]
+    """One for each part."""
+    intercept: float
+    largest_input: float
+
+
+@dataclass(frozen=True, slots=True)
 class ClassMixture:
     """log(p / (1 - p)) of p = sum of share sigmoid(clip(a clip(m) + b)); see
     portfolio/weighting.py."""
@@ -120,6 +231,7 @@ class ClassMixture:
     """|m| is clipped to this."""
     largest_log_odds: float
     """|a m + b| is clipped to this."""
+    stack: Stack | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +242,11 @@ class NumberMixture:
     mean: float
     low: float
     high: float
+    stack: Stack | None = None
 
 
-ScoreForm = Linear | ClassMixture | NumberMixture
+Mixture = ClassMixture | NumberMixture
+ScoreForm = Linear | NonlinearScore | Mixture
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,12 +289,21 @@ def numbers_in(form: Form) -> int:
             total += stage.factor.size + len(stage.landmarks.values)
         elif isinstance(stage, BalancedForm):
             total += 5 * len(stage.columns)
-    for score in form.scores:
-        if isinstance(score, Linear):
-            total += 2 * len(score.places)
-        else:
-            total += sum(numbers_in(part.form) for part in score.parts if part.form is not None)
-    return total
+    return total + sum(_numbers_in_score(score) for score in form.scores)
+
+
+def _numbers_in_score(score: ScoreForm) -> int:
+    if isinstance(score, Mixture):
+        return sum(numbers_in(part.form) for part in score.parts if part.form is not None)
+    if isinstance(score, Linear):
+        return 2 * len(score.places)
+    if isinstance(score, Trees):
+        return 4 * score.value.size
+    if isinstance(score, Curves):
+        return 2 * score.knots.size
+    if isinstance(score, Neighbours):
+        return score.rows.size
+    return score.first.size + score.second.size
 
 
 def columns_of(form: Form) -> Ints:
@@ -193,11 +316,21 @@ def columns_of(form: Form) -> Ints:
         raise NotExpressible("its scores depend on every feature of a row (map or norm)")
     found = [np.empty(0, np.int64)]
     for score in form.scores:
-        if isinstance(score, Linear):
-            found.append(score.places)
-        else:
+        if isinstance(score, Mixture):
             found += [columns_of(part.form) for part in score.parts if part.form is not None]
+        else:
+            found.append(_columns_of_score(score))
     return np.unique(np.concatenate(found))
+
+
+def _columns_of_score(score: Linear | NonlinearScore) -> Ints:
+    if isinstance(score, Linear):
+        return score.places
+    if isinstance(score, Net):
+        return score.scaling.columns
+    if isinstance(score, Trees):
+        return score.columns[np.unique(score.feature[score.feature >= 0])]
+    return score.columns
 
 
 def classes_of(learner: Learner) -> tuple[str, ...]:
@@ -217,15 +350,22 @@ def gives_probabilities(learner: Learner) -> bool:
 __all__ = [
     "BalancedForm",
     "ClassMixture",
+    "Curves",
     "Form",
     "FourierForm",
     "Linear",
+    "Mixture",
+    "Neighbours",
+    "Net",
+    "NonlinearScore",
     "NormForm",
     "NumberMixture",
     "NystroemForm",
     "Part",
     "ScoreForm",
+    "Stack",
     "StageForm",
+    "Trees",
     "classes_of",
     "columns_of",
     "gives_probabilities",

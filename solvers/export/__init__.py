@@ -5,7 +5,10 @@ linear.py        forms that are one weight per feature
 json.py          `json`: the complete form
 sklearn_coef.py  `sklearn-coef`: coef_, intercept_ and classes_
 vw.py            `vw`: a model file of Vowpal Wabbit
-onnx_model.py    `onnx`: a graph; onnx_stages.py: its nodes for stages and mixtures
+xgboost.py       `xgboost`: boosted trees as a model file of XGBoost
+onnx_model.py    `onnx`: a graph; its nodes are in onnx_stages.py, onnx_scores.py (sums, mixtures)
+                 and onnx_nonlinear.py
+refusals.py      why a format has no nonlinear models
 
 The same state gives the same bytes. A format that cannot express the model exactly raises
 NotExpressible.

@@ -48,4 +48,5 @@ FORMATS: dict[str, Format] = {
     "onnx": Format("application/octet-stream", "onnx", f"{_PACKAGE}.onnx_model", needs="onnx"),
     "sklearn-coef": Format("application/json", "coef.json", f"{_PACKAGE}.sklearn_coef"),
     "vw": Format("application/octet-stream", "vw", f"{_PACKAGE}.vw"),
+    "xgboost": Format("application/json", "xgboost.json", f"{_PACKAGE}.xgboost"),
 }

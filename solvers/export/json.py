@@ -20,11 +20,14 @@ from dualstream.solvers import (
     ScoreForm,
     StageForm,
 )
+from dualstream.solvers.core.served_form import Mixture
+from dualstream.solvers.export.refusals import refuse_nonlinear
 from dualstream.solvers.export.source import Source, json_list
 
 
 def write(source: Source) -> bytes:
-    """Can express every form."""
+    """Can express every linear form. Raises NotExpressible."""
+    refuse_nonlinear(source.form)
     seen: list[np.ndarray] = [np.empty(0, np.int64)]
     form = _form(source.form, seen)
     return msgspec.json.encode(
@@ -114,6 +117,7 @@ def _score(score: ScoreForm, seen: list[np.ndarray]) -> dict[str, Any]:
             "weights": json_list(score.weights),
             "intercept": score.intercept,
         }
+    assert isinstance(score, Mixture), "others are refused"
     parts = [_part(part, seen) for part in score.parts]
     if isinstance(score, ClassMixture):
         return {

@@ -3,6 +3,8 @@
 import numpy as np
 
 from dualstream.solvers import BalancedForm, Form, Linear, NormForm, NotExpressible, ScoreForm
+from dualstream.solvers.core.served_form import Mixture
+from dualstream.solvers.export.refusals import refuse_nonlinear
 
 
 def one_weight_a_feature(form: Form) -> list[Linear]:
@@ -12,6 +14,8 @@ def one_weight_a_feature(form: Form) -> list[Linear]:
     each of its nonzero features.
     """
     counted: BalancedForm | None = None
+    if not any(isinstance(score, Mixture) for score in form.scores):
+        refuse_nonlinear(form)
     for stage in form.stages:
         if not isinstance(stage, BalancedForm) or stage.moments or counted is not None:
             raise NotExpressible(_why_not(stage))
@@ -23,7 +27,7 @@ def _times(score: ScoreForm, counted: BalancedForm | None) -> Linear:
     if not isinstance(score, Linear):
         raise NotExpressible(
             "a portfolio is a mixture of its members, not a sum of weights: choose one of"
-            " them as `member`"
+            " them as `member`, or export it as `onnx`"
         )
     if counted is None:
         return score

@@ -38,6 +38,25 @@ class Graph:
             self.nodes.append(helper.make_node(operator, names, output, **attributes))
         return self._known[key]
 
+    def sums(self, rows: str) -> str:
+        """(n, 1): the sum of each row."""
+        return self.node("ReduceSum", rows, self.constant([1], np.int64), keepdims=1)
+
+    def smallest(self, rows: str, n: int) -> tuple[str, str]:
+        """The n smallest numbers of each row, smallest first, and their places; of equal ones the
+        first."""
+        key = ("TopK", rows, n)
+        if key not in self._known:
+            self._known[key] = f"t{len(self.nodes)}"
+            inputs = [rows, self.constant([n], np.int64)]
+            outputs = [self._known[key], self._known[key] + "p"]
+            self.nodes.append(helper.make_node("TopK", inputs, outputs, axis=1, largest=0))
+        return self._known[key], self._known[key] + "p"
+
+    def zeros(self, rows: str) -> str:
+        """(n, 1)."""
+        return self.node("Mul", self.squares(rows), 0.0)
+
     def named(self, name: str, value: str) -> None:
         """Give a tensor this additional name."""
         self.nodes.append(helper.make_node("Identity", [value], [name]))

@@ -10,9 +10,10 @@ from contextlib import suppress
 import msgspec
 import numpy as np
 
-from dualstream.solvers import Form, Linear, NotExpressible, columns_of
+from dualstream.solvers import Form, NotExpressible, ScoreForm, columns_of
+from dualstream.solvers.core.served_form import Linear, Mixture
 from dualstream.solvers.export.onnx_graph_builder import Graph
-from dualstream.solvers.export.onnx_stages import scores_of
+from dualstream.solvers.export.onnx_scores import scores_of
 from dualstream.solvers.export.source import Source
 
 MAX_WEIGHTS = 1 << 24
@@ -70,12 +71,14 @@ def _columns(source: Source) -> np.ndarray:
 
 
 def _sums_in(form: Form) -> int:
-    return sum(
-        1
-        if isinstance(score, Linear)
-        else sum(_sums_in(part.form) for part in score.parts if part.form is not None)
-        for score in form.scores
-    )
+    return sum(_sums_in_score(score) for score in form.scores)
+
+
+def _sums_in_score(score: ScoreForm) -> int:
+    if isinstance(score, Mixture):
+        return sum(_sums_in(part.form) for part in score.parts if part.form is not None)
+    # Nonlinear scores first gather the columns that they read.
+    return 1 if isinstance(score, Linear) else 0
 
 
 def _probabilities(graph: Graph, scores: str, is_single: bool) -> str:

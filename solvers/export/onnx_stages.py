@@ -1,4 +1,4 @@
-"""ONNX nodes of stages and scores: the same formulas, in the same order."""
+"""ONNX nodes of feature stages: the same formulas, in the same order."""
 
 from collections.abc import Callable
 
@@ -6,14 +6,9 @@ import numpy as np
 
 from dualstream.solvers import (
     BalancedForm,
-    ClassMixture,
-    Form,
     FourierForm,
-    Linear,
     NormForm,
-    NumberMixture,
     NystroemForm,
-    ScoreForm,
     StageForm,
 )
 from dualstream.solvers.export.onnx_graph_builder import Graph
@@ -23,18 +18,12 @@ _TINY, _ROUNDING = 1e-290, 1e-30
 _LARGEST = float(np.finfo(np.float64).max)
 
 
-def scores_of(graph: Graph, form: Form, rows: str, columns: np.ndarray) -> list[str]:
-    """Each score (n, 1) of `rows` (n, columns); columns: increasing indices of these features."""
-    for stage in form.stages:
-        rows, columns = _behind(graph, stage, rows, columns)
-    return [_score(graph, score, rows, columns) for score in form.scores]
-
-
-def _behind(
+def behind(
     graph: Graph, stage: StageForm, rows: str, columns: np.ndarray
 ) -> tuple[str, np.ndarray]:
+    """Rows behind a stage, and the increasing indices of their features."""
     if isinstance(stage, BalancedForm):
-        return _balanced(graph, stage, rows, columns), columns
+        return balanced(graph, stage, rows, columns), columns
     if isinstance(stage, NormForm):
         return _normed(graph, stage, rows), columns
     if isinstance(stage, FourierForm):
@@ -54,7 +43,7 @@ def _spread(values: np.ndarray, stage: BalancedForm, columns: np.ndarray) -> np.
     return out
 
 
-def _balanced(graph: Graph, stage: BalancedForm, rows: str, columns: np.ndarray) -> str:
+def balanced(graph: Graph, stage: BalancedForm, rows: str, columns: np.ndarray) -> str:
     """features/scaling.py; a row counts itself, in its nonzero columns."""
     node = graph.node
     count = _spread(stage.counts, stage, columns)
@@ -143,39 +132,3 @@ def _inverse(factor: np.ndarray) -> np.ndarray:
         inverse[i, i] = 1.0 / factor[i, i]
         inverse[i, :i] = -np.einsum("j,jk->k", factor[i, :i], inverse[:i, :i]) * inverse[i, i]
     return inverse
-
-
-def _score(graph: Graph, score: ScoreForm, rows: str, columns: np.ndarray) -> str:
-    node = graph.node
-    if isinstance(score, Linear):
-        weights = np.zeros((len(columns), 1))
-        # Components of a map beyond its rank are always 0, whatever their weights.
-        known = score.places <= (columns[-1] if len(columns) else -1)
-        weights[np.searchsorted(columns, score.places[known]), 0] = score.weights[known]
-        return node("Add", node("MatMul", rows, weights), score.intercept)
-    terms = []
-    for part in score.parts:
-        if part.form is not None:
-            (m,) = scores_of(graph, part.form, rows, columns)
-        else:
-            m = node("Mul", graph.squares(rows), 0.0)
-        if isinstance(score, ClassMixture):
-            m = _clipped(graph, m, -score.largest_score, score.largest_score)
-            odds = node("Add", node("Mul", m, part.a), part.b)
-            odds = _clipped(graph, odds, -score.largest_log_odds, score.largest_log_odds)
-            terms.append(node("Mul", node("Sigmoid", odds), part.share))
-        else:
-            own = _clipped(graph, node("Add", m, part.b), score.low, score.high)
-            terms.append(node("Mul", node("Sub", own, score.mean), part.share))
-    total = terms[0]
-    for one in terms[1:]:
-        total = node("Add", total, one)
-    if isinstance(score, NumberMixture):
-        return node("Add", total, score.mean)
-    is_half = node("Less", node("Abs", node("Sub", total, 0.5)), 1e-12)
-    p = node("Where", is_half, 0.5, total)
-    return node("Log", node("Div", p, node("Sub", 1.0, p)))
-
-
-def _clipped(graph: Graph, value: str, low: float, high: float) -> str:
-    return graph.node("Clip", value, low, high)

@@ -26,6 +26,7 @@ import numpy.typing as npt
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.errors import CorruptState
 from dualstream.solvers.core.learner import State
+from dualstream.solvers.core.served_form import Trees
 from dualstream.solvers.core.state_numbers import check_arrays, is_storable
 from dualstream.solvers.jit import Floats, Indices, Ints
 from dualstream.solvers.nonlinear import boosted_kernels as _kernels
@@ -52,6 +53,7 @@ from dualstream.solvers.nonlinear.boosted_kernels import (
 )
 from dualstream.solvers.nonlinear.dense_columns import (
     COLUMNS,
+    LARGEST_VALUE,
     MAX_COLUMNS,
     DenseColumns,
     columns_with_room,
@@ -288,6 +290,18 @@ class Boosted(NonlinearLearner):
             np.empty_like(self._x), *self._trees,
         )  # fmt: skip
         return scores
+
+    def _score_form(self) -> Trees:
+        trees = int(self._k[TREES])
+        return Trees(
+            columns=self._table.features(int(self._k[COLUMNS])),
+            largest=LARGEST_VALUE,
+            base=float(self._f[BASE]),
+            feature=self._feature[:trees].astype(np.int64),
+            left=self._left[:trees].astype(np.int64),
+            threshold=self._threshold[:trees].copy(),
+            value=self._value[:trees].copy(),
+        )
 
     def has_long_row(self, rows: int) -> bool:
         """See core/learner.py: whether one of the next rows grows a tree."""

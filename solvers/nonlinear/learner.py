@@ -11,18 +11,19 @@ import numpy.typing as npt
 
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.certificate import Certificate
-from dualstream.solvers.core.errors import InvalidRow, NotExpressible
+from dualstream.solvers.core.errors import InvalidRow
 from dualstream.solvers.core.intercept import width_of
 from dualstream.solvers.core.learner import Outcome
 from dualstream.solvers.core.scalar import unknown_label
-from dualstream.solvers.core.served_form import Form
+from dualstream.solvers.core.served_form import Form, NonlinearScore
 from dualstream.solvers.core.served_weights import ServedWeights
 from dualstream.solvers.core.table_learner import sigmoids
 from dualstream.solvers.jit import Floats
 
 
 class NonlinearLearner:
-    """The Learner protocol, except `_learn_rows`, `predict`, `samples`, `state` and `_restore`.
+    """The Learner protocol, except `_learn_rows`, `_score_form`, `predict`, `samples`, `state` and
+    `_restore`.
 
     The loss is logistic for classes and squared for numbers.
     """
@@ -37,6 +38,10 @@ class NonlinearLearner:
 
     def _learn_rows(self, batch: Batch, scores: Floats, losses: Floats) -> None:
         """Learn all rows of checked labels and write both columns."""
+        raise NotImplementedError
+
+    def _score_form(self) -> NonlinearScore:
+        """The score of a next row, as copied numbers."""
         raise NotImplementedError
 
     def _restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -86,8 +91,8 @@ class NonlinearLearner:
         return None
 
     def form(self) -> Form:
-        """Raises NotExpressible: forms are linear."""
-        raise NotExpressible(f"no export format has {self.spec['algorithm']} models")
+        """See served_form."""
+        return Form(self._dim, (), (self._score_form(),))
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """See Learner."""

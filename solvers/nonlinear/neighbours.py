@@ -24,13 +24,27 @@ import numpy.typing as npt
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.errors import CorruptState
 from dualstream.solvers.core.learner import State
+from dualstream.solvers.core.served_form import Neighbours as NeighboursForm
 from dualstream.solvers.core.state_numbers import check_arrays, is_storable
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.nonlinear import neighbours_kernels as _kernels
-from dualstream.solvers.nonlinear.dense_columns import COLUMNS, DenseColumns, columns_with_room
+from dualstream.solvers.nonlinear.dense_columns import (
+    COLUMNS,
+    LARGEST_VALUE,
+    DenseColumns,
+    columns_with_room,
+)
 from dualstream.solvers.nonlinear.learner import NonlinearLearner
-from dualstream.solvers.nonlinear.neighbours_kernels import AT, N_INTS, ROWS, SAMPLES
-from dualstream.solvers.nonlinear.standardise import COUNT, MEAN_SQUARE, N_MOMENTS, REACH
+from dualstream.solvers.nonlinear.neighbours_kernels import (
+    AT,
+    LABEL,
+    N_INTS,
+    ROWS,
+    SAMPLES,
+    START,
+    WEIGHT,
+)
+from dualstream.solvers.nonlinear.standardise import COUNT, MEAN, MEAN_SQUARE, N_MOMENTS, REACH
 
 _SHARPNESS = {"binary": 3.0, "regression": 2.0}
 _INTS = {"samples": SAMPLES, "rows_held": ROWS, "at": AT}
@@ -89,6 +103,24 @@ class Neighbours(NonlinearLearner):
             self._moments, self._ring, self._about, self._distances, self._near,
         )  # fmt: skip
         return scores
+
+    def _score_form(self) -> NeighboursForm:
+        n, used = int(self._k[ROWS]), int(self._k[COLUMNS])
+        square = self._moments[MEAN_SQUARE, :used]
+        return NeighboursForm(
+            columns=self._table.features(used),
+            largest=LARGEST_VALUE,
+            means=self._moments[MEAN, :used].copy(),
+            deviations=np.sqrt(np.where(square > 0.0, square, np.inf)),
+            reach=REACH,
+            rows=self._ring[:used, :n].copy(),
+            labels=self._about[LABEL, :n].copy(),
+            weights=self._about[WEIGHT, :n].copy(),
+            neighbours=min(self.spec["neighbours"], n),
+            sharpness=_SHARPNESS[self.spec["task"]],
+            start=START if self._is_binary else None,
+            mean=float(self._mean[0]),
+        )
 
     @property
     def samples(self) -> int:

@@ -49,7 +49,9 @@ LABEL, WEIGHT = range(2)
 DONE, NEEDS_COLUMN, NEEDS_REVIEW = range(3)
 """Why `learn_rows` returns: NEEDS_REVIEW comes after the row, NEEDS_COLUMN before it."""
 
-_START, _BLOCK = 0.3, 16
+START = 0.3
+"""Added to the weights of each class."""
+_BLOCK = 16
 _F4, _F4_2D = types.float32[::1], types.float32[:, ::1]
 
 
@@ -122,7 +124,7 @@ def score_of(
         else:
             negative += share
     if is_binary:
-        return math.log((_START + positive) / (_START + negative))
+        return math.log((START + positive) / (START + negative))
     return float(mean[0] + positive / negative) if negative > 0.0 else float(mean[0])
 
 

@@ -23,7 +23,9 @@ import numpy.typing as npt
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.errors import CorruptState
 from dualstream.solvers.core.learner import State
+from dualstream.solvers.core.served_form import Net as NetForm
 from dualstream.solvers.core.state_numbers import check_arrays
+from dualstream.solvers.features.column_form import balanced_form
 from dualstream.solvers.features.column_table import (
     BALANCED,
     COUNT,
@@ -32,6 +34,7 @@ from dualstream.solvers.features.column_table import (
     N_INTS,
     N_STATISTICS,
     PLACE,
+    ROWS,
     SAMPLES,
     USED,
     enter_places,
@@ -42,7 +45,11 @@ from dualstream.solvers.nonlinear import net_kernels as _kernels
 from dualstream.solvers.nonlinear.hashed_numbers import drawn_number
 from dualstream.solvers.nonlinear.learner import NonlinearLearner
 from dualstream.solvers.nonlinear.net_kernels import (
+    BIAS,
+    FAR,
+    LARGEST_INPUT,
     MAX_FEATURES,
+    MEAN,
     N_FLOATS,
     SPREAD,
     SQUARES,
@@ -161,6 +168,24 @@ class Net(NonlinearLearner):
             self._third, self._z, self._q,
         )  # fmt: skip
         return scores
+
+    def _score_form(self) -> NetForm:
+        used, units, f = int(self._k[USED]), self._units, self._f
+        order = np.argsort(self._touched[1:used])
+        columns = self._touched[1:used][order].astype(np.int64)
+        blocks = self._table[1:used][order]
+        return NetForm(
+            scaling=balanced_form(columns, blocks, float(f[ROWS]), 0.0, FAR, moments=True),
+            reach=LARGEST_INPUT,
+            first=blocks[:, :units].copy(),
+            first_bias=self._first[0].copy(),
+            second=self._second[:, : len(self._q)].copy(),
+            second_bias=self._third[0].copy(),
+            out=self._third[2].copy(),
+            out_bias=float(f[BIAS]),
+            shift=0.0 if self._is_binary else float(f[MEAN]),
+            scale=1.0 if self._is_binary else math.sqrt(float(f[SPREAD])),
+        )
 
     @property
     def samples(self) -> int:

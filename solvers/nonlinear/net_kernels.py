@@ -55,8 +55,8 @@ MAX_FEATURES = 4096
 """Features that the net reads: the first of the stream."""
 START = 1e-2
 """Start of the sums of squares, as of AdaGrad (Duchi, Hazan, Singer, 2011)."""
-_CLIP, _REACH, _RATE = 8.0, 50.0, 1e-3
-_FAR = 8.0
+LARGEST_INPUT, _REACH, _RATE = 8.0, 50.0, 1e-3
+FAR = 8.0
 """Reach of a column's values, see column_table.limit_entries."""
 
 __all__ = ["N_INTS", "learn_rows", "score_rows"]
@@ -132,7 +132,7 @@ def forward(
     for j in range(units):
         z[j] = first[0, j]
     for p in range(n):
-        h[p] = clip(h[p], -_CLIP, _CLIP)
+        h[p] = clip(h[p], -LARGEST_INPUT, LARGEST_INPUT)
         if slots[p] >= 0 and h[p] != 0.0:
             add_times(h[p], table[slots[p], :units], z)
     for i in range(last):
@@ -252,13 +252,13 @@ def learn_rows(
         n = known_entries(indices, values, begin, end, places, free, idx, val)
         used = k[USED]
         n = emit_row(
-            idx, val, 0, n, learns, _FAR, places, touched, table, dense, is_here, f, k, bases,
+            idx, val, 0, n, learns, FAR, places, touched, table, dense, is_here, f, k, bases,
             starts, units, slots, e, h,
         )  # fmt: skip
         own = h[0]
         if learns:
             for p in range(n):
-                f[SQUARES] += clip(own[p], -_CLIP, _CLIP) ** 2
+                f[SQUARES] += clip(own[p], -LARGEST_INPUT, LARGEST_INPUT) ** 2
         out = forward(n, slots, own, table, first, second, third, f[BIAS], z, q)
         y = labels[i]
         spread = math.sqrt(f[SPREAD])
@@ -331,7 +331,7 @@ def score_rows(
     """Scores (n,) of rows; the scratch arrays have room."""
     for i in range(scores.shape[0]):
         n = emit_row(
-            indices, values, indptr[i], indptr[i + 1], False, _FAR, places, touched, table, dense,
+            indices, values, indptr[i], indptr[i + 1], False, FAR, places, touched, table, dense,
             is_here, f, k, bases, starts, z.shape[0], slots, e, h,
         )  # fmt: skip
         out = forward(n, slots, h[0], table, first, second, third, f[BIAS], z, q)

@@ -21,10 +21,16 @@ import numpy.typing as npt
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.errors import CorruptState
 from dualstream.solvers.core.learner import State
+from dualstream.solvers.core.served_form import Curves
 from dualstream.solvers.core.state_numbers import check_arrays, is_storable
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.nonlinear import splines_kernels as _kernels
-from dualstream.solvers.nonlinear.dense_columns import COLUMNS, DenseColumns, columns_with_room
+from dualstream.solvers.nonlinear.dense_columns import (
+    COLUMNS,
+    LARGEST_VALUE,
+    DenseColumns,
+    columns_with_room,
+)
 from dualstream.solvers.nonlinear.learner import NonlinearLearner
 from dualstream.solvers.nonlinear.splines_kernels import (
     INTERCEPT,
@@ -120,6 +126,17 @@ class Splines(NonlinearLearner):
             self._x, self._knots, self._n_knots, self._heights, self._at, self._share,
         )  # fmt: skip
         return scores
+
+    def _score_form(self) -> Curves:
+        used = int(self._k[COLUMNS])
+        return Curves(
+            columns=self._table.features(used),
+            largest=LARGEST_VALUE,
+            base=float(self._f[INTERCEPT]),
+            n_knots=self._n_knots[:used].copy(),
+            knots=self._knots[:used].copy(),
+            heights=self._heights[:used].copy(),
+        )
 
     @property
     def intercept(self) -> float:

@@ -18,10 +18,11 @@ from dualstream.solvers.core.certificate import Certificate, relative_gap
 from dualstream.solvers.core.errors import CorruptState
 from dualstream.solvers.core.learner import State
 from dualstream.solvers.core.losses import make_loss
-from dualstream.solvers.core.served_form import BalancedForm, Form, Linear, NormForm, StageForm
+from dualstream.solvers.core.served_form import Form, Linear, NormForm, StageForm
 from dualstream.solvers.core.served_weights import ServedWeights, weights_listed
 from dualstream.solvers.core.state_numbers import check_arrays
 from dualstream.solvers.core.windows import RowBuffer
+from dualstream.solvers.features.column_form import balanced_form
 from dualstream.solvers.features.column_table import (
     BALANCED,
     COUNT,
@@ -30,7 +31,6 @@ from dualstream.solvers.features.column_table import (
     FIRST,
     HELD,
     LAST,
-    MEAN,
     N_ENTRY,
     N_INTS,
     N_STATISTICS,
@@ -43,9 +43,7 @@ from dualstream.solvers.features.column_table import (
     SAMPLES,
     SUMS,
     USED,
-    M,
     enter_places,
-    limit_entries,
 )
 from dualstream.solvers.features.stage import grown
 from dualstream.solvers.jit import Floats, Ints
@@ -298,21 +296,9 @@ class Fused:
         stages: list[StageForm] = []
         kind, power = plan.bases[base].tolist()
         if kind != RAW:
-            statistics = blocks[:, -N_STATISTICS:]
-            is_limited = kind == BALANCED and self._reach > 0.0
-            stages.append(
-                BalancedForm(
-                    rows=float(self._f[ROWS]),
-                    power=power,
-                    moments=kind == BALANCED,
-                    columns=columns,
-                    counts=statistics[:, COUNT].copy(),
-                    means=statistics[:, MEAN].copy(),
-                    deviations=statistics[:, M].copy(),
-                    dense=(statistics[:, PLACE] > 0.0) & (kind == BALANCED),
-                    limits=column_limits(statistics, self._reach) if is_limited else None,
-                )
-            )
+            reach = self._reach if kind == BALANCED else 0.0
+            rows, moments = float(self._f[ROWS]), kind == BALANCED
+            stages.append(balanced_form(columns, blocks, rows, power, reach, moments=moments))
         if norm == NORM_ROW:
             stages.append(NormForm(False))
         elif norm == NORM_RUNNING:
@@ -465,15 +451,6 @@ class Fused:
         if not is_sound or not np.array_equal(order[slots], np.arange(1.0, len(slots) + 1.0)):
             raise CorruptState("the columns are damaged")
         return slots
-
-
-def column_limits(statistics: Floats, reach: float) -> tuple[Floats, Floats]:
-    """The least and the largest value of each column that `limit_entries` leaves as it is."""
-    count, mean, m = (statistics[:, part].copy() for part in (COUNT, MEAN, M))
-    low, high = np.empty(len(count)), np.empty(len(count))
-    for value, out in ((-np.inf, low), (np.inf, high)):
-        limit_entries(len(count), reach, np.full(len(count), value), count, mean, m, out)
-    return np.nan_to_num(low), np.nan_to_num(high)
 
 
 def _checked_ring(

@@ -190,8 +190,13 @@ class Portfolio:
 
     def member_form(self, name: str) -> Form:
         """See MemberLearner."""
-        form = self._members.form(self._index_of(name))
+        index = self._index_of(name)
+        form = self._members.form(index)
         if form is None:
+            if self._members.members[index].get("kind") == "stack":
+                raise NotExpressible(
+                    f"{name!r} combines the other members: export the whole portfolio as onnx"
+                )
             raise NotExpressible(f"{name!r} uses no feature")
         return form
 

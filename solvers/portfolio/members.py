@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.certificate import Certificate
-from dualstream.solvers.core.errors import CorruptState, NotExpressible
+from dualstream.solvers.core.errors import CorruptState
 from dualstream.solvers.core.intercept import width_of
 from dualstream.solvers.core.learner import NONLINEAR, State
 from dualstream.solvers.core.served_form import Form
@@ -170,9 +170,7 @@ class MemberSet:
         return self._fused.served_weights(at)
 
     def form(self, index: int) -> Form | None:
-        """Form of a member's raw score; None for a prior. Raises NotExpressible."""
-        if self.members[index].get("kind") == "stack":
-            raise NotExpressible("no export format has a stack of members")
+        """Form of a member's raw score; None for a prior or a stack. Raises NotExpressible."""
         if index in self._separate:
             return self._separate[index].form()
         at = self._index_among_fused(index)

@@ -18,12 +18,14 @@ from dualstream.solvers.core.served_form import (
     NumberMixture,
     Part,
     ScoreForm,
+    Stack,
 )
 from dualstream.solvers.core.state_numbers import check_arrays
 from dualstream.solvers.jit import Floats, Ints
-from dualstream.solvers.portfolio import weighting_kernels as _rule
+from dualstream.solvers.portfolio import stack_kernels as _stack, weighting_kernels as _rule
 from dualstream.solvers.portfolio.stack_kernels import (
     BASE,
+    MAX_INPUT,
     MEMBER,
     PRIOR,
     ROLE,
@@ -123,10 +125,13 @@ class Rule:
         """See served_form: the function `mix` for members with these forms (None: a prior)."""
         odds = (self.g[_rule.POSITIVE] + 0.5) / (self.g[_rule.NEGATIVE] + 0.5)
         prior = max(min(math.log(odds), _rule.MAX_SCORE), -_rule.MAX_SCORE)
-        parts = []
+        among = _stack.stack_among(self.roles) if len(self.stack) else -1
+        has_stack = among >= 0 and self.is_active(among)
+        parts, weights = [], []
         for index, (name, form) in enumerate(zip(names, forms, strict=True)):
             r = self.r[:, index]
-            if not self.is_active(index) or r[V] == 0.0:
+            # A member without a share is still an input of the stack.
+            if index == among or not self.is_active(index) or (r[V] == 0.0 and not has_stack):
                 continue
             a, b = float(r[A]), float(r[B])
             if not self.classes:
@@ -134,16 +139,28 @@ class Rule:
             elif form is None:
                 a, b = 0.0, a * prior + b
             parts.append(Part(name, float(r[V]), a, b, form))
-        return Form(dim, (), (self._mixture(tuple(parts)),))
+            if has_stack:
+                weights.append(float(self.stack[self.size + 1, index]))
+        stack = self._stack_form(among, tuple(weights)) if has_stack else None
+        return Form(dim, (), (self._mixture(tuple(parts), stack),))
 
-    def _mixture(self, parts: tuple[Part, ...]) -> ScoreForm:
+    def _stack_form(self, index: int, weights: tuple[float, ...]) -> Stack:
+        share, a, b = (float(self.r[part, index]) for part in (V, A, B))
         if self.classes:
-            return ClassMixture(parts, _rule.MAX_SCORE, _rule.MAX_LOG_ODDS)
+            intercept = float(self.stack[self.size + 1, self.size])
+            return Stack(share, a, b, weights, intercept, MAX_INPUT)
+        square = float(self.g[_rule.SQUARE])
+        scale = math.sqrt(square) if square > 0.0 else 1.0
+        return Stack(share, 1.0, 0.0, weights, 0.0, _stack._MOST_NUMBER * scale)
+
+    def _mixture(self, parts: tuple[Part, ...], stack: Stack | None) -> ScoreForm:
+        if self.classes:
+            return ClassMixture(parts, _rule.MAX_SCORE, _rule.MAX_LOG_ODDS, stack)
         if self.g[_rule.ROWS_SEEN] == 0.0:
             return Linear.of(np.empty(0), 0.0)
         low, high = float(self.g[_rule.LOW]), float(self.g[_rule.HIGH])
         beyond = _rule._BEYOND * (high - low)
-        return NumberMixture(parts, float(self.g[_rule.MEAN]), low - beyond, high + beyond)
+        return NumberMixture(parts, float(self.g[_rule.MEAN]), low - beyond, high + beyond, stack)
 
     def view(self, index: int, member: Mapping[str, Any], has_certificate: bool) -> MemberView:
         """Figures of a member; a share is 0 while another member is promoted."""

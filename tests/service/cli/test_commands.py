@@ -180,13 +180,15 @@ def test_a_model_is_exported_to_a_file(server, client, tmp_path, monkeypatch):
     assert {name: one.suffix for name, one in FORMATS.items()} == SUFFIXES
     client.create("m", SPEC)
     client.learn("m", [[1.0, 0.5, 0.0], [0.0, 0.0, 2.0]], [1, 0])
+    client.create("t", SPEC | {"algorithm": "boosted"})
     for name in FORMATS:
-        done = run(server, "export", "m", "--format", name, "--json")
+        model = "t" if name == "xgboost" else "m"
+        done = run(server, "export", model, "--format", name, "--json")
         assert done.exit_code == 0, done.output
         got = json.loads(done.stdout)
-        assert got["file"] == f"m.{SUFFIXES[name]}"
+        assert got["file"] == f"{model}.{SUFFIXES[name]}"
         written = Path(got["file"]).read_bytes()
-        assert written == client.export("m", name) and len(written) == got["bytes"] > 50
+        assert written == client.export(model, name) and len(written) == got["bytes"] > 50
     piped = run(server, "export", "m", "-o", "-")
     assert piped.stdout_bytes == Path("m.json").read_bytes()
     assert json.loads(piped.stdout_bytes)["seq"] == 2
