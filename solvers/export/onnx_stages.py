@@ -46,6 +46,12 @@ def _spread(values: np.ndarray, stage: BalancedForm, columns: np.ndarray) -> np.
 def balanced(graph: Graph, stage: BalancedForm, rows: str, columns: np.ndarray) -> str:
     """features/scaling.py; a row counts itself, in its nonzero columns."""
     node = graph.node
+    if len(columns) == 1:
+        # ONNX Runtime rounds a constant of one number to float32 to see whether it is 0 or 1, and
+        # may then leave out its node. An empty second column prevents that.
+        pair = node("Concat", rows, graph.zeros(rows), axis=1)
+        h = balanced(graph, stage, pair, np.append(columns, columns + 1))
+        return node("Gather", h, graph.constant([0], np.int64), axis=1)
     count = _spread(stage.counts, stage, columns)
     c, t = count + 1.0, stage.rows + 1.0
     raised = (t / c) ** stage.power
@@ -106,7 +112,7 @@ def _scaled_zero(
 def _normed(graph: Graph, stage: NormForm, rows: str) -> str:
     square = graph.squares(rows)
     if stage.running:
-        square = graph.node("Div", graph.node("Add", square, stage.squares), stage.rows + 1.0)
+        square = graph.node("Div", graph.node("Sum", square, stage.squares), stage.rows + 1.0)
     is_none = graph.node("Equal", square, 0.0)
     size = graph.node("Where", is_none, 1.0, graph.node("Sqrt", square))
     return graph.node("Div", rows, size)

@@ -139,6 +139,23 @@ def test_onnx_limits_huge_values_as_the_model_does(name, learners):
     assert_same(in_onnx(learner, far), served(learner, batch_of(far)))
 
 
+@pytest.mark.parametrize(
+    ("spec", "dim"),
+    [
+        ({"algorithm": "net"}, 1),
+        ({"members": "full", "algorithm": "portfolio"}, 1),
+        ({"algorithm": "sgd", "norm": "running"}, 3),
+    ],
+)
+def test_numbers_that_are_0_in_single_precision_count(spec, dim):
+    x = 1e-50 * (3.0 + rows(500, 5)[:, :dim])
+    learner = make_learner(spec | {"features": {"kind": "indexed", "dim": dim}})
+    learner.learn(batch_of(x, np.where(x[:, 0] > 3e-50, 1.0, -1.0)))
+    expected = learner.predict(batch_of(x))
+    assert np.ptp(expected) > 0.1
+    assert_same(in_onnx(learner, x), expected)
+
+
 def test_neighbours_at_equal_distances_are_the_same_ones():
     rng = np.random.default_rng(7)
     x = rng.integers(0, 3, (600, DIM)).astype(float) * (np.arange(DIM) < 3)
