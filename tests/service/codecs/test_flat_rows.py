@@ -217,7 +217,7 @@ def test_ten_thousand_columns_and_a_megabyte_of_text():
     long = {"clicked": 1, "subject": "word " * 200_000}
     parsed = parse_body(schema_of(), None, json.dumps(long).encode(), labelled=True)
     assert sorted(name for _, name in parsed.rows.names) == ["subject:word", "subject:word word"]
-    many = {"clicked": 1, "subject": " ".join(f"w{n}" for n in range(60_000))}
+    many = {"clicked": 1, "subject": " ".join(f"w{n}" for n in range(100_000))}
     (error,) = parse_body(schema_of(), None, json.dumps(many).encode(), labelled=True).errors
     assert "non-zero features; the limit is 100000" in error.reason
 
