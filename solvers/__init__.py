@@ -7,6 +7,7 @@ from dualstream.solvers.columns import BadColumn, ColumnReader
 from dualstream.solvers.core.batch import LARGEST, MAX_DIM, Batch, LibsvmRows
 from dualstream.solvers.core.certificate import Certificate
 from dualstream.solvers.core.class_names import MAX_CLASSES, class_label, class_places, class_text
+from dualstream.solvers.core.curves import Curve, curves_of
 from dualstream.solvers.core.errors import (
     CorruptState,
     InvalidRow,
@@ -21,6 +22,7 @@ from dualstream.solvers.core.errors import (
     UnknownMember,
     UnlearningError,
 )
+from dualstream.solvers.core.explanation import Explanation, explain
 from dualstream.solvers.core.hashing import NamePlaces, hash_names, hash_row, sorted_row
 from dualstream.solvers.core.intercept import weights_dim, width_of
 from dualstream.solvers.core.learner import Learner, Outcome, State, has_long_row
@@ -109,9 +111,11 @@ __all__ = [
     "Comparison",
     "CorruptState",
     "Cost",
+    "Curve",
     "DETECTORS",
     "DUALS",
     "DriftEvent",
+    "Explanation",
     "FixedSpec",
     "Form",
     "FourierForm",
@@ -171,9 +175,11 @@ __all__ = [
     "coefficients_of",
     "columns_of",
     "compiled_signatures",
+    "curves_of",
     "digest_of",
     "dump",
     "enter_refit",
+    "explain",
     "gives_probabilities",
     "guard_of",
     "has_long_row",

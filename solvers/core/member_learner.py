@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from dualstream.solvers.core.certificate import Certificate
+from dualstream.solvers.core.curves import Curve
 from dualstream.solvers.core.learner import Learner
 from dualstream.solvers.core.served_form import Form
 from dualstream.solvers.core.served_weights import ServedWeights
@@ -114,6 +115,10 @@ class MemberLearner(Learner, Protocol):
 
     def member_served_weights(self, name: str) -> ServedWeights:
         """The served weights of one member that are not 0. Raises UnknownMember."""
+
+    def member_curves(self, name: str) -> list[Curve] | None:
+        """The curves of one member, see core/curves.py; None if it has none. Raises
+        UnknownMember."""
 
     def member_form(self, name: str) -> Form:
         """The score of one member as numbers, see served_form. Raises UnknownMember,

@@ -7,6 +7,8 @@ import numpy.typing as npt
 
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.certificate import Certificate
+from dualstream.solvers.core.errors import NotExpressible
+from dualstream.solvers.core.explanation import Explanation, explain
 from dualstream.solvers.core.intercept import width_of
 from dualstream.solvers.core.learner import Learner, Outcome, State, has_long_row
 from dualstream.solvers.core.refit_weights import taking_weights
@@ -74,6 +76,13 @@ class Wrapped:
         """See Learner."""
         batch.check_width(width_of(self.spec["features"]))
         return self._learner.predict(self._behind(batch))
+
+    def explain(self, row: Batch) -> Explanation:
+        """See core/explanation.py: scaling and norm keep features apart, a map does not."""
+        row.check_width(width_of(self.spec["features"]))
+        if self.spec["map"] is not None:
+            raise NotExpressible("its map mixes features, so none has a contribution of its own")
+        return explain(self._learner, self._behind(row))
 
     def probabilities(self, scores: Floats) -> Floats | None:
         """See Learner."""

@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.errors import CorruptState
+from dualstream.solvers.core.explanation import Explanation
 from dualstream.solvers.core.learner import State
 from dualstream.solvers.core.served_form import Trees
 from dualstream.solvers.core.state_numbers import check_arrays, is_storable
@@ -58,6 +59,7 @@ from dualstream.solvers.nonlinear.dense_columns import (
     DenseColumns,
     columns_with_room,
 )
+from dualstream.solvers.nonlinear.dense_values import dense_values
 from dualstream.solvers.nonlinear.learner import NonlinearLearner
 
 MAX_CELLS = 2**19
@@ -302,6 +304,52 @@ class Boosted(NonlinearLearner):
             threshold=self._threshold[:trees].copy(),
             value=self._value[:trees].copy(),
         )
+
+    def explain(self, row: Batch) -> Explanation:
+        """See core/explanation.py: what each split on the row's path changes (A. Saabas,
+        "Interpreting random forests", 2014).
+
+        The value of a split node is the mean of its leaves, weighted by the rows of the ring.
+        O(window x trees).
+        """
+        features, x = dense_values(self._table, self._k, row)
+        means = self._node_means()
+        trees = np.arange(len(means))
+        node = np.zeros(len(means), np.int64)
+        contributions = np.zeros(len(features))
+        while True:
+            splits = self._feature[trees, node] >= 0
+            if not splits.any():
+                break
+            tree, parent = trees[splits], node[splits]
+            column = self._feature[tree, parent]
+            node[splits] = self._left[tree, parent] + (x[column] > self._threshold[tree, parent])
+            np.add.at(contributions, column, means[tree, node[splits]] - means[tree, parent])
+        base = math.fsum([self._f[BASE], *means[:, 0]])
+        return Explanation.of(self.predict(row)[0], base, features, contributions)
+
+    def _node_means(self) -> Floats:
+        """(trees, nodes): the value of each leaf, and the mean of its children for each split.
+
+        A child counts with the weight of the ring's rows below it; without such rows both count
+        equally.
+        """
+        k, nodes = self._k, self._feature.shape[1]
+        n, trees = int(k[ROWS]), int(k[TREES])
+        weights = self._about[:n, WEIGHT]
+        means, cover = self._value[:trees].copy(), np.empty((trees, nodes))
+        for tree in range(trees):
+            cover[tree] = np.bincount(self._leaves[:n, tree], weights, nodes)
+        # Children have larger numbers than their parent.
+        for node in range(nodes - 1, -1, -1):
+            split = np.flatnonzero(self._feature[:trees, node] >= 0)
+            child = self._left[split, node]
+            right = cover[split, child + 1]
+            cover[split, node] = total = cover[split, child] + right
+            share = np.divide(right, total, out=np.full(len(split), 0.5), where=total > 0.0)
+            low, high = means[split, child], means[split, child + 1]
+            means[split, node] = (1.0 - share) * low + share * high
+        return means
 
     def has_long_row(self, rows: int) -> bool:
         """See core/learner.py: whether one of the next rows grows a tree."""

@@ -22,7 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.errors import CorruptState
+from dualstream.solvers.core.errors import CorruptState, NotExpressible
+from dualstream.solvers.core.explanation import Explanation
 from dualstream.solvers.core.learner import State
 from dualstream.solvers.core.served_form import Neighbours as NeighboursForm
 from dualstream.solvers.core.state_numbers import check_arrays, is_storable
@@ -121,6 +122,10 @@ class Neighbours(NonlinearLearner):
             start=START if self._is_binary else None,
             mean=float(self._mean[0]),
         )
+
+    def explain(self, row: Batch) -> Explanation:
+        """Raises NotExpressible: a distance joins all columns."""
+        raise NotExpressible("it compares whole rows, so no feature has a contribution of its own")
 
     @property
     def samples(self) -> int:

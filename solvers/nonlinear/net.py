@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.errors import CorruptState
+from dualstream.solvers.core.explanation import Explanation, entries_of_last_row
 from dualstream.solvers.core.learner import State
 from dualstream.solvers.core.served_form import Net as NetForm
 from dualstream.solvers.core.state_numbers import check_arrays
@@ -186,6 +187,26 @@ class Net(NonlinearLearner):
             shift=0.0 if self._is_binary else float(f[MEAN]),
             scale=1.0 if self._is_binary else math.sqrt(float(f[SPREAD])),
         )
+
+    def explain(self, row: Batch) -> Explanation:
+        """See core/explanation.py: the gradient by h times h. The base is the rest.
+
+        The score is linear in h near the row, so the base is what this linear function is at h = 0.
+        """
+        score = self.predict(row)[0]
+        # `predict` leaves the row and the outputs of the units in the scratch arrays.
+        n = entries_of_last_row(len(row.indices), self._slots, self._dense[: self._k[HELD]])
+        n_units, last = len(self._z), len(self._q)
+        of_last = np.where(self._q > 0.0, self._third[2], 0.0)
+        of_units = (self._second[:, :last] * of_last).sum(axis=1)
+        of_units = np.where(self._z > 0.0, of_units, 0.0)
+        known = np.flatnonzero(self._slots[:n] >= 0)
+        slots, h = self._slots[known], self._h[0, known]
+        slopes = (self._table[slots, :n_units] * of_units).sum(axis=1)
+        unit = 1.0 if self._is_binary else math.sqrt(self._f[SPREAD])
+        contributions = unit * slopes * h
+        base = math.fsum([score, *-contributions]) if np.isfinite(contributions).all() else math.nan
+        return Explanation.of(score, base, self._touched[slots], contributions)
 
     @property
     def samples(self) -> int:

@@ -19,7 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dualstream.solvers.core.batch import Batch
+from dualstream.solvers.core.curves import Curve
 from dualstream.solvers.core.errors import CorruptState
+from dualstream.solvers.core.explanation import Explanation
 from dualstream.solvers.core.learner import State
 from dualstream.solvers.core.served_form import Curves
 from dualstream.solvers.core.state_numbers import check_arrays, is_storable
@@ -31,6 +33,7 @@ from dualstream.solvers.nonlinear.dense_columns import (
     DenseColumns,
     columns_with_room,
 )
+from dualstream.solvers.nonlinear.dense_values import dense_values
 from dualstream.solvers.nonlinear.learner import NonlinearLearner
 from dualstream.solvers.nonlinear.splines_kernels import (
     INTERCEPT,
@@ -137,6 +140,31 @@ class Splines(NonlinearLearner):
             knots=self._knots[:used].copy(),
             heights=self._heights[:used].copy(),
         )
+
+    def curves(self) -> list[list[Curve]]:
+        """See core/curves.py: g_j of each column that has knots, by increasing feature."""
+        features = self._table.features(int(self._k[COLUMNS]))
+        return [
+            [
+                Curve(
+                    int(features[j]),
+                    self._knots[j, : self._n_knots[j]].copy(),
+                    self._heights[j, : self._n_knots[j]].copy(),
+                )
+                for j in np.argsort(features)
+                if self._n_knots[j] > 0
+            ]
+        ]
+
+    def explain(self, row: Batch) -> Explanation:
+        """See core/explanation.py: g_j(x_j), also of columns that the row does not have."""
+        features, x = dense_values(self._table, self._k, row)
+        contributions = np.zeros(len(features))
+        for j in range(len(features)):
+            n = self._n_knots[j]
+            if n > 0:
+                contributions[j] = np.interp(x[j], self._knots[j, :n], self._heights[j, :n])
+        return Explanation.of(self.predict(row)[0], self.intercept, features, contributions)
 
     @property
     def intercept(self) -> float:

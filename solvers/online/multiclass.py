@@ -23,7 +23,9 @@ import numpy.typing as npt
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.certificate import Certificate, summed
 from dualstream.solvers.core.class_names import MAX_CLASSES, names_of, names_state
+from dualstream.solvers.core.curves import Curve, curves_of
 from dualstream.solvers.core.errors import InvalidRow, NotExpressible, RefitError, UnlearningError
+from dualstream.solvers.core.explanation import Explanation, explain
 from dualstream.solvers.core.learner import Learner, Outcome, State, has_long_row
 from dualstream.solvers.core.refit_weights import taking_weights
 from dualstream.solvers.core.refittable import DualProblem, refittable
@@ -250,6 +252,20 @@ class Multiclass:
         known, nothing = np.full(n, len(scores), np.int64), np.full(n, -1, np.int64)
         choose_classes(scores, known, nothing, best, best_scores, np.empty(n))
         return best, best_scores, scores
+
+    def explain(self, row: Batch) -> Explanation:
+        """See core/explanation.py: the score of the best class; nothing if there are no classes."""
+        best, scores, _ = self._chosen(row)
+        if best[0] < 0:
+            return Explanation.of(scores[0], scores[0], np.empty(0, np.int64), np.empty(0))
+        return explain(self._rest.learners[int(best[0])], row)
+
+    def curves(self) -> list[list[Curve]] | None:
+        """See core/curves.py: of each class in order."""
+        found = curves_of(self._rest.none_of_them)
+        if found is None:
+            return None
+        return [one for learner in self._rest.learners for one in curves_of(learner) or ()]
 
     def class_probabilities(self, scores: Floats) -> Floats | None:
         """(n, K) for scores (n, K), if the binary learner gives probabilities."""

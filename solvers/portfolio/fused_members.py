@@ -16,6 +16,7 @@ import numpy.typing as npt
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.certificate import Certificate, relative_gap
 from dualstream.solvers.core.errors import CorruptState
+from dualstream.solvers.core.explanation import entries_of_last_row
 from dualstream.solvers.core.learner import State
 from dualstream.solvers.core.losses import make_loss
 from dualstream.solvers.core.served_form import Form, Linear, NormForm, StageForm
@@ -266,6 +267,26 @@ class Fused:
             self._factors, scores,
         )  # fmt: skip
         return scores
+
+    def explain(self, row: Batch) -> tuple[Floats, Floats, Ints, Floats]:
+        """Scores (K,) of one row, bases (K,), features (n,) in any order, contributions (K, n).
+
+        See core/explanation.py; numbers need not be finite.
+        """
+        scores = self.predict(row)[0]
+        # `predict` leaves the row and the factors of the inputs in the scratch arrays.
+        n = entries_of_last_row(len(row.indices), self._slots, self._dense[: self._k[HELD]])
+        what, numbers = self._plan.what, self._plan.numbers
+        known = np.flatnonzero(self._slots[:n] >= 0)
+        slots = self._slots[known]
+        scale = np.ones(len(self.members))
+        rising = what[:, KIND] == RISING
+        scale[rising] /= numbers[rising, STRENGTH] * math.sqrt(float(self._f[ROWS]) + 1.0)
+        h = self._h[what[:, BASE]][:, known]
+        factors = scale * self._factors[what[:, INPUT]]
+        contributions = factors[:, None] * (h * self._table[slots, : len(what)].T)
+        bases = scale * self._table[0, : len(what)]
+        return scores, bases, self._touched[slots].astype(np.int64), contributions
 
     # -- what a member says of itself ------------------------------------------------------------
 

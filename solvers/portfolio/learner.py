@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.certificate import Certificate
+from dualstream.solvers.core.curves import Curve
 from dualstream.solvers.core.errors import (
     CorruptState,
     InvalidRow,
@@ -25,6 +26,7 @@ from dualstream.solvers.core.errors import (
     SolverError,
     UnknownMember,
 )
+from dualstream.solvers.core.explanation import Explanation
 from dualstream.solvers.core.intercept import width_of
 from dualstream.solvers.core.learner import Outcome, State
 from dualstream.solvers.core.member_learner import Comparison, MemberView
@@ -35,6 +37,7 @@ from dualstream.solvers.core.state_numbers import check_arrays
 from dualstream.solvers.core.table_learner import sigmoids
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.portfolio.confidence_sequence import compare
+from dualstream.solvers.portfolio.contributions import mixed_contributions
 from dualstream.solvers.portfolio.members import MemberSet, has_weights
 from dualstream.solvers.portfolio.presets import Member, members_of
 from dualstream.solvers.portfolio.retained_rows import RetainedRows
@@ -95,6 +98,13 @@ class Portfolio:
         """See Learner: log odds of classes."""
         batch.check_width(self._dim)
         return self._rule.mix(self._members.predict(batch))
+
+    def explain(self, row: Batch) -> Explanation:
+        """See core/explanation.py, and contributions.py of this package."""
+        row.check_width(self._dim)
+        scores, bases, features, parts = self._members.explain(row)
+        score, base, contributions = mixed_contributions(self._rule, scores, bases, parts)
+        return Explanation.of(score, base, features, contributions)
 
     def probabilities(self, scores: Floats) -> Floats | None:
         """See Learner."""
@@ -181,6 +191,18 @@ class Portfolio:
     def member_served_weights(self, name: str) -> ServedWeights:
         """See MemberLearner and member_weights."""
         return self._members.served_weights(self._index_of(name))
+
+    def curves(self) -> list[list[Curve]] | None:
+        """See core/curves.py: of the first member that has curves."""
+        for index in range(len(self._members.names)):
+            found = self._members.curves(index)
+            if found is not None:
+                return [found]
+        return None
+
+    def member_curves(self, name: str) -> list[Curve] | None:
+        """See MemberLearner."""
+        return self._members.curves(self._index_of(name))
 
     def form(self) -> Form:
         """See served_form: the mixture of all active members."""

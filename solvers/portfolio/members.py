@@ -8,12 +8,13 @@ import numpy.typing as npt
 
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.certificate import Certificate
+from dualstream.solvers.core.curves import Curve
 from dualstream.solvers.core.errors import CorruptState
 from dualstream.solvers.core.intercept import width_of
 from dualstream.solvers.core.learner import NONLINEAR, State
 from dualstream.solvers.core.served_form import Form
 from dualstream.solvers.core.served_weights import ServedWeights
-from dualstream.solvers.jit import Floats
+from dualstream.solvers.jit import Floats, Ints
 from dualstream.solvers.portfolio.fused_members import Fused
 from dualstream.solvers.portfolio.presets import Member
 from dualstream.solvers.portfolio.single_member import KindMember, ModelMember
@@ -141,6 +142,35 @@ class MemberSet:
         for index, member in self._separate.items():
             scores[:, index] = member.predict(batch)
         return scores
+
+    def explain(self, row: Batch) -> tuple[Floats, Floats, Ints, Floats]:
+        """Raw scores (K,) of one row, bases (K,), features (n,), contributions (K, n).
+
+        See core/explanation.py. A member without contributions has its score as the base.
+        """
+        scores = np.zeros(len(self.members))
+        bases = np.zeros(len(self.members))
+        parts: list[tuple[Ints, Ints, Floats]] = []
+        """Members, features and contributions (members, features)."""
+        if self._fused is not None:
+            at = self._fused_indices
+            scores[at], bases[at], features, contributions = self._fused.explain(row)
+            parts.append((at, features, contributions))
+        for index, member in self._separate.items():
+            one = member.explain(row)
+            scores[index], bases[index] = one.score, one.base
+            parts.append((np.array([index]), one.features, one.contributions[None, :]))
+        scores[~np.isfinite(scores)] = np.nan
+        listed = [features for _, features, _ in parts]
+        every = np.unique(np.concatenate(listed)) if listed else np.empty(0, np.int64)
+        whole = np.zeros((len(self.members), len(every)))
+        for rows, features, contributions in parts:
+            whole[np.ix_(rows, np.searchsorted(every, features))] = contributions
+        return scores, bases, every, whole
+
+    def curves(self, index: int) -> list[Curve] | None:
+        """Curves of a member, see core/curves.py; None for a member that has none."""
+        return self._separate[index].curves() if index in self._separate else None
 
     def has_long_row(self, rows: int) -> bool:
         """See core/learner.py."""

@@ -8,6 +8,9 @@ import numpy.typing as npt
 
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.certificate import Certificate
+from dualstream.solvers.core.curves import Curve, curves_of
+from dualstream.solvers.core.errors import NotExpressible
+from dualstream.solvers.core.explanation import Explanation, explain
 from dualstream.solvers.core.learner import Learner, State, has_long_row
 from dualstream.solvers.core.rewind import Rewind
 from dualstream.solvers.core.served_form import Form, served_form
@@ -71,6 +74,19 @@ class ModelMember:
         scores = self._learner.predict(batch)
         return np.where(np.isfinite(scores), scores, np.nan)
 
+    def explain(self, row: Batch) -> Explanation:
+        """See core/explanation.py: a score without contributions if the model has none."""
+        try:
+            return explain(self._learner, row)
+        except NotExpressible:
+            score = self.predict(row)[0]
+            return Explanation.of(score, score, np.empty(0, np.int64), np.empty(0))
+
+    def curves(self) -> list[Curve] | None:
+        """See core/curves.py."""
+        found = curves_of(self._learner)
+        return None if found is None else found[0]
+
     def served_weights(self) -> ServedWeights:
         """See MemberLearner."""
         (served,) = self._learner.served_weights()
@@ -117,6 +133,15 @@ class KindMember:
     def predict(self, batch: Batch) -> Floats:
         """See ModelMember."""
         return self._fused.predict(batch)[:, 0]
+
+    def explain(self, row: Batch) -> Explanation:
+        """See ModelMember."""
+        scores, bases, features, contributions = self._fused.explain(row)
+        return Explanation.of(scores[0], bases[0], features, contributions[0])
+
+    def curves(self) -> None:
+        """None: kinds are linear."""
+        return None
 
     def served_weights(self) -> ServedWeights:
         """See ModelMember."""

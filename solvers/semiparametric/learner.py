@@ -23,6 +23,7 @@ from dualstream.solvers.core.errors import (
     RefitError,
     SolverError,
 )
+from dualstream.solvers.core.explanation import Explanation
 from dualstream.solvers.core.intercept import width_of
 from dualstream.solvers.core.learner import Outcome, State
 from dualstream.solvers.core.scalar import unknown_label
@@ -193,6 +194,10 @@ class Semiparametric:
         columns = zip(names, self._beta.tolist(), self._dropped.tolist(), strict=True)
         found = tuple(Coefficient(name, beta, bool(gone)) for name, beta, gone in columns)
         return Coefficients(found, self._is_unique, len(self._delta))
+
+    def explain(self, row: Batch) -> Explanation:
+        """Raises NotExpressible: the kernel joins all features."""
+        raise NotExpressible("its kernel compares whole rows, so no feature has a contribution")
 
     def form(self) -> Form:
         """Raises NotExpressible: linear weights are only a part of the function."""
