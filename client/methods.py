@@ -40,6 +40,7 @@ from dualstream.client.responses import (
     Change,
     ChangePage,
     Comparison,
+    Curves,
     Member,
     Members,
     Model,
@@ -66,7 +67,14 @@ from dualstream.client.rows import (
 )
 from dualstream.wire.chunking.chunks import CHUNK_BYTES
 from dualstream.wire.problems import MAX_ERRORS
-from dualstream.wire.schemas import Learned, LearnedStream, Predicted, PredictedMany
+from dualstream.wire.schemas import (
+    MAX_EXPLAINED,
+    Explanation,
+    Learned,
+    LearnedStream,
+    Predicted,
+    PredictedMany,
+)
 from dualstream.wire.totals import Totals
 
 P = ParamSpec("P")
@@ -175,6 +183,11 @@ class Methods(Generic[Samples]):
     def weights(self, model: str, *, top: int = 20, member: str | None = None) -> Call[Weights]:
         """The largest weights, by magnitude."""
         return Call("GET", model_path(model, "weights"), Weights, asked(top=top, member=member))
+
+    @method
+    def curves(self, model: str, *, top: int = 128, member: str | None = None) -> Call[Curves]:
+        """The functions of single features that `splines` have learned."""
+        return Call("GET", model_path(model, "curves"), Curves, asked(top=top, member=member))
 
     @method
     def support(self, model: str) -> Call[Support]:
@@ -348,14 +361,17 @@ class Methods(Generic[Samples]):
         names: Sequence[str] | None = None,
         min_seq: int | None = None,
         version: str | None = None,
+        explain: bool = False,
         rows_per_request: int = ROWS_PER_REQUEST,
     ) -> Steps[Any]:
         """Score one row (Predicted) or many (PredictedMany); the model does not change.
 
         `min_seq` waits until the state has this seq; `version` scores with the version of this
-        name.
+        name. `explain` also returns what each feature contributes, 20 rows a request.
         """
-        query = asked(min_seq=min_seq, version=version)
+        query = asked(min_seq=min_seq, version=version, explain=explain)
+        if explain:
+            rows_per_request = min(rows_per_request, MAX_EXPLAINED)
         if is_single(x):
             body = sample_line({"x": row_of(x, names)})
             return (yield from self._do(_predict_call(model, JSON, body, query, Predicted)))
@@ -571,6 +587,9 @@ def _joined(answers: list[PredictedMany]) -> PredictedMany:
     for more in answers[1:]:
         for error in more.errors or ():
             error["index"] += len(whole.scores)
+        # A body without a valid row has no explanations either.
+        if whole.explanations or more.explanations:
+            whole.explanations = [*_explanations(whole), *_explanations(more)]
         whole.scores += more.scores
         whole.labels += more.labels
         whole.rejected = (whole.rejected or 0) + (more.rejected or 0) or UNSET
@@ -579,3 +598,7 @@ def _joined(answers: list[PredictedMany]) -> PredictedMany:
         whole.age_seconds = max(whole.age_seconds or 0.0, more.age_seconds or 0.0) or UNSET
     whole.seq, whole.probabilities = seq, probabilities
     return whole
+
+
+def _explanations(one: PredictedMany) -> list[Explanation | None]:
+    return list(one.explanations or [None] * len(one.scores))

@@ -96,6 +96,26 @@ class Weights(MaybeStale, kw_only=True):
     weights: list[Weight]
 
 
+class Curve(Struct, kw_only=True):
+    """Function of one feature: linear between the knots `x`, constant beyond the outer ones."""
+
+    index: int
+    x: list[float]
+    y: list[float]
+    range: float
+    name: str | None = None
+    label: Any = None
+
+
+class Curves(MaybeStale, kw_only=True):
+    """What each feature adds to the score of `splines`, largest range first."""
+
+    model: str
+    member: str | None = None
+    seq: int
+    curves: list[Curve]
+
+
 class Support(MaybeStale, kw_only=True):
     """Features that a sparse model uses, and how stable they are."""
 

@@ -103,6 +103,28 @@ Remembered = Annotated[
 ]
 
 
+MAX_EXPLAINED = 20
+"""Rows of a prediction with `explain=true`; learning waits while they are explained."""
+
+
+class Contribution(Struct):
+    """What one feature adds to a score."""
+
+    index: Annotated[int, Meta(description="Counted from 1.")]
+    contribution: Annotated[float, Meta(description="In units of the score.")]
+    name: Annotated[str | UnsetType, Meta(description="Name of a hashed feature.")] = UNSET
+
+
+class Explanation(Struct):
+    """score = base + sum of contributions + rest."""
+
+    base: Annotated[float, Meta(description="The part of the score that no feature contributes.")]
+    contributions: Annotated[
+        list[Contribution], Meta(description="The 100 of largest magnitude, largest first.")
+    ]
+    rest: Annotated[float, Meta(description="Sum of the contributions that are not listed.")]
+
+
 class Predicted(Struct):
     """Score of one row. Score, label and probability are null if the score is not finite."""
 
@@ -114,6 +136,10 @@ class Predicted(Struct):
     stale: Stale = UNSET
     age_seconds: AgeSeconds = UNSET
     remembered: Remembered = UNSET
+    explanation: Annotated[
+        Explanation | UnsetType | None,
+        Meta(description="With `explain=true`; null if a number is not finite."),
+    ] = UNSET
 
 
 class PredictedMany(Struct):
@@ -129,3 +155,7 @@ class PredictedMany(Struct):
     remembered: Remembered = UNSET
     rejected: int | UnsetType = UNSET
     errors: list[dict[str, Any]] | UnsetType = UNSET
+    explanations: Annotated[
+        list[Explanation | None] | UnsetType,
+        Meta(description="With `explain=true`: one per row; null for refused rows."),
+    ] = UNSET

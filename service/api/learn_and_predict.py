@@ -29,6 +29,7 @@ from dualstream.service.api.asgi_helpers import (
 )
 from dualstream.service.api.etag import etag_of
 from dualstream.service.api.events import Events
+from dualstream.service.api.explanations import add_explanations, check_few
 from dualstream.service.api.late_labels import (
     REMEMBER_PARAMETERS,
     parse_rows_to_remember,
@@ -64,6 +65,7 @@ from dualstream.service.codecs import (
     parse_named_row,
     parse_query_row,
 )
+from dualstream.service.concurrency import run_to_completion
 from dualstream.service.journal.protocol import ModelChanged
 from dualstream.service.metrics import Telemetry
 from dualstream.service.models.admission import LEARN
@@ -73,15 +75,19 @@ from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.models.versions import (
     MAX_LOADED_VERSIONS,
     MAX_LOADED_VERSIONS_BYTES,
+    LoadedVersion,
     LoadedVersions,
 )
 from dualstream.service.transport.body_memory import BodyMemory, InFlightBody, body_of, release_body
+from dualstream.solvers import Batch
 from dualstream.solvers.text import count_lines
 from dualstream.wire.chunking.chunks import CHUNK_BYTES, CHUNKERS, chunker_of, chunks_of
 from dualstream.wire.problems import Problem
-from dualstream.wire.schemas import Learned
+from dualstream.wire.schemas import Learned, Predicted, PredictedMany
 
 REPLAYED = (b"idempotency-replayed", b"true")
+_OF_PREDICTIONS = ("min_seq", "version", "explain")
+"""Query parameters of every prediction."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -268,12 +274,12 @@ class HotPath:
     async def _predict(self, model_id: str, scope: Scope, receive: Receive) -> Any:
         """GET and POST /models/{id}/predict."""
         if scope["method"] == "GET":
-            query = read_query(scope, ("x", "min_seq", "version"), named="x.")
+            query = read_query(scope, ("x", *_OF_PREDICTIONS), named="x.")
             await admit_rows(scope, 1)
             return await self._predict_row(model_id, query)
         _check_method(scope, "POST")
         head = read_head(scope)
-        query = read_query(scope, ("min_seq", "version", *REMEMBER_PARAMETERS))
+        query = read_query(scope, (*_OF_PREDICTIONS, *REMEMBER_PARAMETERS))
         model = await self._found(model_id, query)
         body = await read_body(receive, head, self._settings.max_body_bytes, scope)
         wait = read_wait(query, model, self._settings.remember_s)
@@ -291,7 +297,7 @@ class HotPath:
     async def _predict_by_query(self, _: str, scope: Scope, receive: Receive) -> Any:
         """GET /predict: the query also names the model."""
         _check_method(scope, "GET")
-        query = read_query(scope, ("model", "x", "min_seq", "version"), named="x.")
+        query = read_query(scope, ("model", "x", *_OF_PREDICTIONS), named="x.")
         if "model" not in query:
             raise Problem(
                 422, "invalid-query", "the query parameter model is missing; send model=ID"
@@ -306,16 +312,18 @@ class HotPath:
         return _encode(answered), headers
 
     async def _score(self, model: Model, parsed: ParsedRows, query: dict[str, str]) -> Any:
-        batch, age_s = as_batch([parsed.rows]), None
+        batch = as_batch([parsed.rows])
+        explains = read_flag(query, "explain")
+        if explains:
+            check_few(parsed.count)
         if "version" in query:
             version = await self._versions.get(model, self._registry.journal, query["version"])
-            seq, chain = version.seq, version.chain
-            answered = await scored(model, version.learner, parsed, batch, seq)
+            answering = _answer_by_version(version, model, parsed, batch, explains)
         else:
-            async with model.replica.serving():
-                seq, chain = model.replica.seq, model.replica.chain
-                answered = await scored(model, model.replica.learner, parsed, batch, seq)
-            age_s = model.stale_s
+            answering = _answer(model, parsed, batch, explains)
+        # Explaining reads scratch arrays of the learner, which must not be used again until then.
+        answered, seq, chain = await (run_to_completion(answering) if explains else answering)
+        age_s = None if "version" in query else model.stale_s
         self._telemetry.saw_predictions(model.record.id, len(batch))
         if age_s is None:
             return answered, [(b"etag", etag_of(seq, chain).encode())]
@@ -329,6 +337,30 @@ class HotPath:
         if model.replica.seq >= min_seq:
             return model
         return await self._registry.reach(model_id, min_seq)
+
+
+async def _answer(
+    model: Model, parsed: ParsedRows, batch: Batch, explains: bool
+) -> tuple[Predicted | PredictedMany, int, str]:
+    """Predictions by the current state, its seq and its chain."""
+    replica = model.replica
+    async with replica.serving():
+        seq, chain = replica.seq, replica.chain
+        answered = await scored(model, replica.learner, parsed, batch, seq)
+        if explains:
+            await add_explanations(model, replica.learner, parsed, batch, answered)
+        return answered, seq, chain
+
+
+async def _answer_by_version(
+    version: LoadedVersion, model: Model, parsed: ParsedRows, batch: Batch, explains: bool
+) -> tuple[Predicted | PredictedMany, int, str]:
+    """As `_answer`, by a version."""
+    async with version.lock:
+        answered = await scored(model, version.learner, parsed, batch, version.seq)
+        if explains:
+            await add_explanations(model, version.learner, parsed, batch, answered)
+    return answered, version.seq, version.chain
 
 
 def _check_method(scope: Scope, allowed: str) -> None:

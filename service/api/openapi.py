@@ -101,6 +101,10 @@ def _paths(rows: Any, learned: Any, predicted: Any, scored: Any) -> dict[str, An
         kind="integer",
     )
     version = _parameter("query", "version", "Name of a version to predict with.")
+    explain = _parameter(
+        "query", "explain", "Also return what each feature contributes.", kind="boolean"
+    )
+    shared = [min_seq, version, explain]
     waiting = [
         _parameter(
             "query",
@@ -139,16 +143,21 @@ def _paths(rows: Any, learned: Any, predicted: Any, scored: Any) -> dict[str, An
         },
         "/models/{model_id}/predict": {
             "get": _operation(
-                "predict_row", "Score one row.", [model, x, min_seq, version], predicted
+                "predict_row",
+                "Score one row.",
+                [model, x, *shared],
+                predicted,
+                refusals={"409": "The model has no explanations; `detail` has the reason."},
             ),
             "post": _operation(
                 "predict",
                 "Score rows without learning.",
-                [model, min_seq, version, *waiting],
+                [model, *shared, *waiting],
                 scored,
                 _body(rows, PREDICT_EXAMPLES),
                 {
-                    "409": "Late labels are not supported for this model; `detail` has the reason.",
+                    "409": "Late labels or explanations are not supported for this model; `detail`"
+                    " has the reason.",
                     "429": "Too many rows wait for labels.",
                 },
             ),
@@ -157,9 +166,12 @@ def _paths(rows: Any, learned: Any, predicted: Any, scored: Any) -> dict[str, An
             "get": _operation(
                 "predict_by_query",
                 "Score one row.",
-                [named, x, min_seq, version],
+                [named, x, *shared],
                 predicted,
-                refusals={"404": "Unknown model or version."},
+                refusals={
+                    "404": "Unknown model or version.",
+                    "409": "The model has no explanations; `detail` has the reason.",
+                },
             )
         },
     }

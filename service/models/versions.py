@@ -196,6 +196,8 @@ class LoadedVersion(NamedTuple):
     seq: int
     chain: str
     bytes: int
+    lock: asyncio.Lock
+    """Predictions take turns: a learner has one set of scratch arrays."""
 
 
 MAX_LOADED_VERSIONS = 8
@@ -235,7 +237,9 @@ class LoadedVersions:
             state = await fetch_copy(model.replica, version.digest, journal)
         except UnreadableCopy as error:
             raise _unreadable(version.name, error) from error
-        found = LoadedVersion(state.learner, version.seq, version.chain, version.bytes)
+        found = LoadedVersion(
+            state.learner, version.seq, version.chain, version.bytes, asyncio.Lock()
+        )
         self._loaded[model.record.incarnation, version.digest] = found
         self._discard_copy()
         return found

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from dualstream.service.api import (
     audit,
     certificate,
+    curves,
     dashboard,
     export,
     health,
@@ -226,6 +227,7 @@ def create_app(
         pauses,
         refits,
         certificate,
+        curves,
         export,
         health,
         inference,

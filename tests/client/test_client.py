@@ -276,6 +276,23 @@ def test_what_cannot_be_sent_is_shown_before(client, given, why):
         client.learn("nobody", {"a": 1}, 1, key="k" * 256)
 
 
+def test_explanations_of_many_rows_are_joined_and_curves_are_read(client):
+    client.create("bent", {"algorithm": "splines"})
+    rows = [{"age": float(k % 7), "hour": float(k % 5)} for k in range(60)]
+    client.learn("bent", rows, [k % 2 for k in range(60)])
+    many = client.predict("bent", [*rows[:45], {"age": None}], explain=True)
+    one = client.predict("bent", rows[44], explain=True)
+    assert len(many.explanations) == 46 and many.explanations[45] is None
+    assert many.explanations[44] == one.explanation
+    parts = sum(each.contribution for each in one.explanation.contributions)
+    assert one.explanation.base + parts == pytest.approx(one.score)
+    assert not client.predict("bent", rows[:2]).explanations
+    curves = client.curves("bent").curves
+    assert {curve.name for curve in curves} == {"age", "hour"}
+    assert curves[0].x == sorted(curves[0].x) and len(curves[0].x) == len(curves[0].y)
+    client.delete("bent")
+
+
 @pytest.mark.parametrize(
     ("model", "label"), [("no", False), ("yes", True), ("zero", 0), ("numpy", np.bool_(False))]
 )
@@ -546,7 +563,7 @@ def calls_of(client: Client) -> None:
         lambda: client.learn("m", {"a": 1}, 1, key="k"),
         lambda: client.learn("m", [{"a": 1}], [1], key="k", scores=True),
         lambda: client.learn_labels("m", {"a": 1}, key="k"),
-        lambda: client.predict("m", {"a": 1}, min_seq=1, version="v"),
+        lambda: client.predict("m", {"a": 1}, min_seq=1, version="v", explain=True),
         lambda: client.predict("m", [{"a": 1}], min_seq=1, version="v"),
         lambda: client.predict_and_remember(
             "m", [{"a": 1}], ["a"], default_label=0, default_after_s=1.5
@@ -554,6 +571,7 @@ def calls_of(client: Client) -> None:
         lambda: client.metrics("m"),
         lambda: client.timeline("m"),
         lambda: client.weights("m", top=3, member="a"),
+        lambda: client.curves("m", top=3, member="a"),
         lambda: client.support("m"),
         lambda: client.certificate("m", member="a"),
         lambda: client.export("m", "vw", member="a"),
@@ -587,7 +605,7 @@ def test_every_call_is_a_route_and_every_answer_has_its_fields(server):
     own = {"host", "content-length", *http.headers}
     with Client(http=http) as recorded:
         calls_of(recorded)
-    assert len(sent) == 31
+    assert len(sent) == 32
     for call in sent:
         given = tuple(call.url.path.split("/"))
         found = [
@@ -610,7 +628,7 @@ def test_every_call_is_a_route_and_every_answer_has_its_fields(server):
         "Comparison": "ComparisonView",
     }
     called |= {"Version": "VersionView", "Versions": "VersionList", "Member": "OneMember"}
-    called |= {"Change": "ChangeView"}
+    called |= {"Change": "ChangeView", "Curve": "CurveView", "Curves": "CurvesView"}
     answered = {
         name: kind
         for module in (answers, shared_answers)

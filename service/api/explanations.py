@@ -1,0 +1,91 @@
+"""Explanations of predictions (`explain=true`): what each feature of a row contributes."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from dualstream.service.codecs import ParsedRows
+from dualstream.service.concurrency import run_in_thread
+from dualstream.service.models.model import Model
+from dualstream.solvers import Batch, Explanation as Explained, Learner, NotExpressible, explain
+from dualstream.wire.problems import Problem
+from dualstream.wire.schemas import (
+    MAX_EXPLAINED,
+    Contribution,
+    Explanation,
+    Predicted,
+    PredictedMany,
+)
+
+MAX_LISTED = 100
+"""Contributions of an explanation; `rest` is the sum of the others."""
+
+
+def check_few(rows: int) -> None:
+    """Raise Problem 422 for more rows than one request may explain."""
+    if rows > MAX_EXPLAINED:
+        raise Problem(
+            422,
+            "invalid-query",
+            f"explain=true takes up to {MAX_EXPLAINED} rows, got {rows:,}; send fewer in a request",
+        )
+
+
+async def add_explanations(
+    model: Model,
+    learner: Learner,
+    parsed: ParsedRows,
+    batch: Batch,
+    answered: Predicted | PredictedMany,
+) -> None:
+    """Add explanations to the predictions of these rows by the same learner.
+
+    Each row is explained in a thread. The caller keeps others from using the learner until this
+    ends, even if the request is cancelled. Raises Problem 409 if the model cannot be explained.
+    """
+    found: list[Explanation | None] = []
+    try:
+        for row in range(len(batch)):
+            explained = await run_in_thread(explain, learner, batch[row : row + 1])
+            found.append(_view_of(explained, model.replica.names.get))
+    except NotExpressible as reason:
+        algorithm = model.replica.spec["algorithm"]
+        raise Problem(
+            409, "no-explanation", f"{algorithm} has no explanations: {reason}; omit explain"
+        ) from None
+    if isinstance(answered, Predicted):
+        answered.explanation = found[0]
+    else:
+        answered.explanations = [None] * parsed.count
+        for index, one in zip(parsed.row_indices, found, strict=True):
+            answered.explanations[index] = one
+
+
+def _view_of(explained: Explained, name_of: Callable[[int], str | None]) -> Explanation | None:
+    """The largest contributions, equal ones by feature; None if a number is not finite."""
+    numbers = explained.contributions
+    if not (math.isfinite(explained.score) and math.isfinite(explained.base)):
+        return None
+    if not np.isfinite(numbers).all():
+        return None
+    order = np.argsort(-np.abs(numbers), kind="stable")
+    listed, others = order[:MAX_LISTED], order[MAX_LISTED:]
+    view = partial(_contribution, name_of)
+    return Explanation(
+        base=explained.base,
+        contributions=list(
+            map(view, explained.features[listed].tolist(), numbers[listed].tolist())
+        ),
+        rest=math.fsum(numbers[others]),
+    )
+
+
+def _contribution(
+    name_of: Callable[[int], str | None], place: int, contribution: float
+) -> Contribution:
+    name = name_of(place)
+    if name is None:
+        return Contribution(place + 1, contribution)
+    return Contribution(place + 1, contribution, name)
