@@ -45,8 +45,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
         yield client
 
 
+@pytest.fixture
+def complaints() -> list[str]:
+    """Errors in the console; a test that expects some checks and clears them."""
+    return []
+
+
 @pytest.fixture(params=["wide", "phone"])
-def page(request: pytest.FixtureRequest, browser: Browser, server: httpx.Client) -> Iterator[Page]:
+def page(
+    request: pytest.FixtureRequest, browser: Browser, server: httpx.Client, complaints: list[str]
+) -> Iterator[Page]:
     """A light desktop and a dark phone. An error in the console fails the test."""
     is_wide = request.param == "wide"
     context = browser.new_context(
@@ -55,7 +63,6 @@ def page(request: pytest.FixtureRequest, browser: Browser, server: httpx.Client)
         color_scheme="light" if is_wide else "dark",
     )
     page = context.new_page()
-    complaints: list[str] = []
     page.on("console", lambda got: complaints.append(got.text) if got.type != "log" else None)
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on(

@@ -171,6 +171,53 @@ def test_the_keyboard_is_enough(page: Page, server: httpx.Client):
     expect(card(page, "Try a prediction")).to_contain_text("JSON")
 
 
+def test_curves_of_splines_are_drawn_the_most_important_first(
+    page: Page, server: httpx.Client, screenshot
+):
+    model = named(page, "curves")
+    spec = {"members": [{"algorithm": "splines"}, {"kind": "diagonal_newton"}]}
+    server.put(f"/models/{model}", json=spec).raise_for_status()
+    page.goto(f"/#/models/{model}")
+    curves = card(page, "How each column matters")
+    expect(curves).to_contain_text("No curve yet")
+    random = np.random.default_rng(0)
+    x = random.standard_normal((600, 14))
+    y = (np.sin(3.0 * x[:, 4]) > 0).astype(int)
+    names = [f"<b>{k}" for k in range(14)]
+    rows = [dict(zip(names, row, strict=True)) for row in x.tolist()]
+    learn(server, model, [{"x": row, "y": int(label)} for row, label in zip(rows, y, strict=True)])
+    drawn = curves.get_by_role("img")
+    expect(drawn).to_have_count(12)
+    found = server.get(f"/models/{model}/curves").json()["curves"]
+    assert found[0]["name"] == "<b>4"
+    expect(drawn.first).to_have_attribute("aria-label", re.compile("^<b>4: adds -?[0-9.]+ to "))
+    points = drawn.first.locator("polyline").get_attribute("points")
+    assert points is not None and len(points.split()) == len(found[0]["x"])
+    page.get_by_role("button", name="Show all 14").click()
+    expect(drawn).to_have_count(14)
+    screenshot(page, "curves")
+    page.get_by_role("button", name="Show the first 12").click()
+    expect(drawn).to_have_count(12)
+
+
+@ON_A_DESKTOP
+def test_a_model_without_explanations_says_why(
+    page: Page, server: httpx.Client, complaints: list[str]
+):
+    model = named(page, "nearest")
+    server.put(f"/models/{model}", json={"algorithm": "neighbours"}).raise_for_status()
+    learn(server, model, samples(60))
+    page.goto(f"/#/models/{model}")
+    expect(page.get_by_role("status").filter(has_text="live")).to_be_visible()
+    with page.expect_response(re.compile("predict$")):
+        page.get_by_label("Features, as JSON").fill('{"heat": 1.5}')
+        page.get_by_role("button", name="Predict").click()
+    tried = card(page, "Try a prediction")
+    expect(tried).to_contain_text("it compares whole rows")
+    expect(tried).to_contain_text("score")
+    assert len(complaints) == 1 and "409" in complaints.pop()
+
+
 @ON_A_DESKTOP
 def test_names_in_the_data_are_text(page: Page, server: httpx.Client):
     model = named(page, "markup")
@@ -292,7 +339,7 @@ def test_a_new_model_shows_no_numbers_that_it_does_not_have(page, server, screen
 
 
 @ON_A_DESKTOP
-def test_a_refused_prediction_is_an_error_with_its_reason(page, server):
+def test_a_refused_prediction_is_an_error_with_its_reason(page, server, complaints):
     model = named(page, "refusing")
     server.put(f"/models/{model}", json={}).raise_for_status()
     learn(server, model, samples(40))
@@ -304,6 +351,7 @@ def test_a_refused_prediction_is_an_error_with_its_reason(page, server):
         expect(tried.locator("p.error")).to_contain_text(f"/x/{field}")
         expect(tried.get_by_role("table")).to_have_count(0)
         expect(tried).not_to_contain_text("null")
+        assert len(complaints) == 1 and "422" in complaints.pop()
 
 
 def test_a_wrong_key_is_said_to_be_wrong(browser, tmp_path):

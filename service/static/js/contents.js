@@ -1,6 +1,7 @@
-// Cards of a model's weights, members and support.
+// Cards of a model's weights, members, support and curves.
 
 import { call, modelPath } from "./api.js";
+import { curvesCard, hasCurves } from "./curves.js";
 import { card, facts, h, right, svg, table } from "./dom.js";
 import { count, number, percent } from "./format.js";
 
@@ -17,6 +18,7 @@ export function contents(id, spec, signal) {
   const weights = card("Largest weights");
   const members = card("Members");
   const support = card("Features in use");
+  const curves = curvesCard();
   const optional = [members, support];
   optional.forEach((one) => (one.hidden = true));
   const fill = (place, ...children) => place.replaceChildren(place.firstChild, ...children);
@@ -27,6 +29,8 @@ export function contents(id, spec, signal) {
       hasMembers(spec) ? call(modelPath(id, "/members"), { signal }) : null,
       hasSupport(spec) ? call(modelPath(id, "/support"), { signal }) : null,
     ]);
+    const drawn = hasCurves(spec, found?.members) ? await call(modelPath(id, "/curves"), { signal }) : null;
+    curves.show(drawn);
     fill(weights, weightTable(heaviest));
     members.hidden = found === null;
     if (found) fill(members, memberTable(found.members));
@@ -43,7 +47,7 @@ export function contents(id, spec, signal) {
     }
   }
 
-  return { elements: [weights, ...optional], refresh };
+  return { elements: [curves.element, weights, ...optional], refresh };
 }
 
 function weightTable({ weights, nonzeros, dim, intercept, coefficients }) {

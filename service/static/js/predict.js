@@ -1,12 +1,9 @@
-// Form for a prediction. Shows each feature's contribution: the score minus the score without the
-// feature, which is weight times value in a linear model.
+// Form for a prediction. Shows what each feature contributes to the score.
 
 import { Problem, call, modelPath } from "./api.js";
 import { bar } from "./contents.js";
 import { card, facts, h, right, table } from "./dom.js";
 import { number, percent } from "./format.js";
-
-const MAX_FEATURES = 200;
 
 export function predictCard(id, spec, signal) {
   const isHashed = spec.features.kind === "hashed";
@@ -62,56 +59,49 @@ async function suggested(id, isHashed, signal) {
 }
 
 async function explained(id, x, signal) {
-  const features = featuresOf(x);
-  const asked = features.slice(0, MAX_FEATURES);
-  const samples = [{ x }, ...asked.map(([name]) => ({ x: without(x, name) }))];
-  const predicted = await call(modelPath(id, "/predict"), { method: "POST", body: { samples }, signal });
-  if (predicted.scores[0] == null) {
-    const errors = (predicted.errors ?? []).filter((one) => one.index === 0);
-    throw new Problem(422, { detail: "the server refused this row", errors });
-  }
-  const best = Array.isArray(predicted.scores[0]) ? indexOfMax(predicted.scores[0]) : null;
-  const score = (row) => (best === null ? predicted.scores[row] : predicted.scores[row][best]);
-  const whole = score(0);
-  const parts = asked
-    .map(([name, value], k) => ({ name, value, without: score(k + 1) }))
-    .filter((one) => one.without != null)
-    .map(({ name, value, without: rest }) => ({ name, value, part: whole - rest }))
-    .sort((a, b) => Math.abs(b.part) - Math.abs(a.part));
-  const most = Math.max(...parts.map((one) => Math.abs(one.part)), 1e-300);
-  const probability = Array.isArray(predicted.probabilities?.[0]) ? predicted.probabilities[0][best] : predicted.probabilities?.[0];
+  const asked = (query) => call(modelPath(id, `/predict${query}`), { method: "POST", body: { x }, signal });
+  let why = null;
+  const predicted = await asked("?explain=true").catch((error) => {
+    if (!(error instanceof Problem && error.status === 409)) throw error;
+    why = error.message;
+    return asked("");
+  });
   return h(
     "div",
     {},
     facts({
-      label: predicted.labels ? String(predicted.labels[0]) : null,
-      score: number(whole),
-      probability: probability == null ? null : percent(probability),
+      label: predicted.label == null ? null : String(predicted.label),
+      score: number(predicted.score),
+      probability: predicted.probability == null ? null : percent(predicted.probability),
       seq: predicted.seq,
     }),
-    parts.length
-      ? table(
-          ["feature", "value", { text: "contribution", number: true }, ""],
-          parts.map((one) => [one.name, shown(one.value), right(number(one.part)), bar(one.part / most)]),
-          "What each feature adds to the score",
-        )
-      : null,
-    features.length > MAX_FEATURES
-      ? h("p", { class: "small quiet" }, `Only the first ${MAX_FEATURES} features are shown.`)
-      : null,
+    predicted.explanation ? contributionTable(predicted.explanation, x) : null,
+    why && h("p", { class: "small quiet" }, why),
   );
 }
 
-const shown = (value) => (typeof value === "number" ? number(value) : String(value));
-
-const featuresOf = (x) =>
-  Array.isArray(x)
-    ? x.map((value, k) => [String(k + 1), value]).filter(([, value]) => value !== 0)
-    : Object.entries(x);
-
-function without(x, name) {
-  if (Array.isArray(x)) return x.map((value, k) => (k + 1 === Number(name) ? 0 : value));
-  return Object.fromEntries(Object.entries(x).filter(([key]) => key !== name));
+function contributionTable({ base, contributions, rest }, x) {
+  const most = Math.max(...contributions.map((one) => Math.abs(one.contribution)), 1e-300);
+  const rows = contributions.map(({ name, index, contribution }) => [
+    ...featureOf(x, name, index),
+    right(number(contribution)),
+    bar(contribution / most),
+  ]);
+  if (rest) rows.push(["all others", "", right(number(rest)), ""]);
+  rows.push(["base: no feature", "", right(number(base)), ""]);
+  return table(
+    ["feature", "value", { text: "contribution", number: true }, ""],
+    rows,
+    "What each feature adds to the score",
+  );
 }
 
-const indexOfMax = (values) => values.indexOf(Math.max(...values));
+// A feature as the user wrote it, and its value: `name=text` is the feature of a string.
+function featureOf(x, name, index) {
+  const own = (key) => (Object.hasOwn(x, key) ? [String(key), shown(x[key])] : null);
+  if (name == null) return Array.isArray(x) ? [String(index), shown(x[index - 1] ?? 0)] : own(index) ?? [String(index), "0"];
+  const text = Object.entries(x).find(([key, value]) => typeof value === "string" && `${key}=${value}` === name);
+  return text ?? own(name) ?? [name, "0"];
+}
+
+const shown = (value) => (typeof value === "number" ? number(value) : String(value));
