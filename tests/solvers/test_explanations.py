@@ -141,14 +141,24 @@ def test_boosted_contributes_the_changes_of_the_mean_along_the_paths(task):
         assert np.abs(contributions).max() > 0.01
 
 
-def test_boosted_explains_by_leaves_that_no_row_of_the_ring_reaches():
-    learner = learner_of(2, algorithm="boosted", window=64, trees=40, renewal=4)
-    learner.learn(waves(300, 2))
-    far = waves(60, 2)
-    learner.learn(Batch.from_dense(np.full((60, 2), 9.0), far.labels))
-    for row in range(20):
-        found = explain(learner, far[row : row + 1])
-        assert found.base + found.contributions.sum() == pytest.approx(found.score, rel=1e-9)
+def test_both_sides_of_a_split_that_no_row_of_the_ring_reaches_count_equally():
+    learner = learner_of(2, algorithm="boosted", window=100, trees=40, renewal=4)
+    near = waves(300, 2)
+    learner.learn(near)
+    learner.learn(Batch.from_dense(np.full((100, 2), 9.0), near.labels[:100]))
+    state = learner.state()
+    contributions = [explained(learner, near[row : row + 1])[1] for row in range(40)]
+    assert np.isfinite(contributions).all() and np.ptp(contributions, axis=0).min() > 0.01
+    feature, left, means = state["feature"], state["left"], learner._node_means()
+    alone = 0
+    for tree, node in np.argwhere(feature >= 0).tolist():
+        child = left[tree, node]
+        is_leaf = (feature[tree, child : child + 2] < 0).all()
+        if is_leaf and not np.isin(state["leaves"][:, tree], [child, child + 1]).any():
+            alone += 1
+            mean = state["value"][tree, child : child + 2].mean()
+            assert means[tree, node] == pytest.approx(mean, rel=1e-12)
+    assert alone > 0
 
 
 @pytest.mark.parametrize("task", ["binary", "regression"])
@@ -286,17 +296,20 @@ def test_a_portfolio_contributes_what_the_chain_of_its_rule_does(task):
         np.testing.assert_allclose(contributions, expected, rtol=1e-9, atol=1e-12)
 
 
-def test_contributions_that_cancel_are_shown():
-    member = {"kind": "adagrad", "scaling": "none", "norm": "none"}
-    learner = learner_of(2, members=[member])
-    x = np.tile([[1.0, 0.0], [0.0, 1.0]], (50, 1))
-    learner.learn(Batch.from_dense(x, np.tile([1.0, -1.0], 50)))
-    weights, _ = learner.member_weights("adagrad-1")
-    # The member's score is its base, so the slope there counts.
-    row = Batch.from_dense(np.array([[1.0, -weights[0] / weights[1]]]))
-    _, contributions = explained(learner, row)
+@pytest.mark.parametrize("task", ["binary", "regression"])
+def test_contributions_that_cancel_are_shown(task):
+    """Where a score is at its base, contributions are scaled as next to it."""
+    linear = {"kind": "diagonal_newton", "scaling": "none", "norm": "none"}
+    learner = learner_of(2, task=task, members=[linear, {"kind": "stack"}])
+    x = np.tile([[1.0, 0.0], [0.0, 1.0], [0.5, 0.25]], (60, 1))
+    learner.learn(Batch.from_dense(x, np.tile([1.0, -1.0, 1.0], 60)))
+    weights, _ = learner.member_weights("diagonal_newton-1")
+    there = np.array([[1.0, -weights[0] / weights[1]]])
+    _, contributions = explained(learner, Batch.from_dense(there))
+    _, nearby = explained(learner, Batch.from_dense(there + [[1e-4, 0.0]]))
     assert contributions[0] > 0.1
     assert contributions.sum() == pytest.approx(0.0, abs=1e-9)
+    np.testing.assert_allclose(contributions, nearby, rtol=1e-2)
 
 
 def test_a_promoted_member_is_explained_alone():
