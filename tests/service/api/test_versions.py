@@ -1,6 +1,7 @@
 """Versions over HTTP: taken, listed, deleted, gone back to, and predicted by."""
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -398,3 +399,31 @@ def test_there_is_no_way_back_to_a_version_whose_records_are_lost(client, monkey
     assert got["last"] == 21
     assert "cannot go back to seq 22: the model is only at seq 21" in got["detail"]
     assert client.get("/models/m").json()["seq"] == 21
+
+
+def test_predictions_by_one_version_take_turns(client):
+    """A learner has one set of scratch arrays: two threads in it score wrong rows."""
+    client.put("/models/m", json={"algorithm": "net", "features": SPEC["features"]})
+    learn(client, 0, 40)
+    take(client, name="v")
+    url = "/models/m/predict?version=v"
+    want = client.post(url, json=ROW).json()["score"]
+    (loaded,) = client.app._hot._versions._loaded.values()
+    predict, running, most = loaded.learner.predict, [], []
+
+    def slow(batch):
+        running.append(len(batch))
+        most.append(len(running))
+        time.sleep(0.01)
+        try:
+            return predict(batch)
+        finally:
+            running.pop()
+
+    loaded.learner.predict = slow
+    long = {"x": [ROW["x"]] * 20_000}
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda body: client.post(url, json=body), [long, ROW, long, ROW]))
+    assert [answer.json().get("score", want) for answer in answers] == [want] * 4
+    assert set(answers[0].json()["scores"]) == {want}
+    assert len(most) > 4 and max(most) == 1
