@@ -78,7 +78,9 @@ def read_crosses(spec: Mapping[str, Any], columns: Spec | None) -> list[Any]:
     if given is None:
         return []
     if columns is None:
-        raise InvalidSpec("/crosses", given, "left out, or beside `columns`, which make rows flat")
+        raise InvalidSpec(
+            "/crosses", given, "left out, or given with `columns`, which make rows flat"
+        )
     if not isinstance(given, list | tuple) or len(given) > MAX_CROSSES:
         raise InvalidSpec("/crosses", given, _CROSSES)
     crosses: list[Any] = []

@@ -18,7 +18,7 @@ _BOOLEANS = {"True": "true", "TRUE": "true", "False": "false", "FALSE": "false"}
 WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _WORD = re.compile(r"\w+")
 LONGEST_WORD = 100
-"""Of a longer word only so many characters count."""
+"""Maximum characters of a word; the rest of a longer one does not count."""
 _SECONDS_BELOW = 1e11
 """A time that is a smaller number is in seconds (until the year 5138), another in milliseconds."""
 _DAY_S, _YEAR_DAYS, _MONTH_DAYS = 86_400.0, 366.0, 31.0
