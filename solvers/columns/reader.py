@@ -12,8 +12,10 @@ A column gives these features (the names are those that a row in explicit form w
 Nested objects are columns with dots in their names: {"user": {"age": 39}} is `user.age`.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -68,6 +70,8 @@ class ColumnReader:
         self._indicator: bool = columns["missing_indicator"]
         self._missing = frozenset(one for one in columns["missing"] if one is not None)
         self._null_is_missing = None in columns["missing"]
+        self._numbers = _numbers_in(self._missing)
+        self._has_numbers = bool(self._numbers)
         self._crosses = crossed_columns(columns, crosses)
         self._crossed = {name for names in self._crosses for name in names}
         self._handlers: dict[str, _Handler | None] = {}
@@ -109,20 +113,19 @@ class ColumnReader:
 
     def _read(self, row: Mapping[str, Any]) -> "_Row":
         read = _Row(self)
+        seen, handlers, roles, missing = read.seen, self._handlers, self._roles, self._missing
         for name, value in self._flattened(row):
-            if name in read.seen:
+            if name in seen:
                 raise BadColumn(name, f"the column {quoted(name)} is there twice")
-            read.seen.add(name)
-            if name in self._roles:
+            seen.add(name)
+            if name in roles:
                 self._take_role(read, name, value)
                 continue
-            try:
-                handler = self._handlers[name]
-            except KeyError:
-                handler = self._handler_of(name)
+            handler = handlers[name] if name in handlers else self._handler_of(name)
             if handler is None:
                 continue
-            if self._is_missing(value):
+            is_missing = value in missing if type(value) is str else self._is_missing(value)
+            if is_missing:
                 read.add_missing(name)
             else:
                 handler(read, name, value)
@@ -138,6 +141,9 @@ class ColumnReader:
         self, row: Mapping[str, Any], owner: str = "", depth: int = 0
     ) -> Iterator[tuple[str, Any]]:
         """Names and values of a row; those of nested objects with dots."""
+        if dict not in map(type, row.values()) and "".join(row).isascii() and not owner:
+            yield from row.items()
+            return
         for name, value in row.items():
             full = f"{owner}{name if name.isascii() else nfc(name)}"
             if not isinstance(value, dict):
@@ -164,10 +170,8 @@ class ColumnReader:
         if isinstance(value, str):
             return value in self._missing
         if isinstance(value, float) and value != value:
-            return bool(self._missing & {"NaN", "nan"})
-        if self._missing and isinstance(value, int | float) and not isinstance(value, bool):
-            return f"{value:g}" in self._missing if abs(value) < 1e15 else False
-        return False
+            return "NaN" in self._missing
+        return self._has_numbers and type(value) in (int, float) and value in self._numbers
 
     def _handler_of(self, name: str) -> _Handler | None:
         """What reads a column, found once for each name."""
@@ -220,7 +224,7 @@ class _Row:
 
     def put(self, column: str, feature: str, value: float | bool | str) -> None:
         if feature in self.features:
-            raise BadColumn(column, f"two columns give the feature {quoted(feature)}")
+            raise _twice(column, feature)
         self.features[feature] = value
 
     def put_category(self, column: str, feature: str, text: str) -> None:
@@ -304,7 +308,9 @@ def _add_inferred(row: _Row, name: str, value: Any) -> None:
         _add_set(row, name, value)
         return
     found = inferred(name, value)
-    row.put(name, name, found)
+    if name in row.features:
+        raise _twice(name, name)
+    row.features[name] = found
     if row.reader.is_crossed(name):
         row.note(name, [as_category(name, found)])
 
@@ -317,6 +323,19 @@ _HANDLERS: Mapping[str, _Handler | None] = {
     "time": _add_time,
     "ignore": None,
 }
+
+
+def _twice(column: str, feature: str) -> BadColumn:
+    return BadColumn(column, f"two columns give the feature {quoted(feature)}")
+
+
+def _numbers_in(texts: frozenset[str]) -> frozenset[float]:
+    """The numbers among texts, so that -1 and -1.0 are missing where `-1` is."""
+    found = set()
+    for text in texts:
+        with suppress(ValueError):
+            found.add(float(text))
+    return frozenset(one for one in found if math.isfinite(one))
 
 
 def _escaped(text: str) -> str:

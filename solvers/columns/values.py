@@ -21,6 +21,8 @@ LONGEST_WORD = 100
 """Maximum characters of a word; the rest of a longer one does not count."""
 _SECONDS_BELOW = 1e11
 """A time that is a smaller number is in seconds (until the year 5138), another in milliseconds."""
+_MAY_BE_NUMBER = frozenset("+-.0123456789 \t\r\ntTfFnNiI")
+"""A text that begins otherwise is no number and no boolean by the table of wire/values.py."""
 _DAY_S, _YEAR_DAYS, _MONTH_DAYS = 86_400.0, 366.0, 31.0
 _EPOCH_TEXT = re.compile(r"[+-]?\d+(\.\d*)?", re.ASCII)
 
@@ -75,6 +77,8 @@ def as_category(name: str, value: Any) -> str:
 def inferred(name: str, value: Any) -> float | int | bool | str:
     """A number or a boolean if it reads as one; any other text is a category."""
     if isinstance(value, str):
+        if value[:1] not in _MAY_BE_NUMBER:
+            return value if value.isascii() else nfc(value)
         try:
             found = value_of(value)
         except BadValue as bad:

@@ -63,7 +63,7 @@ FIRST = {
     "gone back to a snapshot of what is lost": 140,
     "copy gone with its record": 465,
     "head lost before it is read": 470,
-    "refused when it is journalled": 580,
+    "refused when it is journalled": 1360,
     "nothing cleaned behind a rebuilding": 4180,
     "appended ahead and not looked at": 130,
     "appended ahead and refused": 850,

@@ -1,0 +1,122 @@
+"""Models with `columns`: flat rows through every door, and the same model whichever it was."""
+
+import json
+
+import pytest
+
+from dualstream.client import Client
+from dualstream.service.cli.demo.server_process import ServerProcess
+from tests.service.codecs.test_flat_rows import (
+    ARROW,
+    CSV,
+    NDJSON,
+    SPEC,
+    as_arrow,
+    as_csv,
+    generated,
+)
+from tests.service.conftest import assert_problem
+
+LINEAR = SPEC | {"algorithm": "sgd", "scaling": "balanced"}
+
+
+def digest(client, model):
+    got = client.get(f"/models/{model}?digest=true").json()
+    return got["samples"], got["state_digest"]
+
+
+def test_every_format_makes_the_same_model(serve, store):
+    client = serve(store=store)
+    rows = generated(3, 60)
+    lines = "\n".join(map(json.dumps, rows))
+    bodies = {
+        "json": ("application/json", json.dumps(rows).encode()),
+        "ndjson": (NDJSON, lines.encode()),
+        "csv": (CSV, as_csv(rows)),
+        "arrow": (ARROW, as_arrow(rows)),
+    }
+    digests, scores = set(), set()
+    for name, (kind, body) in bodies.items():
+        assert client.put(f"/models/{name}", json=LINEAR).status_code == 201
+        headers = {"content-type": kind}
+        first = client.post(f"/models/{name}/learn", content=body, headers=headers).json()
+        assert (first["learned"], first["rejected"]) == (60, 0)
+        again = client.post(f"/models/{name}/learn", content=body, headers=headers).json()
+        assert again["learned"] == 0 and len(again["duplicates"]) == 60
+        digests.add(digest(client, name))
+        got = client.post(f"/models/{name}/predict", content=body, headers=headers).json()
+        scores.add(tuple(got["scores"]))
+    assert len(digests) == len(scores) == 1
+    one = client.get("/models/csv/predict", params={"x.site": "news", "x.price": "2"}).json()
+    same = client.post("/models/csv/predict", json={"site": "news", "price": 2}).json()
+    explicit = client.post("/models/csv/predict", json={"x": {"site": "news", "price": 2}}).json()
+    assert one["score"] == same["score"] == explicit["score"]
+
+
+def test_a_restart_and_late_labels_keep_the_columns(serve, store):
+    client = serve(store=store)
+    client.put("/models/m", json=LINEAR)
+    client.put("/models/late", json=LINEAR)
+    rows = [row | {"weight": 1} for row in generated(4, 30)]
+    for row in rows:
+        row["cost"] = 1.0
+    asked = client.post("/models/late/predict?remember=true", json=rows)
+    assert asked.status_code == 200 and asked.json()["remembered"] == 30, asked.text
+    labels = [{"id": row["event"], "y": row["clicked"]} for row in rows]
+    assert client.post("/models/late/labels", json={"labels": labels}).json()["learned"] == 30
+    client.post("/models/m/learn", json=rows)
+    weights = [client.get(f"/models/{m}/weights?top=1000").json()["weights"] for m in ("m", "late")]
+    assert weights[0] == weights[1] and len(weights[0]) > 50
+    assert {"site*at.hour", "zip*member"} <= {
+        one["name"].partition("=")[0] for one in weights[0] if one["name"]
+    }
+    before = digest(client, "m")
+    other = serve(store=store)
+    assert digest(other, "m") == before
+    assert other.get("/models/m").json()["spec"]["columns"]["label"] == "clicked"
+
+
+def test_bad_rows_and_specifications_are_refused_by_name(client):
+    assert client.put("/models/m", json=LINEAR).status_code == 201
+    rows = generated(5, 4)
+    rows[1]["price"] = "cheap"
+    del rows[2]["clicked"]
+    got = client.post("/models/m/learn", json=rows).json()
+    assert got["learned"] == 2
+    assert [(one["index"], one["pointer"]) for one in got["errors"]] == [
+        (1, "/1/price"),
+        (2, "/2/clicked"),
+    ]
+    whole = client.post("/models/m/learn?atomic=true", json=rows)
+    assert_problem(whole, 422, "invalid-rows")
+    libsvm = client.post(
+        "/models/m/learn", content=b"1 1:1\n", headers={"content-type": "text/x-libsvm"}
+    )
+    assert_problem(libsvm, 415, "unsupported-media-type")
+    query = client.get("/models/m/predict?x=1:1")
+    assert "x.NAME=VALUE" in assert_problem(query, 422, "invalid-query")["detail"]
+    bad = client.put("/models/n", json={"columns": {"types": {"a": "numbr"}}, "crosses": [["a"]]})
+    found = assert_problem(bad, 422, "invalid-spec")["errors"]
+    assert {one["pointer"] for one in found} == {"/columns/types/a", "/crosses/0"}
+    member = client.put("/models/n", json={"members": [{"algorithm": "sgd", "columns": {}}]})
+    assert_problem(member, 422, "invalid-spec")
+
+
+@pytest.mark.parametrize("task", ["regression", "multiclass"])
+def test_labels_of_other_tasks(client, task):
+    spec = {"task": task, "members": "eight" if task == "multiclass" else "ten"}
+    client.put("/models/m", json=spec | {"columns": {"label": "out"}})
+    rows = [{"out": n % 3, "a": n % 5, "b": "x"} for n in range(30)]
+    assert client.post("/models/m/learn", json=rows).json()["learned"] == 30
+    out = "a,b,out\n" + "".join(f"{row['a']},x,{row['out']}\n" for row in rows)
+    again = client.post("/models/m/learn", content=out, headers={"content-type": CSV}).json()
+    assert again["learned"] == 30 and again["mistakes"] is not None or task == "regression"
+
+
+def test_the_client_and_the_default_model_take_flat_rows(tmp_path):
+    store = f"sqlite:///{tmp_path / 'store.db'}"
+    with ServerProcess(store) as server, Client(server.url) as client:
+        client.create("flat", {"columns": {"types": {"at": "time"}}})
+        answer = client.learn("flat", {"at": "2024-01-01T10:00", "site": "news"}, 1)
+        assert answer.learned == 1
+        assert client.predict("flat", {"at": "2024-01-01T10:00", "site": "news"}).score > 0.0
