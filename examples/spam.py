@@ -1,4 +1,4 @@
-"""Spam detection: text features and late labels.
+"""Spam detection: raw text and late labels.
 
 Each message is predicted when it arrives, and the server remembers the row. Its label arrives some
 hundred messages later, in any order, and then the row is learned. Errors count the label as served,
@@ -11,7 +11,6 @@ not as the current model predicts it.
 
 import argparse
 import random
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -33,21 +32,12 @@ from examples.common import (
 MODEL, AT_ONCE = "spam", "spam-labels-at-once"
 PER_REQUEST = 25
 ARCHIVE = 100
-WORD = re.compile(r"[a-z']+|[£$€]|\d+|!")
+SPEC = {"columns": {"types": {"text": {"kind": "text", "ngrams": 2}}}}
+"""The server makes features of words and of pairs of words."""
 HAM = "i you the to a and me in my it so ok just get how when up what not go if home now we at do "
 HAM += "know like good got come time day love will going want one need back sorry see still later"
 SPAM = "call free txt claim prize mobile your now stop to text reply win urgent cash £ won new tone"
 LATER = "parcel delivery fee link account verify bank update suspended track https confirm"
-
-
-def words(text: str) -> dict[str, float]:
-    """Features of a message: words, numbers by their length, and the share of capitals."""
-    found = {}
-    for word in WORD.findall(text.lower()):
-        name = f"digits-{min(len(word), 12)}" if word.isdigit() else word
-        found[f"word={name}"] = 1.0
-    found["capitals"] = sum(letter.isupper() for letter in text) / max(1, len(text))
-    return found
 
 
 def read(path: Path) -> Iterator[Sample]:
@@ -55,7 +45,7 @@ def read(path: Path) -> Iterator[Sample]:
     with path.open(encoding="utf-8") as file:
         for line in file:
             label, _, text = line.rstrip("\n").partition("\t")
-            yield words(text), int(label == "spam")
+            yield {"text": text}, int(label == "spam")
 
 
 def made(rows: int, seed: int) -> Iterator[Sample]:
@@ -74,7 +64,7 @@ def made(rows: int, seed: int) -> Iterator[Sample]:
             said.append(draw.choice(kinds[1] + kinds[2]))
         draw.shuffle(said)
         text = " ".join(said)
-        yield words(text.upper() if is_spam and draw.random() < 0.2 else text), int(is_spam)
+        yield {"text": text}, int(is_spam)
 
 
 class Mailbox:
@@ -118,7 +108,7 @@ def run(given: argparse.Namespace, console: Console) -> None:
     )
     with connected(given.url, console) as client:
         for model in (MODEL, AT_ONCE):
-            client.create(model, {}, replace=True)
+            client.create(model, SPEC, replace=True)
             client.learn(model, *zip(*messages[:ARCHIVE], strict=True))
         show(console, f"The first {ARCHIVE} are labelled, and are learned at once.")
         messages = messages[ARCHIVE:]

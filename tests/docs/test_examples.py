@@ -106,8 +106,8 @@ FILES = {
     "ham\tOk lar...\nspam\tWIN £900 to 09061701461!\n": (
         spam,
         [
-            ({"word=ok": 1.0, "word=lar": 1.0, "capitals": 1 / 9}, 0),
-            ({"word=win": 1.0, "word=£": 1.0, "word=digits-3": 1.0, "word=digits-11": 1.0}, 1),
+            ({"text": "Ok lar..."}, 0),
+            ({"text": "WIN £900 to 09061701461!"}, 1),
         ],
     ),
     ENERGY
