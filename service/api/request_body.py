@@ -171,7 +171,9 @@ def _too_large(limit: int) -> Problem:
 
 def is_parsed_inline(schema: RowSchema, body: bytes) -> bool:
     """Whether the event loop parses the body: it is short."""
-    return len(body) <= (INLINE_BYTES if schema.columns is None else INLINE_FLAT_BYTES)
+    if schema.columns is None:
+        return len(body) <= INLINE_BYTES
+    return len(body) * (1 + schema.columns.least_features / 10) <= INLINE_FLAT_BYTES
 
 
 async def parse(model: Model, head: Head, body: bytes, labelled: bool) -> ParsedRows:

@@ -132,8 +132,19 @@ class RecordReader(Reader):
         if len(fields) != len(names):
             raise BadRow("", f"the record has {len(fields)} fields; the header has {len(names)}")
         if self.decimal != ".":
-            fields = [self._with_point(*field) for field in zip(names, fields, strict=True)]
+            fields = [
+                self._with_point(name, field) if self.has_decimals(name) else field
+                for name, field in zip(names, fields, strict=True)
+            ]
         return fields
+
+    def has_decimals(self, name: str) -> bool:
+        """Whether fields of this column are numbers, whose decimal sign counts."""
+        return True
+
+    def pointer(self, name: str) -> str:
+        """JSON pointer of a column's value."""
+        return _pointer(name)
 
     def _with_point(self, name: str, text: str) -> str:
         """A field with a decimal point. Raises BadRow if its decimal is another one."""
@@ -141,11 +152,11 @@ class RecordReader(Reader):
         if self.decimal:
             if not has_comma and "." in text and _DECIMAL_COMMA.fullmatch(text.replace(".", ",")):
                 reason = f"{quoted(text)} has a point, but decimal=%2C is given"
-                raise BadRow(_pointer(name), reason)
+                raise BadRow(self.pointer(name), reason)
             return text.replace(".", "").replace(",", ".") if has_comma else text
         if has_comma:
             reason = f"{quoted(text)} has a decimal comma; send text/csv; decimal=%2C if it is a"
-            raise BadRow(_pointer(name), f"{reason} number, decimal=. if it is a text")
+            raise BadRow(self.pointer(name), f"{reason} number, decimal=. if it is a text")
         return text
 
     @cached_property

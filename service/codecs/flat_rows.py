@@ -7,6 +7,7 @@ features of it. A row in explicit form ({"x": {...}, "y": 1}) is read, too; the 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import date, datetime, time
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -27,6 +28,8 @@ from dualstream.service.codecs.table_columns import MAX_COLUMNS, TableColumns, p
 from dualstream.wire.problems import Problem, RowError, quoted
 
 Row = dict[str, Any]
+MAX_VALUES = 1 << 22
+"""Maximum number of values of an Arrow table, those in lists and structs counted."""
 
 
 class _Samples(msgspec.Struct, forbid_unknown_fields=True):
@@ -47,19 +50,12 @@ def parse_flat_json(
     Raises Problem 400 for invalid JSON, 422 for JSON of another shape.
     """
     try:
-        content = _any.decode(body)
-        if isinstance(content, list):
+        if body.lstrip()[:1] == b"[":
             raws, pointer = _list.decode(body), ""
-        elif isinstance(content, dict) and content.keys() == {"samples"}:
-            raws, pointer = _samples.decode(body).samples, "/samples"
-        elif isinstance(content, dict):
-            builder = RowsBuilder(schema, labelled, waiting)
-            _add(builder, 0, "", lambda: _checked(content, body))
-            return builder.build(single=True, id_pointer=_id_pointer(schema))
+        elif (found := _samples_in(body)) is not None:
+            raws, pointer = found, "/samples"
         else:
-            raise Problem(422, "invalid-body", "the body must be a row or a list of rows")
-    except msgspec.ValidationError:
-        raise Problem(422, "invalid-body", "samples must be a list of rows") from None
+            return _parse_one(RowsBuilder(schema, labelled, waiting), schema, body)
     except msgspec.DecodeError as error:
         raise broken_body(body, str(error)) from None
     except UnicodeDecodeError:
@@ -68,8 +64,29 @@ def parse_flat_json(
         raise Problem(400, "malformed-body", "the body is nested too deeply") from None
     builder = RowsBuilder(schema, labelled, waiting)
     for index, raw in enumerate(raws):
-        _add(builder, index, f"{pointer}/{index}", lambda raw=bytes(raw): read_row(raw))  # type: ignore[misc]
+        _add(builder, index, f"{pointer}/{index}", partial(read_row, bytes(raw)))
     return builder.build(id_pointer=pointer + "/{}" + _id_pointer(schema))
+
+
+def _samples_in(body: bytes) -> list[msgspec.Raw] | None:
+    """The rows of {"samples": [...]}; None for another object, which is a row."""
+    if b'"samples"' not in body[:64]:
+        return None
+    try:
+        return _samples.decode(body).samples
+    except msgspec.ValidationError:
+        return None
+
+
+def _parse_one(builder: RowsBuilder, schema: RowSchema, body: bytes) -> ParsedRows:
+    try:
+        content = _any.decode(body)
+    except msgspec.ValidationError:  # a number that Python does not hold is an error of the row
+        content = {}
+    if not isinstance(content, dict):
+        raise Problem(422, "invalid-body", "the body must be a row or a list of rows")
+    _add(builder, 0, "", partial(read_row, body))
+    return builder.build(single=True, id_pointer=_id_pointer(schema))
 
 
 def _add(builder: RowsBuilder, index: int, prefix: str, read: Callable[[], Row]) -> None:
@@ -101,8 +118,8 @@ def _checked(row: Any, raw: bytes) -> Row:
     """The row, if it is an object without duplicate names. Raises BadRow."""
     if not isinstance(row, dict):
         raise BadRow("", "a row must be an object of its columns")
-    # The decoder keeps the last of two values with one name.
-    if raw.count(b'":') != len(row) and raw.count(b":") != _colons(row):
+    # The decoder keeps the last of two values with one name. Escapes may hide a colon.
+    if b"\\" in raw or raw.count(b":") != _colons(row):
         check_all_names(raw)
     return row
 
@@ -129,6 +146,13 @@ class FlatRecords(RecordReader):
 
     def roles(self, names: list[str]) -> TableColumns:
         return _as_they_are(self.schema, names)
+
+    def pointer(self, name: str) -> str:
+        return f"/{pointer_step(name[:50])}"
+
+    def has_decimals(self, name: str) -> bool:
+        assert self.schema.columns is not None
+        return self.schema.columns.is_number(name)
 
     def add_row(self, builder: RowsBuilder, index: int, start: int, end: int) -> None:
         fields = self.fields(start, end)
@@ -158,31 +182,73 @@ def parse_flat_arrow(schema: RowSchema, body: bytes, labelled: bool) -> ParsedRo
 
     Raises Problem as `parse_arrow`.
     """
-    builder = RowsBuilder(schema, labelled)
+    builder, reader = RowsBuilder(schema, labelled), schema.columns
+    assert reader is not None
     index = 0
 
     def columns(pa: Any, arrow_schema: Any) -> TableColumns:
         return _as_they_are(schema, arrow_schema.names, pandas_index(arrow_schema.metadata or {}))
 
     for table, found in tables_in(body, columns):
-        rows = _in_microseconds(table).select(found.features).to_pylist()
-        for row in rows:
-            _add(builder, index, "", lambda row=row: _plain(row))  # type: ignore[misc]
+        used = [at for at in found.features if not reader.ignores(found.names[at])]
+        names, values = [found.names[at] for at in used], [table.column(at) for at in used]
+        _check_size(values)
+        lists = [_listed(column) for column in values]
+        for row in zip(*lists, strict=True) if lists else [()] * table.num_rows:
+            _add(builder, index, "", partial(dict, zip(names, row, strict=True)))
             index += 1
     return builder.build()
 
 
-def _in_microseconds(table: Any) -> Any:
-    """The table with times that Python's datetime holds: nanoseconds are cut off."""
-    import pyarrow as pa
+def _check_size(columns: Sequence[Any]) -> None:
+    """Raise Problem 413 if lists and objects in the columns hold too many values."""
+    values = sum(map(_values_in, columns))
+    if values > MAX_VALUES:
+        reason = f"the table has {values:,} values; the limit is {MAX_VALUES:,}; split it"
+        raise Problem(413, "body-too-large", reason)
 
-    columns = [
-        column.cast(pa.timestamp("us", column.type.tz), safe=False)
-        if pa.types.is_timestamp(column.type) and column.type.unit == "ns"
-        else column
-        for column in table.columns
-    ]
-    return pa.RecordBatch.from_arrays(columns, table.schema.names)
+
+def _values_in(column: Any) -> int:
+    """Number of values of an Arrow array, those in lists and structs counted."""
+    import pyarrow.types as of
+
+    kind = column.type
+    if of.is_struct(kind):
+        return len(column) + sum(map(_values_in, column.flatten()))
+    if of.is_list(kind) or of.is_large_list(kind) or of.is_fixed_size_list(kind):
+        return len(column) + _values_in(column.flatten())
+    return len(column)
+
+
+class Unreadable:
+    """A value of Arrow that Python does not hold, such as a date in the year 20,000."""
+
+    def __repr__(self) -> str:
+        return "a value that Python does not hold"
+
+
+def _listed(column: Any) -> list[Any]:
+    """The values of an Arrow array as JSON has them; those of a dictionary are shared."""
+    import pyarrow
+    import pyarrow.types as of
+
+    if of.is_dictionary(column.type):
+        values = [*_listed(column.dictionary), None]
+        return [values[-1 if at is None else at] for at in column.indices.to_pylist()]
+    if of.is_timestamp(column.type) and column.type.unit == "ns":
+        # Python's times have microseconds.
+        column = column.cast(pyarrow.timestamp("us", column.type.tz), safe=False)
+    try:
+        return [_plain(one) for one in column.to_pylist()]
+    except Exception:  # pyarrow raises errors of many kinds, and says not for which value
+        return [_cell(one) for one in column]
+
+
+def _cell(scalar: Any) -> Any:
+    try:
+        return _plain(scalar.as_py())
+    except Exception:
+        return Unreadable()
 
 
 def _plain(value: Any) -> Any:

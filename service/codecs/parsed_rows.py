@@ -217,20 +217,29 @@ class RowsBuilder:
         assert reader is not None
         try:
             read = reader.read(row)
+            label = read.label if self._labelled else None
+            if self._labelled:
+                label = self._flat_label(reader, label)
+            weight: float | UnsetType = UNSET
+            if read.weight is not None:
+                self._schema.check_weight(read.weight)
+                weight = float(read.weight)
+            self.add(index, read.features, label, weight, read.id)
         except BadColumn as bad:
             pointer = f"/{pointer_step(bad.column[:50])}" if bad.column else ""
             raise BadRow(pointer, bad.reason) from None
-        label = read.label if self._labelled else None
-        if self._labelled and label is None:
-            reason = f"the label column {quoted(reader.label)} is missing"
-            raise BadRow(f"/{pointer_step(reader.label[:50])}", reason)
-        if isinstance(label, str):
-            label = label_of(label, self._schema.class_names is not None)
-        weight = UNSET if read.weight is None else float(read.weight)
-        try:
-            self.add(index, read.features, label, weight, read.id)
         except BadRow as bad:
             raise BadRow(_pointer_of_column(reader, bad.pointer), bad.reason) from None
+
+    def _flat_label(self, reader: ColumnReader, label: Any) -> Label:
+        if label is None:
+            raise BadRow("/y", f"the label column {quoted(reader.label)} is missing")
+        is_named = self._schema.class_names is not None
+        if isinstance(label, str):
+            return label_of(label, is_named)
+        if isinstance(label, bool | int | float):
+            return reader.class_of(label) if is_named else label
+        raise BadRow("/y", "the label must be one value: a text, a number or a boolean")
 
     def _new_id(self, given: str | int | None) -> str:
         if given is None:

@@ -15,12 +15,11 @@ Nested objects are columns with dots in their names: {"user": {"age": 39}} is `u
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from dualstream.solvers.columns.spec import crossed_columns, is_ignored, parts_of
+from dualstream.solvers.columns.spec import MAX_COLUMNS, Ignored, crossed_columns, parts_of
 from dualstream.solvers.columns.values import (
     BadColumn,
     as_boolean,
@@ -30,14 +29,17 @@ from dualstream.solvers.columns.values import (
     category_of_part,
     cycle_of,
     inferred,
+    whole,
     words_of,
 )
 from dualstream.wire.problems import quoted
-from dualstream.wire.values import nfc
+from dualstream.wire.values import EXACT, BadValue, nfc, number_of
 
 Features = dict[str, float | bool | str]
 MAX_DEPTH = 16
 """Maximum depth of nested objects."""
+MOST_CROSSED = 1000
+"""Maximum number of features of a row that come from crosses: lists have all combinations."""
 _MAX_HANDLERS = 65_536
 _LONGEST = 1024
 _MISSING = "missing"
@@ -63,78 +65,106 @@ class ColumnReader:
         self.label: str = columns["label"]
         self.id: str | None = columns["id"]
         self.weight: str | None = columns["weight"]
-        self._roles = {name for name in (self.label, self.id, self.weight) if name is not None}
-        self._ignored: list[str] = columns["ignore"]
+        named = {self.label: "label", self.weight: "weight", self.id: "id"}
+        self._roles = {name: role for name, role in named.items() if name is not None}
         self._types: Mapping[str, Any] = columns["types"]
+        self._ignored = Ignored(columns["ignore"], self._types)
         self._unknown: str = columns["unknown"]
         self._indicator: bool = columns["missing_indicator"]
-        self._missing = frozenset(one for one in columns["missing"] if one is not None)
-        self._null_is_missing = None in columns["missing"]
-        self._numbers = _numbers_in(self._missing)
-        self._has_numbers = bool(self._numbers)
-        self._crosses = crossed_columns(columns, crosses)
-        self._crossed = {name for names in self._crosses for name in names}
+        missing = columns["missing"]
+        self._missing = frozenset(one for one in missing if isinstance(one, str))
+        self._missing_numbers = frozenset(one for one in missing if isinstance(one, int | float))
+        self._null_is_missing = None in missing
+        self._crosses = _by_first(crossed_columns(columns, crosses))
+        self._crossed = {name for some in self._crosses.values() for one in some for name in one}
         self._handlers: dict[str, _Handler | None] = {}
         """What reads a column; None for an ignored one."""
+        own = (*self._types, *self._roles)
+        self._has_explicit = "x" not in self._ignored and not any(
+            name == "x" or name.startswith("x.") for name in own
+        )
 
     @property
     def declared(self) -> list[str]:
         """Names of the columns that have a type and are not ignored."""
         return [name for name, kind in self._types.items() if kind != "ignore"]
 
-    def is_explicit(self, row: Mapping[str, Any]) -> bool:
-        """Whether a row names its features `x`, as rows of models without `columns` do."""
-        is_own = row.keys() <= {"x", "y", "weight", "id"} and "x" not in self._types
-        return is_own and isinstance(row.get("x"), dict)
+    @property
+    def least_features(self) -> int:
+        """Features that a row may have without any column in it: indicators of missing values."""
+        return len(self._types) if self._indicator else 0
 
     def read(self, row: Mapping[str, Any]) -> ColumnRow:
-        """A flat row, or one in explicit form, whose `x` is one. Raises BadColumn."""
-        if self.is_explicit(row):
+        """A flat row, or one in explicit form, whose `x` is one. Raises BadColumn.
+
+        The label is any value; the weight is a number, the id a text or a whole number.
+        """
+        if self._has_explicit and isinstance(row.get("x"), dict):
             read = self._read(row["x"])
-            label = row.get("y", read.label)
-            id_, weight = row.get("id", read.id), row.get("weight", read.weight)
+            read.roles |= self._beside_x(row)
         else:
             read = self._read(row)
-            label, id_, weight = read.label, read.id, read.weight
-        if weight is not None and not self._is_missing(weight):
-            weight = as_number(self.weight or "weight", weight)
-        else:
-            weight = None
-        return ColumnRow(read.features, label, weight, self._id(id_))
+        label, weight, id_ = (read.roles.get(role) for role in ("label", "weight", "id"))
+        return ColumnRow(
+            read.features,
+            None if self._is_none(label) else label,
+            None if self._is_none(weight) else as_number(self.weight or "weight", weight),
+            None if self._is_none(id_) else self._id(id_),
+        )
 
-    def _id(self, given: Any) -> str | int | None:
-        if given is None or self._is_missing(given):
-            return None
-        if isinstance(given, str) or (isinstance(given, int) and not isinstance(given, bool)):
+    def _beside_x(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Label, weight and id of a row in explicit form, under their own names or the column's."""
+        known = {"y": "label", "weight": "weight", "id": "id"} | self._roles
+        others = [name for name in row if name not in known and name != "x"]
+        if others:
+            reason = (
+                f"has the object `x` and the column {quoted(others[0])}: put all columns in `x`"
+            )
+            raise BadColumn("x", f"the row {reason}, or declare columns `x.NAME`")
+        return {known[name]: value for name, value in row.items() if name != "x"}
+
+    def _id(self, given: Any) -> str | int:
+        if isinstance(given, str):
+            return whole(given)
+        if isinstance(given, int) and not isinstance(given, bool):
             return given
-        if isinstance(given, float) and given.is_integer() and abs(given) < 2**53:
+        if isinstance(given, float) and given.is_integer() and abs(given) < EXACT:
             return int(given)
-        raise BadColumn(self.id or "id", f"the id must be a text or a whole number, got {given!r}")
+        name = self.id or "id"
+        raise BadColumn(name, f"the id must be a text or a whole number, got {quoted(given)}")
 
     def _read(self, row: Mapping[str, Any]) -> "_Row":
         read = _Row(self)
         seen, handlers, roles, missing = read.seen, self._handlers, self._roles, self._missing
+        has_numbers = bool(self._missing_numbers)
         for name, value in self._flattened(row):
             if name in seen:
                 raise BadColumn(name, f"the column {quoted(name)} is there twice")
             seen.add(name)
             if name in roles:
-                self._take_role(read, name, value)
+                read.roles[roles[name]] = value
                 continue
             handler = handlers[name] if name in handlers else self._handler_of(name)
             if handler is None:
                 continue
-            is_missing = value in missing if type(value) is str else self._is_missing(value)
+            if type(value) is str and not has_numbers:
+                is_missing = value in missing
+            else:
+                is_missing = self._is_missing(value)
             if is_missing:
                 read.add_missing(name)
             else:
                 handler(read, name, value)
+        if len(seen) > MAX_COLUMNS:
+            reason = f"the row has {len(seen):,} columns; the limit is {MAX_COLUMNS:,}"
+            raise BadColumn("", reason)
         if self._indicator:
             for name in self.declared:
                 if name not in read.seen:
                     read.add_missing(name)
-        for names in self._crosses:
-            read.add_cross(names)
+        for name in list(read.categories):
+            for names in self._crosses.get(name, ()):
+                read.add_cross(names)
         return read
 
     def _flattened(
@@ -148,30 +178,48 @@ class ColumnReader:
             full = f"{owner}{name if name.isascii() else nfc(name)}"
             if not isinstance(value, dict):
                 yield full, value
+            elif full in self._ignored:
+                continue
             elif depth >= MAX_DEPTH:
                 raise BadColumn(full, f"objects are nested more than {MAX_DEPTH} deep")
-            elif self._types.get(full) != "ignore" and not is_ignored(full, self._ignored):
+            elif full in self._types or full in self._roles:
+                raise BadColumn(full, f"column {quoted(full)} must be one value, got an object")
+            else:
                 yield from self._flattened(value, f"{full}.", depth + 1)
 
-    def _take_role(self, read: "_Row", name: str, value: Any) -> None:
-        if isinstance(value, dict | list):
-            kind = "an object" if isinstance(value, dict) else "a list"
-            raise BadColumn(name, f"column {quoted(name)} must be one value, got {kind}")
-        if name == self.label:
-            read.label = None if self._is_missing(value) else value
-        elif name == self.id:
-            read.id = value
-        else:
-            read.weight = value
+    def _is_none(self, value: Any) -> bool:
+        """Whether a role has no value. Null never is one."""
+        return value is None or self._is_missing(value)
 
     def _is_missing(self, value: Any) -> bool:
         if value is None:
             return self._null_is_missing
-        if isinstance(value, str):
-            return value in self._missing
         if isinstance(value, float) and value != value:
             return "NaN" in self._missing
-        return self._has_numbers and type(value) in (int, float) and value in self._numbers
+        if isinstance(value, str):
+            return value in self._missing or (
+                bool(self._missing_numbers) and _number_in(value) in self._missing_numbers
+            )
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return is_number and value in self._missing_numbers
+
+    def ignores(self, name: str) -> bool:
+        """Whether a column is no feature and has no role."""
+        return name in self._ignored and name not in self._roles
+
+    def is_number(self, name: str) -> bool:
+        """Whether a text in this column may be a number."""
+        if name in self._roles:
+            return self._roles[name] != "id"
+        return name not in self._ignored and self._types.get(name, "number") == "number"
+
+    def class_of(self, label: float | bool) -> str:
+        """A label as the text of a class."""
+        return as_category(self.label, label)
+
+    def is_missing(self, value: Any) -> bool:
+        """Whether a value stands for none."""
+        return self._is_missing(value)
 
     def _handler_of(self, name: str) -> _Handler | None:
         """What reads a column, found once for each name."""
@@ -182,7 +230,7 @@ class ColumnReader:
         handler: _Handler | None
         if kind is not None:
             handler = _HANDLERS[kind if isinstance(kind, str) else kind["kind"]]
-        elif is_ignored(name, self._ignored) or self._unknown == "ignore":
+        elif name in self._ignored or self._unknown == "ignore":
             handler = None
         elif self._unknown == "refuse":
             known = ", ".join(self.declared[:20])
@@ -210,15 +258,14 @@ class ColumnReader:
 class _Row:
     """A row as it is read."""
 
-    __slots__ = ("features", "seen", "label", "weight", "id", "categories", "reader")
+    __slots__ = ("features", "seen", "roles", "categories", "crossed", "reader")
 
     def __init__(self, reader: ColumnReader) -> None:
         self.reader = reader
         self.features: Features = {}
         self.seen: set[str] = set()
-        self.label: Any = None
-        self.weight: Any = None
-        self.id: Any = None
+        self.roles: dict[str, Any] = {}
+        self.crossed = 0
         self.categories: dict[str, list[str]] = {}
         """Categories of the columns that crosses need."""
 
@@ -248,6 +295,10 @@ class _Row:
         except KeyError:
             return
         crossed = "*".join(names)
+        self.crossed += math.prod(map(len, lists))
+        if self.crossed > MOST_CROSSED:
+            reason = f"the crosses of the row have more than {MOST_CROSSED:,} features"
+            raise BadColumn(names[0], f"{reason}: cross columns with fewer values in a row")
         for texts in product(*lists):
             self.put_category(names[0], crossed, ",".join(map(_escaped, texts)))
 
@@ -275,7 +326,8 @@ def _add_category(row: _Row, name: str, value: Any) -> None:
 
 
 def _add_set(row: _Row, name: str, values: list[Any]) -> None:
-    texts = list(dict.fromkeys(as_category(name, one) for one in values if one is not None))
+    given = [one for one in values if not row.reader.is_missing(one)]
+    texts = list(dict.fromkeys(as_category(name, one) for one in given))
     for text in texts:
         row.put_category(name, name, text)
     row.note(name, texts)
@@ -329,13 +381,20 @@ def _twice(column: str, feature: str) -> BadColumn:
     return BadColumn(column, f"two columns give the feature {quoted(feature)}")
 
 
-def _numbers_in(texts: frozenset[str]) -> frozenset[float]:
-    """The numbers among texts, so that -1 and -1.0 are missing where `-1` is."""
-    found = set()
-    for text in texts:
-        with suppress(ValueError):
-            found.add(float(text))
-    return frozenset(one for one in found if math.isfinite(one))
+def _number_in(text: str) -> float | None:
+    """The number that a text is; None for another text."""
+    try:
+        return number_of(text)
+    except BadValue:
+        return None
+
+
+def _by_first(crosses: list[tuple[str, ...]]) -> dict[str, list[tuple[str, ...]]]:
+    """Crosses by their first column."""
+    found: dict[str, list[tuple[str, ...]]] = {}
+    for names in crosses:
+        found.setdefault(names[0], []).append(names)
+    return found
 
 
 def _escaped(text: str) -> str:

@@ -1,6 +1,7 @@
 """The fields `columns` and `crosses` of a specification, read and with all defaults."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -13,7 +14,7 @@ from dualstream.solvers.core.spec_fields import (
     read_whole,
     short_form,
 )
-from dualstream.wire.values import nfc
+from dualstream.wire.values import EXACT, nfc
 
 LONGEST_NAME = 1024
 MAX_COLUMNS = 10_000
@@ -87,6 +88,10 @@ def read_crosses(spec: Mapping[str, Any], columns: Spec | None) -> list[Any]:
     for at, one in enumerate(given):
         field = f"/crosses/{at}"
         if one == "*":
+            pairs = math.comb(len(_categories(columns["types"])), 2)
+            if not 1 <= pairs <= MAX_CROSSES:
+                allowed = f"left out: `types` has {pairs:,} pairs of categories and booleans"
+                raise InvalidSpec(field, one, f"{allowed}; 1 to {MAX_CROSSES} can be crossed")
             crosses.append("*")
             continue
         if not isinstance(one, list | tuple) or not 2 <= len(one) <= MOST_CROSSED:
@@ -100,11 +105,14 @@ def read_crosses(spec: Mapping[str, Any], columns: Spec | None) -> list[Any]:
     return crosses
 
 
+def _categories(types: Mapping[str, Any]) -> list[str]:
+    """Names of the columns that `*` joins, sorted."""
+    return sorted(name for name, kind in types.items() if kind in ("category", "boolean"))
+
+
 def crossed_columns(columns: Mapping[str, Any], crosses: list[Any]) -> list[tuple[str, ...]]:
     """All crosses as tuples of columns, `*` written out, each set of columns once."""
-    types = columns["types"]
-    kinds = {name: one if isinstance(one, str) else one["kind"] for name, one in types.items()}
-    categories = sorted(name for name, kind in kinds.items() if kind in ("category", "boolean"))
+    categories = _categories(columns["types"])
     found: dict[frozenset[str], tuple[str, ...]] = {}
     for one in crosses:
         for names in combinations(categories, 2) if one == "*" else [tuple(one)]:
@@ -117,9 +125,22 @@ def parts_of(kind: str | Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(kind["parts"]) if isinstance(kind, Mapping) and "parts" in kind else ()
 
 
-def is_ignored(name: str, patterns: list[str]) -> bool:
-    """Whether a pattern is the name, or ends with `*` and the name begins as it does."""
-    return any(name.startswith(one[:-1]) if one.endswith("*") else name == one for one in patterns)
+class Ignored:
+    """Columns that are no features: by a pattern of `ignore`, or by their type.
+
+    `trace` names the column and those of an object in it (`trace.a`), `tr*` all that begin so.
+    """
+
+    def __init__(self, patterns: Sequence[str], types: Mapping[str, Any]) -> None:
+        self._names = {one for one in patterns if not one.endswith("*")}
+        self._names |= {name for name, kind in types.items() if kind == "ignore"}
+        self._beginnings = tuple(one[:-1] for one in patterns if one.endswith("*"))
+
+    def __contains__(self, name: str) -> bool:
+        if name in self._names or name.startswith(self._beginnings):
+            return True
+        owner = name.rpartition(".")[0]
+        return bool(owner) and owner in self
 
 
 def _under(read: Any, given: Spec, name: str, *options: Any) -> Any:
@@ -144,7 +165,7 @@ def _read_name(given: Spec, role: str, default: str | None) -> str | None:
 
 def _is_free(name: str, types: Spec, ignored: list[str], label: str | None) -> bool:
     """Whether a column of this name has no other use, so that the name can be its role."""
-    return name not in types and name != label and not is_ignored(name, ignored)
+    return name not in types and name != label and name not in Ignored(ignored, types)
 
 
 def _read_ignored(given: Any) -> list[str]:
@@ -176,8 +197,8 @@ def _read_type(name: str, kind: Any) -> str | Spec:
             read["weights"] = read_choice(read, "weights", "count", ("count", "presence"))
         if read["kind"] == "time":
             parts = read.get("parts", _DEFAULT_PARTS)
-            is_list = isinstance(parts, list | tuple) and 1 <= len(set(map(str, parts)))
-            if not is_list or not set(parts) <= set(TIME_PARTS):
+            is_list = isinstance(parts, list | tuple) and 1 <= len(parts) <= len(TIME_PARTS)
+            if not is_list or not all(part in TIME_PARTS for part in parts):
                 allowed = f"a list of some of {', '.join(TIME_PARTS)}"
                 raise InvalidSpec(f"/{name}/parts", parts, allowed)
             read["parts"] = [part for part in TIME_PARTS if part in parts]
@@ -186,23 +207,27 @@ def _read_type(name: str, kind: Any) -> str | Spec:
     return short_form(read)
 
 
-def _read_missing(given: Any) -> list[str | None]:
+def _read_missing(given: Any) -> list[str | float | None]:
     allowed = f"a list of at most {MAX_MISSING} texts, numbers and null"
     if not isinstance(given, list | tuple) or len(given) > MAX_MISSING:
         raise InvalidSpec("/columns/missing", given, allowed)
-    found: list[str | None] = []
+    found: list[str | float | None] = []
     for at, one in enumerate(given):
-        if isinstance(one, bool) or not isinstance(one, str | int | float | None):
+        is_number = isinstance(one, int | float) and not isinstance(one, bool)
+        if is_number and not -EXACT <= one <= EXACT:
+            raise InvalidSpec(f"/columns/missing/{at}", one, "a number within 2^53, or a text")
+        if not is_number and one is not None and not isinstance(one, str):
             raise InvalidSpec(f"/columns/missing/{at}", one, "a text, a number or null")
-        text = nfc(one) if isinstance(one, str) else None if one is None else f"{one:g}"
-        if text not in found:
-            found.append(text)
+        value = nfc(one) if isinstance(one, str) else one
+        if value not in found:
+            found.append(value)
     return found
 
 
 def _check_roles(own: Spec) -> None:
     """Raise InvalidSpec for a column with two roles, or a role that is ignored or has a type."""
     owners: dict[str, str] = {}
+    ignored, dropped = Ignored(own["ignore"], {}), Ignored(own["ignore"], own["types"])
     for role in _ROLES:
         name = own[role]
         if name is None:
@@ -214,12 +239,14 @@ def _check_roles(own: Spec) -> None:
         if name in own["types"]:
             allowed = f"left out: the column is the {role}"
             raise InvalidSpec(_pointer(name), own["types"][name], allowed)
-        if is_ignored(name, own["ignore"]):
-            raise InvalidSpec(field, name, "a column that `ignore` does not name")
-    for name in own["types"]:
-        if is_ignored(name, own["ignore"]):
-            allowed = "left out: `ignore` names this column, too"
-            raise InvalidSpec(_pointer(name), own["types"][name], allowed)
+        if name in dropped:
+            raise InvalidSpec(field, name, "a column that is not ignored")
+    for name, kind in own["types"].items():
+        owner, _, part = name.rpartition(".")
+        if name in ignored or (owner and owner in dropped):
+            raise InvalidSpec(_pointer(name), kind, "left out: this column is ignored")
+        if part in parts_of(own["types"].get(owner, "")):
+            raise InvalidSpec(_pointer(name), kind, f"left out: it is a part of the time `{owner}`")
 
 
 def _step(name: str) -> str:
@@ -236,11 +263,14 @@ def _check_crossed(name: str, field: str, columns: Spec) -> None:
     types: Mapping[str, Any] = columns["types"]
     kind = types.get(name)
     owner, _, part = name.rpartition(".")
-    if kind is None and part in parts_of(types.get(owner, "")):
+    parts = parts_of(types.get(owner, ""))
+    if kind is None and part in parts:
         return
+    if parts and part in TIME_PARTS:
+        raise InvalidSpec(field, name, f"a part that the time `{owner}` has: {', '.join(parts)}")
     if name in (columns["label"], columns["id"], columns["weight"]):
         raise InvalidSpec(field, name, "a column of features")
-    if kind == "ignore" or is_ignored(name, columns["ignore"]):
+    if name in Ignored(columns["ignore"], types):
         raise InvalidSpec(field, name, "a column that is not ignored")
     if kind is None and columns["unknown"] != "infer":
         raise InvalidSpec(field, name, "one of the columns of `types`")

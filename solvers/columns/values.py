@@ -8,7 +8,9 @@ one, so all formats agree. Every function raises BadColumn with a reason that sh
 import math
 import re
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
+from unicodedata import category
 
 from dualstream.wire.problems import quoted
 from dualstream.wire.values import BadValue, nfc, number_of, value_of
@@ -16,15 +18,14 @@ from dualstream.wire.values import BadValue, nfc, number_of, value_of
 _TRUE, _FALSE = frozenset(("true", "yes", "1")), frozenset(("false", "no", "0"))
 _BOOLEANS = {"True": "true", "TRUE": "true", "False": "false", "FALSE": "false"}
 WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-_WORD = re.compile(r"\w+")
 LONGEST_WORD = 100
 """Maximum characters of a word; the rest of a longer one does not count."""
-_SECONDS_BELOW = 1e11
-"""A time that is a smaller number is in seconds (until the year 5138), another in milliseconds."""
+_SECONDS_FROM, _SECONDS_BELOW = 1e8, 1e11
+"""A time that is a number within these is in seconds (1973 to 5138), a larger one in milliseconds.
+A smaller one is no time, unless its digits are a date: 20240506."""
 _MAY_BE_NUMBER = frozenset("+-.0123456789 \t\r\ntTfFnNiI")
 """A text that begins otherwise is no number and no boolean by the table of wire/values.py."""
 _DAY_S, _YEAR_DAYS, _MONTH_DAYS = 86_400.0, 366.0, 31.0
-_EPOCH_TEXT = re.compile(r"[+-]?\d+(\.\d*)?", re.ASCII)
 
 
 class BadColumn(Exception):
@@ -55,7 +56,7 @@ def as_boolean(name: str, value: Any) -> bool:
     if isinstance(value, bool) or (isinstance(value, int | float) and value in (0, 1)):
         return bool(value)
     if isinstance(value, str):
-        text = value.strip().lower()
+        text = whole(value.strip()).lower()
         if text in _TRUE or text in _FALSE:
             return text in _TRUE
     raise _unfit(name, value, "a boolean (true, false, yes, no, 1, 0)")
@@ -64,7 +65,9 @@ def as_boolean(name: str, value: Any) -> bool:
 def as_category(name: str, value: Any) -> str:
     """The text of a category: 02134 and 2134 stay two; 2134.0 is 2134, and True is true."""
     if isinstance(value, str):
-        return _BOOLEANS.get(value, value) if value.isascii() else nfc(value)
+        if not value.isascii():
+            return nfc(value)
+        return whole(value) if value[:1] in _MAY_BE_NUMBER else value
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
@@ -72,6 +75,21 @@ def as_category(name: str, value: Any) -> str:
     if isinstance(value, float) and math.isfinite(value):
         return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
     raise _unfit(name, value, "a category: a text, a number or a boolean")
+
+
+def whole(text: str) -> str:
+    """A text as a category: a whole number by its digits (2134.0, +5 and 1e5 are 2134, 5 and
+    100000), a boolean in lower case, any other text as it is."""
+    if text in _BOOLEANS:
+        return _BOOLEANS[text]
+    if text.isdigit() or not any(sign in text for sign in ".eE+"):
+        return text
+    try:
+        number = number_of(text)
+    except BadValue:
+        return text
+    is_whole = number is not None and abs(number) < 1e15 and number == int(number)
+    return str(int(number)) if number is not None and is_whole else text
 
 
 def inferred(name: str, value: Any) -> float | int | bool | str:
@@ -92,30 +110,44 @@ def inferred(name: str, value: Any) -> float | int | bool | str:
 def words_of(name: str, value: Any, ngrams: int) -> list[str]:
     """Words and runs of up to `ngrams` words of a text, in lower case and composed (NFC).
 
-    A word is a longest run of Unicode letters, digits and underscores.
+    A word is a longest run of Unicode letters, digits and underscores, and marks behind them.
     """
+    if isinstance(value, int | float):
+        value = as_category(name, value)
     if not isinstance(value, str):
         raise _unfit(name, value, "a text")
-    words = [word[:LONGEST_WORD] for word in _WORD.findall(nfc(value).lower())]
+    words = [word[:LONGEST_WORD] for word in _word().findall(nfc(value).lower())]
     runs = list(words)
     for size in range(2, ngrams + 1):
         runs += [" ".join(words[at : at + size]) for at in range(len(words) - size + 1)]
     return runs
 
 
+@cache
+def _word() -> re.Pattern[str]:
+    """A word: Python's \\w lacks marks, with which many scripts write vowels."""
+    marks = "".join(chr(code) for code in range(0x10000) if category(chr(code)) in ("Mn", "Mc"))
+    return re.compile(f"\\w[\\w{marks}]*")
+
+
 def as_time(name: str, value: Any) -> datetime:
     """A time in UTC: ISO 8601 (without a zone: UTC), or seconds or milliseconds since 1970."""
     try:
-        if isinstance(value, str) and not _EPOCH_TEXT.fullmatch(value.strip()):
-            time = datetime.fromisoformat(value.strip())
-            return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
-        if isinstance(value, str | int | float) and not isinstance(value, bool):
-            number = float(value)
-            seconds = number if abs(number) < _SECONDS_BELOW else number / 1000.0
-            return datetime.fromtimestamp(seconds, UTC)
-    except (ValueError, OverflowError, OSError):
+        number = number_of(value) if isinstance(value, str) else value
+        if number is None:
+            return _in_utc(datetime.fromisoformat(value.strip()))
+        if isinstance(number, int | float) and not isinstance(number, bool):
+            size = abs(number)
+            if size < _SECONDS_FROM:
+                return _in_utc(datetime.strptime(f"{number:.0f}", "%Y%m%d"))
+            return datetime.fromtimestamp(number if size < _SECONDS_BELOW else number / 1000.0, UTC)
+    except (ValueError, OverflowError, OSError):  # BadValue is a ValueError
         pass
     raise _unfit(name, value, "a time: ISO 8601, or seconds or milliseconds since 1970")
+
+
+def _in_utc(time: datetime) -> datetime:
+    return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
 
 
 def cycle_of(time: datetime, part: str) -> tuple[float, float]:

@@ -147,13 +147,17 @@ BAD = [
     ({"member": "perhaps"}, "/member", "must be a boolean"),
     ({"at": "soon"}, "/at", "must be a time"),
     ({"clicked": 7}, "/clicked", "7 is not a label"),
+    ({"clicked": [1]}, "/clicked", "must be one value"),
+    ({"cost": 10**400}, "/cost", "the weight must be in"),
+    ({"cost": [1]}, "/cost", "must be a number, got a list"),
     ({"clicked": None}, "/clicked", "the label column 'clicked' is missing"),
     ({"cost": -1}, "/cost", "the weight must be in"),
     ({"price": 1e300}, "/price", "1e100"),
     ({"score": 2**60}, "/score", "loses digits"),
     ({"zip": "z" * 2000}, "/zip", "at most 1024 characters"),
     ({"event": "e" * 300}, "/event", "an id has 1 to 255 bytes"),
-    ({"subject": {"deep": {"er": [[]]}}}, "/subject.deep.er", "must be a category"),
+    ({"subject": {"deep": 1}}, "/subject", "must be one value, got an object"),
+    ({"user": {"deep": {"er": [[]]}}}, "/user.deep.er", "must be a category"),
 ]
 
 
@@ -178,6 +182,12 @@ def test_a_bad_value_refuses_its_row_alone(change, pointer, reason):
         (b'{"clicked": 1, "a": 1, "a": 2}', "'a' is duplicated"),
         (b'{"clicked": 1, "at": "2024-01-01T10:00", "b": {"c": 1, "c": 1}}', "'c' is duplicated"),
         (b'{"clicked": 1, "a:b": ":\\u003a", "c": ":"}', None),
+        (b'{"clicked":1,"a":1,"a" :2}', "'a' is duplicated"),
+        (b'{"a":1,"clicked":1,"a":"\\u003a"}', "'a' is duplicated"),
+        (b'{"clicked": 1, "a": ' + b"9" * 5000 + b"}", "out of range"),
+        (b'{"x": {"a": 1}, "y": [1]}', "must be one value"),
+        (b'{"x": {"a": 1}, "y": "NA"}', "label column 'clicked' is missing"),
+        (b'{"x": {"a": 1}, "z": 1}', "put all columns in `x`"),
         (b'{"clicked": 1, "a": NaN}', "JSON has no NaN"),
         (b"[1, 2]", "must be an object"),
         (b'{"clicked": 1', "truncated"),
@@ -195,7 +205,7 @@ def test_a_bad_line_is_refused_alone(body, reason):
     [
         (None, b"{", 400, "truncated"),
         (None, b"3", 422, "a row or a list of rows"),
-        (None, b'{"samples": 3}', 422, "a list of rows"),
+        (None, b'{"samples": [', 400, "truncated"),
         (None, b"\xff", 400, ""),
         (CSV, b"a,a\n1,2\n", 422, "duplicated"),
         (CSV, b"a,\n1,2\n", 422, "no name"),
@@ -211,9 +221,9 @@ def test_a_bad_body_is_refused_as_a_whole(kind, body, status, reason):
 
 
 def test_ten_thousand_columns_and_a_megabyte_of_text():
-    wide = {f"c{n}": n for n in range(10_000)} | {"clicked": 1}
+    wide = {f"c{n}": n for n in range(9_999)} | {"clicked": 1}
     parsed = parse_body(schema_of(), None, json.dumps(wide).encode(), labelled=True)
-    assert len(parsed.rows) == 1 and len(parsed.rows.names) == 10_000
+    assert len(parsed.rows) == 1 and len(parsed.rows.names) == 9_999
     long = {"clicked": 1, "subject": "word " * 200_000}
     parsed = parse_body(schema_of(), None, json.dumps(long).encode(), labelled=True)
     assert sorted(name for _, name in parsed.rows.names) == ["subject:word", "subject:word word"]
@@ -226,3 +236,57 @@ def test_a_column_may_change_its_type_where_none_is_declared():
     rows = [{"clicked": 1, "a": 5}, {"clicked": 0, "a": "x"}, {"clicked": 0, "a": ["x", "y"]}]
     parsed = parse_body(schema_of(), None, json.dumps(rows).encode(), labelled=True)
     assert [name for _, name in parsed.rows.names] == ["a", "a=x", "a=x", "a=y"]
+
+
+def stream_of(**columns):
+    table = pa.table(columns)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes()
+
+
+def test_arrow_columns_of_every_type_are_read_or_refused_by_name():
+    columns = {"label": "y", "ignore": ["skip"], "types": {"at": "time", "city": "category"}}
+    schema = schema_of({"columns": columns})
+    far = pa.array([10**12, 1_700_000_000], pa.timestamp("s"))
+    body = stream_of(
+        y=[1, 0],
+        at=far,
+        city=pa.array(["Oslo", None]).dictionary_encode(),
+        skip=far,
+        tags=[["a", "b"], []],
+        user=[{"age": 3}, {"age": None}],
+        nan=[float("nan"), 2.0],
+    )
+    parsed = parse_body(schema, ARROW, body, labelled=True)
+    (error,) = parsed.errors
+    assert (error.index, error.pointer) == (0, "/at") and "does not hold" in error.reason
+    names = [name for _, name in parsed.rows.names]
+    assert set(names) == {"at.hour.sin", "at.hour.cos", "at.weekday=tue", "nan"}
+    for values in ([b"x", b"y"], [timedelta(1), timedelta(2)]):
+        parsed = parse_body(schema, ARROW, stream_of(y=values, a=[1, 2]), labelled=True)
+        assert [error.pointer for error in parsed.errors] == ["/y", "/y"]
+        parsed = parse_body(schema, ARROW, stream_of(y=[1, 0], a=values), labelled=True)
+        assert [error.pointer for error in parsed.errors] == ["/a", "/a"]
+
+
+def test_a_short_arrow_body_of_many_values_is_refused():
+    cells = pa.ListArray.from_arrays([0, 1 << 23], pa.nulls(1 << 23))
+    with pytest.raises(Problem, match="values; the limit is") as refused:
+        parse_body(schema_of(), ARROW, stream_of(clicked=[1], a=cells), labelled=True)
+    assert refused.value.status == 413
+
+
+def test_decimal_signs_count_in_columns_of_numbers_only():
+    columns = {"types": {"price": "number", "size": "category", "note": "text"}, "ignore": ["ip"]}
+    schema = schema_of({"columns": columns})
+    body = b"y;price;size;note;ip\n1;3,5;1,5;2,5 or;9,9\n"
+    parsed = parse_body(schema, "text/csv; decimal=%2C", body, labelled=True)
+    found = dict(
+        zip((i for i, _ in parsed.rows.names), (n for _, n in parsed.rows.names), strict=True)
+    )
+    values = dict(zip((found[i] for i in parsed.rows.indices), parsed.rows.values, strict=True))
+    assert values["price"] == 3.5 and "size=1,5" in values and "note:5" in values
+    (error,) = parse_body(schema, CSV, body, labelled=True).errors
+    assert error.pointer == "/price" and "decimal comma" in error.reason

@@ -2,6 +2,7 @@
 
 import math
 from datetime import UTC, datetime, timedelta, timezone
+from unicodedata import category
 
 import pytest
 
@@ -29,7 +30,12 @@ def features(types, row, crosses=None, **more):
         ("category", "02134", {"a": "02134"}),
         ("category", 2134, {"a": "2134"}),
         ("category", 2134.0, {"a": "2134"}),
-        ("category", "2134.0", {"a": "2134.0"}),
+        ("category", "2134.0", {"a": "2134"}),
+        ("category", "1e5", {"a": "100000"}),
+        ("category", "2.50", {"a": "2.50"}),
+        ("category", ["x", "?", None], {"a=x": 1.0}),
+        ("boolean", "1.0", {"a": True}),
+        ("text", 2024, {"a:2024": 1.0}),
         ("category", 2.5, {"a": "2.5"}),
         ("category", False, {"a": "false"}),
         ("category", "FALSE", {"a": "false"}),
@@ -45,7 +51,8 @@ def features(types, row, crosses=None, **more):
     ],
 )
 def test_a_value_becomes_the_features_of_its_type(kind, value, expected):
-    assert features({} if kind is None else {"a": kind}, {"a": value}) == expected
+    types = {} if kind is None else {"a": kind}
+    assert features(types, {"a": value}, missing=["?", None]) == expected
 
 
 @pytest.mark.parametrize(
@@ -60,10 +67,13 @@ def test_a_value_becomes_the_features_of_its_type(kind, value, expected):
         ("category", [["x"]], "must be a category"),
         ("category", "x" * 1100, None),
         ("category", ["x" * 1100], "more than 1024 characters"),
-        ("text", 5, "must be a text, got 5"),
+        ("text", [5], "must be a text, got a list"),
         ("time", "yesterday", "must be a time"),
         ("time", "2024-13-01", "must be a time"),
         ("time", 1e20, "must be a time"),
+        ("time", 2024, "must be a time"),
+        ("time", "12345678", "must be a time"),
+        ("number", {"b": 1}, "must be one value, got an object"),
         ("time", float("nan"), "must be a time"),
         ("time", True, "must be a time"),
         (None, "Infinity", "not a finite number"),
@@ -90,7 +100,7 @@ def brute_words(text, ngrams):
     """Words by their characters, and runs of them."""
     words, word = [], ""
     for sign in text.lower() + " ":
-        if sign.isalnum() or sign == "_":
+        if sign.isalnum() or sign == "_" or (word and category(sign) in ("Mn", "Mc")):
             word += sign
         elif word:
             words.append(word)
@@ -109,6 +119,8 @@ def brute_words(text, ngrams):
         "Бесплатные деньги — сейчас",
         "δωρεάν χρήματα ΤΏΡΑ",
         "東京 大阪 東京",
+        "हिन्दी किताब हिन्दी",
+        "İstanbul",
         "it's 50% off_today",
         "",
         "...",
@@ -136,6 +148,7 @@ NOON = datetime(2024, 5, 6, 12, 30, tzinfo=UTC)  # a Monday
         int(NOON.timestamp()),
         NOON.timestamp() * 1000,
         str(int(NOON.timestamp())),
+        f"{NOON.timestamp():.9e}",
     ],
 )
 def test_a_time_is_the_same_however_it_is_written(value):
@@ -161,6 +174,11 @@ def test_missing_values_are_absent_or_features():
     assert features(types, row, missing=missing) == {"f": "x"}
     shown = features(types, row, missing=missing, missing_indicator=True)
     assert shown == {"f": "x"} | {f"{name}=missing": 1.0 for name in "abcdeg"}
+    exact = [9_999_999, -1, "00"]
+    for value in (9_999_999, "9999999", -1.0, "-1.0", " -1", "00"):
+        assert features({}, {"a": value}, missing=exact) == {}, value
+    for value in (10_000_000, 0, "0", 1):
+        assert features({}, {"a": value}, missing=exact) == {"a": float(value)}, value
     with pytest.raises(BadColumn, match="must be a number, got '\\?'"):
         features(types, row, missing=[None])
     with pytest.raises(BadColumn, match="got null"):
@@ -182,6 +200,24 @@ def test_crosses_need_all_their_columns():
     assert not any("*" in name for name in features(types, row, crosses))
 
 
+def test_the_crosses_of_lists_are_bounded():
+    row = {name: [f"{name}{n}" for n in range(80)] for name in "abc"}
+    with pytest.raises(BadColumn, match="crosses of the row have more than 1,000 features"):
+        features({}, row, [["a", "b", "c"]])
+    with pytest.raises(BadColumn, match="20,000 columns; the limit is 10,000"):
+        features({}, {f"c{n}": n for n in range(20_000)})
+
+
+def test_an_ignored_name_is_ignored_however_it_is_nested():
+    more = {"ignore": ["trace", "x_*", "deep.er"]}
+    for row in (
+        {"a": 1, "trace": {"b": {"c": 2}}, "x_1": 1, "deep": {"er": {"est": 1}}},
+        {"a": 1, "trace.b.c": 2, "x_1.y": 1, "deep.er.est": 1},
+        {"a": 1, "trace": 3, "skip": {"z": 1}, "skip.z": 2},
+    ):
+        assert features({"skip": "ignore"}, row, **more) == {"a": 1}
+
+
 def test_a_star_is_all_pairs_of_categories():
     types = {"b": "category", "a": "category", "c": "boolean", "n": "number"}
     row = {"a": "x", "b": "y", "c": 1, "n": 3, "other": "z"}
@@ -195,14 +231,21 @@ def test_roles_ids_and_explicit_rows():
     for row in (flat, {"x": {"n": 1, "ip": "::1"}, "y": 1, "id": 7, "weight": 2}):
         got = read.read(row)
         assert (got.features, got.label, got.id, got.weight) == ({"n": 1}, 1, 7, 2)
-    assert read.read({"x": {"n": 1}, "z": 2}).features == {"x.n": 1, "z": 2}
+    own = {"x": {"n": 1}, "clicked": 1, "event": "7.0", "cost": 2}
+    got = read.read(own)
+    assert (got.features, got.label, got.id, got.weight) == ({"n": 1}, 1, "7", 2)
+    with pytest.raises(BadColumn, match="the object `x` and the column 'z'"):
+        read.read({"x": {"n": 1}, "z": 2})
+    nested = reader({"types": {"x.n": "number"}})
+    assert nested.read({"x": {"n": 1}, "z": 2}).features == {"x.n": 1, "z": 2}
+    assert read.read({"clicked": [1], "n": 1}).label == [1]
     plain = reader().read({"y": 1, "id": "a", "weight": 0.5, "n": 1})
     assert (plain.features, plain.label, plain.id, plain.weight) == ({"n": 1}, 1, "a", 0.5)
     assert reader({"types": {"weight": "number"}}).read({"weight": 80}).features == {"weight": 80}
     for row, reason in (
         ({"event": 1.5}, "id must be"),
         ({"cost": "much"}, "must be a number"),
-        ({"clicked": [1]}, "must be one value, got a list"),
+        ({"clicked": {"a": 1}}, "must be one value, got an object"),
         ({"a": {"b": 1}, "a.b": 2}, "there twice"),
         ({"": 1}, "has no name"),
         ({"n" * 2000: 1}, "more than 1024"),
@@ -257,6 +300,20 @@ def test_columns_are_part_of_the_specification_and_not_of_the_learner():
         ),
         ({"columns": {"types": {f"c{n}": "number" for n in range(10_001)}}}, "/columns/types"),
         ({"columns": {"missing": [True]}}, "/columns/missing/0"),
+        ({"columns": {"missing": [10**400]}}, "/columns/missing/0"),
+        (
+            {"columns": {"types": {"a": {"kind": "time", "parts": [["a"]]}}}},
+            "/columns/types/a/parts",
+        ),
+        ({"columns": {"types": {"a": "time", "a.hour": "category"}}}, "/columns/types/a.hour"),
+        ({"columns": {"label": "m.y", "ignore": ["m"]}}, "/columns/label"),
+        ({"columns": {"types": {"m": "ignore", "m.a": "number"}}}, "/columns/types/m.a"),
+        ({"columns": {"types": {"a": "time"}}, "crosses": [["s", "a.month_day"]]}, "/crosses/0/1"),
+        ({"columns": {}, "crosses": ["*"]}, "/crosses/0"),
+        (
+            {"columns": {"types": {f"c{n}": "category" for n in range(50)}}, "crosses": ["*"]},
+            "/crosses/0",
+        ),
         ({"columns": {"missing_indicator": 1}}, "/columns/missing_indicator"),
         ({"columns": {"unknown": "guess"}}, "/columns/unknown"),
         ({"columns": {}, "features": {"kind": "indexed", "dim": 3}}, "/columns"),
