@@ -42,6 +42,14 @@ router = APIRouter(prefix="/v2", tags=["Open Inference Protocol"])
 
 MAX_LISTED = 1000
 """Maximum number of feature names in a model's metadata; inputs can have other names."""
+_DATATYPES = {
+    "number": "FP64",
+    "boolean": "BOOL",
+    "category": "BYTES",
+    "text": "BYTES",
+    "time": "BYTES",
+}
+"""Datatype of a column by its type, for models with `columns`."""
 _EXAMPLE = {"inputs": [{"name": "x", "shape": [1, 3], "datatype": "FP64", "data": [1, 0, 0.5]}]}
 _BODY = {"requestBody": {"content": {"application/json": {"example": _EXAMPLE}}}}
 
@@ -81,7 +89,9 @@ async def read_model_metadata(model_id: str, request: Request) -> dict[str, Any]
         outputs.append(_column("probabilities", "FP64"))
     features = model.replica.spec["features"]
     inputs: list[dict[str, Any]] = [_column(name, "FP64") for name in names]
-    if features["kind"] == "indexed":
+    if (reader := model.row_schema.columns) is not None:
+        inputs = [_column(name, _DATATYPES[reader.kind_of(name)]) for name in reader.declared]
+    elif features["kind"] == "indexed":
         inputs = [{"name": "x", "datatype": "FP64", "shape": [-1, width_of(features)]}]
     return {"name": model_id, "platform": "dualstream", "inputs": inputs, "outputs": outputs}
 

@@ -242,9 +242,14 @@ class ColumnReader:
         self._handlers[name] = handler
         return handler
 
-    def kind_of(self, name: str) -> Any:
-        """The declared type of a column."""
+    def type_of(self, name: str) -> Any:
+        """The declared type of a column: a name, or an object with `kind`."""
         return self._types[name]
+
+    def kind_of(self, name: str) -> str:
+        """The name of a column's declared type."""
+        kind = self._types[name]
+        return str(kind if isinstance(kind, str) else kind["kind"])
 
     def is_crossed(self, name: str) -> bool:
         """Whether a cross needs the category of this column."""
@@ -334,7 +339,7 @@ def _add_set(row: _Row, name: str, values: list[Any]) -> None:
 
 
 def _add_text(row: _Row, name: str, value: Any) -> None:
-    kind = row.reader.kind_of(name)
+    kind = row.reader.type_of(name)
     words = words_of(name, value, kind["ngrams"])
     counts = Counter(words) if kind["weights"] == "count" else dict.fromkeys(words, 1)
     for word, count in counts.items():
@@ -343,7 +348,7 @@ def _add_text(row: _Row, name: str, value: Any) -> None:
 
 def _add_time(row: _Row, name: str, value: Any) -> None:
     time = as_time(name, value)
-    for part in parts_of(row.reader.kind_of(name)):
+    for part in parts_of(row.reader.type_of(name)):
         full = f"{name}.{part}"
         category = category_of_part(time, part)
         if part == "weekday":

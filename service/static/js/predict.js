@@ -7,7 +7,7 @@ import { number, percent } from "./format.js";
 
 export function predictCard(id, spec, signal) {
   const isHashed = spec.features.kind === "hashed";
-  const example = isHashed ? '{"age": 39, "city": "Oslo"}' : '{"1": 0.5, "2": 1}';
+  const example = spec.columns ? exampleOf(spec.columns) : isHashed ? '{"age": 39, "city": "Oslo"}' : '{"1": 0.5, "2": 1}';
   const input = h("textarea", { id: "predict-x", spellcheck: "false", rows: 4 });
   input.value = example;
   const answer = h("div", { role: "status" });
@@ -25,7 +25,7 @@ export function predictCard(id, spec, signal) {
   );
 
   // Until the user types, the input has known features of the model.
-  suggested(id, isHashed, signal).then((x) => {
+  if (!spec.columns) suggested(id, isHashed, signal).then((x) => {
     if (x !== null && input.value === example) input.value = JSON.stringify(x, null, 1).replace(/\n */g, " ");
   }, () => {});
 
@@ -46,6 +46,15 @@ export function predictCard(id, spec, signal) {
 }
 
 const SUGGESTED = 4;
+const VALUES = { number: 1, boolean: true, category: "a", text: "some words", time: "2024-01-31T09:30:00Z" };
+
+// A row of the declared columns.
+function exampleOf({ types }) {
+  const kinds = Object.entries(types).map(([name, type]) => [name, type.kind ?? type]);
+  const some = kinds.filter(([, kind]) => kind !== "ignore").slice(0, 6);
+  const row = some.map(([name, kind]) => [name, VALUES[kind]]);
+  return JSON.stringify(Object.fromEntries(row.length ? row : [["age", 39], ["city", "Oslo"]]), null, 1).replace(/\n */g, " ");
+}
 
 // A string value is the feature `name=text` with value 1.
 async function suggested(id, isHashed, signal) {

@@ -102,6 +102,28 @@ def test_bad_rows_and_specifications_are_refused_by_name(client):
     assert_problem(member, 422, "invalid-spec")
 
 
+def test_inference_lists_the_columns_and_takes_them(client):
+    client.put("/models/m", json=LINEAR)
+    client.post("/models/m/learn", json=generated(6, 20))
+    inputs = client.get("/v2/models/m").json()["inputs"]
+    assert {one["name"]: one["datatype"] for one in inputs} == {
+        "price": "FP64",
+        "zip": "BYTES",
+        "member": "BOOL",
+        "subject": "BYTES",
+        "at": "BYTES",
+    }
+    given = {"price": ("FP64", 2.0), "zip": ("BYTES", "02134"), "at": ("BYTES", "2024-01-01")}
+    tensors = [
+        {"name": name, "datatype": kind, "shape": [1], "data": [value]}
+        for name, (kind, value) in given.items()
+    ]
+    got = client.post("/v2/models/m/infer", json={"inputs": tensors}).json()
+    row = {name: value for name, (_, value) in given.items()}
+    same = client.post("/models/m/predict", json=row).json()
+    assert got["outputs"][0]["data"] == [same["score"]]
+
+
 @pytest.mark.parametrize("task", ["regression", "multiclass"])
 def test_labels_of_other_tasks(client, task):
     spec = {"task": task, "members": "eight" if task == "multiclass" else "ten"}
