@@ -38,7 +38,7 @@ NOT_FOUND = ("rollback to what was lost", "appended ahead and refused")
 def test_planted_fault_is_found(name: str):
     """By its seed, or by another one if a change moved the seeds since the last hunt."""
     with BUGS[name].planted():
-        assert any(is_wrong(seed) for seed in (FIRST[name], *range(SCHEDULES)))
+        assert any(is_wrong(seed) for seed in (FIRST[name], *range(SCHEDULES // 4)))
 
 
 def test_seeds_are_of_planted_faults_and_among_the_schedules():

@@ -1,6 +1,6 @@
 """Thousands of schedules: whatever befalls workers and journal, the invariants hold.
 
-`make test` plays the first quarter of the schedules and those that find a planted fault.
+`make test` plays the first twentieth of the schedules and those that find a planted fault.
 `make chaos`, which sets DUALSTREAM_CHAOS_ROUNDS, plays all.
 """
 
@@ -22,7 +22,7 @@ from tests.simulation.world import Result, play
 
 SEEDS = 10_000
 IS_FULL = "DUALSTREAM_CHAOS_ROUNDS" in os.environ
-PLAYED = range(SEEDS) if IS_FULL else sorted({*range(SEEDS // 4), *FIRST.values()})
+PLAYED = range(SEEDS) if IS_FULL else sorted({*range(SEEDS // 20), *FIRST.values()})
 CASES = 20
 STEPS, SHARE = 30, 0.05
 

@@ -31,6 +31,10 @@ AHEAD_AFTER_S = 2.5
 COMPILED_AHEAD = (
     "dualstream.solvers.portfolio.weighting_kernels",
     "dualstream.solvers.portfolio.fused_kernels",
+    "dualstream.solvers.nonlinear.boosted_kernels",
+    "dualstream.solvers.nonlinear.net_kernels",
+    "dualstream.solvers.nonlinear.neighbours_kernels",
+    "dualstream.solvers.nonlinear.splines_kernels",
     "dualstream.solvers.portfolio.retained_rows",
     "dualstream.solvers.evaluation.late_label_scores",
     "dualstream.solvers.evaluation.progressive",
@@ -66,7 +70,7 @@ def run_demo(
             if stay:
                 console.print(f"Live dashboard: {server.url}/", soft_wrap=True)
             console.print(
-                f"PUT /models/{MODEL} without a body: a portfolio of eight learners and the prior; "
+                f"PUT /models/{MODEL} without a body: a portfolio of many learners; "
                 "the first run compiles kernels",
                 style="dim",
                 soft_wrap=True,
@@ -167,7 +171,7 @@ def _predict(console: Console, client: httpx.Client, samples: list[dict[str, Any
 
 
 def _members(console: Console, client: httpx.Client) -> str:
-    """Print the members by weight; returns the one with the largest weight."""
+    """Print the members by weight; returns the linear one with the largest weight."""
     found = client.get(f"/models/{MODEL}/members").raise_for_status().json()["members"]
     ranked = sorted(found, key=lambda member: -member["weight"])
     console.print("\nGET /members, by weight:")
@@ -179,7 +183,8 @@ def _members(console: Console, client: httpx.Client) -> str:
             f"{member['name']}",
             highlight=False,
         )
-    return str(next(member["name"] for member in ranked if member["name"] != "prior"))
+    linear = [one for one in ranked if one["spec"].get("kind") not in (None, "prior", "stack")]
+    return str(linear[0]["name"])
 
 
 def _weights(console: Console, client: httpx.Client, member: str) -> None:

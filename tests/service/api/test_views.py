@@ -292,7 +292,8 @@ def by_index(rows):
 def test_the_widest_portfolio_answers_with_little_memory(serve, task):
     client = serve(snapshot_every=50)
     features = {"kind": "indexed", "dim": WIDEST}
-    spec = {"algorithm": "portfolio", "task": task, "features": features, "guard": "warn"}
+    members = "ten" if task == "regression" else "eight"
+    spec = {"members": members, "task": task, "features": features, "guard": "warn"}
     with address_space(1 << 30):
         assert client.put("/models/m", json=spec).status_code == 201
         assert client.post("/models/m/learn", json={"samples": by_index(1)}).status_code == 200

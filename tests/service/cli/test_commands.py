@@ -57,7 +57,7 @@ def test_models_are_made_of_specs_files_and_fields(server, client, tmp_path, mon
     assert run(server, *given, "--replace", given=json.dumps(SPEC)).exit_code == 0
     client.create("n")
     listed = run(server, "models")
-    assert "portfolio eight" in listed.stdout and "dual_ascent" in listed.stdout
+    assert "portfolio full" in listed.stdout and "dual_ascent" in listed.stdout
     assert [model["id"] for model in json.loads(run(server, "models", "--json").stdout)] == [
         "m",
         "n",
