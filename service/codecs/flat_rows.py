@@ -5,8 +5,6 @@ features of it. A row in explicit form ({"x": {...}, "y": 1}) is read, too; the 
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from datetime import date, datetime, time
-from decimal import Decimal
 from functools import partial
 from typing import Any
 
@@ -25,6 +23,7 @@ from dualstream.service.codecs.row_schema import (
     refuse_duplicates,
 )
 from dualstream.service.codecs.table_columns import MAX_COLUMNS, TableColumns, pandas_index
+from dualstream.solvers.columns.tables import plain
 from dualstream.wire.problems import Problem, RowError, quoted
 
 Row = dict[str, Any]
@@ -239,27 +238,16 @@ def _listed(column: Any) -> list[Any]:
         # Python's times have microseconds.
         column = column.cast(pyarrow.timestamp("us", column.type.tz), safe=False)
     try:
-        return [_plain(one) for one in column.to_pylist()]
+        return [plain(one) for one in column.to_pylist()]
     except Exception:  # pyarrow raises errors of many kinds, and says not for which value
         return [_cell(one) for one in column]
 
 
 def _cell(scalar: Any) -> Any:
     try:
-        return _plain(scalar.as_py())
+        return plain(scalar.as_py())
     except Exception:
         return Unreadable()
-
-
-def _plain(value: Any) -> Any:
-    """A value of Arrow as JSON has it: times and dates as ISO 8601, decimals as numbers."""
-    if isinstance(value, dict):
-        return {name: _plain(one) for name, one in value.items()}
-    if isinstance(value, list):
-        return [_plain(one) for one in value]
-    if isinstance(value, datetime | date | time):
-        return value.isoformat()
-    return float(value) if isinstance(value, Decimal) else value
 
 
 def _as_they_are(

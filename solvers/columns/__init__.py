@@ -2,6 +2,7 @@
 
 spec.py     the fields `columns` and `crosses` of a specification
 values.py   one value of a column: numbers, booleans, categories, texts, times
+tables.py   rows of DataFrames and Arrow tables, as JSON has them
 reader.py   ColumnReader: a flat row becomes features, label, weight and id
 """
 

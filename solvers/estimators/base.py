@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dualstream.solvers.features.wrapper import ClassLearner
     from dualstream.solvers.online.multiclass import ClassScores
 
-_OWN_FIELDS = ("algorithm", "task", "features", "labels")
+_OWN_FIELDS = ("algorithm", "task", "features", "labels", "columns", "crosses")
 
 
 class Model:
@@ -73,21 +73,27 @@ class Model:
 
 
 def full_spec(
-    algorithm: str, task: str, features: Mapping[str, Any], fields: Mapping[str, Any] | None
+    algorithm: str,
+    task: str,
+    features: Mapping[str, Any],
+    fields: Mapping[str, Any] | None,
+    columns: Mapping[str, Any] | None = None,
+    crosses: Any = None,
 ) -> dict[str, Any]:
     """The specification with the user's `fields`.
 
     Raises ValueError for a field that the estimator sets itself.
     """
     own = {"algorithm": algorithm, "task": task, "features": dict(features)}
+    own |= given_fields(columns=columns, crosses=crosses)
     for name in _OWN_FIELDS:
         if name in (fields or {}):
             raise ValueError(f"spec must not hold {name!r}: the estimator sets it")
     return own | dict(fields or {})
 
 
-def portfolio_fields(**fields: Any) -> dict[str, Any]:
-    """The given fields of a portfolio's specification; None stands for a default."""
+def given_fields(**fields: Any) -> dict[str, Any]:
+    """The given fields of a specification; None stands for a default."""
     return {name: value for name, value in fields.items() if value is not None}
 
 

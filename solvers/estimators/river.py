@@ -21,7 +21,8 @@ from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.class_names import class_label, class_places, class_text
 from dualstream.solvers.core.hashing import NamePlaces, hash_row
 from dualstream.solvers.core.learner import Learner
-from dualstream.solvers.estimators.base import Model, full_spec, portfolio_fields, value_errors
+from dualstream.solvers.estimators.base import Model, full_spec, given_fields, value_errors
+from dualstream.solvers.estimators.flat_rows import FlatRows
 from dualstream.solvers.jit import Floats
 from dualstream.wire.values import EXACT, TOO_LONG, nfc
 
@@ -38,11 +39,18 @@ Row = Mapping[Hashable, Any]
 class _Estimator:
     """Base of all estimators."""
 
-    def _begin(
-        self, algorithm: str, task: str, bits: int, fields: Mapping[str, Any] | None
-    ) -> None:
-        self._model = Model(full_spec(algorithm, task, {"kind": "hashed", "bits": bits}, fields))
-        self._places = NamePlaces(bits)
+    bits: int
+    columns: Mapping[str, Any] | None
+    crosses: Sequence[Any] | None
+
+    def _begin(self, algorithm: str, task: str, fields: Mapping[str, Any] | None) -> None:
+        features = {"kind": "hashed", "bits": self.bits}
+        spec = full_spec(algorithm, task, features, fields, self.columns, self.crosses)
+        self._model = Model(spec)
+        self._places = NamePlaces(self.bits)
+        self._flat = (
+            None if self.columns is None else FlatRows(self.columns, self.crosses, self.bits)
+        )
 
     @property
     def learner(self) -> Learner:
@@ -56,6 +64,8 @@ class _Estimator:
 
     def _rows(self, rows: Iterable[Row]) -> Batch:
         """Rows without labels."""
+        if self._flat is not None:
+            return self._flat.batch(rows)
         indptr, indices, values = [0], [], []
         for row in rows:
             found = hash_row(_checked(row), self._places)
@@ -75,6 +85,8 @@ class _Estimator:
 
     def _frame(self, X: Any) -> Batch:
         """The rows of a DataFrame, without labels."""
+        if self._flat is not None:
+            return self._flat.batch(X)
         names = list(X.columns)
         return self._rows(
             dict(zip(names, row, strict=True)) for row in X.itertuples(index=False, name=None)
@@ -92,13 +104,11 @@ class _Classifier(_Estimator, base.MiniBatchClassifier):
 
     task: str
 
-    def _begin_classes(
-        self, algorithm: str, task: str, bits: int, fields: Mapping[str, Any] | None
-    ) -> None:
+    def _begin_classes(self, algorithm: str, task: str, fields: Mapping[str, Any] | None) -> None:
         if task not in ("binary", "multiclass"):
             raise ValueError(f"task must be binary or multiclass, got {task!r}")
         self.task = task
-        self._begin(algorithm, task, bits, fields)
+        self._begin(algorithm, task, fields)
 
     @property
     def _multiclass(self) -> bool:
@@ -188,6 +198,9 @@ class DualstreamClassifier(_Classifier):
         strings, numbers or bools; classes are added when they appear, and learned one-vs-rest.
     bits
         Names are hashed to 2^bits indices.
+    columns, crosses
+        How columns become features, as in a model specification, without label, id and weight. A
+        row or a DataFrame is then read as the server reads flat rows.
     spec
         Further fields of the specification, such as `loss`, `scaling`, `intercept` or `seed`.
     """
@@ -198,12 +211,16 @@ class DualstreamClassifier(_Classifier):
         *,
         task: str = "binary",
         bits: int = 18,
+        columns: Mapping[str, Any] | None = None,
+        crosses: Sequence[Any] | None = None,
         spec: dict[str, Any] | None = None,
     ) -> None:
         self.algorithm = algorithm
         self.bits = bits
+        self.columns = columns
+        self.crosses = crosses
         self.spec = spec
-        self._begin_classes(algorithm, task, bits, spec)
+        self._begin_classes(algorithm, task, spec)
 
 
 class DualstreamRegressor(_Regressor):
@@ -215,6 +232,9 @@ class DualstreamRegressor(_Regressor):
         The name of an algorithm, as in a model specification.
     bits
         Names are hashed to 2^bits indices.
+    columns, crosses
+        How columns become features, as in a model specification, without label, id and weight. A
+        row or a DataFrame is then read as the server reads flat rows.
     spec
         Further fields of the specification, such as `loss`, `scaling`, `intercept` or `seed`.
     """
@@ -224,12 +244,16 @@ class DualstreamRegressor(_Regressor):
         algorithm: str = "dual_ascent",
         *,
         bits: int = 18,
+        columns: Mapping[str, Any] | None = None,
+        crosses: Sequence[Any] | None = None,
         spec: dict[str, Any] | None = None,
     ) -> None:
         self.algorithm = algorithm
         self.bits = bits
+        self.columns = columns
+        self.crosses = crosses
         self.spec = spec
-        self._begin(algorithm, "regression", bits, spec)
+        self._begin(algorithm, "regression", spec)
 
 
 class PortfolioClassifier(_Classifier):
@@ -248,6 +272,9 @@ class PortfolioClassifier(_Classifier):
         strings, numbers or bools; classes are added when they appear, and learned one-vs-rest.
     bits
         Names are hashed to 2^bits indices.
+    columns, crosses
+        How columns become features, as in a model specification, without label, id and weight. A
+        row or a DataFrame is then read as the server reads flat rows.
     eta, share, retain
         Fields of the specification; None is their default.
     """
@@ -258,17 +285,21 @@ class PortfolioClassifier(_Classifier):
         *,
         task: str = "binary",
         bits: int = 18,
+        columns: Mapping[str, Any] | None = None,
+        crosses: Sequence[Any] | None = None,
         eta: float | None = None,
         share: float | None = None,
         retain: int | None = None,
     ) -> None:
         self.members = members
         self.bits = bits
+        self.columns = columns
+        self.crosses = crosses
         self.eta = eta
         self.share = share
         self.retain = retain
-        fields = portfolio_fields(members=members, eta=eta, share=share, retain=retain)
-        self._begin_classes("portfolio", task, bits, fields)
+        fields = given_fields(members=members, eta=eta, share=share, retain=retain)
+        self._begin_classes("portfolio", task, fields)
 
 
 class PortfolioRegressor(_Regressor):
@@ -284,6 +315,9 @@ class PortfolioRegressor(_Regressor):
         is the default of the task.
     bits
         Names are hashed to 2^bits indices.
+    columns, crosses
+        How columns become features, as in a model specification, without label, id and weight. A
+        row or a DataFrame is then read as the server reads flat rows.
     eta, share, retain
         Fields of the specification; None is their default.
     """
@@ -293,17 +327,21 @@ class PortfolioRegressor(_Regressor):
         members: str | Sequence[Mapping[str, Any]] | None = None,
         *,
         bits: int = 18,
+        columns: Mapping[str, Any] | None = None,
+        crosses: Sequence[Any] | None = None,
         eta: float | None = None,
         share: float | None = None,
         retain: int | None = None,
     ) -> None:
         self.members = members
         self.bits = bits
+        self.columns = columns
+        self.crosses = crosses
         self.eta = eta
         self.share = share
         self.retain = retain
-        fields = portfolio_fields(members=members, eta=eta, share=share, retain=retain)
-        self._begin("portfolio", "regression", bits, fields)
+        fields = given_fields(members=members, eta=eta, share=share, retain=retain)
+        self._begin("portfolio", "regression", fields)
 
 
 def _checked(row: Row) -> dict[str, Any]:

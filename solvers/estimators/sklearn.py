@@ -3,6 +3,7 @@
     from dualstream.solvers.estimators.sklearn import DualstreamClassifier, PortfolioClassifier
     DualstreamClassifier("rda", passes=3, spec={"regularizer": {"kind": "l1", "lambda": 0.01}})
     PortfolioClassifier()  # nothing to tune: many specifications at once, see solvers/portfolio
+    PortfolioClassifier(columns={"types": {"zip": "category"}})  # rows are those of a DataFrame
 
 They learn row by row, so the order of the rows matters. There is no `sample_weight`, because a
 weight of 2 does not equal a repeated row.
@@ -16,14 +17,15 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import LabelEncoder
-from sklearn.utils import check_random_state
+from sklearn.utils import check_consistent_length, check_random_state, column_or_1d
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.member_learner import MemberView, member_learner
-from dualstream.solvers.estimators.base import Model, full_spec, portfolio_fields, value_errors
+from dualstream.solvers.estimators.base import Model, full_spec, given_fields, value_errors
+from dualstream.solvers.estimators.flat_rows import FlatRows
 from dualstream.solvers.evaluation.progressive import scores_are_log_odds
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.spec.resolve import resolve_spec
@@ -42,10 +44,16 @@ class _Estimator(BaseEstimator):
     passes: int
     shuffle: bool
     random_state: Any
+    columns: Mapping[str, Any] | None
+    crosses: Sequence[Any] | None
+    bits: int
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
+        has_columns = self.columns is not None
+        tags.input_tags.sparse = tags.input_tags.two_d_array = not has_columns
+        tags.input_tags.dict = tags.input_tags.string = has_columns
+        tags.input_tags.categorical = tags.input_tags.allow_nan = has_columns
         return tags
 
     def _chosen(self) -> tuple[str, dict[str, Any] | None]:
@@ -54,10 +62,21 @@ class _Estimator(BaseEstimator):
 
     def _spec(self, task: str, dim: int) -> dict[str, Any]:
         algorithm, fields = self._chosen()
-        return full_spec(algorithm, task, {"kind": "indexed", "dim": dim}, fields)
+        features = {"kind": "indexed", "dim": dim}
+        if self.columns is not None:
+            features = {"kind": "hashed", "bits": self.bits}
+        return full_spec(algorithm, task, features, fields, self.columns, self.crosses)
 
     def _checked(self, X: Any, y: Any, *, reset: bool) -> tuple[Batch, Any]:
         """Rows without labels, and their labels."""
+        if self.columns is not None:
+            if y is None:
+                raise ValueError("y is needed: the label of each row, got None")
+            if reset:
+                self.flat_rows_ = FlatRows(self.columns, self.crosses, self.bits)
+            batch, y = self._flat(X, reset=reset), column_or_1d(y, warn=True)
+            check_consistent_length(batch.labels, y)
+            return batch, y
         X, y = validate_data(
             self,
             X,
@@ -72,10 +91,25 @@ class _Estimator(BaseEstimator):
     def _rows(self, X: Any) -> Batch:
         """Rows to predict, of the fitted width."""
         check_is_fitted(self)
+        if hasattr(self, "flat_rows_"):
+            return self._flat(X, reset=False)
         return _batch(validate_data(self, X, reset=False, accept_sparse="csr", dtype=np.float64))
 
+    def _flat(self, X: Any, *, reset: bool) -> Batch:
+        """Rows of a table; a DataFrame has the columns of the first one, in their order."""
+        try:
+            is_table = hasattr(X, "shape")
+            if is_table and (reset or hasattr(self, "feature_names_in_")):
+                validate_data(self, X, reset=reset, skip_check_array=True)
+            elif reset:  # each row of a list may have other columns
+                for name in ("n_features_in_", "feature_names_in_"):
+                    self.__dict__.pop(name, None)
+            return self.flat_rows_.batch(X)
+        except TypeError as wrong:
+            raise ValueError(str(wrong)) from None
+
     def _begin(self, task: str) -> None:
-        self.model_ = Model(self._spec(task, self.n_features_in_))
+        self.model_ = Model(self._spec(task, getattr(self, "n_features_in_", 0)))
 
     def _pass_over(self, batch: Batch) -> None:
         if self.passes < 1:
@@ -195,6 +229,19 @@ class _Regressor(RegressorMixin, _Estimator):
         return self.model_.scores(rows)
 
 
+_FIELDS = (
+    "loss",
+    "rho",
+    "strength",
+    "window",
+    "scaling",
+    "norm",
+    "average",
+    "regularizer",
+)
+"""Fields of a specification that are parameters, so that a grid search can set them."""
+
+
 class _OfAlgorithm:
     """The parameters of an estimator of one algorithm."""
 
@@ -202,19 +249,45 @@ class _OfAlgorithm:
         self,
         algorithm: str = "dual_ascent",
         *,
+        loss: str | None = None,
+        rho: float | None = None,
+        strength: float | None = None,
+        window: str | Mapping[str, Any] | None = None,
+        scaling: str | Mapping[str, Any] | None = None,
+        norm: str | None = None,
+        average: Mapping[str, Any] | None = None,
+        regularizer: str | Mapping[str, Any] | None = None,
         passes: int = 5,
         shuffle: bool = True,
         random_state: Any = 0,
+        columns: Mapping[str, Any] | None = None,
+        crosses: Sequence[Any] | None = None,
+        bits: int = 18,
         spec: dict[str, Any] | None = None,
     ) -> None:
         self.algorithm = algorithm
+        self.loss = loss
+        self.rho = rho
+        self.strength = strength
+        self.window = window
+        self.scaling = scaling
+        self.norm = norm
+        self.average = average
+        self.regularizer = regularizer
         self.passes = passes
         self.shuffle = shuffle
         self.random_state = random_state
+        self.columns = columns
+        self.crosses = crosses
+        self.bits = bits
         self.spec = spec
 
     def _chosen(self) -> tuple[str, dict[str, Any] | None]:
-        return self.algorithm, self.spec
+        fields = given_fields(**{name: getattr(self, name) for name in _FIELDS})
+        for name in fields:
+            if name in (self.spec or {}):
+                raise ValueError(f"{name} is given as a parameter and in spec; leave one out")
+        return self.algorithm, fields | (self.spec or {})
 
 
 class _OfPortfolio:
@@ -229,6 +302,9 @@ class _OfPortfolio:
         passes: int = 1,
         shuffle: bool = True,
         random_state: Any = 0,
+        columns: Mapping[str, Any] | None = None,
+        crosses: Sequence[Any] | None = None,
+        bits: int = 18,
         eta: float | None = None,
         share: float | None = None,
         retain: int | None = None,
@@ -237,12 +313,15 @@ class _OfPortfolio:
         self.passes = passes
         self.shuffle = shuffle
         self.random_state = random_state
+        self.columns = columns
+        self.crosses = crosses
+        self.bits = bits
         self.eta = eta
         self.share = share
         self.retain = retain
 
     def _chosen(self) -> tuple[str, dict[str, Any] | None]:
-        return "portfolio", portfolio_fields(
+        return "portfolio", given_fields(
             members=self.members, eta=self.eta, share=self.share, retain=self.retain
         )
 
@@ -265,10 +344,16 @@ class DualstreamClassifier(_OfAlgorithm, _Classifier):
     Parameters
     ----------
     algorithm : the name of an algorithm, as in a model specification
+    loss, rho, strength, window, scaling, norm, average, regularizer : fields of the specification,
+        as parameters for a grid search; None is their default
     passes : number of passes of `fit` over the rows
     shuffle : whether each pass has its own random order, or the order of the rows
     random_state : seeds these orders: an int, a RandomState, or None
-    spec : further fields of the specification, such as `loss`, `scaling`, `map` or `seed`
+    columns : how the columns of a table become features, as in a model specification, without
+        label, id and weight. X is a DataFrame, an Arrow table or a list of dicts then
+    crosses : pairs of columns that are features together, as in a model specification
+    bits : with `columns`, names are hashed to 2^bits indices
+    spec : further fields of the specification, such as `map`, `intercept` or `seed`
 
     Attributes
     ----------
@@ -283,10 +368,16 @@ class DualstreamRegressor(_OfAlgorithm, _Regressor):
     Parameters
     ----------
     algorithm : the name of an algorithm, as in a model specification
+    loss, rho, strength, window, scaling, norm, average, regularizer : fields of the specification,
+        as parameters for a grid search; None is their default
     passes : number of passes of `fit` over the rows
     shuffle : whether each pass has its own random order, or the order of the rows
     random_state : seeds these orders: an int, a RandomState, or None
-    spec : further fields of the specification, such as `loss`, `scaling`, `map` or `seed`
+    columns : how the columns of a table become features, as in a model specification, without
+        label, id and weight. X is a DataFrame, an Arrow table or a list of dicts then
+    crosses : pairs of columns that are features together, as in a model specification
+    bits : with `columns`, names are hashed to 2^bits indices
+    spec : further fields of the specification, such as `map`, `intercept` or `seed`
 
     Attributes
     ----------
@@ -309,6 +400,10 @@ class PortfolioClassifier(_OfPortfolio, _Classifier):
     shuffle : whether each pass has its own random order. False is for rows in order of time: the
         last ones count most, and rows sorted by class teach little
     random_state : seeds these orders: an int, a RandomState, or None
+    columns : how the columns of a table become features, as in a model specification, without
+        label, id and weight. X is a DataFrame, an Arrow table or a list of dicts then
+    crosses : pairs of columns that are features together, as in a model specification
+    bits : with `columns`, names are hashed to 2^bits indices
     eta, share, retain : fields of the specification; None is their default
 
     Attributes
@@ -333,6 +428,10 @@ class PortfolioRegressor(_OfPortfolio, _Regressor):
         on rows that they have learned before
     shuffle : whether each pass has its own random order. False is for rows in order of time
     random_state : seeds these orders: an int, a RandomState, or None
+    columns : how the columns of a table become features, as in a model specification, without
+        label, id and weight. X is a DataFrame, an Arrow table or a list of dicts then
+    crosses : pairs of columns that are features together, as in a model specification
+    bits : with `columns`, names are hashed to 2^bits indices
     eta, share, retain : fields of the specification; None is their default
 
     Attributes
@@ -340,27 +439,6 @@ class PortfolioRegressor(_OfPortfolio, _Regressor):
     model_ : its `learner`
     members_ : figures of each member, as a list of `solvers.MemberView`
     """
-
-    def __init__(
-        self,
-        members: str | Sequence[Mapping[str, Any]] | None = None,
-        *,
-        passes: int = 1,
-        shuffle: bool = True,
-        random_state: Any = 0,
-        eta: float | None = None,
-        share: float | None = None,
-        retain: int | None = None,
-    ) -> None:
-        super().__init__(
-            members,
-            passes=passes,
-            shuffle=shuffle,
-            random_state=random_state,
-            eta=eta,
-            share=share,
-            retain=retain,
-        )
 
 
 def _with_targets(batch: Batch, y: Any) -> Batch:
