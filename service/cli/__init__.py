@@ -6,11 +6,13 @@ rows.py            learn, predict, and their file arguments
 watch.py           watch
 bench.py           bench
 new_key.py         new-key
-serve.py         serve, demo
+serve.py            serve, demo
 stores.py          dump, restore, replay
+infer.py           infer
+inference/         what it proposes for a file
 settings_flags.py  settings as flags
 
-`serve` and `stores` need the server's dependencies. The other commands work without
+`infer`, `serve` and `stores` need the server's dependencies. The other commands work without
 them.
 """
 
@@ -22,7 +24,7 @@ from dualstream.service.cli.common import app, fail
 __all__ = ["app", "bench", "models", "new_key", "rows", "watch"]
 
 SERVER_PACKAGES = ("fastapi", "numba", "pydantic_settings", "redis", "uvicorn")
-SERVER_COMMANDS = ("serve", "demo", "dump", "restore", "replay", "migrate")
+SERVER_COMMANDS = ("serve", "infer", "demo", "dump", "restore", "replay", "migrate")
 
 
 def is_installed(package: str) -> bool:
@@ -39,9 +41,9 @@ def server_is_missing() -> None:
 
 
 if all(map(is_installed, SERVER_PACKAGES)):
-    from dualstream.service.cli import serve, stores
+    from dualstream.service.cli import infer, serve, stores
 
-    __all__ += ["serve", "stores"]
+    __all__ += ["infer", "serve", "stores"]
 else:
     for command in SERVER_COMMANDS:
         app.command(

@@ -90,7 +90,7 @@ def learn(
         zcat rows.gz | dualstream learn clicks - --format libsvm
     """
     with connected(url, api_key, patience, as_json) as client:
-        named = _row_files(files or ["-"], form, key)
+        named = row_files(files or ["-"], form, key)
         if skip and len(named) != 1:
             raise BadInput("--skip needs exactly one file")
         shows = sys.stderr.isatty() if progress is None else progress
@@ -191,7 +191,7 @@ def predict(
             result = client.predict(model, row, version=version, min_seq=min_seq)
             write([(result.score, result.label, result.probability)])
             return
-        named, empty = _row_files(files or ["-"], form, None), list[NoRows]()
+        named, empty = row_files(files or ["-"], form, None), list[NoRows]()
         for file in named:
             before = 0
             with _noted(empty):
@@ -272,7 +272,7 @@ def _objects() -> Any:
     return write
 
 
-def _row_files(names: Sequence[str], form: str | None, key: str | None) -> list[RowFile]:
+def row_files(names: Sequence[str], form: str | None, key: str | None) -> list[RowFile]:
     """Files of the arguments, without duplicates, in order; matches of a pattern are sorted.
 
     With `key` each file has the key KEY:NAME. Raises BadInput for a missing file.

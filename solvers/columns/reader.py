@@ -137,7 +137,7 @@ class ColumnReader:
         read = _Row(self)
         seen, handlers, roles, missing = read.seen, self._handlers, self._roles, self._missing
         has_numbers = bool(self._missing_numbers)
-        for name, value in self._flattened(row):
+        for name, value in self.flattened(row):
             if name in seen:
                 raise BadColumn(name, f"the column {quoted(name)} is there twice")
             seen.add(name)
@@ -167,7 +167,7 @@ class ColumnReader:
                 read.add_cross(names)
         return read
 
-    def _flattened(
+    def flattened(
         self, row: Mapping[str, Any], owner: str = "", depth: int = 0
     ) -> Iterator[tuple[str, Any]]:
         """Names and values of a row; those of nested objects with dots."""
@@ -185,7 +185,7 @@ class ColumnReader:
             elif full in self._types or full in self._roles:
                 raise BadColumn(full, f"column {quoted(full)} must be one value, got an object")
             else:
-                yield from self._flattened(value, f"{full}.", depth + 1)
+                yield from self.flattened(value, f"{full}.", depth + 1)
 
     def _is_none(self, value: Any) -> bool:
         """Whether a role has no value. Null never is one."""

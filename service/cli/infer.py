@@ -1,0 +1,142 @@
+"""Command that proposes the `columns` of a file: infer."""
+
+import shlex
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from dualstream.client import FORMATS, BadInput, RowFile
+from dualstream.client.calls import new_key
+from dualstream.client.files import STANDARD_INPUT
+from dualstream.service.cli.common import (
+    JSON,
+    URL,
+    ApiKey,
+    Patience,
+    Url,
+    app,
+    connected,
+    ending,
+    errors,
+    known_models,
+    print_json,
+)
+from dualstream.service.cli.rows import Format, row_files
+
+ROWS = 10_000
+_STREAM = (
+    "import pyarrow as a, pyarrow.parquet, sys; t = {read}; "
+    "w = a.ipc.new_stream(sys.stdout.buffer, t.schema); w.write_table(t); w.close()"
+)
+_READ = {
+    "parquet": "a.parquet.read_table(sys.argv[1])",
+    "arrow-file": "a.ipc.open_file(sys.argv[1]).read_all()",
+}
+
+
+@app.command()
+def infer(
+    file: Annotated[
+        str, typer.Argument(help="CSV, NDJSON, JSON, Arrow or Parquet; - is standard input.")
+    ],
+    label: Annotated[
+        str | None, typer.Option(help="Column of the label; default: by names and values.")
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option(help="binary, multiclass or regression; default: by the label.")
+    ] = None,
+    rows: Annotated[int, typer.Option(min=1, help="Maximum number of rows to read.")] = ROWS,
+    form: Format = None,
+    create: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL", help="Create this model on the server.", autocompletion=known_models
+        ),
+    ] = None,
+    url: Url = URL,
+    api_key: ApiKey = None,
+    patience: Patience = 5.0,
+    as_json: JSON = False,
+) -> None:
+    """Propose the specification of a file: label, task and the type of each column.
+
+    Reads the first rows of the file. Prints the specification to standard output and the reasons
+    to standard error.
+
+    Examples:
+
+        dualstream infer monday.csv --label clicked > spec.json
+        dualstream infer monday.csv --create clicks
+    """
+    from dualstream.service.cli.inference import propose, read_sample
+    from dualstream.service.cli.inference.labels import TASKS
+
+    with ending(as_json):
+        if task is not None and task not in TASKS:
+            raise BadInput(f"--task must be one of {', '.join(TASKS)}, got {task!r}")
+        given = _file(file, form)
+        sample = read_sample(given, rows)
+        proposal = propose(sample, label, task)
+    if as_json:
+        columns = [
+            {
+                "name": name,
+                "type": choice.kind,
+                "reason": choice.reason,
+                "missing": proposal.seen[name].missing,
+            }
+            for name, choice in proposal.choices.items()
+        ]
+        found: dict[str, Any] = {"spec": proposal.spec, "rows": len(sample.rows)}
+        print_json(found | {"columns": columns, "warnings": proposal.warnings})
+    else:
+        typer.echo(msgspec.json.format(msgspec.json.encode(proposal.spec), indent=2).decode())
+        errors.print(_table(proposal))
+        for warning in proposal.warnings:
+            errors.print(f"warning: {warning}", markup=False, highlight=False, soft_wrap=True)
+    if create is not None:
+        with connected(url, api_key, patience, as_json) as client:
+            made = client.create(create, proposal.spec)
+        said = (
+            f"{made.id} is created, seq {made.seq:,}; learn the file with:\n{_learn(create, given)}"
+        )
+        errors.print(said, markup=False, highlight=False, soft_wrap=True)
+
+
+def _file(name: str, form: str | None) -> RowFile:
+    """The file; Parquet and Arrow files are known by their first bytes. Raises BadInput."""
+    from dualstream.service.cli.inference import format_of
+
+    kind = None if form is not None else format_of(name)
+    if kind is not None:
+        return RowFile(name, kind, new_key())
+    found = row_files([name], form, None)
+    if len(found) != 1:
+        raise BadInput(f"infer reads one file; {name} matches {len(found)}")
+    return found[0]
+
+
+def _table(proposal: Any) -> Table:
+    table = Table("column", "type", "missing", "reason", box=None)
+    for name, choice in proposal.choices.items():
+        kind = choice.kind if isinstance(choice.kind, str) else choice.kind["kind"]
+        seen = proposal.seen[name]
+        missing = f"{seen.missing / seen.rows:.0%}" if seen.missing else ""
+        table.add_row(*map(Text, (name, kind, missing, choice.reason)))
+    return table
+
+
+def _learn(model: str, file: RowFile) -> str:
+    """The command that learns the file."""
+    name = shlex.quote(file.name)
+    if file.kind in _READ:
+        code = shlex.quote(_STREAM.format(read=_READ[file.kind]))
+        return f"  python -c {code} {name} | dualstream learn {model} - --format arrow"
+    form = ""
+    if file.name == STANDARD_INPUT or not Path(file.name).suffix:
+        form = next(f" --format {form}" for form, kind in FORMATS.items() if kind == file.kind)
+    return f"  dualstream learn {model} {name}{form}"

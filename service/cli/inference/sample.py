@@ -1,0 +1,166 @@
+"""First rows of a file, read as the server reads flat rows; also Parquet and Arrow files."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dualstream.client import FORMATS, BadInput, NoRows, RowFile
+from dualstream.service.codecs.csv import check_delimiter
+from dualstream.service.codecs.flat_rows import FlatRecords, read_row
+from dualstream.service.codecs.row_schema import BadRow, RowSchema, refuse_duplicates
+from dualstream.service.codecs.table_columns import pandas_index
+from dualstream.solvers import BadColumn, resolve_spec
+from dualstream.solvers.columns.tables import rows_of
+from dualstream.wire.chunking.chunks import MARK
+from dualstream.wire.problems import Problem
+
+PARQUET, ARROW_FILE = "parquet", "arrow-file"
+_MAGIC = {b"PAR1": PARQUET, b"ARROW1": ARROW_FILE}
+_PYARROW = "Parquet and Arrow files need pyarrow: pip install 'dualstream[arrow]'"
+
+Row = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Sample:
+    """Rows of a file, flat: nested objects are columns with dots in their names."""
+
+    rows: list[Row] = field(default_factory=list)
+    bad: list[str] = field(default_factory=list)
+    """Reasons of rows that cannot be read with any `columns`."""
+
+
+def format_of(path: str) -> str | None:
+    """`parquet` or `arrow-file` by the first bytes of a file; None for any other."""
+    if not Path(path).is_file():
+        return None
+    with open(path, "rb") as opened:
+        begins = opened.read(6)
+    return next((kind for magic, kind in _MAGIC.items() if begins.startswith(magic)), None)
+
+
+def read_sample(file: RowFile, limit: int) -> Sample:
+    """At most `limit` rows. Raises BadInput for a file that cannot be read, NoRows for none."""
+    schema = RowSchema(resolve_spec({"columns": {}}))
+    reader = schema.columns
+    assert reader is not None
+    sample = Sample()
+    try:
+        for number, row in enumerate(islice(_rows(file, schema), limit)):
+            try:
+                if isinstance(row, BadRow):
+                    raise row
+                if reader.is_explicit(row):
+                    raise BadInput(
+                        f"{file.name}: rows name their features `x`; create a model without"
+                        " `columns` for them"
+                    )
+                pairs = list(reader.flattened(row))
+                refuse_duplicates((name for name, _ in pairs), "/")
+                sample.rows.append(dict(pairs))
+            except (BadRow, BadColumn) as bad:
+                sample.bad.append(f"row {number}: {bad.reason}")
+    except Problem as problem:
+        raise BadInput(f"{file.name}: {problem.detail}") from None
+    except (OSError, ValueError) as wrong:  # also pyarrow's errors
+        raise wrong if isinstance(wrong, BadInput) else BadInput(f"{file.name}: {wrong}") from None
+    if not sample.rows:
+        why = f": {sample.bad[0]}" if sample.bad else ""
+        raise NoRows(f"{file.name} has no rows that can be read{why}")
+    return sample
+
+
+def _rows(file: RowFile, schema: RowSchema) -> Iterator[Row | BadRow]:
+    """Rows of the file; one that cannot be read is its error."""
+    if file.kind in (PARQUET, ARROW_FILE):
+        yield from _of_binary(file)
+        return
+    for piece in file.pieces():
+        content = piece.content
+        if file.kind == FORMATS["arrow"]:
+            with _pyarrow().ipc.open_stream(content) as reader:
+                yield from _of_batches(reader)
+        elif file.kind == FORMATS["json"]:
+            yield from _of_json(content, file.name)
+        elif file.kind == FORMATS["ndjson"]:
+            yield from _of_lines(content.removeprefix(MARK))
+        elif file.kind == FORMATS["csv"]:
+            yield from _of_records(content.removeprefix(MARK), schema)
+        else:
+            raise BadInput(
+                f"{file.name}: {file.kind} has no columns; infer reads CSV, NDJSON, JSON, Arrow and"
+                " Parquet"
+            )
+
+
+def _of_records(body: bytes, schema: RowSchema) -> Iterator[Row | BadRow]:
+    if not body.strip():
+        return
+    check_delimiter(body)
+    reader = FlatRecords(schema, body, labelled=False)
+    start = reader.start
+    while start < len(reader.body):
+        end = reader.end_of(start)
+        if reader.body[start:end].strip(reader.blanks):
+            try:
+                fields = reader.fields(start, end)
+                yield dict(zip(reader.columns.names, fields, strict=True))
+            except BadRow as bad:
+                yield bad
+        start = end + 1
+
+
+def _of_lines(body: bytes) -> Iterator[Row | BadRow]:
+    for line in body.split(b"\n"):
+        if line.strip():
+            try:
+                yield read_row(line)
+            except BadRow as bad:
+                yield bad
+
+
+def _of_json(body: bytes, name: str) -> Iterator[Row | BadRow]:
+    try:
+        content = msgspec.json.Decoder(float_hook=float).decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as wrong:
+        raise BadInput(f"{name}: invalid JSON: {wrong}") from None
+    if isinstance(content, dict):
+        is_list = content.keys() == {"samples"} and isinstance(content["samples"], list)
+        content = content["samples"] if is_list else [content]
+    if not isinstance(content, list):
+        raise BadInput(f"{name}: the file must be a JSON list of rows")
+    for row in content:
+        is_row = isinstance(row, dict)
+        yield row if is_row else BadRow("", "a row must be an object of its columns")
+
+
+def _of_binary(file: RowFile) -> Iterator[Row]:
+    pa = _pyarrow()
+    if file.kind == PARQUET:
+        import pyarrow.parquet
+
+        with pyarrow.parquet.ParquetFile(file.name) as opened:
+            yield from _of_batches(opened.iter_batches(batch_size=1000))
+    else:
+        with pa.ipc.open_file(file.name) as opened:
+            yield from _of_batches(opened.get_batch(at) for at in range(opened.num_record_batches))
+
+
+def _of_batches(batches: Iterable[Any]) -> Iterator[Row]:
+    """Rows of record batches, without the index columns of pandas."""
+    for batch in batches:
+        left_out = pandas_index(batch.schema.metadata or {})
+        yield from rows_of(batch.select([n for n in batch.schema.names if n not in left_out]))
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow
+        import pyarrow.ipc
+    except ImportError:
+        raise BadInput(_PYARROW) from None
+    return pyarrow

@@ -1,0 +1,407 @@
+"""`dualstream infer`: the proposal fits the file, in every format, and says why."""
+
+import csv
+import gzip
+import io
+import json
+import os
+import random
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+from typer.testing import CliRunner, Result
+
+from dualstream.client import FORMATS, BadInput, Client, NoRows, RowFile, kind_of
+from dualstream.service.cli import app
+from dualstream.service.cli.demo.adult import adult_samples
+from dualstream.service.cli.inference import Sample, format_of, propose, read_sample
+from dualstream.service.cli.rows import row_files
+from dualstream.service.codecs import RowSchema, parse_body
+from dualstream.solvers import resolve_spec
+from examples import electricity, sensors, spam
+from tests.docs.documents import ROOT
+
+START = datetime(2024, 1, 1, tzinfo=UTC)
+WORDS = 'free money now call me today hello world, this is; a "mail" über деньги 東京'.split()
+
+
+def column(kind, rng, n):
+    """Values of a column, and the types that are right for it."""
+    unique = rng.sample(range(10**6), n)
+    made = {
+        "number": lambda i: round(rng.uniform(-1e3, 1e3), 3),
+        "count": lambda i: rng.randrange(500),
+        "boolean": lambda i: rng.choice([True, False]),
+        "switch": lambda i: rng.choice([0, 1]),
+        "time": lambda i: (START + timedelta(minutes=rng.randrange(10**6))).isoformat(),
+        "epoch_ts": lambda i: 1_700_000_000 + rng.randrange(10**7),
+        "text": lambda i: " ".join(rng.choices(WORDS, k=rng.randrange(8, 12))),
+        "category": lambda i: rng.choice(["a", "b,c", "caf\u00e9", "-", "d e"]),
+        "zip": lambda i: rng.choice(["02134", "10115", "00501"]),
+        "branch_id": lambda i: rng.choice([7, 11, 13]),
+        "constant": lambda i: "same",
+        "mail": lambda i: f"u{unique[i]}@example.com",
+        "record_no": lambda i: unique[i],
+        "long": lambda i: rng.choice("xyz") * 2000,
+        "big": lambda i: 2**60 + rng.randrange(3),
+    }
+    return [made[kind](i) for i in range(n)]
+
+
+RIGHT = {
+    "number": "number", "count": "number", "boolean": "boolean", "switch": "boolean",
+    "time": "time", "epoch_ts": "time", "text": "text", "category": "category",
+    "zip": "category", "branch_id": "category", "constant": "ignore", "mail": "ignore",
+    "record_no": "ignore", "long": "text", "big": "category",
+}  # fmt: skip
+LABELS = {
+    "clicked": lambda rng, i: rng.choice([0, 1]),
+    "class": lambda rng, i: rng.choice(["no", "yes", "no"]),
+    "target": lambda rng, i: rng.gauss(0, 1),
+    "y": lambda rng, i: rng.choice(["red", "green", "blue"]),
+    "label": lambda rng, i: rng.randrange(4),
+}
+TASKS = ["binary", "binary", "regression", "multiclass", "multiclass"]
+MARKS = ["", "NA", "?", "NaN", "null", " ?"]
+
+
+def table(seed, n=150):
+    """Columns of all kinds, some with gaps, in a random order; and the label's name."""
+    rng = random.Random(seed)
+    label = list(LABELS)[seed % len(LABELS)]
+    columns = {kind: column(kind, rng, n) for kind in RIGHT}
+    columns["event_id"] = [f"e{i}" for i in range(n)]
+    for kind in rng.sample(sorted(set(RIGHT) - {"constant"}), 6):
+        columns[kind] = [None if rng.random() < 0.2 else one for one in columns[kind]]
+    columns[label] = [LABELS[label](rng, i) for i in range(n)]
+    names = list(columns)
+    rng.shuffle(names)
+    return {name: columns[name] for name in names}, label
+
+
+def rows_of(columns):
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def as_csv(columns, delimiter=",", seed=0):
+    """CSV with a mark of its own for the gaps of each column."""
+    rng = random.Random(seed)
+    marks = {name: rng.choice(MARKS) for name in columns}
+    out = io.StringIO()
+    writer = csv.writer(out, delimiter=delimiter)
+    writer.writerow(columns)
+    for row in rows_of(columns):
+        writer.writerow([marks[n] if v is None else v for n, v in row.items()])
+    return out.getvalue().encode()
+
+
+def as_arrow(columns, times=True):
+    typed = dict(columns)
+    if times:
+        parsed = [None if t is None else datetime.fromisoformat(t) for t in columns["time"]]
+        typed["time"] = pa.array(parsed, pa.timestamp("ns", "UTC"))
+    return pa.table(typed)
+
+
+def written(columns, name, folder, seed):
+    """The file, and its body and media type as the server gets them."""
+    path = folder / name
+    ending = name.partition(".")[2]
+    sink = io.BytesIO()
+    arrow = as_arrow(columns)
+    with pa.ipc.new_stream(sink, arrow.schema) as writer:
+        writer.write_table(arrow)
+    body, kind = sink.getvalue(), FORMATS["arrow"]
+    if ending == "parquet":
+        parquet.write_table(arrow, path)
+        return path, body, kind
+    if ending == "feather":
+        with pa.ipc.new_file(path, arrow.schema) as writer:
+            writer.write_table(arrow)
+        return path, body, kind
+    if ending != "arrow":
+        kind = kind_of(name)
+        body = {
+            "csv": lambda: as_csv(columns, seed=seed),
+            "csv.gz": lambda: as_csv(columns, seed=seed),
+            "tsv": lambda: as_csv(columns, "\t", seed=seed),
+            "ndjson": lambda: "\n".join(map(json.dumps, rows_of(columns))).encode(),
+            "json": lambda: json.dumps(rows_of(columns)).encode(),
+        }[ending]()
+    path.write_bytes(gzip.compress(body) if ending.endswith("gz") else body)
+    return path, body, kind
+
+
+NAMES = ["a.csv", "a.csv.gz", "a.tsv", "a.ndjson", "a.json", "a.arrow", "a.feather", "a.parquet"]
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("name", NAMES)
+def test_the_proposal_fits_the_file(name, seed, tmp_path):
+    columns, label = table(seed)
+    path, body, kind = written(columns, name, tmp_path, seed)
+    proposal = propose(read_sample(opened(path), 10_000))
+    spec = proposal.spec
+    parsed = parse_body(RowSchema(resolve_spec(spec)), kind, body, labelled=True)
+    assert not parsed.errors and len(parsed.labels) == 150, parsed.errors[:2]
+    assert (spec["task"], spec["columns"]["label"]) == (TASKS[seed], label)
+    assert spec.get("labels") == (["no", "yes"] if label == "class" else None)
+    assert spec["columns"]["id"] == "event_id" and len(parsed.rows.ids) == 150
+    kinds = {name: choice.kind for name, choice in proposal.choices.items()}
+    right = RIGHT | {label: "label", "event_id": "id"}
+    assert kinds == right, {n: (k, right[n]) for n, k in kinds.items() if k != right[n]}
+    assert proposal.warnings == []
+    for name, choice in proposal.choices.items():
+        assert choice.reason and proposal.seen[name].missing == columns[name].count(None), name
+
+
+def opened(path):
+    kind = format_of(str(path))
+    return RowFile(str(path), kind) if kind else row_files([str(path)], None, None)[0]
+
+
+def flat(samples):
+    return [dict(x) | {"y": y} for x, y in samples]
+
+
+def adult():
+    return [{**one["x"], "y": one["y"]} for one in islice(adult_samples(), 500)]
+
+
+FILES = {
+    "spam": lambda: flat(spam.made(300, 1)),
+    "sensors": lambda: flat(sensors.made(300, 1)),
+    "electricity": lambda: flat(electricity.made(300, 1)),
+    "adult": adult,
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("form", ["ndjson", "csv"])
+def test_files_of_the_demo_and_the_examples_fit(name, form, tmp_path):
+    rows = FILES[name]()
+    path = tmp_path / f"rows.{form}"
+    if form == "csv":
+        names = dict.fromkeys(name for row in rows for name in row)
+        columns = {name: [row.get(name) for row in rows] for name in names}
+        body = as_csv(columns)
+    else:
+        body = "\n".join(map(json.dumps, rows)).encode()
+    path.write_bytes(body)
+    spec = propose(read_sample(opened(path), 10_000)).spec
+    parsed = parse_body(RowSchema(resolve_spec(spec)), kind_of(str(path)), body, labelled=True)
+    assert not parsed.errors and len(parsed.labels) == len(rows)
+
+
+def spread(values, n=40):
+    """A column of n rows that repeats the values."""
+    return [values[i % len(values)] for i in range(n)]
+
+
+def proposed(columns, label=None, task=None):
+    return propose(Sample(rows_of(columns)), label, task)
+
+
+YS = spread([0, 1, 1], 40)
+KINDS = [
+    ("ip", spread(["a", "b"]), "category", "2 distinct texts"),
+    ("n", spread([None]), "ignore", "always missing"),
+    ("n", spread([3]), "ignore", "constant: always '3'"),
+    ("promo", spread(["X", None]), "category", "1 distinct texts"),
+    ("sure", spread(["Yes", "no"]), "boolean", "two values: Yes, no"),
+    ("flag", spread(["1", "0"]), "boolean", "two values"),
+    ("ones", spread([1, None]), "number", "whole numbers from 1 to 1"),
+    ("day", spread(["2024-01-01", "2024-02-03"]), {"kind": "time"}, "days, ISO 8601"),
+    ("day", spread(["01/02/2024", "03.04.2024"]), "ignore", "not ISO 8601: '01/02/2024'"),
+    ("ts", spread([1.7e12, 1.6e12]), "time", "milliseconds since 1970"),
+    ("size", spread([1.7e12, 1.6e12]), "number", "whole numbers"),
+    ("user_id", list(range(100, 140)), "ignore", "named as an id"),
+    ("userId", spread([17, 4, 9]), "category", "named as a code, 3 distinct"),
+    ("any", list(range(5, 45)), "ignore", "numbers of the rows"),
+    ("people", [i * i for i in range(40)], "number", "from 0 to 1521"),
+    ("n", [*spread([1.5, 2.5, 3.5], 38), "error", "error"], "number", "from 1.5 to 3.5"),
+    ("n", spread([1.5, "error"]), "category", "2 distinct values"),
+    ("n", spread([1.5, "-"]), "number", "from 1.5"),
+    ("iso", spread(["NA", "DE", "FR"]), "category", "3 distinct"),
+    ("letter", spread(["NA", "abc"]), "category", "1 distinct"),
+    ("tags", spread([["a", "b"], [], ["c"]]), "category", "a category for each entry"),
+    ("vectors", spread([[[1.0]], [[2.0]]]), "ignore", "lists of lists"),
+    ("big", spread([1e300, 1.0]), "category", "2 distinct"),
+    ("sample_weight", spread([0.5, 2]), "weight", "named as the weight"),
+    ("weight", spread([70.5, 82.1]), "number", "from 70.5"),
+    ("id", spread([1, 2]), "category", "named as a code"),
+    ("id", list(range(40)), "id", "each is learned once"),
+    ("note", spread(["a b c d e f", "g h i j k l"]), "category", "2 distinct texts"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "values", "kind", "reason"), KINDS)
+def test_a_column_gets_the_type_of_its_values(name, values, kind, reason):
+    proposal = proposed({name: values, "other": spread([1.5, 2.5, 0.1, 7]), "y": YS})
+    choice = proposal.choices[name]
+    got = choice.kind["kind"] if isinstance(kind, dict) else choice.kind
+    assert got == (kind["kind"] if isinstance(kind, dict) else kind), choice
+    assert reason in choice.reason
+
+
+LABELLED = [
+    (["yes", "no", "no"], "binary", ["no", "yes"]),
+    (["ham", "spam", "spam"], "binary", ["ham", "spam"]),
+    ([" <=50K", " >50K", " >50K"], "binary", [" <=50K", " >50K"]),
+    (["cat", "dog", "dog"], "binary", ["dog", "cat"]),  # the rarer one is positive
+    (["2", "4", "2"], "binary", ["2", "4"]),
+    ([2, 4, 2], "multiclass", None),
+    ([-1, 1], "binary", None),
+    ([True, False], "binary", None),
+    (["true", "FALSE"], "binary", None),
+    ([0, 1, -1], "multiclass", None),
+    ([1, 2, 3], "multiclass", None),
+    ([10, 25, 70], "regression", None),
+    ([0.5, 1.5], "regression", None),
+    (["a", "b", "c"], "multiclass", None),
+    ([1], "binary", None),
+]
+
+
+@pytest.mark.parametrize(("values", "task", "labels"), LABELLED)
+def test_the_task_is_that_of_the_label(values, task, labels):
+    columns = {"a": spread([0.5, 1.5, 2.5, 8.5]), "y": spread(values, 41)[1:]}
+    spec = proposed(columns).spec
+    assert (spec["task"], spec.get("labels")) == (task, labels)
+    resolve_spec(spec)
+
+
+def test_the_label_is_found_by_its_name_or_its_two_values_or_asked_for():
+    a, two = spread([0.5, 1.5, 2.5, 8.5]), spread(["u", "v"])
+    assert proposed({"Target": YS, "a": a, "two": two}).label.name == "Target"
+    assert proposed({"gone": two, "a": a}).label.name == "gone"
+    both = proposed({"label": YS, "clicked": YS, "a": a}).label
+    assert both.name == "label" and "may also be clicked: --label NAME" in both.reason
+    with pytest.raises(BadInput, match=r"--label NAME. Two values: two, three. Few values: a\."):
+        proposed({"two": two, "three": two, "a": a})
+    with pytest.raises(BadInput, match="there is no column 'b'; the columns are two, a"):
+        proposed({"two": two, "a": a}, "b")
+    assert proposed({"two": two, "cafe\u0301": a}, "two").label.name == "two"
+    with pytest.raises(BadInput, match="different texts in 40 rows and cannot be the label"):
+        proposed({"two": two, "n": [f"t{i}" for i in range(40)]}, "n")
+    with pytest.raises(BadInput, match="a binary one has two"):
+        proposed({"two": two, "a": a}, "a", "binary")
+    with pytest.raises(BadInput, match="not a regression"):
+        proposed({"two": two, "a": a}, "two", "regression")
+    with pytest.raises(BadInput, match="always missing"):
+        proposed({"y": spread([None]), "a": a})
+    assert proposed({"y": YS, "a": a}, task="multiclass").spec["task"] == "multiclass"
+
+
+def test_what_gives_the_label_away_is_a_warning():
+    ys = spread([0, 1, 1, 0, 1], 40)
+    columns = {
+        "won": ["w" if y else "l" for y in ys],
+        "refunded": [f"2024-01-{i % 28 + 1:02d}" if y else None for i, y in enumerate(ys)],
+        "fair": spread([1.5, 2.5, 3.5]),
+        "each": [f"mail {i}" for i in range(40)],
+        "y": [*ys[:39], None],
+    }
+    warnings = proposed(columns).warnings
+    assert [line.split(";")[0] for line in warnings] == [
+        "column 'won' alone tells the label in all 39 rows that have it",
+        "whether column 'refunded' is missing tells the label in all 39 rows",
+        "1 of 40 rows have no label and are refused",
+    ]
+    few = {name: values[:20] for name, values in columns.items()}
+    assert proposed(few).warnings == []
+
+
+def test_nested_objects_are_columns_and_null_for_one_hides_none():
+    rows = [
+        {"user": {"age": i * i}, "y": i % 2} if i % 3 else {"user": None, "y": 1} for i in range(40)
+    ]
+    body = json.dumps(rows).encode()
+    sample = Sample([{"user.age": r["user"]["age"], "y": r["y"]} if r["user"] else r for r in rows])
+    spec = propose(sample).spec
+    parsed = parse_body(RowSchema(resolve_spec(spec)), None, body, labelled=True)
+    assert not parsed.errors and len(parsed.rows.indices) > 20
+
+
+def run(*args: str, given: bytes = b"") -> Result:
+    return CliRunner().invoke(app, ["infer", *args], input=given)
+
+
+REFUSED = [
+    ("a.vw", b"1 | a:1\n", "has no columns; infer reads CSV"),
+    ("a.csv", b"", "has no rows that can be read"),
+    ("a.csv", b"a,y\n", "has no rows that can be read"),
+    ("a.csv", b"a;b,c\n1;2,3\n", "separated by commas or by ';'"),
+    ("a.csv", b",y\n1,2\n", "column 1 has no name"),
+    ("a.json", b"[1, 2", "invalid JSON"),
+    ("a.json", b"3", "must be a JSON list of rows"),
+    ("a.json", b"[3]", "a row must be an object of its columns"),
+    ("a.ndjson", b'{"x": {"a": 1}, "y": 1}\n', "rows name their features `x`"),
+    ("a.ndjson", b"nonsense\n", "has no rows that can be read: row 0"),
+    ("a.arrow", b"nonsense", "a.arrow"),
+    ("a.parquet", b"PAR1nonsense", "a.parquet"),
+    ("a.xyz", b"a", "unknown file extension"),
+]
+
+
+@pytest.mark.parametrize(("name", "body", "reason"), REFUSED)
+def test_files_that_cannot_be_read_end_with_2(name, body, reason, tmp_path):
+    path = tmp_path / name
+    path.write_bytes(body)
+    done = run(str(path))
+    assert done.exit_code == 2 and reason in done.stderr and done.stdout == "", done.output
+    assert "Traceback" not in done.stderr
+
+
+def test_pyarrow_is_asked_for(tmp_path, monkeypatch):
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pa.table({"a": [1.5, 2.5], "y": [0, 1]}), path)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    done = run(str(path))
+    assert done.exit_code == 2 and "pip install 'dualstream[arrow]'" in done.stderr
+    assert not isinstance(done.exception, NoRows)
+
+
+def test_the_command_prints_json_and_reasons():
+    body = b"a,zip,y\n1.5,02134,yes\nbroken\n2.5,10115,no\n0.5,10115,\n"
+    done = run("-", "--format", "csv", given=body)
+    spec = json.loads(done.stdout)
+    assert spec["columns"]["types"] == {"a": "number", "zip": "category"}
+    assert "codes with leading zeros" in done.stderr
+    assert "1 of 3 rows have no label" in done.stderr
+    assert "1 rows cannot be read, such as row 1" in done.stderr
+    shown = run("-", "--format", "csv", "--json", "--rows", "1", given=body)
+    found = json.loads(shown.stdout)
+    assert (found["rows"], found["warnings"], shown.stderr) == (1, [], "")
+    assert found["spec"]["columns"]["types"].keys() == {"a", "zip"}
+    a, zipped, y = found["columns"]
+    assert (a["name"], a["type"], a["missing"]) == ("a", "number", 0)
+    assert zipped["reason"].startswith("codes") and y["type"] == "label"
+    wrong = run("-", "--format", "csv", "--task", "ranking", given=body)
+    assert wrong.exit_code == 2 and "--task must be one of binary" in wrong.stderr
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rows.parquet", "rows.feather"])
+def test_a_model_is_created_and_its_command_learns_the_file(name, tmp_path, shared_server):
+    columns, _ = table(0, 60)
+    path, _, _ = written(columns, name, tmp_path, 0)
+    done = run(str(path), "--create", "inferred", "--url", shared_server.url)
+    assert done.exit_code == 0, done.output
+    command = done.stderr.splitlines()[-1].strip()
+    assert "inferred is created, seq 0; learn the file with:" in done.stderr
+    script = command.replace("python -c", f"{sys.executable} -c")
+    script = f'dualstream() {{ {sys.executable} -m dualstream.service "$@"; }}\n{script}'
+    env = os.environ | {"DUALSTREAM_URL": shared_server.url, "PYTHONPATH": str(ROOT)}
+    ran = subprocess.run(
+        ["bash", "-e", "-o", "pipefail", "-c", script], env=env, capture_output=True, text=True
+    )
+    assert ran.returncode == 0 and "60 rows learned" in ran.stdout, (script, ran.stderr)
+    with Client(shared_server.url) as client:
+        found = client.get("inferred").spec["columns"]
+        client.delete("inferred")
+    assert found == resolve_spec(json.loads(done.stdout))["columns"]
