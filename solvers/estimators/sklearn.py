@@ -47,6 +47,8 @@ class _Estimator(BaseEstimator):
     columns: Mapping[str, Any] | None
     crosses: Sequence[Any] | None
     bits: int
+    _flat_rows: FlatRows | None
+    """Reader of tables as fitted; None without `columns`."""
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -69,12 +71,14 @@ class _Estimator(BaseEstimator):
 
     def _checked(self, X: Any, y: Any, *, reset: bool) -> tuple[Batch, Any]:
         """Rows without labels, and their labels."""
-        if self.columns is not None:
+        if reset:
+            self._flat_rows = (
+                None if self.columns is None else FlatRows(self.columns, self.crosses, self.bits)
+            )
+        if self._flat_rows is not None:
             if y is None:
                 raise ValueError("y is needed: the label of each row, got None")
-            if reset:
-                self.flat_rows_ = FlatRows(self.columns, self.crosses, self.bits)
-            batch, y = self._flat(X, reset=reset), column_or_1d(y, warn=True)
+            batch, y = self._flat(self._flat_rows, X, reset=reset), column_or_1d(y, warn=True)
             check_consistent_length(batch.labels, y)
             return batch, y
         X, y = validate_data(
@@ -91,11 +95,11 @@ class _Estimator(BaseEstimator):
     def _rows(self, X: Any) -> Batch:
         """Rows to predict, of the fitted width."""
         check_is_fitted(self)
-        if hasattr(self, "flat_rows_"):
-            return self._flat(X, reset=False)
+        if self._flat_rows is not None:
+            return self._flat(self._flat_rows, X, reset=False)
         return _batch(validate_data(self, X, reset=False, accept_sparse="csr", dtype=np.float64))
 
-    def _flat(self, X: Any, *, reset: bool) -> Batch:
+    def _flat(self, flat_rows: FlatRows, X: Any, *, reset: bool) -> Batch:
         """Rows of a table; a DataFrame has the columns of the first one, in their order."""
         try:
             is_table = hasattr(X, "shape")
@@ -104,7 +108,7 @@ class _Estimator(BaseEstimator):
             elif reset:  # each row of a list may have other columns
                 for name in ("n_features_in_", "feature_names_in_"):
                     self.__dict__.pop(name, None)
-            return self.flat_rows_.batch(X)
+            return flat_rows.batch(X)
         except TypeError as wrong:
             raise ValueError(str(wrong)) from None
 

@@ -12,6 +12,7 @@ from dualstream.service.cli.inference.seen import (
     is_whole,
     key_of,
 )
+from dualstream.service.codecs.row_schema import is_key
 from dualstream.solvers.columns.values import as_boolean, as_number, as_time, words_of
 
 _LONGEST = 1000
@@ -27,7 +28,9 @@ _ENTRIES = frozenset(
     "event row sample record request message transaction observation impression click".split()
 )
 _NAME_PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-_OTHER_DATES = re.compile(r"\s*\d{1,4}[/.]\d{1,2}[/.]\d{1,4}\b.*")
+_OTHER_DATES = re.compile(
+    r"\s*(\d{1,2}([/.-])\d{1,2}\2\d{4}|\d{4}([/.])\d{1,2}\3\d{1,2}|\d{1,2}/\d{1,2}/\d{2})(\s.*)?"
+)
 _EPOCHS = ((1e9, 2.2e9), (1e12, 2.2e12))
 """Seconds and milliseconds from 2001 to 2039."""
 
@@ -53,8 +56,7 @@ def is_entry_id(seen: Seen) -> bool:
         is_named
         and is_unique
         and all(
-            (isinstance(one, str) and 1 <= len(one.encode()) <= 255 and one.isprintable())
-            or (isinstance(one, int) and not isinstance(one, bool))
+            isinstance(one, str | int) and not isinstance(one, bool) and is_key(key_of(one))
             for one in seen.examples
         )
     )

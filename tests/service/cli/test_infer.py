@@ -11,6 +11,7 @@ import sys
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
@@ -218,6 +219,9 @@ KINDS = [
     ("ones", spread([1, None]), "number", "whole numbers from 1 to 1"),
     ("day", spread(["2024-01-01", "2024-02-03"]), {"kind": "time"}, "days, ISO 8601"),
     ("day", spread(["01/02/2024", "03.04.2024"]), "ignore", "not ISO 8601: '01/02/2024'"),
+    ("day", spread(["5/1/24", "12/31/23 10:00"]), "ignore", "not ISO 8601"),
+    ("host", spread(["10.0.0.1", "10.0.0.12"]), "category", "2 distinct texts"),
+    ("release", spread(["1.2.3", "1.10.1"]), "category", "2 distinct texts"),
     ("ts", spread([1.7e12, 1.6e12]), "time", "milliseconds since 1970"),
     ("size", spread([1.7e12, 1.6e12]), "number", "whole numbers"),
     ("user_id", list(range(100, 140)), "ignore", "named as an id"),
@@ -236,6 +240,8 @@ KINDS = [
     ("weight", spread([70.5, 82.1]), "number", "from 70.5"),
     ("id", spread([1, 2]), "category", "named as a code"),
     ("id", list(range(40)), "id", "each is learned once"),
+    ("id", [f"a\x00{i}" for i in range(40)], "ignore", "like an id"),
+    ("id", ["x" * 300 + str(i) for i in range(40)], "ignore", "like an id"),
     ("note", spread(["a b c d e f", "g h i j k l"]), "category", "2 distinct texts"),
 ]  # fmt: skip
 
@@ -317,6 +323,21 @@ def test_what_gives_the_label_away_is_a_warning():
     assert proposed(few).warnings == []
 
 
+def test_columns_that_are_refused_together_lose_one():
+    columns = {
+        "at": column("time", random.Random(0), 40),
+        "at.hour.sin": spread([0.5, 0.25, 7]),
+        "y": YS,
+    }
+    proposal = proposed(columns)
+    assert proposal.choices["at"].kind == "time"
+    reason = "does not fit: two columns give the feature 'at.hour.sin'"
+    assert proposal.choices["at.hour.sin"] == ("ignore", reason)
+    body = json.dumps(rows_of(columns)).encode()
+    parsed = parse_body(RowSchema(resolve_spec(proposal.spec)), None, body, labelled=True)
+    assert not parsed.errors
+
+
 def test_nested_objects_are_columns_and_null_for_one_hides_none():
     rows = [
         {"user": {"age": i * i}, "y": i % 2} if i % 3 else {"user": None, "y": 1} for i in range(40)
@@ -326,6 +347,26 @@ def test_nested_objects_are_columns_and_null_for_one_hides_none():
     spec = propose(sample).spec
     parsed = parse_body(RowSchema(resolve_spec(spec)), None, body, labelled=True)
     assert not parsed.errors and len(parsed.rows.indices) > 20
+
+
+def test_a_name_that_ends_with_a_star_is_no_pattern():
+    spec = proposed({"a*": spread([7]), "ab": spread([1.5, 2.5, 0.5]), "y": YS}).spec
+    assert spec["columns"]["types"] == {"a*": "ignore", "ab": "number"}
+    resolve_spec(spec)
+
+
+def test_a_column_that_is_there_twice_makes_its_row_bad(tmp_path):
+    path = tmp_path / "a.ndjson"
+    path.write_text('{"a.b": 1, "a": {"b": 2}, "y": 1}\n{"a.b": 1, "y": 0}\n')
+    proposal = propose(read_sample(opened(path), 10))
+    assert proposal.warnings == ["1 rows cannot be read, such as row 0: 'a.b' is duplicated"]
+
+
+def test_the_index_of_pandas_is_no_column(tmp_path):
+    frame = pd.DataFrame({"a": [1.5, 2.5], "y": [0, 1]}, index=pd.Index(["u", "v"], name="key"))
+    frame.to_parquet(tmp_path / "a.parquet")
+    rows = read_sample(opened(tmp_path / "a.parquet"), 10).rows
+    assert rows == [{"a": 1.5, "y": 0}, {"a": 2.5, "y": 1}]
 
 
 def run(*args: str, given: bytes = b"") -> Result:

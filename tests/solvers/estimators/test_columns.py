@@ -133,6 +133,18 @@ def test_names_of_columns_are_kept_as_scikit_learn_demands():
     assert model.predict(table[["site", "zip"]]).shape == (60,)
 
 
+def test_columns_are_those_of_the_last_fit():
+    model, table = sklearn.DualstreamClassifier(**OWN).fit(frame(), LABELS), frame()
+    scores = model.decision_function(table)
+    model.set_params(columns=None, crosses=None)
+    assert np.array_equal(model.decision_function(table), scores)
+    model.partial_fit(table, LABELS)
+    x = np.arange(120.0).reshape(60, 2)
+    assert model.fit(x, LABELS).predict(x).shape == (60,) and model.n_features_in_ == 2
+    model.set_params(columns=COLUMNS)
+    assert model.predict(x).shape == (60,)
+
+
 def test_a_grid_search_sets_fields_of_the_specification():
     grid = {"loss": ["logistic", "hinge"], "rho": [0.01, 1.0], "norm": ["none", "row"]}
     search = GridSearchCV(sklearn.DualstreamClassifier(**OWN, passes=1), grid, cv=2)
