@@ -29,7 +29,8 @@ _ENTRIES = frozenset(
 )
 _NAME_PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _OTHER_DATES = re.compile(
-    r"\s*(\d{1,2}([/.-])\d{1,2}\2\d{4}|\d{4}([/.])\d{1,2}\3\d{1,2}|\d{1,2}/\d{1,2}/\d{2})(\s.*)?"
+    r"\s*(\d{1,2}([/.-])\d{1,2}\2\d{4}|\d{4}([/.])\d{1,2}\3\d{1,2}|\d{1,2}/\d{1,2}/\d{2}"
+    r"|\d{4}-\d{1,2})(\s.*)?"
 )
 _EPOCHS = ((1e9, 2.2e9), (1e12, 2.2e12))
 """Seconds and milliseconds from 2001 to 2039."""
@@ -143,7 +144,9 @@ def _of_numbers(seen: Seen) -> Choice:
 def _of_texts(seen: Seen) -> Choice:
     distinct, rows = len(seen.counts), len(seen.values)
     if seen.all_are(lambda one: _OTHER_DATES.fullmatch(one) is not None):
-        return Choice("ignore", f"days, but not ISO 8601: {_short(seen.examples[0])}; convert them")
+        return Choice(
+            "ignore", f"dates, but not ISO 8601: {_short(seen.examples[0])}; convert them"
+        )
     words = sum(len(words_of("", one, 1)) for one in seen.examples) / distinct
     if words >= _MANY_WORDS and distinct > rows / 2:
         return Choice("text", f"{words:.0f} words on average, mostly distinct")

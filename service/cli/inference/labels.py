@@ -43,10 +43,12 @@ def choose_label(
     """The label's column and its task, as given or by names and values. Raises BadInput."""
     if name is not None:
         name = nfc(name)
+        if name not in columns:  # a CSV header may have blanks after its commas
+            name = next((one for one in columns if one.strip() == name), name)
         if name not in columns:
             raise BadInput(f"there is no column {name!r}; the columns are {_listed(columns)}")
         return label_of_task(columns[name], task)
-    by_name = {one.lower(): one for one in reversed(list(columns))}
+    by_name = {one.strip().lower(): one for one in reversed(list(columns))}
     named = [by_name[one] for one in _NAMES if one in by_name]
     if named:
         return _with_reason(label_of_task(columns[named[0]], task), "named as a label", named[1:])

@@ -220,6 +220,7 @@ KINDS = [
     ("day", spread(["2024-01-01", "2024-02-03"]), {"kind": "time"}, "days, ISO 8601"),
     ("day", spread(["01/02/2024", "03.04.2024"]), "ignore", "not ISO 8601: '01/02/2024'"),
     ("day", spread(["5/1/24", "12/31/23 10:00"]), "ignore", "not ISO 8601"),
+    ("month", [f"{1980 + i}-01" for i in range(40)], "ignore", "not ISO 8601: '1980-01'"),
     ("host", spread(["10.0.0.1", "10.0.0.12"]), "category", "2 distinct texts"),
     ("release", spread(["1.2.3", "1.10.1"]), "category", "2 distinct texts"),
     ("ts", spread([1.7e12, 1.6e12]), "time", "milliseconds since 1970"),
@@ -286,6 +287,8 @@ def test_the_label_is_found_by_its_name_or_its_two_values_or_asked_for():
     a, two = spread([0.5, 1.5, 2.5, 8.5]), spread(["u", "v"])
     assert proposed({"Target": YS, "a": a, "two": two}).label.name == "Target"
     assert proposed({"gone": two, "a": a}).label.name == "gone"
+    assert proposed({" class": two, "two": two, "a": a}).label.name == " class"
+    assert proposed({" gone": two, "two": two, "a": a}, "gone").label.name == " gone"
     both = proposed({"label": YS, "clicked": YS, "a": a}).label
     assert both.name == "label" and "may also be clicked: --label NAME" in both.reason
     with pytest.raises(BadInput, match=r"--label NAME. Two values: two, three. Few values: a\."):
