@@ -94,12 +94,16 @@ class ColumnReader:
         """Features that a row may have without any column in it: indicators of missing values."""
         return len(self._types) if self._indicator else 0
 
+    def is_explicit(self, row: Mapping[str, Any]) -> bool:
+        """Whether a row names its features `x`, as rows of models without `columns` do."""
+        return self._has_explicit and isinstance(row.get("x"), dict)
+
     def read(self, row: Mapping[str, Any]) -> ColumnRow:
         """A flat row, or one in explicit form, whose `x` is one. Raises BadColumn.
 
         The label is any value; the weight is a number, the id a text or a whole number.
         """
-        if self._has_explicit and isinstance(row.get("x"), dict):
+        if self.is_explicit(row):
             read = self._read(row["x"])
             read.roles |= self._beside_x(row)
         else:

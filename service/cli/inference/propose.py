@@ -75,11 +75,10 @@ def _choices(seen: Mapping[str, Seen], label: Label) -> dict[str, Choice]:
         elif "weight" not in taken and is_row_weight(one):
             choices[name] = Choice("weight", "named as the weight of the row")
         else:
-            choices[name] = kind_of(one)
-            if (
-                choices[name].kind == "ignore" and name in owners
-            ):  # `ignore` covers its columns, too
-                choices[name] = Choice("category", "an object in other rows, or null")
+            choice = kind_of(one)
+            # `ignore` covers the columns of the object that it is in other rows, too.
+            if choice.kind != "ignore" or name not in owners:
+                choices[name] = choice
     return choices
 
 

@@ -54,7 +54,7 @@ def read_sample(file: RowFile, limit: int) -> Sample:
             try:
                 if isinstance(row, BadRow):
                     raise row
-                if reader.is_explicit(row):
+                if reader.is_explicit(row) and row.keys() <= {"x", "y", "weight", "id"}:
                     raise BadInput(
                         f"{file.name}: rows name their features `x`; create a model without"
                         " `columns` for them"
