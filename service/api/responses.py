@@ -34,7 +34,7 @@ from dualstream.wire.problems import MAX_ERRORS, Problem, RowError, key_reused, 
 from dualstream.wire.schemas import Duplicate, Learned, Predicted, PredictedMany
 
 if TYPE_CHECKING:
-    from dualstream.solvers.online.multiclass import Multiclass
+    from dualstream.solvers.online.class_model import ClassModel
 
 log = logging.getLogger("dualstream.http")
 
@@ -362,7 +362,7 @@ def _by_score(model: Model, learner: Learner, batch: Batch) -> _ByRow:
 
 def _by_class(learner: Learner, batch: Batch) -> _ByRow:
     """The best class of each row with its score and probability."""
-    of_classes: Multiclass = learner  # type: ignore[assignment]
+    of_classes: ClassModel = learner  # type: ignore[assignment]
     found = of_classes.predict_classes(batch)
     best = found.best.tolist()
     scores = _finite([float(found.scores[k, b]) if b >= 0 else 0.0 for k, b in enumerate(best)])

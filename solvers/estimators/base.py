@@ -14,7 +14,7 @@ from dualstream.solvers.spec.resolve import make_learner
 
 if TYPE_CHECKING:
     from dualstream.solvers.features.wrapper import ClassLearner
-    from dualstream.solvers.online.multiclass import ClassScores
+    from dualstream.solvers.online.class_choice import ClassScores
 
 _OWN_FIELDS = ("algorithm", "task", "features", "labels", "columns", "crosses")
 

@@ -16,7 +16,7 @@ from dualstream.solvers.core.refittable import DualProblem, refittable
 from dualstream.solvers.core.rewind import learn_in_pieces
 from dualstream.solvers.core.served_weights import ServedWeights
 from dualstream.solvers.jit import Floats
-from dualstream.solvers.online.multiclass import ClassScores
+from dualstream.solvers.online.class_choice import ClassScores
 
 
 class PrefixLearner(Protocol):

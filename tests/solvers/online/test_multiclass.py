@@ -8,9 +8,10 @@ from dualstream.solvers import Batch, InvalidRow, Outcome, dump, load, make_lear
 from dualstream.solvers.core.class_names import class_label, class_places, class_text
 from dualstream.solvers.evaluation.progressive import Progressive
 from dualstream.solvers.features.build import make_staged
-from dualstream.solvers.online import multiclass
+from dualstream.solvers.online import class_model
+from dualstream.solvers.online.class_choice import LOG_LOSS_CAP
 from dualstream.solvers.online.dual_ascent.learner import DualAscent
-from dualstream.solvers.online.multiclass import LOG_LOSS_CAP, make_multiclass
+from dualstream.solvers.online.multiclass import make_multiclass
 from tests.solvers.features.test_scaling import as_bytes, mixed_rows
 
 SPECS = {
@@ -179,7 +180,7 @@ def test_a_row_that_one_binary_learner_rejects_leaves_no_trace_in_any(cuts, is_s
 
 
 def test_a_class_too_many_is_rejected(monkeypatch):
-    monkeypatch.setattr(multiclass, "MAX_CLASSES", 2)
+    monkeypatch.setattr(class_model, "MAX_CLASSES", 2)
     batch = class_rows()
     learner, other = make_learner(spec_of("staged")), make_learner(spec_of("staged"))
     outcome = learner.learn(batch)

@@ -1,0 +1,96 @@
+"""The class of a row by the scores of all classes: kernels, and the results for n rows."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from dualstream.solvers.core.batch import Batch
+from dualstream.solvers.core.errors import InvalidRow
+from dualstream.solvers.core.scalar import log1pexp
+from dualstream.solvers.jit import (
+    F8,
+    F8_2D,
+    I8,
+    RO_F8_2D,
+    RO_I8,
+    Floats,
+    Ints,
+    f8,
+    i8,
+    kernel,
+    void,
+)
+
+LOG_LOSS_CAP = -math.log(1e-15)
+"""The log-loss of a class that was not known, and the maximum for a known one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClassScores:
+    """Results for n rows and K classes."""
+
+    classes: tuple[str, ...]
+    """(K,), in order of first appearance."""
+    scores: Floats
+    """(n, K)"""
+    best: Ints
+    """(n,): an index into `classes`; -1 if there are no classes yet."""
+    probabilities: Floats | None
+    """(n, K), each row with sum 1; None if the learner gives none."""
+
+
+def check_classes(batch: Batch) -> None:
+    """Raise InvalidRow for a row without a class."""
+    missing = np.isnan(batch.labels) if batch.classes else np.ones(len(batch), np.bool_)
+    if missing.any():
+        raise InvalidRow(int(np.argmax(missing)), "the label must be a class")
+
+
+@kernel(f8(RO_F8_2D, i8, i8))
+def log_normaliser(scores: Floats, row: int, known: int) -> float:
+    """log of the sum of sigmoid(scores[k, row]) over the first `known` classes, at least one."""
+    top = -log1pexp(-scores[0, row])
+    for k in range(1, known):
+        top = max(top, -log1pexp(-scores[k, row]))
+    total = 0.0
+    for k in range(known):
+        total += math.exp(-log1pexp(-scores[k, row]) - top)
+    return top + math.log(total)
+
+
+@kernel(void(RO_F8_2D, RO_I8, RO_I8, I8, F8, F8))
+def choose_classes(
+    scores: Floats, known: Ints, places: Ints, best: Ints, best_scores: Floats, log_losses: Floats
+) -> None:
+    """The best class of each row, its score, and the log-loss of the row's own class.
+
+    scores  (K, n)   known  (n,) number of classes that were known before the row
+    places  (n,)     the row's class; unknown if it is -1 or not below `known`
+    """
+    for i in range(known.shape[0]):
+        best[i] = -1
+        best_scores[i] = 0.0
+        for k in range(known[i]):
+            if best[i] < 0 or scores[k, i] > best_scores[i]:
+                best[i], best_scores[i] = k, scores[k, i]
+        log_losses[i] = LOG_LOSS_CAP
+        if 0 <= places[i] < known[i]:
+            own = log1pexp(-scores[places[i], i]) + log_normaliser(scores, i, known[i])
+            log_losses[i] = min(max(own, 0.0), LOG_LOSS_CAP)
+
+
+@kernel(void(RO_F8_2D, F8_2D))
+def normalised_sigmoids(scores: Floats, out: Floats) -> None:
+    """out (n, K): sigmoid of the scores (n, K), divided by its sum over each row."""
+    for i in range(scores.shape[0]):
+        top = -np.inf
+        for k in range(scores.shape[1]):
+            out[i, k] = -log1pexp(-scores[i, k])
+            top = max(top, out[i, k])
+        total = 0.0
+        for k in range(scores.shape[1]):
+            out[i, k] = math.exp(out[i, k] - top)
+            total += out[i, k]
+        for k in range(scores.shape[1]):
+            out[i, k] /= total
