@@ -68,8 +68,11 @@ CPUTargetOptions.noalias = _options.Mapping("noalias")
 SHARED_KERNELS = (
     "core/scalar.py",
     "features/column_table.py",
+    "nonlinear/boosted_kernels.py",
     "nonlinear/dense_columns.py",
     "nonlinear/hashed_numbers.py",
+    "nonlinear/net_kernels.py",
+    "nonlinear/softmax.py",
     "nonlinear/standardise.py",
     "portfolio/logistic_roots.py",
     "portfolio/stack_kernels.py",

@@ -16,6 +16,7 @@ from load_tests.markdown import DOCS, table
 from load_tests.regression import data as numbers, held_out as more_numbers
 from load_tests.sections import with_section
 from load_tests.streams.cases import PROTOCOL
+from load_tests.streams.classes import dense_rows
 from load_tests.streams.held_out import GENERATED, svmguide1
 from load_tests.streams.peer_figures import kept, reference
 from load_tests.streams.runs import Run
@@ -94,21 +95,10 @@ def errors(name: str, batch: Batch) -> tuple[str, ...]:
 
 
 def as_numbers(samples: Iterator) -> Batch:
-    """River's samples, a text as a column for each of its values."""
-    columns: dict[str, int] = {}
-    rows, labels = [], []
-    for x, y in samples:
-        row = {}
-        for name, value in x.items():
-            is_text = isinstance(value, str)
-            place = columns.setdefault(f"{name}={value}" if is_text else str(name), len(columns))
-            row[place] = 1.0 if is_text else float(value)
-        rows.append(row)
-        labels.append(1.0 if y in (1, True) else -1.0)
-    dense = np.zeros((len(rows), len(columns)))
-    for at, row in enumerate(rows):
-        dense[at, list(row)] = list(row.values())
-    return Batch.from_dense(dense, np.array(labels))
+    """River's samples of two classes."""
+    rows = list(samples)
+    labels = [1.0 if y in (1, True) else -1.0 for _, y in rows]
+    return Batch.from_dense(dense_rows(x for x, _ in rows), np.array(labels))
 
 
 def of_numbers() -> list[str]:

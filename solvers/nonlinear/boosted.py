@@ -12,8 +12,7 @@ The loss is logistic for classes and squared for numbers. The score of a row is 
 learned. Columns are those of dense_columns.py; with more than DRAWN columns, a tree may split a
 draw of about DRAWN of them, by a hash of the seed and the number of the tree. No row is rejected.
 
-Memory in bytes, for S columns, a power of two up to 128, and T trees: (5 S + T + 24) for each row
-of the ring, 2^19 / S of them at most, and 100 kB.
+Memory: see boosted_ring.py.
 """
 
 import math
@@ -24,126 +23,41 @@ import numpy as np
 import numpy.typing as npt
 
 from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.errors import CorruptState
 from dualstream.solvers.core.explanation import Explanation
 from dualstream.solvers.core.learner import State
 from dualstream.solvers.core.served_form import Trees
-from dualstream.solvers.core.state_numbers import check_arrays, is_storable
-from dualstream.solvers.jit import Floats, Indices, Ints
+from dualstream.solvers.core.state_numbers import check_arrays
+from dualstream.solvers.jit import Floats
 from dualstream.solvers.nonlinear import boosted_kernels as _kernels
 from dualstream.solvers.nonlinear.boosted_kernels import (
-    AT,
     BASE,
     GROWN,
-    LEARNED,
     MARGIN,
-    MAX_BINS,
     MEAN_SQUARE,
-    N_ABOUT,
-    N_FLOATS,
-    N_GROWN,
-    N_INTS,
-    NEXT_BINS,
-    OLDEST,
     ROWS,
-    SAMPLES,
     SINCE_TREE,
     TARGET,
     TREES,
     WEIGHT,
 )
+from dualstream.solvers.nonlinear.boosted_ring import FIRST_TREE, TreeRing
 from dualstream.solvers.nonlinear.dense_columns import (
     COLUMNS,
     LARGEST_VALUE,
-    MAX_COLUMNS,
-    DenseColumns,
-    columns_with_room,
 )
 from dualstream.solvers.nonlinear.dense_values import dense_values
 from dualstream.solvers.nonlinear.learner import NonlinearLearner
 
-MAX_CELLS = 2**19
-"""Cells of the ring: columns times rows."""
-FIRST_TREE = 16
-"""Rows before the first tree."""
 FIRST_REACH = 20.0
 """Distances between the quartiles of the first targets within which they count."""
-DRAWN = 32
-"""Columns that a tree may split, about."""
-RIDGE = 1.0
-"""Added to the sum of second derivatives of a leaf."""
-LEAST_ROWS = 10.0
-"""Rows of a leaf."""
-
-_SHORT_WINDOW, _BINS_OF_SHORT = 4096, 32
-_INTS = ("rows_held", "at", "since_tree", "oldest", "grown", "learned", "next_bins", "samples")
-_INT_PLACES = (ROWS, AT, SINCE_TREE, OLDEST, GROWN, LEARNED, NEXT_BINS, SAMPLES)
-_FLOATS = ("base", "mean_square", "mean_weight")
 
 
-class Boosted(NonlinearLearner):
+class Boosted(TreeRing, NonlinearLearner):
     """The learner of `algorithm: boosted`; `spec` is resolved, with task binary or regression."""
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
-        super().__init__(spec)
-        self._bins = _BINS_OF_SHORT if spec["window"] <= _SHORT_WINDOW else MAX_BINS
-        self._table = DenseColumns()
-        self._k = np.zeros(N_INTS, np.int64)
-        self._f = np.zeros(N_FLOATS)
-        nodes = 2 * spec["leaves"]
-        self._feature = np.full((spec["trees"], nodes), -1, np.int32)
-        self._left = np.zeros((spec["trees"], nodes), np.int32)
-        self._threshold = np.zeros((spec["trees"], nodes))
-        self._value = np.zeros((spec["trees"], nodes))
-        self._make_ring(0, 4)
-        self._k[NEXT_BINS] = FIRST_TREE
-
-    # -- the ring --------------------------------------------------------------------------------
-
-    def _make_ring(self, rows: int, columns: int) -> None:
-        """An empty ring with room for these rows and columns."""
-        self._rows = np.zeros((rows, columns), np.float32)
-        self._codes = np.zeros((rows, columns), np.uint8)
-        self._about = np.zeros((rows, N_ABOUT))
-        self._leaves = np.zeros((rows, self.spec["trees"]), np.uint8)
-        self._edges = np.zeros((columns, MAX_BINS))
-        self._n_edges = np.zeros(columns, np.int64)
-        self._x = np.zeros(columns)
-
-    @property
-    def _window(self) -> int:
-        """Rows that the ring may hold, as wide as it is."""
-        return int(min(self.spec["window"], MAX_CELLS // self._rows.shape[1]))
-
-    @property
-    def _ring(self) -> tuple[npt.NDArray[Any], ...]:
-        """Everything that the ring keeps of a row."""
-        return self._rows, self._codes, self._about, self._leaves
-
-    def _widen(self) -> None:
-        """Room for twice the columns; if the ring must be shorter then, the newest rows stay."""
-        held, at = int(self._k[ROWS]), int(self._k[AT])
-        old: tuple[npt.NDArray[Any], ...] = self._ring
-        edges, n_edges = self._edges, self._n_edges
-        columns = 2 * self._rows.shape[1]
-        stay = min(held, self.spec["window"], MAX_CELLS // columns)
-        # Oldest first; a ring that is not full begins at 0.
-        order = (np.arange(held - stay, held) + (at if held == self._window else 0)) % max(held, 1)
-        self._make_ring(stay, columns)
-        for new, one in zip(self._ring, old, strict=True):
-            new[:, : one.shape[1]] = one[order]
-        self._edges[: len(edges)], self._n_edges[: len(edges)] = edges, n_edges
-        self._k[ROWS], self._k[AT] = stay, stay % self._window
-
-    def _lengthen(self) -> None:
-        """Room for more rows."""
-        held = len(self._rows)
-        room = min(max(2 * held, 256), self._window)
-        for name in ("_rows", "_codes", "_about", "_leaves"):
-            old = getattr(self, name)
-            new = np.zeros((room, old.shape[1]), old.dtype)
-            new[:held] = old
-            setattr(self, name, new)
+        NonlinearLearner.__init__(self, spec)
+        TreeRing.__init__(self, spec)
 
     # -- learning and scoring --------------------------------------------------------------------
 
@@ -153,61 +67,17 @@ class Boosted(NonlinearLearner):
         while done < n:
             done, why = _kernels.learn_rows(
                 batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, done,
-                scores, losses, self._is_binary, self._window, FIRST_TREE, self.spec["renewal"],
+                scores, losses, self._is_binary, self._window, FIRST_TREE, self._renewal,
                 *self._table.arrays, self._k, self._f, self._x, self._rows, self._codes,
                 self._about, self._leaves, self._edges, self._n_edges, self._feature,
                 self._threshold, self._left, self._value,
             )  # fmt: skip
-            if why == _kernels.NEEDS_COLUMN:
-                self._widen()
-            elif why == _kernels.NEEDS_ROW:
-                self._lengthen()
-            elif why == _kernels.NEEDS_REVIEW:
-                for column in self._table.review(self._k):
-                    self._rows[:, column] = 0.0
-                    self._bin_column(column)
-            if why in (_kernels.NEEDS_TREE, _kernels.NEEDS_REVIEW) and self._is_tree_due:
-                self._grow()
-
-    @property
-    def _trees(self) -> tuple[Indices, Floats, Indices, Floats]:
-        return self._feature, self._threshold, self._left, self._value
-
-    @property
-    def _is_tree_due(self) -> bool:
-        k = self._k
-        return bool(k[LEARNED] >= FIRST_TREE and k[SINCE_TREE] * self.spec["renewal"] >= k[ROWS])
-
-    def _bin_column(self, column: int) -> None:
-        n = int(self._k[ROWS])
-        values = np.sort(self._rows[:n, column])
-        self._edges[column] = 0.0
-        self._n_edges[column] = _kernels.place_edges(values, self._bins, self._edges[column])
-        _kernels.code_column(
-            self._rows, self._codes, n, column, self._edges[column], int(self._n_edges[column])
-        )
-
-    def _renew_bins(self) -> None:
-        """Bins of all columns when the number of rows has doubled, else of a few in turn.
-
-        All of them at once take long when the ring is full.
-        """
-        k, used = self._k, int(self._k[COLUMNS])
-        if k[LEARNED] >= k[NEXT_BINS] and k[ROWS] <= 1024:
-            k[NEXT_BINS] = 2 * k[LEARNED]
-            turn = range(used)
-        else:
-            each = -(-used // self.spec["renewal"])
-            first = int(k[GROWN]) * each
-            turn = range(first, first + each)
-        for column in turn:
-            self._bin_column(column % used)
+            self._make_up(why)
 
     def _grow(self) -> None:
         """Replace the oldest tree, or add one."""
         k, n, used = self._k, int(self._k[ROWS]), int(self._k[COLUMNS])
         k[SINCE_TREE] = 0
-        trees = self.spec["trees"]
         if k[GROWN] == 0:
             if not self._is_binary:
                 self._limit_first_targets()
@@ -216,33 +86,18 @@ class Boosted(NonlinearLearner):
                 self._f[MEAN_SQUARE] = self._mean_square()
         if used:
             self._renew_bins()
-        tree = int(k[TREES])
-        if tree == trees:
-            tree = int(k[OLDEST])
-            k[OLDEST] = (tree + 1) % trees
+        tree, is_taken = self._next_tree()
+        if is_taken:
             _kernels.drop_tree(self._about, self._leaves, n, tree, self._value)
-        else:
-            k[TREES] += 1
         # The ring's best constant moves with the stream; trees alone leave a part of its error.
         self._f[BASE] += _kernels.move_base(self._about, n, self._is_binary)
         slopes, curvatures, units = np.empty(n), np.empty(n), np.empty(2)
         packed = np.empty(n, np.int64)
-        steepest = _kernels.slopes_of(
-            self._about, n, self._is_binary, slopes, curvatures, packed, units
-        )
+        _kernels.slopes_of(self._about, n, self._is_binary, slopes, curvatures)
+        steepest = _kernels.pack_slopes(slopes, curvatures, packed, units)
         least_gain = 1e-3 if self._is_binary else 1e-12 * steepest * steepest
-        columns = self._drawn(used)
-        leaves = self.spec["leaves"]
-        _kernels.grow_tree(
-            self._codes, n, slopes, curvatures, packed, units, columns, len(columns),
-            self._edges, self._n_edges, leaves, self.spec["step"], RIDGE, LEAST_ROWS,
-            least_gain, _kernels.most_value(self._is_binary), np.empty(n, np.int32),
-            np.empty(n, np.int32),
-            np.empty((leaves, MAX_BINS * max(1, len(columns))), np.int64),
-            np.zeros((leaves, N_GROWN)), np.empty((3, MAX_BINS)), tree, *self._trees,
-            self._leaves, self._about,
-        )  # fmt: skip
-        k[GROWN] += 1
+        most_value = _kernels.most_value(self._is_binary)
+        self._grow_tree(tree, slopes, curvatures, packed, units, least_gain, most_value)
 
     def _base(self) -> float:
         """The best constant: the log odds, or the mean, of the rows in the ring."""
@@ -267,20 +122,6 @@ class Boosted(NonlinearLearner):
         about = self._about[: int(self._k[ROWS])]
         errors = about[:, TARGET] - about[:, MARGIN]
         return math.fsum(errors * errors) / len(about)
-
-    def _drawn(self, used: int) -> Ints:
-        """The columns that the next tree may split."""
-        columns = np.arange(used, dtype=np.int64)
-        if used <= DRAWN:
-            return columns
-        # SplitMix64 (Steele, Lea, Flood, 2014) of the seed, the tree and the column.
-        z = columns.astype(np.uint64) + np.uint64(int(self._k[GROWN]) * MAX_COLUMNS)
-        z = z * np.uint64(0x9E3779B97F4A7C15) + np.uint64(self.spec["seed"])
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        z ^= z >> np.uint64(31)
-        drawn: Ints = columns[(z >> np.uint64(11)).astype(np.float64) * 2.0**-53 < DRAWN / used]
-        return drawn
 
     def predict(self, batch: Batch) -> Floats:
         """See Learner."""
@@ -351,106 +192,17 @@ class Boosted(NonlinearLearner):
             means[split, node] = (1.0 - share) * low + share * high
         return means
 
-    def has_long_row(self, rows: int) -> bool:
-        """See core/learner.py: whether one of the next rows grows a tree."""
-        k = self._k
-        held = min(int(k[ROWS]) + rows, self._window)
-        return held > 1024 and bool((k[SINCE_TREE] + rows) * self.spec["renewal"] >= k[ROWS])
-
     @property
     def intercept(self) -> float:
         """The score without trees."""
         return float(self._f[BASE])
 
-    @property
-    def samples(self) -> int:
-        """See Learner."""
-        return int(self._k[SAMPLES])
-
-    # -- state -----------------------------------------------------------------------------------
-
     def state(self) -> State:
-        """See Learner; `rows` are the bytes of single-precision numbers."""
-        k, n, used = self._k, int(self._k[ROWS]), int(self._k[COLUMNS])
-        state: State = {
-            name: np.array(k[place]) for name, place in zip(_INTS, _INT_PLACES, strict=True)
-        }
-        state |= {name: np.array(self._f[place]) for place, name in enumerate(_FLOATS)}
-        trees = int(k[TREES])
-        rows = self._rows[:n, :used].copy()
-        return (
-            state
-            | self._table.state(k)
-            | {
-                "rows": rows.view(np.uint8).reshape(n, 4 * used),
-                "about": self._about[:n].copy(),
-                "leaves": self._leaves[:n, :trees].copy(),
-                "edges": self._edges[:used].copy(),
-                "n_edges": self._n_edges[:used].copy(),
-                "feature": self._feature[:trees].astype(np.int64),
-                "left": self._left[:trees].astype(np.int64),
-                "threshold": self._threshold[:trees].copy(),
-                "value": self._value[:trees].copy(),
-            }
-        )
+        """See Learner, and TreeRing."""
+        return super().state() | {"value": self._value[: int(self._k[TREES])].copy()}
 
     def _restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        check_arrays(state, dict.fromkeys((*_INTS, *_FLOATS), ()))
-        k = self._k
-        for name, place in zip(_INTS, _INT_PLACES, strict=True):
-            k[place] = state[name]
-        for place, name in enumerate(_FLOATS):
-            self._f[place] = state[name]
-        self._table.restore(state, self._dim, k)
-        n, used, nodes = int(k[ROWS]), int(k[COLUMNS]), self._feature.shape[1]
-        trees = int(np.asarray(state.get("value", [])).shape[0])
-        columns = columns_with_room(used)
-        if trees > self.spec["trees"] or not 0 <= n <= min(
-            self.spec["window"], MAX_CELLS // columns
-        ):
-            raise CorruptState("the ring or the trees are damaged")
-        shape = (trees, nodes)
-        shapes: dict[str, tuple[int, ...]] = {
-            "rows": (n, 4 * used),
-            "about": (n, N_ABOUT),
-            "leaves": (n, trees),
-            "edges": (used, MAX_BINS),
-            "n_edges": (used,),
-            **dict.fromkeys(("feature", "left", "threshold", "value"), shape),
-        }
-        check_arrays(state, shapes)
-        self._make_ring(n, columns)
-        held = np.ascontiguousarray(state["rows"], np.uint8).reshape(n, used, 4)
-        self._rows[:, :used] = held.view(np.float32)[:, :, 0] if n and used else 0.0
-        self._about[:] = state["about"]
-        self._leaves[:, :trees] = state["leaves"]
-        self._edges[:used], self._n_edges[:used] = state["edges"], state["n_edges"]
-        self._feature[:trees], self._left[:trees] = state["feature"], state["left"]
-        self._threshold[:trees], self._value[:trees] = state["threshold"], state["value"]
-        k[TREES] = trees
-        self._check_numbers(trees, used)
-        for column in range(used):
-            _kernels.code_column(
-                self._rows, self._codes, n, column, self._edges[column], int(self._n_edges[column])
-            )
-
-    def _check_numbers(self, trees: int, used: int) -> None:
-        """Raise CorruptState for numbers that kernels must not follow."""
-        k, n, nodes = self._k, int(self._k[ROWS]), self._feature.shape[1]
-        feature, left = self._feature[:trees], self._left[:trees]
-        splits = feature >= 0
-        is_sound = (
-            is_storable(self._rows.astype(np.float64))
-            and bool(((k >= 0) & (k <= 2**53)).all())
-            and bool((self._about[:, WEIGHT] > 0.0).all())
-            and bool((self._f[MEAN_SQUARE:] >= 0.0).all())
-            and (n < self._window and k[AT] == n or 0 <= k[AT] < self._window == n)
-            and k[OLDEST] < self.spec["trees"]
-            and bool((feature < used).all() and (feature >= -1).all())
-            and bool((left[splits] > np.nonzero(splits)[1]).all())
-            and bool((left[splits] < nodes - 1).all())
-            and bool((self._leaves < nodes).all())
-            and bool((self._n_edges >= 0).all() and (self._n_edges < MAX_BINS).all())
-        )
-        if not is_sound:
-            raise CorruptState("the ring or the trees are damaged")
+        super()._restore(state)
+        trees = int(self._k[TREES])
+        check_arrays(state, {"value": (trees, self._value.shape[1])})
+        self._value[:trees] = state["value"]

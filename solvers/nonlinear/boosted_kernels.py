@@ -101,7 +101,7 @@ def margin_of(
 
 
 @kernel(i8(f8, RO_F8, i8), inline=True)
-def bin_of(x: float, edges: Floats, n: int) -> int:
+def bin_among(x: float, edges: Floats, n: int) -> int:
     """The number of edges that are less than x.
 
     A count is faster than a binary search, whose branches cannot be predicted.
@@ -137,6 +137,35 @@ def score_rows(
     for i in range(scores.shape[0]):
         dense_row(indices, values, indptr[i], indptr[i + 1], keys, columns, k, x)
         scores[i] = margin_of(x, k[TREES], f[BASE], feature, threshold, left, value)
+
+
+@kernel(f8(f8, I8, F8), inline=True)
+def limited_weight(weight: float, k: Ints, f: Floats) -> float:
+    """The weight that the next row of the ring counts with; updates MEAN_WEIGHT.
+
+    One row of a huge weight would hide all others from the histograms.
+    """
+    weight = min(weight, _HEAVIEST)
+    rate = max(1.0 / (k[LEARNED] + 1.0), _WEIGHT_RATE)
+    if k[LEARNED] > 0:
+        weight = min(weight, _MOST_WEIGHT * f[MEAN_WEIGHT])
+    f[MEAN_WEIGHT] += rate * (weight - f[MEAN_WEIGHT])
+    return weight
+
+
+@kernel(i8(i8, i8, i8, I8), inline=True)
+def count_row(window: int, first_tree: int, renewal: int, k: Ints) -> int:
+    """Count a row that was written at AT; what is due then: a review, a tree or nothing (DONE)."""
+    k[AT] = k[AT] + 1 if k[AT] + 1 < window else 0
+    if k[ROWS] < window:
+        k[ROWS] += 1
+    k[LEARNED] += 1
+    k[SINCE_TREE] += 1
+    if k[SINCE_REVIEW] >= REVIEW_ROWS:
+        return NEEDS_REVIEW
+    if k[LEARNED] >= first_tree and k[SINCE_TREE] * renewal >= k[ROWS]:
+        return NEEDS_TREE
+    return DONE
 
 
 @kernel(
@@ -208,7 +237,7 @@ def learn_rows(
             continue
         for j in range(k[COLUMNS]):
             rows[at, j] = x[j]
-            codes[at, j] = bin_of(x[j], edges[j], n_edges[j])
+            codes[at, j] = bin_among(x[j], edges[j], n_edges[j])
         target = y
         if is_binary:
             target = 1.0 if y > 0.0 else 0.0
@@ -219,22 +248,11 @@ def learn_rows(
                 target = clip(y, margin - _REACH * scale, margin + _REACH * scale)
             error = target - margin
             f[MEAN_SQUARE] += _RATE * (error * error - f[MEAN_SQUARE])
-        # One row of a huge weight would hide all others from the histograms.
-        weight = min(weights[i], _HEAVIEST)
-        rate = max(1.0 / (k[LEARNED] + 1.0), _WEIGHT_RATE)
-        if k[LEARNED] > 0:
-            weight = min(weight, _MOST_WEIGHT * f[MEAN_WEIGHT])
-        f[MEAN_WEIGHT] += rate * (weight - f[MEAN_WEIGHT])
+        weight = limited_weight(weights[i], k, f)
         about[at, TARGET], about[at, WEIGHT], about[at, MARGIN] = target, weight, margin
-        k[AT] = at + 1 if at + 1 < window else 0
-        if k[ROWS] < window:
-            k[ROWS] += 1
-        k[LEARNED] += 1
-        k[SINCE_TREE] += 1
-        if k[SINCE_REVIEW] >= REVIEW_ROWS:
-            return i + 1, NEEDS_REVIEW
-        if k[LEARNED] >= first_tree and k[SINCE_TREE] * renewal >= k[ROWS]:
-            return i + 1, NEEDS_TREE
+        why = count_row(window, first_tree, renewal, k)
+        if why != DONE:
+            return i + 1, why
     return labels.shape[0], DONE
 
 
@@ -261,7 +279,7 @@ def place_edges(values: Singles, bins: int, edges: Floats) -> int:
 def code_column(rows: Singles, codes: Bytes, n: int, j: int, edges: Floats, n_edges: int) -> None:
     """The bins of column j of the first n rows."""
     for r in range(n):
-        codes[r, j] = bin_of(np.float64(rows[r, j]), edges, n_edges)
+        codes[r, j] = bin_among(np.float64(rows[r, j]), edges, n_edges)
 
 
 @kernel(void(F8_2D, _U1_2D, i8, i8, F8_2D))
@@ -300,23 +318,9 @@ def move_base(about: Floats, n: int, is_binary: bool) -> float:
     return step
 
 
-@kernel(f8(F8_2D, i8, b1, F8, F8, I8, F8))
-def slopes_of(
-    about: Floats,
-    n: int,
-    is_binary: bool,
-    slopes: Floats,
-    curvatures: Floats,
-    packed: Ints,
-    units: Floats,
-) -> float:
-    """Gradient and second derivative of each row's loss by its margin, times its weight.
-
-    Returns the largest gradient. packed (n,) has both as whole numbers of units[0] and units[1],
-    the gradient in the upper 32 bits, so that one addition counts a row in a bin, and sums do not
-    depend on their order. The units are such that a sum of all n rows fits.
-    """
-    steepest = bend = 0.0
+@kernel(void(F8_2D, i8, b1, F8, F8))
+def slopes_of(about: Floats, n: int, is_binary: bool, slopes: Floats, curvatures: Floats) -> None:
+    """Gradient and second derivative of each row's loss by its margin, times its weight."""
     for r in range(n):
         c = about[r, WEIGHT]
         if is_binary:
@@ -326,6 +330,19 @@ def slopes_of(
         else:
             slopes[r] = c * (about[r, MARGIN] - about[r, TARGET])
             curvatures[r] = c
+
+
+@kernel(f8(RO_F8, RO_F8, I8, F8))
+def pack_slopes(slopes: Floats, curvatures: Floats, packed: Ints, units: Floats) -> float:
+    """Pack gradients and second derivatives (n,); returns the largest gradient.
+
+    packed (n,) has both as whole numbers of units[0] and units[1], the gradient in the upper 32
+    bits, so that one addition counts a row in a bin, and sums do not depend on their order. The
+    units are such that a sum of all n rows fits.
+    """
+    n = slopes.shape[0]
+    steepest = bend = 0.0
+    for r in range(n):
         steepest = max(steepest, abs(slopes[r]))
         bend = max(bend, curvatures[r])
     units[0] = max(steepest, _TINY) * n / _LARGEST_SUM

@@ -24,11 +24,13 @@ import numpy.typing as npt
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.errors import CorruptState, NotExpressible
 from dualstream.solvers.core.explanation import Explanation
+from dualstream.solvers.core.intercept import width_of
 from dualstream.solvers.core.learner import State
 from dualstream.solvers.core.served_form import Neighbours as NeighboursForm
 from dualstream.solvers.core.state_numbers import check_arrays, is_storable
-from dualstream.solvers.jit import Floats
+from dualstream.solvers.jit import Floats, Ints
 from dualstream.solvers.nonlinear import neighbours_kernels as _kernels
+from dualstream.solvers.nonlinear.class_scorer import ClassScorer
 from dualstream.solvers.nonlinear.dense_columns import (
     COLUMNS,
     LARGEST_VALUE,
@@ -47,15 +49,16 @@ from dualstream.solvers.nonlinear.neighbours_kernels import (
 )
 from dualstream.solvers.nonlinear.standardise import COUNT, MEAN, MEAN_SQUARE, N_MOMENTS, REACH
 
-_SHARPNESS = {"binary": 3.0, "regression": 2.0}
+_SHARPNESS = {"binary": 3.0, "multiclass": 3.0, "regression": 2.0}
 _INTS = {"samples": SAMPLES, "rows_held": ROWS, "at": AT}
 
 
-class Neighbours(NonlinearLearner):
-    """The learner of `algorithm: neighbours`; `spec` is resolved, task binary or regression."""
+class NeighbourRing:
+    """The ring of the last rows, and its state."""
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
-        super().__init__(spec)
+        self.spec = spec
+        self._dim = width_of(spec["features"])
         self._table = DenseColumns()
         self._k = np.zeros(N_INTS, np.int64)
         self._mean = np.zeros(2)
@@ -75,57 +78,14 @@ class Neighbours(NonlinearLearner):
         self._make_room(2 * len(ring))
         self._ring[: len(ring)], self._moments[:, : len(ring)] = ring, moments
 
-    # -- learning and scoring --------------------------------------------------------------------
-
-    def _learn_rows(self, batch: Batch, scores: Floats, losses: Floats) -> None:
-        done, n = 0, len(batch)
-        while done < n:
-            done, why = _kernels.learn_rows(
-                batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, done,
-                scores, losses, self._is_binary, _SHARPNESS[self.spec["task"]], *self._table.arrays,
-                self._k, self._mean, self._x, self._moments, self._ring, self._about,
-                self._distances, self._near,
-            )  # fmt: skip
-            if why == _kernels.NEEDS_COLUMN:
-                self._widen()
-            elif why == _kernels.NEEDS_REVIEW:
-                for column in self._table.review(self._k):
-                    self._ring[column] = 0.0
-                    self._moments[:, column] = 0.0
-
-    def predict(self, batch: Batch) -> Floats:
-        """See Learner."""
-        batch.check_width(self._dim)
-        scores = np.empty(len(batch))
-        keys, columns, _ = self._table.arrays
-        _kernels.score_rows(
-            batch.indptr, batch.indices, batch.values, scores, self._is_binary,
-            _SHARPNESS[self.spec["task"]], keys, columns, self._k, self._mean, self._x,
-            self._moments, self._ring, self._about, self._distances, self._near,
-        )  # fmt: skip
-        return scores
-
-    def _score_form(self) -> NeighboursForm:
-        n, used = int(self._k[ROWS]), int(self._k[COLUMNS])
-        square = self._moments[MEAN_SQUARE, :used]
-        return NeighboursForm(
-            columns=self._table.features(used),
-            largest=LARGEST_VALUE,
-            means=self._moments[MEAN, :used].copy(),
-            deviations=np.sqrt(np.where(square > 0.0, square, np.inf)),
-            reach=REACH,
-            rows=self._ring[:used, :n].copy(),
-            labels=self._about[LABEL, :n].copy(),
-            weights=self._about[WEIGHT, :n].copy(),
-            neighbours=min(self.spec["neighbours"], n),
-            sharpness=_SHARPNESS[self.spec["task"]],
-            start=START if self._is_binary else None,
-            mean=float(self._mean[0]),
-        )
-
-    def explain(self, row: Batch) -> Explanation:
-        """Raises NotExpressible: a distance joins all columns."""
-        raise NotExpressible("it compares whole rows, so no feature has a contribution of its own")
+    def _make_up(self, why: int) -> None:
+        """What a kernel returned for."""
+        if why == _kernels.NEEDS_COLUMN:
+            self._widen()
+        elif why == _kernels.NEEDS_REVIEW:
+            for column in self._table.review(self._k):
+                self._ring[column] = 0.0
+                self._moments[:, column] = 0.0
 
     @property
     def samples(self) -> int:
@@ -182,3 +142,101 @@ class Neighbours(NonlinearLearner):
         )
         if not is_sound:
             raise CorruptState("the ring is damaged")
+
+
+class Neighbours(NeighbourRing, NonlinearLearner):
+    """The learner of `algorithm: neighbours`; `spec` is resolved, task binary or regression."""
+
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        NonlinearLearner.__init__(self, spec)
+        NeighbourRing.__init__(self, spec)
+
+    def _learn_rows(self, batch: Batch, scores: Floats, losses: Floats) -> None:
+        done, n = 0, len(batch)
+        while done < n:
+            done, why = _kernels.learn_rows(
+                batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, done,
+                scores, losses, self._is_binary, _SHARPNESS[self.spec["task"]], *self._table.arrays,
+                self._k, self._mean, self._x, self._moments, self._ring, self._about,
+                self._distances, self._near,
+            )  # fmt: skip
+            self._make_up(why)
+
+    def predict(self, batch: Batch) -> Floats:
+        """See Learner."""
+        batch.check_width(self._dim)
+        scores = np.empty(len(batch))
+        keys, columns, _ = self._table.arrays
+        _kernels.score_rows(
+            batch.indptr, batch.indices, batch.values, scores, self._is_binary,
+            _SHARPNESS[self.spec["task"]], keys, columns, self._k, self._mean, self._x,
+            self._moments, self._ring, self._about, self._distances, self._near,
+        )  # fmt: skip
+        return scores
+
+    def _score_form(self) -> NeighboursForm:
+        n, used = int(self._k[ROWS]), int(self._k[COLUMNS])
+        square = self._moments[MEAN_SQUARE, :used]
+        return NeighboursForm(
+            columns=self._table.features(used),
+            largest=LARGEST_VALUE,
+            means=self._moments[MEAN, :used].copy(),
+            deviations=np.sqrt(np.where(square > 0.0, square, np.inf)),
+            reach=REACH,
+            rows=self._ring[:used, :n].copy(),
+            labels=self._about[LABEL, :n].copy(),
+            weights=self._about[WEIGHT, :n].copy(),
+            neighbours=min(self.spec["neighbours"], n),
+            sharpness=_SHARPNESS[self.spec["task"]],
+            start=START if self._is_binary else None,
+            mean=float(self._mean[0]),
+        )
+
+    def explain(self, row: Batch) -> Explanation:
+        """Raises NotExpressible: a distance joins all columns."""
+        raise NotExpressible("it compares whole rows, so no feature has a contribution of its own")
+
+
+class NeighbourClasses(NeighbourRing, ClassScorer):
+    """The scorer of `algorithm: neighbours` with task multiclass: one ring, a vote for each class.
+
+    The log odds are those of one learner for each class against the rest, bit for bit.
+    """
+
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        ClassScorer.__init__(self, spec)
+        NeighbourRing.__init__(self, spec)
+
+    def learn(self, batch: Batch, places: Ints, is_met: bool) -> Floats:
+        """See ClassScorer."""
+        batch.check_width(self._dim)
+        done, n = 0, len(batch)
+        scores = np.zeros((n, 1 + self.classes))
+        while done < n:
+            done, why = _kernels.learn_classes(
+                batch.indptr, batch.indices, batch.values, places, batch.weights, done, scores,
+                _SHARPNESS["multiclass"], *self._table.arrays, self._k, self._x, self._moments,
+                self._ring, self._about, self._distances, self._near,
+            )  # fmt: skip
+            self._make_up(why)
+        return scores
+
+    def predict(self, batch: Batch) -> Floats:
+        """See ClassScorer."""
+        batch.check_width(self._dim)
+        scores = np.zeros((len(batch), 1 + self.classes))
+        keys, columns, _ = self._table.arrays
+        _kernels.score_classes(
+            batch.indptr, batch.indices, batch.values, scores, _SHARPNESS["multiclass"], keys,
+            columns, self._k, self._x, self._moments, self._ring, self._about, self._distances,
+            self._near,
+        )  # fmt: skip
+        return scores
+
+    def _restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        super()._restore(state)
+        labels = self._about[0, : self._k[ROWS]]
+        if not bool(
+            ((labels == np.floor(labels)) & (labels >= 0.0) & (labels < self.classes)).all()
+        ):
+            raise CorruptState("the classes in the ring are damaged")

@@ -89,6 +89,19 @@ def nearest(n: int, distances: Singles, near: Floats) -> int:
     return found
 
 
+@kernel(i8(F8, I8, F8_2D, _F4_2D, _F4, F8_2D), inline=True)
+def find_near(
+    x: Floats, k: Ints, moments: Floats, ring: Singles, distances: Singles, near: Floats
+) -> int:
+    """Fill `near` with the rows nearest to one dense row x; their number."""
+    n = k[ROWS]
+    for r in range(n):
+        distances[r] = np.float32(0.0)
+    for j in range(k[COLUMNS]):
+        add_squares(n, np.float32(standardised(x[j], j, moments)), ring[j], distances)
+    return nearest(n, distances, near)
+
+
 @kernel(f8(F8, b1, f8, I8, F8, F8_2D, _F4_2D, F8_2D, _F4, F8_2D), inline=True)
 def score_of(
     x: Floats,
@@ -103,14 +116,9 @@ def score_of(
     near: Floats,
 ) -> float:
     """The score of one dense row x."""
-    n = k[ROWS]
-    if n == 0:
+    if k[ROWS] == 0:
         return 0.0
-    for r in range(n):
-        distances[r] = np.float32(0.0)
-    for j in range(k[COLUMNS]):
-        add_squares(n, np.float32(standardised(x[j], j, moments)), ring[j], distances)
-    found = nearest(n, distances, near)
+    found = find_near(x, k, moments, ring, distances, near)
     width = near[0, found - 1] + 1e-9
     positive = negative = 0.0
     for p in range(found):
@@ -126,6 +134,16 @@ def score_of(
     if is_binary:
         return math.log((START + positive) / (START + negative))
     return float(mean[0] + positive / negative) if negative > 0.0 else float(mean[0])
+
+
+@kernel(void(i8, F8, I8, F8_2D, _F4_2D), inline=True)
+def enter_values(at: int, x: Floats, k: Ints, moments: Floats, ring: Singles) -> None:
+    """Count a dense row x in the moments, and write it to place `at` of the ring."""
+    count_moments(k[COLUMNS], x, moments)
+    for j in range(k[COLUMNS]):
+        ring[j, at] = standardised(x[j], j, moments)
+    k[AT] = at + 1 if at + 1 < ring.shape[1] else 0
+    k[ROWS] = min(k[ROWS] + 1, ring.shape[1])
 
 
 @kernel(
@@ -176,17 +194,13 @@ def learn_rows(
         k[SAMPLES] += 1
         if not learns:
             continue
-        count_moments(k[COLUMNS], x, moments)
         at = k[AT]
-        for j in range(k[COLUMNS]):
-            ring[j, at] = standardised(x[j], j, moments)
+        enter_values(at, x, k, moments, ring)
         if is_binary:
             y = 1.0 if y > 0.0 else -1.0
         about[LABEL, at], about[WEIGHT, at] = y, weights[i]
         mean[1] += weights[i]
         mean[0] += weights[i] / mean[1] * (y - mean[0])
-        k[AT] = at + 1 if at + 1 < ring.shape[1] else 0
-        k[ROWS] = min(k[ROWS] + 1, ring.shape[1])
         if k[SINCE_REVIEW] >= REVIEW_ROWS:
             return i + 1, NEEDS_REVIEW
     return labels.shape[0], DONE
@@ -221,3 +235,111 @@ def score_rows(
         scores[i] = score_of(
             x, is_binary, sharpness, k, mean, moments, ring, about, distances, near
         )
+
+
+@kernel(void(f8, i8, F8_2D, F8_2D, F8), inline=True)
+def class_odds(sharpness: float, found: int, about: Floats, near: Floats, out: Floats) -> None:
+    """out (1 + K,): the log odds of each class by the votes of the rows in `near`.
+
+    Sums are in the order of the rows, as `score_of` adds them for one class against the rest.
+    """
+    width = near[0, found - 1] + 1e-9
+    total = 0.0
+    for p in range(found):
+        near[0, p] = about[WEIGHT, int(near[1, p])] * math.exp(-sharpness * near[0, p] / width)
+        near[1, p] = about[LABEL, int(near[1, p])]
+        total += near[0, p]
+    without = math.log(START / (START + total))
+    for c in range(out.shape[0]):
+        out[c] = without
+    for p in range(found):
+        own = near[1, p]
+        positive = negative = 0.0
+        is_first = True
+        for q in range(found):
+            if near[1, q] == own:
+                positive += near[0, q]
+                is_first = is_first and q >= p
+            else:
+                negative += near[0, q]
+        if is_first:
+            out[1 + int(own)] = math.log((START + positive) / (START + negative))
+
+
+@kernel(
+    types.UniTuple(i8, 2)(
+        RO_I8, RO_I4, RO_F8, RO_I8, RO_F8, i8, F8_2D, f8, I8, I8, I8, I8, F8, F8_2D, _F4_2D,
+        F8_2D, _F4, F8_2D,
+    )
+)  # fmt: skip
+def learn_classes(
+    indptr: Ints,
+    indices: Indices,
+    values: Floats,
+    places: Ints,
+    weights: Floats,
+    start: int,
+    scores: Floats,
+    sharpness: float,
+    keys: Ints,
+    columns: Ints,
+    counts: Ints,
+    k: Ints,
+    x: Floats,
+    moments: Floats,
+    ring: Singles,
+    about: Floats,
+    distances: Singles,
+    near: Floats,
+) -> tuple[int, int]:
+    """As `learn_rows`, for classes: places (n,), scores (n, 1 + K)."""
+    for i in range(start, weights.shape[0]):
+        begin, end = indptr[i], indptr[i + 1]
+        learns = weights[i] > 0.0
+        if learns and (
+            count_features(indices, begin, end, ring.shape[0], keys, columns, counts, k) == 0
+        ):
+            return i, NEEDS_COLUMN
+        dense_row(indices, values, begin, end, keys, columns, k, x)
+        if k[ROWS] > 0:
+            found = find_near(x, k, moments, ring, distances, near)
+            class_odds(sharpness, found, about, near, scores[i])
+        k[SAMPLES] += 1
+        if not learns:
+            continue
+        at = k[AT]
+        enter_values(at, x, k, moments, ring)
+        about[LABEL, at], about[WEIGHT, at] = places[i], weights[i]
+        if k[SINCE_REVIEW] >= REVIEW_ROWS:
+            return i + 1, NEEDS_REVIEW
+    return weights.shape[0], DONE
+
+
+@kernel(
+    void(
+        RO_I8, RO_I4, RO_F8, F8_2D, f8, I8, I8, I8, F8, F8_2D, _F4_2D, F8_2D, _F4, F8_2D,
+    )
+)  # fmt: skip
+def score_classes(
+    indptr: Ints,
+    indices: Indices,
+    values: Floats,
+    scores: Floats,
+    sharpness: float,
+    keys: Ints,
+    columns: Ints,
+    k: Ints,
+    x: Floats,
+    moments: Floats,
+    ring: Singles,
+    about: Floats,
+    distances: Singles,
+    near: Floats,
+) -> None:
+    """Scores (n, 1 + K) of rows, which are 0 before."""
+    if k[ROWS] == 0:
+        return
+    for i in range(scores.shape[0]):
+        dense_row(indices, values, indptr[i], indptr[i + 1], keys, columns, k, x)
+        found = find_near(x, k, moments, ring, distances, near)
+        class_odds(sharpness, found, about, near, scores[i])

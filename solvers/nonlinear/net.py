@@ -23,6 +23,7 @@ import numpy.typing as npt
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.errors import CorruptState
 from dualstream.solvers.core.explanation import Explanation, entries_of_last_row
+from dualstream.solvers.core.intercept import width_of
 from dualstream.solvers.core.learner import State
 from dualstream.solvers.core.served_form import Net as NetForm
 from dualstream.solvers.core.state_numbers import check_arrays
@@ -59,17 +60,19 @@ from dualstream.solvers.nonlinear.net_kernels import (
     TARGETS,
 )
 
-_BASES = np.array([[BALANCED, 0.0]])
+BASES = np.array([[BALANCED, 0.0]])
+"""The scaling of the columns, as kernels take it."""
 _SEED_OF_LAYERS = 0x5851F42D4C957F2D
 """Added to the seed for the inner layers, whose numbers are then others than a feature's."""
 
 
-class Net(NonlinearLearner):
-    """The learner of `algorithm: net`; `spec` is resolved, with task binary or regression."""
+class NetLayers:
+    """The layers and columns of a net; subclasses learn."""
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
-        super().__init__(spec)
-        units, last = spec["units"]
+        self.spec = spec
+        self._dim = width_of(spec["features"])
+        units, last = self._sizes()
         self._units = units
         self._f = np.zeros(N_FLOATS)
         self._f[SUM_OF_BIAS] = START
@@ -86,8 +89,13 @@ class Net(NonlinearLearner):
         self._fit_row(64)
         self._store(np.array([self._dim], np.int64), self._new_blocks(1), 64)
 
-    def _draw_layers(self) -> None:
+    def _sizes(self) -> tuple[int, int]:
+        """Units of the hidden layers."""
         units, last = self.spec["units"]
+        return units, last
+
+    def _draw_layers(self) -> None:
+        units, last = self._sizes()
         seed = (self.spec["seed"] + _SEED_OF_LAYERS) & (2**63 - 1)
         numbers = iter([drawn_number(seed, at) for at in range(units + units * last + last)])
         for j in range(units):
@@ -139,74 +147,6 @@ class Net(NonlinearLearner):
             self._dense = grown(self._dense, held, held + entries)
             self._is_here = np.zeros(len(self._dense) + 1)
         self._fit_row(held + entries)
-
-    # -- learning and scoring --------------------------------------------------------------------
-
-    def _learn_rows(self, batch: Batch, scores: Floats, losses: Floats) -> None:
-        row, n, spec = 0, len(batch), self.spec
-        while True:
-            row = _kernels.learn_rows(
-                batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, row, scores,
-                losses, self._is_binary, spec["step"], spec["seed"], self._places, self._touched,
-                self._table, self._dense, self._is_here, self._f, self._k, _BASES, self._starts,
-                self._slots, self._e, self._h, self._idx, self._val, self._first, self._second,
-                self._third, self._z, self._q, self._dz, self._dq,
-            )  # fmt: skip
-            if row == n:
-                return
-            self._make_room(int(batch.indptr[row + 1] - batch.indptr[row]))
-
-    def predict(self, batch: Batch) -> Floats:
-        """See Learner."""
-        batch.check_width(self._dim)
-        scores = np.empty(len(batch))
-        longest = int(np.diff(batch.indptr).max(initial=0))
-        self._fit_row(longest + int(self._k[HELD]))
-        _kernels.score_rows(
-            batch.indptr, batch.indices, batch.values, scores, self._is_binary, self._places,
-            self._touched, self._table, self._dense, self._is_here, self._f, self._k, _BASES,
-            self._starts, self._slots, self._e, self._h, self._first, self._second,
-            self._third, self._z, self._q,
-        )  # fmt: skip
-        return scores
-
-    def _score_form(self) -> NetForm:
-        used, units, f = int(self._k[USED]), self._units, self._f
-        order = np.argsort(self._touched[1:used])
-        columns = self._touched[1:used][order].astype(np.int64)
-        blocks = self._table[1:used][order]
-        return NetForm(
-            scaling=balanced_form(columns, blocks, float(f[ROWS]), 0.0, FAR, moments=True),
-            reach=LARGEST_INPUT,
-            first=blocks[:, :units].copy(),
-            first_bias=self._first[0].copy(),
-            second=self._second[:, : len(self._q)].copy(),
-            second_bias=self._third[0].copy(),
-            out=self._third[2].copy(),
-            out_bias=float(f[BIAS]),
-            shift=0.0 if self._is_binary else float(f[MEAN]),
-            scale=1.0 if self._is_binary else math.sqrt(float(f[SPREAD])),
-        )
-
-    def explain(self, row: Batch) -> Explanation:
-        """See core/explanation.py: the gradient by h times h. The base is the rest.
-
-        The score is linear in h near the row, so the base is what this linear function is at h = 0.
-        """
-        score = self.predict(row)[0]
-        # `predict` leaves the row and the outputs of the units in the scratch arrays.
-        n = entries_of_last_row(len(row.indices), self._slots, self._dense[: self._k[HELD]])
-        n_units, last = len(self._z), len(self._q)
-        of_last = np.where(self._q > 0.0, self._third[2], 0.0)
-        of_units = (self._second[:, :last] * of_last).sum(axis=1)
-        of_units = np.where(self._z > 0.0, of_units, 0.0)
-        known = np.flatnonzero(self._slots[:n] >= 0)
-        slots, h = self._slots[known], self._h[0, known]
-        slopes = (self._table[slots, :n_units] * of_units).sum(axis=1)
-        unit = 1.0 if self._is_binary else math.sqrt(self._f[SPREAD])
-        contributions = unit * slopes * h
-        base = math.fsum([score, *-contributions]) if np.isfinite(contributions).all() else math.nan
-        return Explanation.of(score, base, self._touched[slots], contributions)
 
     @property
     def samples(self) -> int:
@@ -278,3 +218,77 @@ class Net(NonlinearLearner):
         if not is_sound:
             raise CorruptState("the columns are damaged")
         return slots
+
+
+class Net(NetLayers, NonlinearLearner):
+    """The learner of `algorithm: net`; `spec` is resolved, with task binary or regression."""
+
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        NonlinearLearner.__init__(self, spec)
+        NetLayers.__init__(self, spec)
+
+    def _learn_rows(self, batch: Batch, scores: Floats, losses: Floats) -> None:
+        row, n, spec = 0, len(batch), self.spec
+        while True:
+            row = _kernels.learn_rows(
+                batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, row, scores,
+                losses, self._is_binary, spec["step"], spec["seed"], self._places, self._touched,
+                self._table, self._dense, self._is_here, self._f, self._k, BASES, self._starts,
+                self._slots, self._e, self._h, self._idx, self._val, self._first, self._second,
+                self._third, self._z, self._q, self._dz, self._dq,
+            )  # fmt: skip
+            if row == n:
+                return
+            self._make_room(int(batch.indptr[row + 1] - batch.indptr[row]))
+
+    def predict(self, batch: Batch) -> Floats:
+        """See Learner."""
+        batch.check_width(self._dim)
+        scores = np.empty(len(batch))
+        longest = int(np.diff(batch.indptr).max(initial=0))
+        self._fit_row(longest + int(self._k[HELD]))
+        _kernels.score_rows(
+            batch.indptr, batch.indices, batch.values, scores, self._is_binary, self._places,
+            self._touched, self._table, self._dense, self._is_here, self._f, self._k, BASES,
+            self._starts, self._slots, self._e, self._h, self._first, self._second,
+            self._third, self._z, self._q,
+        )  # fmt: skip
+        return scores
+
+    def _score_form(self) -> NetForm:
+        used, units, f = int(self._k[USED]), self._units, self._f
+        order = np.argsort(self._touched[1:used])
+        columns = self._touched[1:used][order].astype(np.int64)
+        blocks = self._table[1:used][order]
+        return NetForm(
+            scaling=balanced_form(columns, blocks, float(f[ROWS]), 0.0, FAR, moments=True),
+            reach=LARGEST_INPUT,
+            first=blocks[:, :units].copy(),
+            first_bias=self._first[0].copy(),
+            second=self._second[:, : len(self._q)].copy(),
+            second_bias=self._third[0].copy(),
+            out=self._third[2].copy(),
+            out_bias=float(f[BIAS]),
+            shift=0.0 if self._is_binary else float(f[MEAN]),
+            scale=1.0 if self._is_binary else math.sqrt(float(f[SPREAD])),
+        )
+
+    def explain(self, row: Batch) -> Explanation:
+        """See core/explanation.py: the gradient by h times h. The base is the rest.
+
+        The score is linear in h near the row, so the base is what this linear function is at h = 0.
+        """
+        score = self.predict(row)[0]
+        # `predict` leaves the row and the outputs of the units in the scratch arrays.
+        n = entries_of_last_row(len(row.indices), self._slots, self._dense[: self._k[HELD]])
+        n_units, last = len(self._z), len(self._q)
+        of_last = np.where(self._q > 0.0, self._third[2], 0.0)
+        of_units = (self._second[:, :last] * of_last).sum(axis=1)
+        of_units = np.where(self._z > 0.0, of_units, 0.0)
+        known = np.flatnonzero(self._slots[:n] >= 0)
+        slots, h = self._slots[known], self._h[0, known]
+        slopes = (self._table[slots, :n_units] * of_units).sum(axis=1)
+        unit = 1.0 if self._is_binary else math.sqrt(self._f[SPREAD])
+        contributions = unit * slopes * h
+        base = math.fsum([score, *-contributions]) if np.isfinite(contributions).all() else math.nan
+        return Explanation.of(score, base, self._touched[slots], contributions)

@@ -112,6 +112,36 @@ def start_weights(
             table[slot, k] = drawn_number(seed, int(number)) * size
 
 
+@kernel(void(i8, I8, F8, F8_2D, F8_2D, F8_2D, F8, F8, F8), inline=True)
+def forward_hidden(
+    n: int,
+    slots: Ints,
+    h: Floats,
+    table: Floats,
+    first: Floats,
+    second: Floats,
+    biases: Floats,
+    z: Floats,
+    q: Floats,
+) -> None:
+    """z and q are the outputs of the hidden units for n entries h; biases (L,) of the second."""
+    units, last = z.shape[0], q.shape[0]
+    for j in range(units):
+        z[j] = first[0, j]
+    for p in range(n):
+        h[p] = clip(h[p], -LARGEST_INPUT, LARGEST_INPUT)
+        if slots[p] >= 0 and h[p] != 0.0:
+            add_times(h[p], table[slots[p], :units], z)
+    for i in range(last):
+        q[i] = biases[i]
+    for j in range(units):
+        z[j] = max(z[j], 0.0)
+        if z[j] > 0.0:
+            add_times(z[j], second[j, :last], q)
+    for i in range(last):
+        q[i] = max(q[i], 0.0)
+
+
 @kernel(
     f8(i8, I8, F8, F8_2D, F8_2D, F8_2D, F8_2D, f8, F8, F8), inline=True
 )  # fmt: skip
@@ -128,24 +158,53 @@ def forward(
     q: Floats,
 ) -> float:
     """The net's output for n entries h; z and q are the outputs of the hidden units."""
-    units, last = z.shape[0], q.shape[0]
-    for j in range(units):
-        z[j] = first[0, j]
-    for p in range(n):
-        h[p] = clip(h[p], -LARGEST_INPUT, LARGEST_INPUT)
-        if slots[p] >= 0 and h[p] != 0.0:
-            add_times(h[p], table[slots[p], :units], z)
-    for i in range(last):
-        q[i] = third[0, i]
-    for j in range(units):
-        z[j] = max(z[j], 0.0)
-        if z[j] > 0.0:
-            add_times(z[j], second[j, :last], q)
+    forward_hidden(n, slots, h, table, first, second, third[0], z, q)
     out = bias
-    for i in range(last):
-        q[i] = max(q[i], 0.0)
+    for i in range(q.shape[0]):
         out += third[2, i] * q[i]
     return out
+
+
+@kernel(
+    void(f8, i8, I8, F8, F8_2D, F8_2D, F8_2D, F8, F8, F8, F8, F8), inline=True
+)  # fmt: skip
+def backward_hidden(
+    step: float,
+    n: int,
+    slots: Ints,
+    h: Floats,
+    table: Floats,
+    first: Floats,
+    second: Floats,
+    biases: Floats,
+    sums: Floats,
+    z: Floats,
+    dz: Floats,
+    dq: Floats,
+) -> None:
+    """A step of all weights before the second units; dq (L,) are the derivatives by their sums."""
+    units, last = z.shape[0], dq.shape[0]
+    for j in range(units):
+        dz[j] = 0.0
+        if z[j] > 0.0:
+            # Four sums, because each addition waits for the previous one.
+            s0 = s1 = s2 = s3 = 0.0
+            whole = last - last % 4
+            for i in range(0, whole, 4):
+                s0 += dq[i] * second[j, i]
+                s1 += dq[i + 1] * second[j, i + 1]
+                s2 += dq[i + 2] * second[j, i + 2]
+                s3 += dq[i + 3] * second[j, i + 3]
+            for i in range(whole, last):
+                s0 += dq[i] * second[j, i]
+            dz[j] = (s0 + s1) + (s2 + s3)
+            descend(z[j], step, dq, second[j, :last], second[j, last:])
+    descend(1.0, step, dq, biases, sums)
+    descend(1.0, step, dz, first[0], first[1])
+    for p in range(n):
+        if slots[p] >= 0 and h[p] != 0.0:
+            block = table[slots[p]]
+            descend(h[p], step, dz, block[:units], block[units : 2 * units])
 
 
 @kernel(
@@ -168,33 +227,12 @@ def backward(
     dq: Floats,
 ) -> None:
     """One step along the gradient, `slope` being the derivative of the loss by the output."""
-    units, last = z.shape[0], q.shape[0]
     f[SUM_OF_BIAS] += slope * slope
     f[BIAS] -= step * slope / math.sqrt(f[SUM_OF_BIAS])
-    for i in range(last):
+    for i in range(q.shape[0]):
         dq[i] = slope * third[2, i] if q[i] > 0.0 else 0.0
     descend(slope, step, q, third[2], third[3])
-    for j in range(units):
-        dz[j] = 0.0
-        if z[j] > 0.0:
-            # Four sums, because each addition waits for the previous one.
-            s0 = s1 = s2 = s3 = 0.0
-            whole = last - last % 4
-            for i in range(0, whole, 4):
-                s0 += dq[i] * second[j, i]
-                s1 += dq[i + 1] * second[j, i + 1]
-                s2 += dq[i + 2] * second[j, i + 2]
-                s3 += dq[i + 3] * second[j, i + 3]
-            for i in range(whole, last):
-                s0 += dq[i] * second[j, i]
-            dz[j] = (s0 + s1) + (s2 + s3)
-            descend(z[j], step, dq, second[j, :last], second[j, last:])
-    descend(1.0, step, dq, third[0], third[1])
-    descend(1.0, step, dz, first[0], first[1])
-    for p in range(n):
-        if slots[p] >= 0 and h[p] != 0.0:
-            block = table[slots[p]]
-            descend(h[p], step, dz, block[:units], block[units : 2 * units])
+    backward_hidden(step, n, slots, h, table, first, second, third[0], third[1], z, dz, dq)
 
 
 @kernel(

@@ -73,6 +73,10 @@ class OneVsRest(KnownClasses):
         learner = self.learners[index - 1] if index else self.none_of_them
         return learner.learn(batch)
 
+    def explain_class(self, place: int, row: Batch) -> Explanation:
+        """See core/explanation.py: the score of one class."""
+        return explain(self.learners[place], row)
+
     def scores(self, batch: Batch) -> Floats:
         """(K, n)"""
         scores = np.empty((len(self.learners), len(batch)))
@@ -127,7 +131,7 @@ class Multiclass(ClassModel):
         best, scores, _ = self._chosen(row)
         if best[0] < 0:
             return Explanation.of(scores[0], scores[0], np.empty(0, np.int64), np.empty(0))
-        return explain(self._rest.learners[int(best[0])], row)
+        return self._rest.explain_class(int(best[0]), row)
 
     def curves(self) -> list[list[Curve]] | None:
         """See core/curves.py: of each class in order."""

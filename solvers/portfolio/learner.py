@@ -56,12 +56,17 @@ class Portfolio:
     last 1,000 rows, and up to four times the retained rows.
     """
 
-    def __init__(self, spec: Mapping[str, Any], models: ModelFactory) -> None:
+    def __init__(
+        self, spec: Mapping[str, Any], models: ModelFactory, *, shares: bool = False
+    ) -> None:
+        """`shares`: members of core/learner.SHARED are scored from outside, see classes.py. Then no
+        member can be added or removed.
+        """
         self.spec = spec
-        self._models = models
+        self._models, self._shares = models, shares
         self._dim = width_of(spec["features"])
         members = members_of(spec)
-        self._members = MemberSet.of(members, spec, models)
+        self._members = MemberSet.of(members, spec, models, shares)
         self._rule = self._new_rule(members)
         self._rows = RetainedRows(self._dim, spec["retain"])
         self._samples = 0
@@ -73,9 +78,12 @@ class Portfolio:
 
     # -- learning and scoring --------------------------------------------------------------------
 
-    def learn(self, batch: Batch) -> Outcome:
+    def learn(self, batch: Batch, given: Floats | None = None) -> Outcome:
         """See Learner. O(entries K) per row for fused members, plus the cost of the separate
-        members."""
+        members.
+
+        given (n, S): the scores of the shared members.
+        """
         batch.check_width(self._dim)
         classes = self._rule.classes
         row = unknown_label(batch.labels, classes)
@@ -88,21 +96,25 @@ class Portfolio:
         # In pieces, so that the scores of all members stay in a cache.
         for first in range(0, n, _PIECE):
             last = min(first + _PIECE, n)
-            out = self._members.learn(batch if n <= _PIECE else batch[first:last], self._rule)
+            rows = batch if n <= _PIECE else batch[first:last]
+            own = None if given is None else given[first:last]
+            out = self._members.learn(rows, self._rule, own)
             columns[0, first:last], columns[1, first:last] = out[:, SCORE], out[:, ROW_LOSS]
         self._rows.add(batch)
         self._samples += n
         return Outcome(columns[0], columns[1], batch.weights > 0.0, np.zeros(n, np.bool_))
 
-    def predict(self, batch: Batch) -> Floats:
-        """See Learner: log odds of classes."""
+    def predict(self, batch: Batch, given: Floats | None = None) -> Floats:
+        """See Learner: log odds of classes; given (n, S) as in `learn`."""
         batch.check_width(self._dim)
-        return self._rule.mix(self._members.predict(batch))
+        return self._rule.mix(self._members.predict(batch, given))
 
-    def explain(self, row: Batch) -> Explanation:
-        """See core/explanation.py, and contributions.py of this package."""
+    def explain(self, row: Batch, given: Floats | None = None) -> Explanation:
+        """See core/explanation.py, and contributions.py of this package; given (S,): the scores of
+        shared members.
+        """
         row.check_width(self._dim)
-        scores, bases, features, parts = self._members.explain(row)
+        scores, bases, features, parts = self._members.explain(row, given)
         score, base, contributions = mixed_contributions(self._rule, scores, bases, parts)
         return Explanation.of(score, base, features, contributions)
 
@@ -315,7 +327,7 @@ class Portfolio:
             about = json.loads(np.asarray(state["about"]).astype(np.uint8).tobytes())
             described, promoted = about["members"], about["promoted"]
             self._check_members([one["spec"] for one in described])
-            members = MemberSet.described(described, self.spec, self._models)
+            members = MemberSet.described(described, self.spec, self._models, self._shares)
         except (ValueError, KeyError, TypeError, AttributeError, SolverError) as error:
             raise CorruptState(f"the members are damaged: {error!r}") from error
         rule = self._new_rule(members.members)

@@ -9,9 +9,9 @@ import numpy.typing as npt
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.certificate import Certificate
 from dualstream.solvers.core.curves import Curve
-from dualstream.solvers.core.errors import CorruptState
+from dualstream.solvers.core.errors import CorruptState, NotExpressible
 from dualstream.solvers.core.intercept import width_of
-from dualstream.solvers.core.learner import NONLINEAR, State
+from dualstream.solvers.core.learner import NONLINEAR, SHARED, State
 from dualstream.solvers.core.served_form import Form
 from dualstream.solvers.core.served_weights import ServedWeights
 from dualstream.solvers.jit import Floats, Ints
@@ -21,8 +21,8 @@ from dualstream.solvers.portfolio.single_member import KindMember, ModelMember
 from dualstream.solvers.portfolio.spec import ModelFactory, model_spec, reach_of
 from dualstream.solvers.portfolio.weighting import Rule
 
-# Values of `part` in a state; "alone" is a separate member.
-_FUSED, _SEPARATE = "fused", "alone"
+# Values of `part` in a state; "alone" is a separate member, "shared" one that others score.
+_FUSED, _SEPARATE, _SHARED = "fused", "alone", "shared"
 _OF_RULE = ("prior", "stack")
 """Kinds whose score the weighting rule computes."""
 
@@ -40,6 +40,7 @@ class MemberSet:
         fused_indices: Sequence[int],
         separate: Mapping[int, ModelMember | KindMember],
         models: ModelFactory,
+        shared_indices: Sequence[int] = (),
     ) -> None:
         self.members = list(members)
         self.names = [member["name"] for member in members]
@@ -48,13 +49,17 @@ class MemberSet:
         self._fused = fused
         self._fused_indices = np.array(fused_indices, np.int64)
         self._separate = dict(separate)
+        self._shared_indices = list(shared_indices)
 
     @classmethod
     def of(
-        cls, members: Sequence[Member], whole: Mapping[str, Any], models: ModelFactory
+        cls, members: Sequence[Member], whole: Mapping[str, Any], models: ModelFactory, shares: bool
     ) -> "MemberSet":
-        """New members of the portfolio `whole`; those that can be fused are."""
-        parts = [_part_of(member) for member in members]
+        """New members of the portfolio `whole`; those that can be fused are.
+
+        With `shares`, members of SHARED get their scores from outside: see classes.py.
+        """
+        parts = [_part_of(member, shares) for member in members]
         return cls._of_parts(members, parts, whole, models)
 
     @classmethod
@@ -63,6 +68,7 @@ class MemberSet:
         described: Sequence[Mapping[str, Any]],
         whole: Mapping[str, Any],
         models: ModelFactory,
+        shares: bool,
     ) -> "MemberSet":
         """Untrained members from the output of `describe`. Raises CorruptState if they
         contradict.
@@ -70,8 +76,8 @@ class MemberSet:
         members = [dict(one["spec"]) for one in described]
         parts = [one["part"] for one in described]
         for member, part in zip(members, parts, strict=True):
-            own = _part_of(member)
-            if part != own and (part != _SEPARATE or own in _OF_RULE):
+            own = _part_of(member, shares)
+            if part != own and (part != _SEPARATE or own in (*_OF_RULE, _SHARED)):
                 raise CorruptState(f"{member['name']!r} cannot be {part!r}")
         return cls._of_parts(members, parts, whole, models)
 
@@ -94,7 +100,8 @@ class MemberSet:
             for index, part in enumerate(parts)
             if part == _SEPARATE
         }
-        return cls(_dim(whole), members, fused, indices, separate, models)
+        shared = [index for index, part in enumerate(parts) if part == _SHARED]
+        return cls(_dim(whole), members, fused, indices, separate, models, shared)
 
     def describe(self) -> list[dict[str, Any]]:
         """Specification of each member, and whether it is fused, separate or a prior."""
@@ -105,13 +112,18 @@ class MemberSet:
     def _part(self, index: int) -> str:
         if index in self._separate:
             return _SEPARATE
-        return _part_of(self.members[index])
+        return _part_of(self.members[index], index in self._shared_indices)
 
     # -- learning and scoring --------------------------------------------------------------------
 
-    def learn(self, batch: Batch, rule: Rule) -> Floats:
-        """Learn rows with labels -1 and 1 by all active members; score and loss, (n, 2)."""
+    def learn(self, batch: Batch, rule: Rule, given: Floats | None = None) -> Floats:
+        """Learn rows with labels -1 and 1 by all active members; score and loss, (n, 2).
+
+        given (n, S): the scores of the shared members, if there are any.
+        """
         scores = np.zeros((len(batch), len(self.members)))
+        if given is not None:
+            scores[:, self._shared_indices] = given
         resets: list[tuple[int, int]] = []
         for index, member in self._separate.items():
             if rule.is_active(index):
@@ -134,22 +146,29 @@ class MemberSet:
             return rule.count(scores, batch.labels, batch.weights)
         return self._fused.learn(batch, self._fused_indices, scores, rule)
 
-    def predict(self, batch: Batch) -> Floats:
-        """Raw scores (n, K)."""
+    def predict(self, batch: Batch, given: Floats | None = None) -> Floats:
+        """Raw scores (n, K); given (n, S) as in `learn`."""
         scores = np.zeros((len(batch), len(self.members)))
+        if given is not None:
+            scores[:, self._shared_indices] = given
         if self._fused is not None:
             scores[:, self._fused_indices] = self._fused.predict(batch)
         for index, member in self._separate.items():
             scores[:, index] = member.predict(batch)
         return scores
 
-    def explain(self, row: Batch) -> tuple[Floats, Floats, Ints, Floats]:
+    def explain(
+        self, row: Batch, given: Floats | None = None
+    ) -> tuple[Floats, Floats, Ints, Floats]:
         """Raw scores (K,) of one row, bases (K,), features (n,), contributions (K, n).
 
-        See core/explanation.py. A member without contributions has its score as the base.
+        See core/explanation.py. A member without contributions has its score as the base; so have
+        shared members, whose scores (S,) are given.
         """
         scores = np.zeros(len(self.members))
-        bases = np.zeros(len(self.members))
+        if given is not None:
+            scores[self._shared_indices] = given
+        bases = scores.copy()
         parts: list[tuple[Ints, Ints, Floats]] = []
         """Members, features and contributions (members, features)."""
         if self._fused is not None:
@@ -191,7 +210,7 @@ class MemberSet:
         return None if at is None or self._fused is None else self._fused.certificate(at)
 
     def served_weights(self, index: int) -> ServedWeights:
-        """See MemberLearner; none for a prior."""
+        """See MemberLearner; none for a prior, and for a shared member."""
         if index in self._separate:
             return self._separate[index].served_weights()
         at = self._index_among_fused(index)
@@ -201,6 +220,9 @@ class MemberSet:
 
     def form(self, index: int) -> Form | None:
         """Form of a member's raw score; None for a prior or a stack. Raises NotExpressible."""
+        if index in self._shared_indices:
+            algorithm = self.members[index]["algorithm"]
+            raise NotExpressible(f"no export format has {algorithm} models that classes share")
         if index in self._separate:
             return self._separate[index].form()
         at = self._index_among_fused(index)
@@ -220,7 +242,7 @@ class MemberSet:
         """
         scores, resets = np.zeros(len(rows)), list[int]()
         separate: dict[int, ModelMember | KindMember] = dict(self._separate)
-        if _part_of(member) not in _OF_RULE:
+        if _part_of(member, False) not in _OF_RULE:
             new_member = _begin(member, whole, self._models)
             scores, resets = new_member.learn(rows)
             separate[len(self.members)] = new_member
@@ -274,9 +296,9 @@ def has_weights(member: Mapping[str, Any]) -> bool:
     return member["algorithm"] not in NONLINEAR
 
 
-def _part_of(member: Mapping[str, Any]) -> str:
+def _part_of(member: Mapping[str, Any], shares: bool) -> str:
     if "kind" not in member:
-        return _SEPARATE
+        return _SHARED if shares and member["algorithm"] in SHARED else _SEPARATE
     kind = str(member["kind"])
     return kind if kind in _OF_RULE else _FUSED
 

@@ -20,6 +20,8 @@ Formulas in fused_kernels.py.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dualstream.solvers.core.learner import SHARED
+
 Member = dict[str, Any]
 
 _BALANCED = {"kind": "balanced", "power": 0.25, "moments": True}
@@ -231,3 +233,14 @@ def members_of(spec: Mapping[str, Any]) -> Sequence[Member]:
     """The members of a resolved portfolio: those of its preset, or those that it lists."""
     given = spec["members"]
     return presets_of(spec["task"])[given] if isinstance(given, str) else given
+
+
+def shared_algorithms(spec: Mapping[str, Any]) -> list[Member]:
+    """Specifications of the learners that score all classes of a resolved model at once.
+
+    Those of core/learner.SHARED, of multiclass models from `spec_version` 3 on.
+    """
+    if spec["task"] != "multiclass" or spec.get("spec_version", 1) < 3:
+        return []
+    members = members_of(spec) if spec["algorithm"] == "portfolio" else [dict(spec)]
+    return [member for member in members if member.get("algorithm") in SHARED]

@@ -20,7 +20,7 @@ from dualstream.solvers.core.learner import NONLINEAR, Learner
 from dualstream.solvers.core.member_learner import member_learner
 from dualstream.solvers.core.served_form import classes_of
 from dualstream.solvers.evaluation.guard.spec import FIELD as _GUARD
-from dualstream.solvers.portfolio.presets import members_of
+from dualstream.solvers.portfolio.presets import members_of, shared_algorithms
 
 MAX_ROW_S = 1.0
 """Longest estimated time of one row; a new specification beyond it is refused."""
@@ -32,7 +32,7 @@ _CALL, _ROW, _ENTRY = 2e-5, 5e-7, 1e-8
 _PORTFOLIO_CALL, _PORTFOLIO_ROW, _MEMBER_ENTRY = 4e-5, 2e-6, 1.5e-8
 _ENTROPY, _ENTROPY_AVERAGE, _PASS, _SCORED = 3.5e-8, 2e-8, 4e-9, 1.5e-8
 _STEP, _RETAINED_ROW = 5e-7, 1e-7
-_DRAWN = 5e-8
+_DRAWN, _CHOICE = 5e-8, 5e-8
 _COSINE, _FREQUENCY, _LANDMARK, _SQUARE, _CUBE = 5e-8, 5e-10, 3e-8, 1e-9, 1.2e-9
 _CLONE, _CLONE_MEMBER, _CLONED = 5e-4, 2e-4, 1e-8
 
@@ -106,9 +106,13 @@ def predicting_cost(learner: Learner) -> Cost:
 def check_cost(spec: Mapping[str, Any]) -> None:
     """Raise InvalidSpec for a resolved specification if one row takes longer than MAX_ROW_S."""
     classes = 2 if spec["task"] == "multiclass" else 0
+    scored = [member["algorithm"] for member in shared_algorithms(spec)]
     total = 0.0
     for owner, part in _learners_of(spec):
-        own = _of_binary(part).times(classes + 1).worst
+        if part["algorithm"] in scored:
+            own = _of_scorer(part, classes, learns=True).worst
+        else:
+            own = _of_binary(part).times(classes + 1).worst
         total += own
         if total > MAX_ROW_S:
             field, value = _costly_field(part)
@@ -152,9 +156,17 @@ def _of(
     members: Iterable[Mapping[str, Any]] | None,
     learns: bool = True,
 ) -> Cost:
-    cost = _of_binary(spec, members, learns)
+    scored = shared_algorithms(spec)
+    if scored and spec["algorithm"] == "portfolio":
+        members = [member for member in members_of(spec) if member not in scored]
+    if scored and spec["algorithm"] != "portfolio":
+        cost = Cost()
+    else:
+        cost = _of_binary(spec, members, learns)
     if spec["task"] == "multiclass":
         cost = cost.times(classes + 1)
+        for one in scored:
+            cost += _of_scorer({**one, "features": spec["features"]}, classes, learns)
         # A row of a new class ends a call, and copies the state of a learner.
         cost.new_class += cost.call + cost.peak
     cost.is_plain = cost.is_even and spec["task"] != "multiclass"
@@ -238,6 +250,23 @@ def _of_learner(spec: Mapping[str, Any], learns: bool) -> Cost:
         evaluation = _PASS * width + _RETAINED_ROW * spec["retain"]
         attempt = replay["max_steps"] * (evaluation + step * replay["every"])
         cost += Cost(row=attempt / replay["every"], peak=attempt, worst=attempt)
+    return cost
+
+
+def _of_scorer(spec: Mapping[str, Any], classes: int, learns: bool) -> Cost:
+    """The cost of a learner that scores all classes at once."""
+    cost = Cost(_CALL, _ROW + _CHOICE * classes, _ENTRY, _CLONE)
+    if spec["algorithm"] == "net":
+        units, last = (min(4 * size, 256) for size in spec["units"])
+        return cost + Cost(row=5e-10 * units * last + 2e-9 * last * classes, entry=2e-9 * units)
+    cost += _of_nonlinear(spec, learns)
+    if spec["algorithm"] == "boosted":
+        # Twice the trees, and a number for each class in every leaf and for every row of the ring.
+        row = cost.row + 6e-8 * classes * learns * spec["renewal"] / 10
+        held = min(spec["window"], 2**21 // (classes + 1))
+        tree = cost.peak + 5e-9 * held * classes * learns
+        is_even = cost.is_even
+        cost += Cost(row=row, peak=tree, worst=tree * learns, is_even=is_even)
     return cost
 
 

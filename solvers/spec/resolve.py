@@ -25,7 +25,7 @@ from dualstream.solvers.core.spec_fields import (
 )
 from dualstream.solvers.evaluation.guard.spec import FIELD as _GUARD, read_guard
 from dualstream.solvers.features.spec import has_stages, read_features, read_map, read_scaling
-from dualstream.solvers.portfolio.presets import LINEAR
+from dualstream.solvers.portfolio.presets import LINEAR, shared_algorithms
 from dualstream.solvers.portfolio.spec import ModelFactory
 from dualstream.solvers.spec.algorithms import ALGORITHMS, Algorithm
 from dualstream.solvers.spec.violations import with_all_violations
@@ -45,6 +45,8 @@ SPEC_VERSION = 3
     portfolios for regression limit values far from the mean of their column: see `limit_entries`;
     binary models have the AUC and the average precision: see `Ranking`
 3   a portfolio that names no members has nonlinear ones, too: see `presets.DEFAULTS`
+3   multiclass models with learners of `core/learner.SHARED` have one for all classes: see
+    `nonlinear/class_scorer.py`
 """
 
 # A specification with only these fields is of a portfolio by default; with fields that a portfolio
@@ -164,12 +166,20 @@ def _make_core(resolved: Spec) -> Learner:
 
 
 def _maker_of_core(resolved: Spec) -> Callable[[], Learner]:
+    module: Any
+    if shared_algorithms(resolved):
+        if resolved["algorithm"] == "portfolio":
+            module = importlib.import_module("dualstream.solvers.portfolio.classes")
+            models = ModelFactory(_resolve_model, make_learner)
+            return partial(module.make_classes, resolved, models)
+        module = importlib.import_module("dualstream.solvers.nonlinear.multiclass")
+        return partial(module.make_multiclass, resolved)
     if resolved["task"] == "multiclass":
-        module: Any = importlib.import_module("dualstream.solvers.online.multiclass")
+        module = importlib.import_module("dualstream.solvers.online.multiclass")
         return partial(module.make_multiclass, resolved, _make_core)
     algorithm = ALGORITHMS[resolved["algorithm"]]
-    models = (ModelFactory(_resolve_model, make_learner),) if algorithm.has_members else ()
-    return partial(getattr(_load(algorithm), algorithm.maker), resolved, *models)
+    own = (ModelFactory(_resolve_model, make_learner),) if algorithm.has_members else ()
+    return partial(getattr(_load(algorithm), algorithm.maker), resolved, *own)
 
 
 def warm(*algorithms: str) -> int:

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from tests.solvers.nonlinear.streams import learner_of, mistakes, waves
+from tests.solvers.nonlinear.tree_reference import RIDGE, partition, tree_of
 
 SPEC = {"algorithm": "boosted", "window": 96, "trees": 4, "renewal": 6, "step": 0.5, "leaves": 5}
-FIRST_TREE, RIDGE, LEAST_ROWS = 16, 1.0, 10
+FIRST_TREE = 16
 
 
 def sigmoid(z):
@@ -61,56 +62,13 @@ class Reference:
             slopes.append(p - target if self.task == "binary" else m - target)
             bends.append(p * (1.0 - p) if self.task == "binary" else 1.0)
         slopes, bends = np.array(slopes), np.array(bends)
-        x = np.array([row for row, _ in self.rows])
-        leaves = [np.arange(len(x))]
-        splits = {0: None}
-        conditions = {0: []}
-        while len(leaves) < SPEC["leaves"]:
-            found = []
-            for at, rows in enumerate(leaves):
-                found.append((*self.best(x, slopes, bends, rows), at))
-            gain, column, edge, at = max(found, key=lambda one: one[0])
-            if gain <= (1e-3 if self.task == "binary" else 1e-12):
-                break
-            rows = leaves[at]
-            below = x[rows, column] <= edge
-            leaves[at] = rows[below]
-            leaves.append(rows[~below])
-            conditions[len(leaves) - 1] = [*conditions[at], (column, edge, False)]
-            conditions[at] = [*conditions[at], (column, edge, True)]
-        del splits
+        least_gain = 1e-3 if self.task == "binary" else 1e-12
+        rows = [row for row, _ in self.rows]
+        leaves = partition(rows, slopes, bends, SPEC["leaves"], least_gain)
         values = [
-            -SPEC["step"] * slopes[rows].sum() / (bends[rows].sum() + RIDGE) for rows in leaves
+            -SPEC["step"] * slopes[rows].sum() / (bends[rows].sum() + RIDGE) for rows, _ in leaves
         ]
-
-        def tree(row):
-            for at, value in enumerate(values):
-                if all((row[c] <= edge) == low for c, edge, low in conditions[at]):
-                    return value
-            raise AssertionError("no leaf")
-
-        return tree
-
-    def best(self, x, slopes, bends, rows):
-        g, h = slopes[rows], bends[rows]
-        whole, bend, count = g.sum(), h.sum(), len(rows)
-        now = whole**2 / (bend + RIDGE)
-        best = (0.0, -1, 0.0)
-        least = LEAST_ROWS * bend / count
-        if count < 2 * LEAST_ROWS:
-            return best
-        every = np.array([row for row, _ in self.rows])
-        for column in range(x.shape[1]):
-            values = np.unique(every[:, column])
-            for edge in 0.5 * (values[1:] + values[:-1]):
-                low = x[rows, column] <= edge
-                a, b = g[low].sum(), h[low].sum()
-                if not (least <= b <= bend - least and 0 < low.sum() < count):
-                    continue
-                gain = a**2 / (b + RIDGE) + (whole - a) ** 2 / (bend - b + RIDGE) - now
-                if gain > best[0] + 1e-9:
-                    best = (gain, column, edge)
-        return best
+        return tree_of([conditions for _, conditions in leaves], values)
 
 
 @pytest.mark.parametrize("task", ["binary", "regression"])

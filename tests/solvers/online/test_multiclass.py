@@ -29,11 +29,31 @@ SPECS = {
         "retain": 20,
     },
 }
+SHARED = {
+    "neighbours": {"algorithm": "neighbours", "window": 40, "neighbours": 5},
+    "boosted": {"algorithm": "boosted", "window": 64, "trees": 3, "renewal": 4, "leaves": 5},
+    "net": {"algorithm": "net", "units": [4, 3]},
+    "shared members": {
+        "algorithm": "portfolio",
+        "members": [
+            {"kind": "prior"},
+            {"kind": "diagonal_newton"},
+            {"algorithm": "net", "units": [2, 2]},
+            {"algorithm": "boosted", "window": 64, "trees": 2, "renewal": 4},
+            {"algorithm": "splines"},
+            {"algorithm": "neighbours", "window": 40},
+            {"kind": "stack"},
+        ],
+        "retain": 20,
+    },
+}
+"""Models with learners that score all classes at once."""
+ALL = SPECS | SHARED
 
 
 def spec_of(name, **fields):
     spec = {"algorithm": "dual_ascent", "task": "multiclass"}
-    return spec | {"features": {"kind": "indexed", "dim": 8}} | SPECS[name] | fields
+    return spec | {"features": {"kind": "indexed", "dim": 8}} | ALL[name] | fields
 
 
 def class_rows(n=150, seed=0):
@@ -88,7 +108,7 @@ def test_each_class_has_the_learner_that_knew_it_from_the_start(name):
             assert outcome.log_losses[i] == LOG_LOSS_CAP
 
 
-@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize("name", ALL)
 def test_a_batch_is_its_rows_one_by_one(name):
     batch = class_rows()
     batch.weights[70:76] = 0.0
@@ -108,7 +128,7 @@ def test_a_batch_is_its_rows_one_by_one(name):
     assert whole.samples == len(batch)
 
 
-@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize("name", ALL)
 def test_a_restored_learner_goes_on(name):
     batch = class_rows()
     learner, other = make_learner(spec_of(name)), make_learner(spec_of(name))
@@ -121,10 +141,11 @@ def test_a_restored_learner_goes_on(name):
     assert as_bytes(learner.state()) == as_bytes(other.state())
 
 
-def test_how_batches_number_their_classes_leaves_no_trace():
+@pytest.mark.parametrize("name", ["plain", *SHARED])
+def test_how_batches_number_their_classes_leaves_no_trace(name):
     batch = class_rows()
     turned = batch.with_labels(3.0 - batch.labels, batch.classes[::-1])
-    learner, other = make_learner(spec_of("plain")), make_learner(spec_of("plain"))
+    learner, other = make_learner(spec_of(name)), make_learner(spec_of(name))
     joined = Batch.concat([batch[:50], turned[50:90], batch[90:]])
     assert outcome_bytes(learner.learn(batch)) == outcome_bytes(other.learn(joined))
     assert as_bytes(learner.state()) == as_bytes(other.state())
@@ -179,10 +200,11 @@ def test_a_row_that_one_binary_learner_rejects_leaves_no_trace_in_any(cuts, is_s
     assert as_bytes(learner.state()) == as_bytes(other.state())
 
 
-def test_a_class_too_many_is_rejected(monkeypatch):
+@pytest.mark.parametrize("name", ["staged", *SHARED])
+def test_a_class_too_many_is_rejected(name, monkeypatch):
     monkeypatch.setattr(class_model, "MAX_CLASSES", 2)
     batch = class_rows()
-    learner, other = make_learner(spec_of("staged")), make_learner(spec_of("staged"))
+    learner, other = make_learner(spec_of(name)), make_learner(spec_of(name))
     outcome = learner.learn(batch)
     known = [text in learner.classes for text in texts(batch)]
     assert len(learner.classes) == 2 and not all(known)
@@ -191,10 +213,11 @@ def test_a_class_too_many_is_rejected(monkeypatch):
     assert as_bytes(learner.state()) == as_bytes(other.state())
 
 
-def test_a_row_of_weight_0_does_not_bring_its_class():
+@pytest.mark.parametrize("name", ["plain", *SHARED])
+def test_a_row_of_weight_0_does_not_bring_its_class(name):
     batch, weightless = class_rows(), class_rows()
     weightless.weights[145] = 0.0
-    learner, other = make_learner(spec_of("plain")), make_learner(spec_of("plain"))
+    learner, other = make_learner(spec_of(name)), make_learner(spec_of(name))
     expected = learner.learn(batch)
     outcome = other.learn(weightless)
     assert batch.classes[int(batch.labels[145])] == '"rare"'
@@ -205,8 +228,9 @@ def test_a_row_of_weight_0_does_not_bring_its_class():
     assert outcome.log_losses[145] == LOG_LOSS_CAP
 
 
-def test_rows_without_a_class_are_refused_before_any_is_learned():
-    learner = make_learner(spec_of("staged"))
+@pytest.mark.parametrize("name", ["staged", *SHARED])
+def test_rows_without_a_class_are_refused_before_any_is_learned(name):
+    learner = make_learner(spec_of(name))
     learner.learn(class_rows()[:20])
     before = as_bytes(learner.state())
     batch = class_rows()
@@ -218,12 +242,14 @@ def test_rows_without_a_class_are_refused_before_any_is_learned():
     assert as_bytes(learner.state()) == before
 
 
-def test_answers_before_any_class_and_far_beyond():
-    learner = make_learner(spec_of("plain"))
+@pytest.mark.parametrize("name", ["plain", *SHARED])
+def test_answers_before_any_class_and_far_beyond(name):
+    learner = make_learner(spec_of(name))
     got = learner.predict_classes(mixed_rows(3))
     assert got.best.tolist() == [-1, -1, -1] and got.scores.shape == (3, 0)
     assert learner.predict(mixed_rows(3)).tolist() == [0, 0, 0]
-    assert learner.certificate().gap == 0.0
+    if name == "plain":
+        assert learner.certificate().gap == 0.0
     learner.learn(class_rows())
     got = learner.predict_classes(mixed_rows(9, seed=5))
     assert got.probabilities.sum(axis=1) == pytest.approx(np.ones(9), abs=1e-12)
@@ -231,6 +257,9 @@ def test_answers_before_any_class_and_far_beyond():
     far = learner.class_probabilities(np.array([[-1e4, -1e4 - 1.0, -2e4, -3e4]]))
     assert far[0, :2] == pytest.approx(1 / (1 + np.exp([-1.0, 1.0])), rel=1e-9)
     one = learner.certificate()
+    if name != "plain":
+        assert one is None
+        return
     assert one.gap > 0 and one.primal == pytest.approx(one.dual + one.gap)
 
 

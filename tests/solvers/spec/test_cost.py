@@ -107,6 +107,10 @@ MEASURED = {
         40,
     ),
     "portfolio of 20 classes": ({"task": "multiclass"}, 20),
+    "net of 100 classes": ({"algorithm": "net", "task": "multiclass"}, 100),
+    "neighbours of 100 classes": ({"algorithm": "neighbours", "task": "multiclass"}, 100),
+    "boosted of 100 classes": ({"algorithm": "boosted", "task": "multiclass"}, 100),
+    "full of 20 classes": ({"members": "full", "task": "multiclass"}, 20),
 }
 
 

@@ -1,0 +1,107 @@
+"""PortfolioClasses: portfolios for classes whose nonlinear members are shared.
+
+Each class against the rest has a portfolio of its own: linear members, splines, weights of the
+members, calibrations and a stack. Members of core/learner.SHARED exist once: a scorer (see
+nonlinear/class_scorer.py) learns every row and scores all classes, and the portfolio of a class
+takes the log odds of its class as the score of that member. The portfolio for classes that no row
+has had yet takes those of column 0.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from dualstream.solvers.core.batch import Batch
+from dualstream.solvers.core.class_names import names_of
+from dualstream.solvers.core.explanation import Explanation
+from dualstream.solvers.core.learner import Outcome, State, under
+from dualstream.solvers.core.spec_cache import FixedSpec
+from dualstream.solvers.jit import Flags, Floats, Ints
+from dualstream.solvers.nonlinear.class_scorer import ClassScorer
+from dualstream.solvers.nonlinear.multiclass import make_scorer
+from dualstream.solvers.online.multiclass import Multiclass, OneVsRest
+from dualstream.solvers.portfolio.learner import Portfolio
+from dualstream.solvers.portfolio.presets import shared_algorithms
+from dualstream.solvers.portfolio.spec import ModelFactory, model_spec
+
+
+class PortfolioClasses(OneVsRest):
+    """The portfolios of all classes, and the scorers of their shared members."""
+
+    never_rejects = True
+
+    def __init__(
+        self, make: Callable[[], Portfolio], make_scorers: Callable[[], list[ClassScorer]]
+    ) -> None:
+        super().__init__(make)
+        self._make_scorers = make_scorers
+        self.scorers = make_scorers()
+        self._given = np.empty((0, 0, 0))
+        """(1 + K, n, S): scores of the shared members, while rows are learned."""
+
+    def _add_class(self) -> None:
+        super()._add_class()
+        for scorer in self.scorers:
+            scorer.add_class()
+
+    def _learn_known(
+        self, batch: Batch, places: Ints, is_met: bool
+    ) -> tuple[Floats, Floats, Flags, Flags]:
+        self._given = _by_class([scorer.learn(batch, places, is_met) for scorer in self.scorers])
+        result = super()._learn_known(batch, places, is_met)
+        self._given = np.empty((0, 0, 0))
+        return result
+
+    def _learn_one(self, index: int, batch: Batch) -> Outcome:
+        one = self.learners[index - 1] if index else self.none_of_them
+        return cast(Portfolio, one).learn(batch, self._given[index])
+
+    def scores(self, batch: Batch) -> Floats:
+        """See KnownClasses."""
+        given = _by_class([scorer.predict(batch) for scorer in self.scorers])
+        scores = np.empty((len(self.learners), len(batch)))
+        for place, one in enumerate(self.learners):
+            scores[place] = cast(Portfolio, one).predict(batch, given[1 + place])
+        return scores
+
+    def explain_class(self, place: int, row: Batch) -> Explanation:
+        """See OneVsRest. What shared members say belongs to the base."""
+        given = _by_class([scorer.predict(row) for scorer in self.scorers])
+        return cast(Portfolio, self.learners[place]).explain(row, given[1 + place, 0])
+
+    def has_long_row(self, rows: int) -> bool:
+        """See core/learner.py."""
+        return super().has_long_row(rows) or any(one.has_long_row(rows) for one in self.scorers)
+
+    def state(self) -> State:
+        """See Learner."""
+        state = super().state()
+        for index, scorer in enumerate(self.scorers):
+            state |= {f"shared.{index}.{name}": a for name, a in scorer.state().items()}
+        return state
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """See Learner."""
+        scorers, classes = self._make_scorers(), len(names_of(state))
+        for index, scorer in enumerate(scorers):
+            scorer.restore(under(f"shared.{index}.", state), classes)
+        super().restore(state)
+        self.scorers = scorers
+
+
+def _by_class(scores: list[Floats]) -> Floats:
+    """(1 + K, n, S) from the scores (n, 1 + K) of S scorers."""
+    return np.ascontiguousarray(np.stack(scores).transpose(2, 1, 0))
+
+
+def make_classes(spec: Mapping[str, Any], models: ModelFactory) -> Multiclass:
+    """The learner of a resolved portfolio with task multiclass and members of SHARED."""
+    binary = FixedSpec({**spec, "task": "binary", "labels": None})
+    scorers = [FixedSpec(model_spec(member, spec)) for member in shared_algorithms(spec)]
+    known = PortfolioClasses(
+        lambda: Portfolio(binary, models, shares=True),
+        lambda: [make_scorer(scorer) for scorer in scorers],
+    )
+    return Multiclass(spec, known)
