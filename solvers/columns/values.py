@@ -133,9 +133,11 @@ def _word() -> re.Pattern[str]:
 def as_time(name: str, value: Any) -> datetime:
     """A time in UTC: ISO 8601 (without a zone: UTC), or seconds or milliseconds since 1970."""
     try:
-        number = number_of(value) if isinstance(value, str) else value
-        if number is None:
-            return _in_utc(datetime.fromisoformat(value.strip()))
+        number = value
+        if isinstance(value, str):
+            number = number_of(value)
+            if number is None:
+                return _in_utc(datetime.fromisoformat(value.strip()))
         if isinstance(number, int | float) and not isinstance(number, bool):
             size = abs(number)
             if size < _SECONDS_FROM:

@@ -398,7 +398,7 @@ class PortfolioClassifier(_OfPortfolio, _Classifier):
     Parameters
     ----------
     members : the name of a list of members (`portfolio.PRESETS`), or specifications; None is
-        `full`, or `eight` for more than two classes
+        `full`
     passes : number of passes of `fit` over the rows. From the second pass on, members are weighted
         and calibrated on rows that they have learned before
     shuffle : whether each pass has its own random order. False is for rows in order of time: the

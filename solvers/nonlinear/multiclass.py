@@ -121,8 +121,9 @@ class NonlinearClasses(ClassModel):
         return None
 
     def form(self) -> Form:
-        """Raises NotExpressible: forms are linear."""
-        raise NotExpressible(f"no export format has {self.spec['algorithm']} models")
+        """Raises NotExpressible."""
+        algorithm = self.spec["algorithm"]
+        raise NotExpressible(f"no export format has {algorithm} models of several classes")
 
 
 def make_multiclass(spec: Spec) -> NonlinearClasses:

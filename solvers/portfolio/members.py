@@ -222,7 +222,10 @@ class MemberSet:
         """Form of a member's raw score; None for a prior or a stack. Raises NotExpressible."""
         if index in self._shared_indices:
             algorithm = self.members[index]["algorithm"]
-            raise NotExpressible(f"no export format has {algorithm} models that classes share")
+            raise NotExpressible(
+                f"no export format has {algorithm} models that several classes share, as member"
+                f" {self.members[index]['name']!r} is"
+            )
         if index in self._separate:
             return self._separate[index].form()
         at = self._index_among_fused(index)

@@ -216,12 +216,11 @@ REGRESSION_PRESETS: Mapping[str, tuple[Member, ...]] = {
 """Presets of regression by name."""
 
 
-DEFAULTS: Mapping[str, str] = {"binary": "full", "regression": "full", "multiclass": "eight"}
-"""The preset of a portfolio that names no members, by task. Multiclass has a portfolio for each
-class, so `full` would cost as much for each."""
+DEFAULT = "full"
+"""The preset of a portfolio that names no members."""
 
 LINEAR: Mapping[str, str] = {"binary": "eight", "regression": "ten", "multiclass": "eight"}
-"""The same before spec_version 3: linear members only."""
+"""The same before spec_version 3, by task: linear members only."""
 
 
 def presets_of(task: str) -> Mapping[str, tuple[Member, ...]]:

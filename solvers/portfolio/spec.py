@@ -17,7 +17,7 @@ from dualstream.solvers.core.spec_fields import (
     short_form,
 )
 from dualstream.solvers.features.spec import read_scaling
-from dualstream.solvers.portfolio.presets import DEFAULTS, Member, presets_of
+from dualstream.solvers.portfolio.presets import DEFAULT, Member, presets_of
 
 REACH = 8.0
 """Limit of values for regression: see column_table.limit_entries."""
@@ -71,7 +71,7 @@ def read_portfolio(spec: Mapping[str, Any], task: str, resolve: Resolver) -> Spe
 
 def _members(spec: Mapping[str, Any], task: str, resolve: Resolver) -> str | list[Member]:
     names = tuple(presets_of(task))
-    given = spec.get("members", DEFAULTS[task])
+    given = spec.get("members", DEFAULT)
     allowed = f"one of {', '.join(names)}, or a list of 1 to {MAX_MEMBERS} specs"
     if isinstance(given, str) and given in names:
         return given

@@ -44,7 +44,7 @@ SPEC_VERSION = 3
     names, texts and classes are composed (NFC) by the readers: see `RowSchema.composed`;
     portfolios for regression limit values far from the mean of their column: see `limit_entries`;
     binary models have the AUC and the average precision: see `Ranking`
-3   a portfolio that names no members has nonlinear ones, too: see `presets.DEFAULTS`
+3   a portfolio that names no members has nonlinear ones, too: see `presets.LINEAR`
 3   multiclass models with learners of `core/learner.SHARED` have one for all classes: see
     `nonlinear/class_scorer.py`
 """

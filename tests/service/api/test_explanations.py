@@ -13,9 +13,10 @@ from dualstream.wire.schemas import MAX_EXPLAINED
 from tests.service.conftest import assert_problem
 
 MODELS = {
-    "eight": {},
+    "full": {},
     "fast": {"members": "fast"},
-    "ten": {"task": "regression"},
+    "numbers": {"task": "regression"},
+    "shared": {"task": "multiclass"},
     "classes": {"task": "multiclass", "members": [{"algorithm": "splines"}, {"kind": "stack"}]},
     "boosted": {"algorithm": "boosted", "window": 100, "renewal": 10},
     "net": {"algorithm": "net"},

@@ -85,7 +85,7 @@ CURVED = {
         ],
         "features": INDEXED,
     },
-    "one-vs-rest": {"algorithm": "portfolio", "task": "multiclass", "features": INDEXED},
+    "one-vs-rest": {"members": "eight", "task": "multiclass", "features": INDEXED},
 }
 ALL = LINEAR | CURVED
 LINEAR_FORMATS = [name for name in FORMATS if name != "xgboost"]

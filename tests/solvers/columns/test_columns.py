@@ -76,6 +76,7 @@ def test_a_value_becomes_the_features_of_its_type(kind, value, expected):
         ("number", {"b": 1}, "must be one value, got an object"),
         ("time", float("nan"), "must be a time"),
         ("time", True, "must be a time"),
+        ("time", [], "must be a time"),
         (None, "Infinity", "not a finite number"),
     ],
 )

@@ -38,7 +38,7 @@ def digits(n=N, seed=0, late=None):
 
 def test_the_task_alone_is_a_portfolio_for_each_class():
     spec = resolve_spec({"task": "multiclass"})
-    assert spec["algorithm"] == "portfolio" and spec["members"] == "eight"
+    assert spec["algorithm"] == "portfolio" and spec["members"] == "full"
     assert spec["features"]["kind"] == "hashed"
     learner = make_learner(spec)
     assert member_learner(learner) is None

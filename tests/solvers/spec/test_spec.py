@@ -229,7 +229,7 @@ def test_the_fields_that_an_algorithm_takes_are_named():
 )
 def test_what_names_no_field_of_one_learner_is_a_portfolio(given):
     spec = resolve_spec(given)
-    is_linear = given.get("task") == "multiclass" or spec["spec_version"] < 3
+    is_linear = spec["spec_version"] < 3
     assert spec["algorithm"] == "portfolio"
     assert spec["members"] == ("eight" if is_linear else "full")
     features = FEATURES if given.get("features") is FEATURES else {"kind": "hashed", "bits": 18}
@@ -246,6 +246,7 @@ def test_what_names_no_field_of_one_learner_is_a_portfolio(given):
         (2, "regression", "ten"),
         (3, "regression", "full"),
         (2, "multiclass", "eight"),
+        (3, "multiclass", "full"),
     ],
 )
 def test_the_default_members_are_those_of_the_version(version, task, members):
