@@ -39,6 +39,7 @@ from dualstream.service.api.late_labels import (
 from dualstream.service.api.request_body import (
     admit_rows,
     body_pieces,
+    count_refused,
     fingerprint_of,
     limit_body,
     limits_of,
@@ -224,8 +225,7 @@ class HotPath:
         receipt, limits = None, limits_of(scope)
         while receipt is None:
             parsed = await parse(model, head, body, labelled=True)
-            if parsed.errors:
-                self._telemetry.saw_refused(model_id, len(parsed.errors))
+            count_refused(self._telemetry, model, parsed)
             _refuse_without_rows(parsed, atomic)
             if limits is not None:
                 await limits.admit_rows(parsed.count)

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from urllib.parse import urlencode
 
@@ -14,6 +15,7 @@ from dualstream.service.api.rate_limits import KeyLimits
 from dualstream.service.codecs import ListedRows, ParsedRows, RowSchema, parse_body
 from dualstream.service.codecs.decompress import Inflating
 from dualstream.service.concurrency import SingleThread
+from dualstream.service.models.deps import Counters
 from dualstream.service.models.model import Model
 from dualstream.service.replica.requests import Request
 from dualstream.service.transport.body_memory import body_of, is_tracked
@@ -182,6 +184,17 @@ async def parse(model: Model, head: Head, body: bytes, labelled: bool) -> Parsed
     if is_parsed_inline(model.row_schema, body):
         return parse_body(*asked, labelled=labelled)
     return await asyncio.to_thread(parse_body, *asked, labelled=labelled)
+
+
+def count_refused(counters: Counters, model: Model, parsed: ParsedRows) -> None:
+    """Count the rows that are refused, and for which declared column of flat rows."""
+    if not parsed.errors:
+        return
+    counters.saw_refused(model.record.id, len(parsed.errors))
+    reader = model.row_schema.columns
+    if reader is not None:
+        places = [reader.column_at(error.pointer) for error in parsed.errors]
+        counters.saw_refused_columns(model.record.id, Counter(filter(None, places)))
 
 
 async def request_of(

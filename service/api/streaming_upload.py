@@ -17,7 +17,7 @@ from msgspec import structs
 from dualstream.service.api.asgi_helpers import Head
 from dualstream.service.api.exceptions_to_problems import as_problem
 from dualstream.service.api.rate_limits import KeyLimits
-from dualstream.service.api.request_body import fingerprint_of, is_parsed_inline
+from dualstream.service.api.request_body import count_refused, fingerprint_of, is_parsed_inline
 from dualstream.service.api.responses import NO_ROWS, RowsRefused, first_errors, learned_of
 from dualstream.service.codecs import ParsedRows, parse_chunk
 from dualstream.service.concurrency import background_task
@@ -257,8 +257,7 @@ class Upload:
             self._accepted += 1
             self._replayed += is_replayed
         rows = parsed_chunk.rows.count
-        if parsed_chunk.rows.errors:
-            self._registry.counters.saw_refused(self._model_id, len(parsed_chunk.rows.errors))
+        count_refused(self._registry.counters, parsed_chunk.model, parsed_chunk.rows)
         self.totals.add_at(result, rows, parsed_chunk.chunk.line)
         return LearnedChunk(
             **structs.asdict(result), chunk=parsed_chunk.chunk.number, bytes=parsed_chunk.chunk.ends

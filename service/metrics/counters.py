@@ -1,6 +1,6 @@
 """Prometheus counters and histograms of a process. Several workers on one port are summed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
@@ -25,6 +25,8 @@ BY_MODEL = {
 }
 """Counters by model."""
 
+MAX_COLUMNS = 1000
+"""Series of refused columns in a process."""
 MAX_COUNTED_RATIO = 4
 """Models with own counters, as a multiple of the models shown. The others are summed."""
 
@@ -70,6 +72,9 @@ class ProcessCounts:
         self._rate_exceeded = counter("rate_exceeded", text, "unit")
         for unit in ("requests", "rows"):
             self._rate_exceeded.labels(unit)
+        text = "Rows refused because the value of this declared column does not fit its type."
+        self._refused_columns = counter("refused_column_rows", text, "model", "column")
+        self._columns_of: dict[str, dict[str, Counter]] = {}
         text = "Connections closed by the server, by reason."
         self._closed = counter("connections_closed", text, "reason")
         self._shed_of = {kind: shed.labels(kind) for kind in ("learn", "predict")}
@@ -130,6 +135,18 @@ class ProcessCounts:
     def saw_refused(self, model: str, rows: int) -> None:
         self._count("refused_rows", model, rows)
 
+    def saw_refused_columns(self, model: str, rows: Mapping[str, int]) -> None:
+        """Rows refused for a value, by declared column."""
+        if not self._shown.is_named(model):
+            return
+        series = self._columns_of.setdefault(model, {})
+        for column, count in rows.items():
+            if column not in series:
+                if sum(map(len, self._columns_of.values())) >= MAX_COLUMNS:
+                    return
+                series[column] = self._refused_columns.labels(model, column)
+            series[column].inc(count)
+
     def saw_refit(self, model: str, has_entered: bool) -> None:
         self._count("refits" if has_entered else "refits_unused", model, 1)
 
@@ -148,6 +165,9 @@ class ProcessCounts:
         self._delays_of.pop(model, None)
         # A sum over other models must not fall.
         may_fall = self._shown.is_named(model) and not self._outlives
+        for column in self._columns_of.pop(model, {}):
+            if may_fall:
+                self._refused_columns.remove(model, column)
         for name in BY_MODEL:
             if may_fall and (name, model) in self._of_model:
                 del self._of_model[name, model]

@@ -207,6 +207,11 @@ class ColumnReader:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         return is_number and value in self._missing_numbers
 
+    def column_at(self, pointer: str) -> str | None:
+        """The declared column, or that of a role, at a JSON pointer; None for any other."""
+        name = pointer.rpartition("/")[2].replace("~1", "/").replace("~0", "~")
+        return name if name in self._types or name in self._roles else None
+
     def ignores(self, name: str) -> bool:
         """Whether a column is no feature and has no role."""
         return name in self._ignored and name not in self._roles

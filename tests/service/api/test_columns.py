@@ -87,6 +87,10 @@ def test_bad_rows_and_specifications_are_refused_by_name(client):
         (1, "/1/price"),
         (2, "/2/clicked"),
     ]
+    metrics = client.get("/metrics").text
+    for column in ("price", "clicked"):
+        name = f'dualstream_refused_column_rows_total{{column="{column}",model="m"}}'
+        assert f"{name} 1.0" in metrics
     whole = client.post("/models/m/learn?atomic=true", json=rows)
     assert_problem(whole, 422, "invalid-rows")
     libsvm = client.post(
