@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from load_tests.measure import FEW_ROUNDS, HEADING, ROUNDS, Row
+from load_tests.measure import FEW_ROUNDS, HEADING, ROUNDS, Row, processors
 from load_tests.sections import with_section
 
 BENCHMARKS = (
@@ -98,11 +98,6 @@ def table(rows: list[Row]) -> list[str]:
 
 
 def machine() -> str:
-    names = [
-        line.partition(":")[2].strip()
-        for line in Path("/proc/cpuinfo").read_text().splitlines()
-        if line.startswith("model name")
-    ]
     versions = ", ".join(
         f"{name} {version(name)}"
         for name in (
@@ -116,7 +111,7 @@ def machine() -> str:
         )
     )
     return (
-        f"{len(names)} x {names[0]}, {platform.system()} {platform.release()}, "
+        f"{processors()}, {platform.system()} {platform.release()}, "
         f"Python {platform.python_version()}, {versions}"
     )
 

@@ -105,3 +105,13 @@ def cpu_seconds(pid: int) -> float:
     """CPU seconds that a process has used, in ticks of 10 ms."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def processors() -> str:
+    """Number and model name of this machine's CPUs."""
+    names = [
+        line.partition(":")[2].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    ]
+    return f"{len(names)} x {names[0]}"

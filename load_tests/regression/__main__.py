@@ -1,5 +1,7 @@
 """python -m load_tests.regression [--peers] writes docs/internals/regression.md and its plot.
 
+It also writes the table of numbers in docs/guides/nonlinear.md.
+
 Without DUALSTREAM_DATA the streams that need it are left out. The peers' figures come from
 peers.json; --peers measures them again and writes it.
 """
@@ -10,10 +12,12 @@ from collections.abc import Sequence
 
 from dualstream import solvers
 from load_tests.markdown import DOCS
+from load_tests.measure import processors
 from load_tests.regression import peers, plots, tables
 from load_tests.regression.runs import seen, unseen
 from load_tests.regression.standings import Standing, standing
 from load_tests.regression.text import (
+    ADDED,
     ALONE,
     CAVEATS,
     HEAD,
@@ -26,6 +30,14 @@ from load_tests.regression.text import (
     TRIED_MORE,
     UNSEEN,
 )
+from load_tests.sections import with_section
+
+GUIDE = DOCS / "guides/nonlinear.md"
+NUMBERS = """\
+The streams of [regression](../internals/regression.md). Below 1, `full` has the smaller error.
+Times are CPU time to predict and learn a row in bulk, on {machine}. Written by
+`DUALSTREAM_DATA=... python -m load_tests.regression`.
+"""
 
 
 def main() -> None:
@@ -34,6 +46,7 @@ def main() -> None:
     versions, kept = peers.kept()
     known = [standing(name, kept) for name in seen()]
     new = [standing(name, kept) for name in unseen()]
+    both = [*known, *new]
     head = HEAD.format(
         identity=solvers.numeric_identity(),
         python=platform.python_version(),
@@ -43,9 +56,10 @@ def main() -> None:
         head,
         RULE,
         MEMBERS.format(seen=len(known), unseen=len(new)) + tables.members(known, new),
+        ADDED,
         TRIED + tables.tried(known, new),
         TRIED_MORE,
-        STREAMS,
+        STREAMS.format(machine=processors(), behind=tables.behind(both), worse=tables.worse(both)),
         PLOT,
         plots.ratios(known, new, "ratios"),
         SEEN.format(count=len(known)),
@@ -53,10 +67,16 @@ def main() -> None:
         UNSEEN,
         of_some(new),
         ALONE,
-        tables.alone([*known, *new]),
+        tables.alone(both),
         CAVEATS,
     )
     (DOCS / "internals/regression.md").write_text("\n".join(parts))
+    numbers = [
+        *NUMBERS.format(machine=processors()).splitlines(),
+        "",
+        *tables.guide(both).splitlines(),
+    ]
+    GUIDE.write_text(with_section(GUIDE.read_text(), "Errors of numbers", numbers))
 
 
 def of_some(standings: Sequence[Standing]) -> str:
@@ -64,7 +84,8 @@ def of_some(standings: Sequence[Standing]) -> str:
         (
             tables.summary(standings),
             tables.overview(standings),
-            "Against each of the others:\n",
+            "Against each of the others: on how many streams ours has the smaller error, and the\n"
+            "median of our error over theirs.\n",
             tables.duels(standings),
             "MAE of all, the smallest in bold:\n",
             tables.everything(standings),

@@ -1,4 +1,4 @@
-"""Our learners: the portfolio, each member alone, and rejected lists of members.
+"""Our learners: the portfolios, each member of `ten` alone, and rejected lists of members.
 
 None is tuned: one specification for all streams.
 """
@@ -51,6 +51,7 @@ def _adagrad(scaling: Any, norm: str, eta: float) -> Member:
 
 
 CHOSEN = _spec()
+FULL = _spec("full")
 ALONE: Mapping[str, Spec] = {name: _spec([_BY_NAME[name]]) for name in NAMES}
 WITHOUT: Mapping[str, Spec] = {name: _spec(_without(name)) for name in NAMES}
 OTHERS: Mapping[str, Spec] = {

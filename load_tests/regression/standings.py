@@ -1,6 +1,7 @@
 """Comparison of our learners with the others, on each stream and over several."""
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,8 @@ from load_tests.regression.runs import Errors, load
 BASELINES = ("running mean", "last y")
 OTHERS = (*NAMES, *BASELINES)
 CLOSE = 1.02
+WARM_UP = 50
+"""Rows learned before the clock starts: the first call loads kernels."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,9 @@ class Standing:
     rows: int
     columns: int
     ten: Errors
+    full: Errors
+    us: tuple[float, float]
+    """Microseconds of CPU per row of `ten` and `full`, to predict and learn it."""
     shares: dict[str, float]
     alone: dict[str, Errors]
     without: dict[str, Errors]
@@ -39,11 +45,16 @@ class Standing:
         """Our best member alone, picked with hindsight."""
         return least(self.alone, rmse)
 
-    def ratios(self) -> tuple[float, float]:
-        """Errors of `ten` divided by the best of the others; each error has its own best."""
+    def ours(self) -> dict[str, Errors]:
+        """The two presets."""
+        return {"ten": self.ten, "full": self.full}
+
+    def ratios(self, preset: str = "ten") -> tuple[float, float]:
+        """Errors of a preset divided by the best of the others; each error has its own best."""
+        mine = self.ours()[preset]
         return (
-            self.ten.mae / self.others[self.best()].mae,
-            self.ten.rmse / self.others[self.best(rmse=True)].rmse,
+            mine.mae / self.others[self.best()].mae,
+            mine.rmse / self.others[self.best(rmse=True)].rmse,
         )
 
 
@@ -55,7 +66,13 @@ def least(errors: dict[str, Errors], rmse: bool) -> str:
 def standing(name: str, peers: Kept) -> Standing:
     """Run our learners on a stream, and add the peers' results."""
     batch = as_batch(load(name))
+    for spec in (ours.CHOSEN, ours.FULL):
+        ours.learned(spec, batch[:WARM_UP])
+    began = time.process_time()
     ten, learner = ours.learned(ours.CHOSEN, batch)
+    between = time.process_time()
+    full, _ = ours.learned(ours.FULL, batch)
+    seconds = (between - began, time.process_time() - between)
     runs = {
         kind: {one: ours.learned(spec, batch)[0] for one, spec in specs.items()}
         for kind, specs in (
@@ -70,6 +87,8 @@ def standing(name: str, peers: Kept) -> Standing:
         rows=len(batch),
         columns=batch.dim,
         ten=ten,
+        full=full,
+        us=(1e6 * seconds[0] / len(batch), 1e6 * seconds[1] / len(batch)),
         shares=ours.shares(learner),
         others=others | baselines(batch.labels),
         **runs,

@@ -11,6 +11,7 @@ from load_tests.regression import ours
 from load_tests.regression.runs import Errors
 from load_tests.regression.standings import CLOSE, OTHERS, Standing, mean_ratio
 
+PRESETS = ("full", "ten")
 PURPOSES = {
     "mean": ("mean", "-", "the mean", "nothing to learn (stocks)"),
     "last": ("last", "-", "the last target", "random walks (water, trump)"),
@@ -108,24 +109,42 @@ def tried(seen: Sequence[Standing], unseen: Sequence[Standing]) -> str:
 
 
 def duels(standings: Sequence[Standing]) -> str:
-    """`ten` against each of the others."""
+    """`full` and `ten` against each of the others."""
     lines = []
     for name in OTHERS:
         met = [s for s in standings if name in s.others]
-        found = np.array([s.ten.ratios(s.others[name]) for s in met])
-        better = (found < 1.0).sum(axis=0)
-        medians = np.median(found, axis=0)
-        counts = (f"{better[0]} of {len(met)}", f"{better[1]} of {len(met)}")
-        lines.append((name, *counts, *(f"{ratio:.2f}" for ratio in medians)))
-    heads = ("against", "less MAE", "less RMSE", "median ratio of MAE", "of RMSE")
-    return table(heads, lines)
+        cells = []
+        for preset in PRESETS:
+            found = np.array([s.ours()[preset].ratios(s.others[name]) for s in met])
+            better = (found < 1.0).sum(axis=0)
+            medians = np.median(found, axis=0)
+            cells += [
+                f"{count} of {len(met)}, {ratio:.2f}"
+                for count, ratio in zip(better, medians, strict=True)
+            ]
+        lines.append((name, *cells))
+    heads = [f"`{preset}`: {error}" for preset in PRESETS for error in ("MAE", "RMSE")]
+    return table(("against", *heads), lines)
 
 
 def summary(standings: Sequence[Standing]) -> str:
     """Against the best of the others, picked for each stream and each error."""
-    found = np.array([s.ratios() for s in standings])
+    return "\n".join(_summary(standings, preset) for preset in PRESETS) + "\n" + _alone(standings)
+
+
+def _summary(standings: Sequence[Standing], preset: str) -> str:
+    found = np.array([s.ratios(preset) for s in standings])
     first, close = (found <= 1.0).sum(axis=0), (found <= CLOSE).sum(axis=0)
-    means = mean_ratio(standings, Standing.ratios)
+    means = mean_ratio(standings, lambda s: s.ratios(preset))
+    text = (
+        f"Of {len(standings)} streams `{preset}` is the best on {first[0]} by MAE and on "
+        f"{first[1]} by RMSE, and within {CLOSE - 1:.0%} of the best on {close[0]} and {close[1]}. "
+        f"Its errors over those of the best, geometric mean: {means[0]:.3f} and {means[1]:.3f}."
+    )
+    return textwrap.fill(text, 100) + "\n"
+
+
+def _alone(standings: Sequence[Standing]) -> str:
     alone = mean_ratio(
         standings,
         lambda s: (
@@ -133,37 +152,61 @@ def summary(standings: Sequence[Standing]) -> str:
             s.ten.rmse / s.alone[s.best_alone(rmse=True)].rmse,
         ),
     )
-    n = len(standings)
     text = (
-        f"Of {n} streams `ten` is the best on {first[0]} by MAE and on {first[1]} by RMSE, and "
-        f"within {CLOSE - 1:.0%} of the best on {close[0]} and {close[1]}. Its errors over those "
-        f"of the best, geometric mean: {means[0]:.3f} and {means[1]:.3f}. Over those of the best "
-        f"of its own members alone, picked with hindsight: {alone[0]:.3f} and {alone[1]:.3f}."
+        "The errors of `ten` over those of the best of its own members alone, picked with "
+        f"hindsight: {alone[0]:.3f} and {alone[1]:.3f}."
     )
     return textwrap.fill(text, 100) + "\n"
+
+
+def behind(standings: Sequence[Standing]) -> str:
+    """The streams on which another learner has a smaller MAE than `full` by more than 2 %."""
+    lines = []
+    for s in standings:
+        ratio = s.ratios("full")[0]
+        if ratio > CLOSE:
+            best = s.best()
+            pairs = f"{pair(s.others[best])} against {pair(s.full)}"
+            lines.append(f"- **{s.name}**: {best}, MAE of `full` {ratio - 1:.0%} larger ({pairs}).")
+    return "\n".join(lines or ["- none."]) + "\n"
+
+
+def worse(standings: Sequence[Standing]) -> str:
+    """The streams on which `full` has a larger MAE than `ten` by more than 2 %."""
+    lines = [
+        f"- **{s.name}**: MAE {s.full.mae / s.ten.mae - 1:.0%} larger ({pair(s.full)} against "
+        f"{pair(s.ten)})."
+        for s in standings
+        if s.full.mae > CLOSE * s.ten.mae
+    ]
+    return "\n".join(lines or ["- none."]) + "\n"
 
 
 def overview(standings: Sequence[Standing]) -> str:
     """A line for each stream."""
     lines = []
     for s in standings:
-        best, alone, ratio = s.best(), s.best_alone(), s.ratios()
+        best, alone = s.best(), s.best_alone()
+        ratios = [", ".join(f"{ratio:.2f}" for ratio in s.ratios(preset)) for preset in PRESETS]
         top = sorted(s.shares, key=lambda name: -s.shares[name])[:2]
         lines.append(
             (
                 s.name,
                 f"{s.rows:,}",
                 f"{s.columns:,}",
+                f"**{pair(s.full)}**",
                 f"**{pair(s.ten)}**",
                 f"{pair(s.alone[alone])} {alone}",
                 f"{pair(s.others[best])} {best}",
-                f"{ratio[0]:.2f}, {ratio[1]:.2f}",
+                *ratios,
+                f"{s.us[1]:.0f}, {s.us[0]:.0f}",
                 ", ".join(f"{name} {s.shares[name]:.0%}" for name in top),
             )
         )
     heads = (
-        "stream", "rows", "columns", "**ten**", "best member alone", "best of the others",
-        "ratio", "largest shares at the end",
+        "stream", "rows", "columns", "**full**", "**ten**", "best member of `ten` alone",
+        "best of the others", "ratio, `full`", "ratio, `ten`", "us a row, `full`, `ten`",
+        "largest shares of `ten` at the end",
     )  # fmt: skip
     return table(heads, lines)
 
@@ -173,7 +216,7 @@ def everything(standings: Sequence[Standing]) -> str:
     lines = []
     for s in standings:
         others = [s.others[n].mae if n in s.others else None for n in OTHERS]
-        values = [s.ten.mae, *others]
+        values = [*(s.ours()[preset].mae for preset in PRESETS), *others]
         smallest = min(value for value in values if value is not None)
         cells = ["-" if value is None else number(value) for value in values]
         bold = [
@@ -181,7 +224,24 @@ def everything(standings: Sequence[Standing]) -> str:
             for cell, value in zip(cells, values, strict=True)
         ]
         lines.append((s.name, *bold))
-    return table(("stream", "ten", *OTHERS), lines)
+    return table(("stream", *PRESETS, *OTHERS), lines)
+
+
+def guide(standings: Sequence[Standing]) -> str:
+    """Errors of `full` and `ten`, for the guide of nonlinear learners."""
+    lines = []
+    for s in standings:
+        ratios = s.full.ratios(s.ten)
+        cells = (pair(s.ten), pair(s.full), *(f"{ratio:.3f}" for ratio in ratios))
+        best = f"{pair(s.others[s.best()])} {s.best()}"
+        lines.append((s.name, f"{s.rows:,}", *cells, f"{s.us[0]:.1f} / {s.us[1]:.1f}", best))
+    means = mean_ratio(standings, lambda s: s.full.ratios(s.ten))
+    lines.append(("geometric mean", "", "", "", *(f"**{mean:.3f}**" for mean in means), "", ""))
+    heads = (
+        "stream", "rows", "`ten`: MAE / RMSE", "`full`", "MAE ratio", "RMSE ratio",
+        "us a row, `ten` / `full`", "best of the others",
+    )  # fmt: skip
+    return table(heads, lines)
 
 
 def alone(standings: Sequence[Standing]) -> str:
