@@ -1,15 +1,27 @@
-"""python -m load_tests.streams [--peers] writes docs/internals/streams.md and its plots.
+"""python -m load_tests.streams [--all-peers] [--linear-peers] writes docs/internals/streams.md.
 
-The peers' figures come from peers.json. --peers measures those that .cache does not have, and
-writes peers.json.
+It also writes the plots, and the table of docs/guides/nonlinear.md. The peers' figures come from
+comparison.json and peers.json. --all-peers measures the figures that comparison.json lacks.
+--linear-peers runs the linear peers that .cache does not have, and writes peers.json.
 """
 
 import platform
 import sys
+from collections.abc import Mapping
 
 from dualstream import solvers
 from load_tests.markdown import DOCS
-from load_tests.streams import inverted_labels as turned, late, plots, tables
+from load_tests.measure import processors
+from load_tests.streams import (
+    comparison,
+    comparison_text as words,
+    guide,
+    inverted_labels as turned,
+    late,
+    peer_comparison,
+    plots,
+    tables,
+)
 from load_tests.streams.cases import HELD_OUT, PROTOCOL
 from load_tests.streams.held_out import MADE, ORDERS
 from load_tests.streams.peer_figures import kept, reference
@@ -19,6 +31,7 @@ from load_tests.streams.text import (
     CURVES,
     CURVES_OTHERS,
     HEAD,
+    LINEAR,
     LOSSES,
     OTHERS,
     REFERENCE_ONLY,
@@ -27,10 +40,13 @@ from load_tests.streams.text import (
 
 
 def main() -> None:
-    if "--peers" in sys.argv[1:]:
+    if "--all-peers" in sys.argv[1:]:
+        peer_comparison.measure()
+    if "--linear-peers" in sys.argv[1:]:
         from load_tests.streams.run_peers import measure
 
         measure()
+    all_models = of_all_models()
     versions, peers = kept()
     golden = reference()
     thirteen = [standing(case, peers, golden) for case in PROTOCOL.values()]
@@ -38,23 +54,51 @@ def main() -> None:
     head = HEAD.format(
         identity=solvers.numeric_identity(),
         python=platform.python_version(),
-        packages=", ".join(f"{name} {version}" for name, version in versions.items()),
     )
     parts = (
         head,
+        all_models,
+        LINEAR.format(packages=listed(versions)),
         summary(thirteen, others),
         of_thirteen(thirteen, golden),
         of_others(others),
-        "## Inverted labels\n\n" + turned.section(peers),
-        "## Late labels\n\n" + late.section(peers),
+        "### Inverted labels\n\n" + turned.section(peers),
+        "### Late labels\n\n" + late.section(peers),
     )
     (DOCS / "internals/streams.md").write_text("\n".join(parts))
+
+
+def of_all_models() -> str:
+    """The comparison of all models; writes the guide's table from the same figures."""
+    peers = peer_comparison.kept()
+    found, sizes = comparison.measured(peers)
+    guide.write(found, sizes, processors())
+    seconds = peer_comparison.SECONDS
+    about = {"machine": peers.machine, "packages": listed(peers.versions)}
+    return "".join(
+        (
+            words.AHEAD + comparison.ahead(found) + "\n",
+            words.OVERVIEW.format(seconds=seconds) + comparison.overview(found, sizes) + "\n",
+            words.PEERS.format(**about),
+            words.MEANS + comparison.means(found) + "\n",
+            plots.cost(found) + "\n",
+            words.STOPPED.format(seconds=seconds) + comparison.stopped(found) + "\n",
+            words.CALIBRATION + comparison.calibration(found) + "\n",
+            words.RARE + comparison.rare(found) + "\n",
+            words.COLD + comparison.cold_start(found) + "\n",
+            words.RECOVERY + comparison.recovery(found, sizes),
+        )
+    )
+
+
+def listed(versions: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
 
 
 def summary(thirteen: list[Standing], others: list[Standing]) -> str:
     return "\n".join(
         (
-            f"## Summary\n\nOver the {len(thirteen)} reference streams:\n",
+            f"### Summary\n\nOver the {len(thirteen)} reference streams:\n",
             tables.scores(thirteen),
             f"Over {len(others)} other streams:\n",
             tables.scores(others),

@@ -29,16 +29,16 @@ class Case:
     """Peers to run; empty: all."""
 
 
-def turned(rows: Batch) -> Batch:
+def turned(rows: Batch, block: int = TURN_BLOCK) -> Batch:
     """The rows with labels inverted from the middle on."""
     labels = rows.labels.copy()
-    labels[turn(len(rows)) :] *= -1.0
+    labels[turn(len(rows), block) :] *= -1.0
     return rows.with_labels(labels)
 
 
-def turn(rows: int) -> int:
-    """The first row whose label is inverted."""
-    return rows // 2 // TURN_BLOCK * TURN_BLOCK
+def turn(rows: int, block: int = TURN_BLOCK) -> int:
+    """The first row whose label is inverted, a multiple of `block`."""
+    return rows // 2 // block * block
 
 
 def late(name: str, delay: int) -> Case:

@@ -1,6 +1,7 @@
 """The 13 streams of tests/golden/streams.json, in the orders that its protocol names."""
 
 import gzip
+import hashlib
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -47,6 +48,14 @@ def libsvm(name: str, positive: set[float] | None = None) -> Batch:
     if positive is not None:
         return data.signed(rows, positive)
     return rows.with_labels(np.where(rows.labels > 0.0, 1.0, -1.0))
+
+
+def digest(rows: Batch, before: bytes = b"") -> str:
+    """16 hexadecimal digits that depend on `before` and on all entries and labels."""
+    found = hashlib.sha256(before)
+    for column in (rows.indptr, rows.indices, rows.values, rows.labels):
+        found.update(column.tobytes())
+    return found.hexdigest()[:16]
 
 
 def shuffled(rows: Batch) -> Batch:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from load_tests.paper_tables.report import ROOT
+from load_tests.markdown import ROOT
 from load_tests.streams.runs import Run
 
 KEPT = Path(__file__).with_name("peers.json")

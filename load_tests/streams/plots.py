@@ -7,7 +7,10 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from load_tests.paper_tables.report import plt, save
+from load_tests.streams import comparison
+from load_tests.streams.comparison_text import COST
 from load_tests.streams.ours import OURS
+from load_tests.streams.peer_comparison import Found
 from load_tests.streams.standings import Standing
 from load_tests.streams.tables import learners
 
@@ -21,6 +24,12 @@ COLOURS = {"vw": "tab:blue", "river": "tab:green", "sk": "tab:orange"}
 OWN = {"single": "black", "eight": "crimson", "twelve": "darkviolet", "papers": "peru"}
 OWN_CURVES = ("single", "eight")
 STYLES = ("-", "--", ":")
+
+
+FAMILY_COLOURS = ("tab:purple", "tab:blue", "tab:green", "tab:orange")
+"""Of the families of the comparison, in their order."""
+LABEL_RIGHT, LABEL_WIDTH, LABEL_HEIGHT = 0.1, 0.45, 1.0
+"""Place and size of a label in the plot of costs: in powers of ten, and in percent."""
 
 
 def style(name: str) -> dict[str, Any]:
@@ -84,3 +93,46 @@ def behind(standings: Sequence[Standing], name: str) -> str:
     axes.set_yticks(range(len(standings)), [s.name for s in standings], fontsize=8)
     axes.tick_params(length=0)
     return save(figure, name, "streams")
+
+
+def cost(found: Found) -> str:
+    """Mean errors against the median time of a row, over the streams that all have finished."""
+    names, streams = comparison.common(found)
+    points = {}
+    for name in names:
+        runs = [found[stream][name] for stream in streams]
+        points[name] = (np.median([run.us for run in runs]), np.mean([run.errors for run in runs]))
+    figure, axes = plt.subplots(figsize=(9.0, 5.5))
+    taken: list[tuple[float, float]] = []
+    for name, at in sorted(points.items(), key=lambda item: item[1][1]):
+        is_ours = name in comparison.OURS
+        look = {"marker": "*", "s": 130} if is_ours else {"s": 40}
+        axes.scatter(*at, color=colour_of(name), **look)
+        place = free_place(np.log10(at[0]) + LABEL_RIGHT, at[1], taken)
+        text = {"fontsize": 9, "va": "center", "fontweight": "bold" if is_ours else "normal"}
+        line = {"arrowstyle": "-", "color": "0.7", "lw": 0.6}
+        axes.annotate(name, at, (10.0 ** place[0], place[1]), arrowprops=line, **text)
+    axes.set_xscale("log")
+    axes.set_ylim(0.0, 2.0 + max(y for _, y in taken))
+    times = [us for us, _ in points.values()]
+    axes.set_xlim(0.5 * min(times), 4.0 * max(times))
+    axes.set_xlabel("CPU time of a row, microseconds (log scale)", fontsize=9)
+    axes.set_ylabel("errors, %", fontsize=9)
+    axes.grid(color="0.9", lw=0.6)
+    axes.set_axisbelow(True)
+    return COST.format(streams=len(streams)) + save(figure, "cost", "streams")
+
+
+def free_place(x: float, y: float, taken: list[tuple[float, float]]) -> tuple[float, float]:
+    """The lowest place from y on with no label near it; it is then taken."""
+    while any(abs(x - u) < LABEL_WIDTH and abs(y - v) < LABEL_HEIGHT for u, v in taken):
+        y += LABEL_HEIGHT / 4
+    taken.append((x, y))
+    return x, y
+
+
+def colour_of(name: str) -> str:
+    for colour, family in zip(FAMILY_COLOURS, comparison.FAMILIES.values(), strict=True):
+        if name in family:
+            return colour
+    return "crimson"

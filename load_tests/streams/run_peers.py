@@ -4,7 +4,6 @@ Runs with the same rows and packages come from .cache/streams. Empty this folder
 peer's options.
 """
 
-import hashlib
 import json
 from dataclasses import asdict
 from typing import Any
@@ -14,6 +13,7 @@ import sklearn
 from dualstream.solvers import Batch
 from load_tests.markdown import ROOT
 from load_tests.streams.cases import Case, all_cases, block_of
+from load_tests.streams.data import digest
 from load_tests.streams.peer_figures import KEPT
 from load_tests.streams.peers import PEERS, versions
 from load_tests.streams.prequential import scores
@@ -58,7 +58,4 @@ def of_peer(case: Case, peer: str, batch: Batch) -> dict[str, Any]:
 def fingerprint(case: Case, batch: Batch) -> str:
     """Digest of the rows, the protocol and the peers' packages."""
     protocol = (case.delay, block_of(case, len(batch)), versions())
-    digest = hashlib.sha256(repr(protocol).encode())
-    for column in (batch.indptr, batch.indices, batch.values, batch.labels):
-        digest.update(column.tobytes())
-    return digest.hexdigest()[:16]
+    return digest(batch, repr(protocol).encode())

@@ -4,13 +4,18 @@ HEAD = """\
 # Classification streams
 
 Written by `DUALSTREAM_DATA=... python -m load_tests.streams` (numeric identity `{identity}`,
-Python {python}). Do not edit. The peers' figures are in `load_tests/streams/peers.json`;
-`--peers` runs them again. Versions: {packages}.
+Python {python}). Do not edit.
 
 Each learner sees a stream once, row by row: it scores a row, then learns it. *Errors* are the
 percentage of rows whose score has the wrong sign (0 counts as positive). *Log-loss* is the mean
 over the rows, in nats, of the score as log odds, clipped to ±30. Nothing is tuned: one
 specification of ours for all streams, and the defaults of the peers.
+"""
+
+LINEAR = """\
+## Linear models on whole streams
+
+Our linear models with linear peers, on all rows of 38 streams:
 
 - **single**: `dual_ascent`, logistic loss, `strength` 30, `balanced` scaling.
 - **eight**, **twelve**, **papers**: [portfolios](../guides/portfolio.md) with these `members`.
@@ -22,11 +27,12 @@ specification of ours for all streams, and the defaults of the peers.
   row; `_noscale` without a scaler.
 
 Margins of `sk_*` and `vw_hinge` are not log odds: compare their errors only. With more than 500
-columns River runs without a scaler and scikit-learn after MaxAbsScaler.
+columns River runs without a scaler and scikit-learn after MaxAbsScaler. The peers' figures are in
+`load_tests/streams/peers.json`; `--linear-peers` runs them again. Versions: {packages}.
 """
 
 THIRTEEN = """\
-## Reference streams
+### Reference streams
 
 The streams of `tests/golden/streams.json`, in its orders. The members of the portfolios were
 chosen on them. Percentage of errors; in brackets the points behind the best peer, picked for each
@@ -57,7 +63,7 @@ forest):
 """
 
 OTHERS = """\
-## Other streams
+### Other streams
 
 These are not in the reference. The choice of our defaults may have seen some of the real sets; it
 has not seen the generated ones. Files grouped by class are shuffled with one seed, or kept
