@@ -8,7 +8,15 @@ import pytest
 from dualstream.solvers import Batch
 from load_tests.streams import comparison, peer_comparison, peer_figures
 from load_tests.streams.cases import turned
-from load_tests.streams.compared import FAMILIES, ORDER, all_streams, thinned
+from load_tests.streams.compared import (
+    FAMILIES,
+    FLIPPED,
+    ORDER,
+    STREAMS,
+    all_streams,
+    share_of_true,
+    thinned,
+)
 from load_tests.streams.figures import BINS, BLOCK, Figures, calibration_error
 from load_tests.streams.rolling import EARLY, EVERY, rolling
 
@@ -138,6 +146,39 @@ def test_peer_that_was_stopped_is_compared_on_the_rows_that_it_scored():
     assert comparison.gap(figures, "vw") == full.errors_until(1000) - peer.errors
     assert comparison.finished(figures, ["vw", "full"]) == {"full": full}
     assert comparison.best_of(figures, ["vw"]) is None
+
+
+@pytest.mark.parametrize(
+    ("votes", "share"),
+    [({}, 0.5), ({False: 0.0}, 0.5), ({False: 3.0}, 0.0), ({True: 0.2}, 1.0), ({0: 1, 1: 3}, 0.75)],
+)
+def test_class_without_votes_has_no_share(votes, share):
+    assert share_of_true(votes) == share
+
+
+def test_streams_where_a_peer_is_ahead_are_listed():
+    full, peer = figures_of(2000, 0.4), figures_of(1000, 0.1, seed=1)
+    found = {name: {"full": full, "eight": full} for name in STREAMS}
+    assert comparison.ahead(found) == "- nowhere.\n"
+    found["mnist"] = {"full": full, "eight": full, "vw": peer}
+    part = full.errors_until(1000)
+    assert comparison.ahead(found) == (
+        f"- **mnist**: vw by {part - peer.errors:.2f} points on the first 1,000 rows "
+        f"({peer.errors:.2f} against {part:.2f}).\n"
+    )
+
+
+def test_recovery_is_counted_from_the_block_in_which_labels_turn():
+    rows = 12 * BLOCK
+    labels = np.where(np.arange(rows) % 2 == 0, 1.0, -1.0)
+    scores = labels.copy()
+    scores[5 * BLOCK : 5 * BLOCK + 50] *= -1.0
+    scores[6 * BLOCK : 7 * BLOCK] *= -1.0
+    one = Figures.of(scores, labels, 1.0)
+    found = {name: dict.fromkeys(comparison.OURS, one) for name in FLIPPED}
+    table = comparison.recovery(found, dict.fromkeys(FLIPPED, (rows, 1)))
+    cells = table.splitlines()[2].split(" | ")
+    assert cells[2:] == ["10.0", "100.0", *["0.0"] * 5, "16.67 |"]
 
 
 def test_kept_figures_are_of_known_streams_and_peers_and_consistent():

@@ -71,13 +71,19 @@ class RiverTree(Peer):
         self._labels = batch.labels
 
     def score(self, row: int) -> float:
-        return log_odds(self._model.predict_proba_one(self._sample(row)).get(True, 0.5))
+        return log_odds(share_of_true(self._model.predict_proba_one(self._sample(row))))
 
     def learn(self, row: int) -> None:
         self._model.learn_one(self._sample(row), bool(self._labels[row] > 0.0))
 
     def _sample(self, row: int) -> dict[int, float]:
         return dict(enumerate(self._rows[row].tolist()))
+
+
+def share_of_true(votes: Mapping[bool, float]) -> float:
+    """Probability of True. A class that no tree has seen is missing; 1/2 without votes."""
+    total = sum(votes.values())
+    return votes.get(True, 0.0) / total if total > 0.0 else 0.5
 
 
 def by_rows(peer: Callable[[Batch], Peer], batch: Batch) -> Iterator[Floats]:

@@ -18,7 +18,7 @@ from load_tests.streams.peer_comparison import Found, Kept
 from load_tests.streams.standings import NEAR
 
 OURS = ("eight", "fast", "full")
-MARGINS = ("vw_hinge", "sk_hinge_noscale")
+MARGINS = ("vw_hinge", "vw_boosting", "sk_hinge_noscale")
 """Their scores are not log odds."""
 SHOWN = ("full", "fast", "eight", *FEW)
 """Learners of the tables after the first."""
@@ -76,10 +76,10 @@ def finished(figures: Mapping[str, Figures], names: Iterable[str]) -> dict[str, 
     return {name: figures[name] for name in names if name in figures and figures[name].rows == rows}
 
 
-def gap(figures: Mapping[str, Figures], peer: str, ours: str = "full") -> float:
-    """Points of errors that ours has more than the peer, on the rows that the peer scored."""
+def gap(figures: Mapping[str, Figures], peer: str) -> float:
+    """Points of errors that `full` has more than the peer, on the rows that the peer scored."""
     reached = figures[peer]
-    return figures[ours].errors_until(reached.rows) - reached.errors
+    return figures["full"].errors_until(reached.rows) - reached.errors
 
 
 def ahead(found: Found) -> str:
@@ -88,8 +88,7 @@ def ahead(found: Found) -> str:
     for stream in STREAMS:
         figures = found[stream]
         gaps = {peer: gap(figures, peer) for peer in peers_in(found) if peer in figures}
-        ahead = sorted((peer for peer in gaps if gaps[peer] > NEAR), key=lambda p: -gaps[p])
-        for peer in ahead:
+        for peer in sorted((peer for peer in gaps if gaps[peer] > NEAR), key=lambda p: -gaps[p]):
             rows = figures[peer].rows
             part = "" if rows == figures["full"].rows else f" on the first {rows:,} rows"
             errors = f"{figures[peer].errors:.2f} against {figures['full'].errors_until(rows):.2f}"

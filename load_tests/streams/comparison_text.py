@@ -19,20 +19,25 @@ fewest errors are in bold. On 1,000 rows half a point is five rows.
 """
 
 PEERS = """\
-- `lightgbm`, `lightgbm_5000`: LightGBM, 100 trees, trained from scratch every 500 rows on all rows
-  so far, or on the last 5,000. Its time is mostly training.
+- `lightgbm`, `lightgbm_5000`: LightGBM, 100 trees, trained from scratch after rows 50, 100, 200
+  and 300 and then every 500 rows, on all rows so far or on the last 5,000. Its time is mostly
+  training.
 - `vw`, `vw_coin`, `vw_hinge`: Vowpal Wabbit, linear. `vw_q`: `-q ::`, all products of two features;
   `vw_nn`: `--nn 10`, a net with ten hidden units; `vw_boosting`: `--boosting 10`.
 - `river_hat`, `river_amf`, `river_arf`, `river_srp`: River's Hoeffding adaptive tree, aggregated
   Mondrian forest, adaptive random forest and streaming random patches, the last three with 10
-  trees. They get all columns of a row, and do not run on more than 500 columns.
+  trees. They get all columns of a row, and do not run on more than 500 columns. `river_srp` ran on
+  a few streams only, as it is slow.
 - `river_lr`, `river_pa`: linear models after StandardScaler. `sk_hinge_noscale`: scikit-learn's
   SGDClassifier with a hinge loss, on more than 500 columns only.
 
+Scores of `vw_hinge`, `vw_boosting` and `sk_hinge_noscale` are not log odds: compare their errors
+only.
+
 Measured on {machine}, which other programs shared. Ours learn in pieces of 1,000 rows, which gives
 the same scores as one row at a time. Vowpal Wabbit is called for each row from Python, which costs
-time that its own program does not need. The peers' figures are in `load_tests/streams/comparison.json`. Versions:
-{packages}.
+time that its own program does not need. The peers' figures are in
+`load_tests/streams/comparison.json`. Versions: {packages}.
 
 """
 

@@ -1,12 +1,14 @@
 """Figures of the peers of the comparison, in comparison.json.
 
+`python -m load_tests.streams.peer_comparison [peer ...]` measures those of some peers, or all.
 A figure is measured if the file does not have it. Delete a peer's figures there after a change of
 its options, and all of them on another machine, as times are compared.
 """
 
 import json
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -49,8 +51,8 @@ def kept() -> Kept:
     return Kept(found["versions"], found["machine"], found["digests"], figures)
 
 
-def measure() -> None:
-    """Measure the figures that comparison.json lacks; write it after each of them.
+def measure(peers: Iterable[str] = compared.ORDER) -> None:
+    """Measure the peers' figures that comparison.json lacks; write it after each of them.
 
     Figures of a stream whose rows have changed are measured again. The streams with the fewest
     entries come first, so that a run that is interrupted has many.
@@ -63,7 +65,7 @@ def measure() -> None:
         for name in batches
     }
     with sklearn.config_context(assume_finite=True, skip_parameter_validation=True):
-        for peer in compared.ORDER:
+        for peer in peers:
             for name, batch in sorted(batches.items(), key=lambda item: item[1].nnz):
                 if peer in compared.peers_of(name, batch.dim) and peer not in figures[name]:
                     figures[name][peer] = run(peer, batch)
@@ -100,4 +102,4 @@ def _body(peers: Mapping[str, Figures]) -> str:
 
 
 if __name__ == "__main__":
-    measure()
+    measure(sys.argv[1:] or compared.ORDER)

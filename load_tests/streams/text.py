@@ -34,8 +34,8 @@ columns River runs without a scaler and scikit-learn after MaxAbsScaler. The pee
 THIRTEEN = """\
 ### Reference streams
 
-The streams of `tests/golden/streams.json`, in its orders. The members of the portfolios were
-chosen on them. Percentage of errors; in brackets the points behind the best peer, picked for each
+The streams of `tests/golden/streams.json`, in its orders. The linear members were chosen on them.
+Percentage of errors; in brackets the points behind the best peer, picked for each
 stream with hindsight; ± is one standard error. † is the reference's figure, not run here. *The
 last label* predicts the label before.
 """
@@ -65,10 +65,7 @@ forest):
 OTHERS = """\
 ### Other streams
 
-These are not in the reference. The choice of our defaults may have seen some of the real sets; it
-has not seen the generated ones. Files grouped by class are shuffled with one seed, or kept
-grouped where the name says so; elec2 and ijcnn1 are the first 10,000 rows of a shuffled order.
-The generators are River's, 10,000 rows each with fixed seeds: SEA (10 % wrong labels) and Agrawal
-change their concept three times, RandomRBFDrift and Hyperplane (5 % wrong) all the time. On a few
-hundred rows half a point is one or two rows.
+Streams outside the reference. Files grouped by class are shuffled with one seed, or kept grouped
+where the name says so; elec2 and ijcnn1 are the first 10,000 rows of a shuffled order. The
+generators are River's, 10,000 rows each. On a few hundred rows half a point is one or two rows.
 """
