@@ -6,7 +6,7 @@ the number of classes.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from dualstream.solvers import Batch, make_learner, resolve_spec
 from dualstream.solvers.core.class_names import class_places, class_text
 from load_tests.markdown import DOCS, table
 from load_tests.sections import with_section
+from load_tests.streams.generators import dense_rows
 
 GUIDE = DOCS / "guides/nonlinear.md"
 ROWS, PIECE = 20_000, 1000
@@ -82,23 +83,6 @@ def of_streams() -> list[str]:
         "",
         table(heads, lines).rstrip("\n"),
     ]
-
-
-def dense_rows(samples: Iterable[Mapping]) -> np.ndarray:
-    """(n, columns) of River's rows, a text as a column for each of its values."""
-    columns: dict[str, int] = {}
-    rows = []
-    for x in samples:
-        row = {}
-        for name, value in x.items():
-            is_text = isinstance(value, str)
-            place = columns.setdefault(f"{name}={value}" if is_text else str(name), len(columns))
-            row[place] = 1.0 if is_text else float(value)
-        rows.append(row)
-    dense = np.zeros((len(rows), len(columns)))
-    for at, row in enumerate(rows):
-        dense[at, list(row)] = list(row.values())
-    return dense
 
 
 def batch_of(x: np.ndarray, labels: Any) -> Batch:

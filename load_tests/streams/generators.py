@@ -1,6 +1,6 @@
 """River's generators as streams, with fixed seeds."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 
 import numpy as np
@@ -28,18 +28,24 @@ GENERATORS: Mapping[str, Callable[[], Iterator]] = MappingProxyType(
 
 
 def as_numbers(samples: Iterator) -> Batch:
-    """River's samples, a text as a column for each of its values."""
+    """River's samples of two classes."""
+    rows = list(samples)
+    labels = [1.0 if y in (1, True) else -1.0 for _, y in rows]
+    return Batch.from_dense(dense_rows(x for x, _ in rows), np.array(labels))
+
+
+def dense_rows(samples: Iterable[Mapping]) -> np.ndarray:
+    """(n, columns) of River's rows, a text as a column for each of its values."""
     columns: dict[str, int] = {}
-    rows, labels = [], []
-    for x, y in samples:
+    rows = []
+    for x in samples:
         row = {}
         for name, value in x.items():
             is_text = isinstance(value, str)
             place = columns.setdefault(f"{name}={value}" if is_text else str(name), len(columns))
             row[place] = 1.0 if is_text else float(value)
         rows.append(row)
-        labels.append(1.0 if y in (1, True) else -1.0)
     dense = np.zeros((len(rows), len(columns)))
     for at, row in enumerate(rows):
         dense[at, list(row)] = list(row.values())
-    return Batch.from_dense(dense, np.array(labels))
+    return dense
