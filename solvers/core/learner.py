@@ -12,12 +12,6 @@ from dualstream.solvers.core.certificate import Certificate
 from dualstream.solvers.core.served_weights import ServedWeights
 from dualstream.solvers.jit import Flags, Floats, Ints
 
-NONLINEAR = ("boosted", "net", "neighbours", "splines")
-"""Algorithms of solvers/nonlinear: they have no weight for each feature."""
-
-SHARED = ("boosted", "net", "neighbours")
-"""Those that score all classes of a multiclass model at once, from `spec_version` 3 on."""
-
 State = dict[str, npt.NDArray[Any]]
 """Named arrays of float64, int64, uint8 or bool; a scalar is an array without dimensions."""
 

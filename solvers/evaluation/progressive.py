@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.learner import NONLINEAR, Outcome, State
+from dualstream.solvers.core.learner import Outcome, State
+from dualstream.solvers.core.nonlinear_names import NONLINEAR
 from dualstream.solvers.core.scalar import log1pexp
 from dualstream.solvers.core.spec_cache import WorkedOut
 from dualstream.solvers.core.state_numbers import check_arrays

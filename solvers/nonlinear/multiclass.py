@@ -30,7 +30,7 @@ _SCORERS = {
     "net": ("net_classes", "NetClasses"),
     "neighbours": ("neighbours", "NeighbourClasses"),
 }
-"""Module and class of the scorer of each algorithm of core/learner.SHARED."""
+"""Module and class of the scorer of each algorithm of core/nonlinear_names.SHARED."""
 
 
 def make_scorer(spec: Mapping[str, Any]) -> ClassScorer:
@@ -127,7 +127,7 @@ class NonlinearClasses(ClassModel):
 
 
 def make_multiclass(spec: Spec) -> NonlinearClasses:
-    """The learner of a resolved specification whose algorithm is one of core/learner.SHARED."""
+    """The learner of a resolved specification of an algorithm of core/nonlinear_names.SHARED."""
     return NonlinearClasses(spec)
 
 

@@ -1,7 +1,7 @@
 """PortfolioClasses: portfolios for classes whose nonlinear members are shared.
 
 Each class against the rest has a portfolio of its own: linear members, splines, weights of the
-members, calibrations and a stack. Members of core/learner.SHARED exist once: a scorer (see
+members, calibrations and a stack. Members of core/nonlinear_names.SHARED exist once: a scorer (see
 nonlinear/class_scorer.py) learns every row and scores all classes, and the portfolio of a class
 takes the log odds of its class as the score of that member. The portfolio for classes that no row
 has had yet takes those of column 0.

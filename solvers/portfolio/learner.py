@@ -59,8 +59,8 @@ class Portfolio:
     def __init__(
         self, spec: Mapping[str, Any], models: ModelFactory, *, shares: bool = False
     ) -> None:
-        """`shares`: members of core/learner.SHARED are scored from outside, see classes.py. Then no
-        member can be added or removed.
+        """`shares`: members of core/nonlinear_names.SHARED are scored from outside, see classes.py.
+        Then no member can be added or removed.
         """
         self.spec = spec
         self._models, self._shares = models, shares

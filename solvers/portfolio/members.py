@@ -11,7 +11,8 @@ from dualstream.solvers.core.certificate import Certificate
 from dualstream.solvers.core.curves import Curve
 from dualstream.solvers.core.errors import CorruptState, NotExpressible
 from dualstream.solvers.core.intercept import width_of
-from dualstream.solvers.core.learner import NONLINEAR, SHARED, State
+from dualstream.solvers.core.learner import State
+from dualstream.solvers.core.nonlinear_names import NONLINEAR, SHARED
 from dualstream.solvers.core.served_form import Form
 from dualstream.solvers.core.served_weights import ServedWeights
 from dualstream.solvers.jit import Floats, Ints

@@ -20,7 +20,7 @@ Formulas in fused_kernels.py.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dualstream.solvers.core.learner import SHARED
+from dualstream.solvers.core.nonlinear_names import SHARED
 
 Member = dict[str, Any]
 
@@ -237,7 +237,7 @@ def members_of(spec: Mapping[str, Any]) -> Sequence[Member]:
 def shared_algorithms(spec: Mapping[str, Any]) -> list[Member]:
     """Specifications of the learners that score all classes of a resolved model at once.
 
-    Those of core/learner.SHARED, of multiclass models from `spec_version` 3 on.
+    Those of core/nonlinear_names.SHARED, of multiclass models from `spec_version` 3 on.
     """
     if spec["task"] != "multiclass" or spec.get("spec_version", 1) < 3:
         return []

@@ -16,8 +16,9 @@ from typing import Any
 
 from dualstream.solvers.core.errors import InvalidSpec
 from dualstream.solvers.core.intercept import width_of
-from dualstream.solvers.core.learner import NONLINEAR, Learner
+from dualstream.solvers.core.learner import Learner
 from dualstream.solvers.core.member_learner import member_learner
+from dualstream.solvers.core.nonlinear_names import NONLINEAR
 from dualstream.solvers.core.served_form import classes_of
 from dualstream.solvers.evaluation.guard.spec import FIELD as _GUARD
 from dualstream.solvers.portfolio.presets import members_of, shared_algorithms

@@ -45,7 +45,7 @@ SPEC_VERSION = 3
     portfolios for regression limit values far from the mean of their column: see `limit_entries`;
     binary models have the AUC and the average precision: see `Ranking`
 3   a portfolio that names no members has nonlinear ones, too: see `presets.LINEAR`
-3   multiclass models with learners of `core/learner.SHARED` have one for all classes: see
+3   multiclass models with learners of `core/nonlinear_names.SHARED` have one for all classes: see
     `nonlinear/class_scorer.py`
 """
 
@@ -193,6 +193,9 @@ def warm(*algorithms: str) -> int:
         "dualstream.solvers.evaluation.class_progressive",
         "dualstream.solvers.features.build",
         "dualstream.solvers.evaluation.guard.monitor",
+        "dualstream.solvers.portfolio.classes",
+        "dualstream.solvers.nonlinear.boosted_classes",
+        "dualstream.solvers.nonlinear.net_classes",
     ):
         importlib.import_module(name)
     if not algorithms:

@@ -16,7 +16,7 @@ from dualstream.service.replica.state import ModelState, PositionedState
 from dualstream.service.server.app import create_app
 from dualstream.service.settings import Settings
 from dualstream.solvers import CorruptState
-from dualstream.solvers.online import multiclass
+from dualstream.solvers.online import class_model
 from tests.service.conftest import assert_problem
 
 EVERY = 5
@@ -283,7 +283,7 @@ def test_certificate_with_a_null_says_why(model):
 
 
 def test_row_beyond_the_most_classes_is_refused_with_the_number_and_its_label(model, monkeypatch):
-    for module in (multiclass, responses):
+    for module in (class_model, responses):
         monkeypatch.setattr(module, "MAX_CLASSES", 3)
     spec = {"algorithm": "perceptron", "task": "multiclass", **DIM}
     assert model.put("/models/k", json=spec).status_code == 201

@@ -17,7 +17,7 @@ from dualstream.solvers import (
     make_learner,
     resolve_spec,
 )
-from dualstream.solvers.core.learner import NONLINEAR
+from dualstream.solvers.core.nonlinear_names import NONLINEAR
 from dualstream.solvers.core.spec_cache import WorkedOut
 from dualstream.solvers.evaluation import progressive
 from dualstream.solvers.jit import DISABLED

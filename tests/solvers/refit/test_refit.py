@@ -16,8 +16,8 @@ from dualstream.solvers import (
     resolve_spec,
     why_not_refit,
 )
-from dualstream.solvers.core.learner import NONLINEAR
 from dualstream.solvers.core.losses import LOSSES, MARGIN_LOSSES
+from dualstream.solvers.core.nonlinear_names import NONLINEAR
 from dualstream.solvers.core.refit_methods import refit_methods
 from dualstream.solvers.offline import solve
 from dualstream.solvers.online.dual_ascent.refit import overlap
