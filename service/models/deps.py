@@ -13,11 +13,11 @@ from dualstream.service.models.job import Job
 from dualstream.service.models.readiness import StoreIdentity, StoreStatus
 from dualstream.service.settings import Settings
 
-NICENESS = 19
-"""The lowest priority of ordinary threads.
+NICENESS = 10
+"""Priority of long solves: a tenth of a busy core.
 
-SCHED_IDLE is lower still, but such a thread may be suspended for half a second while it holds the
-GIL, and every request then waits.
+A lower one harms requests: on busy cores a thread of niceness 19 may be suspended for 0.3 s while
+it holds the GIL, and every request then waits; one of niceness 10 for a few hundredths.
 """
 
 
