@@ -73,7 +73,7 @@ FIRST = {
     "page read ahead not looked at": 123,
     "half a row kept": 253,
     "head behind it served on": 464,
-    "verdict that a snapshot brings not told": 2581,
+    "verdict that a snapshot brings not told": 602,
     "reference of whatever has its seq": 472,
     "reference of what is lost meanwhile": 1888,
     "copy without a name left behind": 244,
