@@ -17,7 +17,7 @@ from dualstream.service.jobs.refit import Refits
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import AppendRequest, CursorMove
 from dualstream.service.journal.record import Control, decode
-from dualstream.service.models.deps import SolverThread
+from dualstream.service.models.deps import NICENESS, SolverThread
 from dualstream.service.models.replay import replay
 from dualstream.service.replica.controls import apply_to
 from dualstream.service.replica.point_in_time import kept_from
@@ -480,5 +480,5 @@ def test_whoever_computes_gives_way_to_whoever_answers():
         computing = asyncio.run(desk.run(os.getpriority, os.PRIO_PROCESS, 0))
     finally:
         desk.close()
-    assert computing == 19
+    assert computing == NICENESS
     assert os.getpriority(os.PRIO_PROCESS, 0) == before  # it is the thread's alone
