@@ -148,8 +148,8 @@ class Progressive:
             spec["task"],
             log_loss=scores_are_log_odds(spec),
             scaled=scaled_detectors(spec),
-            # The state of spec_version 1 has no scores.
-            is_ranked=spec["task"] == "binary" and spec.get("spec_version", 1) >= 2,
+            # The states of earlier versions have no scores.
+            is_ranked=spec["task"] == "binary" and spec.get("spec_version", 1) >= 3,
         )
 
     @property
@@ -240,7 +240,7 @@ class Progressive:
         """The means of all three views; None without rows, or without such a quantity.
 
         Binary models have `auc` and `average_precision`, except in the fading view; None while one
-        class is missing, and with spec_version 1.
+        class is missing, and with a spec_version below 3.
         `drift` has the number of events of each detector: losses that rose, and losses that fell.
         """
         self._catch_up()

@@ -211,8 +211,11 @@ def _read_model(
 
 
 def reach_of(whole: Mapping[str, Any]) -> float:
-    """The limit of values in deviations of their column; 0 for none: classes, spec_version 1."""
-    is_limited = whole["task"] == "regression" and whole.get("spec_version", 1) >= 2
+    """The limit of values in deviations of their column.
+
+    For classes, and before `spec_version` 3, 0 stands for no limit.
+    """
+    is_limited = whole["task"] == "regression" and whole.get("spec_version", 1) >= 3
     return REACH if is_limited else 0.0
 
 

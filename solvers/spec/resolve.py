@@ -41,11 +41,11 @@ SPEC_VERSION = 3
 `spec_version` follows version 1.
 
 2   the drift detectors do not depend on the unit of the losses: see `scaled_detectors`;
-    names, texts and classes are composed (NFC) by the readers: see `RowSchema.composed`;
-    portfolios for regression limit values far from the mean of their column: see `limit_entries`;
-    binary models have the AUC and the average precision: see `Ranking`
-3   a portfolio that names no members has nonlinear ones, too: see `presets.LINEAR`
-3   multiclass models with learners of `core/nonlinear_names.SHARED` have one for all classes: see
+    names, texts and classes are composed (NFC) by the readers: see `RowSchema.composed`
+3   portfolios for regression limit values far from the mean of their column: see `limit_entries`;
+    binary models have the AUC and the average precision: see `Ranking`;
+    a portfolio that names no members has nonlinear ones, too: see `presets.LINEAR`;
+    multiclass models with learners of `core/nonlinear_names.SHARED` have one for all classes: see
     `nonlinear/class_scorer.py`
 """
 

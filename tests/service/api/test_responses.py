@@ -197,8 +197,8 @@ def test_metrics_have_the_ranking_of_the_scores_before_learning(model, learned):
     assert "auc" not in got["fading"]
 
 
-def test_models_of_spec_version_1_have_no_ranking(client):
-    client.put("/models/old", json=SPEC | {"spec_version": 1})
+def test_models_of_earlier_spec_versions_have_no_ranking(client):
+    client.put("/models/old", json=SPEC | {"spec_version": 2})
     client.post("/models/old/learn", json={"samples": [{"x": x, "y": y} for x, y in ROWS]})
     got = client.get("/models/old/metrics").json()["since_start"]
     assert got["auc"] is got["average_precision"] is None

@@ -83,10 +83,10 @@ def test_values_without_a_deviation_are_limited_by_their_mean():
     assert after[AT + 1000 :].mean() < 1.05 * before[AT + 1000 :].mean()
 
 
-def test_version_1_has_no_limit():
+def test_versions_below_3_have_no_limit():
     x, y = stream()
     x[AT, 1] = 1e4
-    learner = portfolio(spec_version=1)
+    learner = portfolio(spec_version=2)
     errors = (learner.learn(Batch.from_dense(x, y)).scores - y) ** 2
     assert errors[AT + 1000 :].mean() > 10 * errors[1000:AT].mean()
 
