@@ -246,7 +246,7 @@ def _listed(column: Any) -> list[Any]:
 def _cell(scalar: Any) -> Any:
     try:
         return plain(scalar.as_py())
-    except Exception:
+    except Exception:  # of the same many kinds
         return Unreadable()
 
 

@@ -164,9 +164,9 @@ def leaks(
         both = [(key, y) for key, y in zip(keys, labels, strict=True) if y is not None]
         known = [(key, y) for key, y in both if key is not None]
         if _decides(known):
-            what = f"column {name!r} alone tells the label in all {len(known):,} rows that have it"
+            what = f"column {name!r} alone gives the label in all {len(known):,} rows that have it"
         elif _decides([(str(key is None), y) for key, y in both]):
-            what = f"whether column {name!r} is missing tells the label in all {len(both):,} rows"
+            what = f"whether column {name!r} is missing gives the label in all {len(both):,} rows"
         else:
             continue
         found.append(f"{what}; if it is not known when you predict, add it to `ignore`")

@@ -318,8 +318,8 @@ def test_what_gives_the_label_away_is_a_warning():
     }
     warnings = proposed(columns).warnings
     assert [line.split(";")[0] for line in warnings] == [
-        "column 'won' alone tells the label in all 39 rows that have it",
-        "whether column 'refunded' is missing tells the label in all 39 rows",
+        "column 'won' alone gives the label in all 39 rows that have it",
+        "whether column 'refunded' is missing gives the label in all 39 rows",
         "1 of 40 rows have no label and are refused",
     ]
     few = {name: values[:20] for name, values in columns.items()}
