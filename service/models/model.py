@@ -302,8 +302,13 @@ class Model(CommitListener):
             self.count_lost(lineage.lost_in(self.replica.lineage))
 
     def on_loss(self, lost: Lost) -> None:
-        """Called after a rebuild, even if nothing was lost."""
-        self.count_lost(lost)
+        """Called after a rebuild, even if nothing was lost.
+
+        A model that has left the cache, and that a request still holds, does not count: the next
+        load counts by the lineage that the loader has kept.
+        """
+        if self._owner.find(self.record.id) is self:
+            self.count_lost(lost)
         self._begin_due(0)
 
     def on_advance(self, before: int, after: int) -> None:
