@@ -24,6 +24,7 @@ test: $(STAMP)-dev
 	tests/fetch_tool.sh prometheus
 	tests/fetch_tool.sh redis
 	tests/fetch_tool.sh strace
+	tests/fetch_tool.sh nginx
 	tests/fetch_tool.sh chromium
 	$(BIN)/python -m dualstream.service.server.compile_kernels
 	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal

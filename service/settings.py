@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from dualstream.service.journal.durability import check_level
@@ -60,6 +60,7 @@ def _group(name: str) -> partial[Any]:
 
 _network, _security, _store = _group("Network"), _group("Security"), _group("Store")
 _limits, _models, _overload = _group("Limits"), _group("Models"), _group("Overload")
+_logs = _group("Logs")
 
 
 class Settings(BaseSettings):
@@ -93,6 +94,12 @@ class Settings(BaseSettings):
         8.0,
         ge=0.001,
         description="Time in seconds that running requests get to finish when the server stops.",
+    )
+    drain_s: float = _network(
+        5.0,
+        ge=0,
+        description="Time in seconds that a server serves on after SIGTERM. `/readyz` then answers"
+        " 503, and each response closes its connection.",
     )
 
     allow_anonymous: bool = _security(
@@ -136,6 +143,9 @@ class Settings(BaseSettings):
         "sqlite:///dualstream.db",
         description="URL of the store: `sqlite:///FILE`, `redis://`, `redis+sentinel://` or"
         " `redis+cluster://` (`rediss` for TLS).",
+    )
+    store_file: Path | None = _store(
+        None, description="File that holds the URL of the store, which may have a password."
     )
     durability: str | None = _store(
         None,
@@ -226,15 +236,65 @@ class Settings(BaseSettings):
         " first.",
     )
 
+    log_level: Literal["debug", "info", "warning", "error"] = _logs(
+        "info", description="Lowest level of the lines that are logged."
+    )
+    log_format: Literal["console", "json"] = _logs(
+        "console", description="Lines for people, or one JSON object a line."
+    )
+    access_log: Literal["off", "sampled", "all"] = _logs(
+        "off",
+        description="A line for each request, or for one of 100 and for all that failed in the"
+        " server. Slow requests are always logged.",
+    )
+
     @field_validator("durability")
     @classmethod
     def _check_durability(cls, level: str | None) -> str | None:
         return None if level is None else check_level(level)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _read_store_file(cls, given: Any) -> Any:
+        """Take the URL of the store from its file, where secrets of a container are mounted."""
+        path = given.get("store_file")
+        if not path:
+            return given
+        if "store" in given:
+            raise ValueError(f"{PREFIX}STORE and {PREFIX}STORE_FILE are both set; unset one")
+        try:
+            url = Path(path).read_text().strip()
+        except (OSError, UnicodeDecodeError) as wrong:
+            raise ValueError(f"{PREFIX}STORE_FILE cannot be read: {wrong}") from None
+        return given | {"store": url}
+
+    def changed(self) -> dict[str, str]:
+        """The settings that differ from their defaults, as texts without secrets."""
+        return {
+            name: shown(name, value)
+            for name, value in self
+            if value != type(self).model_fields[name].default
+        }
+
     @property
     def asks_for_keys(self) -> bool:
         """Whether API keys are configured. Then every request needs one."""
         return self.keys is not None or self.keys_file is not None
+
+
+def shown(name: str, value: Any) -> str:
+    """A setting's value as text; passwords and keys are replaced by ***."""
+    if value is None:
+        return "unset"
+    if name == "keys":
+        return "***"
+    return without_password(value) if name == "store" else str(value)
+
+
+def without_password(url: str) -> str:
+    """The store's URL with passwords replaced by ***."""
+    hidden = re.sub(r"(://[^/?@]*:)[^/?@]*@", r"\1***@", url)
+    return re.sub(r"(password=)[^&]*", r"\1***", hidden)
 
 
 def removed_warning(name: str) -> str:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Usage: fetch_tool.sh buildah | chromium | prometheus | redis | strace | wrk
+# Usage: fetch_tool.sh buildah | chromium | nginx | prometheus | redis | strace | wrk
 # Puts a program under .cache/NAME if the machine has none: downloads Debian's packages and unpacks
 # them, without root and without a system service. If that fails, prints what to install.
 # Chromium and buildah consist of many packages: root installs them, other users need them installed.
@@ -23,6 +23,10 @@ case "$name" in
     fi
     exit 0
     ;;
+  nginx)
+    command=nginx
+    packages=(nginx nginx-common libpcre2-8-0 libssl3)
+    ;;
   prometheus)
     command=prometheus
     packages=(prometheus)
@@ -40,16 +44,17 @@ case "$name" in
     packages=(wrk libluajit-5.1-2 libluajit-5.1-common libssl3)
     ;;
   *)
-    echo "usage: $0 buildah | chromium | prometheus | redis | strace | wrk" >&2
+    echo "usage: $0 buildah | chromium | nginx | prometheus | redis | strace | wrk" >&2
     exit 2
     ;;
 esac
 root=".cache/$name"
-if command -v "$command" >/dev/null || [ -x "$root/usr/bin/$command" ]; then
+if command -v "$command" >/dev/null || [ -x "$root/usr/bin/$command" ] ||
+  [ -x "$root/usr/sbin/$command" ]; then
   exit 0
 fi
 if ! command -v apt-get >/dev/null || ! command -v dpkg >/dev/null; then
-  echo "no $command found: install it (Prometheus 2.42, Redis 7, strace 6, wrk 4.1 or newer)" >&2
+  echo "no $command found: install it (nginx 1.22, Prometheus 2.42, Redis 7, strace 6, wrk 4.1 or newer)" >&2
   exit 0
 fi
 
@@ -58,7 +63,7 @@ state="$PWD/.cache/apt-$name"
 mkdir -p "$state/lists/partial" "$state/archives/partial"
 apt=(apt-get -qq -o "Dir::State::lists=$state/lists" -o "Dir::Cache=$state" -o "APT::Sandbox::User=$(id -un)")
 if ! { "${apt[@]}" update && (cd "$state/archives" && "${apt[@]}" download "${packages[@]}"); }; then
-  echo "could not fetch $command: install it (Prometheus 2.42, Redis 7, strace 6, wrk 4.1 or newer)" >&2
+  echo "could not fetch $command: install it (nginx 1.22, Prometheus 2.42, Redis 7, strace 6, wrk 4.1 or newer)" >&2
   exit 0
 fi
 mkdir -p "$root.partial"

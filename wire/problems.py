@@ -1,7 +1,7 @@
 """Error responses: problem documents (application/problem+json, RFC 9457).
 
-Fields: type, title, status, detail, instance, errors, error. service/api/exceptions_to_problems.py
-maps exceptions to problems.
+Fields: type, title, status, detail, instance, errors, error, request_id. The module
+service/api/exceptions_to_problems.py maps exceptions to problems.
 
 A problem stays short, however long the request is: input is `quoted`, and details, reasons and
 pointers are `shortened`.
@@ -102,8 +102,9 @@ class Problem(Exception):
             headers["idempotency-replayed"] = "true"
         return headers
 
-    def body(self, instance: str) -> bytes:
+    def body(self, instance: str, request_id: str | None = None) -> bytes:
         """Problem document for a request to the path `instance`."""
+        named = {} if request_id is None else {"request_id": request_id}
         return msgspec.json.encode(
             {
                 "type": f"/problems/{self.slug}",
@@ -113,6 +114,7 @@ class Problem(Exception):
                 "instance": shortened(instance),
                 "errors": [error.as_dict() for error in self.errors[:MAX_ERRORS]],
                 "error": self.detail,
+                **named,
                 **self.extra,
             }
         )

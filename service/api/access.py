@@ -35,6 +35,7 @@ REQUIRED_SCOPES: dict[str, Methods] = {
     "/problems": {"GET": NOTHING},
     "/problems/{slug}": {"GET": NOTHING},
     "/livez": {"GET": NOTHING},
+    "/healthz": {"GET": NOTHING},
     # `?verbose` requires a key of any scope, as /metrics does.
     "/readyz": {"GET": NOTHING},
     "/metrics": {"GET": PREDICT},

@@ -12,6 +12,7 @@ from starlette.types import Message, Scope, Send
 from dualstream.service.codecs import LONGEST_KEY, is_key
 from dualstream.service.codecs.decompress import content_encoding
 from dualstream.service.journal.record import KeyKind, make_key
+from dualstream.service.logs import REQUEST_ID
 from dualstream.service.transport.body_memory import body_of
 from dualstream.wire.problems import MEDIA_TYPE, Problem, beginning, quoted
 
@@ -215,7 +216,7 @@ async def send_in_pieces(send: Send, message: Message, scope: Scope) -> None:
 
 
 async def send_problem(send: Send, problem: Problem, instance: str) -> None:
-    body = problem.body(instance)
+    body = problem.body(instance, REQUEST_ID.get())
     headers = [
         (b"content-type", MEDIA_TYPE.encode()),
         (b"content-length", b"%d" % len(body)),

@@ -12,6 +12,7 @@ from dualstream.service.api.api_keys import Key
 from dualstream.service.metrics import Telemetry
 from dualstream.service.models.readiness import Readiness
 from dualstream.service.models.registry import ModelRegistry
+from dualstream.service.settings import without_password
 from dualstream.solvers import numeric_identity
 
 router = APIRouter(tags=["health"])
@@ -21,6 +22,7 @@ _MODEL_LABEL = re.compile(rb'[{,]model="([^"]*)"')
 MAX_BEHIND = 100
 
 
+@router.get("/healthz", name="healthz")
 @router.get("/livez")
 async def livez() -> dict[str, bool]:
     """Liveness: the process runs."""
@@ -40,11 +42,11 @@ async def readyz(request: Request, response: Response) -> dict[str, Any]:
     one port any of them answers; `process` is its process id.
     """
     startup: Readiness = request.app.state.startup
-    report: dict[str, Any] = {"ready": startup.is_ready}
-    if not startup.is_ready:
+    report: dict[str, Any] = {"ready": startup.is_ready and not startup.is_stopping}
+    if not report["ready"]:
         response.status_code = 503
         response.headers["retry-after"] = "1"
-        report["reason"] = startup.reason
+        report["reason"] = startup.reason or "the server is stopping"
     elif (trouble := request.app.state.registry.store_status.trouble) is not None:
         report |= {"degraded": ["store"], "reason": trouble}
     if "verbose" in request.query_params:
@@ -104,9 +106,3 @@ def _is_shown(line: bytes, key: Key) -> bool:
     # Quotes within label values are escaped, so the expression finds the label itself.
     model = None if line.startswith(b"#") else _MODEL_LABEL.search(line)
     return model is None or key.may_see(model[1].decode())
-
-
-def without_password(url: str) -> str:
-    """The store's URL with passwords replaced by ***."""
-    hidden = re.sub(r"(://[^/?@]*:)[^/?@]*@", r"\1***@", url)
-    return re.sub(r"(password=)[^&]*", r"\1***", hidden)

@@ -49,6 +49,7 @@ from dualstream.service.api.request_body import (
     read_up_to,
     request_of,
 )
+from dualstream.service.api.request_log import note_long, note_rows
 from dualstream.service.api.responses import (
     NO_ROWS,
     answer_lines,
@@ -132,6 +133,7 @@ class HotPath:
         if path.startswith("/models/"):
             model_id, _, action = path[8:].partition("/")
             if action == "events":
+                note_long(scope)
                 await self._events(model_id, scope, receive, send)
                 return
             with self._registry.pinned(model_id):
@@ -205,6 +207,7 @@ class HotPath:
             pieces = body_pieces(receive, head, self._settings.max_upload_bytes, scope)
             body, is_long = await read_up_to(CHUNK_BYTES, pieces)
             if is_long:
+                note_long(scope)
                 check_streamable(head, wants_scores, atomic)
                 upload = Upload(
                     self._registry,
@@ -226,6 +229,7 @@ class HotPath:
         while receipt is None:
             parsed = await parse(model, head, body, labelled=True)
             count_refused(self._telemetry, model, parsed)
+            note_rows(scope, parsed.count)
             _refuse_without_rows(parsed, atomic)
             if limits is not None:
                 await limits.admit_rows(parsed.count)
@@ -275,6 +279,7 @@ class HotPath:
         """GET and POST /models/{id}/predict."""
         if scope["method"] == "GET":
             query = read_query(scope, ("x", *_OF_PREDICTIONS), named="x.")
+            note_rows(scope, 1)
             await admit_rows(scope, 1)
             return await self._predict_row(model_id, query)
         _check_method(scope, "POST")
@@ -287,6 +292,7 @@ class HotPath:
             parsed = await parse(model, head, body, labelled=False)
         else:
             parsed = await parse_rows_to_remember(model, head, body)
+        note_rows(scope, parsed.count)
         _refuse_without_rows(parsed)
         await admit_rows(scope, parsed.count)
         answered, headers = await self._score(model, parsed, query)
@@ -302,6 +308,7 @@ class HotPath:
             raise Problem(
                 422, "invalid-query", "the query parameter model is missing; send model=ID"
             )
+        note_rows(scope, 1)
         await admit_rows(scope, 1)
         with self._registry.pinned(query["model"]):
             return await self._predict_row(query["model"], query)

@@ -306,6 +306,7 @@ _PROBLEM = {
             },
         },
         "error": {"type": "string", "description": "The same as `detail`."},
+        "request_id": {"type": "string", "description": "As in the header X-Request-ID."},
     },
 }
 _OF_KEYS = {

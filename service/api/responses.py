@@ -17,6 +17,7 @@ from dualstream.service.api.exceptions_to_problems import as_problem
 from dualstream.service.codecs import ParsedRows
 from dualstream.service.concurrency import drop_traceback
 from dualstream.service.journal.protocol import Known
+from dualstream.service.logs import REQUEST_ID
 from dualstream.service.models.model import Model
 from dualstream.service.replica.first_responses import Answer, answer_without_rows
 from dualstream.service.replica.requests import Receipt, Request
@@ -402,7 +403,7 @@ async def answer_lines(
             raise
         problem = problem_of(error, scope)
         status = problem.status
-        await _add(send, problem.body(scope["path"]), scope)
+        await _add(send, problem.body(scope["path"], REQUEST_ID.get()), scope)
     await send({"type": "http.response.body", "body": b""})
     return status
 

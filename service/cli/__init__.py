@@ -6,7 +6,7 @@ rows.py            learn, predict, and their file arguments
 watch.py           watch
 bench.py           bench
 new_key.py         new-key
-serve.py            serve, demo
+serve.py            serve, config, demo
 stores.py          dump, restore, replay
 infer.py           infer
 inference/         what it proposes for a file
@@ -24,7 +24,7 @@ from dualstream.service.cli.common import app, fail
 __all__ = ["app", "bench", "models", "new_key", "rows", "watch"]
 
 SERVER_PACKAGES = ("fastapi", "numba", "pydantic_settings", "redis", "uvicorn")
-SERVER_COMMANDS = ("serve", "infer", "demo", "dump", "restore", "replay", "migrate")
+SERVER_COMMANDS = ("serve", "config", "infer", "demo", "dump", "restore", "replay", "migrate")
 
 
 def is_installed(package: str) -> bool:

@@ -1,12 +1,14 @@
-"""Commands that run a server: serve, demo."""
+"""Commands that run a server: serve, config, demo."""
 
 import inspect
-import logging
 import math
+import os
 from typing import Annotated, Any
 
 import typer
+from rich.table import Table
 
+from dualstream.service import logs
 from dualstream.service.cli.common import (
     ENDED,
     JSON,
@@ -25,7 +27,10 @@ from dualstream.service.settings import (
     UnsafeBinding,
     check_variables,
     removed_warning,
+    shown,
 )
+
+_KEYWORD = inspect.Parameter.KEYWORD_ONLY
 
 
 def _flags() -> list[inspect.Parameter]:
@@ -38,14 +43,35 @@ def _flags() -> list[inspect.Parameter]:
         variable = f"{PREFIX}{name.upper()}"
         option = typer.Option(f"--{name.replace('_', '-')}", envvar=variable, hidden=True)
         flags.append((name, str | None, None, option))
-    kind = inspect.Parameter.KEYWORD_ONLY
     return [
-        inspect.Parameter("context", kind, annotation=typer.Context),
+        inspect.Parameter("context", _KEYWORD, annotation=typer.Context),
         *(
-            inspect.Parameter(name, kind, default=default, annotation=Annotated[annotation, option])
+            inspect.Parameter(
+                name, _KEYWORD, default=default, annotation=Annotated[annotation, option]
+            )
             for name, annotation, default, option in flags
         ),
     ]
+
+
+def _settings_of(context: typer.Context, given: dict[str, Any]) -> Settings:
+    """The settings by flags and environment. Ends the command if they are wrong."""
+    for warning in [removed_warning(name) for name in REMOVED if given.pop(name) is not None]:
+        errors.print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True)
+    try:
+        check_variables()
+    except UnknownSettings as unknown:
+        fail(str(unknown))
+    # Typer takes an empty variable for an absent one. `Settings` does not: no API keys is
+    # another setting than an empty list of them.
+    is_given = {name: context.get_parameter_source(name) for name in given}
+    return read_settings(
+        {
+            name: value
+            for name, value in given.items()
+            if (source := is_given[name]) is not None and source.name != "DEFAULT"
+        }
+    )
 
 
 def serve(context: typer.Context, **given: Any) -> None:
@@ -55,21 +81,8 @@ def serve(context: typer.Context, **given: Any) -> None:
 
         dualstream serve --store redis://localhost:6379/0 --workers 2
     """
-
-    def is_given(name: str) -> bool:
-        source = context.get_parameter_source(name)
-        return source is not None and source.name != "DEFAULT"
-
-    for warning in [removed_warning(name) for name in REMOVED if given.pop(name) is not None]:
-        errors.print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True)
-    try:
-        check_variables()
-    except UnknownSettings as unknown:
-        fail(str(unknown))
-    # Typer takes an empty variable for an absent one. `Settings` does not: no API keys is
-    # another setting than an empty list of them.
-    settings = read_settings({name: value for name, value in given.items() if is_given(name)})
-    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    settings = _settings_of(context, given)
+    logs.configure(settings.log_level, settings.log_format)
     from dualstream.service.server import compile_kernels as kernels
 
     with kernels.notice_of_compilation(
@@ -87,8 +100,51 @@ def serve(context: typer.Context, **given: Any) -> None:
         fail(str(refused))
 
 
+def config(context: typer.Context, as_json: bool = False, **given: Any) -> None:
+    """Print the settings that `serve` would use with these flags, and where each comes from.
+
+    Passwords and keys are hidden.
+
+    Example:
+
+        dualstream config --workers 2
+    """
+    settings = _settings_of(context, given)
+    rows = [
+        {
+            "setting": f"{PREFIX}{name.upper()}",
+            "value": shown(name, value),
+            "source": _source_of(context, settings, name),
+        }
+        for name, value in settings
+    ]
+    if as_json:
+        print_json(rows)
+        return
+    table = Table(box=None, pad_edge=False)
+    for column in ("setting", "value", "source"):
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*row.values(), style=None if row["source"] != "default" else "dim")
+    console.print(table)
+
+
+def _source_of(context: typer.Context, settings: Settings, name: str) -> str:
+    """`default`, the flag, the variable, or the variable that names a file."""
+    if name == "store" and settings.store_file is not None:
+        return f"{PREFIX}STORE_FILE"
+    source = context.get_parameter_source(name)
+    if source is not None and source.name == "COMMANDLINE":
+        return f"--{name.replace('_', '-')}"
+    variable = f"{PREFIX}{name.upper()}"
+    return variable if variable in os.environ else "default"  # noqa: TID251
+
+
+_as_json = inspect.Parameter("as_json", _KEYWORD, default=False, annotation=JSON)
 serve.__signature__ = inspect.Signature(_flags())  # type: ignore[attr-defined]
+config.__signature__ = inspect.Signature([*_flags(), _as_json])  # type: ignore[attr-defined]
 app.command()(serve)
+app.command()(config)
 
 
 @app.command()

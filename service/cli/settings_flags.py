@@ -31,5 +31,7 @@ def read_settings(given: dict[str, Any]) -> Settings:
         return Settings(**given)
     except ValidationError as wrong:
         for error in wrong.errors():
-            say_error(f"{'.'.join(map(str, error['loc']))}: {error['msg']}")
+            name = ".".join(map(str, error["loc"]))
+            reason = error["msg"].removeprefix("Value error, ")
+            say_error(f"{name}: {reason}" if name else reason)
         raise typer.Exit(2) from None

@@ -125,6 +125,8 @@ class Readiness:
         self._identity, self._status, self._bring_up = identity, status, bring_up
         self.finished = asyncio.Event()
         self._waits_for: str | None = "starting"
+        self.is_stopping = False
+        """Does the process drain? It serves until it stops, but asks for no more requests."""
 
     @property
     def durability(self) -> bytes:

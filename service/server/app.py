@@ -47,6 +47,7 @@ from dualstream.service.api.learn_and_predict import HotPath
 from dualstream.service.api.openapi import OF_QUERIES, describe_hot_routes
 from dualstream.service.api.rate_limits import RateLimits, TokenStore
 from dualstream.service.api.request_body import BodyRefused
+from dualstream.service.api.request_log import AccessLog, RequestLog
 from dualstream.service.codecs import media_type
 from dualstream.service.concurrency import LoopWatch, drop_traceback
 from dualstream.service.jobs import MODEL_JOBS
@@ -56,6 +57,7 @@ from dualstream.service.jobs.redis_input import RedisInputs, has_inputs
 from dualstream.service.journal import Limits as JournalLimits, make_journal
 from dualstream.service.journal.protocol import Journal, JournalError
 from dualstream.service.journal.record import RecordError
+from dualstream.service.logs import REQUEST_ID
 from dualstream.service.metrics import Telemetry
 from dualstream.service.metrics.multiprocess import MetricsDirectory
 from dualstream.service.models.admission import (
@@ -86,8 +88,15 @@ _CORS_REQUEST_HEADERS = (
     "if-match",
     "if-none-match",
     "last-event-id",
+    "x-request-id",
 )
-_CORS_RESPONSE_HEADERS = ("etag", "retry-after", "idempotency-replayed", "dualstream-durability")
+_CORS_RESPONSE_HEADERS = (
+    "etag",
+    "retry-after",
+    "idempotency-replayed",
+    "dualstream-durability",
+    "x-request-id",
+)
 
 
 class Admission:
@@ -117,8 +126,10 @@ class Application:
         startup: Readiness,
         bodies: BodyMemory,
         connections: Connections,
+        access_log: AccessLog,
     ) -> None:
         self._layers = layers
+        self._requests = RequestLog(self._answer, access_log)
         self._registry, self._hot = registry, hot
         self.startup = startup
         self.admission = registry.admission
@@ -126,7 +137,15 @@ class Application:
         self.connections = connections
         self.stop_streams = hot.stop_streams
 
+    def drain(self) -> None:
+        """Not ready from now on, but serve; each response closes its connection."""
+        self.startup.is_stopping = True
+        self._requests.is_draining = True
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._requests(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             if scope["method"] == "HEAD":
                 scope, send = {**scope, "method": "GET"}, without_body(send)
@@ -261,7 +280,7 @@ def create_app(
     # Outermost, so that a page can read every refusal.
     if settings.cors_origins is not None:
         layers = _across_origins(layers, settings.cors_origins)
-    return Application(layers, hot, registry, startup, bodies, connections)
+    return Application(layers, hot, registry, startup, bodies, connections, settings.access_log)
 
 
 def _across_origins(app: ASGIApp, origins: str) -> ASGIApp:
@@ -287,9 +306,8 @@ async def _answer_problem(request: Request, error: Exception) -> Response:
         drop_traceback(error)
     else:
         problem = Problem(500, "internal-error", "internal error; see the server's log")
-    return Response(
-        problem.body(request.url.path), problem.status, problem.headers(), media_type=MEDIA_TYPE
-    )
+    body = problem.body(request.url.path, REQUEST_ID.get())
+    return Response(body, problem.status, problem.headers(), media_type=MEDIA_TYPE)
 
 
 def _row_error(found: Any) -> RowError:

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import logging
 import math
+import signal
 import socket
 import ssl
 from collections.abc import Callable, Iterable
@@ -13,11 +14,11 @@ from typing import Any
 
 import uvicorn
 
-from dualstream.service.api.health import without_password
+from dualstream import __version__
 from dualstream.service.metrics.multiprocess import MetricsDirectory
 from dualstream.service.models.sizeof import keep_freed_blocks
 from dualstream.service.server.app import Application, create_app
-from dualstream.service.settings import Settings
+from dualstream.service.settings import Settings, without_password
 from dualstream.service.transport.body_protocol import protocol_of
 from dualstream.service.transport.connection_limits import connection_limit
 
@@ -34,8 +35,12 @@ def serve(settings: Settings, say: Callable[[str], None]) -> None:
     """Serve until interrupted. Raises UnsafeBinding."""
     server = make_server(settings)
 
+    def on_ready(durability: str) -> None:
+        say(ready_line(settings, durability))
+        log_start(settings, durability)
+
     server.on_listening = lambda host, port: say(listening_line(settings, host, port))
-    server.on_ready = lambda durability: say(ready_line(settings, durability))
+    server.on_ready = on_ready
     server.run()
 
 
@@ -49,6 +54,19 @@ def ready_line(settings: Settings, durability: str, workers: int = 1) -> str:
     """The line that announces the store and its durability."""
     line = f"ready · store {without_password(settings.store)} · durability {durability}"
     return line if workers == 1 else f"{line} · {workers} workers"
+
+
+def log_start(settings: Settings, durability: str) -> None:
+    """Log version, store, durability, and the settings that differ from their defaults."""
+    log.info(
+        "started",
+        extra={
+            "version": __version__,
+            "store": without_password(settings.store),
+            "durability": durability,
+            "settings": settings.changed(),
+        },
+    )
 
 
 def check_certificate(settings: Settings) -> None:
@@ -82,6 +100,7 @@ def make_server(settings: Settings, metrics_dir: MetricsDirectory | None = None)
         host=settings.host,
         port=settings.port,
         http=protocol_of(app.connections),
+        log_config=None,
         log_level="warning",
         access_log=False,
         server_header=False,
@@ -94,7 +113,7 @@ def make_server(settings: Settings, metrics_dir: MetricsDirectory | None = None)
         proxy_headers=settings.forwarded_allow_ips is not None,
         forwarded_allow_ips=settings.forwarded_allow_ips,
     )
-    return Server(config, app, settings.stop_timeout_s)
+    return Server(config, app, settings.drain_s, settings.stop_timeout_s)
 
 
 def keep_few_unsent(listening: Iterable[Any]) -> None:
@@ -110,11 +129,19 @@ def keep_few_unsent(listening: Iterable[Any]) -> None:
 
 
 class Server(uvicorn.Server):
-    """uvicorn.Server with callbacks for listening and ready."""
+    """uvicorn.Server with callbacks for listening and ready.
 
-    def __init__(self, config: uvicorn.Config, app: Application, stop_timeout_s: float) -> None:
+    After SIGTERM it serves on for `drain_s`, so that balancers find it not ready before it refuses
+    connections. A second signal, or SIGINT (Ctrl-C), stops it at once.
+    """
+
+    def __init__(
+        self, config: uvicorn.Config, app: Application, drain_s: float, stop_timeout_s: float
+    ) -> None:
         super().__init__(config)
         self._app = app
+        self._drain_s = drain_s
+        self._is_draining = False
         self._stop_timeout_s = stop_timeout_s
         self.on_listening: Callable[[str, int], None] = lambda host, port: None
         self.on_ready: Callable[[str], None] = lambda durability: None
@@ -130,9 +157,20 @@ class Server(uvicorn.Server):
                 await asyncio.wait_for(self._leaving.wait(), TICK_S)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        may_drain = sig == signal.SIGTERM and self._drain_s > 0 and not self._is_draining
+        if may_drain and self._loop is not None and not self.should_exit:
+            self._is_draining = True
+            self._loop.call_soon_threadsafe(self._drain)
+            return
         super().handle_exit(sig, frame)
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._leaving.set)
+
+    def _drain(self) -> None:
+        """Serve on for `drain_s`, then stop as by a second signal."""
+        log.info("draining", extra={"seconds": self._drain_s})
+        self._app.drain()
+        asyncio.get_running_loop().call_later(self._drain_s, self.handle_exit, signal.SIGTERM, None)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         # Before the server listens: a collection walks through all imported modules, which takes
@@ -150,12 +188,15 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self._announcing is not None:
             self._announcing.cancel()
+        log.info("stopping")
+        self._app.drain()
         self._app.stop_streams()
         leaving = asyncio.get_running_loop().call_later(self._stop_timeout_s, self._leave)
         try:
             await super().shutdown(sockets)
         finally:
             leaving.cancel()
+            log.info("stopped")
 
     def _leave(self) -> None:
         """Close connections that still send or do not read."""

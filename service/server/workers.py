@@ -25,6 +25,7 @@ from dualstream.service.server.app import create_app
 from dualstream.service.server.serve import (
     check_certificate,
     listening_line,
+    log_start,
     make_server,
     ready_line,
 )
@@ -80,8 +81,9 @@ def serve_by_workers(settings: Settings, say: Callable[[str], None]) -> None:
                 if not is_announced and pool.durability is not None:
                     is_announced = True
                     say(ready_line(settings, pool.durability, settings.workers))
+                    log_start(settings, pool.durability)
         finally:
-            pool.stop()
+            pool.stop(requested[0] if requested else signal.SIGTERM)
     # End by the received signal, as a single server does.
     signal.signal(requested[0], signal.SIG_DFL)
     os.kill(os.getpid(), requested[0])
@@ -186,12 +188,13 @@ class _WorkerPool:
         since = time.monotonic() - SHORT_LIFE_S
         return any(slot.worker and slot.worker.started_at < since for slot in self._slots)
 
-    def stop(self) -> None:
-        """Stop every worker gracefully, and kill it after a timeout."""
+    def stop(self, number: int) -> None:
+        """Stop every worker with this signal, and kill it after a timeout."""
         processes = [slot.worker.process for slot in self._slots if slot.worker is not None]
         for process in processes:
-            process.terminate()
-        by = time.monotonic() + self._settings.stop_timeout_s + MAX_HANG_S
+            if process.is_alive():
+                os.kill(process.pid, number)
+        by = time.monotonic() + _max_stop_s(self._settings)
         for process in processes:
             process.join(max(0.0, by - time.monotonic()))
             if process.exitcode is None:
@@ -206,7 +209,7 @@ class _WorkerPool:
         for number in _STOP_SIGNALS:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
-        max_stop_s = self._settings.stop_timeout_s + MAX_HANG_S
+        max_stop_s = _max_stop_s(self._settings)
         threading.Thread(
             target=_end_with_parent,
             args=(self._alive, metrics_dir.directory, max_stop_s),
@@ -217,6 +220,11 @@ class _WorkerPool:
         server.on_ready = sending.send
         with suppress(KeyboardInterrupt):
             server.run(sockets=[self._listening])
+
+
+def _max_stop_s(settings: Settings) -> float:
+    """Time in seconds that a worker may take to stop."""
+    return settings.drain_s + settings.stop_timeout_s + MAX_HANG_S
 
 
 class _Worker:

@@ -37,7 +37,8 @@ class ServerProcess:
         module: str = "dualstream.service",
     ) -> None:
         command = [*prefix, sys.executable, "-m", module, "serve", "--port", "0"]
-        command += ["--store", store, *flags]
+        # A client that stops this process needs no time to find another server.
+        command += ["--drain-s", "0", "--store", store, *flags]
         self.said: list[str] = []
         self.url = ""
         self.process = start(command, stderr, _environment(env))
@@ -80,6 +81,8 @@ class ServerProcess:
     def __exit__(self, *error: object) -> None:
         if self.process.poll() is None:
             self.stop()
+        else:
+            self._end()
 
 
 def _environment(extra: Mapping[str, str] | None) -> dict[str, str] | None:

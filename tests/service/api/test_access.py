@@ -100,7 +100,10 @@ def test_every_route_refuses_who_has_no_key_a_wrong_one_or_one_for_less(keyed):
             assert keyed.request(method, filled).status_code == 200
             continue
         assert security == [{"key": [needed.word]}]
-        answers = [keyed.request(method, filled, headers=headers) for headers in ({}, wrong, twice)]
+        answers = [
+            keyed.request(method, filled, headers=[*headers, ("x-request-id", "r")])
+            for headers in ([], wrong.items(), twice)
+        ]
         for answer in answers:
             assert_problem(answer, 401, "unauthorized")
             assert answer.headers["www-authenticate"].startswith("Bearer")
@@ -148,7 +151,7 @@ def test_a_model_of_others_is_as_one_that_is_not_there(keyed):
         got = {}
         for model in ("news-1", "news-2"):
             filled = path.format(**{**PLACES, "model_id": model})
-            answer = keyed.request(method, filled, headers=by("ads"))
+            answer = keyed.request(method, filled, headers=by("ads") | {"x-request-id": "r"})
             slug = "forbidden" if (method, path) in CHANGED_BY_ID else "unknown-model"
             assert_problem(answer, 403 if slug == "forbidden" else 404, slug)
             got[model] = re.sub(r"\d(?=['\"/])", "", answer.text), dict(answer.headers)

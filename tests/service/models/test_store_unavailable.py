@@ -9,12 +9,12 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from dualstream.service.api.health import without_password
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import JournalUnavailable
 from dualstream.service.journal.sqlite import SqliteJournal
 from dualstream.service.models import model as model_module, readiness as readiness_module
 from dualstream.service.server import app as app_module
+from dualstream.service.settings import without_password
 from tests.redis_server import RedisServer, redis_or_skip
 from tests.service.conftest import SPEC, assert_problem
 from tests.service.jobs.test_follower import learn, until

@@ -1,0 +1,130 @@
+"""Ids of requests, and the access log: the outermost layer of the application.
+
+A client may send `X-Request-ID`; otherwise the server makes one. The response, a problem document
+and each log line of the request have it.
+"""
+
+import logging
+import os
+import time
+from itertools import count
+from typing import Literal
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from dualstream.service.logs import REQUEST_ID
+
+access = logging.getLogger("dualstream.access")
+
+AccessLog = Literal["off", "sampled", "all"]
+SAMPLE = 100
+"""The sampled log has one request of this number, and all that failed in the server."""
+SLOW_S = 1.0
+"""A request that takes longer is logged as slow, unless it is an event stream or an upload."""
+MAX_ID = 128
+_NOTE = "dualstream.note"
+_CLOSE = (b"connection", b"close")
+
+
+class Note:
+    """What a route adds to the line of its request."""
+
+    __slots__ = ("is_long", "rows")
+
+    def __init__(self) -> None:
+        self.rows: int | None = None
+        self.is_long = False
+
+
+def note_rows(scope: Scope, rows: int) -> None:
+    """Set the number of rows of the request."""
+    note = scope.get(_NOTE)
+    if note is not None:
+        note.rows = rows
+
+
+def note_long(scope: Scope) -> None:
+    """The request may take long without being slow."""
+    note = scope.get(_NOTE)
+    if note is not None:
+        note.is_long = True
+
+
+class RequestLog:
+    """ASGI middleware. While the server drains, its responses close their connections."""
+
+    def __init__(self, app: ASGIApp, access_log: AccessLog) -> None:
+        self._app = app
+        self._is_logged = access_log != "off"
+        self._every = 1 if access_log == "all" else SAMPLE
+        self._numbers = count(1)
+        self._prefix = os.urandom(6).hex()
+        self.is_draining = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        number = next(self._numbers)
+        request_id = _given_id(scope) or f"{self._prefix}-{number:x}"
+        REQUEST_ID.set(request_id)
+        own = (b"x-request-id", request_id.encode())
+        scope[_NOTE] = note = Note()
+        status = sent = 0
+
+        async def send_named(message: Message) -> None:
+            nonlocal status, sent
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                added = (own, _CLOSE) if self.is_draining else (own,)
+                message = {**message, "headers": [*message["headers"], *added]}
+            else:
+                sent += len(message.get("body", b""))
+            await send(message)
+
+        began = time.perf_counter()
+        try:
+            await self._app(scope, receive, send_named)
+        finally:
+            seconds = time.perf_counter() - began
+            is_slow = seconds >= SLOW_S and not note.is_long
+            if is_slow or (self._is_logged and (status >= 500 or number % self._every == 0)):
+                _write(scope, note, status, sent, seconds, is_slow)
+
+
+def _given_id(scope: Scope) -> str | None:
+    """The id that the client sent, if it is of 1 to MAX_ID visible ASCII characters."""
+    for name, value in scope["headers"]:
+        if name == b"x-request-id":
+            is_id = 0 < len(value) <= MAX_ID and all(32 < byte < 127 for byte in value)
+            return value.decode() if is_id else None
+    return None
+
+
+def _write(scope: Scope, note: Note, status: int, sent: int, seconds: float, is_slow: bool) -> None:
+    method, path = scope["method"], scope["path"]
+    client = scope.get("client")
+    key = scope.get("auth")
+    is_of_model = path.startswith("/models/")
+    fields = {
+        "method": method,
+        "path": path,
+        "status": status or None,
+        "duration_ms": round(seconds * 1000, 3),
+        "request_bytes": _length(scope),
+        "response_bytes": sent,
+        "model": path[8:].partition("/")[0] if is_of_model else None,
+        "rows": note.rows,
+        "client": client[0] if client else None,
+        "key": None if key is None else key.name,
+    }
+    level = logging.WARNING if is_slow else logging.INFO
+    what = "slow request" if is_slow else "request" if status else "request left by its client"
+    access.log(level, what, extra=fields)
+
+
+def _length(scope: Scope) -> int | None:
+    for name, value in scope["headers"]:
+        if name == b"content-length":
+            return int(value)
+    return None

@@ -1,0 +1,72 @@
+"""A server that is stopped serves on for a while, not ready: balancers lose no request."""
+
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from dualstream.service.cli.demo.server_process import ServerProcess
+from tests.service.conftest import SPEC
+
+DRAIN_S = 5.0
+ROW = {"x": {"1": 1.0}, "y": 1}
+
+
+@pytest.mark.parametrize("flags", [[], ["--workers", "2"]], ids=["alone", "workers"])
+def test_drain_serves_and_closes_connections(tmp_path: Path, flags: list[str]):
+    store = f"sqlite:///{tmp_path / 'a.db'}"
+    server = ServerProcess(store, [*flags, "--drain-s", str(DRAIN_S)], stderr=subprocess.DEVNULL)
+    with server, httpx.Client(base_url=server.url, timeout=60) as client:
+        client.put("/models/m", json=SPEC).raise_for_status()
+        client.post("/models/m/learn", json=ROW).raise_for_status()
+        began = time.monotonic()
+        server.process.terminate()
+        while (ready := client.get("/readyz")).status_code == 200:
+            assert time.monotonic() < began + 2
+        assert ready.status_code == 503 and ready.json()["reason"] == "the server is stopping"
+        assert client.get("/v2/health/ready").status_code == 503
+        served = 0
+        while time.monotonic() < began + DRAIN_S - 1:  # on new connections, which it closes
+            learned = client.post("/models/m/learn", json=ROW)
+            assert learned.status_code == 200 and learned.headers["connection"] == "close"
+            assert client.get("/healthz").json() == {"alive": True}
+            served += 1
+        assert served
+        server.process.wait(timeout=30)
+        assert time.monotonic() - began >= DRAIN_S
+    with ServerProcess(store) as server:
+        metrics = httpx.get(f"{server.url}/models/m/metrics").json()
+    assert metrics["samples"] == served + 1
+
+
+def test_connection_ends_after_a_response_while_draining(tmp_path: Path):
+    store = f"sqlite:///{tmp_path / 'a.db'}"
+    with ServerProcess(store, ["--drain-s", "20"], stderr=subprocess.DEVNULL) as server:
+        address = httpx.URL(server.url)
+        with socket.create_connection((address.host, address.port or 0), timeout=10) as open_one:
+            request = b"GET /livez HTTP/1.1\r\nhost: a\r\n\r\n"
+            open_one.sendall(request)
+            assert b"connection: close" not in open_one.recv(4096)
+            server.process.terminate()
+            while httpx.get(f"{server.url}/readyz").status_code == 200:
+                pass
+            open_one.sendall(request)
+            answer = b""
+            while piece := open_one.recv(4096):
+                answer += piece
+            assert b"200 OK" in answer and b"connection: close" in answer
+        server.process.terminate()  # the second signal stops it at once
+        server.process.wait(timeout=15)
+
+
+def test_ctrl_c_does_not_wait(tmp_path: Path):
+    server = ServerProcess(
+        f"sqlite:///{tmp_path / 'a.db'}", ["--drain-s", "60"], stderr=subprocess.DEVNULL
+    )
+    with server:
+        server.process.send_signal(signal.SIGINT)
+        server.process.wait(timeout=20)
