@@ -72,9 +72,11 @@ class Call(Generic[T]):
 
 @dataclass(frozen=True)
 class Wait:
-    """A pause."""
+    """A pause before a retry: why, and for how long retries go on."""
 
     seconds: float
+    reason: str
+    left_s: float
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,8 @@ def send(call: Call[T], patience_s: float) -> Steps[T]:
             raise Unreachable(f"{reason}{times}") from cause
         backoff_s = min(FIRST_WAIT_S * 2 ** (failures - 1), LONGEST_WAIT_S)
         jitter = random.uniform(0.5, 1.0)  # noqa: S311 - spreads clients; nothing is secret
-        yield Wait(min(max(backoff_s * jitter, asked_s), deadline - now))
+        left_s = deadline - now
+        yield Wait(min(max(backoff_s * jitter, asked_s), left_s), reason, left_s)
     is_deletion = call.method == "DELETE" and call.answer is None
     if is_deletion and may_be_done and response.status_code == 404:
         return call.read(204, b"")  # an earlier attempt deleted it

@@ -11,7 +11,7 @@ from collections.abc import (
 )
 from contextlib import closing
 from functools import wraps
-from typing import Any, Self, TypeVar, get_args
+from typing import Any, Self, TypeAlias, TypeVar, get_args
 
 import httpx
 
@@ -39,13 +39,16 @@ URL = "http://127.0.0.1:8000"
 PATIENCE_S = 30.0
 # The first model of an algorithm on a machine waits until its kernels are compiled.
 TIMEOUT_S = 120.0
+OnRetry: TypeAlias = Callable[[str, float], None]
+"""Called with the reason and the seconds that are left for retries."""
 
 
 class Client(BlockingMethods):
     """Blocking client of the server at `url`; `with Client() as client:` closes its connections.
 
     A request that fails, or gets 429, 502, 503 or 504, is retried for `patience_s`. Every learn has
-    an idempotency key, so a retry learns nothing twice. `api_key` defaults to the environment's
+    an idempotency key, so a retry learns nothing twice. `on_retry` is called with the reason and
+    the seconds that are left before each retry. `api_key` defaults to the environment's
     DUALSTREAM_API_KEY. `http` is your own httpx.Client, with its own headers.
 
     Every method raises Refused for an error response, Unreachable without a response, and BadInput
@@ -61,8 +64,10 @@ class Client(BlockingMethods):
         timeout_s: float = TIMEOUT_S,
         headers: Mapping[str, str] | None = None,
         http: httpx.Client | None = None,
+        on_retry: OnRetry | None = None,
     ) -> None:
         self._patience_s = patience_s
+        self._on_retry = on_retry
         self._http = http or httpx.Client(
             base_url=url, timeout=timeout_s, headers=with_api_key(headers, api_key)
         )
@@ -131,6 +136,8 @@ class Client(BlockingMethods):
         if isinstance(action, Call):
             return self._http.request(**action.request())
         if isinstance(action, Wait):
+            if self._on_retry is not None:
+                self._on_retry(action.reason, action.left_s)
             return time.sleep(action.seconds)
         return next(action.items, None)  # type: ignore[arg-type]
 
@@ -147,8 +154,10 @@ class AsyncClient(AwaitedMethods):
         timeout_s: float = TIMEOUT_S,
         headers: Mapping[str, str] | None = None,
         http: httpx.AsyncClient | None = None,
+        on_retry: OnRetry | None = None,
     ) -> None:
         self._patience_s = patience_s
+        self._on_retry = on_retry
         self._http = http or httpx.AsyncClient(
             base_url=url, timeout=timeout_s, headers=with_api_key(headers, api_key)
         )
@@ -217,6 +226,8 @@ class AsyncClient(AwaitedMethods):
         if isinstance(action, Call):
             return await self._http.request(**action.request())
         if isinstance(action, Wait):
+            if self._on_retry is not None:
+                self._on_retry(action.reason, action.left_s)
             return await asyncio.sleep(action.seconds)
         if isinstance(action.items, AsyncIterator):
             return await anext(action.items, None)

@@ -45,6 +45,8 @@ from dualstream.client.responses import (
     Members,
     Model,
     ModelPage,
+    Refit,
+    Refits,
     Resumed,
     RolledBack,
     Support,
@@ -521,6 +523,36 @@ class Methods(Generic[Samples]):
             raise BadInput(f"rows must be 'learn' or 'drop', got {rows!r}")
         headers = with_key(key or new_key())
         return Call("POST", model_path(model, "resume"), Resumed, {"rows": rows}, headers)
+
+    @method
+    def refit(
+        self,
+        model: str,
+        *,
+        method: str | None = None,
+        tol: float | None = None,
+        max_epochs: int | None = None,
+        rows: int | None = None,
+    ) -> Call[Refit]:
+        """Begin to solve the model's window to the optimum; `read_refit` has the progress."""
+        options = {"method": method, "tol": tol, "max_epochs": max_epochs, "rows": rows}
+        body = encoded({name: value for name, value in options.items() if value is not None})
+        return Call("POST", model_path(model, "refit"), Refit, {}, _JSON_BODY, body)
+
+    @method
+    def refits(self, model: str) -> Call[Refits]:
+        """The last refits, newest first."""
+        return Call("GET", model_path(model, "refits"), Refits)
+
+    @method
+    def read_refit(self, model: str, job: str) -> Call[Refit]:
+        """Progress and outcome of a refit."""
+        return Call("GET", model_path(model, "refits", job), Refit)
+
+    @method
+    def cancel_refit(self, model: str, job: str) -> Call[Refit]:
+        """Cancel a refit; one that has ended is returned as it is."""
+        return Call("DELETE", model_path(model, "refits", job), Refit)
 
     @method
     def unlearn(self, model: str, sample: str | int) -> Call[Unlearned]:

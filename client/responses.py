@@ -216,6 +216,39 @@ class Resumed(Struct, kw_only=True):
     duplicate: bool
 
 
+class Refit(Struct, kw_only=True):
+    """A refit: its options, progress and outcome."""
+
+    model: str
+    job: str
+    status: str
+    method: str
+    tol: float
+    max_epochs: int
+    seq: int | None
+    rows: int | None
+    epochs: int
+    relative_gap_before: float | None
+    relative_gap: float | None
+    converged: bool | None
+    entered_seq: int | None
+    reason: str | None
+    created: datetime
+    updated: datetime
+
+    @property
+    def is_under_way(self) -> bool:
+        """Does it still run?"""
+        return self.status in ("waiting", "running", "entering")
+
+
+class Refits(Struct):
+    """The last refits of a model, newest first."""
+
+    model: str
+    refits: list[Refit]
+
+
 class Unlearned(Struct, kw_only=True):
     """Result of an unlearn; `cleaning` while the store still has older data."""
 

@@ -1,6 +1,8 @@
 """The `dualstream` command line.
 
 common.py          options, output, errors and exit codes of all commands
+show.py            status, show, metrics, members, weights, versions
+change.py          rollback, labels, refit, resume
 models.py          models, create, delete, certificate, export, audit
 rows.py            learn, predict, and their file arguments
 watch.py           watch
@@ -18,10 +20,10 @@ them.
 
 from importlib.util import find_spec
 
-from dualstream.service.cli import bench, models, new_key, rows, watch
+from dualstream.service.cli import bench, change, models, new_key, rows, show, watch
 from dualstream.service.cli.common import app, fail
 
-__all__ = ["app", "bench", "models", "new_key", "rows", "watch"]
+__all__ = ["app", "bench", "change", "models", "new_key", "rows", "show", "watch"]
 
 SERVER_PACKAGES = ("fastapi", "numba", "pydantic_settings", "redis", "uvicorn")
 SERVER_COMMANDS = ("serve", "config", "infer", "demo", "dump", "restore", "replay", "migrate")

@@ -24,6 +24,7 @@ from dualstream.service.cli.common import (
     app,
     console,
     ending,
+    on_retry,
     print_json,
     say,
 )
@@ -101,7 +102,9 @@ async def _bench(
     """Results; number of rows learned, and of rows acknowledged."""
     model = f"bench-{uuid4().hex[:12]}"
     bodies = _bodies(rows, features, nonzeros)
-    async with AsyncClient(url, api_key=api_key, patience_s=patience_s) as client:
+    async with AsyncClient(
+        url, api_key=api_key, patience_s=patience_s, on_retry=on_retry(url)
+    ) as client:
         spec = {"algorithm": "dual_ascent", "features": {"kind": "indexed", "dim": features}}
         await client.create(model, spec)
         try:

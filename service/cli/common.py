@@ -3,7 +3,7 @@
 import errno
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any, NoReturn
 
@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
+from dualstream import __version__
 from dualstream.client import BadInput, Client, ClientError, Refused, Unreachable
 from dualstream.client.calls import API_KEY_NAME
 
@@ -50,7 +51,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     # Local variables in a traceback may contain API keys.
     pretty_exceptions_show_locals=False,
-    help="Learn linear models from a stream, durably and with a certificate.",
+    help="Learn models from a stream, durably and with a certificate.",
     epilog="Exit codes: 0 done; 1 done, but some rows were refused; 2 it cannot run: wrong options,"
     " files or settings; 3 the server refused; 4 no server answered;"
     " 5 serve: workers keep ending; 130 interrupted.",
@@ -63,9 +64,22 @@ JSON = Annotated[
 ]
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"dualstream {__version__}")
+        raise typer.Exit()
+
+
 @app.callback()
-def main() -> None:
-    """Dualstream learns linear models from a stream, durably and with a certificate."""
+def main(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Dualstream learns models from a stream, durably and with a certificate."""
 
 
 def say(line: str) -> None:
@@ -93,7 +107,18 @@ SOME_REFUSED, WRONG, REFUSED, UNREACHABLE, ENDED, INTERRUPTED = 1, 2, 3, 4, 5, 1
 ERRORS_SHOWN = 5
 URL = "http://127.0.0.1:8000"
 
-Url = Annotated[str, typer.Option("--url", envvar="DUALSTREAM_URL", help="URL of the server.")]
+
+def _with_scheme(url: str) -> str:
+    """`localhost:8000` is http://localhost:8000."""
+    return url if "://" in url or not url else f"http://{url}"
+
+
+Url = Annotated[
+    str,
+    typer.Option(
+        "--url", envvar="DUALSTREAM_URL", callback=_with_scheme, help="URL of the server."
+    ),
+]
 ApiKey = Annotated[
     str | None,
     typer.Option(
@@ -108,6 +133,8 @@ Patience = Annotated[
     typer.Option("--patience", min=0.0, help="Seconds to retry while the server does not respond."),
 ]
 PATIENCE_S = 60.0
+"""Of commands that send rows, which a restart of the server should not end."""
+SHORT_PATIENCE_S = 5.0
 
 
 def known_models(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -129,8 +156,29 @@ def connected(
 ) -> Iterator[Client]:
     """A client of the server. Its errors end the command."""
     with ending(as_json):
-        with Client(url, api_key=api_key, patience_s=patience_s) as client:
+        said = on_retry(url)
+        with Client(url, api_key=api_key, patience_s=patience_s, on_retry=said) as client:
             yield client
+
+
+def on_retry(url: str) -> Callable[[str, float], None]:
+    """Prints once, at the first failure, what is tried and for how long."""
+    said: list[str] = []
+
+    def say_once(reason: str, left_s: float) -> None:
+        if not said:
+            said.append(reason)
+            text = f"{url}: {reason}; trying again for {left_s:.0f} s"
+            errors.print(text, style="yellow", highlight=False, markup=False, soft_wrap=True)
+
+    return say_once
+
+
+def number_of(value: float | None) -> str:
+    """A number for people; nothing for None."""
+    if value is None:
+        return ""
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
 
 
 @contextmanager

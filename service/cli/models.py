@@ -9,10 +9,12 @@ import msgspec
 import typer
 from rich.table import Table
 
-from dualstream.client import BadInput
+from dualstream.client import BadInput, Refused
 from dualstream.client.responses import Model as ModelAnswer
 from dualstream.service.cli.common import (
     JSON,
+    REFUSED,
+    SHORT_PATIENCE_S,
     URL,
     ApiKey,
     Model,
@@ -21,12 +23,12 @@ from dualstream.service.cli.common import (
     app,
     connected,
     console,
+    fail,
     known_models,
     print_json,
     say,
 )
 
-PATIENCE_S = 5.0
 SUFFIXES = {
     "json": "json",
     "onnx": "onnx",
@@ -39,7 +41,10 @@ SUFFIXES = {
 
 @app.command("models")
 def list_models(
-    url: Url = URL, api_key: ApiKey = None, patience: Patience = PATIENCE_S, as_json: JSON = False
+    url: Url = URL,
+    api_key: ApiKey = None,
+    patience: Patience = SHORT_PATIENCE_S,
+    as_json: JSON = False,
 ) -> None:
     """List the server's models.
 
@@ -75,7 +80,7 @@ def create(
     ] = False,
     url: Url = URL,
     api_key: ApiKey = None,
-    patience: Patience = PATIENCE_S,
+    patience: Patience = SHORT_PATIENCE_S,
     as_json: JSON = False,
 ) -> None:
     """Create a model from a spec. An existing model with the same spec is kept.
@@ -86,7 +91,13 @@ def create(
         dualstream create spam --set algorithm=dual_ascent --set features.kind=hashed
     """
     with connected(url, api_key, patience, as_json) as client:
-        created = client.create(model, _spec(spec, changes or []), replace=replace)
+        try:
+            created = client.create(model, _spec(spec, changes or []), replace=replace)
+        except Refused as refused:
+            if refused.kind == "conflict" and not as_json:  # the server names its own headers
+                text = f"model {model!r} exists with another spec; --replace deletes it first"
+                fail(text, REFUSED)
+            raise
     if as_json:
         print_json(_document(created))
     else:
@@ -99,7 +110,7 @@ def delete(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     url: Url = URL,
     api_key: ApiKey = None,
-    patience: Patience = PATIENCE_S,
+    patience: Patience = SHORT_PATIENCE_S,
     as_json: JSON = False,
 ) -> None:
     """Delete a model, its journal and its versions.
@@ -124,7 +135,7 @@ def certificate(
     member: Annotated[str | None, typer.Option(help="Certificate of this member.")] = None,
     url: Url = URL,
     api_key: ApiKey = None,
-    patience: Patience = PATIENCE_S,
+    patience: Patience = SHORT_PATIENCE_S,
     as_json: JSON = False,
 ) -> None:
     """Show the duality gap: how far the weights are from the optimum on their window.
@@ -158,7 +169,7 @@ def export(
     member: Annotated[str | None, typer.Option(help="Export only this member.")] = None,
     url: Url = URL,
     api_key: ApiKey = None,
-    patience: Patience = PATIENCE_S,
+    patience: Patience = SHORT_PATIENCE_S,
     as_json: JSON = False,
 ) -> None:
     """Export a model to a file, with which another program scores rows as the server does.
@@ -199,7 +210,7 @@ def list_changes(
     ] = None,
     url: Url = URL,
     api_key: ApiKey = None,
-    patience: Patience = PATIENCE_S,
+    patience: Patience = SHORT_PATIENCE_S,
     as_json: JSON = False,
 ) -> None:
     """Show who changed models, oldest change first, including deleted models.

@@ -22,6 +22,7 @@ from dualstream.service.cli.common import (
     console,
     ending,
     known_models,
+    on_retry,
     print_json,
 )
 
@@ -95,7 +96,9 @@ async def _watch(
     patience_s: float,
     is_json: bool,
 ) -> None:
-    async with AsyncClient(url, api_key=api_key, patience_s=patience_s) as client:
+    async with AsyncClient(
+        url, api_key=api_key, patience_s=patience_s, on_retry=on_retry(url)
+    ) as client:
         models = models or [model.id for model in await client.models()]
         if not models:
             raise BadInput("the server has no models to watch")

@@ -16,7 +16,8 @@ SolverError
 Kernels never raise. They return a number, which the Python layer turns into one of these.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 
 
 class SolverError(Exception):
@@ -44,7 +45,16 @@ class InvalidSpec(SolverError):
         error = cls(field, value, f"one of the fields {', '.join(known)}")
         owner, _, name = field.rpartition("/")
         place = f"{_dotted(owner)} takes" if owner else "it takes"
-        error.args = (f"{_shown(name)} is not a known field: {place} {', '.join(known)}",)
+        sentence = f"{_shown(name)} is not a known field: {place} {', '.join(known)}"
+        error.args = (sentence + _nearest(name, known),)
+        return error
+
+    @classmethod
+    def not_one_of(cls, field: str, value: object, names: Iterable[str]) -> "InvalidSpec":
+        """Error for a value that is not one of `names`; it suggests the nearest."""
+        names = tuple(names)
+        error = cls(field, value, f"one of {', '.join(names)}")
+        error.args = (f"{error}{_nearest(value, names)}",)
         return error
 
     def under(self, owner: str) -> "InvalidSpec":
@@ -116,6 +126,11 @@ class CorruptState(SolverError):
 def _dotted(field: str) -> str:
     """`/window/beta` in dotted form: `window.beta`."""
     return field.removeprefix("/").replace("/", ".") or "the spec"
+
+
+def _nearest(value: object, names: Sequence[str]) -> str:
+    near = get_close_matches(value, names, 1) if isinstance(value, str) else []
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def _shown(value: object) -> str:

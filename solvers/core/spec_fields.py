@@ -46,7 +46,7 @@ def read_choice(
         return value
     if isinstance(value, str) and value in later:
         raise NotAvailable(f"/{name}", value)
-    raise InvalidSpec(f"/{name}", value, f"one of {', '.join(choices)}")
+    raise InvalidSpec.not_one_of(f"/{name}", value, choices)
 
 
 def read_kind(
@@ -67,7 +67,7 @@ def read_kind(
     if isinstance(kind, str) and kind in later:
         raise NotAvailable(f"/{name}/kind", kind)
     if not isinstance(kind, str) or kind not in kinds:
-        raise InvalidSpec(f"/{name}/kind", kind, f"one of {', '.join(kinds)}")
+        raise InvalidSpec.not_one_of(f"/{name}/kind", kind, kinds)
     return read_object(value, f"/{name}", ("kind", *kinds[kind]), allowed)
 
 

@@ -98,7 +98,7 @@ class Option:
         """The value, if it is valid. Raises InvalidSpec."""
         if self.choices:
             if value not in self.choices:
-                raise InvalidSpec(f"/{name}", value, f"one of {', '.join(self.choices)}")
+                raise InvalidSpec.not_one_of(f"/{name}", value, self.choices)
             return value
         if isinstance(self.default, bool):
             if not isinstance(value, bool):
@@ -142,7 +142,7 @@ class Method:
 def method_of(name: str) -> Method:
     """The method of this name; imports its module. Raises InvalidSpec."""
     if name not in FILES:
-        raise InvalidSpec("/method", name, f"one of {', '.join(METHODS)}")
+        raise InvalidSpec.not_one_of("/method", name, METHODS)
     module: Any = importlib.import_module(f"dualstream.solvers.offline.{FILES[name]}")
     method: Method = module.METHOD
     return method

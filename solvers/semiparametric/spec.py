@@ -99,7 +99,7 @@ def _refit(spec: Mapping[str, Any]) -> Spec | None:
     refit = read_object(refit, "/refit", takes, "null or an object with every")
     method = refit.get("method", SEMIPARAMETRIC_METHODS[0])
     if method not in SEMIPARAMETRIC_METHODS:
-        raise InvalidSpec("/refit/method", method, f"one of {', '.join(SEMIPARAMETRIC_METHODS)}")
+        raise InvalidSpec.not_one_of("/refit/method", method, SEMIPARAMETRIC_METHODS)
     return {
         "every": read_whole(refit, "/refit", "every", 1000, 100, 1_000_000_000),
         "method": method,

@@ -91,7 +91,7 @@ def _refit(spec: Mapping[str, Any], is_of_journal: bool = False) -> Spec:
     every = read_whole(refit, "/refit", "every", 10_000, 100, 1_000_000_000)
     method = refit.get("method", "")
     if method not in ("", *METHODS):
-        raise InvalidSpec("/refit/method", method, f"one of {', '.join(METHODS)}")
+        raise InvalidSpec.not_one_of("/refit/method", method, METHODS)
     tol = read_number(refit, "/refit", "tol", 1e-3, 1e-12, 1.0, "a number in [1e-12, 1]")
     read: Spec = {"every": every, "method": method, "tol": tol}
     if is_of_journal:

@@ -587,6 +587,10 @@ def calls_of(client: Client) -> None:
         lambda: client.delete_version("m", "v"),
         lambda: client.roll_back("m", version="v", key="k"),
         lambda: client.resume("m", rows="drop", key="k"),
+        lambda: client.refit("m", method="sdca", tol=0.1, max_epochs=5, rows=9),
+        lambda: client.refits("m"),
+        lambda: client.read_refit("m", "j"),
+        lambda: client.cancel_refit("m", "j"),
         lambda: client.unlearn("m", "s"),
         lambda: client.audit("m", after="1-1.m"),
         lambda: client.ready(),
@@ -605,7 +609,7 @@ def test_every_call_is_a_route_and_every_answer_has_its_fields(server):
     own = {"host", "content-length", *http.headers}
     with Client(http=http) as recorded:
         calls_of(recorded)
-    assert len(sent) == 32
+    assert len(sent) == 36
     for call in sent:
         given = tuple(call.url.path.split("/"))
         found = [
@@ -628,6 +632,7 @@ def test_every_call_is_a_route_and_every_answer_has_its_fields(server):
         "Comparison": "ComparisonView",
     }
     called |= {"Version": "VersionView", "Versions": "VersionList", "Member": "OneMember"}
+    called |= {"Refit": "RefitView", "Refits": "RefitList"}
     called |= {"Change": "ChangeView", "Curve": "CurveView", "Curves": "CurvesView"}
     answered = {
         name: kind

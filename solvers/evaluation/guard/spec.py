@@ -33,7 +33,7 @@ def read_guard(spec: Mapping[str, Any], algorithm: str, task: str) -> Spec | Non
     guard = read_object(given, f"/{FIELD}", _FIELDS, _ALLOWED)
     mode = guard.get("mode")
     if not isinstance(mode, str) or mode not in MODES:
-        raise InvalidSpec(f"/{FIELD}/mode", mode, f"one of {', '.join(MODES)}")
+        raise InvalidSpec.not_one_of(f"/{FIELD}/mode", mode, MODES)
     every = read_whole(guard, f"/{FIELD}", "every", 100, 1, 100_000)
     found = {
         "mode": mode,

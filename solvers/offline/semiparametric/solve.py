@@ -89,7 +89,7 @@ def solve_semiparametric(
     """
     rows = _rows_of(x, y)
     if method not in METHODS:
-        raise InvalidSpec("/method", method, f"one of {', '.join(METHODS)}")
+        raise InvalidSpec.not_one_of("/method", method, METHODS)
     tol = _number("tol", _TOL[method] if tol is None else tol, 0.0, 1.0)
     _number("kernel_gamma", kernel_gamma, 1e-100, 1e100)
     _number("epsilon", epsilon, 0.0, 1e100)

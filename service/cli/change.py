@@ -1,0 +1,165 @@
+"""Commands that change a model: rollback, labels, refit, resume."""
+
+import json
+import time
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from dualstream.client import BadInput, Client
+from dualstream.client.responses import Refit
+from dualstream.service.cli.common import (
+    JSON,
+    REFUSED,
+    SHORT_PATIENCE_S,
+    URL,
+    ApiKey,
+    Model,
+    Patience,
+    Url,
+    app,
+    connected,
+    number_of,
+    print_json,
+    say,
+    say_error,
+)
+
+ASK_EVERY_S = 0.5
+
+
+@app.command()
+def rollback(
+    model: Model,
+    version: Annotated[str | None, typer.Option(help="Name of a version.")] = None,
+    seq: Annotated[int | None, typer.Option(min=0, help="Log position of the state.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    url: Url = URL,
+    api_key: ApiKey = None,
+    patience: Patience = SHORT_PATIENCE_S,
+    as_json: JSON = False,
+) -> None:
+    """Restore an earlier state of a model. The journal keeps what was learned since.
+
+    Examples:
+
+        dualstream rollback clicks --version before-sale
+        dualstream rollback clicks --seq 120000 --yes
+    """
+    if (version is None) == (seq is None):
+        raise typer.BadParameter("give either --version or --seq")
+    place = f"version {version}" if seq is None else f"seq {seq:,}"
+    if not yes:
+        typer.confirm(f"Restore {model} as of {place}?", abort=True)
+    with connected(url, api_key, patience, as_json) as client:
+        done = client.roll_back(model, version=version, seq=seq)
+    if as_json:
+        print_json(done)
+    else:
+        say(f"{model}: serves the state of {place} since seq {done.seq:,}")
+
+
+@app.command()
+def labels(
+    model: Model,
+    pairs: Annotated[list[str], typer.Argument(help="ID=LABEL of remembered rows.")],
+    url: Url = URL,
+    api_key: ApiKey = None,
+    patience: Patience = SHORT_PATIENCE_S,
+    as_json: JSON = False,
+) -> None:
+    """Learn labels of rows that were predicted with `remember`, by the ids of the rows.
+
+    Example:
+
+        dualstream labels clicks a7=1 a8=0
+    """
+    with connected(url, api_key, patience, as_json) as client:
+        learned = client.learn_labels(model, dict(map(_label_of, pairs)))
+    if as_json:
+        print_json(learned)
+    else:
+        say(f"{model}: {learned.count:,} labels accepted, {learned.learned:,} rows learned")
+
+
+def _label_of(pair: str) -> tuple[str, Any]:
+    sample, equals, label = pair.rpartition("=")
+    if not equals or not sample:
+        raise BadInput(f"labels are ID=LABEL, got {pair!r}")
+    try:
+        return sample, json.loads(label)
+    except ValueError:
+        return sample, label
+
+
+@app.command()
+def refit(
+    model: Model,
+    method: Annotated[str | None, typer.Option(help="Solver; default: of the model.")] = None,
+    tol: Annotated[float | None, typer.Option(help="Relative gap at which it stops.")] = None,
+    rows: Annotated[
+        int | None, typer.Option(min=1, help="Last rows of the journal, if none are retained.")
+    ] = None,
+    wait: Annotated[bool, typer.Option(help="Wait until it is done.")] = True,
+    url: Url = URL,
+    api_key: ApiKey = None,
+    patience: Patience = SHORT_PATIENCE_S,
+    as_json: JSON = False,
+) -> None:
+    """Solve the model's window to the optimum, and let the result enter the model.
+
+    Exit code 3: the result did not enter.
+
+    Example:
+
+        dualstream refit clicks --tol 1e-6
+    """
+    with connected(url, api_key, patience, as_json) as client:
+        job = client.refit(model, method=method, tol=tol, rows=rows)
+        if wait:
+            job = _ended(client, job, quiet=as_json)
+    if as_json:
+        print_json(msgspec.to_builtins(job))
+    else:
+        gaps = f"gap {number_of(job.relative_gap_before)} -> {number_of(job.relative_gap)}"
+        say(f"{model}: refit {job.job} by {job.method} is {job.status}, {gaps}")
+    if job.reason is not None and not job.is_under_way:
+        say_error(job.reason)
+    if wait and job.status != "done":
+        raise typer.Exit(REFUSED)
+
+
+def _ended(client: Client, job: Refit, quiet: bool) -> Refit:
+    """Wait for the end of a refit, and print its progress."""
+    said = -1
+    while job.is_under_way:
+        time.sleep(ASK_EVERY_S)
+        job = client.read_refit(job.model, job.job)
+        if job.epochs > said and not quiet:
+            said = job.epochs
+            say(f"epoch {job.epochs:,}: gap {number_of(job.relative_gap)}")
+    return job
+
+
+@app.command()
+def resume(
+    model: Model,
+    rows: Annotated[str, typer.Option(help="`learn` or `drop` the rows in quarantine.")],
+    url: Url = URL,
+    api_key: ApiKey = None,
+    patience: Patience = SHORT_PATIENCE_S,
+    as_json: JSON = False,
+) -> None:
+    """End a pause of learning that the guard began.
+
+    Example:
+
+        dualstream resume clicks --rows drop
+    """
+    with connected(url, api_key, patience, as_json) as client:
+        done = client.resume(model, rows=rows)
+    if as_json:
+        print_json(done)
+    else:
+        say(f"{model}: learns again since seq {done.seq:,}; {done.learned or 0:,} rows learned")

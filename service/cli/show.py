@@ -1,0 +1,238 @@
+"""Commands that show a server or a model: status, show, metrics, members, weights, versions."""
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.table import Table
+
+from dualstream.client.responses import Model as ModelAnswer
+from dualstream.service.cli.common import (
+    JSON,
+    REFUSED,
+    SHORT_PATIENCE_S,
+    URL,
+    ApiKey,
+    Model,
+    Patience,
+    Url,
+    app,
+    connected,
+    console,
+    number_of,
+    print_json,
+    say,
+)
+
+_MIB = 1024 * 1024
+
+
+@app.command()
+def status(
+    url: Url = URL,
+    api_key: ApiKey = None,
+    patience: Patience = SHORT_PATIENCE_S,
+    as_json: JSON = False,
+) -> None:
+    """Show whether the server is ready, its store, and what is wrong. Exit code 3: not ready.
+
+    Example:
+
+        dualstream status
+    """
+    with connected(url, api_key, patience, as_json) as client:
+        found = client.ready()
+    if as_json:
+        print_json(found)
+    else:
+        for line in _status_lines(found):
+            say(line)
+    if not found["ready"]:
+        raise typer.Exit(REFUSED)
+
+
+def _status_lines(found: Mapping[str, Any]) -> Iterable[str]:
+    word = "degraded" if "degraded" in found else "ready" if found["ready"] else "not ready"
+    yield f"{word}: {found['reason']}" if "reason" in found else word
+    yield f"store       {found['store']}, durability {found['durability']}"
+    yield f"models      {found['models']:,} in memory, {found['models_bytes'] / _MIB:,.1f} MiB"
+    yield f"identity    {found['identity']}"
+    lag = found["lag"]
+    if lag["records"]:
+        yield f"lag         {lag['records']:,} records, {lag['seconds']:.1f} s"
+    for model, reason in found["unreadable"].items():
+        yield f"unreadable  {model}: {reason}"
+
+
+@app.command()
+def show(
+    model: Model,
+    url: Url = URL,
+    api_key: ApiKey = None,
+    patience: Patience = SHORT_PATIENCE_S,
+    as_json: JSON = False,
+) -> None:
+    """Show a model: counts, errors, the best baseline and its specification.
+
+    Example:
+
+        dualstream show clicks
+    """
+    with connected(url, api_key, patience, as_json) as client:
+        found, metrics = client.get(model), client.metrics(model)
+    if as_json:
+        print_json({**_without_none(found), "metrics": metrics})
+        return
+    say(f"{found.id}: seq {found.seq:,}, created {found.created:%Y-%m-%d %H:%M}")
+    say(f"samples     {found.samples or 0:,} learned, {found.rejected or 0:,} rejected")
+    rolling = metrics["rolling"]
+    name = "error_rate" if "error_rate" in rolling else "mae"
+    baselines = {kind: one.get(name) for kind, one in rolling["baselines"].items()}
+    known = {kind: value for kind, value in baselines.items() if value is not None}
+    if rolling["rows"] and known:
+        best = min(known, key=lambda kind: known[kind])
+        what = f"last {rolling['rows']:,} rows: {number_of(rolling[name])}"
+        say(f"{name:<11} {what}, best baseline {number_of(known[best])} ({best})")
+    say("spec        " + msgspec.json.format(msgspec.json.encode(found.spec), indent=2).decode())
+
+
+@app.command()
+def metrics(
+    model: Model,
+    url: Url = URL,
+    api_key: ApiKey = None,
+    patience: Patience = SHORT_PATIENCE_S,
+    as_json: JSON = False,
+) -> None:
+    """Show progressive metrics: since the start, over the last 1,000 rows, and fading.
+
+    Example:
+
+        dualstream metrics clicks
+    """
+    with connected(url, api_key, patience, as_json) as client:
+        found = client.metrics(model)
+    if as_json:
+        print_json(found)
+        return
+    kinds = ("since_start", "rolling", "fading")
+    table = Table("", *(kind.replace("_", " ") for kind in kinds), box=None)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    flat = {kind: dict(_flat(found[kind])) for kind in kinds}
+    names = dict.fromkeys(name for one in flat.values() for name in one)
+    for name in names:
+        table.add_row(name, *(number_of(flat[kind].get(name)) for kind in kinds))
+    say(f"{model}: {found['samples']:,} samples, seq {found['seq']:,}")
+    console.print(table)
+
+
+def _flat(metrics: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, float | None]]:
+    """Numbers of nested objects: `baselines.last_label.error_rate`."""
+    for name, value in metrics.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        elif value is None or isinstance(value, int | float):
+            yield prefix + name, value
+
+
+@app.command()
+def members(
+    model: Model,
+    url: Url = URL,
+    api_key: ApiKey = None,
+    patience: Patience = SHORT_PATIENCE_S,
+    as_json: JSON = False,
+) -> None:
+    """Show the members of a portfolio, the heaviest first.
+
+    Example:
+
+        dualstream members clicks
+    """
+    with connected(url, api_key, patience, as_json) as client:
+        found = client.members(model)
+    if as_json:
+        print_json(_without_none(found))
+        return
+    table = Table("member", "weight", "loss", "error", "last loss", "last error", "", box=None)
+    for column in table.columns[1:6]:
+        column.justify = "right"
+    for one in sorted(found.members, key=lambda one: -one.weight):
+        counted = (one.since_start, one.rolling)
+        numbers = [number_of(v) for some in counted for v in (some.loss, some.error_rate)]
+        state = "promoted" if one.name == found.promoted else "" if one.active else "inactive"
+        table.add_row(one.name, f"{one.weight:.3f}", *numbers, state)
+    console.print(table)
+
+
+@app.command()
+def weights(
+    model: Model,
+    top: Annotated[int, typer.Option(min=1, max=10_000, help="Number of weights.")] = 20,
+    member: Annotated[str | None, typer.Option(help="Weights of this member.")] = None,
+    url: Url = URL,
+    api_key: ApiKey = None,
+    patience: Patience = SHORT_PATIENCE_S,
+    as_json: JSON = False,
+) -> None:
+    """Show the largest weights of a linear model or member.
+
+    Example:
+
+        dualstream weights clicks --top 10
+    """
+    with connected(url, api_key, patience, as_json) as client:
+        found = client.weights(model, top=top, member=member)
+    if as_json:
+        print_json(_without_none(found))
+        return
+    has_labels = any(one.label is not None for one in found.weights)
+    table = Table("feature", *(["label"] if has_labels else []), "weight", box=None)
+    table.columns[-1].justify = "right"
+    for one in found.weights:
+        label = [str(one.label)] if has_labels else []
+        table.add_row(one.name or str(one.index), *label, f"{one.weight:.6g}")
+    console.print(table)
+    say(f"{found.nonzeros:,} of {found.dim:,} weights are not 0; intercept {found.intercept}")
+
+
+@app.command()
+def versions(
+    model: Model,
+    take: Annotated[
+        str | None, typer.Option("--take", help="Save the state as a version of this name.")
+    ] = None,
+    note: Annotated[str, typer.Option(help="Note of the saved version.")] = "",
+    url: Url = URL,
+    api_key: ApiKey = None,
+    patience: Patience = SHORT_PATIENCE_S,
+    as_json: JSON = False,
+) -> None:
+    """List the versions of a model, or save one.
+
+    Examples:
+
+        dualstream versions clicks
+        dualstream versions clicks --take before-sale --note "prices change tomorrow"
+    """
+    with connected(url, api_key, patience, as_json) as client:
+        if take is not None:
+            client.take_version(model, take, note=note)
+        found = client.versions(model)
+    if as_json:
+        print_json(_without_none(found))
+        return
+    table = Table("version", "seq", "created", "bytes", "digest", "note", box=None)
+    for one in found.versions:
+        created = f"{one.created:%Y-%m-%d %H:%M}"
+        table.add_row(
+            one.name, f"{one.seq:,}", created, f"{one.bytes:,}", one.digest[:12], one.note
+        )
+    console.print(table)
+
+
+def _without_none(answer: ModelAnswer | msgspec.Struct) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.to_builtins(answer)
+    return {name: value for name, value in found.items() if value is not None}
