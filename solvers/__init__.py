@@ -76,6 +76,7 @@ from dualstream.solvers.evaluation.late_label_scores import AsServed, as_served,
 from dualstream.solvers.evaluation.progressive import Progressive
 from dualstream.solvers.jit import APPLY_VERSION, compiled_signatures, numeric_identity
 from dualstream.solvers.offline import Progress, Solution, solve
+from dualstream.solvers.profile import Column, ColumnProfile
 from dualstream.solvers.refit.refit import (
     DUALS,
     SOLUTION,
@@ -107,6 +108,8 @@ __all__ = [
     "Certificate",
     "ClassMixture",
     "Coefficients",
+    "Column",
+    "ColumnProfile",
     "ColumnReader",
     "Comparison",
     "CorruptState",

@@ -343,6 +343,7 @@ class Model(CommitListener):
         roots = (
             replica.learner,
             replica.progress,
+            replica.profile,
             replica.lineage,
             *filter(len, lists),
             *self.row_schema.owned_objects(),

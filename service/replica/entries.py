@@ -1,5 +1,6 @@
 """Decode journal entries: batches of rows, controls, feature names, keys and ids."""
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -19,17 +20,20 @@ from dualstream.service.replica.first_responses import KeyedRequests
 from dualstream.service.replica.retained_rows import NO_IDS, Named
 from dualstream.solvers import Batch, shared_ones
 
+NamesSince = tuple[int, Sequence[tuple[int, str]]]
+"""A log position, and (index, name) pairs of features known from it on."""
+
 
 class Content(NamedTuple):
     """Content of consecutive entries.
 
-    names     of features
+    names     of features: (log position from which they are known, (index, name) pairs)
     records   those not yet applied; all rows between two controls form one batch
     requests  those with a key
     named     rows with an id, if the model can unlearn
     """
 
-    names: list[tuple[int, str]]
+    names: list[NamesSince]
     records: list[Batch | Control]
     requests: KeyedRequests
     named: Named
@@ -48,11 +52,11 @@ def content_after(
     Raises CorruptRecord, UnknownRecord.
     """
     parts, blocks = decoded(entries)
-    names: list[tuple[int, str]] = []
+    names: list[NamesSince] = []
     records: list[Batch | Control] = []
     run: list[Batch] = []
     first_seq = entries[0].first_seq
-    known = max(0, seq + 1 - first_seq)
+    block_seq, known = first_seq, max(0, seq + 1 - first_seq)
     for block in blocks:
         skipped = min(known, 1 if isinstance(block, Control) else len(block))
         known -= skipped
@@ -61,14 +65,32 @@ def content_after(
             records += [Batch.concat(run)] if run else []
             records += [] if skipped else [block]
             run = []
+            block_seq += 1
             continue
-        names += block.names
+        names += names_by_entry(block, block_seq, entries)
+        block_seq += len(block)
         if skipped < len(block):
             batch = as_batch(block, dim)
             run.append(batch[skipped:] if skipped else batch)
     records += [Batch.concat(run)] if run else []
     named = Named.within(parts, first_seq) if can_unlearn else NO_IDS
     return Content(names, records, KeyedRequests(parts, first_seq), named)
+
+
+def names_by_entry(rows: Rows, first_seq: int, entries: Sequence[Entry]) -> list[NamesSince]:
+    """Names in rows that begin at `first_seq`, each known from the beginning of its entry on.
+
+    So the position does not depend on which entries are read together.
+    """
+    if not rows.names:
+        return []
+    starts = rows.name_starts or (0,) * len(rows.names)
+    begins = [entry.first_seq for entry in entries]
+    found: dict[int, list[tuple[int, str]]] = {}
+    for start, pair in zip(starts, rows.names, strict=True):
+        since = begins[max(0, bisect_right(begins, first_seq + start) - 1)]
+        found.setdefault(since, []).append(pair)
+    return list(found.items())
 
 
 def as_batch(rows: Rows, dim: int) -> Batch:

@@ -34,14 +34,26 @@ class FeatureNames:
         by_place = self._by_place
         return getsizeof(by_place) + len(by_place) * _PLACE_BYTES + self._text_bytes
 
-    def keep(self, pairs: Iterable[tuple[int, str]]) -> None:
-        """Add names of indices that have none yet, up to MAX_NAMES."""
+    @property
+    def are_full(self) -> bool:
+        """Do further features get no name?"""
+        return len(self._by_place) >= MAX_NAMES
+
+    def keep(self, pairs: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
+        """Add names of indices that have none yet, up to MAX_NAMES. Return the added ones."""
+        added = []
         for place, name in pairs:
-            if len(self._by_place) >= MAX_NAMES:
-                return
+            if self.are_full:
+                break
             if place not in self._by_place:
                 self._by_place[place] = name
                 self._text_bytes += getsizeof(name)
+                added.append((place, name))
+        return added
+
+    def pairs(self) -> list[tuple[int, str]]:
+        """All indices and names, in order of arrival."""
+        return list(self._by_place.items())
 
     def copy(self) -> "FeatureNames":
         """Return a copy."""

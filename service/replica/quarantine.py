@@ -7,7 +7,7 @@ import numpy as np
 
 from dualstream.service.journal.protocol import Entry, Journal
 from dualstream.service.journal.record import Control, Rows, decode_merged
-from dualstream.service.replica.entries import as_batch
+from dualstream.service.replica.entries import NamesSince, as_batch, names_by_entry
 from dualstream.service.replica.recovery import Forked
 from dualstream.service.replica.retained_rows import Named
 from dualstream.service.replica.state import PositionedState
@@ -24,6 +24,7 @@ class QuarantinedRows(NamedTuple):
 
     first_seq: int
     rows: Rows
+    names: list[NamesSince]
     begin: int
     """Rows before this index, and from `end` on, are not quarantined."""
     end: int
@@ -60,7 +61,7 @@ def learn_quarantined(resuming: PositionedState, entries: Sequence[Entry]) -> in
     assert resuming.guarding is not None
     learned = 0
     for some in quarantined_rows(entries, resuming.guarding.pauses.held_from, resuming.seq):
-        resuming.names.keep(some.rows.names)
+        resuming.keep_names(some.names)
         batch = as_batch(some.rows, resuming.dim)[some.begin : some.end]
         first_seq = some.first_seq + some.begin
         outcome = resuming.learn_rows(batch, first_seq)
@@ -80,4 +81,5 @@ def quarantined_rows(entries: Sequence[Entry], after: int, until: int) -> Iterat
             continue
         begin, end = max(0, after + 1 - first), min(len(block), until + 1 - first)
         if begin < end:
-            yield QuarantinedRows(first, block, begin, end, named)
+            names = names_by_entry(block, first, entries)
+            yield QuarantinedRows(first, block, names, begin, end, named)

@@ -175,7 +175,7 @@ class Replica(ViewedState):
     async def apply_own(self, seq: int, chain: str, new: NewRows) -> Outcome:
         """Learn rows that this process appended; the entry ends at `seq` with `chain`."""
         if new.names:
-            self.names.keep(new.names)
+            self.keep_names([(self.seq + 1, new.names)])
         outcome = await self._learn(new.batch)
         self._keep_own(seq, chain, new, outcome)
         return outcome
@@ -183,7 +183,7 @@ class Replica(ViewedState):
     def learn_own(self, seq: int, chain: str, new: NewRows) -> Outcome:
         """As `apply_own`, for rows that are learned in this event-loop iteration."""
         if new.names:
-            self.names.keep(new.names)
+            self.keep_names([(self.seq + 1, new.names)])
         outcome = self._learn_slice(new.batch)
         self._keep_own(seq, chain, new, outcome)
         return outcome
@@ -247,7 +247,7 @@ class Replica(ViewedState):
 
         Call it only if all rows can be learned in this event-loop iteration.
         """
-        self.names.keep(content.names)
+        self.keep_names(content.names)
         done: list[tuple[int, Applied]] = []
         for record in content.records:
             assert isinstance(record, Batch)
@@ -292,14 +292,14 @@ class Replica(ViewedState):
         """As `apply_part`, for an entry that is known to follow."""
         names, (record,), _, named = self._content_after([entry])
         assert isinstance(record, Batch)  # a control is one record
-        self.names.keep(names)
+        self.keep_names(names)
         first_seq, rows = self.seq + 1, record[: until - self.seq]
         self.retained.keep(named, rows, first_seq, await self._learn(rows))
 
     async def apply_run(self, entries: Sequence[Entry], journal: Journal) -> None:
         """Apply a run of entries that are known to follow; see `split_at`."""
         names, records, requests, named = self._content_after(entries)
-        self.names.keep(names)
+        self.keep_names(names)
         done: list[tuple[int, Applied]] = []
         for record in records:
             first_seq = self.seq + 1
@@ -388,6 +388,8 @@ class Replica(ViewedState):
         else:
             outcome = self.guarding.learn(self.learner, self.learn_rows, batch, self.seq + 1)
         self.seq += len(batch)
+        if self.profile is not None:
+            self.profile.reach(self.seq)
         if is_measured:
             pace.measured(estimated, self._clock.cpu_seconds() - began)
         if len(outcome.classes) != self._classes:
@@ -399,6 +401,8 @@ class Replica(ViewedState):
         if batch.served is not None and self._as_served is not None:
             outcome = self._as_served.put(batch, outcome)
         self.progress.count(batch, outcome, first_seq)
+        if self.profile is not None:
+            self.profile.count(batch, outcome, first_seq)
         self.losses.keep(batch, outcome)
         if len(batch.labels) > 1:
             self.rejected += int(np.count_nonzero(outcome.rejected))

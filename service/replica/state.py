@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import hashlib
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +21,7 @@ from dualstream.service.concurrency import run_copy_in_thread, run_in_thread
 from dualstream.service.journal.chain import first_chain
 from dualstream.service.journal.protocol import ModelRecord, Snapshot
 from dualstream.service.journal.record import RecordError
+from dualstream.service.replica.entries import NamesSince
 from dualstream.service.replica.feature_names import FeatureNames
 from dualstream.service.replica.first_responses import MAX_KEPT_ANSWERS, FirstResponses
 from dualstream.service.replica.fork_detection import Lineage
@@ -30,6 +31,7 @@ from dualstream.service.replica.retained_rows import RetainedIds, ServedLosses
 from dualstream.service.replica.spec import check_spec, fixed_spec
 from dualstream.solvers import (
     Batch,
+    ColumnProfile,
     CorruptState,
     Learner,
     Outcome,
@@ -55,7 +57,7 @@ class UnreadableCopy(RecordError):
 
 @dataclass(slots=True)
 class ModelState:
-    """Learner, progressive metrics, feature names, retained ids, counts and guard."""
+    """Learner, progressive metrics, feature names, retained ids, counts, guard and profile."""
 
     learner: Learner
     progress: Progressive
@@ -64,12 +66,14 @@ class ModelState:
     rejected: int = 0
     refused_controls: int = 0
     guarding: Guarding | None = None
+    profile: ColumnProfile | None = None
+    """None for a model that was made before profiles."""
 
     @classmethod
     def new(cls, spec: dict[str, Any]) -> Self:
         """Create the state before the first record."""
         parts = make_learner(spec), Progressive.of(spec), FeatureNames(), RetainedIds(spec)
-        return cls(*parts, guarding=Guarding.of(spec))
+        return cls(*parts, guarding=Guarding.of(spec), profile=ColumnProfile.of(spec))
 
     def restore(self, parts: Parts) -> None:
         """Restore from `by_part(arrays())`. Raises CorruptState; the object is unusable then."""
@@ -79,6 +83,8 @@ class ModelState:
         self.retained.restore(parts["retained"])
         if self.guarding is not None:
             self.guarding.restore(parts["guard"], parts["pauses"])
+        if self.profile is not None:
+            self.profile.restore(parts["profile"], self.names.pairs())
         # Older snapshots, from before controls existed, lack this count.
         counts = {"refused_controls": np.array(0)} | parts[NO_PART]
         check_arrays(counts, {"rejected": (), "refused_controls": ()})
@@ -93,6 +99,8 @@ class ModelState:
         arrays |= {f"retained.{name}": array for name, array in self.retained.state().items()}
         if self.guarding is not None:
             arrays |= self.guarding.state()
+        if self.profile is not None:
+            arrays |= {f"profile.{name}": array for name, array in self.profile.state().items()}
         arrays["rejected"] = np.array(self.rejected, np.int64)
         arrays["refused_controls"] = np.array(self.refused_controls, np.int64)
         return arrays
@@ -260,6 +268,13 @@ class PositionedState:
         """Learn and count rows; the first is at `first_seq`."""
         raise NotImplementedError
 
+    def keep_names(self, names: Iterable[NamesSince]) -> None:
+        """Keep names of features, each known from a log position on."""
+        for since, pairs in names:
+            added = self.names.keep(pairs)
+            if added and self.profile is not None:
+                self.profile.add_names(added, since, self.seq)
+
     # -- the state ------------------------------------------------------------------------------
 
     def _begin(self) -> None:
@@ -279,13 +294,14 @@ class PositionedState:
         self.rejected = state.rejected
         self.refused_controls = state.refused_controls
         self.guarding = state.guarding
+        self.profile = state.profile
 
     @property
     def state(self) -> ModelState:
         """The part that is a function of spec and journal."""
         counts = (self.rejected, self.refused_controls)
         parts = self.learner, self.progress, self.names, self.retained
-        return ModelState(*parts, *counts, self.guarding)
+        return ModelState(*parts, *counts, self.guarding, self.profile)
 
     def _begin_at(self, seq: int, chain: str) -> None:
         self.seq = seq

@@ -36,7 +36,7 @@ _FIRST = ("algorithm", "task")
 # ... and after them: for a learner behind stages, and for one with its own stages.
 _LAST = ("features", "map", "scaling", "norm", "intercept", "seed", "labels")
 _LAST_OF_OWN_STAGES = ("features", "labels")
-SPEC_VERSION = 3
+SPEC_VERSION = 4
 """The rules that new models follow where a specification names none. A stored specification without
 `spec_version` follows version 1.
 
@@ -47,6 +47,7 @@ SPEC_VERSION = 3
     a portfolio that names no members has nonlinear ones, too: see `presets.LINEAR`;
     multiclass models with learners of `core/nonlinear_names.SHARED` have one for all classes: see
     `nonlinear/class_scorer.py`
+4   models have a profile of their columns: see `ColumnProfile`
 """
 
 # A specification with only these fields is of a portfolio by default; with fields that a portfolio
@@ -192,6 +193,7 @@ def warm(*algorithms: str) -> int:
     for name in (
         "dualstream.solvers.evaluation.class_progressive",
         "dualstream.solvers.features.build",
+        "dualstream.solvers.profile",
         "dualstream.solvers.evaluation.guard.monitor",
         "dualstream.solvers.portfolio.classes",
         "dualstream.solvers.nonlinear.boosted_classes",

@@ -322,7 +322,17 @@ def _merged_rows(runs: list[f.Rows]) -> f.Rows:
         _joined([rows.served_scores for rows in runs], runs, np.nan),
         _joined([rows.served_seqs for rows in runs], runs, -1),
         tuple(pair for rows in runs for pair in rows.names),
+        _joined_name_starts(runs),
     )
+
+
+def _joined_name_starts(runs: list[f.Rows]) -> tuple[int, ...]:
+    starts: list[int] = []
+    first = 0
+    for rows in runs:
+        starts += [first] * len(rows.names)
+        first += len(rows)
+    return tuple(starts)
 
 
 def _joined_labels(runs: list[f.Rows]) -> npt.NDArray[np.float64] | list[str] | None:

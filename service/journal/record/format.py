@@ -148,6 +148,7 @@ class Rows(msgspec.Struct, frozen=True, eq=False):
     ids     n texts, empty for rows without an id
     served_scores (n,) float64       served_seqs (n,) int64
     names   (index, name) pairs of new features
+    name_starts   first row of the part that brings each name; empty if all rows are one part
     """
 
     indptr: npt.NDArray[np.int64]
@@ -159,6 +160,7 @@ class Rows(msgspec.Struct, frozen=True, eq=False):
     served_scores: npt.NDArray[np.float64] | None = None
     served_seqs: npt.NDArray[np.int64] | None = None
     names: tuple[tuple[int, str], ...] = ()
+    name_starts: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.indptr) - 1

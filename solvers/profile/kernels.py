@@ -1,0 +1,374 @@
+"""Kernels of the column profile: count rows, and compare each column with its own past.
+
+A column has one row of `counts` (whole numbers) and one of `cells` (floats); the constants below
+are their indices. Two windows of rows decay: a row has the weight GROWTH^t, which grows, so that no
+row touches a column that it does not have. Every RESCALED_ROWS rows all sums are divided by the
+weight of the last row.
+"""
+
+import math
+
+from dualstream.solvers.jit import (
+    F8,
+    F8_2D,
+    I8,
+    RO_F8,
+    RO_I4,
+    RO_I8,
+    Flags,
+    Floats,
+    Indices,
+    Ints,
+    b1,
+    f8,
+    i8,
+    kernel,
+    types,
+    void,
+)
+
+_I8_2D = i8[:, ::1]
+_RO_B1 = types.Array(b1, 1, "C", readonly=True)
+
+MAX_COLUMNS = 256
+"""Maximum number of columns of a profile; the first ones are kept."""
+SHORT_ROWS, LONG_ROWS = 1_000.0, 10_000.0
+"""Mean age of a row in the two windows, in rows."""
+MIN_ROWS = 2_000
+"""Rows in a column's windows before its stability index is computed."""
+SMOOTHING = 0.01
+"""Share of a distribution that is spread evenly over the bins."""
+
+_SHORT_GROWTH = SHORT_ROWS / (SHORT_ROWS - 1.0)
+_LONG_GROWTH = LONG_ROWS / (LONG_ROWS - 1.0)
+_RESCALED_ROWS = 4_096
+
+# Kinds of a column.
+UNKNOWN, NUMBER, BOOLEAN, CATEGORY, TEXT, TIME = range(6)
+# Roles of a feature: what it says of its column.
+NO_COLUMN, IS_NUMBER, IS_OTHER, IS_MISSING, IS_CATEGORY, IS_WORD, IS_TIME = range(7)
+ROLE_SHIFT, CODE_SHIFT = 16, 32
+"""A slot of the feature table is (role << 16 | column) << 32 | index + 1; 0 if it is empty."""
+_COLUMN_MASK, _KEY_MASK = (1 << 16) - 1, (1 << 32) - 1
+
+# `clock`: weight of the last row, and sum of all weights, in each window.
+SHORT, LONG, SHORT_TOTAL, LONG_TOTAL, CLOCK = range(5)
+# `sizes`
+ROWS, COLUMNS, HAS_MORE, SIZES = range(4)
+# `counts`
+FIRST_ROW, COUNT, OTHERS, MISSING, LAST_ROW, BINNED_ROW, KIND, FEATURE, COUNTS = range(9)
+NOT_SEEN = -1
+"""FIRST_ROW, LAST_ROW and BINNED_ROW before there is such a row."""
+# `cells`: totals of the clock when the bins began, and weights of the rows with a value since.
+MEAN, SQUARES, LOWEST, HIGHEST, LAST, SHORT_START, LONG_START, SHORT_HELD, LONG_HELD, BODY = range(
+    10
+)
+SAMPLED = 128
+"""Numbers of which the deciles are the edges of the bins."""
+CELLS = BODY + SAMPLED
+
+# The rest of `cells`, of numbers: first the sample; then edges, and the bins of both windows.
+_EDGES = 9
+_BINS = 2 * _EDGES + 2
+"""Below, at and between the edges; the last bin is of rows with a missing value or a text."""
+_EDGES_FROM, _NUMBERS_FROM = BODY, BODY + 16
+# ... of categories: the most frequent ones (index + 1, count, error), and the bins.
+TOP = 10
+TOP_FROM = BODY
+_CATEGORY_BINS = 32
+_CATEGORIES_FROM = BODY + 3 * TOP
+
+
+@kernel(i8(I8, i8), inline=True)
+def slot_of(table: Ints, index: int) -> int:
+    """The slot of a feature, or the empty slot where it belongs."""
+    mask = table.shape[0] - 1
+    at = (((index & _KEY_MASK) * 2654435761 & _KEY_MASK) >> 7) & mask
+    while table[at] != 0 and table[at] & _KEY_MASK != index + 1:
+        at = (at + 1) & mask
+    return int(at)
+
+
+@kernel(void(I8, RO_I8, RO_I8))
+def enter_features(table: Ints, indices: Ints, codes: Ints) -> None:
+    """Enter features (n,) that the table does not have; the table has room."""
+    for i in range(indices.shape[0]):
+        index = int(indices[i])
+        table[slot_of(table, index)] = codes[i] << CODE_SHIFT | (index + 1)
+
+
+@kernel(void(F8, i8, _I8_2D, F8_2D))
+def _rescale(clock: Floats, columns: int, counts: Ints, cells: Floats) -> None:
+    """Divide all sums of weights by the weight of the last row."""
+    short, long = 1.0 / clock[SHORT], 1.0 / clock[LONG]
+    clock[SHORT] = 1.0
+    clock[LONG] = 1.0
+    clock[SHORT_TOTAL] *= short
+    clock[LONG_TOTAL] *= long
+    for column in range(columns):
+        if counts[column, BINNED_ROW] == NOT_SEEN:
+            continue
+        own = cells[column]
+        own[SHORT_START] *= short
+        own[SHORT_HELD] *= short
+        own[LONG_START] *= long
+        own[LONG_HELD] *= long
+        is_category = counts[column, KIND] == CATEGORY
+        first = _CATEGORIES_FROM if is_category else _NUMBERS_FROM
+        bins = _CATEGORY_BINS if is_category else _BINS
+        for at in range(first, first + bins):
+            own[at] *= short
+            own[at + bins] *= long
+
+
+@kernel(void(F8))
+def _set_edges(own: Floats) -> None:
+    """Sort the sample, and replace it by its deciles and empty bins."""
+    for i in range(BODY + 1, BODY + SAMPLED):
+        value = own[i]
+        at = i
+        while at > BODY and own[at - 1] > value:
+            own[at] = own[at - 1]
+            at -= 1
+        own[at] = value
+    for j in range(_EDGES):
+        # The sample's place is at or after the edge's, so nothing is overwritten too early.
+        own[_EDGES_FROM + j] = own[BODY + (j + 1) * SAMPLED // (_EDGES + 1)]
+    for at in range(_EDGES_FROM + _EDGES, own.shape[0]):
+        own[at] = 0.0
+
+
+@kernel(void(F8, F8, i8), inline=True)
+def _add_to_bin(own: Floats, clock: Floats, bin_: int) -> None:
+    """Count the row in a bin of numbers."""
+    own[SHORT_HELD] += clock[SHORT]
+    own[LONG_HELD] += clock[LONG]
+    own[_NUMBERS_FROM + bin_] += clock[SHORT]
+    own[_NUMBERS_FROM + _BINS + bin_] += clock[LONG]
+
+
+@kernel(void(I8, F8, F8, i8, f8), inline=True)
+def _add_number(count: Ints, own: Floats, clock: Floats, row: int, value: float) -> None:
+    """Count a row with a number."""
+    seen = count[COUNT] - count[OTHERS]
+    if seen == 1:
+        own[LOWEST] = value
+        own[HIGHEST] = value
+    else:
+        own[LOWEST] = min(own[LOWEST], value)
+        own[HIGHEST] = max(own[HIGHEST], value)
+    apart = value - own[MEAN]
+    own[MEAN] += apart / seen
+    own[SQUARES] += apart * (value - own[MEAN])
+    own[LAST] = value
+    if count[BINNED_ROW] == NOT_SEEN:
+        own[BODY + seen - 1] = value
+        if seen == SAMPLED:
+            _set_edges(own)
+            own[SHORT_START] = clock[SHORT_TOTAL]
+            own[LONG_START] = clock[LONG_TOTAL]
+            count[BINNED_ROW] = row + 1
+        return
+    bin_ = 0
+    for j in range(_EDGES):
+        edge = own[_EDGES_FROM + j]
+        if edge < value:
+            bin_ += 2
+        elif edge == value:
+            bin_ += 1
+    _add_to_bin(own, clock, bin_)
+
+
+@kernel(void(I8, F8, F8, i8, i8, b1), inline=True)
+def _add_category(
+    count: Ints, own: Floats, clock: Floats, row: int, index: int, is_first: bool
+) -> None:
+    """Count a value of a row; `is_first` for the first one of the row."""
+    if count[BINNED_ROW] == NOT_SEEN:
+        count[BINNED_ROW] = row
+        own[SHORT_START] = clock[SHORT_TOTAL] - clock[SHORT]
+        own[LONG_START] = clock[LONG_TOTAL] - clock[LONG]
+    if is_first:
+        own[SHORT_HELD] += clock[SHORT]
+        own[LONG_HELD] += clock[LONG]
+    bin_ = ((index & _KEY_MASK) * 2246822519 & _KEY_MASK) >> 27
+    own[_CATEGORIES_FROM + bin_] += clock[SHORT]
+    own[_CATEGORIES_FROM + _CATEGORY_BINS + bin_] += clock[LONG]
+    own[LAST] = index
+    # Space-Saving: a new value takes the place of the least frequent one, and its count as error.
+    least = TOP_FROM
+    for at in range(TOP_FROM, TOP_FROM + 3 * TOP, 3):
+        if own[at] == index + 1.0:
+            own[at + 1] += 1.0
+            return
+        if own[at + 1] < own[least + 1]:
+            least = at
+    own[least] = index + 1.0
+    own[least + 2] = own[least + 1]
+    own[least + 1] += 1.0
+
+
+@kernel(
+    i8(RO_I8, RO_I4, RO_F8, _RO_B1, RO_F8, i8, b1, I8, F8, I8, _I8_2D, F8_2D, F8, I8),
+)
+def profile_rows(
+    indptr: Ints,
+    indices: Indices,
+    values: Floats,
+    rejected: Flags,
+    weights: Floats,
+    row: int,
+    is_numbered: bool,
+    table: Ints,
+    clock: Floats,
+    sizes: Ints,
+    counts: Ints,
+    cells: Floats,
+    words: Floats,
+    texts: Ints,
+) -> int:
+    """Count the learned rows from `row` on; rows that were rejected or have no weight do not count.
+
+    indptr ... weights   a batch of n rows, and (n,) which were rejected
+    is_numbered          whether every index is a column
+    table                (power of 2,) features, see CODE_SHIFT; less than half full
+    clock, sizes         (CLOCK,), (SIZES,)
+    counts, cells        (room, COUNTS), (room, CELLS): one row a column
+    words, texts         (room,) scratch: words of a column, and columns with words in this row
+
+    Returns n, or the row at which to resume with more room for columns (numbered features only).
+    """
+    for i in range(row, indptr.shape[0] - 1):
+        if rejected[i] or not weights[i] > 0.0:
+            continue
+        first, last = indptr[i], indptr[i + 1]
+        if is_numbered and counts.shape[0] < MAX_COLUMNS:
+            new = 0
+            if sizes[COLUMNS] + last - first > counts.shape[0]:
+                for at in range(first, last):
+                    if table[slot_of(table, int(indices[at]))] == 0:
+                        new += 1
+            if sizes[COLUMNS] + new > counts.shape[0]:
+                return i
+        number = sizes[ROWS]
+        sizes[ROWS] = number + 1
+        if number % _RESCALED_ROWS == 0 and number > 0:
+            _rescale(clock, sizes[COLUMNS], counts, cells)
+        clock[SHORT] *= _SHORT_GROWTH
+        clock[LONG] *= _LONG_GROWTH
+        clock[SHORT_TOTAL] += clock[SHORT]
+        clock[LONG_TOTAL] += clock[LONG]
+        with_words = 0
+        for at in range(first, last):
+            index = int(indices[at])
+            slot = slot_of(table, index)
+            if table[slot] == 0:
+                if not is_numbered:
+                    continue
+                if sizes[COLUMNS] >= MAX_COLUMNS:
+                    sizes[HAS_MORE] = 1
+                    continue
+                column = sizes[COLUMNS]
+                sizes[COLUMNS] += 1
+                counts[column, FIRST_ROW] = 0
+                counts[column, LAST_ROW] = NOT_SEEN
+                counts[column, BINNED_ROW] = NOT_SEEN
+                counts[column, KIND] = NUMBER
+                counts[column, FEATURE] = index
+                table[slot] = (IS_NUMBER << ROLE_SHIFT | column) << CODE_SHIFT | (index + 1)
+            code = table[slot] >> CODE_SHIFT
+            role = code >> ROLE_SHIFT
+            if role == NO_COLUMN:
+                continue
+            column = code & _COLUMN_MASK
+            count = counts[column]
+            own = cells[column]
+            if count[FIRST_ROW] == NOT_SEEN:
+                count[FIRST_ROW] = number
+            if role == IS_MISSING:
+                count[MISSING] += 1
+                is_number = count[KIND] == NUMBER or count[KIND] == BOOLEAN
+                if is_number and count[BINNED_ROW] != NOT_SEEN:
+                    _add_to_bin(own, clock, _BINS - 1)
+                continue
+            is_first = count[LAST_ROW] != number
+            if is_first:
+                count[LAST_ROW] = number
+                count[COUNT] += 1
+            if role == IS_CATEGORY:
+                _add_category(count, own, clock, number, index, is_first)
+            elif role == IS_WORD:
+                if is_first:
+                    words[column] = 0.0
+                    texts[with_words] = column
+                    with_words += 1
+                words[column] += values[at]
+            elif is_first and role == IS_NUMBER:
+                _add_number(count, own, clock, number, values[at])
+            elif is_first and role == IS_OTHER:
+                count[OTHERS] += 1
+                if count[BINNED_ROW] != NOT_SEEN:
+                    _add_to_bin(own, clock, _BINS - 1)
+        for at in range(with_words):
+            column = texts[at]
+            _add_number(counts[column], cells[column], clock, number, words[column])
+    return int(indptr.shape[0]) - 1
+
+
+@kernel(f8(F8, i8, i8, f8, f8, f8, f8), inline=True)
+def _index_of(
+    own: Floats,
+    first: int,
+    bins: int,
+    short_absent: float,
+    long_absent: float,
+    short_unit: float,
+    long_unit: float,
+) -> float:
+    """Population stability index of two windows whose bins begin at `first`.
+
+    The units make the weight of the last row 1 in both windows. So the past, which is the long
+    window without the short one, has no weight below 0, and none for the last row.
+    """
+    recent_sum = short_absent * short_unit
+    past_absent = max(0.0, long_absent * long_unit - recent_sum)
+    past_sum = past_absent
+    for at in range(first, first + bins):
+        recent = own[at] * short_unit
+        recent_sum += recent
+        past_sum += max(0.0, own[at + bins] * long_unit - recent)
+    if not (recent_sum > 0.0 and past_sum > 0.0):
+        return 0.0
+    even = SMOOTHING / (bins + 1)
+    to_recent, to_past = (1.0 - SMOOTHING) / recent_sum, (1.0 - SMOOTHING) / past_sum
+    p = short_absent * short_unit * to_recent + even
+    q = past_absent * to_past + even
+    found = (p - q) * math.log(p / q)
+    for at in range(first, first + bins):
+        recent = own[at] * short_unit
+        p = recent * to_recent + even
+        q = max(0.0, own[at + bins] * long_unit - recent) * to_past + even
+        found += (p - q) * math.log(p / q)
+    return found
+
+
+@kernel(void(F8, I8, _I8_2D, F8_2D, F8))
+def stability_indices(clock: Floats, sizes: Ints, counts: Ints, cells: Floats, out: Floats) -> None:
+    """Population stability index of each column; NaN for times and before MIN_ROWS rows.
+
+    out  (columns,)
+    """
+    short_unit, long_unit = 1.0 / clock[SHORT], 1.0 / clock[LONG]
+    for column in range(out.shape[0]):
+        count, own = counts[column], cells[column]
+        out[column] = math.nan
+        binned = count[BINNED_ROW]
+        if binned == NOT_SEEN or sizes[ROWS] - binned < MIN_ROWS:
+            continue
+        # Rows without the column: what the window has, and the column does not.
+        short = max(0.0, clock[SHORT_TOTAL] - own[SHORT_START] - own[SHORT_HELD])
+        long = max(0.0, clock[LONG_TOTAL] - own[LONG_START] - own[LONG_HELD])
+        is_category = count[KIND] == CATEGORY
+        first = _CATEGORIES_FROM if is_category else _NUMBERS_FROM
+        bins = _CATEGORY_BINS if is_category else _BINS
+        out[column] = _index_of(own, first, bins, short, long, short_unit, long_unit)
