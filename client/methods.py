@@ -39,6 +39,7 @@ from dualstream.client.responses import (
     Certificate,
     Change,
     ChangePage,
+    Columns,
     Comparison,
     Curves,
     Member,
@@ -180,6 +181,11 @@ class Methods(Generic[Samples]):
     def timeline(self, model: str) -> Call[Timeline]:
         """Metrics over time, and the points where the loss drifted."""
         return Call("GET", model_path(model, "timeline"), Timeline)
+
+    @method
+    def columns(self, model: str, *, sort: str = "psi") -> Call[Columns]:
+        """What each column of the stream holds; by drift (`psi`) or `name`."""
+        return Call("GET", model_path(model, "columns"), Columns, asked(sort=sort))
 
     @method
     def weights(self, model: str, *, top: int = 20, member: str | None = None) -> Call[Weights]:

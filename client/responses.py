@@ -116,6 +116,43 @@ class Curves(MaybeStale, kw_only=True):
     curves: list[Curve]
 
 
+class FrequentValue(Struct):
+    """A value of a column, and the rows that had it, at least."""
+
+    value: str
+    count: int
+
+
+class Column(Struct, kw_only=True):
+    """What a column of the stream holds, and how far it has moved from its past."""
+
+    name: str
+    kind: str
+    count: int
+    missing: int | None
+    missing_includes_zero: bool
+    others: int
+    mean: float | None
+    sd: float | None
+    minimum: float | None
+    maximum: float | None
+    top: list[FrequentValue]
+    last: float | str | None
+    refused: int
+    psi: float | None
+    drift: str | None
+
+
+class Columns(MaybeStale, kw_only=True):
+    """Columns of a model's learned rows."""
+
+    model: str
+    seq: int
+    rows: int
+    has_more: bool
+    columns: list[Column]
+
+
 class Support(MaybeStale, kw_only=True):
     """Features that a sparse model uses, and how stable they are."""
 

@@ -51,6 +51,7 @@ REQUIRED_SCOPES: dict[str, Methods] = {
     "/models/{model_id}/events": {"GET": PREDICT},
     "/models/{model_id}/metrics": {"GET": PREDICT},
     "/models/{model_id}/timeline": {"GET": PREDICT},
+    "/models/{model_id}/columns": {"GET": PREDICT},
     "/models/{model_id}/weights": {"GET": PREDICT},
     "/models/{model_id}/curves": {"GET": PREDICT},
     "/models/{model_id}/support": {"GET": PREDICT},

@@ -1,4 +1,4 @@
-"""Commands of models: models, create, delete, certificate, export, audit."""
+"""Commands of models: models, create, delete, certificate, columns, export, audit."""
 
 import json
 import sys
@@ -7,10 +7,11 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from dualstream.client import BadInput, Refused
-from dualstream.client.responses import Model as ModelAnswer
+from dualstream.client.responses import Column, Model as ModelAnswer
 from dualstream.service.cli.common import (
     JSON,
     REFUSED,
@@ -154,6 +155,56 @@ def certificate(
         value = getattr(found, name)
         say(f"{name.replace('_', ' '):<13} {'too large' if value is None else f'{value:.6g}'}")
     say(f"{kind}, on {found.rows:,} retained rows, seq {found.seq:,}")
+
+
+@app.command("columns")
+def show_columns(
+    model: Model,
+    sort: Annotated[str, typer.Option(help="psi: largest drift first; or name.")] = "psi",
+    url: Url = URL,
+    api_key: ApiKey = None,
+    patience: Patience = SHORT_PATIENCE_S,
+    as_json: JSON = False,
+) -> None:
+    """Show what the columns of a model's stream hold, and which have moved from their past.
+
+    Example:
+
+        dualstream columns clicks
+    """
+    if sort not in ("psi", "name"):
+        raise typer.BadParameter(f"must be psi or name, got {sort!r}", param_hint="--sort")
+    with connected(url, api_key, patience, as_json) as client:
+        found = client.columns(model, sort=sort)
+    if as_json:
+        print_json(_set_only(found))
+        return
+    table = Table("column", "kind", box=None)
+    for name in ("count", "missing", "mean, sd or frequent values", "last", "refused", "psi"):
+        table.add_column(name, justify="left" if name.startswith("mean") else "right")
+    table.add_column("drift")
+    for one in found.columns:
+        table.add_row(*map(escape, column_cells(one)))
+    console.print(table)
+    if found.has_more:
+        say("There are more columns: only the first 256 count.")
+
+
+def column_cells(one: Column) -> list[str]:
+    """A column as texts of a table."""
+    if one.missing is None:
+        missing = "?"
+    else:
+        missing = f"{one.missing / max(1, one.count + one.missing):.1%}"
+        missing += " or 0" if one.missing_includes_zero and one.missing else ""
+    if one.mean is not None and one.sd is not None:
+        what = f"{one.mean:.4g} ± {one.sd:.4g}" + (" words" if one.kind == "text" else "")
+    else:
+        what = ", ".join(f"{value.value} ({value.count:,})" for value in one.top[:3])
+    last = f"{one.last:.4g}" if isinstance(one.last, float | int) else one.last or ""
+    psi = "" if one.psi is None else f"{one.psi:.3f}"
+    counts = f"{one.count:,}", missing, what, last, f"{one.refused:,}", psi
+    return [one.name, one.kind, *counts, one.drift or ""]
 
 
 @app.command()

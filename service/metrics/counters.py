@@ -75,6 +75,7 @@ class ProcessCounts:
         text = "Rows refused because the value of this declared column does not fit its type."
         self._refused_columns = counter("refused_column_rows", text, "model", "column")
         self._columns_of: dict[str, dict[str, Counter]] = {}
+        self._refused_of: dict[str, dict[str, int]] = {}
         text = "Connections closed by the server, by reason."
         self._closed = counter("connections_closed", text, "reason")
         self._shed_of = {kind: shed.labels(kind) for kind in ("learn", "predict")}
@@ -146,6 +147,12 @@ class ProcessCounts:
                     return
                 series[column] = self._refused_columns.labels(model, column)
             series[column].inc(count)
+            counted = self._refused_of.setdefault(model, {})
+            counted[column] = counted.get(column, 0) + count
+
+    def refused_columns(self, model: str) -> Mapping[str, int]:
+        """Rows that this process refused for a value, by column; only of named models."""
+        return self._refused_of.get(model, {})
 
     def saw_refit(self, model: str, has_entered: bool) -> None:
         self._count("refits" if has_entered else "refits_unused", model, 1)
@@ -163,6 +170,7 @@ class ProcessCounts:
     def saw_delete(self, model: str) -> None:
         """Remove the model's series, if possible. A new model of this id then starts at 0."""
         self._delays_of.pop(model, None)
+        self._refused_of.pop(model, None)
         # A sum over other models must not fall.
         may_fall = self._shown.is_named(model) and not self._outlives
         for column in self._columns_of.pop(model, {}):

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from dualstream.service.api import (
     audit,
     certificate,
+    columns,
     curves,
     dashboard,
     export,
@@ -239,6 +240,7 @@ def create_app(
         models,
         specs,
         timeline,
+        columns,
         members,
         samples,
         labels,

@@ -40,6 +40,12 @@ class Column:
     """Population stability index: the last 1,000 rows or so against the 10,000 before them. None
     before 2,000 rows, and of times."""
 
+    @classmethod
+    def without_rows(cls, name: str) -> "Column":
+        """A column of which no row was learned."""
+        nothing = (None, None, None, None)
+        return cls(name, "unknown", 0, 0, False, 0, *nothing, top=[], last=None, psi=None)
+
     @property
     def drift(self) -> str | None:
         """none, moderate or large; None without an index."""

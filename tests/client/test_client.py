@@ -570,6 +570,7 @@ def calls_of(client: Client) -> None:
         ),
         lambda: client.metrics("m"),
         lambda: client.timeline("m"),
+        lambda: client.columns("m", sort="name"),
         lambda: client.weights("m", top=3, member="a"),
         lambda: client.curves("m", top=3, member="a"),
         lambda: client.support("m"),
@@ -609,7 +610,7 @@ def test_every_call_is_a_route_and_every_answer_has_its_fields(server):
     own = {"host", "content-length", *http.headers}
     with Client(http=http) as recorded:
         calls_of(recorded)
-    assert len(sent) == 36
+    assert len(sent) == 37
     for call in sent:
         given = tuple(call.url.path.split("/"))
         found = [
@@ -634,6 +635,7 @@ def test_every_call_is_a_route_and_every_answer_has_its_fields(server):
     called |= {"Version": "VersionView", "Versions": "VersionList", "Member": "OneMember"}
     called |= {"Refit": "RefitView", "Refits": "RefitList"}
     called |= {"Change": "ChangeView", "Curve": "CurveView", "Curves": "CurvesView"}
+    called |= {"Column": "ColumnView", "Columns": "ColumnsView"}
     answered = {
         name: kind
         for module in (answers, shared_answers)

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
+import msgspec
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner, Result
@@ -103,6 +105,26 @@ def test_a_certificate_is_shown_as_the_api_does(server, client):
     client.create("sgd", SPEC | {"algorithm": "sgd"})
     none = run(server, "certificate", "sgd")
     assert none.exit_code == 3 and "has no dual problem" in none.stderr
+
+
+def test_columns_are_shown_as_the_api_does(server, client, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    client.create("m", {"columns": {"types": {"site": "category"}}, "members": "fast"})
+    rows = [{"site": "[b]a", "price": 2.0}, {"site": "[b]a", "price": 4.0}, {"site": "c"}]
+    body = [row | {"y": n % 2} for n, row in enumerate(rows)]
+    httpx.post(f"{server.url}/models/m/learn", json=body).raise_for_status()
+    got = json.loads(run(server, "columns", "m", "--sort", "name", "--json").stdout)
+    assert [one["name"] for one in got["columns"]] == ["price", "site"]
+    assert got["columns"] == msgspec.to_builtins(client.columns("m", sort="name").columns)
+    shown = run(server, "columns", "m").stdout.splitlines()
+    [price] = [line for line in shown if "price" in line]
+    assert price.split() == ["price", "number", "2", "33.3%", "or", "0", "3", "±", "1", "4", "0"]
+    [site] = [line for line in shown if "site" in line]
+    assert "[b]a (2), c (1)" in site and "0.0%" in site
+    client.create("old", SPEC | {"spec_version": 3})
+    none = run(server, "columns", "old")
+    assert none.exit_code == 3 and "before profiles" in none.stderr
+    assert run(server, "columns", "m", "--sort", "size").exit_code == 2
 
 
 def test_events_of_all_models_are_lines_until_they_are_deleted(server, client):

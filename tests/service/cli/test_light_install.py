@@ -81,7 +81,7 @@ except BadInput as wrong:
 
 
 CLIENT_COMMANDS = [
-    *("audit", "bench", "certificate", "create", "delete", "export", "learn", "models"),
+    *("audit", "bench", "certificate", "columns", "create", "delete", "export", "learn", "models"),
     *("new-key", "predict", "watch"),
 ]
 

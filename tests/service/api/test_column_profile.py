@@ -1,0 +1,99 @@
+"""GET /models/{id}/columns: the profile of the columns."""
+
+import random
+
+import pytest
+
+from tests.service.conftest import assert_problem
+
+SPEC = {
+    "columns": {"types": {"site": "category", "price": "number", "note": "text"}},
+    "algorithm": "sgd",
+}
+
+
+def rows(n, seed=0, price=10.0, sites="abcd"):
+    draw = random.Random(seed)
+    found = []
+    for _ in range(n):
+        row = {"price": draw.gauss(price, 2.0), "site": draw.choice(sites), "y": draw.randint(0, 1)}
+        if draw.random() < 0.5:
+            row["note"] = "some words " * draw.randint(1, 3)
+        found.append(row)
+    return found
+
+
+def learn(client, some, model="m"):
+    answer = client.post(f"/models/{model}/learn", json=some)
+    assert answer.status_code == 200
+    return answer.json()
+
+
+def columns(client, query="", model="m"):
+    got = client.get(f"/models/{model}/columns{query}")
+    assert got.status_code == 200, got.text
+    return got.json()
+
+
+def test_columns_are_counted_and_drift_is_found(client):
+    client.put("/models/m", json=SPEC)
+    empty = columns(client)
+    assert (empty["rows"], empty["columns"], empty["has_more"]) == (0, [], False)
+    learn(client, rows(6_000))
+    still = columns(client)
+    assert still["rows"] == still["seq"] == 6_000
+    assert [one["drift"] for one in still["columns"]] == ["none"] * 3
+    learn(client, rows(1_500, 1, price=14.0, sites="aaaaab"))
+    moved = columns(client)["columns"]
+    assert [one["name"] for one in moved] == ["price", "site", "note"]
+    price, site, note = moved
+    assert price["psi"] > site["psi"] > 0.25 > 0.1 > note["psi"] > 0.0
+    assert [one["drift"] for one in moved] == ["large", "large", "none"]
+    assert (price["kind"], price["count"], price["missing"]) == ("number", 7_500, 0)
+    assert price["mean"] == pytest.approx(10.8, abs=0.2) and price["top"] == []
+    assert site["top"][0]["value"] == "a" and site["mean"] is None and site["last"] in "ab"
+    assert note["kind"] == "text" and 3.5 < note["mean"] < 4.5
+    assert note["count"] + note["missing"] == pytest.approx(7_500, abs=10)
+    by_name = columns(client, "?sort=name")["columns"]
+    assert [one["name"] for one in by_name] == ["note", "price", "site"]
+    assert sorted(by_name, key=lambda one: -one["psi"]) == moved
+
+
+def test_refused_rows_are_counted_by_column(client):
+    client.put("/models/m", json=SPEC)
+    some = rows(4)
+    some[1]["price"] = "cheap"
+    some[2]["site"] = {"a": 1}
+    some[3] |= {"price": "dear"}
+    del some[0]["note"]
+    assert learn(client, some)["learned"] == 1
+    found = {one["name"]: one for one in columns(client)["columns"]}
+    assert (found["price"]["refused"], found["price"]["count"]) == (2, 1)
+    assert (found["site"]["refused"], found["site"]["count"]) == (1, 1)
+    client.put("/models/n", json=SPEC)
+    learn(client, [{"price": 1.0, "y": 1}, {"price": 1.0, "note": ["a"], "y": 1}], "n")
+    [note, price] = columns(client, "?sort=name", "n")["columns"]
+    assert (note["kind"], note["count"], note["refused"]) == ("unknown", 0, 1)
+    assert (price["count"], price["refused"]) == (1, 0)
+
+
+def test_named_and_numbered_features_without_columns(client):
+    client.put("/models/m", json={})
+    learn(client, {"samples": [{"x": {"age": 39, "city": "Oslo"}, "y": 1}]})
+    age, city = columns(client)["columns"]
+    assert (age["kind"], age["last"], age["missing_includes_zero"]) == ("number", 39.0, True)
+    assert (city["kind"], city["last"]) == ("category", "Oslo")
+    client.put("/models/n", json={"features": {"kind": "indexed", "dim": 3}})
+    learn(client, {"samples": [{"x": [1.0, 0, 3.0], "y": 1}, {"x": [0, 0, 2.0], "y": 0}]}, "n")
+    first, third = columns(client, "?sort=name", "n")["columns"]
+    assert (first["name"], first["mean"], first["missing"], first["last"]) == ("1", 0.5, 0, 0.0)
+    assert (third["name"], third["mean"], third["count"]) == ("3", 2.5, 2)
+
+
+def test_what_has_no_profile(client):
+    assert_problem(client.get("/models/none/columns"), 404, "unknown-model")
+    client.put("/models/m", json=SPEC | {"spec_version": 3})
+    got = assert_problem(client.get("/models/m/columns"), 404, "no-profile")
+    assert "spec_version 3" in got["detail"] and "create a model" in got["detail"]
+    client.put("/models/n", json=SPEC)
+    assert_problem(client.get("/models/n/columns?sort=size"), 422, "invalid-request")
