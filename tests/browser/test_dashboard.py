@@ -171,6 +171,57 @@ def test_the_keyboard_is_enough(page: Page, server: httpx.Client):
     expect(card(page, "Try a prediction")).to_contain_text("JSON")
 
 
+def test_columns_that_moved_most_come_first(page: Page, server: httpx.Client, screenshot):
+    model = named(page, "profile")
+    types = {"site": "category", "note": "text", "at": "time", "member": "boolean"}
+    spec = {"columns": {"types": types}, "algorithm": "sgd"}
+    server.put(f"/models/{model}", json=spec).raise_for_status()
+    page.goto(f"/#/models/{model}")
+    columns = card(page, "Columns")
+    expect(columns).to_contain_text("No rows yet")
+    random = np.random.default_rng(0)
+
+    def send(n: int, moved: bool) -> None:
+        rows = [
+            {
+                "price": random.normal(14.0 if moved else 10.0, 2.0),
+                "site": str(random.choice(["<b>news", "shop", "blog"])),
+                "note": "free money",
+                "at": "2024-05-06T09:30:00Z",
+                "member": bool(random.random() < 0.5),
+                **{f"sensor{k}": random.normal() for k in range(12)},
+                "y": int(random.random() < 0.5),
+            }
+            for _ in range(n)
+        ]
+        rows[0]["note"] = ["not", "a", "text"]
+        server.post(f"/models/{model}/learn", json=rows).raise_for_status()
+
+    send(4_000, moved=False)
+    send(1_000, moved=True)
+    rows = columns.get_by_role("row")
+    expect(rows).to_have_count(18)
+    first = rows.nth(1).get_by_role("cell")
+    found = server.get(f"/models/{model}/columns").json()["columns"]
+    expect(first.nth(0)).to_have_text("price")
+    expect(first.nth(6)).to_have_text(re.compile(r"^1\d\.\d+ ± [23]\.\d+$"))
+    expect(first.nth(2)).to_have_text(f"{found[0]['psi']:.3f}")
+    expect(first.nth(1)).to_have_text("large")
+    note = rows.filter(has=page.get_by_role("cell", name="note", exact=True)).get_by_role("cell")
+    expect(note.nth(6)).to_have_text("2 ± 0 words")
+    expect(note.nth(8)).to_have_text("2")
+    site = rows.filter(has=page.get_by_role("cell", name="site", exact=True)).get_by_role("cell")
+    expect(site.nth(6)).to_contain_text("<b>news 3")
+    expect(site.nth(1)).to_have_text("none")
+    screenshot(page, "columns")
+
+    old = named(page, "older")
+    server.put(f"/models/{old}", json={"spec_version": 3}).raise_for_status()
+    page.goto(f"/#/models/{old}")
+    expect(card(page, "Largest weights")).to_be_visible()
+    expect(card(page, "Columns")).to_be_hidden()
+
+
 def test_curves_of_splines_are_drawn_the_most_important_first(
     page: Page, server: httpx.Client, screenshot
 ):

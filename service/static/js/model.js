@@ -1,6 +1,7 @@
 // Page of one model: cards that server-sent events update.
 
 import { call, showError, modelPath } from "./api.js";
+import { columnsCard } from "./columns.js";
 import { card, facts, h } from "./dom.js";
 import { listen } from "./events.js";
 import { count, number, percent, time } from "./format.js";
@@ -26,6 +27,7 @@ export async function showModel(root, id, signal) {
   root.append(heading, state, pause.element, summary, rollbacks);
   const plots = new ModelPlots(view.spec, signal);
   const parts = contents(id, view.spec, signal);
+  const columns = columnsCard(id, view.spec, signal);
   const versions = versionsCard(id, signal, () => reload());
   const refits = refitsCard(id, view.spec, signal);
   const specification = card("Specification", h("pre", { tabindex: "0" }, JSON.stringify(view.spec, null, 2)));
@@ -35,6 +37,7 @@ export async function showModel(root, id, signal) {
       { class: "grid" },
       plots.elements,
       predictCard(id, view.spec, signal),
+      columns.element,
       parts.elements,
       refits.element,
       versions.element,
@@ -56,11 +59,13 @@ export async function showModel(root, id, signal) {
     rows = event.samples;
   }
 
+  const refreshCards = () => Promise.all([parts, columns, refits, versions].map((one) => one.refresh()));
+
   async function reload() {
     stale = false;
     const timeline = await call(modelPath(id, "/timeline"), { signal });
     plots.begin(timeline);
-    await Promise.all([parts.refresh(), refits.refresh(), versions.refresh()]);
+    await refreshCards();
   }
 
   function showSummary(event) {
@@ -89,7 +94,7 @@ export async function showModel(root, id, signal) {
   const timer = setInterval(() => {
     if (stale && !document.hidden) {
       stale = false;
-      Promise.all([parts.refresh(), refits.refresh(), versions.refresh()]).catch(showError);
+      refreshCards().catch(showError);
     }
   }, REFRESH_MS);
   signal.addEventListener("abort", () => clearInterval(timer));

@@ -1,0 +1,66 @@
+// Card of what the columns of a stream hold; those that moved most come first.
+
+import { call, modelPath } from "./api.js";
+import { card, h, right, table } from "./dom.js";
+import { count, number, percent } from "./format.js";
+
+const VALUES_SHOWN = 3;
+
+export function columnsCard(id, spec, signal) {
+  const note = h("p", { class: "quiet" });
+  const list = h("div");
+  const element = card("Columns", note, list);
+  element.classList.add("wide", "columns");
+  // Models of an older version have no profile.
+  element.hidden = (spec.spec_version ?? 1) < 4;
+
+  async function refresh() {
+    if (element.hidden) return;
+    const { columns, has_more } = await call(modelPath(id, "/columns"), { signal });
+    note.textContent = columns.length
+      ? "The stability index compares about the last 1,000 rows with the 10,000 before: drift is moderate from 0.1 and large from 0.25." +
+        (columns.some((one) => one.missing_includes_zero && one.missing) ? " Rows do not store 0, so it counts as missing where marked." : "") +
+        (has_more ? " There are more columns; only the first 256 count." : "")
+      : "No rows yet.";
+    list.replaceChildren(
+      columns.length
+        ? table(
+            ["column", "drift", right("stability index"), "kind", right("rows"), right("missing"),
+              "mean ± deviation, or frequent values", "last", right("refused")],
+            columns.map(rowOf),
+            "Columns, largest drift first",
+          )
+        : "",
+    );
+  }
+
+  return { element, refresh };
+}
+
+function rowOf(one) {
+  const missing = one.missing === null ? "?" : percent(one.missing / Math.max(1, one.count + one.missing));
+  return [
+    one.name,
+    h("span", { class: { large: "bad", moderate: "warning" }[one.drift] }, one.drift ?? ""),
+    right(one.psi === null ? "" : one.psi.toFixed(3)),
+    one.kind,
+    right(count(one.count)),
+    right(one.missing && one.missing_includes_zero ? `${missing} or 0` : missing),
+    valuesOf(one),
+    typeof one.last === "number" ? number(one.last) : (one.last ?? ""),
+    right(count(one.refused)),
+  ];
+}
+
+function valuesOf(one) {
+  const texts = one.others ? [`${count(one.others)} texts`] : [];
+  if (one.mean !== null) {
+    const unit = one.kind === "text" ? " words" : "";
+    return [`${number(one.mean)} ± ${number(one.sd)}${unit}`, ...texts].join(", ");
+  }
+  return one.top
+    .slice(0, VALUES_SHOWN)
+    .map(({ value, count: rows }) => `${value} ${percent(rows / Math.max(1, one.count))}`)
+    .concat(texts)
+    .join(", ");
+}
