@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 from dualstream.service.models.model import Model
 from dualstream.service.replica.replica import Replica
 from dualstream.solvers import MemberView, member_learner
+from dualstream.solvers.profile import MODERATE
 
 STATE_AGE_S = 15.0
 """Age at which certificates, and the weights of a large model, are computed again."""
@@ -27,6 +28,10 @@ class Family(NamedTuple):
 
 
 _GAUGE, _COUNTER = GaugeMetricFamily, CounterMetricFamily
+
+COLUMNS_PER_MODEL = 10
+"""Columns of a model that have a series. Columns that did not move have none: a scrape stays small,
+and its series do not change with noise."""
 
 FAMILIES = {
     "samples": Family(_COUNTER, "Journalled rows, by outcome: learned or rejected.", ("outcome",)),
@@ -72,6 +77,12 @@ FAMILIES = {
         "Changes of the progressive loss found by a drift detector, by direction.",
         ("detector", "direction"),
     ),
+    "column_drift": Family(
+        _GAUGE,
+        f"Population stability index of the columns that moved most, at most {COLUMNS_PER_MODEL} "
+        f"of a model, from {MODERATE} on.",
+        ("column",),
+    ),
     "primal": Family(_GAUGE, "Regularised loss of the served weights on the window."),
     "dual": Family(_GAUGE, "Lower bound of the regularised loss of any weights."),
     "gap": Family(_GAUGE, "Duality gap: primal - dual."),
@@ -103,6 +114,10 @@ class ModelSeries(Collector):
         self._put("nonzeros", replica.nonzeros(STATE_AGE_S))
         self._guarding(replica)
         self._progress(replica.progress.summary())
+        if replica.profile is not None:
+            drifts = replica.profile.drifts(replica.names.are_full)
+            for column, index in drifts[:COLUMNS_PER_MODEL]:
+                self._put("column_drift", index if index >= MODERATE else None, column)
         certificate = replica.certificate
         if certificate is not None:
             self._put("primal", certificate.primal)

@@ -54,6 +54,10 @@ def test_columns_are_counted_and_drift_is_found(client):
     assert site["top"][0]["value"] == "a" and site["mean"] is None and site["last"] in "ab"
     assert note["kind"] == "text" and 3.5 < note["mean"] < 4.5
     assert note["count"] + note["missing"] == pytest.approx(7_500, abs=10)
+    metrics = client.get("/metrics").text
+    for one in moved:
+        shown = f'dualstream_column_drift{{column="{one["name"]}",model="m"}} {one["psi"]}'
+        assert (shown in metrics) == (one["psi"] >= 0.1)
     by_name = columns(client, "?sort=name")["columns"]
     assert [one["name"] for one in by_name] == ["note", "price", "site"]
     assert sorted(by_name, key=lambda one: -one["psi"]) == moved
