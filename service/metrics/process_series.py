@@ -1,16 +1,19 @@
 """Prometheus series of memory, replica lag, references, and rows that wait in the store."""
 
 import asyncio
+import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from dualstream import __version__
 from dualstream.service.jobs.reference_optimum import References
 from dualstream.service.metrics.model_filter import OTHER, ModelFilter
 from dualstream.service.metrics.multiprocess import MetricsDirectory, WorkerReport
 from dualstream.service.models.registry import ModelRegistry
+from dualstream.solvers import numeric_identity
 
 PUBLISH_S = 1.0
 
@@ -56,6 +59,12 @@ class MemorySeries(Collector):
         models.add_metric(["shown"], len(self._shown.ids))
         yield models
         yield GaugeMetricFamily("dualstream_workers", "Workers on the port.", len(reports))
+        build = {
+            "version": __version__,
+            "identity": numeric_identity(),
+            "python": platform.python_version(),
+        }
+        yield InfoMetricFamily("dualstream_build", "Version, numeric identity, Python.", build)
         yield GaugeMetricFamily(
             "dualstream_metrics_shared",
             "1 while counters are summed over all workers, 0 while they are those of one worker.",

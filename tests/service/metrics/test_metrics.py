@@ -6,9 +6,10 @@ import re
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+import dualstream
 from dualstream.service.metrics import registry as text
 from dualstream.service.metrics.model_filter import Folded, ModelFilter
-from dualstream.solvers import Progressive
+from dualstream.solvers import Progressive, numeric_identity
 from tests.service.conftest import SPEC
 
 GOOD = {"x": [1, 0, 0, 0, 2], "y": 1}
@@ -114,3 +115,12 @@ def test_a_label_delay_is_never_negative(client):
         telemetry.saw_label("m", delay_s)
     assert telemetry.label_delays("m") == (4, 2.5)
     assert "dualstream_label_delay_seconds_sum 2.5" in client.get("/metrics").text
+
+
+def test_build_and_process_are_shown(serve):
+    text = serve().get("/metrics").text
+    build = re.search(r"^dualstream_build_info{(.+)} 1.0$", text, re.MULTILINE)
+    assert f'version="{dualstream.__version__}"' in build[1]
+    assert f'identity="{numeric_identity()}"' in build[1]
+    resident = re.search(r"^process_resident_memory_bytes (\S+)$", text, re.MULTILINE)
+    assert float(resident[1]) > 1e7
