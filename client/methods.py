@@ -236,12 +236,15 @@ class Methods(Generic[Samples]):
     ) -> Steps[Learned]:
         """Learn one sample or many, in their order; rows.py lists the types that `x` may have.
 
+        Rows of a model with `columns` may contain their label; then leave `y` out.
         One sample is a row and its label; its score is in the response. Many rows are sent in
         requests of `rows_per_request`; the result is their sum, a LearnedStream. To repeat an
         interrupted learn, use the same `key` again; by default each learn has a new key.
         """
         if is_single(x):
-            body = sample_line(sample(row_of(x, names), y, weight, ids))
+            nested: list[str] = []
+            body = sample_line(sample(row_of(x, names), y, weight, ids), nested=nested)
+            yield from self._check_nested(model, nested)
             return (yield from self._do(_learn_call(model, JSON, body, key or new_key())))
         bodies = bodies_of(samples_of(x, y, weight, ids, names), rows_per_request)
         return (yield from self._learn_bodies(model, Next(bodies), key, scores))
@@ -335,7 +338,11 @@ class Methods(Generic[Samples]):
         key, totals, all_scores = key or new_key(), Totals(), list[float | None]()
         first: Refused | None = None
         number = 0
+        has_columns = False
         while (body := (yield bodies)) is not None:
+            if body.nested is not None and not has_columns:
+                yield from self._check_nested(model, [body.nested])
+                has_columns = True
             try:
                 call = _learn_call(model, NDJSON, body.content, f"{key}:{number}", scores)
                 learned = yield from self._do(call)
@@ -381,10 +388,16 @@ class Methods(Generic[Samples]):
         if explain:
             rows_per_request = min(rows_per_request, MAX_EXPLAINED)
         if is_single(x):
-            body = sample_line({"x": row_of(x, names)})
+            nested: list[str] = []
+            body = sample_line({"x": row_of(x, names)}, nested=nested)
+            yield from self._check_nested(model, nested)
             return (yield from self._do(_predict_call(model, JSON, body, query, Predicted)))
         answers: list[PredictedMany] = []
+        has_columns = False
         for many in bodies_of(samples_of(x, names=names), rows_per_request):
+            if many.nested is not None and not has_columns:
+                yield from self._check_nested(model, [many.nested])
+                has_columns = True
             answers.append((yield from self._predict_body(model, NDJSON, many.content, query)))
         if not answers:
             raise BadInput("there are no rows to send")
@@ -400,7 +413,7 @@ class Methods(Generic[Samples]):
         names: Sequence[str] | None = None,
         default_label: Any = None,
         default_after_s: float | None = None,
-    ) -> Call[PredictedMany]:
+    ) -> Steps[PredictedMany]:
         """Score rows, and keep them in the store under their ids until `learn_labels`.
 
         A row whose label does not arrive within `default_after_s` learns `default_label`.
@@ -416,8 +429,25 @@ class Methods(Generic[Samples]):
             default_after_s=default_after_s,
         )
         samples = enumerate(samples_of(x, ids=ids, names=names))
-        lines = b",".join(sample_line(one, row) for row, one in samples)
-        return _predict_call(model, JSON, b'{"samples":[' + lines + b"]}", query, PredictedMany)
+        nested: list[str] = []
+        lines = b",".join(sample_line(one, row, nested) for row, one in samples)
+        yield from self._check_nested(model, nested)
+        body = b'{"samples":[' + lines + b"]}"
+        return (yield from self._do(_predict_call(model, JSON, body, query, PredictedMany)))
+
+    def _check_nested(self, model: str, nested: Sequence[str]) -> Steps[None]:
+        """Raise BadInput if rows have lists, objects or times, and the model has no `columns`.
+
+        Without `columns`, a time would be a category of its own.
+        """
+        if not nested:
+            return
+        found = yield from self._do(Call[Model]("GET", model_path(model), Model))
+        if found.spec.get("columns") is None:
+            raise BadInput(
+                f"{nested[0]}; model {model!r} has no `columns`, so a feature must be a number,"
+                " bool or text: convert it, or create the model with `columns`"
+            )
 
     def _predict_piece(
         self, model: str, file: RowFile, piece: Piece, query: Mapping[str, str]

@@ -1,10 +1,12 @@
 """Conversion of values to the JSON of a sample: built-in numbers, bools and texts.
 
 Values that a JSON encoder would change without a word raise BadInput or TypeError: infinite
-numbers, integers that lose digits as a float, dates, bytes, and names that are no texts.
+numbers, integers that lose digits as a float, bytes, and names that are no texts. Lists, objects
+and times have a meaning only for models with `columns`; `sample_line` reports the first of them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from datetime import date
 from decimal import Decimal
 from math import isinf, nan
 from typing import Any
@@ -18,14 +20,19 @@ _PLAIN = frozenset({float, int, str, bool, type(None)})
 _TEXT = frozenset({str})
 _WHOLE = frozenset({int, Decimal})
 _ROWS = frozenset({list, tuple})
+_MAX_DEPTH = 16
 _CANNOT_BE_WRITTEN = (TypeError, UnicodeEncodeError, OverflowError)
 _encoder = msgspec.json.Encoder(decimal_format="number")
 
 
-def sample_line(sample: Mapping[str, Any], row: int = 0) -> bytes:
-    """A sample as JSON. Raises BadInput, which names the row, for an invalid sample."""
+def sample_line(sample: Mapping[str, Any], row: int = 0, nested: list[str] | None = None) -> bytes:
+    """A sample as JSON. Raises BadInput, which names the row, for an invalid sample.
+
+    `nested` receives a description of the first list, object or time, which need a model with
+    `columns`; without it these are invalid.
+    """
     try:
-        fields = sample if _is_plain(sample) else _plain_sample(sample)
+        fields = sample if _is_plain(sample) else _plain_sample(sample, row, nested)
     except TypeError as wrong:
         raise BadInput(f"row {row}: {wrong}") from None
     try:
@@ -47,9 +54,14 @@ def _check_finite(sample: Mapping[str, Any], row: int) -> None:
 
 
 def _has_long_number(sample: Mapping[str, Any]) -> bool:
-    """Is there an integer, or a Decimal, beyond 2^53? A fast test, as most samples have none."""
+    """Is there an integer, or a Decimal, beyond 2^53? A fast test, as most samples have none.
+
+    A row without a label next to it may have its id or a category in it: the server decides.
+    """
     x, weight = sample["x"], sample.get("weight")
-    values = x.values() if type(x) is dict else x or ()
+    values: Collection[Any] = x or ()
+    if type(x) is dict:
+        values = x.values() if "y" in sample else ()
     if type(weight) in _WHOLE:
         values = [*values, weight]
     elif _WHOLE.isdisjoint(map(type, values)):
@@ -70,9 +82,20 @@ def _check_digits(sample: Mapping[str, Any], row: int) -> None:
 def _numbers_in(sample: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """The features and the weight, each with its description."""
     x = sample.get("x")
-    named = x.items() if isinstance(x, Mapping) else enumerate(x or (), 1)
+    named = _flattened(x) if isinstance(x, Mapping) else enumerate(x or (), 1)
     values = [(f"feature {name!r}", value) for name, value in named]
     return [*values, ("the weight", sample.get("weight"))]
+
+
+def _flattened(row: Mapping[str, Any], owner: str = "") -> Iterator[tuple[str, Any]]:
+    """Names and values of a row, with those of nested objects and the elements of lists."""
+    for name, value in row.items():
+        if isinstance(value, Mapping):
+            yield from _flattened(value, f"{owner}{name}.")
+        elif isinstance(value, list):
+            yield from ((f"{owner}{name}", one) for one in value)
+        else:
+            yield f"{owner}{name}", value
 
 
 def labels_body(labels: Mapping[str | int, Any]) -> bytes:
@@ -149,8 +172,11 @@ def _is_plain(sample: Mapping[str, Any]) -> bool:
     )
 
 
-def _plain_sample(sample: Mapping[str, Any]) -> dict[str, Any]:
-    fields = dict(sample) | {"x": _plain_row(sample["x"])}
+def _plain_sample(sample: Mapping[str, Any], row: int, nested: list[str] | None) -> dict[str, Any]:
+    found: list[str] | None = None if nested is None else []
+    fields = dict(sample) | {"x": _plain_row(sample["x"], found)}
+    if found and nested is not None and not nested:
+        nested.append(f"row {row}: {found[0]}")
     for name in ("y", "weight"):
         if name in fields:
             fields[name] = _plain_as("the {}", "label" if name == "y" else name, fields[name])
@@ -159,18 +185,64 @@ def _plain_sample(sample: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def _plain_row(x: Any) -> Any:
+def _plain_row(x: Any, nested: list[str] | None) -> Any:
     if isinstance(x, Mapping):
-        row = {name_of(name): _plain_as("feature {!r}", name, value) for name, value in x.items()}
-        if len(row) < len(x):
-            raise TypeError(f"two features have one name: {list(x)!r:.60}")
-        return row
+        if nested is None:
+            pairs = [(name_of(n), _plain_as("feature {!r}", n, value)) for n, value in x.items()]
+        else:
+            pairs = [(name_of(n), _column(str(n), value, nested, 0)) for n, value in x.items()]
+        return _row_of(pairs)
     x = listed(x)
     if isinstance(x, list | tuple):
         return [_plain_as("feature {!r}", index, value) for index, value in enumerate(x, 1)]
     if x is None:
         return None
     raise TypeError(f"a row must be a list, a dict or an array, got {type(x).__name__}: {x!r:.60}")
+
+
+def _row_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        raise TypeError(f"two features have one name: {[name for name, _ in pairs]!r:.60}")
+    return row
+
+
+def _column(name: str, value: Any, nested: list[str], depth: int) -> Any:
+    """The value of a column: as `plain`, and lists, objects, times (as ISO 8601).
+
+    Raises TypeError. `nested` receives a description of the first of those others.
+    """
+    if type(value) in _PLAIN:
+        return value
+    if type(value).__name__ == "NaTType":
+        return None
+    if depth > _MAX_DEPTH:
+        raise TypeError(f"feature {name!r:.60} is nested too deeply")
+    if isinstance(value, date) or (holds_times(value) and _is_time(value)):  # or a datetime
+        _note(nested, name, f"a {type(value).__name__}")
+        text = value.isoformat() if isinstance(value, date) else str(value)
+        return None if text == "NaT" else text
+    if isinstance(value, Mapping):
+        _note(nested, name, "an object")
+        pairs = [
+            (name_of(one), _column(f"{name}.{one}", inner, nested, depth + 1))
+            for one, inner in value.items()
+        ]
+        return _row_of(pairs)
+    if isinstance(value, list | tuple) or (hasattr(value, "dtype") and value.ndim):
+        _note(nested, name, "a list")
+        return [_column(name, one, nested, depth + 1) for one in listed(value)]
+    return _plain_as("feature {!r}", name, value)
+
+
+def _note(nested: list[str], name: str, kind: str) -> None:
+    if not nested:
+        nested.append(f"feature {name!r:.60} is {kind}")
+
+
+def _is_time(value: Any) -> bool:
+    """Is this one time of NumPy, not a duration and not an array?"""
+    return bool(value.dtype.kind == "M" and value.ndim == 0)
 
 
 def name_of(name: Any) -> str:

@@ -2,9 +2,10 @@
 
 A sample is {"x": ..., "y": ..., "weight": ..., "id": ...}. Rows are lists of numbers, dicts of
 features by name, a NumPy array, a pandas DataFrame or a scipy.sparse matrix. None of these
-libraries is imported here. Missing values (NaN, None, NA) are sent as null; the server refuses such
-rows. Infinite numbers, integers that lose digits as a float, and names that are repeated or no
-texts, raise BadInput.
+libraries is imported here. For a model with `columns` a row also has lists, nested objects and
+times, and the columns of its label, weight and id. Missing values (NaN, None, NA, NaT) are sent as
+null; a server refuses such rows, unless the model has `columns`. Infinite numbers, integers that
+lose digits as a float, and names that are repeated or no texts, raise BadInput.
 """
 
 import sys
@@ -137,9 +138,8 @@ def _check_table(x: Any) -> None:
 
 def sample(row: Any, y: Any, weight: Any, sample_id: Any) -> dict[str, Any]:
     """One sample of the API."""
-    fields = {"x": row, "y": y}
-    others = {"weight": weight, "id": sample_id}
-    return fields | {name: value for name, value in others.items() if value is not None}
+    others = {"y": y, "weight": weight, "id": sample_id}
+    return {"x": row} | {name: value for name, value in others.items() if value is not None}
 
 
 def sample_of(given: Any) -> Sample:
@@ -232,6 +232,8 @@ class Body(NamedTuple):
 
     content: bytes
     rows: int
+    nested: str | None = None
+    """The first value that only a model with `columns` reads: a list, an object or a time."""
 
 
 class Batching:
@@ -242,16 +244,19 @@ class Batching:
             raise BadInput(f"rows_per_request must be >= 1, got {rows_per_request}")
         self._most = rows_per_request
         self._lines: list[bytes] = []
+        self._nested: list[str] = []
         self._size = 0
         self._row = 0
 
     def add(self, sample: Mapping[str, Any]) -> Body | None:
         """Add a sample; the previous body if this sample does not fit in it. Raises BadInput."""
-        line = sample_line(sample, self._row) + b"\n"
+        nested: list[str] = []
+        line = sample_line(sample, self._row, nested) + b"\n"
         self._row += 1
         is_full = len(self._lines) == self._most or self._size + len(line) > LARGEST_BODY
         body = self.rest() if is_full else None
         self._lines.append(line)
+        self._nested = self._nested or nested
         self._size += len(line)
         return body
 
@@ -259,8 +264,9 @@ class Batching:
         """The last, partial body; None if there are no samples left."""
         if not self._lines:
             return None
-        body = Body(b"".join(self._lines), len(self._lines))
-        self._lines, self._size = [], 0
+        nested = self._nested[0] if self._nested else None
+        body = Body(b"".join(self._lines), len(self._lines), nested)
+        self._lines, self._nested, self._size = [], [], 0
         return body
 
 

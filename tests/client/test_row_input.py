@@ -95,7 +95,10 @@ def test_rows_that_would_change_their_meaning_are_refused_by_name(client, x, oth
     with pytest.raises(BadInput) as refused:
         client.learn("m", x, **others)
     assert why in str(refused.value), refused.value
-    if set(others) <= {"y", "names"} and type(others["y"]) is list and others["y"] == [1, 0]:
+    # Whether digits of a named value count depends on its column, which the server knows.
+    is_named = DIGITS in why and "feature 1" not in why and "feature 2" not in why
+    is_others = set(others) <= {"y", "names"} and type(others["y"]) is list
+    if is_others and others["y"] == [1, 0] and not is_named:
         with pytest.raises(BadInput) as refused:
             client.predict("m", x, names=others.get("names"))
         assert why in str(refused.value)
