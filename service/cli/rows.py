@@ -3,7 +3,7 @@
 import csv
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from glob import glob, has_magic
 from pathlib import Path
@@ -159,7 +159,7 @@ def predict(
     files: Files = None,
     features: Annotated[
         list[str] | None,
-        typer.Option("-x", help="NAME=VALUE: a feature of a single row; repeatable."),
+        typer.Option("-x", help="NAME=VALUE: a feature or column of a single row; repeatable."),
     ] = None,
     form: Format = None,
     version: Annotated[str | None, typer.Option(help="Score with this version.")] = None,
@@ -187,7 +187,10 @@ def predict(
         if features:
             if files:
                 raise BadInput("give either -x or files")
-            row = _row(features)
+            texts = _texts(features)
+            # Columns have types, by which the server reads texts: zip 02134 is no number.
+            is_flat = client.get(model).spec.get("columns") is not None
+            row = texts if is_flat else _values(texts)
             result = client.predict(model, row, version=version, min_seq=min_seq)
             write([(result.score, result.label, result.probability)])
             return
@@ -230,18 +233,26 @@ def _show_refused(file: RowFile, answer: PredictedMany, before: int) -> None:
     show_errors(answer.errors, f"{file.name}: ")
 
 
-def _row(features: Sequence[str]) -> dict[str, Any]:
-    """Parse NAME=VALUE. Values are read as in CSV; an empty value is an absent feature.
-
-    Raises BadInput for a number that is not finite and for a repeated or empty name.
-    """
-    row: dict[str, Any] = {}
+def _texts(features: Sequence[str]) -> dict[str, str]:
+    """Parse NAME=VALUE. Raises BadInput for a repeated or empty name."""
+    row: dict[str, str] = {}
     for feature in features:
         name, equals, text = feature.partition("=")
         if not equals or not name:
             raise BadInput(f"-x needs NAME=VALUE, got {feature!r}")
         if name in row:
             raise BadInput(f"-x {name} is repeated; give every feature once")
+        row[name] = text
+    return row
+
+
+def _values(texts: Mapping[str, str]) -> dict[str, Any]:
+    """Values as in CSV; an empty text is an absent feature.
+
+    Raises BadInput for a number that is not finite.
+    """
+    row: dict[str, Any] = {}
+    for name, text in texts.items():
         try:
             value = value_of(text)
         except BadValue as bad:

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from dualstream.client import BadInput, Client
+from dualstream.client import BadInput, Client, RowFile
 from dualstream.service.cli import app
 from dualstream.service.cli.demo.server_process import ServerProcess
-from dualstream.service.cli.rows import _row
+from dualstream.service.cli.rows import _texts, _values
 
 SPEC = {"algorithm": "passive_aggressive", "features": {"kind": "indexed", "dim": 2}}
 ROWS = b"1,2,y\n0.5,1,1\n-0.5,2,0\n0.25,3,1\n"
@@ -156,17 +156,46 @@ def test_an_output_that_cannot_be_written_is_an_error(
     ],
 )
 def test_the_text_of_a_feature_is_read_as_in_a_table(text, value):
-    row = _row([f"a={text}"])
+    row = _values(_texts([f"a={text}"]))
     assert row == {"a": value} and type(row["a"]) is type(value)
 
 
 @pytest.mark.parametrize("text", ["1e400", "-1e400", "NaN", "nan", "inf", "-Infinity", "9" * 400])
 def test_a_feature_that_is_not_finite_is_refused_by_name(text):
     with pytest.raises(BadInput, match="-x a: .* is not a finite number"):
-        _row([f"a={text}"])
+        _values(_texts([f"a={text}"]))
 
 
 @pytest.mark.parametrize("given", [["a=1", "a=2"], ["=1"], ["a"]])
 def test_a_name_is_given_once(given):
     with pytest.raises(BadInput, match="-x"):
-        _row(given)
+        _texts(given)
+
+
+def test_columns_of_a_row_are_texts_as_in_a_csv_file(shared_server, tmp_path):
+    columns = {"types": {"zip": "category", "price": "number", "member": "boolean", "at": "time"}}
+    spec = {"algorithm": "sgd", "columns": columns | {"missing": ["", "NA"]}}
+    lines = ["zip,price,member,at,site,age,y", "02134,3.5,yes,2024-05-06T09:30,news,39,1"]
+    lines += ["2134,-1,no,2024-05-07T21:00,shop,NA,0"]
+    (tmp_path / "rows.csv").write_text("\n".join(lines) + "\n")
+    with Client(shared_server.url) as client:
+        client.create("typed", spec)
+        client.learn_file("typed", RowFile(str(tmp_path / "rows.csv"), "text/csv"))
+        called = lines[0].split(",")
+        flags = [
+            " ".join(
+                f"-x {name}={text}" for name, text in zip(called, line.split(","), strict=True)
+            )
+            for line in lines[1:]
+        ]
+        script = "dualstream predict typed rows.csv\n"
+        script += "\n".join(f"dualstream predict typed {one}" for one in flags)
+        done = shell(shared_server, script, tmp_path)
+        assert done.returncode == 0, done.stderr
+        header, first, second, *others = done.stdout.splitlines()
+        assert others == [header, first, header, second] and first != second
+        weights = {one.name for one in client.weights("typed", top=50).weights}
+        assert {"zip=02134", "zip=2134"} <= weights
+        refused = shell(shared_server, "dualstream predict typed -x price=cheap", tmp_path)
+        assert refused.returncode != 0 and "column 'price' must be a number" in refused.stderr
+        client.delete("typed")
