@@ -16,10 +16,12 @@ from dualstream.service.codecs.row_schema import (
     RowSchema,
     pointer_step,
     too_many_nonzeros,
+    unescaped_step,
 )
 from dualstream.service.codecs.text_values import label_of
 from dualstream.solvers import BadColumn, Batch, ColumnReader, class_places
 from dualstream.wire.problems import Problem, RowError, quoted
+from dualstream.wire.values import nfc
 
 
 class ListedRows(msgspec.Struct):
@@ -226,10 +228,10 @@ class RowsBuilder:
                 weight = float(read.weight)
             self.add(index, read.features, label, weight, read.id)
         except BadColumn as bad:
-            pointer = f"/{pointer_step(bad.column[:50])}" if bad.column else ""
-            raise BadRow(pointer, bad.reason) from None
+            raise BadRow(_pointer_in(row, reader, bad.column), bad.reason) from None
         except BadRow as bad:
-            raise BadRow(_pointer_of_column(reader, bad.pointer), bad.reason) from None
+            column = _column_of(reader, bad.pointer)
+            raise BadRow(_pointer_in(row, reader, column), bad.reason) from None
 
     def _flat_label(self, reader: ColumnReader, label: Any) -> Label:
         if label is None:
@@ -261,13 +263,44 @@ class RowsBuilder:
         return ParsedRows(self._rows, self._row_indices, self._errors, single, id_pointer)
 
 
-def _pointer_of_column(reader: ColumnReader, pointer: str) -> str:
-    """The pointer within a flat row, from that within a row in explicit form."""
+def _column_of(reader: ColumnReader, pointer: str) -> str:
+    """The column of a pointer within a row in explicit form."""
     roles = {"/y": reader.label, "/weight": reader.weight, "/id": reader.id}
     if pointer in roles:
-        name = roles[pointer]
-        return pointer if name is None else f"/{pointer_step(name[:50])}"
-    return pointer.removeprefix("/x")
+        return roles[pointer] or pointer[1:]
+    return unescaped_step(pointer.removeprefix("/x").removeprefix("/"))
+
+
+def _pointer_in(row: Mapping[str, Any], reader: ColumnReader, column: str) -> str:
+    """JSON pointer of a column in a row as it was sent: `user.age` may be /user/age or /x/user/age.
+
+    A column that the row does not have gets the pointer at which the row could have it.
+    """
+    if not column:
+        return ""
+    if not reader.is_explicit(row):
+        steps = _steps_to(row, column) or [column]
+    elif (inner := _steps_to(row["x"], column)) is not None:
+        steps = ["x", *inner]
+    elif column in row:
+        steps = [column]
+    else:
+        roles = {reader.label: "y", reader.weight: "weight", reader.id: "id"}
+        steps = [roles[column]] if column in roles else ["x", column]
+    return "".join(f"/{pointer_step(step[:50])}" for step in steps)
+
+
+def _steps_to(row: Mapping[str, Any], column: str) -> list[str] | None:
+    """Names from a row down to a column; None if the row does not have it."""
+    for name, value in row.items():
+        composed = nfc(name)
+        if composed == column:
+            return [name]
+        if isinstance(value, dict) and column.startswith(f"{composed}."):
+            inner = _steps_to(value, column[len(composed) + 1 :])
+            if inner is not None:
+                return [name, *inner]
+    return None
 
 
 # Limits are checked before rows are journalled. Journalled rows are applied without limits, so that

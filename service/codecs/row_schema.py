@@ -92,6 +92,11 @@ def pointer_step(name: str) -> str:
     return name.replace("~", "~0").replace("/", "~1")
 
 
+def unescaped_step(step: str) -> str:
+    """The name of which a step of a JSON pointer is made."""
+    return step.replace("~1", "/").replace("~0", "~")
+
+
 def refuse_duplicates(names: Iterable[str], pointer: str) -> None:
     """Raise BadRow for a duplicate name; `pointer` is that of its object, with a slash."""
     seen: set[str] = set()

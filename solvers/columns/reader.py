@@ -208,9 +208,17 @@ class ColumnReader:
         return is_number and value in self._missing_numbers
 
     def column_at(self, pointer: str) -> str | None:
-        """The declared column, or that of a role, at a JSON pointer; None for any other."""
-        name = pointer.rpartition("/")[2].replace("~1", "/").replace("~0", "~")
-        return name if name in self._types or name in self._roles else None
+        """The declared column, or that of a role, at a JSON pointer; None for any other.
+
+        Its last steps are the name: /2/user/age and /2/x/user.age are `user.age`.
+        """
+        steps = [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:]]
+        for first in range(len(steps)):
+            name = ".".join(steps[first:])
+            if name in self._types or name in self._roles:
+                return name
+        explicit = {"y": self.label, "weight": self.weight, "id": self.id}
+        return explicit.get(steps[-1]) if steps else None
 
     def ignores(self, name: str) -> bool:
         """Whether a column is no feature and has no role."""

@@ -157,7 +157,12 @@ BAD = [
     ({"zip": "z" * 2000}, "/zip", "at most 1024 characters"),
     ({"event": "e" * 300}, "/event", "an id has 1 to 255 bytes"),
     ({"subject": {"deep": 1}}, "/subject", "must be one value, got an object"),
-    ({"user": {"deep": {"er": [[]]}}}, "/user.deep.er", "must be a category"),
+    ({"user": {"deep": {"er": [[]]}}}, "/user/deep/er", "must be a category"),
+    ({"user.deep": {"er": [[]]}}, "/user.deep/er", "must be a category"),
+    ({"user": {"deep.er": [[]]}}, "/user/deep.er", "must be a category"),
+    ({"user": {"a/b": {"x~y": 10**400}}}, "/user/a~1b/x~0y", "1e100"),
+    ({"user": {"age": 1e300}}, "/user/age", "1e100"),
+    ({"user": {"age": 1}, "user.age": 2}, "/user/age", "is there twice"),
 ]
 
 
@@ -174,6 +179,35 @@ def test_a_bad_value_refuses_its_row_alone(change, pointer, reason):
     )
     (error,) = lines.errors
     assert (error.line, error.pointer) == (3, pointer)
+
+
+@pytest.mark.parametrize(
+    ("row", "pointer"),
+    [
+        ({"x": {"price": "cheap"}, "y": 1}, "/x/price"),
+        ({"x": {"user": {"age": [[]]}}, "y": 1}, "/x/user/age"),
+        ({"x": {"price": 1e300}, "clicked": 1}, "/x/price"),
+        ({"x": {"price": 1}, "y": 7}, "/y"),
+        ({"x": {"price": 1}, "clicked": 7}, "/clicked"),
+        ({"x": {"price": 1, "clicked": 7}}, "/x/clicked"),
+        ({"x": {"price": 1}}, "/y"),
+        ({"x": {"price": 1}, "y": 1, "weight": -1}, "/weight"),
+        ({"x": {"price": 1}, "y": 1, "id": "e" * 300}, "/id"),
+        ({"x": {"price": 1}, "y": 1, "z": 1}, "/x"),
+    ],
+)
+def test_an_error_in_a_row_of_explicit_form_points_to_where_it_is(row, pointer):
+    (error,) = parse_body(schema_of(), None, json.dumps([row]).encode(), labelled=True).errors
+    assert error.pointer == f"/0{pointer}", error.reason
+    role = {"/y": "clicked", "/weight": "cost", "/id": "event", "/x/price": "price"}
+    counted = schema_of().columns.column_at(error.pointer)
+    assert counted == role.get(pointer, "clicked" if "clicked" in pointer else None)
+
+
+def test_refused_rows_count_for_the_nested_column_that_is_declared():
+    reader = schema_of({"columns": {"types": {"user.age": "number"}}}).columns
+    assert reader.column_at("/2/user/age") == reader.column_at("/2/x/user.age") == "user.age"
+    assert reader.column_at("/2/age") is None and reader.column_at("") is None
 
 
 @pytest.mark.parametrize(
