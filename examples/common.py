@@ -7,15 +7,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console
 
 from dualstream.client import Client
 from dualstream.service.cli.demo.server_process import ServerProcess
 
-Sample = tuple[dict[str, Any], Any]
-"""Features by name, and the label."""
+Row = dict[str, Any]
+"""A row as people have it: columns by name, the label among them."""
+R = TypeVar("R")
 
 REPORTS = 8
 # Relative gap above which the certificate says little about the weights.
@@ -41,17 +42,17 @@ def flags(description: str, rows: int) -> argparse.ArgumentParser:
 
 def taken(
     given: argparse.Namespace,
-    read: Callable[[Path], Iterator[Sample]],
-    make: Callable[[int, int], Iterator[Sample]],
-) -> list[Sample]:
-    """The samples of the file, or those that `make(rows, seed)` generates."""
+    read: Callable[[Path], Iterator[R]],
+    make: Callable[[int, int], Iterator[R]],
+) -> list[R]:
+    """The rows of the file, or those that `make(rows, seed)` generates."""
     if given.data is not None:
-        samples = list(islice(read(given.data), given.rows))
+        rows = list(islice(read(given.data), given.rows))
     else:
-        samples = list(make(given.made if given.rows is None else given.rows, given.seed))
-    if len(samples) < MIN_ROWS:
-        raise SystemExit(f"{len(samples)} rows are too few; use at least {MIN_ROWS}")
-    return samples
+        rows = list(make(given.made if given.rows is None else given.rows, given.seed))
+    if len(rows) < MIN_ROWS:
+        raise SystemExit(f"{len(rows)} rows are too few; use at least {MIN_ROWS}")
+    return rows
 
 
 def table(path: Path) -> Iterator[dict[str, str]]:
@@ -73,19 +74,16 @@ def connected(url: str | None, console: Console) -> Iterator[Client]:
 
 
 def learn(
-    client: Client,
-    models: Sequence[str],
-    samples: Sequence[Sample],
+    rows: Sequence[Row],
+    send: Callable[[Sequence[Row]], object],
     report: Callable[[], None],
     rows_per_request: int = 250,
 ) -> None:
-    """Learn the stream in blocks with every model, and report eight times."""
+    """Send the stream in blocks, and report eight times."""
     reported = 0
-    for first in range(0, len(samples), rows_per_request):
-        block = samples[first : first + rows_per_request]
-        for model in models:
-            client.learn(model, [x for x, _ in block], [y for _, y in block])
-        due = REPORTS * min(len(samples), first + rows_per_request) // len(samples)
+    for first in range(0, len(rows), rows_per_request):
+        send(rows[first : first + rows_per_request])
+        due = REPORTS * min(len(rows), first + rows_per_request) // len(rows)
         if due > reported:
             reported = due
             report()

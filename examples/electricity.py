@@ -1,7 +1,8 @@
 """Electricity prices: classification of a drifting stream.
 
-Each row is a half hour in New South Wales. The label is whether its price is above the mean of the
-last day. Every row is predicted before it is learned.
+Each row is a half hour in New South Wales, as an export has it: a timestamp, five measurements and
+the label, UP or DOWN, which says whether its price is above the mean of the last day. `columns`
+declares what they are; the server makes the features. Every row is predicted before it is learned.
 
   python -m examples.electricity                        generated rows
   python -m examples.electricity --data electricity.csv  elec2, as OpenML or River have it: columns
@@ -13,13 +14,14 @@ import math
 import random
 from collections import deque
 from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from rich.console import Console
 
 from dualstream.client import Client
 from examples.common import (
-    Sample,
+    Row,
     connected,
     errors,
     flags,
@@ -35,10 +37,23 @@ from examples.common import (
 
 MODEL, WINDOWS = "electricity", "electricity-windows"
 HALF_HOURS = 48
-NUMBERS = ("nswprice", "nswdemand", "vicprice", "vicdemand", "transfer")
+FIRST = datetime(1996, 5, 7)
+# elec2 has no times: `period` is that of the day, and `date` has a new value every day.
+COLUMNS = {
+    "labels": ["DOWN", "UP"],
+    "columns": {
+        "label": "class",
+        "ignore": ["date"],
+        "types": {
+            "at": {"kind": "time", "parts": ["hour", "weekday"]},
+            "day": "category",
+            "period": "number",
+        },
+    },
+}
 LEARNER = {"algorithm": "dual_ascent", "loss": "logistic", "strength": 30, "scaling": "balanced"}
 # One learner under three windows, as the members of a portfolio.
-THREE_WINDOWS = {
+THREE_WINDOWS = COLUMNS | {
     "algorithm": "portfolio",
     "features": {"kind": "hashed", "bits": 18},
     "members": [
@@ -49,14 +64,13 @@ THREE_WINDOWS = {
 }
 
 
-def read(path: Path) -> Iterator[Sample]:
-    """The rows of elec2, without the date, which has a new value every day."""
+def read(path: Path) -> Iterator[Row]:
+    """The rows of elec2, which OpenML's file writes as b'DOWN' and b'7'."""
     for row in table(path):
-        x = _row(row["day"], float(row["period"]), [float(row[name]) for name in NUMBERS])
-        yield x, int(row["class"].strip("b'\" ").upper() in {"UP", "1"})
+        yield {name: text.strip("b'\" ") for name, text in row.items()}
 
 
-def made(rows: int, seed: int) -> Iterator[Sample]:
+def made(rows: int, seed: int) -> Iterator[Row]:
     """Generated rows. A link to a neighbour opens after 40 %, prices reverse after 70 %."""
     draw = random.Random(seed)
     last_day: deque[float] = deque([0.06], maxlen=HALF_HOURS)
@@ -71,32 +85,30 @@ def made(rows: int, seed: int) -> Iterator[Sample]:
         # Solar power in the last part: at noon demand is high and prices are low.
         price = 0.06 + (-0.03 if is_turned else 0.05) * (demand - 0.45)
         price += (0.06 if is_linked else 0.0) * neighbour + 0.002 * draw.gauss(0.0, 1.0)
-        abroad = 0.06 + (0.06 * neighbour if is_linked else 0.0)
-        numbers = [price, demand, abroad, 0.45 + neighbour, neighbour if is_linked else 0.0]
-        x = _row(str(1 + row // HALF_HOURS % 7), period, numbers)
-        yield x, int(price > sum(last_day) / len(last_day))
+        yield {
+            "at": FIRST + row * timedelta(minutes=30),
+            "nswprice": price,
+            "nswdemand": demand,
+            "vicprice": 0.06 + (0.06 * neighbour if is_linked else 0.0),
+            "vicdemand": 0.45 + neighbour,
+            "transfer": neighbour if is_linked else 0.0,
+            "class": "UP" if price > sum(last_day) / len(last_day) else "DOWN",
+        }
         last_day.append(price)
 
 
-def _row(day: str, period: float, numbers: Sequence[float]) -> dict[str, object]:
-    """Features of a row. The hour is a string, so each hour is its own feature."""
-    x: dict[str, object] = {"day": day.strip("b'\" "), "period": period}
-    x["hour"] = str(int(round(period * 47.0)) // 2)
-    return x | dict(zip(NUMBERS, numbers, strict=True))
-
-
 def run(given: argparse.Namespace, console: Console) -> None:
-    samples = taken(given, read, made)
-    show(console, f"{len(samples):,} half hours, {given.data or 'generated'}")
+    rows = taken(given, read, made)
+    show(console, f"{len(rows):,} half hours, {given.data or 'generated'}")
     with connected(given.url, console) as client:
-        client.create(MODEL, {}, replace=True)
+        client.create(MODEL, COLUMNS, replace=True)
         client.create(WINDOWS, THREE_WINDOWS, replace=True)
         show(console, "\nError rates of the last 1,000 rows:")
         show(
             console,
             "    rows     model   majority class   last label   one learner, its best window",
         )
-        learn(client, [MODEL, WINDOWS], samples, lambda: _report(console, client))
+        learn(rows, lambda block: _send(client, block), lambda: _report(console, client))
         _windows(console, client)
         show_drift(console, client, MODEL)
         show_certificate(console, client, MODEL, show_shares(console, client, MODEL))
@@ -108,6 +120,11 @@ def run(given: argparse.Namespace, console: Console) -> None:
             "Consecutive half hours mostly have the same label, so the last label is hard to beat; "
             "the model does not get it as a feature.",
         )
+
+
+def _send(client: Client, rows: Sequence[Row]) -> None:
+    for model in (MODEL, WINDOWS):
+        client.learn(model, rows)
 
 
 def _report(console: Console, client: Client) -> None:

@@ -1,24 +1,28 @@
 """Power consumption of a house: regression on sensors, one of which fails.
 
-A row is ten minutes: temperature and humidity of each room, the weather, the hour, and the energy
-that the appliances used in the previous ten minutes. The label is the energy used now, in Wh.
+A row is ten minutes: the time, temperature and humidity of each room, the weather, and the energy
+that the appliances used in the previous ten minutes. The label is the energy used now, in Wh. The
+rows are CSV, with `NA` or an empty field where a sensor was silent, and are sent as they are.
 
   python -m examples.sensors                                generated rows
   python -m examples.sensors --data energydata_complete.csv  UCI's Appliances Energy Prediction:
-      columns date, Appliances, lights, T1, RH_1, ..., Tdewpoint; rv1 and rv2, noise, are left out
+      columns date, Appliances, lights, T1, RH_1, ..., Tdewpoint; rv1 and rv2, noise, are ignored
 """
 
 import argparse
+import csv
+import io
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from rich.console import Console
 
-from dualstream.client import Client
+from dualstream.client import Client, RowFile, kind_of
 from examples.common import (
-    Sample,
+    Row,
     connected,
     errors,
     flags,
@@ -33,32 +37,37 @@ from examples.common import (
 )
 
 MODEL = "sensors"
-TARGET = "Appliances"
-IGNORED = {"date", TARGET, "rv1", "rv2"}
+TARGET, BEFORE = "Appliances", "Appliances_before"
+SPEC = {
+    "task": "regression",
+    "columns": {
+        "label": TARGET,
+        "ignore": ["rv*"],
+        "types": {"date": {"kind": "time", "parts": ["hour", "weekday"]}},
+        "missing": ["", "NA"],
+    },
+}
+FIRST = datetime(2016, 1, 11)
 ROOMS = 9
 PER_DAY = 144
 SHOWN = 3
+SILENT = 0.01
+"""Share of the readings that are missing."""
 
 
-def read(path: Path) -> Iterator[Sample]:
-    """The rows of UCI's file; an empty field is an absent feature."""
-    before = None
+def read(path: Path) -> Iterator[Row]:
+    """The records of UCI's file, with the label of the record before."""
+    before = "NA"
     for record in table(path):
-        sensors = {
-            name: float(text)
-            for name, text in record.items()
-            if name not in IGNORED and text.strip()
-        }
-        drawn = float(record[TARGET])
-        yield _row(int(record["date"].split()[1].split(":")[0]), before, sensors), drawn
-        before = drawn
+        yield {**record, BEFORE: before}
+        before = record[TARGET]
 
 
-def made(rows: int, seed: int) -> Iterator[Sample]:
-    """Generated rows. The sensor of room 3 drifts after 60 % of them and fails after 80 %."""
-    draw = random.Random(seed)
+def made(rows: int, seed: int) -> Iterator[Row]:
+    """Generated records. The sensor of room 3 drifts after 60 % of them and fails after 80 %."""
+    draw, gaps = random.Random(seed), random.Random(seed + 1)
     outside = cooking = 0.0
-    before = None
+    before = "NA"
     for row in range(rows):
         hour = row % PER_DAY / PER_DAY * 24.0
         outside = 0.99 * outside + draw.gauss(0.0, 0.3)
@@ -71,34 +80,41 @@ def made(rows: int, seed: int) -> Iterator[Sample]:
             sensors[f"RH_{room}"] = 40.0 + 0.05 * cooking + draw.gauss(0.0, 1.0)
         if row > 0.6 * rows:
             sensors["T3"] += 40.0 * (row / rows - 0.6)
-        if row > 0.8 * rows:
-            del sensors["T3"]
         lights = 10.0 * draw.randint(0, 2) if hour < 1.0 or hour > 17.0 else 0.0
         drawn = 50.0 + cooking + lights + 2.0 * max(0.0, 5.0 - warmth) + draw.gauss(0.0, 5.0)
-        yield _row(int(hour), before, sensors | {"lights": lights}), round(drawn, -1)
-        before = round(drawn, -1)
+        record: Row = {
+            "date": FIRST + row * timedelta(minutes=10),
+            BEFORE: before,
+            "lights": lights,
+        }
+        for name, value in sensors.items():
+            is_silent = gaps.random() < SILENT
+            record[name] = gaps.choice(["", "NA"]) if is_silent else f"{value:.2f}"
+        if row > 0.8 * rows:
+            record["T3"] = "NA"
+        before = f"{round(drawn, -1):.0f}"
+        yield record | {TARGET: before}
 
 
 def _is_meal(hour: float, draw: random.Random) -> bool:
     return draw.random() < (0.25 if 7 <= hour < 8 or 12 <= hour < 13 or 17 <= hour < 20 else 0.02)
 
 
-def _row(hour: int, before: float | None, sensors: Mapping[str, float]) -> dict[str, object]:
-    x: dict[str, object] = {"hour": str(hour), **sensors}
-    return x if before is None else x | {"drawn-before": before}
-
-
 def run(given: argparse.Namespace, console: Console) -> None:
-    samples = taken(given, read, made)
-    show(console, f"{len(samples):,} intervals of ten minutes, {given.data or 'generated'}")
+    rows = taken(given, read, made)
+    show(console, f"{len(rows):,} intervals of ten minutes, {given.data or 'generated'}")
     with connected(given.url, console) as client:
-        client.create(MODEL, {"task": "regression"}, replace=True)
+        client.create(MODEL, SPEC, replace=True)
         show(console, "\nMean absolute error of the last 1,000 rows, in Wh:")
         show(console, "    rows     model   mean so far   last value")
-        learn(client, [MODEL], samples, lambda: _report(console, client))
+        learn(
+            rows,
+            lambda block: client.learn_file(MODEL, as_csv(block)),
+            lambda: _report(console, client),
+        )
         show_drift(console, client, MODEL)
         show_certificate(console, client, MODEL, show_shares(console, client, MODEL))
-        _last_rows(console, client, samples[-SHOWN:])
+        _last_rows(console, client, rows[-SHOWN:])
         since = client.metrics(MODEL)["since_start"]
         error, baselines = errors(since, "mae")
         squared, others = errors(since, "rmse")
@@ -111,17 +127,27 @@ def run(given: argparse.Namespace, console: Console) -> None:
         )
 
 
+def as_csv(rows: Sequence[Row]) -> RowFile:
+    """The records as a CSV file, which `dualstream learn` would send in the same way."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]))
+    writer.writeheader()
+    writer.writerows(rows)
+    name = "sensors.csv"
+    return RowFile(name, kind_of(name), stream=io.BytesIO(text.getvalue().encode()))
+
+
 def _report(console: Console, client: Client) -> None:
     metrics = client.metrics(MODEL)
     error, (mean, last) = errors(metrics["rolling"], "mae")
     show(console, f"{metrics['samples']:8,} {error:9.1f} {mean:13.1f} {last:12.1f}")
 
 
-def _last_rows(console: Console, client: Client, samples: Sequence[Sample]) -> None:
+def _last_rows(console: Console, client: Client, rows: Sequence[Row]) -> None:
     show(console, "\nPredictions of the last rows, after they were learned (POST predict):")
-    scores = client.predict(MODEL, [x for x, _ in samples]).scores
-    for score, (_, y) in zip(scores, samples, strict=True):
-        show(console, f"  predicted {score:7.1f} Wh   actual {y:7.1f} Wh")
+    for answer in client.predict_file(MODEL, as_csv(rows)):
+        for score, row in zip(answer.scores, rows, strict=True):
+            show(console, f"  predicted {score:7.1f} Wh   actual {float(row[TARGET]):7.1f} Wh")
 
 
 def main(arguments: Sequence[str] | None = None, console: Console | None = None) -> None:

@@ -19,7 +19,6 @@ from rich.console import Console
 from dualstream.client import Client
 from examples.common import (
     REPORTS,
-    Sample,
     connected,
     errors,
     flags,
@@ -29,6 +28,8 @@ from examples.common import (
     taken,
 )
 
+Sample = tuple[dict[str, str], int]
+"""A message, and its label, which arrives later."""
 MODEL, AT_ONCE = "spam", "spam-labels-at-once"
 PER_REQUEST = 25
 ARCHIVE = 100

@@ -1,15 +1,20 @@
 """The examples run on what they make up, read the files that they name, and tell the truth."""
 
 import io
+import json
 import os
 import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from dualstream.client import Client
+from dualstream.service.codecs import parse_body
+from dualstream.service.codecs.row_schema import RowSchema
+from dualstream.solvers import resolve_spec
 from dualstream.solvers.jit import DISABLED
 from examples import electricity, sensors, spam
 from tests.docs.documents import DOCUMENTS, ROOT, session
@@ -41,6 +46,10 @@ def test_electricity_finds_the_link_that_opens(shared_server, client):
     assert f"{since['error_rate']:.1%}, majority class" in said and since["error_rate"] < last
     assert "below the better baseline" in said
     rose = [event.get("rows") for event in client.timeline("electricity").events if event["rising"]]
+    assert {"at.hour.sin", "nswprice"} <= {
+        weight.name
+        for weight in client.weights("electricity-windows", member="sliding", top=50).weights
+    }
     assert rose and rose[0] > 2000 and f"{rose[0]:,}" in said
     windows = client.members("electricity-windows").members
     assert re.findall(r"^  (infinite|exponential|sliding) +\S+% errors", said, re.MULTILINE) == [
@@ -71,7 +80,15 @@ def test_sensors_go_on_without_the_one_that_fails(shared_server, client):
     assert since["rmse"] < min(base["rmse"] for base in since["baselines"].values())
     assert "below the better baseline" in said and client.metrics("sensors")["rejected"] == 0
     made = list(sensors.made(2000, 0))
-    assert "T3" in made[1600][0] and "T3" not in made[1601][0]
+    silent = [sum(row[name] in ("", "NA") for name in row) for row in made]
+    assert (
+        made[1600]["T3"] != "NA" == made[1601]["T3"] and 0.1 < np.mean(np.array(silent) > 0) < 0.5
+    )
+    # The server makes the features of the time.
+    columns = client.get("sensors").spec["columns"]
+    assert columns["missing"] == ["", "NA"] and list(columns["types"]) == ["date"]
+    sent = sensors.as_csv(made[:2]).stream.read().decode().splitlines()
+    assert sent[0].startswith("date,Appliances_before,lights,T_out") and len(sent) == 3
 
 
 def test_an_example_runs_by_itself():
@@ -97,11 +114,11 @@ FILES = {
     # As River has it, and as OpenML's file becomes one of CSV.
     ELEC2 + "0,2,0.021277,0.051699,0.415055,0.003467,0.422915,0.414912,UP\n": (
         electricity,
-        [({"day": "2", "period": 0.021277, "hour": "0", "nswprice": 0.051699}, 1)],
+        [{"day": "2", "period": "0.021277", "nswprice": "0.051699", "class": "UP"}],
     ),
     ELEC2 + "0.0,b'7',1.0,0.05,0.4,0.003,0.42,0.41,b'DOWN'\n": (
         electricity,
-        [({"day": "7", "period": 1.0, "hour": "23", "vicdemand": 0.42, "transfer": 0.41}, 0)],
+        [{"day": "7", "period": "1.0", "vicdemand": "0.42", "class": "DOWN"}],
     ),
     "ham\tOk lar...\nspam\tWIN £900 to 09061701461!\n": (
         spam,
@@ -115,8 +132,8 @@ FILES = {
     + '"2016-01-11 17:10:00","50","30","","46.7","18.6","18.6"\n': (
         sensors,
         [
-            ({"hour": "17", "lights": 30.0, "T1": 19.89, "RH_1": 47.6}, 60.0),
-            ({"hour": "17", "lights": 30.0, "RH_1": 46.7, "drawn-before": 60.0}, 50.0),
+            {"date": "2016-01-11 17:00:00", "T1": "19.89", "Appliances_before": "NA"},
+            {"T1": "", "RH_1": "46.7", "Appliances_before": "60", "Appliances": "50"},
         ],
     ),
 }
@@ -127,7 +144,13 @@ def test_the_files_that_are_named_are_read(tmp_path, text):
     example, expected = FILES[text]
     (tmp_path / "file").write_text(text)
     found = list(example.read(tmp_path / "file"))
-    assert [y for _, y in found] == [y for _, y in expected]
-    for (x, _), (got, _) in zip(found, expected, strict=True):
-        assert {name: x.get(name) for name in got} == got
-        assert not {"date", "class", "Appliances", "rv1", "rv2"} & set(x)
+    if example is spam:
+        assert found == expected
+        return
+    for row, got in zip(found, expected, strict=True):
+        assert {name: row.get(name) for name in got} == got
+    spec = resolve_spec(electricity.COLUMNS if example is electricity else sensors.SPEC)
+    parsed = parse_body(RowSchema(spec), None, json.dumps(found).encode(), labelled=True)
+    assert not parsed.errors and len(parsed.rows) == len(found)
+    names = {name for _, name in parsed.rows.names}
+    assert names and not {"date", "class", "Appliances", "rv1", "rv2"} & names
