@@ -42,6 +42,7 @@ REQUIRED_SCOPES: dict[str, Methods] = {
     "/audit": {"GET": ADMIN},
     "/predict": {"GET": PREDICT},
     "/specs/resolve": {"POST": PREDICT},
+    "/columns/infer": {"POST": ADMIN},
     "/models": {"GET": PREDICT},
     "/models/{model_id}": {"GET": PREDICT, "PUT": ADMIN, "DELETE": ADMIN},
     # LEARN with `remember` or a default label in the query: these rows can be learned later.

@@ -11,7 +11,6 @@ new_key.py         new-key
 serve.py            serve, config, demo
 stores.py          dump, restore, replay
 infer.py           infer
-inference/         what it proposes for a file
 settings_flags.py  settings as flags
 
 `infer`, `serve` and `stores` need the server's dependencies. The other commands work without

@@ -72,8 +72,8 @@ def infer(
         dualstream infer monday.csv --label clicked > spec.json
         dualstream infer monday.csv --create clicks
     """
-    from dualstream.service.cli.inference import propose, read_sample
-    from dualstream.service.cli.inference.labels import TASKS
+    from dualstream.service.column_inference import propose, read_sample
+    from dualstream.service.column_inference.labels import TASKS
 
     with ending(as_json):
         if task is not None and task not in TASKS:
@@ -82,17 +82,8 @@ def infer(
         sample = read_sample(given, rows)
         proposal = propose(sample, label, task)
     if as_json:
-        columns = [
-            {
-                "name": name,
-                "type": choice.kind,
-                "reason": choice.reason,
-                "missing": proposal.seen[name].missing,
-            }
-            for name, choice in proposal.choices.items()
-        ]
         found: dict[str, Any] = {"spec": proposal.spec, "rows": len(sample.rows)}
-        print_json(found | {"columns": columns, "warnings": proposal.warnings})
+        print_json(found | {"columns": proposal.columns, "warnings": proposal.warnings})
     else:
         typer.echo(msgspec.json.format(msgspec.json.encode(proposal.spec), indent=2).decode())
         errors.print(_table(proposal))
@@ -109,7 +100,7 @@ def infer(
 
 def _file(name: str, form: str | None) -> RowFile:
     """The file; Parquet and Arrow files are known by their first bytes. Raises BadInput."""
-    from dualstream.service.cli.inference import format_of
+    from dualstream.service.column_inference import format_of
 
     kind = None if form is not None else format_of(name)
     if kind is not None:

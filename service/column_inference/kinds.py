@@ -3,7 +3,8 @@
 import re
 from typing import Any, NamedTuple
 
-from dualstream.service.cli.inference.seen import (
+from dualstream.service.codecs.row_schema import is_key
+from dualstream.service.column_inference.seen import (
     FEW_ROWS,
     Seen,
     is_boolean,
@@ -12,7 +13,6 @@ from dualstream.service.cli.inference.seen import (
     is_whole,
     key_of,
 )
-from dualstream.service.codecs.row_schema import is_key
 from dualstream.solvers.columns.values import as_boolean, as_number, as_time, words_of
 
 _LONGEST = 1000

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from dualstream.client import BadInput
-from dualstream.service.cli.inference.kinds import parts_of_name
-from dualstream.service.cli.inference.seen import FEW_ROWS, Seen, is_number, is_whole, key_of
 from dualstream.service.codecs.row_schema import BadRow, RowSchema
 from dualstream.service.codecs.text_values import label_of
+from dualstream.service.column_inference.kinds import parts_of_name
+from dualstream.service.column_inference.seen import FEW_ROWS, Seen, is_number, is_whole, key_of
 from dualstream.solvers import MAX_CLASSES, resolve_spec
 from dualstream.solvers.columns.values import as_number
 from dualstream.wire.values import nfc
@@ -58,7 +58,7 @@ def choose_label(
         return _with_reason(found, "the only column of two values", [])
     few = [one for one, seen in columns.items() if 2 < len(seen.counts) <= 10 and not seen.missing]
     raise BadInput(
-        "no column is named as a label; give it with --label NAME."
+        "no column is named as a label; name one as `label`."
         + (f" Two values: {_listed(pairs)}." if pairs else "")
         + (f" Few values: {_listed(few)}." if few else "")
         + ("" if pairs or few else f" The columns are {_listed(columns)}.")
@@ -68,7 +68,7 @@ def choose_label(
 def _with_reason(label: Label, reason: str, others: Sequence[str]) -> Label:
     label.reason = f"{reason}; {label.reason}"
     if others:
-        label.reason += f"; it may also be {_listed(others)}: --label NAME"
+        label.reason += f"; it may also be {_listed(others)}: name it as `label`"
     return label
 
 
@@ -76,7 +76,7 @@ def label_of_task(seen: Seen, task: str | None) -> Label:
     """The label with its task, or with a given one. Raises BadInput if the values do not fit."""
     distinct = len(seen.counts)
     if not distinct:
-        raise BadInput(f"the label {seen.name!r} is always missing; give another with --label NAME")
+        raise BadInput(f"the label {seen.name!r} is always missing; name another as `label`")
     pair = _pair_of(seen)
     if task is None:
         task = _task_of(seen, pair)
@@ -92,9 +92,9 @@ def label_of_task(seen: Seen, task: str | None) -> Label:
     elif task == "multiclass" and (distinct > MAX_CLASSES or not seen.all_are(_is_class)):
         raise BadInput(f"the label {seen.name!r} has {distinct:,} values; they are no classes")
     if distinct == 1:
-        reason = "one value in the sample; read more rows with --rows"
+        reason = "one value in the sample; give more rows"
     elif task == "multiclass" and seen.all_are(is_number):
-        reason += "; if they are quantities: --task regression"
+        reason += "; if they are quantities: `task` regression"
     return Label(seen.name, task, labels, f"{task}: {reason}")
 
 
@@ -106,7 +106,7 @@ def _task_of(seen: Seen, pair: bool | list[str]) -> str:
     if not seen.all_are(is_number):
         if rows >= FEW_ROWS and distinct > rows / 2:
             reason = f"has {distinct:,} different texts in {rows:,} rows and cannot be the label"
-            raise BadInput(f"column {seen.name!r} {reason}; give another with --label NAME")
+            raise BadInput(f"column {seen.name!r} {reason}; name another as `label`")
         return "multiclass"
     is_few = seen.all_are(is_whole) and distinct <= _MAX_NUMBERED and rows >= 5 * distinct
     if not is_few:

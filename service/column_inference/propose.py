@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dualstream.client import BadInput
-from dualstream.service.cli.inference.kinds import Choice, is_entry_id, is_row_weight, kind_of
-from dualstream.service.cli.inference.labels import Label, choose_label, leaks
-from dualstream.service.cli.inference.sample import Sample
-from dualstream.service.cli.inference.seen import Seen, is_missing, missing_marks, seen_in
 from dualstream.service.codecs.parsed_rows import RowsBuilder
 from dualstream.service.codecs.row_schema import BadRow, RowSchema, pointer_step
+from dualstream.service.column_inference.kinds import Choice, is_entry_id, is_row_weight, kind_of
+from dualstream.service.column_inference.labels import Label, choose_label, leaks
+from dualstream.service.column_inference.sample import Sample
+from dualstream.service.column_inference.seen import Seen, is_missing, missing_marks, seen_in
 from dualstream.solvers import resolve_spec
 
 _DEFAULT_MARKS = ("", "NaN")
@@ -45,6 +45,19 @@ class Proposal:
         columns = roles | {"ignore": ignored, "types": types, "missing": [*self.marks, None]}
         labels = {} if self.label.labels is None else {"labels": self.label.labels}
         return {"task": self.label.task, **labels, "columns": columns}
+
+    @property
+    def columns(self) -> list[dict[str, Any]]:
+        """Name, type or role, reason, and how many values are missing, of each column."""
+        return [
+            {
+                "name": name,
+                "type": choice.kind,
+                "reason": choice.reason,
+                "missing": self.seen[name].missing,
+            }
+            for name, choice in self.choices.items()
+        ]
 
 
 def propose(sample: Sample, label: str | None = None, task: str | None = None) -> Proposal:
@@ -86,7 +99,9 @@ def _ignore_what_is_refused(rows: Rows, proposal: Proposal) -> None:
     """Ignore columns for which a row of the sample is refused. Raises BadInput if that fails."""
     label, marks = proposal.label.name, frozenset(proposal.marks)
     labelled = [row for row in rows if not is_missing(row.get(label), marks)]
-    while (refused := _first_refused(labelled, proposal.spec)) is not None:
+    first = 0
+    while (found := _first_refused(labelled, first, proposal.spec)) is not None:
+        first, refused = found
         names = [
             name
             for name, choice in proposal.choices.items()
@@ -99,13 +114,14 @@ def _ignore_what_is_refused(rows: Rows, proposal: Proposal) -> None:
             proposal.choices[name] = Choice("ignore", f"does not fit: {refused.reason}")
 
 
-def _first_refused(rows: Rows, spec: Mapping[str, Any]) -> BadRow | None:
+def _first_refused(rows: Rows, first: int, spec: Mapping[str, Any]) -> tuple[int, BadRow] | None:
+    """The first refused row from `first` on, and why: the rows before it lost columns at most."""
     builder = RowsBuilder(RowSchema(resolve_spec(spec)), labelled=True)
-    try:
-        for number, row in enumerate(rows):
-            builder.add_flat(number, row)
-    except BadRow as bad:
-        return bad
+    for number in range(first, len(rows)):
+        try:
+            builder.add_flat(number, rows[number])
+        except BadRow as bad:
+            return number, bad
     return None
 
 

@@ -1,6 +1,6 @@
 """First rows of a file, read as the server reads flat rows; also Parquet and Arrow files."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -11,6 +11,7 @@ import msgspec
 from dualstream.client import FORMATS, BadInput, NoRows, RowFile
 from dualstream.service.codecs.csv import check_delimiter
 from dualstream.service.codecs.flat_rows import FlatRecords, read_row
+from dualstream.service.codecs.media_type import media_type
 from dualstream.service.codecs.row_schema import BadRow, RowSchema, refuse_duplicates
 from dualstream.service.codecs.table_columns import pandas_index
 from dualstream.solvers import BadColumn, resolve_spec
@@ -45,18 +46,28 @@ def format_of(path: str) -> str | None:
 
 def read_sample(file: RowFile, limit: int) -> Sample:
     """At most `limit` rows. Raises BadInput for a file that cannot be read, NoRows for none."""
-    schema = RowSchema(resolve_spec({"columns": {}}))
-    reader = schema.columns
+    return _sample(file.name, _rows(file), limit)
+
+
+def sample_of(body: bytes, content_type: str | None, limit: int) -> Sample:
+    """As `read_sample`, of a body that is not compressed. Raises Problem 415 for other types."""
+    kind, parameters = media_type(content_type)
+    name = "the sample"
+    return _sample(name, _rows_in(body, kind, parameters, name), limit)
+
+
+def _sample(name: str, rows: Iterator[Row | BadRow], limit: int) -> Sample:
+    reader = _schema().columns
     assert reader is not None
     sample = Sample()
     try:
-        for number, row in enumerate(islice(_rows(file, schema), limit)):
+        for number, row in enumerate(islice(rows, limit)):
             try:
                 if isinstance(row, BadRow):
                     raise row
                 if reader.is_explicit(row) and row.keys() <= {"x", "y", "weight", "id"}:
                     raise BadInput(
-                        f"{file.name}: rows name their features `x`; create a model without"
+                        f"{name}: rows name their features `x`; create a model without"
                         " `columns` for them"
                     )
                 pairs = list(reader.flattened(row))
@@ -65,43 +76,55 @@ def read_sample(file: RowFile, limit: int) -> Sample:
             except (BadRow, BadColumn) as bad:
                 sample.bad.append(f"row {number}: {bad.reason}")
     except Problem as problem:
-        raise BadInput(f"{file.name}: {problem.detail}") from None
+        raise BadInput(f"{name}: {problem.detail}") from None
     except (OSError, ValueError) as wrong:  # also pyarrow's errors
-        raise wrong if isinstance(wrong, BadInput) else BadInput(f"{file.name}: {wrong}") from None
+        raise wrong if isinstance(wrong, BadInput) else BadInput(f"{name}: {wrong}") from None
     if not sample.rows:
         why = f": {sample.bad[0]}" if sample.bad else ""
-        raise NoRows(f"{file.name} has no rows that can be read{why}")
+        raise NoRows(f"{name} has no rows that can be read{why}")
     return sample
 
 
-def _rows(file: RowFile, schema: RowSchema) -> Iterator[Row | BadRow]:
+def _schema() -> RowSchema:
+    return RowSchema(resolve_spec({"columns": {}}))
+
+
+def _rows(file: RowFile) -> Iterator[Row | BadRow]:
     """Rows of the file; one that cannot be read is its error."""
     if file.kind in (PARQUET, ARROW_FILE):
         yield from _of_binary(file)
         return
     for piece in file.pieces():
-        content = piece.content
-        if file.kind == FORMATS["arrow"]:
-            with _pyarrow().ipc.open_stream(content) as reader:
-                yield from _of_batches(reader)
-        elif file.kind == FORMATS["json"]:
-            yield from _of_json(content, file.name)
-        elif file.kind == FORMATS["ndjson"]:
-            yield from _of_lines(content.removeprefix(MARK))
-        elif file.kind == FORMATS["csv"]:
-            yield from _of_records(content.removeprefix(MARK), schema)
-        else:
-            raise BadInput(
-                f"{file.name}: {file.kind} has no columns; infer reads CSV, NDJSON, JSON, Arrow and"
-                " Parquet"
-            )
+        yield from _rows_in(piece.content, file.kind, {}, file.name)
 
 
-def _of_records(body: bytes, schema: RowSchema) -> Iterator[Row | BadRow]:
+def _rows_in(
+    content: bytes, kind: str, parameters: Mapping[str, str], name: str
+) -> Iterator[Row | BadRow]:
+    """Rows of a body. Raises BadInput for a format without columns."""
+    if kind == FORMATS["arrow"]:
+        with _pyarrow().ipc.open_stream(content) as reader:
+            yield from _of_batches(reader)
+    elif kind == FORMATS["json"]:
+        yield from _of_json(content, name)
+    elif kind == FORMATS["ndjson"]:
+        yield from _of_lines(content.removeprefix(MARK))
+    elif kind == FORMATS["csv"]:
+        yield from _of_records(content.removeprefix(MARK), parameters)
+    else:
+        raise BadInput(
+            f"{name}: {kind} has no columns; infer reads CSV, NDJSON, JSON, Arrow and Parquet"
+        )
+
+
+def _of_records(body: bytes, parameters: Mapping[str, str]) -> Iterator[Row | BadRow]:
     if not body.strip():
         return
-    check_delimiter(body)
-    reader = FlatRecords(schema, body, labelled=False)
+    delimiter = parameters.get("delimiter", "")
+    if not delimiter:
+        check_delimiter(body)
+    decimal = parameters.get("decimal", "")
+    reader = FlatRecords(_schema(), body, False, delimiter, decimal)
     start = reader.start
     while start < len(reader.body):
         end = reader.end_of(start)

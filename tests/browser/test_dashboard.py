@@ -57,7 +57,8 @@ def named(page: Page, base: str) -> str:
 def test_from_nothing_to_a_moving_plot_and_back(page: Page, server: httpx.Client, screenshot):
     model = named(page, "pumps")
     page.goto("/#/new")
-    page.get_by_label("Name").fill(model)
+    page.get_by_label("Name", exact=True).fill(model)
+    page.get_by_text("Advanced").click()
     offered = (
         page.get_by_label("Algorithm")
         .locator("option")
@@ -431,3 +432,68 @@ def test_a_wrong_key_is_said_to_be_wrong(browser, tmp_path):
         expect(dialog).to_be_hidden()
         expect(page.get_by_text("There are no models yet.")).to_be_visible()
         context.close()
+
+
+VISITS = "visit_no,at,zip,price,subject,bought\n" + "".join(
+    f"{n},2024-05-{1 + n % 28:02}T{n % 24:02}:00,0{2134 + n % 3},{'NA' if n % 7 == 0 else n / 2},"
+    f"free delivery for order {n},{'yes' if n % 3 == 0 else 'no'}\n"
+    for n in range(40)
+)
+
+
+def test_a_sample_of_rows_proposes_columns(page, server, complaints, screenshot):
+    model = named(page, "visits")
+    page.goto("/#/new")
+    expect(page.get_by_role("radio")).to_have_count(3)
+    page.get_by_label("Sample of your rows").fill(VISITS)
+    columns = page.get_by_role("region", name="Columns of the sample")
+    expect(columns.get_by_role("row")).to_have_count(7)
+    expect(page.get_by_role("radio", name=re.compile("Two classes"))).to_be_checked()
+    expect(page.get_by_label("Label", exact=True)).to_have_value("bought")
+    expect(columns.get_by_label("Type of zip")).to_have_value("category")
+    expect(columns.get_by_label("Type of visit_no")).to_have_value("ignore")
+    expect(columns.get_by_role("row", name=re.compile("price"))).to_contain_text("6")
+    columns.get_by_label("Type of zip").select_option("text")
+    expect(columns.get_by_label("Type of zip")).to_be_focused()
+    # A wrong choice is refused next to its column, and another label proposes another task.
+    page.get_by_text("Advanced").click()
+    page.get_by_label("More fields").fill('{"crosses": [["at.hour", "zip"]]}')
+    expect(page.locator("#rest-error")).to_contain_text("/crosses/0/1")
+    expect(page.get_by_role("button", name="Create")).to_be_disabled()
+    columns.get_by_label("Type of zip").select_option("category")
+    expect(page.locator("#rest-error")).to_be_empty()
+    expect(page.get_by_role("button", name="Create")).to_be_enabled()
+    page.get_by_label("Name", exact=True).fill(model)
+    screenshot(page, "proposal")
+    page.get_by_role("button", name="Create").click()
+    expect(page.get_by_role("heading", name=model)).to_be_visible()
+    spec = server.get(f"/models/{model}").json()["spec"]
+    assert (
+        spec["columns"]["types"]
+        == {
+            "at": {"kind": "time", "parts": ["hour", "weekday"]},
+            "zip": "category",
+            "price": "number",
+            "subject": {"kind": "text", "ngrams": 1, "weights": "count"},
+        }
+        | spec["columns"]["types"]
+    )
+    assert spec["columns"]["ignore"] == ["visit_no"] and spec["labels"] == ["no", "yes"]
+    sent = server.post(
+        f"/models/{model}/learn", content=VISITS, headers={"content-type": "text/csv"}
+    )
+    assert sent.json()["learned"] == 40
+
+    page.goto("/#/new")
+    page.get_by_label("Sample of your rows").fill(VISITS.replace(",", ";"))
+    page.get_by_label("Label", exact=True).select_option("price")
+    expect(page.get_by_role("radio", name=re.compile("A number"))).to_be_checked()
+    page.get_by_role("radio", name=re.compile("Two classes")).check()
+    error = page.locator("#sample-error")
+    expect(page.get_by_label("Label", exact=True)).to_have_value("bought")
+    page.get_by_label("Label", exact=True).select_option("price")
+    expect(error).to_contain_text("a binary one has two")
+    page.get_by_label("Sample of your rows").fill('{"a": 1, "b": 2}\n{"a": 2, "b": 3}\n')
+    expect(error).to_contain_text("no column is named as a label")
+    assert len(complaints) == 2 and all("422" in one for one in complaints)
+    complaints.clear()

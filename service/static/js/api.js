@@ -40,13 +40,14 @@ function askForKey(wasSent) {
 }
 
 // `path` has no leading slash, so that the dashboard also works under a URL prefix.
-export async function request(path, { method = "GET", body, headers, signal } = {}) {
+// A `text` is sent as it is, with its media type in `headers`; a `body` as JSON.
+export async function request(path, { method = "GET", body, text, headers, signal } = {}) {
   for (;;) {
     const sent = headersWith(body === undefined ? headers : { "content-type": "application/json", ...headers });
     const answer = await fetch(path, {
       method,
       headers: sent,
-      body: body === undefined ? undefined : JSON.stringify(body),
+      body: body === undefined ? text : JSON.stringify(body),
       signal,
       cache: "no-store",
     });

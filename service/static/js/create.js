@@ -1,10 +1,15 @@
 // Form for a new model. The server validates the specification while the user types.
 
 import { Problem, call, modelPath } from "./api.js";
+import { columnsForm } from "./columns_form.js";
 import { card, h } from "./dom.js";
 
 const CHECK_MS = 250;
-const TASKS = { binary: "two classes", multiclass: "several classes", regression: "a number" };
+const TASKS = {
+  binary: ["Two classes", "Will this visitor buy: yes or no?"],
+  multiclass: ["Several classes", "Which team gets this ticket?"],
+  regression: ["A number", "How much power in ten minutes?"],
+};
 const ALGORITHMS = {
   portfolio: "no tuning: several learners, weighted by their losses",
   dual_ascent: "O-DCA: dual steps, windows, a certificate",
@@ -29,33 +34,62 @@ const ALGORITHMS = {
 };
 
 export async function showCreate(root, signal) {
+  const errors = {};
   const field = (id, label, control, help) => {
     control.id = id;
-    return h("div", { class: "field" }, h("label", { for: id }, label), control,
+    errors[id] = h("p", { class: "error", role: "alert", id: `${id}-error` });
+    control.setAttribute("aria-describedby", `${id}-error`);
+    return h("div", { class: "field" }, h("label", { for: id }, label), control, errors[id],
       help ? h("p", { class: "small quiet" }, help) : null);
   };
   const choice = (options) => h("select", {}, Object.entries(options).map(([value, text]) =>
     h("option", { value }, `${value}: ${text}`)));
   const name = h("input", { required: true, maxlength: 128, pattern: "[A-Za-z0-9][A-Za-z0-9._\\-]{0,127}", autocomplete: "off" });
-  const task = choice(TASKS);
   const algorithm = choice(ALGORITHMS);
   const kind = choice({ hashed: "features have names", indexed: "features are numbered from 1 to dim" });
   const dim = h("input", { type: "number", min: 1, value: 10 });
   const rest = h("textarea", { spellcheck: "false", rows: 5 });
-  const errors = h("p", { class: "error", role: "alert" });
+  errors.task = h("p", { class: "error", role: "alert" });
   const resolved = h("pre", { tabindex: "0" });
   const create = h("button", { class: "main" }, "Create");
   const dimField = field("dim", "Number of features", dim);
-  const form = h(
-    "form",
-    { onsubmit: (event) => submit(event), oninput: () => later() },
-    field("name", "Name", name, "Letters, digits, dots, dashes and underscores."),
-    field("task", "Task", task),
+
+  // The task follows from the sample until the user chooses one.
+  let isChosen = false;
+  const radios = Object.entries(TASKS).map(([value, [title, example]]) => {
+    const radio = h("input", {
+      type: "radio", name: "task", value, checked: value === "binary",
+      onchange: () => {
+        isChosen = true;
+        columns.propose();
+      },
+    });
+    return h("label", { class: "choice" }, radio, h("span", {}, h("strong", {}, title), h("span", { class: "small quiet" }, example)));
+  });
+  const radio = (value) => radios.map((one) => one.querySelector("input")).find((one) => one.value === value);
+  const task = () => root.querySelector("input[name=task]:checked").value;
+  const columns = columnsForm({
+    task: () => (isChosen ? task() : null),
+    proposed: (spec) => { radio(spec.task).checked = true; },
+    changed: () => later(),
+    signal,
+  });
+  const advanced = h(
+    "details",
+    {},
+    h("summary", {}, "Advanced"),
     field("algorithm", "Algorithm", algorithm),
     field("kind", "Features", kind),
     dimField,
     field("rest", "More fields, as JSON", rest, 'For example {"loss": "hinge", "window": "sliding"}. These fields override the choices above.'),
-    errors,
+  );
+  const form = h(
+    "form",
+    { onsubmit: (event) => submit(event), oninput: () => later() },
+    h("fieldset", {}, h("legend", {}, "What does the model predict?"), h("div", { class: "choices" }, radios), errors.task),
+    columns.element,
+    field("name", "Name", name, "Letters, digits, dots, dashes and underscores."),
+    advanced,
     create,
   );
   root.append(
@@ -66,27 +100,47 @@ export async function showCreate(root, signal) {
   function given() {
     dimField.hidden = kind.value !== "indexed";
     const features = kind.value === "indexed" ? { kind: "indexed", dim: Number(dim.value) } : "hashed";
-    const spec = { algorithm: algorithm.value, task: task.value, features };
+    const { labels, ...own } = columns.given();
+    const spec = { algorithm: algorithm.value, task: task(), features, ...own };
+    if (labels && spec.task === "binary") spec.labels = labels;
     return { ...spec, ...(rest.value.trim() ? JSON.parse(rest.value) : {}) };
   }
 
+  let checks = 0;
   async function check() {
+    const number = ++checks;
     try {
       const found = await call("specs/resolve", { method: "POST", body: given(), signal });
+      if (number !== checks) return;
+      clear();
       if (found.spec) resolved.textContent = JSON.stringify(found.spec, null, 2);
-      errors.textContent = found.errors.map((one) => `${one.pointer} ${one.reason}`).join("\n");
+      for (const one of found.errors) show(one);
       create.disabled = found.spec === null;
     } catch (error) {
       refuse(error);
     }
   }
 
+  function clear() {
+    for (const one of Object.values(errors)) one.textContent = "";
+    columns.clearErrors();
+  }
+
+  // An error is next to the field that has its pointer; the rest are fields of the JSON.
+  function show({ pointer, reason }) {
+    if (columns.showError(pointer, reason)) return;
+    const own = { "/task": "task", "/algorithm": "algorithm", "/features": "kind", "/features/dim": "dim" }[pointer];
+    const id = own === "dim" && dimField.hidden ? "rest" : own ?? "rest";
+    errors[id].append(h("span", {}, `${pointer} ${reason}`), h("br"));
+    if (id !== "task") advanced.open = true;
+  }
+
   function refuse(error) {
     if (error.name === "AbortError") return;
-    const text = error instanceof Problem && error.errors.length
-      ? error.errors.map((one) => `${one.pointer} ${one.reason}`).join("\n")
-      : error.message;
-    errors.textContent = text;
+    clear();
+    if (error instanceof Problem && error.errors.length) error.errors.forEach(show);
+    else if (error instanceof SyntaxError) show({ pointer: "", reason: error.message });
+    else errors.name.textContent = error.message;
     create.disabled = true;
   }
 

@@ -20,10 +20,11 @@ from typer.testing import CliRunner, Result
 from dualstream.client import FORMATS, BadInput, Client, NoRows, RowFile, kind_of
 from dualstream.service.cli import app
 from dualstream.service.cli.demo.adult import adult_samples
-from dualstream.service.cli.inference import Sample, format_of, propose, read_sample
 from dualstream.service.cli.rows import row_files
 from dualstream.service.codecs import RowSchema, parse_body
+from dualstream.service.column_inference import Sample, format_of, propose, read_sample
 from dualstream.solvers import resolve_spec
+from dualstream.solvers.columns.tables import plain_row
 from examples import electricity, sensors, spam
 from tests.docs.documents import ROOT
 
@@ -176,8 +177,8 @@ def adult():
 
 FILES = {
     "spam": lambda: flat(spam.made(300, 1)),
-    "sensors": lambda: flat(sensors.made(300, 1)),
-    "electricity": lambda: flat(electricity.made(300, 1)),
+    "sensors": lambda: list(map(plain_row, sensors.made(300, 1))),
+    "electricity": lambda: list(map(plain_row, electricity.made(300, 1))),
     "adult": adult,
 }
 
@@ -194,7 +195,8 @@ def test_files_of_the_demo_and_the_examples_fit(name, form, tmp_path):
     else:
         body = "\n".join(map(json.dumps, rows)).encode()
     path.write_bytes(body)
-    spec = propose(read_sample(opened(path), 10_000)).spec
+    label = sensors.TARGET if name == "sensors" else None
+    spec = propose(read_sample(opened(path), 10_000), label).spec
     parsed = parse_body(RowSchema(resolve_spec(spec)), kind_of(str(path)), body, labelled=True)
     assert not parsed.errors and len(parsed.labels) == len(rows)
 
@@ -290,8 +292,8 @@ def test_the_label_is_found_by_its_name_or_its_two_values_or_asked_for():
     assert proposed({" class": two, "two": two, "a": a}).label.name == " class"
     assert proposed({" gone": two, "two": two, "a": a}, "gone").label.name == " gone"
     both = proposed({"label": YS, "clicked": YS, "a": a}).label
-    assert both.name == "label" and "may also be clicked: --label NAME" in both.reason
-    with pytest.raises(BadInput, match=r"--label NAME. Two values: two, three. Few values: a\."):
+    assert both.name == "label" and "may also be clicked: name it as `label`" in both.reason
+    with pytest.raises(BadInput, match=r"`label`. Two values: two, three. Few values: a\."):
         proposed({"two": two, "three": two, "a": a})
     with pytest.raises(BadInput, match="there is no column 'b'; the columns are two, a"):
         proposed({"two": two, "a": a}, "b")

@@ -1,0 +1,91 @@
+"""POST /columns/infer: proposes a specification with `columns` for a sample of rows."""
+
+import asyncio
+from typing import Any
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, Field
+
+from dualstream.service.api.asgi_helpers import read_head
+from dualstream.service.api.common import registry_of
+from dualstream.service.api.request_body import read_body
+from dualstream.wire.problems import Problem, quoted, shortened
+
+router = APIRouter(prefix="/columns", tags=["models"])
+
+MAX_BYTES = 1 << 20
+MAX_ROWS = 10_000
+MAX_COLUMNS = 1000
+_CSV = "at,zip,y\n2024-05-01T09:00,02134,1\n2024-05-01T21:30,10115,0\n"
+
+
+class InferredColumn(BaseModel):
+    """What a column of the sample is, and why."""
+
+    name: str
+    type: Any = Field(description="A type of `columns`, or a role: label, id or weight.")
+    reason: str
+    missing: int = Field(description="Rows in which it is missing.")
+
+
+class Inferred(BaseModel):
+    """A proposal, as `dualstream infer --json` prints it."""
+
+    spec: dict[str, Any] = Field(description="The fields task, labels and columns.")
+    rows: int = Field(description="Rows of the sample that were read.")
+    columns: list[InferredColumn]
+    warnings: list[str]
+
+
+@router.post(
+    "/infer",
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {
+                "text/csv": {"schema": {"type": "string"}, "example": _CSV},
+                "application/x-ndjson": {"schema": {"type": "string"}},
+                "application/json": {"schema": {"type": "array", "items": {"type": "object"}}},
+            },
+        }
+    },
+)
+async def infer_columns(
+    request: Request, label: str | None = None, task: str | None = None
+) -> Inferred:
+    """Propose `columns` for a sample of rows, as `dualstream infer` does. Creates no model.
+
+    The sample has at most 1 MiB, of which the first 10,000 rows are read, and 1,000 columns.
+    `label` is the column of the label, `task` its task; by default both follow from the sample.
+    """
+    registry_of(request)  # 503 until the process is ready
+    head = read_head(request.scope)
+    body = await read_body(request.receive, head, MAX_BYTES, request.scope)
+    return await asyncio.to_thread(_inferred, body, head.content_type, label, task)
+
+
+def _inferred(
+    body: bytes, content_type: str | None, label: str | None, task: str | None
+) -> Inferred:
+    # Imports the client and its HTTP library, which a server does not need otherwise.
+    from dualstream.client import BadInput
+    from dualstream.service.column_inference import propose, sample_of
+    from dualstream.service.column_inference.labels import TASKS
+
+    if task is not None and task not in TASKS:
+        detail = f"task must be one of {', '.join(TASKS)}, got {quoted(task)}"
+        raise Problem(422, "invalid-query", detail)
+    try:
+        sample = sample_of(body, content_type, MAX_ROWS)
+        columns = len({name for row in sample.rows for name in row})
+        if columns > MAX_COLUMNS:
+            raise BadInput(f"the sample has {columns:,} columns; the limit is {MAX_COLUMNS:,}")
+        proposal = propose(sample, label, task)
+    except BadInput as bad:
+        raise Problem(422, "invalid-body", shortened(str(bad))) from None
+    return Inferred(
+        spec=proposal.spec,
+        rows=len(sample.rows),
+        columns=[InferredColumn(**one) for one in proposal.columns],
+        warnings=proposal.warnings,
+    )
