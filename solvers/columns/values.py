@@ -25,6 +25,10 @@ _SECONDS_FROM, _SECONDS_BELOW = 1e8, 1e11
 A smaller one is no time, unless its digits are a date: 20240506."""
 _MAY_BE_NUMBER = frozenset("+-.0123456789 \t\r\ntTfFnNiI")
 """A text that begins otherwise is no number and no boolean by the table of wire/values.py."""
+_A_TIME = (
+    "a time: ISO 8601 of the years 1 to 9999 in UTC, or seconds (from 1e8) or milliseconds (from"
+    " 1e11) since 1970"
+)
 _DAY_S, _YEAR_DAYS, _MONTH_DAYS = 86_400.0, 366.0, 31.0
 
 
@@ -145,7 +149,7 @@ def as_time(name: str, value: Any) -> datetime:
             return datetime.fromtimestamp(number if size < _SECONDS_BELOW else number / 1000.0, UTC)
     except (ValueError, OverflowError, OSError):  # BadValue is a ValueError
         pass
-    raise _unfit(name, value, "a time: ISO 8601, or seconds or milliseconds since 1970")
+    raise _unfit(name, value, _A_TIME)
 
 
 def _in_utc(time: datetime) -> datetime:

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import random
+import re
 from datetime import UTC, datetime, timedelta, timezone
 
 import pyarrow as pa
@@ -264,6 +265,97 @@ def test_ten_thousand_columns_and_a_megabyte_of_text():
     many = {"clicked": 1, "subject": " ".join(f"w{n}" for n in range(100_000))}
     (error,) = parse_body(schema_of(), None, json.dumps(many).encode(), labelled=True).errors
     assert "non-zero features; the limit is 100000" in error.reason
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "9999-12-31T23:59:59-14:00",
+        "0001-01-01T00:00+14:00",
+        1e300,
+        -1e300,
+        10**400,
+        2.6e14,
+        0,
+        1e8 - 1,
+    ]
+    + [20241399, "0000-01-01", "2024-02-30", "1e400", "inf", "2024-01-01T25:00", True, "24:00"]
+    + ["9" * 1_000_000, "x" * 1_000_000],
+    ids=lambda value: str(value)[:25],
+)
+def test_a_time_out_of_range_is_refused_alone(value):
+    rows = [{"clicked": 1, "at": "2024-05-06"}, {"clicked": 0, "at": value}, {"clicked": 1}]
+    lines = "\n".join(map(json.dumps, rows)).encode()
+    parsed = parse_body(schema_of(), NDJSON, lines, labelled=True)
+    (error,) = parsed.errors
+    assert (error.index, error.pointer) == (1, "/at") and len(error.reason) < 1000
+    assert "years 1 to 9999" in error.reason and len(parsed.rows) == 2
+
+
+@pytest.mark.parametrize("value", ["x" * 1_000_000, "1" * 1_000_000], ids=["letters", "digits"])
+@pytest.mark.parametrize(
+    ("column", "reason"),
+    [
+        ("price", "number"),
+        ("member", "must be a boolean"),
+        ("zip", "at most 1024 characters"),
+        ("site", "got inf|at most 1024 characters"),
+        ("event", "1 to 255 bytes"),
+        ("cost", "weight|number"),
+        ("clicked", "is not a label"),
+    ],
+)
+def test_a_megabyte_in_one_field_is_refused_shortly(column, reason, value):
+    body = f"clicked,n,{'m' if column == 'clicked' else column}\n1,1,\n0,2,{value}\n1,3,\n"
+    if column == "clicked":
+        body = f"clicked,n\n1,1\n{value},2\n0,3\n"
+    parsed = parse_body(schema_of(), CSV, body.encode(), labelled=True)
+    (error,) = parsed.errors
+    assert error.index == 1 and re.search(reason, error.reason), error.reason
+    assert len(error.reason) < 1000 and len(parsed.rows) == 2
+
+
+def test_a_declared_type_that_changes_in_the_middle_loses_those_rows_alone():
+    rows = [
+        {"clicked": n % 2, "price": n / 2 if n < 500 else f"EUR {n}", "at": 1_700_000_000 + n}
+        for n in range(1000)
+    ]
+    for row in rows[700:]:
+        row["price"] = 1.5
+    for row in rows[900:]:
+        row["at"] = "yesterday"
+    lines = "\n".join(map(json.dumps, rows)).encode()
+    for kind, body in ((None, json.dumps(rows).encode()), (NDJSON, lines), (CSV, as_csv(rows))):
+        parsed = parse_body(schema_of(), kind, body, labelled=True)
+        assert [error.index for error in parsed.errors] == [*range(500, 700), *range(900, 1000)]
+        assert {error.pointer.rpartition("/")[2] for error in parsed.errors} == {"price", "at"}
+        assert list(parsed.row_indices) == [*range(500), *range(700, 900)]
+
+
+def test_rows_without_their_label_or_with_too_many_columns_are_refused_each():
+    parsed = parse_body(schema_of(), CSV, b"price,zip\n1,2\n3,4\n", labelled=True)
+    assert [error.reason for error in parsed.errors] == 2 * [
+        "the label column 'clicked' is missing"
+    ]
+    names = ["clicked", *(f"c{n}" for n in range(10_000))]
+    wide = ",".join(names) + "\n" + ",".join("1" for _ in names) + "\n"
+    (error,) = parse_body(schema_of(), CSV, wide.encode(), labelled=True).errors
+    assert error.reason == "the row has 10,001 columns; the limit is 10,000"
+
+
+def test_names_with_dots_are_nested_columns_and_not_twice():
+    columns = {"label": "y", "types": {"a.b": "category"}}
+    schema = schema_of({"columns": columns})
+    same = [{"y": 1, "a.b": "02"}, {"y": 1, "a": {"b": "02"}}]
+    parsed = parse_body(schema, None, json.dumps(same).encode(), labelled=True)
+    first, second = parsed.rows.indptr[1:]
+    assert parsed.rows.indices[:first] == parsed.rows.indices[first:second]
+    odd = [{"y": 1, ".": 1}, {"y": 1, "a.": 2}, {"y": 1, "a": {"": 2}}, {"y": 1, "a": {}}]
+    parsed = parse_body(schema, None, json.dumps(odd).encode(), labelled=True)
+    assert not parsed.errors and [name for _, name in parsed.rows.names] == [".", "a.", "a."]
+    both = {"y": 1, "a.b": "x", "a": {"b": "y"}}
+    (error,) = parse_body(schema, None, json.dumps(both).encode(), labelled=True).errors
+    assert error.reason == "the column 'a.b' is there twice"
 
 
 def test_a_column_may_change_its_type_where_none_is_declared():
