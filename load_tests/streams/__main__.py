@@ -15,6 +15,7 @@ from load_tests.measure import processors
 from load_tests.streams import (
     comparison,
     comparison_text as words,
+    flat_rows,
     guide,
     inverted_labels as turned,
     late,
@@ -64,6 +65,7 @@ def main() -> None:
         of_others(others),
         "### Inverted labels\n\n" + turned.section(peers),
         "### Late labels\n\n" + late.section(peers),
+        f"## {flat_rows.TITLE}\n\n" + flat_rows.section(),
     )
     (DOCS / "internals/streams.md").write_text("\n".join(parts))
 
