@@ -180,11 +180,14 @@ class Known(NamedTuple):
 
 
 class CursorMove(msgspec.Struct, frozen=True, gc=False):
-    """Compare-and-set of one cursor; `expected` is None if it was never set."""
+    """Compare-and-set of one cursor; `expected` is None if it has no value.
+
+    A `new` of None deletes the cursor.
+    """
 
     name: str
     expected: str | None
-    new: str
+    new: str | None
 
 
 class ModelRecord(msgspec.Struct, frozen=True, gc=False):
@@ -533,7 +536,10 @@ class Journal(StateCopies, PendingRows, AuditLog, RateBuckets, Protocol):
         """
 
     async def cursor(self, model: str, incarnation: str, name: str) -> str | None:
-        """Return the value of the cursor, None if it was never set."""
+        """Return the value of the cursor, None if it has none."""
+
+    async def cursors(self, model: str, incarnation: str, prefix: str) -> dict[str, str]:
+        """Return the values of the cursors whose names begin with `prefix`, by name, sorted."""
 
     # Last, because it shadows the type `list` in what follows.
     async def list(self, after: str = "", limit: int = 100) -> list[ModelRecord]:

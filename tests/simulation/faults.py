@@ -405,6 +405,9 @@ class Connection:
     async def cursor(self, model: str, incarnation: str, name: str) -> str | None:
         return (await self._call(_READ, "cursor", model, incarnation, name))[0]
 
+    async def cursors(self, model: str, incarnation: str, prefix: str) -> dict[str, str]:
+        return (await self._call(_READ, "cursors", model, incarnation, prefix))[0]
+
     async def list(self, after: str = "", limit: int = 100) -> "list[ModelRecord]":
         return (await self._call(_READ, "list", after, limit))[0]
 

@@ -181,6 +181,6 @@ class Log:
 
     def _put_back(self, move: CursorMove) -> None:
         if move.expected is None:
-            del self.cursors[move.name]
+            self.cursors.pop(move.name, None)
         else:
             self.cursors[move.name] = move.expected

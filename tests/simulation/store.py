@@ -195,7 +195,9 @@ class Store:
             if copy not in log.stored:
                 raise UnknownCopy(log.id, copy)
             log.uses[sorting.seq] = copy
-        if cursor is not None:
+        if cursor is not None and cursor.new is None:
+            log.cursors.pop(cursor.name, None)
+        elif cursor is not None:
             log.cursors[cursor.name] = cursor.new
         chain, entry = log.chain, None
         if sorting.seq > log.seq:
@@ -464,6 +466,10 @@ class Store:
 
     def cursor(self, model: str, incarnation: str, name: str) -> str | None:
         return self.log(model, incarnation).cursors.get(name)
+
+    def cursors(self, model: str, incarnation: str, prefix: str) -> dict[str, str]:
+        found = self.log(model, incarnation).cursors
+        return {name: found[name] for name in sorted(found) if name.startswith(prefix)}
 
     def log(self, model: str, incarnation: str) -> Log:
         """The model's log. Raises ModelChanged."""

@@ -423,6 +423,14 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisTransfer, RedisInputs):
         answer = await self._run(model, scripts.CURSOR, names, given, is_read=True)
         return None if answer[1] is None else answer[1].decode()
 
+    async def cursors(self, model: str, incarnation: str, prefix: str) -> dict[str, str]:
+        keys = keys_of(model)
+        names = (keys.head, keys.cursors)
+        answer = await self._run(model, scripts.CURSOR, names, (incarnation,), is_read=True)
+        texts = [text.decode() for text in answer[1:]]
+        found = zip(texts[::2], texts[1::2], strict=True)
+        return dict(sorted(pair for pair in found if pair[0].startswith(prefix)))
+
     async def _models(self, model: str, *arguments: Argument) -> Any:
         is_read = arguments[0] == "get"
         own = keys_of(model)
@@ -493,7 +501,12 @@ def _packed_parts(parts: Sequence[Part]) -> tuple[bytes, bytes]:
 def _packed_cursor(cursor: CursorMove | None) -> tuple[str, str, str]:
     if cursor is None:
         return "", "", ""
-    return cursor.name, "" if cursor.expected is None else "=" + cursor.expected, cursor.new
+    return cursor.name, _optional(cursor.expected), _optional(cursor.new)
+
+
+def _optional(value: str | None) -> str:
+    """A value that can be absent, as `append.lua` reads it."""
+    return "" if value is None else "=" + value
 
 
 def _server(address: Address, timeout_s: float) -> Server:

@@ -92,6 +92,15 @@ class SqliteAppends(SqlitePart):
     def cursor(self, db: Connection, model: str, incarnation: str, name: str) -> str | None:
         return _find_cursor(db, find_head(db, model, incarnation).model, name)
 
+    @reads
+    def cursors(self, db: Connection, model: str, incarnation: str, prefix: str) -> dict[str, str]:
+        found = db.execute(
+            "SELECT name, value FROM cursors WHERE model = ? AND substr(name, 1, ?) = ?"
+            " ORDER BY name",
+            (find_head(db, model, incarnation).model, len(prefix), prefix),
+        )
+        return dict(found.fetchall())
+
 
 def _task_of(
     request: AppendRequest, limits: Limits, heads: KnownHeads, clock: SteadyClock
@@ -250,6 +259,9 @@ def _move_cursor(db: Connection, model: int, move: CursorMove) -> None:
     value = _find_cursor(db, model, move.name)
     if value != move.expected:
         raise CursorMoved(move.name, value)
+    if move.new is None:
+        db.execute("DELETE FROM cursors WHERE model = ? AND name = ?", (model, move.name))
+        return
     db.execute(
         "INSERT OR REPLACE INTO cursors (model, name, value) VALUES (?, ?, ?)",
         (model, move.name, move.new),

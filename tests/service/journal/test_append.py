@@ -441,6 +441,43 @@ async def test_a_cursor_moves_though_nothing_is_new(journal: Journal):
     assert await log.last_seq() == 1
 
 
+async def test_a_cursor_can_be_deleted(journal: Journal):
+    log = await Log.create(journal)
+    where = (log.model, log.incarnation)
+    await log.append(cursor=CursorMove("in", None, "1"))
+    with pytest.raises(CursorMoved):
+        await log.append(cursor=CursorMove("in", "2", None))
+    assert await journal.cursor(*where, "in") == "1"
+    await log.append(rows(1), cursor=CursorMove("in", "1", None))
+    assert await journal.cursor(*where, "in") is None
+    assert await journal.cursors(*where, "") == {}
+    with pytest.raises(CursorMoved) as moved:
+        await log.append(cursor=CursorMove("in", "1", "2"))
+    assert moved.value.value is None
+    await log.append(cursor=CursorMove("in", None, None))
+    await log.append(rows(2), cursor=CursorMove("in", None, ""))  # a value of no characters
+    assert await journal.cursor(*where, "in") == ""
+    await log.append(rows(3), cursor=CursorMove("in", "", "="))
+    assert await journal.cursor(*where, "in") == "="
+    assert await log.tags() == [1, 2, 3]
+
+
+async def test_cursors_are_listed_by_prefix(journal: Journal):
+    log = await Log.create(journal)
+    other = await Log.create(journal, "other")
+    where = (log.model, log.incarnation)
+    names = ["in", "s:b", "s:a/%_*", "s:\u00e9", "s", "s:"]
+    for name in names:
+        await log.append(cursor=CursorMove(name, None, f"value of {name}"))
+    await other.append(cursor=CursorMove("s:of another", None, "1"))
+    found = await journal.cursors(*where, "s:")
+    assert list(found) == ["s:", "s:a/%_*", "s:b", "s:\u00e9"]
+    assert found["s:a/%_*"] == "value of s:a/%_*"
+    assert list(await journal.cursors(*where, "")) == sorted(names)
+    with pytest.raises(ModelChanged):
+        await journal.cursors(log.model, "another", "")
+
+
 async def test_a_repeated_nonce_does_not_look_at_the_cursor_again(journal: Journal):
     log = await Log.create(journal)
     nonce, move = os.urandom(16), CursorMove("in", None, "1")

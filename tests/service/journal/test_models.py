@@ -8,6 +8,7 @@ import pytest
 from dualstream.service.journal.chain import first_chain
 from dualstream.service.journal.protocol import (
     Conflict,
+    CursorMove,
     Journal,
     ModelChanged,
     Place,
@@ -122,13 +123,16 @@ async def test_nothing_of_a_deleted_model_answers(journal: Journal):
         await journal.snapshot_get(*where)
     with pytest.raises(ModelChanged):
         await journal.cursor(*where, "in")
+    with pytest.raises(ModelChanged):
+        await journal.cursors(*where, "")
 
 
 async def test_a_replaced_model_starts_anew(journal: Journal):
     log = await Log.create(journal)
-    appended = await log.append(rows(1, id="a"))
+    appended = await log.append(rows(1, id="a"), cursor=CursorMove("in", None, "1"))
     where = (log.model, log.incarnation, 1, appended.chain)
     record = await journal.replace(*where, b"new", b"given")
+    assert await journal.cursors(log.model, record.incarnation, "") == {}
     assert (record.spec, record.given, record.seq) == (b"new", b"given", 0)
     assert record.incarnation != log.incarnation
     assert await journal.get(log.model) == record

@@ -14,7 +14,7 @@
 --   7 keys and fingerprints, concatenated
 --   8 name of the cursor to move, or ""
 --   9 "=" and its expected value, or "" for no value
---   10 its new value
+--   10 "=" and its new value, or "" to delete it
 --   11 how long keys are kept (ms)
 --   12 maximum number of keys
 --   13 maximum number of nonces
@@ -361,8 +361,10 @@ local function append_new()
   for _, key in ipairs(labels) do
     delete_waiting_row(KEYS[1], key_of('waits'), key_of('waitq'), key)
   end
-  if ARGV[8] ~= '' then
-    redis.call('HSET', KEYS[7], ARGV[8], ARGV[10])
+  if ARGV[8] ~= '' and ARGV[10] == '' then
+    redis.call('HDEL', KEYS[7], ARGV[8])
+  elseif ARGV[8] ~= '' then
+    redis.call('HSET', KEYS[7], ARGV[8], string.sub(ARGV[10], 2))
   end
   for _, id in ipairs(taken and taken[3] or {}) do
     redis.call('XDEL', KEYS[8], id)
