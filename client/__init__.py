@@ -31,6 +31,7 @@ from dualstream.client.responses import (
     Model,
     Resumed,
     RolledBack,
+    SourceCursor,
     Support,
     Timeline,
     Unlearned,
@@ -39,6 +40,7 @@ from dualstream.client.responses import (
     Weights,
 )
 from dualstream.wire.schemas import Learned, LearnedStream, Predicted, PredictedMany
+from dualstream.wire.sources import Source
 
 __all__ = [
     "AsyncClient",
@@ -67,6 +69,8 @@ __all__ = [
     "Resumed",
     "RolledBack",
     "RowFile",
+    "Source",
+    "SourceCursor",
     "Support",
     "Timeline",
     "Unlearned",

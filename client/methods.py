@@ -50,6 +50,8 @@ from dualstream.client.responses import (
     Refits,
     Resumed,
     RolledBack,
+    SourceCursor,
+    SourceList,
     Support,
     Timeline,
     Unlearned,
@@ -62,6 +64,7 @@ from dualstream.client.rows import (
     ROWS_PER_REQUEST,
     bodies_arriving,
     bodies_of,
+    body_of,
     is_single,
     row_of,
     sample,
@@ -78,6 +81,7 @@ from dualstream.wire.schemas import (
     Predicted,
     PredictedMany,
 )
+from dualstream.wire.sources import HEADER, Offset, Source
 from dualstream.wire.totals import Totals
 
 P = ParamSpec("P")
@@ -233,6 +237,7 @@ class Methods(Generic[Samples]):
         key: str | None = None,
         scores: bool = False,
         rows_per_request: int = ROWS_PER_REQUEST,
+        source: Source | None = None,
     ) -> Steps[Learned]:
         """Learn one sample or many, in their order; rows.py lists the types that `x` may have.
 
@@ -240,7 +245,19 @@ class Methods(Generic[Samples]):
         One sample is a row and its label; its score is in the response. Many rows are sent in
         requests of `rows_per_request`; the result is their sum, a LearnedStream. To repeat an
         interrupted learn, use the same `key` again; by default each learn has a new key.
+
+        With a `source`, all rows are one batch of it, in one request without a key. The response
+        has the source's next offset as `source.next`. A batch that is not the next one raises
+        Refused of the kind `source-moved`, and `problem["cursor"]` is the offset to continue at.
         """
+        if source is not None:
+            if key is not None:
+                raise BadInput("give either a key or a source")
+            if is_single(x):
+                body = sample_line(sample(row_of(x, names), y, weight, ids))
+                return (yield from self._do(_source_call(model, JSON, body, source, scores)))
+            body = body_of(samples_of(x, y, weight, ids, names))
+            return (yield from self._do(_source_call(model, NDJSON, body, source, scores)))
         if is_single(x):
             nested: list[str] = []
             body = sample_line(sample(row_of(x, names), y, weight, ids), nested=nested)
@@ -595,6 +612,23 @@ class Methods(Generic[Samples]):
         """Unlearn a retained sample; repeat the call until its `status` is done."""
         return Call("DELETE", model_path(model, "samples", str(sample)), Unlearned)
 
+    @method
+    def sources(self, model: str) -> Steps[list[SourceCursor]]:
+        """The sources of a model, by name."""
+        call = Call[SourceList]("GET", model_path(model, "sources"), SourceList)
+        return (yield from self._do(call)).sources
+
+    @method
+    def set_source(self, model: str, source: str, next: Offset) -> Call[SourceCursor]:
+        """Set the offset at which the next batch of a source begins."""
+        path, body = model_path(model, "sources", source), encoded({"next": next})
+        return Call("PUT", path, SourceCursor, {}, _JSON_BODY, body)
+
+    @method
+    def forget_source(self, model: str, source: str) -> Call[None]:
+        """Forget a source: its next batch may begin at any offset."""
+        return Call("DELETE", model_path(model, "sources", source), None)
+
     def _do(self, call: Call[T]) -> Steps[T]:
         return send(call, self._patience_s)
 
@@ -618,6 +652,14 @@ def _learn_call(
     answer = LearnedStream if is_split else Learned
     headers = {"content-type": kind, **with_key(key)}
     return Call("POST", model_path(model, "learn"), answer, asked(scores=scores), headers, body)
+
+
+def _source_call(model: str, kind: str, body: bytes, source: Source, scores: bool) -> Call[Learned]:
+    try:
+        headers = {"content-type": kind, HEADER: source.header()}
+    except ValueError as wrong:
+        raise BadInput(str(wrong)) from None
+    return Call("POST", model_path(model, "learn"), Learned, asked(scores=scores), headers, body)
 
 
 def _predict_call(

@@ -295,6 +295,23 @@ class Unlearned(Struct, kw_only=True):
     status: str
 
 
+class SourceCursor(Struct, kw_only=True):
+    """Cursor of a source: the offset at which its next batch begins, and what was learned."""
+
+    name: str
+    next: int | str
+    rows: int
+    refused: int
+    updated_at: datetime
+    lag: int | None = None
+
+
+class SourceList(Struct):
+    """The sources of a model, by name."""
+
+    sources: list[SourceCursor]
+
+
 class Timeline(MaybeStale, kw_only=True):
     """Metrics over learned rows, with drifts of the loss and pauses by the guard."""
 

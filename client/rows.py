@@ -282,6 +282,11 @@ def bodies_of(samples: Iterable[Mapping[str, Any]], rows_per_request: int) -> It
         yield body
 
 
+def body_of(samples: Iterable[Mapping[str, Any]]) -> bytes:
+    """One body of all samples; empty without any. Raises BadInput."""
+    return b"".join(sample_line(sample, row) + b"\n" for row, sample in enumerate(samples))
+
+
 async def bodies_arriving(
     samples: AsyncIterable[Any], rows_per_request: int
 ) -> AsyncIterator[Body]:

@@ -12,6 +12,13 @@ class Duplicate(Struct):
     seq: Annotated[int | None, Meta(description="Null if its id is no longer kept.")]
 
 
+class SourceNext(Struct):
+    """Cursor of a source after a learn request with `Dualstream-Source`."""
+
+    name: str
+    next: Annotated[int | str, Meta(description="Offset at which its next batch must begin.")]
+
+
 class Learned(Struct):
     """Result of a learn request. Loss, mistakes and scores are from before each update."""
 
@@ -26,7 +33,8 @@ class Learned(Struct):
         bool,
         Meta(
             description="True if nothing is new. The Idempotency-Key was learned before, and this"
-            " is the first response as far as it is kept. Or all ids were learned before."
+            " is the first response as far as it is kept. Or all ids were learned before. Or the"
+            " source's cursor has passed this batch."
         ),
     ]
     duplicates: Annotated[
@@ -42,6 +50,9 @@ class Learned(Struct):
     ] = UNSET
     errors: Annotated[
         list[dict[str, Any]] | UnsetType, Meta(description="The first 100 refused rows.")
+    ] = UNSET
+    source: Annotated[
+        SourceNext | UnsetType, Meta(description="With the header Dualstream-Source.")
     ] = UNSET
 
     def left_out(self) -> int:

@@ -67,6 +67,8 @@ REQUIRED_SCOPES: dict[str, Methods] = {
     "/models/{model_id}/versions/{name}": {"GET": PREDICT, "DELETE": ADMIN},
     "/models/{model_id}/rollback": {"POST": ADMIN},
     "/models/{model_id}/resume": {"POST": ADMIN},
+    "/models/{model_id}/sources": {"GET": PREDICT},
+    "/models/{model_id}/sources/{name}": {"PUT": ADMIN, "DELETE": ADMIN},
     "/models/{model_id}/refit": {"POST": ADMIN},
     "/models/{model_id}/refits": {"GET": PREDICT},
     "/models/{model_id}/refits/{job}": {"GET": PREDICT, "DELETE": ADMIN},
@@ -159,8 +161,8 @@ _OF_QUERIES = (*_NAMING_MODELS, "/readyz", f"{_OF_MODELS}/predict")
 
 def _shape(suffix: str) -> str:
     first, *others = suffix.split("/")
-    if first == "samples":  # a sample id can contain slashes
-        return "samples/*"
+    if first in ("samples", "sources"):  # their names can contain slashes
+        return f"{first}/*"
     return "/".join([first, "*", *others[1:]])
 
 

@@ -15,6 +15,7 @@ from dualstream.service.journal.record import KeyKind, make_key
 from dualstream.service.logs import REQUEST_ID
 from dualstream.service.transport.body_memory import body_of
 from dualstream.wire.problems import MEDIA_TYPE, Problem, beginning, quoted
+from dualstream.wire.sources import HEADER, Source, parse_source
 
 NDJSON = b"application/x-ndjson"
 MIN_WEIGHT = 0.001
@@ -37,10 +38,13 @@ class Head(msgspec.Struct):
     """None for an uncompressed body."""
     wants_lines: bool = False
     """Whether the client accepts NDJSON."""
+    source: bytes | None = None
+    """Dualstream-Source."""
 
 
 def read_head(scope: Scope) -> Head:
-    """Raises Problem 415 for an unknown content encoding, 422 for a repeated Idempotency-Key."""
+    """Raises Problem 415 for an unknown content encoding, 422 for a repeated Idempotency-Key or
+    Dualstream-Source."""
     head = Head()
     for name, value in scope["headers"]:
         if name == b"content-type":
@@ -51,6 +55,10 @@ def read_head(scope: Scope) -> Head:
             if head.idempotency_key is not None:
                 raise _two_keys()
             head.idempotency_key = value
+        elif name == b"dualstream-source":
+            if head.source is not None:
+                raise invalid_source("the header is repeated; send it once")
+            head.source = value
         elif name == b"content-encoding":
             head.content_encoding = content_encoding(value.decode("latin-1"))
         elif name == b"accept":
@@ -146,6 +154,24 @@ def stored_key(idempotency_key: bytes | None) -> bytes | None:
     """The Idempotency-Key as the journal stores it. Raises Problem 422."""
     text = given_key(idempotency_key)
     return None if text is None else make_key(KeyKind.REQUEST, text)
+
+
+def given_source(head: Head) -> Source | None:
+    """The Dualstream-Source of the request. Raises Problem 422."""
+    if head.source is None:
+        return None
+    try:
+        source = parse_source(head.source)
+    except ValueError as wrong:
+        raise invalid_source(str(wrong)) from None
+    if head.idempotency_key is not None:
+        raise invalid_source("it makes the request idempotent by itself; leave out Idempotency-Key")
+    return source
+
+
+def invalid_source(reason: str) -> Problem:
+    """422 for a Dualstream-Source that cannot be used."""
+    return Problem(422, "invalid-source", f"{HEADER}: {reason}")
 
 
 def stored_key_of(lines: Sequence[str] | None) -> bytes | None:

@@ -36,7 +36,8 @@ class ChangeView(BaseModel):
     )
     action: str = Field(
         description="`create`, `replace`, `delete`, `version`, `version_delete`, `refit_begin`,"
-        " `refit_cancel`, or a kind of control record: `rollback`, `refit`, `unlearn`..."
+        " `refit_cancel`, `source_set`, `source_forget`, or a kind of control record: `rollback`,"
+        " `refit`, `unlearn`..."
     )
     by: Literal["request", "server"] = Field(
         description="`server` for changes without a request, by a rule or a clean-up."

@@ -15,6 +15,8 @@ from dualstream.service.journal.record import RecordError
 from dualstream.solvers import InvalidSpec, MemberError, UnknownMember
 from dualstream.wire.problems import Problem, RowError, unavailable, unreadable
 
+_REPEAT = "repeat the request with the same Idempotency-Key or Dualstream-Source"
+
 
 def as_problem(error: Exception) -> Problem | None:
     """The Problem for an exception; None for an unexpected exception."""
@@ -39,10 +41,10 @@ def as_problem(error: Exception) -> Problem | None:
         case TooManyPendingRows():
             return Problem(429, "too-many-remembered", str(error), retry_after_s=60)
         case OutcomeUnknown():
-            detail = f"{error}; repeat the request with the same Idempotency-Key"
+            detail = f"{error}; {_REPEAT}"
             return Problem(503, "outcome-unknown", detail, retry_after_s=1, outcome="unknown")
         case NotReplicated():
-            detail = f"{error}; repeat the request with the same Idempotency-Key"
+            detail = f"{error}; {_REPEAT}"
             return Problem(503, "not-replicated", detail, retry_after_s=1, outcome="journalled")
         case RecordError():
             return unreadable(str(error), error.is_journalled)

@@ -9,7 +9,13 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, Raw, Struct
 
-from dualstream.service.api.asgi_helpers import Head, read_flag, read_head, stored_key
+from dualstream.service.api.asgi_helpers import (
+    Head,
+    invalid_source,
+    read_flag,
+    read_head,
+    stored_key,
+)
 from dualstream.service.api.common import registry_of
 from dualstream.service.api.request_body import (
     admit_rows,
@@ -116,6 +122,8 @@ async def learn_late_labels(model_id: str, request: Request) -> Response:
     head = read_head(request.scope)
     model = await registry.get(model_id)
     body = await read_body(request.receive, head, registry.settings.max_body_bytes, request.scope)
+    if head.source is not None:
+        raise invalid_source("only learn accepts it; leave it out")
     key = stored_key(head.idempotency_key)
     requested = _LabelRequest(model, body)
     await admit_rows(request.scope, requested.count)

@@ -18,6 +18,8 @@ from dualstream.service.api.asgi_helpers import (
     Head,
     Headers,
     given_key,
+    given_source,
+    invalid_source,
     read_count,
     read_flag,
     read_head,
@@ -59,6 +61,7 @@ from dualstream.service.api.responses import (
     refusal,
     scored,
 )
+from dualstream.service.api.sources import learn_from_source
 from dualstream.service.api.streaming_upload import Upload, check_streamable
 from dualstream.service.codecs import (
     ParsedRows,
@@ -201,8 +204,16 @@ class HotPath:
         head = read_head(scope)
         query = read_query(scope, ("scores", "atomic"))
         wants_scores, atomic = read_flag(query, "scores"), read_flag(query, "atomic")
+        source = given_source(head)
         model = await self._registry.get(model_id)
         headers = [(b"dualstream-durability", self._registry.store_status.durability)]
+        if source is not None:
+            if atomic:
+                raise invalid_source("a source moves over bad rows; leave out atomic=true")
+            body = await read_body(receive, head, self._settings.max_body_bytes, scope)
+            given = (model, source, head, body, wants_scores, limits_of(scope))
+            result = await learn_from_source(self._registry, *given)
+            return one_line(result) if head.wants_lines else _encode(result), headers
         if self._may_stream(head):
             pieces = body_pieces(receive, head, self._settings.max_upload_bytes, scope)
             body, is_long = await read_up_to(CHUNK_BYTES, pieces)

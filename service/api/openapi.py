@@ -17,6 +17,7 @@ from dualstream.service.codecs.json_exact import Columns, Sample, Samples
 from dualstream.service.models.registry import MODEL_ID
 from dualstream.wire.problems import MEDIA_TYPE
 from dualstream.wire.schemas import Learned, LearnedChunk, LearnedStream, Predicted, PredictedMany
+from dualstream.wire.sources import HEADER
 
 # A test posts every example to a model of dimension 3.
 LEARN_EXAMPLES: dict[str, dict[str, Any]] = {
@@ -129,6 +130,13 @@ def _paths(rows: Any, learned: Any, predicted: Any, scored: Any) -> dict[str, An
             "The request is learned once. A repeat gets the first answer, with the header"
             " Idempotency-Replayed.",
         ),
+        _parameter(
+            "header",
+            HEADER,
+            "The rows are a batch of a source, learned once by its offsets: NAME; from=FIRST;"
+            ' to=LAST, or NAME; from="OFFSET"; next="NEXT OFFSET". Not with Idempotency-Key or'
+            " atomic. The body may be empty, and is not learned in chunks.",
+        ),
     ]
     return {
         "/models/{model_id}/learn": {
@@ -138,7 +146,11 @@ def _paths(rows: Any, learned: Any, predicted: Any, scored: Any) -> dict[str, An
                 [model, *flags],
                 learned,
                 _body(rows, LEARN_EXAMPLES),
-                {"429": "The model is too large, or its quarantine is full."},
+                {
+                    "409": "The model was replaced, or `cursor` has the offset at which the source"
+                    " continues.",
+                    "429": "The model is too large, or its quarantine is full.",
+                },
             )
         },
         "/models/{model_id}/predict": {
@@ -427,6 +439,9 @@ def _link(document: Document) -> None:
     for target in ("predict", "predict_row"):
         named = _SAME | {"version": "$response.body#/name"}
         link("create_version", "200 201", target, parameters=named)
+    first = _SAME | {"name": "$response.body#/sources/0/name"}
+    link("list_sources", "200", "put_source", parameters=first)
+    link("put_source", "200", "delete_source", parameters=_SAME | {"name": "$response.body#/name"})
     for target in ("read_refit", "cancel_refit"):
         link("begin_refit", "202", target, parameters=_JOB)
     for target in ("remove_member", "promote_member"):

@@ -65,8 +65,15 @@ async def learned_of(
     return answer_repeat(model, parsed, receipt, wants_scores, skipped), answer is not None
 
 
-def answer_new(model: Model, parsed: ParsedRows, receipt: Receipt, with_scores: bool) -> Learned:
-    """The answer to a new request. Raises Problem 422 if no row was accepted."""
+def answer_new(
+    model: Model,
+    parsed: ParsedRows,
+    receipt: Receipt,
+    with_scores: bool,
+    may_be_empty: bool = False,
+) -> Learned:
+    """The answer to a new request. Raises Problem 422 if no row was accepted, unless
+    `may_be_empty`."""
     assert receipt.scores is not None and receipt.losses is not None
     if (
         receipt.placed.count == 1 == parsed.count
@@ -81,10 +88,11 @@ def answer_new(model: Model, parsed: ParsedRows, receipt: Receipt, with_scores: 
     answer = Answer(placed.seq, placed.count, len(losses), mistakes, mean(losses), None)
     rows = range(len(parsed.row_indices)) if receipt.rows is None else receipt.rows
     errors = [*parsed.errors, *_conflicts(parsed, receipt.conflicts)]
-    if not rows and not receipt.duplicates:
+    if not rows and not receipt.duplicates and not may_be_empty:
         raise refusal(parsed, errors)
     errors += _not_learned(model, parsed, rows, rejected, receipt.set_aside)
-    answered = learned_before(model, answer, len(errors), not rows and not receipt.conflicts)
+    is_duplicate = bool(receipt.duplicates) and not rows and not receipt.conflicts
+    answered = learned_before(model, answer, len(errors), is_duplicate)
     _add_rows(answered, parsed, rows, receipt.scores if with_scores else UNSET, receipt.duplicates)
     answered.errors = first_errors(errors)
     return answered

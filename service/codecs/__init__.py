@@ -46,6 +46,7 @@ from dualstream.service.codecs.parsed_rows import (
     class_texts,
     labels_and_classes,
     without_long_rows,
+    without_rows,
 )
 from dualstream.service.codecs.query import parse_named_row, parse_query_row
 from dualstream.service.codecs.record_reader import FEW_BYTES
@@ -84,6 +85,7 @@ __all__ = [
     "parse_json",
     "parse_named_row",
     "parse_query_row",
+    "without_rows",
 ]
 
 

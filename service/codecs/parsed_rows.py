@@ -117,6 +117,11 @@ def labels_and_classes(
     return np.asarray(labels, np.float64), ()
 
 
+def without_rows(schema: RowSchema) -> ListedRows:
+    """No rows, of the schema's width."""
+    return ListedRows([0], [], [], [], [], schema.dim)
+
+
 def class_texts(rows: Rows) -> list[float] | list[str] | np.ndarray:
     """Labels in the journal's form: numbers, or class texts."""
     if isinstance(rows, Batch) and rows.classes:
@@ -167,7 +172,7 @@ class RowsBuilder:
         self._max_nonzeros = schema.limits.nonzeros
         self._waiting = waiting
         self._ids: set[str] = set()
-        self._rows = ListedRows([0], [], [], [], [], schema.dim)
+        self._rows = without_rows(schema)
         self._row_indices: list[int] = []
         self._errors: list[RowError] = []
 

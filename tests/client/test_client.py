@@ -24,6 +24,7 @@ from dualstream.client import (
     Client,
     LearnedStream,
     Refused,
+    Source,
     Unreachable,
     responses as answers,
 )
@@ -613,6 +614,10 @@ def calls_of(client: Client) -> None:
         lambda: client.delete("m"),
         lambda: client.learn("m", {"a": 1}, 1, key="k"),
         lambda: client.learn("m", [{"a": 1}], [1], key="k", scores=True),
+        lambda: client.learn("m", [{"a": 1}], [1], scores=True, source=Source("s", 0, 0)),
+        lambda: client.sources("m"),
+        lambda: client.set_source("m", "s", 1),
+        lambda: client.forget_source("m", "s"),
         lambda: client.learn_labels("m", {"a": 1}, key="k"),
         lambda: client.predict("m", {"a": 1}, min_seq=1, version="v", explain=True),
         lambda: client.predict("m", [{"a": 1}], min_seq=1, version="v"),
@@ -661,7 +666,7 @@ def test_every_call_is_a_route_and_every_answer_has_its_fields(server):
     own = {"host", "content-length", *http.headers}
     with Client(http=http) as recorded:
         calls_of(recorded)
-    assert len(sent) == 37
+    assert len(sent) == 41
     for call in sent:
         given = tuple(call.url.path.split("/"))
         found = [
@@ -687,6 +692,7 @@ def test_every_call_is_a_route_and_every_answer_has_its_fields(server):
     called |= {"Refit": "RefitView", "Refits": "RefitList"}
     called |= {"Change": "ChangeView", "Curve": "CurveView", "Curves": "CurvesView"}
     called |= {"Column": "ColumnView", "Columns": "ColumnsView"}
+    called |= {"SourceCursor": "SourceView"}
     answered = {
         name: kind
         for module in (answers, shared_answers)

@@ -1,17 +1,27 @@
-"""The blocks of docs/guides/python-client.md run as written and print what they say."""
+"""The Python blocks of two guides run as written and print what they say."""
 
 import re
 import subprocess
 import sys
 
+import pytest
+
 from dualstream.service.cli.demo.server_process import ServerProcess
 from tests.docs.documents import ROOT
 
-CLIENT = (ROOT / "docs/guides/python-client.md").read_text()
+CREATE = 'Client("http://127.0.0.1:8000").create("clicks")\n'
 
 
-def test_the_blocks_run_as_written(tmp_path):
-    program = "".join(re.findall(r"```python\n(.*?)```", CLIENT, re.DOTALL))
+@pytest.mark.parametrize(
+    ("guide", "before", "progress"),
+    [
+        ("python-client", "", "3,000 rows"),
+        ("sources", f"from dualstream.client import Client\n{CREATE}", ""),
+    ],
+)
+def test_the_blocks_run_as_written(tmp_path, guide, before, progress):
+    text = (ROOT / f"docs/guides/{guide}.md").read_text()
+    program = before + "".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
     got = re.findall(r"print\(.*\)  # (.*)", program)
     with ServerProcess(f"sqlite:///{tmp_path / 'client.db'}") as server:
         program = program.replace("http://127.0.0.1:8000", server.url)
@@ -28,4 +38,4 @@ def test_the_blocks_run_as_written(tmp_path):
     for expected in got:
         beginning = expected.removesuffix("...")
         assert any(line.startswith(beginning) for line in lines), (expected, done.stdout)
-    assert "3,000 rows" in done.stderr
+    assert progress in done.stderr

@@ -80,6 +80,8 @@ def test_each_route_that_changes_a_model_is_shown_of_with_the_key_that_asked(key
     long = ask("POST", f"{OF_MODEL}/refit")["job"]
     ask("DELETE", f"{OF_MODEL}/refits/{{job}}", places={"job": long})
     ask("DELETE", f"{OF_MODEL}/samples/{{sample_id}}", places={"sample_id": "s"})
+    for method, given in {"PUT": {"json": {"next": 7}}, "DELETE": {}}.items():
+        ask(method, f"{OF_MODEL}/sources/{{name}}", places={"name": "topic/0"}, **given)
     ask("PUT", OF_MODEL, json=SPEC | {"rho": 0.5}, headers={"if-match": "*"})
     ask("DELETE", OF_MODEL)
     found = changes(keyed, "m")
@@ -87,6 +89,7 @@ def test_each_route_that_changes_a_model_is_shown_of_with_the_key_that_asked(key
     assert got == [
         ("create", 0), ("version", 2), ("rollback", 3), ("version_delete", 3), ("refit_begin", 3),
         ("refit", 4), ("refit_begin", 4), ("refit_cancel", 4), ("unlearn", 5),
+        ("source_set", 5), ("source_forget", 5),
         ("replace", 0), ("delete", 0),
     ]  # fmt: skip
     owner = KEYS["owner"][1]
