@@ -1,5 +1,6 @@
 """Sources: batches by their offsets are learned once, in order, on both stores."""
 
+import itertools
 import json
 import random
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +10,7 @@ import pytest
 
 from dualstream.service.models import sources
 from tests.service.conftest import SPEC, assert_problem
+from tests.service.journal.faulty import Fault, FaultyJournal
 from tests.service.replica.test_replica import loaded
 
 NDJSON = "application/x-ndjson"
@@ -274,6 +276,42 @@ def test_of_two_workers_with_the_same_batches_one_learns_each(serve, store):
     ] * 20
     assert loaded(store).learner.samples == 60
     assert listed(workers[1])["s"]["rows"] == 60
+
+
+def test_an_append_of_unknown_outcome_is_not_done_twice(client, store):
+    """Whatever the store answers, the batch is learned once and its cursor moves once."""
+    learn(client, "s; from=0; to=0", 0)
+    appending = client.app._registry.cached("m").committer._appending
+    journal, first, statuses = appending._journal, 1, []
+    for faults in itertools.product(Fault, repeat=2):
+        appending._journal = FaultyJournal(journal, faults)
+        headers = {"content-type": NDJSON, "dualstream-source": f"s; from={first}; to={first}"}
+        for _ in range(3):
+            answer = client.post("/models/m/learn", content=lines(first), headers=headers)
+            statuses.append(answer.status_code)
+            if answer.status_code == 200:
+                break
+        assert answer.json()["source"]["next"] == first + 1
+        first += 1
+    assert set(statuses) == {200, 503}
+    assert listed(client)["s"]["rows"] == first
+    assert loaded(store).learner.samples == first
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+def test_an_append_whose_retries_end_is_a_duplicate_when_sent_again(client, store, forgets):
+    learn(client, "s; from=0; to=0", 0)
+    appending = client.app._registry.cached("m").committer._appending
+    journal, appending._timeout_s = appending._journal, 0.0
+    appending._journal = FaultyJournal(journal, [Fault.UNANSWERED])
+    refused = learn(client, "s; from=1; to=2", 1, 2, status=503)
+    assert (refused["type"], refused["outcome"]) == ("/problems/outcome-unknown", "unknown")
+    assert "Dualstream-Source" in refused["detail"]
+    if forgets:  # another append moves the cursor before the repeat
+        learn(client, "s; from=3; to=3", 3)
+    got = learn(client, "s; from=1; to=2", 1, 2)
+    assert (got["duplicate"], got["seq"]) == (True, 3 + forgets)
+    assert loaded(store).learner.samples == 3 + forgets
 
 
 @pytest.mark.parametrize("seed", range(3))
