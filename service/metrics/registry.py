@@ -21,6 +21,7 @@ from dualstream.service.metrics.model_filter import Folded, ModelFilter
 from dualstream.service.metrics.model_series import STATE_AGE_S, MemberSeries, ModelSeries
 from dualstream.service.metrics.multiprocess import MetricsDirectory
 from dualstream.service.metrics.process_series import MemorySeries, Waiting
+from dualstream.service.metrics.source_series import SourceSeries
 from dualstream.service.metrics.store_series import StoreSeries
 from dualstream.service.models.model import Model
 from dualstream.service.models.registry import ModelRegistry
@@ -92,13 +93,14 @@ class Telemetry(ProcessCounts):
         self.pending: Mapping[str, int] = {}
         """Messages that wait in the input streams, by model, as last counted."""
         self._waiting: Mapping[str, int] = {}
-        self._models, self._members = ModelSeries(), MemberSeries()
+        self._models, self._members, self._sources = ModelSeries(), MemberSeries(), SourceSeries()
         self._scraping = asyncio.Lock()
         self.registry = CollectorRegistry()
         counts = self._registry if metrics_dir is None else metrics_dir.counts(self._registry)
         self.registry.register(Folded(counts, self._shown))
         self.registry.register(self._models)
         self.registry.register(self._members)
+        self.registry.register(self._sources)
         if metrics_dir is None:  # each scrape of several workers would show another process
             ProcessCollector(registry=self.registry)
         text = "Rows that wait for their labels, as last counted."
@@ -140,7 +142,9 @@ class Telemetry(ProcessCounts):
             self._models.forget()
             self._members.forget()
             slices = EventLoopSlices()
-            for model in await self._caught_up(model_registry):
+            models = await self._caught_up(model_registry)
+            await self._sources.read(models)
+            for model in models:
                 await slices.end()
                 with suppress(JournalUnavailable):  # a fork
                     await model.replica.certify(STATE_AGE_S)

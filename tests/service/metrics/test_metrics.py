@@ -7,7 +7,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 import dualstream
-from dualstream.service.metrics import registry as text
+from dualstream.service.metrics import registry as text, source_series
 from dualstream.service.metrics.model_filter import Folded, ModelFilter
 from dualstream.solvers import Progressive, numeric_identity
 from tests.service.conftest import SPEC
@@ -67,6 +67,35 @@ def test_a_second_server_on_the_store_shows_its_models_without_being_asked_for_t
     full.put("/models/n", json=SPEC)
     # There is no room for both: the one in use stays.
     assert models_in(scraped(full), "dualstream_samples_total") == {"n"}
+
+
+def test_sources_are_counted_by_the_store(serve, store, monkeypatch):
+    workers = [serve(store=store), serve(store=store)]
+    for model in "ab":
+        workers[0].put(f"/models/{model}", json=SPEC)
+        workers[1].get(f"/models/{model}")
+        for number, client in enumerate(workers):
+            header = f"t/{model}; from={number}; to={number}; lag={7 - number}"
+            rows = {"samples": [{"x": {"1": 1}, "y": 1}, {"x": {"1": 1}, "y": 1}, {"x": "bad"}]}
+            headers = {"dualstream-source": header}
+            client.post(f"/models/{model}/learn", json=rows, headers=headers)
+    for client in workers:
+        text = client.get("/metrics").text
+        for model in "ab":
+            for outcome, rows in {"accepted": 4.0, "refused": 2.0}.items():
+                labels = f'model="{model}",outcome="{outcome}",source="t/{model}"'
+                assert f"dualstream_source_rows_total{{{labels}}} {rows}" in text
+            labels = f'model="{model}",source="t/{model}"'
+            assert f"dualstream_source_lag_rows{{{labels}}} 6.0" in text
+        assert "dualstream_sources_left_out 0.0" in text
+    monkeypatch.setattr(source_series, "SOURCES_IN_ALL", 1)
+    workers[0].delete("/models/a/sources/t%2Fa")
+    text = workers[1].get("/metrics").text
+    assert 'source="t/a"' not in text and 'source="t/b"' in text
+    workers[0].put("/models/a/sources/s", json={"next": 1})
+    text = workers[1].get("/metrics").text
+    assert 'source="s"' in text and 'source="t/b"' not in text
+    assert "dualstream_source_lag_rows{" not in text and "dualstream_sources_left_out 1.0" in text
 
 
 def test_a_summary_is_computed_once_for_a_model_and_scrape(model, monkeypatch):
