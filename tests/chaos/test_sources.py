@@ -1,6 +1,8 @@
 """Two readers of one source post its batches to two workers that are killed: each row is learned
 once, in order, and the cursor never disagrees with the rows.
 
+A power cut takes rows and cursor together.
+
 DUALSTREAM_CHAOS_ROUNDS is the number of kills for each store (default 3).
 """
 
@@ -10,21 +12,23 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from dualstream.client import Client, ClientError, Refused, Source
 from dualstream.service.cli.demo.server_process import ServerProcess
 from dualstream.service.journal import open_journal
-from dualstream.service.journal.record import Rows
+from dualstream.service.journal.record import Rows, decode_merged
 from dualstream.service.models.sources import PREFIX, decode_cursor
 from tests.chaos.report import Run, recorded
-from tests.history import Report, check_history
-from tests.redis_server import redis_or_skip
+from tests.chaos.test_power_cut import wait_for
+from tests.history import Report, check_history, read_all
+from tests.redis_server import RedisServer, redis_or_skip
 
 KILLS = int(os.environ.get("DUALSTREAM_CHAOS_ROUNDS", "3"))
 SEED = int(os.environ.get("DUALSTREAM_CHAOS_SEED", "1"))
-SPEC = {"algorithm": "sgd", "features": {"kind": "indexed", "dim": 1 << 20}}
+SPEC = {"algorithm": "sgd", "features": {"kind": "indexed", "dim": 1 << 17}}
 NAME = "topic/0"
 WHAT = f"2 readers of one source, 2 workers, {KILLS} kills"
 
@@ -136,3 +140,88 @@ def test_of_racing_readers_each_row_is_learned_once(name, tmp_path):
             with redis_or_skip(appendfsync="always") as redis:
                 race(redis.url, run)
     assert run.outcome == "passed"
+
+
+# -- power cuts ------------------------------------------------------------------------------------
+
+
+def learn_batches(url: str, chance: random.Random, first: int, batches: int) -> int:
+    """Learn batches as a reader that begins at `first`; returns the offset of the next one."""
+    with Client(url) as client:
+        for _ in range(batches):
+            rows = [{str(offset + 1): 1} for offset in range(first, first + chance.randint(1, 40))]
+            source = Source(NAME, first, first + len(rows) - 1)
+            try:
+                got = client.learn("m", rows, [1] * len(rows), source=source)
+                assert got.source is not None
+                following = got.source.next
+            except Refused as refused:
+                following = refused.problem["cursor"]
+            assert isinstance(following, int)
+            first = following
+    return first
+
+
+async def left_after_cut(store: str) -> int:
+    """Rows that the store still has. They are the first ones, and the cursor is at their end."""
+    journal = await open_journal(store)
+    try:
+        record = await journal.get("m")
+        stored = await journal.cursor("m", record.incarnation, PREFIX + NAME)
+        cursor = None if stored is None else decode_cursor(stored)
+        assert (0 if cursor is None else cursor.next) == record.seq
+        entries = await read_all(journal, "m", record.incarnation)
+        blocks = [block for entry in entries for block in decode_merged(entry.body)[1]]
+        offsets = [offset for block in blocks for offset in block.indices.tolist()]
+        assert [offset - offsets[0] for offset in offsets] == list(range(record.seq))
+        return record.seq
+    finally:
+        await journal.close()
+
+
+def test_a_power_cut_takes_rows_and_cursor_together_on_sqlite(tmp_path):
+    chance, place = random.Random(SEED), tmp_path / "store.db"
+    with ServerProcess(f"sqlite:///{place}") as server:
+        with Client(server.url) as client:
+            client.create("m", SPEC)
+        learned = learn_batches(server.url, chance, 0, 30)
+        server.kill()
+    log, kept = Path(f"{place}-wal").read_bytes(), []
+    for number in range(4 * KILLS):
+        copy = tmp_path / f"cut{number}.db"
+        copy.write_bytes(place.read_bytes())
+        # From the second half on, the log has the model.
+        Path(f"{copy}-wal").write_bytes(log[: chance.randint(len(log) // 2, len(log))])
+        kept.append(asyncio.run(left_after_cut(f"sqlite:///{copy}")))
+    assert 0 < max(kept) <= learned and min(kept) < learned, "no cut took anything"
+
+
+def log_of(redis: RedisServer) -> Path:
+    """Redis' append-only file, after the rewrite at its start."""
+    files = Path(redis.directory, "appendonlydir")
+    wait_for(lambda: len(list(files.glob("*.incr.aof"))) == 1)
+    (log,) = files.glob("*.incr.aof")
+    return log
+
+
+def test_a_power_cut_takes_rows_and_cursor_together_on_redis():
+    """Then the reader continues with the running worker, and each row is learned once."""
+    chance, kept = random.Random(SEED), []
+    with redis_or_skip(appendfsync="everysec") as redis, ServerProcess(redis.url) as server:
+        with Client(server.url) as client:
+            client.create("m", SPEC)
+        learned = learn_batches(server.url, chance, 0, 3)
+        for _ in range(KILLS):
+            log = log_of(redis)
+            before = log.stat().st_size
+            learned = learn_batches(server.url, chance, learned, 15)
+            redis.kill()
+            whole = log.read_bytes()
+            log.write_bytes(whole[: chance.randint(before, len(whole))])
+            redis.start()
+            kept.append(asyncio.run(left_after_cut(redis.url)) - learned)
+            learned = learn_batches(server.url, chance, learned, 5)
+            assert asyncio.run(left_after_cut(redis.url)) == learned
+            with Client(server.url) as client:
+                assert client.get("m").samples == learned
+    assert min(kept) < 0, "no cut took anything"
