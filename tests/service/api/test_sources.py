@@ -232,6 +232,40 @@ def test_a_new_model_has_no_sources(client):
     assert listed(client) == {}
 
 
+def test_a_worker_that_has_the_deleted_model_learns_for_the_new_one(serve, store):
+    workers = [serve(store=store), serve(store=store)]
+    for replaced in (False, True):
+        workers[0].put("/models/m", json=SPEC)
+        learn(workers[1], "s; from=5; to=9", 1)
+        if replaced:
+            other = SPEC | {"rho": 0.5}
+            headers = {"if-match": "*"}
+            assert workers[0].put("/models/m", json=other, headers=headers).status_code == 201
+        else:
+            workers[0].delete("/models/m")
+            workers[0].put("/models/m", json=SPEC)
+        assert learn(workers[1], "s; from=0; to=1", 1)["seq"] == 1
+        assert listed(workers[1])["s"]["next"] == listed(workers[0])["s"]["next"] == 2
+        workers[0].delete("/models/m")
+        answer = workers[1].post(
+            "/models/m/learn", content=lines(1), headers={"dualstream-source": "s; from=2; to=3"}
+        )
+        assert_problem(answer, 404, "unknown-model")
+
+
+def test_a_paused_model_keeps_the_rows_and_moves_the_cursor(client):
+    guard = {"mode": "pause", "every": 2, "after": 10, "patience": 1}
+    client.put("/models/g", json=SPEC | {"guard": guard})
+    rows = [{"x": [2, 0, 0, 0, 0], "y": int(n < 30)} for n in range(40)]
+    client.post("/models/g/learn", json={"samples": rows})
+    headers = {"dualstream-source": "s; from=0; to=1"}
+    got = client.post("/models/g/learn", json={"samples": rows[:2]}, headers=headers).json()
+    assert (got["count"], got["learned"], got["rejected"]) == (2, 0, 2)
+    assert got["errors"][0]["reason"].startswith("paused") and got["source"]["next"] == 2
+    got = client.post("/models/g/learn", json={"samples": rows[:2]}, headers=headers).json()
+    assert (got["duplicate"], got["count"]) == (True, 0)
+
+
 def test_the_cursor_is_no_part_of_the_state(serve, tmp_path):
     """A batch of a source gives the same state as its rows without one."""
     digests = []
