@@ -15,6 +15,7 @@ arrow.py           application/vnd.apache.arrow.stream
 vw.py              text/x-vw
 libsvm.py          text/x-libsvm
 flat_rows.py       the same formats for models with `columns`
+flat_bulk.py       kernels of flat rows in NDJSON, JSON lists and CSV
 text_values.py     texts as features, labels and weights
 query.py           parameters of GET predict
 redis_messages.py  messages of a Redis stream

@@ -5,16 +5,25 @@ features of it. A row in explicit form ({"x": {...}, "y": 1}) is read, too; the 
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from dualstream.service.codecs.arrow import tables_in
 from dualstream.service.codecs.csv import RecordReader, check_delimiter
+from dualstream.service.codecs.flat_bulk import FlatArrays
+from dualstream.service.codecs.json_bulk import Fallback, SampleList, find_list
 from dualstream.service.codecs.json_exact import broken_body, check_all_names, line_advice
 from dualstream.service.codecs.parsed_rows import ParsedRows, RowsBuilder
-from dualstream.service.codecs.record_reader import Reader, parse_slowly
+from dualstream.service.codecs.record_reader import (
+    FEW_BYTES,
+    Reader,
+    parse_records,
+    parse_slowly,
+)
+from dualstream.service.codecs.row_buffer import RowArrays
 from dualstream.service.codecs.row_schema import (
     LONGEST_NAME,
     BadRow,
@@ -24,6 +33,7 @@ from dualstream.service.codecs.row_schema import (
 )
 from dualstream.service.codecs.table_columns import MAX_COLUMNS, TableColumns, pandas_index
 from dualstream.solvers.columns.tables import plain
+from dualstream.solvers.text import COMMA, LINE_FEED, count_lines
 from dualstream.wire.problems import Problem, RowError, quoted
 
 Row = dict[str, Any]
@@ -42,12 +52,21 @@ _samples = msgspec.json.Decoder(_Samples)
 
 
 def parse_flat_json(
-    schema: RowSchema, body: bytes, labelled: bool, waiting: bool = False
+    schema: RowSchema,
+    body: bytes,
+    labelled: bool,
+    waiting: bool = False,
+    few_bytes: int = FEW_BYTES,
 ) -> ParsedRows:
-    """A row, a list of rows, or {"samples": [...]}.
+    """A row, a list of rows, or {"samples": [...]}; kernels read lists of `few_bytes` and more.
 
     Raises Problem 400 for invalid JSON, 422 for JSON of another shape.
     """
+    begin = find_list(body) if len(body) >= few_bytes and not waiting else None
+    if begin is not None and schema.column_plan is not None:
+        parsed = FlatList(schema, body, labelled, *begin).parse()
+        if parsed is not None:
+            return parsed
     try:
         if body.lstrip()[:1] == b"[":
             raws, pointer = _list.decode(body), ""
@@ -133,8 +152,49 @@ def _colons(value: Any) -> int:
     return sum(map(_colons, value)) if isinstance(value, list) else 0
 
 
+class FlatList(SampleList):
+    """A list of flat rows, read by kernels; None if the exact parser must read all of it."""
+
+    shortest = len("{},")
+
+    def __init__(
+        self, schema: RowSchema, body: bytes, labelled: bool, start: int, pointer: str
+    ) -> None:
+        super().__init__(schema, body, labelled, start, pointer)
+        self.id_pointer = _id_pointer(schema)
+
+    def _new_arrays(self, rows: int) -> RowArrays:
+        return FlatArrays(self._schema, self._labelled, rows, len(self._body))
+
+    def _kernel(self) -> int:
+        assert isinstance(self._arrays, FlatArrays)
+        return self._arrays.read_objects(self._text, self._ascii_only, COMMA)
+
+    def _one(self, raw: bytes, index: int, errors: list[RowError]) -> RowsBuilder | None:
+        try:
+            row = read_row(raw)
+        except BadRow:  # it may be invalid JSON, and then the body is
+            raise Fallback from None
+        builder = RowsBuilder(self._schema, self._labelled)
+        try:
+            builder.add_flat(index, row)
+        except BadRow as bad:
+            errors.append(RowError(index, f"{self._pointer}/{index}{bad.pointer}", bad.reason))
+            return None
+        if builder.listed.ids:
+            raise Fallback
+        return builder
+
+
 class FlatLines(Reader):
     """Reader of NDJSON lines."""
+
+    def new_arrays(self) -> FlatArrays:
+        return FlatArrays(self.schema, self.labelled, count_lines(self.body), len(self.body))
+
+    def run_kernel(self, arrays: RowArrays, text: np.ndarray, ascii_only: bool) -> bool:
+        assert isinstance(arrays, FlatArrays)
+        return arrays.read_objects(text, ascii_only, LINE_FEED)
 
     def add_row(self, builder: RowsBuilder, index: int, start: int, end: int) -> None:
         builder.add_flat(index, read_row(self.body[start:end]))
@@ -149,6 +209,22 @@ class FlatRecords(RecordReader):
     def pointer(self, name: str) -> str:
         return f"/{pointer_step(name[:50])}"
 
+    def new_arrays(self) -> FlatArrays:
+        return FlatArrays(self.schema, self.labelled, count_lines(self.body), len(self.body))
+
+    @cached_property
+    def nodes(self) -> np.ndarray | None:
+        """The node of each column in the plan; None if kernels cannot read the records."""
+        plan = self.schema.column_plan
+        if plan is None or self.decimal == ",":
+            return None
+        found = [plan.node_of(name) for name in self.columns.names]
+        return None if 0 in found else np.array(found, np.int64)
+
+    def run_kernel(self, arrays: RowArrays, text: np.ndarray, ascii_only: bool) -> bool:
+        assert isinstance(arrays, FlatArrays) and self.nodes is not None
+        return arrays.read_records(text, ascii_only, self.delimiter[0], self.decimal, self.nodes)
+
     def has_decimals(self, name: str) -> bool:
         assert self.schema.columns is not None
         return self.schema.columns.is_number(name)
@@ -160,7 +236,8 @@ class FlatRecords(RecordReader):
 
 def parse_flat_ndjson(schema: RowSchema, body: bytes, labelled: bool) -> ParsedRows:
     """One row a line; a line that is not valid is a row error; blank lines are skipped."""
-    return parse_slowly(FlatLines(schema, body, labelled))
+    parse = parse_slowly if schema.column_plan is None else parse_records
+    return parse(FlatLines(schema, body, labelled))
 
 
 def parse_flat_csv(
@@ -173,7 +250,8 @@ def parse_flat_csv(
     if not delimiter:
         check_delimiter(body)
     decimal = parameters.get("decimal", "")
-    return parse_slowly(FlatRecords(schema, body, labelled, delimiter, decimal))
+    reader = FlatRecords(schema, body, labelled, delimiter, decimal)
+    return parse_slowly(reader) if reader.nodes is None else parse_records(reader)
 
 
 def parse_flat_arrow(schema: RowSchema, body: bytes, labelled: bool) -> ParsedRows:

@@ -43,17 +43,24 @@ _MAX_DEPTH, _MAX_BYTES = 16, 64 * 1024
 
 def parse_quickly(schema: RowSchema, body: bytes, labelled: bool) -> ParsedRows | None:
     """Parse a body of many rows; None if `parse_exactly` must parse it."""
-    opening = _SAMPLES.match(body) or _LIST.match(body)
-    if opening is not None:
-        pointer = "/samples" if opening.re is _SAMPLES else ""
-        return _Samples(schema, body, labelled, opening.end(), pointer).parse()
+    found = find_list(body)
+    if found is not None:
+        return SampleList(schema, body, labelled, *found).parse()
     opening = _COLUMNS.match(body)
     if opening is not None:
         return _Columns(schema, body, labelled, opening.end()).parse()
     return None
 
 
-class _Fallback(Exception):
+def find_list(body: bytes) -> tuple[int, str] | None:
+    """Begin of the first sample of a list of samples, and the list's JSON pointer."""
+    opening = _SAMPLES.match(body) or _LIST.match(body)
+    if opening is None:
+        return None
+    return opening.end(), "/samples" if opening.re is _SAMPLES else ""
+
+
+class Fallback(Exception):
     """`parse_exactly` must parse the body."""
 
 
@@ -68,18 +75,21 @@ class _Rows:
         # The line feed marks the end of the text. In a JSON string neither \r nor \n is valid.
         self._text = np.frombuffer(body.replace(b"\n", b"\r") + b"\n", np.uint8)
         self._ascii_only = body.isascii() or not schema.takes_bytes_of(body)
-        rows = len(body) // self.shortest + 1
-        # Upper bound of features: `"":0` per named feature, a digit and a comma in a list.
-        entries = len(body) // (4 if schema.is_hashed else 2) + 1
-        self._arrays = RowArrays(schema, labelled, rows, entries, len(body))
+        self._arrays = self._new_arrays(len(body) // self.shortest + 1)
         self._arrays.at[0] = start
         self._decoded = 0
+
+    def _new_arrays(self, rows: int) -> RowArrays:
+        # Upper bound of features: `"":0` per named feature, a digit and a comma in a list.
+        size = len(self._body)
+        entries = size // (4 if self._schema.is_hashed else 2) + 1
+        return RowArrays(self._schema, self._labelled, rows, entries, size)
 
     def parse(self) -> ParsedRows | None:
         """All rows; None if `parse_exactly` must parse the body."""
         try:
             return self._read()
-        except _Fallback:
+        except Fallback:
             return None
 
     def _read(self) -> ParsedRows:
@@ -88,16 +98,16 @@ class _Rows:
     def _value(self) -> tuple[int, int]:
         """Start and end of the current object or list, to decode it on its own.
 
-        Raises _Fallback if too many values need this, because each costs more than in
+        Raises Fallback if too many values need this, because each costs more than in
         `parse_exactly`.
         """
         self._decoded += 1
         if self._decoded > _FREE_ROWS + self._arrays.count // _ONE_IN:
-            raise _Fallback
+            raise Fallback
         at = int(self._arrays.at[0])
         start = self._end_of(_END, at)
         if self._body[start : start + 1] not in (b"{", b"["):
-            raise _Fallback
+            raise Fallback
         depth = 0
         for token in _TOKEN.finditer(self._body, start):
             found = token.group()
@@ -106,31 +116,33 @@ class _Rows:
                 return start, token.end()
             if depth > _MAX_DEPTH or token.end() - start > _MAX_BYTES:
                 break
-        raise _Fallback
+        raise Fallback
 
     def _next(self, at: int, expected: bytes) -> bytes:
         """Read the character after a value, which must be one of `expected`."""
         found = _NEXT.match(self._body, at)
         if found is None or found[1] not in expected:
-            raise _Fallback
+            raise Fallback
         self._arrays.at[0] = found.end()
         return found[1]
 
     def _end_of(self, pattern: re.Pattern[bytes], at: int) -> int:
         found = pattern.match(self._body, at)
         if found is None:
-            raise _Fallback
+            raise Fallback
         return found.end()
 
     def _check_end(self) -> None:
         if self._end_of(_END, int(self._arrays.at[0])) != len(self._body):
-            raise _Fallback
+            raise Fallback
 
 
-class _Samples(_Rows):
+class SampleList(_Rows):
     """{"samples": [{"x": ..., "y": ...}, ...]}, or only the list, with an empty `pointer`."""
 
     shortest = len('{"x":{}},')
+    id_pointer = "/id"
+    """JSON pointer of a sample's id."""
 
     def __init__(
         self, schema: RowSchema, body: bytes, labelled: bool, start: int, pointer: str
@@ -153,14 +165,14 @@ class _Samples(_Rows):
             self._next(int(self._arrays.at[0]), b"}")
         self._check_end()
         parsed = self._arrays.parsed_rows(errors)
-        parsed.id_pointer = self._pointer + "/{}/id"
+        parsed.id_pointer = self._pointer + "/{}" + self.id_pointer
         return parsed
 
     def _one(self, raw: bytes, index: int, errors: list[RowError]) -> RowsBuilder | None:
         """Decode one sample; None if it is refused."""
         sample = plain_sample(raw)
         if sample is None or sample.id is not UNSET:
-            raise _Fallback
+            raise Fallback
         builder = RowsBuilder(self._schema, self._labelled)
         try:
             builder.add(index, sample.x, sample.y, sample.weight)
@@ -191,7 +203,7 @@ class _Columns(_Rows):
         while True:
             found = _COLUMN.match(self._body, int(arrays.at[0]))
             if found is None or found[1] in rows:
-                raise _Fallback
+                raise Fallback
             arrays.at[0], arrays.at[3] = found.end(), 0
             self._read_column(found[1])
             rows[found[1]] = arrays.count
@@ -200,7 +212,7 @@ class _Columns(_Rows):
         self._check_end()
         n = rows.get(b"x", 0)
         if any(count != n for count in rows.values()) or (self._labelled and b"y" not in rows):
-            raise _Fallback
+            raise Fallback
         if not self._labelled:
             arrays.labels[:n] = 0.0
         if b"weight" not in rows:
@@ -216,18 +228,18 @@ class _Columns(_Rows):
                 if self._add_features() == b"]":
                     break
             elif name == b"weight" or not self._learn_label():
-                raise _Fallback
+                raise Fallback
 
     def _add_features(self) -> bytes:
         """Decode and add the features of one row; return the character after them."""
         start, end = self._value()
         sample = plain_sample(b'{"x":' + self._body[start:end] + b"}")
         if sample is None:
-            raise _Fallback
+            raise Fallback
         try:
             indices, values, names = self._schema.features(sample.x)
         except BadRow:
-            raise _Fallback from None
+            raise Fallback from None
         self._arrays.add_features(indices, values, names)
         return self._next(end, b",]")
 

@@ -42,6 +42,13 @@ class Reader:
         """Upper bound of features: a byte and a separator each."""
         return len(self.body) // 2 + 1
 
+    def new_arrays(self) -> RowArrays:
+        """Arrays that have room for all records."""
+        size = len(self.body)
+        rows = count_lines(self.body)
+        entries = self.max_entries()
+        return RowArrays(self.schema, self.labelled, rows, entries, size + _MORE_NAMES)
+
     def run_kernel(self, arrays: RowArrays, text: np.ndarray, ascii_only: bool) -> bool:
         """Parse records into the arrays; returns True if it stopped at one that it cannot parse.
 
@@ -67,14 +74,13 @@ def parse_quickly(reader: Reader) -> ParsedRows | None:
     """
     schema, labelled = reader.schema, reader.labelled
     body = reader.body
-    rows, entries = count_lines(body), reader.max_entries()
-    arrays = RowArrays(schema, labelled, rows, entries, len(body) + _MORE_NAMES)
+    arrays = reader.new_arrays()
     arrays.at[:2] = reader.start, body.count(b"\n", 0, reader.start)
     text = np.frombuffer(body, np.uint8)
     ascii_only = body.isascii() or not schema.takes_bytes_of(body[reader.start :])
     errors: list[RowError] = []
     while reader.run_kernel(arrays, text, ascii_only):
-        start, line, index, _ = arrays.at.tolist()
+        start, line, index = arrays.at[:3].tolist()
         end = reader.end_of(start)
         is_row = bool(body[start:end].strip(reader.blanks))
         builder = RowsBuilder(schema, labelled)

@@ -108,6 +108,13 @@ class RowArrays:
         self._add_names(names)
         self.at[3] = row + 1
 
+    def grow(self) -> None:
+        """Double the room for features."""
+        n = len(self.indices)
+        self.indices = np.resize(self.indices, 2 * n)
+        self.values = np.resize(self.values, 2 * n)
+        self.spare, self.held = np.empty(2 * n, np.int32), np.empty(2 * n)
+
     def learn_label(self, text: np.ndarray, label: float | str) -> bool:
         """Cache the label at which a kernel stopped; False if the cache is full."""
         known = len(self._kind_of_written)

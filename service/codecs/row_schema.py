@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 from unicodedata import is_normalized
 
 from dualstream.solvers import ColumnReader, NamePlaces, class_text, sorted_row, width_of
+from dualstream.solvers.columns.plan import ColumnPlan, NoPlan
 from dualstream.solvers.jit import Indices
 from dualstream.solvers.text import PlaceTable
 from dualstream.wire.problems import beginning, quoted
@@ -133,6 +134,8 @@ class RowSchema:
         columns = spec.get("columns")
         self.columns = None if columns is None else ColumnReader(columns, spec["crosses"])
         """Reads flat rows; None for a model whose rows name their features `x`."""
+        self._given_columns = None if columns is None else (columns, spec["crosses"])
+        self._column_plan: ColumnPlan | None = None
         self._name_places = NamePlaces(features["bits"]) if self.is_hashed else None
         # Fast path: texts of indices, or journalled names, which are already validated.
         self._index_of = {} if self.is_hashed else _index_texts(min(self.dim, _INDEXED_TEXTS))
@@ -221,11 +224,24 @@ class RowSchema:
                 self._number(f"/x/{step}", value)
         return indices, values, _NO_NAMES
 
+    @property
+    def column_plan(self) -> ColumnPlan | None:
+        """The columns as kernels read them; None for those that kernels cannot read."""
+        places, given = self._name_places, self._given_columns
+        if self._column_plan is None and given is not None and places is not None and self.is_nfc:
+            try:
+                self._column_plan = ColumnPlan(*given, places.bits)
+            except NoPlan:
+                self._given_columns = None
+        return self._column_plan
+
     def owned_objects(self) -> tuple[object, ...]:
         """Objects that no other model shares, for memory accounting."""
         if not self.is_hashed:
             return ()
+        plan = self._column_plan
         return (
+            *(() if plan is None else plan.owned_objects()),
             self._name_places,
             self._journalled,
             self._journalled_indices.slots,

@@ -4,6 +4,8 @@ spec.py     the fields `columns` and `crosses` of a specification
 values.py   one value of a column: numbers, booleans, categories, texts, times
 tables.py   rows of DataFrames and Arrow tables, as JSON has them
 reader.py   ColumnReader: a flat row becomes features, label, weight and id
+plan.py     ColumnPlan: the same columns as arrays, which the kernels in text/flat/ read
+letters.py  letters and lower case as a table, for the kernels
 """
 
 from dualstream.solvers.columns.reader import ColumnReader, ColumnRow

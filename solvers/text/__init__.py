@@ -6,6 +6,7 @@ json.py         samples in lines or in a list, and columns
 csv.py          records of fields
 vw.py           lines of Vowpal Wabbit's format
 libsvm.py       LIBSVM text to columns
+flat/           flat rows of models with `columns`, in JSON and CSV
 count_lines.py  number of lines
 
 Except for LIBSVM, each parser reads the common forms only. It stops at the first line that is not,

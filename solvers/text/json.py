@@ -32,6 +32,7 @@ from dualstream.solvers.jit import (
 )
 from dualstream.solvers.text.name_cache import (
     CHANGES,
+    LAST_STEP,
     LEAD,
     LEAD_BYTES,
     NAME_BYTES,
@@ -311,7 +312,7 @@ def read_named(
                 )  # fmt: skip
                 if place < 0:
                     return -1
-                if slot >= 0:
+                if slot >= 0 and step < LAST_STEP:
                     store_text(step, size, a, b, c, slot, place, memo)
             p += 1
         else:

@@ -284,11 +284,10 @@ def store_text(
     step: int, size: int, a: int, b: int, c: int, slot: int, place: int, memo: Ints
 ) -> None:
     """Cache the index of a text, replacing another one."""
-    if step < LAST_STEP:
-        memo[slot + _WHICH] = step << 16 | size
-        memo[slot + 1], memo[slot + 2], memo[slot + 3] = a, b, c
-        memo[slot + _TEXT_PLACE] = place
-        memo[CHANGES] += 1
+    memo[slot + _WHICH] = step << 16 | size
+    memo[slot + 1], memo[slot + 2], memo[slot + 3] = a, b, c
+    memo[slot + _TEXT_PLACE] = place
+    memo[CHANGES] += 1
 
 
 @kernel(i8(RO_U1, i8, i8, U1, i8))

@@ -127,8 +127,8 @@ def test_every_format_gives_the_same_rows(seed):
         one = parse_named_row(schema, {name.decode(): text.decode() for name, text in texts})
         at = rows.index(row)
         first, stop = scored.rows.indptr[at : at + 2]
-        assert one.rows.indices == scored.rows.indices[first:stop]
-        assert one.rows.values == scored.rows.values[first:stop]
+        assert one.rows.indices == list(scored.rows.indices[first:stop])
+        assert one.rows.values == list(scored.rows.values[first:stop])
 
 
 def explicit(row):

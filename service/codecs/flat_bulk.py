@@ -1,0 +1,89 @@
+"""Arrays and kernels of flat rows: NDJSON, JSON lists and CSV of models with `columns`.
+
+The kernels read what is common, exactly as ColumnReader does, and stop at any other row. That row
+is read by ColumnReader, which also says what is wrong with it.
+"""
+
+import numpy as np
+
+from dualstream.service.codecs.row_buffer import RowArrays
+from dualstream.service.codecs.row_schema import RowSchema
+from dualstream.solvers.columns.plan import ColumnPlan
+from dualstream.solvers.text import POWERS_OF_TEN, byte_kinds
+from dualstream.solvers.text.flat import (
+    AT_NUMBERS,
+    FULL,
+    LONGEST_NOTES,
+    NOTE_NUMBERS,
+    SCRATCH_BYTES,
+    SPAN_NUMBERS,
+    UNKNOWN,
+    read_flat_objects,
+    read_flat_records,
+)
+
+_NAMES_A_BYTE = 2
+"""Bytes of new feature names for which there is room, a byte of the body: crosses repeat texts."""
+_MORE_NAMES = 1 << 20
+_BEGIN = 1
+
+
+class FlatArrays(RowArrays):
+    """Arrays of one body, and of the plan of its columns."""
+
+    def __init__(self, schema: RowSchema, labelled: bool, rows: int, size: int) -> None:
+        """`size` is the body's, in bytes."""
+        names = _NAMES_A_BYTE * size + _MORE_NAMES
+        super().__init__(schema, labelled, rows, size // 4 + 64, names)
+        plan = schema.column_plan
+        assert plan is not None
+        self.plan: ColumnPlan = plan
+        self.at = np.zeros(AT_NUMBERS, np.int64)
+        self.notes = np.zeros(NOTE_NUMBERS, np.int64)
+        self.noted = np.empty(LONGEST_NOTES, np.uint8)
+        self.spans = np.zeros(SPAN_NUMBERS, np.int64)
+        self.scratch = np.zeros(SCRATCH_BYTES, np.uint8)
+
+    def read_objects(self, text: np.ndarray, ascii_only: bool, separator: int) -> bool:
+        """Read JSON objects up to the first that ColumnReader must read; False at the end."""
+        stopped = _BEGIN
+        while stopped == _BEGIN or self.can_go_on(stopped, text):
+            stopped = read_flat_objects(
+                text, ascii_only, separator, self.label_kind, self.collects_names, -self.dim - 1,
+                *self._arguments(),
+            )  # fmt: skip
+        return bool(stopped)
+
+    def read_records(
+        self, text: np.ndarray, ascii_only: bool, delimiter: int, decimal: str, columns: np.ndarray
+    ) -> bool:
+        """As `read_objects`, of CSV records; columns (n,) int64 are the nodes of the header."""
+        stopped = _BEGIN
+        while stopped == _BEGIN or self.can_go_on(stopped, text):
+            stopped = read_flat_records(
+                text, ascii_only, delimiter, byte_kinds(delimiter), decimal != ".", columns,
+                self.label_kind, self.collects_names, -self.dim - 1,
+                *self._arguments(),
+            )  # fmt: skip
+        return bool(stopped)
+
+    def _arguments(self) -> tuple[np.ndarray, ...]:
+        plan = self.plan
+        return (
+            plan.values, plan.texts, plan.missing_numbers, POWERS_OF_TEN, plan.letters,
+            self.indptr, self.indices, self.values, self.labels, self.weights,
+            self.row_indices, self.spare, self.held,
+            self.journalled, self.seen, self.name_indices, self.name_ends, self.names,
+            self.counts, self.label_slots, self.label_ends, self.label_text, self.buffer,
+            self.memo, self.notes, self.noted, self.spans, self.scratch, self.at,
+        )  # fmt: skip
+
+    def can_go_on(self, stopped: int, text: np.ndarray) -> bool:
+        """Make room, or learn the name at which a kernel stopped; False if that does not help."""
+        if stopped == FULL:
+            self.grow()
+            return True
+        if stopped != UNKNOWN:
+            return False
+        owner, start, end = self.at[5:8].tolist()
+        return self.plan.add(owner, text[start:end].tobytes().decode())

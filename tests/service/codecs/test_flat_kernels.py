@@ -1,0 +1,424 @@
+"""Kernels of flat rows against ColumnReader: the same bits, names, labels, errors and indices."""
+
+import csv
+import io
+import json
+import random
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+
+from dualstream.service.codecs import as_batch, class_texts
+from dualstream.service.codecs.flat_rows import (
+    FlatLines,
+    FlatList,
+    FlatRecords,
+    parse_flat_json,
+)
+from dualstream.service.codecs.json_bulk import find_list
+from dualstream.service.codecs.record_reader import parse_quickly, parse_slowly
+from dualstream.service.codecs.row_schema import RowSchema
+from dualstream.solvers import resolve_spec
+from dualstream.solvers.jit import DISABLED
+from dualstream.wire.values import nfc
+
+BODIES = 3 if DISABLED else 40
+TEXTS = [
+    "news",
+    "Shop",
+    "café",
+    "cafe\u0301",
+    "срочно",
+    "東京",
+    "नमस्ते",
+    "a,b\\c",
+    " padded ",
+    "tab\t",
+]
+TEXTS += [
+    "",
+    "NA",
+    "?",
+    "true",
+    "False",
+    "TRUE",
+    "yes",
+    "No",
+    "nan",
+    "-Infinity",
+    "02134",
+    "2134.0",
+]
+TEXTS += [
+    "+5",
+    ".5",
+    "5.",
+    "1e5",
+    "-0.0",
+    "1_000",
+    "1e400",
+    "9007199254740993",
+    "0x1F",
+    "2,5",
+    "missing",
+]
+TEXTS += [
+    "\u0338x",
+    "Ünïçödé Σίσυφος ΟΔΟΣ",
+    "İstanbul",
+    "H\u0331a",
+    "e\u0301\u0327",
+    "😀 smile 😀",
+    'say "hi"',
+    "two\nlines",
+]
+TEXTS += [
+    "x" * 23,
+    "x" * 24,
+    "y" * 120,
+    "é" * 120,
+    "w " * 60,
+    "z" * 1024,
+    "z" * 1025,
+    "long " * 500,
+]
+NUMERALS = [
+    "0",
+    "-0",
+    "-0.0",
+    "1",
+    "2.0",
+    "3.5",
+    "0.1",
+    "1e3",
+    "1E-3",
+    "12345678901234567890",
+    "1e100",
+    "1.1e100",
+]
+NUMERALS += [
+    "1e22",
+    "9007199254740992",
+    "0.30000000000000004",
+    "123456789012345678",
+    "-7",
+    "1e-400",
+    "99",
+    "20240229",
+]
+NUMERALS += [
+    "1714981800",
+    "1714981800123",
+    "1714981800.5",
+    "1714981800.1234565",
+    "1e11",
+    "20230230",
+    "1e-5",
+    "0.00012",
+]
+TIMES = [
+    "2024-05-06T09:30Z",
+    "2024-05-06",
+    "2024-05-06 09:30:15",
+    "2024-02-29T23:59:59.999999+05:45",
+    "20240506",
+]
+TIMES += [
+    "2024-05-06T09:30:00.5-0300",
+    "0001-01-01",
+    "9999-12-31T23:00-05:00",
+    "2024-05-06T24:00",
+    "2023-02-29",
+    "now",
+]
+TIMES += [
+    "2024-05-06t09:30",
+    "2024-W19-1",
+    "1969-12-31T23:59:59+00",
+    "2100-03-01T00:00:00Z",
+    "1714981800",
+    "1600-12-31",
+]
+NAMES = [
+    "price",
+    "zip",
+    "member",
+    "subject",
+    "at",
+    "site",
+    "note",
+    "user",
+    "n\u00e9",
+    "ip",
+    "trace",
+    "q.sin",
+    "x",
+    "free",
+]
+TYPES = {
+    "price": ["number"],
+    "zip": ["category"],
+    "member": ["boolean"],
+    "subject": [
+        {"kind": "text", "ngrams": n, "weights": w}
+        for n in (1, 2, 3)
+        for w in ("count", "presence")
+    ],
+    "at": ["time", {"kind": "time", "parts": ["weekday", "month_day", "year_day"]}],
+    "note": ["ignore", "text"],
+    "user.age": ["number", "category", "time"],
+}  # fmt: skip
+
+
+def schema_of(rng):
+    """A model whose columns have all types; narrow ones, in which features meet."""
+    types = {name: rng.choice(kinds) for name, kinds in TYPES.items() if rng.random() < 0.8}
+    own = {
+        "label": "clicked",
+        "id": None,
+        "weight": "cost",
+        "ignore": ["ip", "tr*"],
+        "types": types,
+    }
+    own["missing"] = rng.choice([["", "NA", None], [], ["?", 99, -7, None], ["", "NaN", None]])
+    own["missing_indicator"] = rng.random() < 0.3
+    own["unknown"] = rng.choice(["infer", "infer", "infer", "ignore", "refuse"])
+    spec = {"columns": own, "features": {"kind": "hashed", "bits": rng.choice([4, 8, 18, 22])}}
+    spec["task"] = rng.choice(["binary", "regression", "multiclass"])
+    if own["unknown"] == "infer":
+        parts = types.get("at", {"parts": []})
+        parts = parts["parts"] if isinstance(parts, dict) else ["hour", "weekday"]
+        able = [name for name, kind in types.items() if kind in ("number", "category", "boolean")]
+        able += ["site", *(f"at.{part}" for part in parts)]
+        pairs = [rng.sample(able, 2 + (len(able) > 2 and rng.random() < 0.3)) for _ in range(3)]
+        spec["crosses"] = pairs if rng.random() < 0.6 else []
+    return RowSchema(resolve_spec(spec))
+
+
+def value(rng, name, strange):
+    """A value of a column as JSON, mostly one that fits."""
+    kind = rng.random()
+    if kind < strange:
+        text = rng.choice([*TEXTS, *TIMES, *NUMERALS])
+        more = [
+            rng.choice(NUMERALS),
+            "true",
+            "false",
+            "null",
+            '["a", 1]',
+            '{"a": 1}',
+            '{"age": 3, "b": {}}',
+            "01",
+        ]
+        return rng.choice([json.dumps(text), json.dumps(text, ensure_ascii=False), *more])
+    if name == "price":
+        return str(rng.choice([rng.randrange(100), round(rng.gauss(0, 10), 3), rng.random()]))
+    if name == "member":
+        return rng.choice(["true", "false", '"yes"', '"No"', "1", "0", "null"])
+    if name in ("subject", "note"):
+        words = [
+            "free",
+            "Money",
+            "Деньги",
+            "東京",
+            "über",
+            "it's",
+            "a_b",
+            "CAFÉ",
+            "नमस्ते",
+            "😀",
+            "w" * 101,
+        ]
+        text = " ".join(rng.choices(words, k=rng.randrange(8)))
+        # Kernels read no escapes of scripts with marks.
+        return json.dumps(text, ensure_ascii=rng.random() < 0.5 and "\u0928" not in text)
+    if name == "at":
+        when = datetime(1980, 1, 1, tzinfo=UTC) + timedelta(seconds=rng.random() * 3e9)
+        forms = [
+            when.isoformat(),
+            when.strftime("%Y-%m-%dT%H:%M"),
+            when.strftime("%Y-%m-%d %H:%M:%SZ"),
+        ]
+        return rng.choice(
+            [*map(json.dumps, forms), str(int(when.timestamp())), repr(when.timestamp())]
+        )
+    if name == "user":
+        age = rng.choice(["39", '"40"', "null", "1714981800"])
+        return rng.choice([f'{{"age": {age}}}', f'{{ "age":{age}, "of": {{"a": "b"}} }}', "{}"])
+    if name == "trace":
+        return rng.choice(['{"a": {"b": "c"}, "d": 1}', '"t"'])
+    return rng.choice(
+        [
+            json.dumps(rng.choice(["news", "shop", "zip5", "02134", "é"]), ensure_ascii=False),
+            "7",
+            "true",
+        ]
+    )
+
+
+def row_of(rng, strange):
+    """One row as JSON: names in any order, gaps, spaces, and now and then a repeated name."""
+    names = [name for name in NAMES if rng.random() < 0.7]
+    if rng.random() < 0.3:
+        rng.shuffle(names)
+    if rng.random() < strange:
+        names.append(
+            rng.choice([*names, "user.age", "at.hour.sin", "subject:free", "a=b", "", "clicked"])
+        )
+    label = rng.choice(
+        ["1", "0", "1", "0", "true", '"1"', "2.5" if rng.random() < strange else "1"]
+    )
+    fields = [("clicked", label)] if rng.random() > strange / 4 else []
+    if rng.random() < 0.3:
+        fields.append(
+            (
+                "cost",
+                rng.choice(["2", "0.5", '"3"', "null", "-1" if rng.random() < strange else "1"]),
+            )
+        )
+    fields += [(name, value(rng, name, strange)) for name in names]
+    space = rng.choice(["", "", " ", "\t "])
+    inner = f",{space}".join(
+        f"{json.dumps(n, ensure_ascii=False)}{space}:{space}{v}" for n, v in fields
+    )
+    return f"{{{space}{inner}{space}}}{space}"
+
+
+def spoiled(rng, text):
+    at = rng.randrange(len(text) + 1)
+    return (
+        text[:at]
+        + rng.choice(['"', ",", "}", "\\", "\x00", ":", "\\u00e9", "1", "\udcff"])
+        + text[at + 1 :]
+    )
+
+
+def rows_of(rng, strange, count=60):
+    rows = [row_of(rng, strange if rng.random() < 0.5 else 0.0) for _ in range(count)]
+    return (
+        rows
+        if strange == 0
+        else [spoiled(rng, one) if rng.random() < 0.03 else one for one in rows]
+    )
+
+
+def bits(parsed):
+    """All of the rows that counts, floats as their bits; of names the first of each index."""
+    batch = as_batch([parsed.rows])
+    names: dict[int, str] = {}
+    for index, name in parsed.names:
+        names.setdefault(index, name)
+    labels = class_texts(parsed.rows)
+    return {
+        "rows": batch.indptr.tolist(),
+        "indices": batch.indices.tolist(),
+        "values": batch.values.view(np.int64).tolist(),
+        "labels": [str(one) for one in labels],
+        "weights": batch.weights.view(np.int64).tolist(),
+        "names": list(names.items()),
+        "at": list(parsed.row_indices),
+        "errors": [(one.index, one.line, one.pointer, one.reason) for one in parsed.errors],
+    }
+
+
+def assert_same(found, expected):
+    if found != expected:
+        for part, one in expected.items():
+            pairs = enumerate(zip(found[part], one, strict=False))
+            differing = [(at, *pair) for at, pair in pairs if pair[0] != pair[1]]
+            assert found[part] == one, (part, differing[:4])
+
+
+def encoded(text):
+    return text.encode("utf-8", "surrogateescape")
+
+
+@pytest.mark.parametrize("seed", range(BODIES))
+@pytest.mark.parametrize("strange", [0.0, 0.1, 0.5])
+def test_lines_are_read_as_by_the_column_reader(seed, strange):
+    rng = random.Random(f"{seed} {strange}")
+    schema = schema_of(rng)
+    body = encoded("\n".join(rows_of(rng, strange)))
+    body = encoded(nfc(body.decode())) if rng.random() < 0.5 and strange == 0 else body
+    for labelled in (True, False):
+        expected = bits(parse_slowly(FlatLines(schema, body, labelled)))
+        assert_same(bits(parse_quickly(FlatLines(schema, body, labelled))), expected)
+
+
+@pytest.mark.parametrize("seed", range(BODIES))
+def test_lists_are_read_as_by_the_column_reader(seed):
+    rng = random.Random(f"list {seed}")
+    schema = schema_of(rng)
+    text = f"[{', '.join(rows_of(rng, rng.choice([0.0, 0.02])))}]"
+    body = encoded(text if rng.random() < 0.5 else f'{{"samples": {text}}}')
+    begin = find_list(body)
+    assert begin is not None
+    quick = FlatList(schema, body, True, *begin).parse()
+    if quick is None:
+        return
+    # A body that is short is read by ColumnReader.
+    slow = parse_flat_json(schema, body, labelled=True, waiting=False, few_bytes=len(body) + 1)
+    assert_same(bits(quick), bits(slow))
+    assert quick.id_pointer == slow.id_pointer
+
+
+@pytest.mark.parametrize("seed", range(BODIES))
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_records_are_read_as_by_the_column_reader(seed, delimiter):
+    rng = random.Random(f"csv {seed}")
+    schema = schema_of(rng)
+    names = [
+        "clicked",
+        *rng.sample(
+            ["price", "zip", "member", "subject", "at", "site", "note", "user.age", "ip", "cost"], 7
+        ),
+    ]
+    out = io.StringIO()
+    writer = csv.writer(
+        out, delimiter=delimiter, quoting=rng.choice([csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
+    )
+    writer.writerow(names)
+    for _ in range(60):
+        strange = rng.choice([0.0, 0.0, 0.3])
+        fields = [rng.choice(["1", "0"])]
+        for name in names[1:]:
+            given = value(rng, "other" if name == "user.age" else name, strange)
+            fields.append(json.loads(given) if given[0] == '"' else given)
+            if name == "cost":
+                fields[-1] = rng.choice(["1", "2.5", "", "-1" if strange else "0"])
+        writer.writerow(fields)
+    body = encoded(out.getvalue())
+    for labelled in (True, False):
+        readers = [FlatRecords(schema, body, labelled, delimiter) for _ in range(2)]
+        assert readers[0].nodes is not None
+        assert_same(bits(parse_quickly(readers[0])), bits(parse_slowly(readers[1])))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_kernels_read_almost_all_valid_rows(seed):
+    rng = random.Random(f"plain {seed}")
+    schema = schema_of(rng)
+    reader = FlatLines(schema, encoded("\n".join(rows_of(rng, 0.0, 400))), True)
+    left = []
+    exact = reader.add_row
+
+    def add_row(builder, index, start, end):
+        exact(builder, index, start, end)
+        left.append(index)
+
+    reader.add_row = add_row
+    parsed = parse_quickly(reader)
+    # The first row of each spelling of a label is left, and the last row of the body.
+    assert len(left) < 10 and len(parsed.row_indices) > 100
+
+
+def test_more_names_than_a_plan_holds_and_more_features_than_bytes_suggest():
+    types = {"subject": {"kind": "text", "ngrams": 3}, **{f"t{n}": "category" for n in range(300)}}
+    columns = {"label": "clicked", "id": None, "types": types, "missing_indicator": True}
+    schema = RowSchema(resolve_spec({"columns": columns}))
+    texts = [" ".join(chr(97 + (n * k) % 26) for k in range(200)) for n in range(3)]
+    rows = [{"clicked": n % 2, "subject": texts[n % 3], f"n{n}": n} for n in range(1500)]
+    body = "\n".join(map(json.dumps, rows)).encode()
+    expected = bits(parse_slowly(FlatLines(schema, body, True)))
+    assert_same(bits(parse_quickly(FlatLines(schema, body, True))), expected)
