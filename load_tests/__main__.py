@@ -22,6 +22,7 @@ BENCHMARKS = (
     "costs",
     "many_models",
     "ingest",
+    "flat_rows",
     "latency",
     "overload",
     "cutting_planes",
