@@ -25,6 +25,7 @@ test: $(STAMP)-dev
 	tests/fetch_tool.sh redis
 	tests/fetch_tool.sh strace
 	tests/fetch_tool.sh nginx
+	tests/fetch_tool.sh tansu
 	tests/fetch_tool.sh chromium
 	$(BIN)/python -m dualstream.service.server.compile_kernels
 	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal
@@ -39,6 +40,7 @@ lint: $(STAMP)-dev
 bench: $(STAMP)-bench
 	tests/fetch_tool.sh redis
 	tests/fetch_tool.sh wrk
+	tests/fetch_tool.sh tansu
 	tests/fetch_tool.sh chromium
 	$(BIN)/python -m load_tests
 
@@ -53,6 +55,7 @@ chaos: $(STAMP)-bench
 	tests/fetch_tool.sh redis
 	tests/fetch_tool.sh wrk
 	tests/fetch_tool.sh strace
+	tests/fetch_tool.sh tansu
 	DUALSTREAM_CHAOS_FAULTS=200 DUALSTREAM_CHAOS_ROUNDS=20 \
 	  DUALSTREAM_RELIABILITY=load_tests/RELIABILITY.md \
 	  $(BIN)/python -m pytest tests/chaos tests/simulation tests/service/journal/test_processes.py

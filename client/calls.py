@@ -120,7 +120,7 @@ def send(call: Call[T], patience_s: float) -> Steps[T]:
         deadline = deadline or now + patience_s
         if now >= deadline:
             times = f", tried {failures} times" if failures > 1 else ""
-            raise Unreachable(f"{reason}{times}") from cause
+            raise Unreachable(f"{reason}{times}", asked_s) from cause
         backoff_s = min(FIRST_WAIT_S * 2 ** (failures - 1), LONGEST_WAIT_S)
         jitter = random.uniform(0.5, 1.0)  # noqa: S311 - spreads clients; nothing is secret
         left_s = deadline - now

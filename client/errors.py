@@ -46,3 +46,8 @@ class Refused(ClientError):
 
 class Unreachable(ClientError):
     """All retries within `patience_s` failed; `__cause__` is the last failure."""
+
+    def __init__(self, reason: str, retry_after_s: float = 0.0) -> None:
+        self.retry_after_s = retry_after_s
+        """Seconds that the server asked to wait; 0 if it did not answer."""
+        super().__init__(reason)

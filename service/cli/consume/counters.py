@@ -1,0 +1,42 @@
+"""Counters of one consumer process."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Partition:
+    """Progress of a partition: the next offset, the rows behind it, the last timestamp."""
+
+    offset: int
+    lag_rows: int | None = None
+    timestamp_ms: int | None = None
+
+
+@dataclass(slots=True)
+class Counters:
+    """Counts since the start of the process.
+
+    duplicates   rows that were learned before: posted again, or known by their id
+    refused      dead letters: messages that are no rows, and rows that the server refused
+    paused       rows that the model's guard has put into quarantine
+    moved        batches that were refused because another consumer was faster
+    waits        pauses because the server or the dead-letter queue was away
+    """
+
+    learned: int = 0
+    duplicates: int = 0
+    refused: int = 0
+    paused: int = 0
+    moved: int = 0
+    waits: int = 0
+    partitions: dict[str, Partition] = field(default_factory=dict)
+
+    def started(self, source: str, offset: int) -> None:
+        """A partition is read from this offset."""
+        self.partitions[source] = Partition(offset)
+
+    def posted(
+        self, source: str, offset: int, lag_rows: int | None, timestamp_ms: int | None
+    ) -> None:
+        """A batch is learned; `timestamp_ms` is that of its last message."""
+        self.partitions[source] = Partition(offset, lag_rows, timestamp_ms)

@@ -1,0 +1,360 @@
+"""Loop of `dualstream consume`: reads partitions and posts batches, exactly once.
+
+The model's cursor of a partition is the next offset to learn. It moves in the step that journals
+the rows. So a batch that is posted again is a duplicate, and a consumer whose partition another
+one has read in the same time is refused (409) and continues at the cursor.
+"""
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+from dualstream.client import Refused, Unreachable
+from dualstream.service.cli.consume.batch import Batch, Row
+from dualstream.service.cli.consume.counters import Counters
+from dualstream.service.cli.consume.dead_letters import DeadLetter, DeadLetters, LoggedLetters
+from dualstream.service.cli.consume.reader import Bounds, Message, Reader, ReaderError
+from dualstream.service.cli.consume.rows import BadMessage, RowLines
+from dualstream.wire.schemas import Learned
+
+T = TypeVar("T")
+
+EARLIEST, LATEST = "earliest", "latest"
+TOO_LARGE = ("body-too-large", "too-many-rows", "malformed-body")
+"""Problems of a body as a whole: a smaller one may pass."""
+TRANSIENT = ("model-changed",)
+FIRST_WAIT_S, MAX_WAIT_S = 0.1, 5.0
+SLICE_S = 0.5
+HOW_TO_RESET = "continue with --reset earliest or --reset latest"
+UNLISTED = "refused; the server lists the reasons of the first 100 rows of a batch"
+PAUSED = "paused: "
+"""Reason of a row in quarantine, which is learned or dropped when the model is resumed."""
+
+
+class Server(Protocol):
+    """The model of a server. Methods raise Unreachable and Refused, without retries."""
+
+    def sources(self) -> dict[str, int]:
+        """The model's cursors."""
+        ...
+
+    def learn(
+        self, source: str, start: int, end: int, lines: Sequence[bytes], lag: int | None
+    ) -> Learned:
+        """Learn rows and move the cursor from `start` to `end`."""
+        ...
+
+    def set_source(self, source: str, offset: int) -> None:
+        """Set the cursor."""
+        ...
+
+
+class Changed(Exception):
+    """The partitions have changed, or the consumer stops: what is in memory is not posted."""
+
+
+class Consumer:
+    """Reads all partitions that `reader` is assigned, and posts their rows.
+
+    reset   where to continue if the cursor is outside the log: earliest, latest, or None (an error)
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        server: Server,
+        lines: RowLines,
+        dead: DeadLetters,
+        *,
+        max_rows: int,
+        max_bytes: int,
+        max_wait_s: float,
+        reset: str | None = None,
+        counters: Counters | None = None,
+        log: Callable[[str], None] = lambda line: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._reader, self._server, self._lines, self._dead = reader, server, lines, dead
+        self._max_rows, self._max_bytes, self._max_wait_s = max_rows, max_bytes, max_wait_s
+        self._reset, self._log, self._clock = reset, log, clock
+        self.counters = counters or Counters()
+        self._batches: dict[str, Batch] = {}
+        """The next batch of each started partition."""
+        self._outside: set[str] = set()
+        """Partitions whose cursor is not in the log, as the reader has found."""
+        self._epoch = reader.epoch
+        self._is_stopping = False
+
+    def stop(self) -> None:
+        """Post what has been read, then end; for signal handlers."""
+        self._is_stopping = True
+
+    def run(self) -> None:
+        """Read until stopped. Raises Refused, ReaderError."""
+        while not self._is_stopping:
+            self.turn()
+        try:
+            for batch in list(self._batches.values()):
+                self._post(batch)
+        except Changed:
+            self._log("the server is away: the rows that are not posted stay in the source")
+
+    def turn(self) -> None:
+        """Start new partitions, read once, and post the batches that are full or old."""
+        try:
+            self._start_sources()
+            messages = self._reader.read(self._max_rows, self._pause_s())
+            self._check_epoch()
+            by_source: dict[str, list[Message]] = {}
+            for message in messages:
+                by_source.setdefault(message.source, []).append(message)
+            for source, some in by_source.items():
+                self._add(source, some)
+            for batch in list(self._batches.values()):
+                if batch.rows_seen and self._clock() - batch.since >= self._max_wait_s:
+                    self._post(batch)
+        except Changed:
+            pass
+
+    # -- start of partitions -----------------------------------------------------------------------
+
+    def _start_sources(self) -> None:
+        """Start the partitions that are new, moved or lost at the model's cursors."""
+        if self._reader.epoch != self._epoch:
+            self._epoch = self._reader.epoch
+            self._batches.clear()
+            self._outside.clear()
+        for source in self._reader.lost():
+            self._outside.add(source)
+            self._batches.pop(source, None)
+        waiting = [name for name in self._reader.assigned() if name not in self._batches]
+        if not waiting:
+            return
+        # The cursors first: the log's end is then not before any of them.
+        cursors = self._retry(self._server.sources)
+        for source in sorted(waiting):
+            cursor = cursors.get(source)
+            if cursor is not None and source not in self._outside:
+                self._start(source, cursor, cursor)
+                continue
+            bounds = self._reader.bounds(source)
+            if bounds is None:
+                continue  # asked again in the next turn
+            if cursor is None:
+                self._start_without_cursor(source, bounds)
+            else:
+                self._start_outside(source, cursor, bounds)
+            self._outside.discard(source)
+
+    def _start(self, source: str, offset: int, cursor: int) -> None:
+        """Read a partition from `offset`; the first batch begins at `cursor`."""
+        self._reader.start(source, offset)
+        self._batches[source] = Batch(source, cursor)
+        self.counters.started(source, cursor)
+
+    def _start_without_cursor(self, source: str, bounds: Bounds) -> None:
+        """Read a partition that the model has not learned from."""
+        offset = bounds.first
+        if self._reset == LATEST and not self._reader.is_new(source):
+            offset = bounds.end
+            if offset:  # set the cursor: a restart before the first message would begin later
+                self._retry(lambda: self._server.learn(source, offset - 1, offset, (), None))
+        self._start(source, offset, offset)
+
+    def _start_outside(self, source: str, cursor: int, bounds: Bounds) -> None:
+        """Read a partition whose log does not have the cursor. Raises ReaderError without reset."""
+        if bounds.first <= cursor <= bounds.end:  # it has it again: the broker was behind
+            self._start(source, cursor, cursor)
+            return
+        if self._reset is None:
+            raise ReaderError(f"{_outside(source, cursor, bounds)}; {HOW_TO_RESET}")
+        offset = bounds.first if self._reset == EARLIEST else bounds.end
+        self._log(f"{_outside(source, cursor, bounds)}; continues at {offset}")
+        if cursor > bounds.end:
+            self._retry(lambda: self._server.set_source(source, offset))
+            cursor = offset
+        self._start(source, offset, cursor)
+
+    # -- batches -----------------------------------------------------------------------------------
+
+    def _pause_s(self) -> float:
+        """Seconds until the oldest batch must be posted."""
+        since = [batch.since for batch in self._batches.values() if batch.rows_seen]
+        if not since:
+            return self._max_wait_s
+        return max(0.0, min(since) + self._max_wait_s - self._clock())
+
+    def _add(self, source: str, messages: Sequence[Message]) -> None:
+        """Add messages to the partition's batch; post it whenever it is full."""
+        for message in messages:
+            batch = self._batches.get(source)
+            if batch is None:  # it moved: its messages are read again
+                return
+            if message.offset < batch.end:
+                continue
+            try:
+                row = Row(message, self._lines.line(message))
+            except BadMessage as bad:
+                batch.add_bad(DeadLetter(message, str(bad)), self._clock())
+            else:
+                if batch.rows and batch.size + len(row.line) > self._max_bytes:
+                    self._post(batch)
+                    batch = self._batches.get(source)
+                    if batch is None:
+                        return
+                batch.add(row, self._clock())
+            if batch.rows_seen >= self._max_rows:
+                self._post(batch)
+
+    def _post(self, batch: Batch) -> None:
+        """Post a batch, until the server has answered; then begin the next one."""
+        if not batch.rows_seen:
+            return
+        # In this order: a message whose reason is known is in the dead letters before it is passed.
+        if batch.bad:
+            self._retry(lambda: self._dead.write(batch.bad))
+            self.counters.refused += len(batch.bad)
+            batch.bad = []
+        try:
+            self._send(batch.source, batch.start, batch.end, batch.rows)
+        except Refused as refused:
+            if refused.kind != "source-moved":
+                raise
+            self.counters.moved += 1
+            del self._batches[batch.source]
+            return
+        self._batches[batch.source] = Batch(batch.source, batch.end)
+        last = batch.last
+        behind = self._lag(batch.source, batch.end)
+        self.counters.posted(batch.source, batch.end, behind, last and last.timestamp_ms)
+
+    def _send(self, source: str, start: int, end: int, rows: Sequence[Row]) -> None:
+        """Learn these rows as one append, or as several if the server says it is too large."""
+        lines, lag = [row.line for row in rows], self._lag(source, end)
+        try:
+            learned = self._retry(lambda: self._server.learn(source, start, end, lines, lag))
+        except Refused as refused:
+            if refused.kind == "invalid-rows" and rows:
+                reasons = _reasons(refused.errors)
+                self._refuse(source, rows, reasons, len(rows))
+            elif refused.kind in TOO_LARGE and len(rows) > 1:
+                middle = len(rows) // 2
+                cut = rows[middle].message.offset
+                self._send(source, start, cut, rows[:middle])
+                self._send(source, cut, end, rows[middle:])
+                return
+            elif refused.kind in TOO_LARGE and rows:
+                self._refuse(source, rows, [(0, refused.detail)], 1)
+            else:
+                raise
+            # Whether the refusal has moved the cursor or not: afterwards it is at `end`.
+            self._retry(lambda: self._server.learn(source, start, end, (), lag))
+            return
+        self._count(source, rows, learned)
+
+    def _count(self, source: str, rows: Sequence[Row], learned: Learned) -> None:
+        """Count the answer's rows; refused ones are dead letters."""
+        if learned.duplicate:
+            self.counters.duplicates += len(rows)
+            return
+        self.counters.learned += learned.learned or 0
+        self.counters.duplicates += learned.left_out()
+        errors = _reasons(learned.errors or ())
+        refused = [(index, reason) for index, reason in errors if not reason.startswith(PAUSED)]
+        self.counters.paused += len(errors) - len(refused)
+        rejected = (learned.rejected or 0) - (len(errors) - len(refused))
+        if rejected:
+            refused += _without_reason(learned, {index for index, _ in errors}, len(rows))
+            self._refuse(source, rows, refused, rejected)
+
+    def _refuse(
+        self, source: str, rows: Sequence[Row], reasons: Sequence[tuple[int, str]], count: int
+    ) -> None:
+        """Write the dead letters of refused rows, which the cursor has passed: keep trying."""
+        letters = [DeadLetter(rows[index].message, reason) for index, reason in reasons]
+        self.counters.refused += count
+        if count > len(letters):
+            self._log(f"{source}: {count - len(letters)} more rows were refused")
+        try:
+            self._retry(lambda: self._dead.write(letters), lambda: self._is_stopping)
+        except Changed:
+            self._log("the dead letters cannot be written; they follow")
+            LoggedLetters(self._log, len(letters)).write(letters)
+
+    def _lag(self, source: str, offset: int) -> int | None:
+        end = self._reader.end(source)
+        return None if end is None else max(0, end - offset)
+
+    # -- waiting -----------------------------------------------------------------------------------
+
+    def _retry(self, call: Callable[[], T], gives_up: Callable[[], bool] | None = None) -> T:
+        """Call until it works. Raises Changed if that has no use any more, Refused."""
+        gives_up = gives_up or self._is_useless
+        wait_s, reason = FIRST_WAIT_S, ""
+        while True:
+            try:
+                done = call()
+            except (Unreachable, Refused, OSError) as away:
+                if isinstance(away, Refused) and not _is_transient(away):
+                    raise
+                if str(away) != reason:
+                    reason = str(away)
+                    self._log(f"waiting: {reason}")
+                self.counters.waits += 1
+                asked_s = getattr(away, "retry_after_s", 0.0)
+            else:
+                if reason:
+                    self._log("continues")
+                return done
+            if gives_up():
+                raise Changed
+            spread = random.uniform(0.5, 1.0)  # noqa: S311 - spreads consumers; nothing is secret
+            left_s = max(wait_s * spread, asked_s)
+            while left_s > 0:  # in slices, because stop() is to end it
+                self._reader.keep_alive(min(left_s, SLICE_S))
+                left_s -= SLICE_S
+                if gives_up():
+                    raise Changed
+            wait_s = min(2 * wait_s, MAX_WAIT_S)
+
+    def _is_useless(self) -> bool:
+        return self._is_stopping or self._reader.epoch != self._epoch
+
+    def _check_epoch(self) -> None:
+        """Raise Changed if the partitions have changed: their messages are read again."""
+        if self._reader.epoch != self._epoch:
+            raise Changed
+
+
+def _is_transient(refused: Refused) -> bool:
+    return refused.status >= 500 or refused.kind in TRANSIENT
+
+
+def _reasons(errors: Sequence[Mapping[str, Any]]) -> list[tuple[int, str]]:
+    """Index and reason of refused rows, with the field that is wrong."""
+    found = []
+    for one in errors:
+        field = str(one.get("pointer", "")).removeprefix(f"/{one['index']}").removeprefix("/")
+        found.append((int(one["index"]), f"{field}: {one['reason']}" if field else one["reason"]))
+    return found
+
+
+def _without_reason(learned: Learned, known: set[int], rows: int) -> list[tuple[int, str]]:
+    """Refused rows beyond those whose reasons the answer lists: they have no score."""
+    if not isinstance(learned.scores, list) or len(learned.scores) != rows:
+        return []
+    known = known | {one.index for one in learned.duplicates or ()}
+    found = [
+        index for index, score in enumerate(learned.scores) if score is None and index not in known
+    ]
+    return [(index, UNLISTED) for index in found]
+
+
+def _outside(source: str, cursor: int, bounds: Bounds) -> str:
+    """What is wrong with a cursor that is not in the log."""
+    if cursor < bounds.first:
+        lost = f"the log begins at {bounds.first}: {bounds.first - cursor} offsets are gone"
+    else:
+        lost = f"the log ends at {bounds.end}: the topic was truncated or made again"
+    return f"{source}: the model's cursor is {cursor}, but {lost}"

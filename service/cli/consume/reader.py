@@ -1,0 +1,80 @@
+"""Interface of a reader: messages of the partitions of a log, each with its offset."""
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple, Protocol
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+class Message(NamedTuple):
+    """A message of one partition. `timestamp_ms` is since 1970."""
+
+    source: str
+    """Name of the partition, as the model's cursors have it: kafka/clicks/0."""
+    offset: int
+    value: bytes | None
+    key: bytes | None = None
+    timestamp_ms: int | None = None
+    headers: Headers = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes of the value."""
+        return len(self.value or b"")
+
+
+class Bounds(NamedTuple):
+    """Offset of the oldest message that the log keeps, and of the next one to be written."""
+
+    first: int
+    end: int
+
+
+class ReaderError(Exception):
+    """The source cannot be read; the message says why and what to do."""
+
+
+class Reader(Protocol):
+    """Reads the partitions that it is assigned. All methods are called by one thread."""
+
+    epoch: int
+    """Changes whenever partitions are assigned or revoked. All of them must then be started."""
+
+    def assigned(self) -> Collection[str]:
+        """The partitions of this process."""
+        ...
+
+    def bounds(self, source: str) -> Bounds | None:
+        """Ask for the bounds of a partition. None while the log does not answer."""
+        ...
+
+    def is_new(self, source: str) -> bool:
+        """Was the partition added after this process began to read?"""
+        ...
+
+    def start(self, source: str, offset: int) -> None:
+        """Read a partition from this offset, also if it is read already."""
+        ...
+
+    def read(self, rows: int, seconds: float) -> list[Message]:
+        """Up to `rows` messages of started partitions, after at most `seconds`.
+
+        The messages of a partition are in the order of their offsets; offsets may have gaps.
+        """
+        ...
+
+    def lost(self) -> Collection[str]:
+        """Partitions whose next offset is not in the log, once; they must be started again."""
+        ...
+
+    def end(self, source: str) -> int | None:
+        """Last known offset of the next message to be written, without asking."""
+        ...
+
+    def keep_alive(self, seconds: float) -> None:
+        """Wait without reading. The process stays in its group; partitions may change."""
+        ...
+
+    def close(self) -> None:
+        """Leave the group."""
+        ...

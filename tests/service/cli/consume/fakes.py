@@ -1,0 +1,191 @@
+"""A log and a server in memory for the loop of `dualstream consume`, with failures by script.
+
+The server follows the contract of source offsets: it applies a batch only if it begins at the
+cursor, and answers 409 with the cursor, or a duplicate.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dualstream.client import Refused, Unreachable
+from dualstream.service.cli.consume.reader import Bounds, Message
+from dualstream.wire.schemas import Duplicate, Learned
+
+
+class FakeLog:
+    """Partitions as lists of messages; `first` are the offsets where they begin."""
+
+    def __init__(self, **partitions: Sequence[bytes | None]) -> None:
+        self.messages = {
+            name: [Message(name, offset, value) for offset, value in enumerate(values)]
+            for name, values in partitions.items()
+        }
+        self.first = dict.fromkeys(partitions, 0)
+
+    def bounds(self, source: str) -> Bounds:
+        kept = self.messages[source]
+        end = kept[-1].offset + 1 if kept else self.first[source]
+        return Bounds(self.first[source], end)
+
+
+class FakeReader:
+    """Reader of a FakeLog. Every call is an event that `on_call` may answer with a failure."""
+
+    def __init__(self, log: FakeLog, assigned: Sequence[str] | None = None) -> None:
+        self.log = log
+        self.epoch = 0
+        self.mine = list(log.messages if assigned is None else assigned)
+        self.positions: dict[str, int] = {}
+        self.waited_s: list[float] = []
+        self.on_wait: Callable[[], None] = lambda: None
+        self.on_read: Callable[[], None] = lambda: None
+        self.new: set[str] = set()
+        self.gone: list[str] = []
+        self.closed = False
+
+    def rebalance(self, *mine: str) -> None:
+        """Assign these partitions; all of them must be started again."""
+        self.mine = list(mine)
+        self.epoch += 1
+
+    def assigned(self) -> list[str]:
+        return self.mine
+
+    def bounds(self, source: str) -> Bounds | None:
+        return self.log.bounds(source)
+
+    def is_new(self, source: str) -> bool:
+        return source in self.new
+
+    def start(self, source: str, offset: int) -> None:
+        self.positions[source] = offset
+
+    def read(self, rows: int, seconds: float) -> list[Message]:
+        found: list[Message] = []
+        for source in self.mine:
+            first, end = self.log.bounds(source)
+            if not first <= self.positions.get(source, first) <= end:
+                self.gone.append(source)
+                del self.positions[source]
+            elif source in self.positions:
+                after = [
+                    message
+                    for message in self.log.messages[source]
+                    if message.offset >= self.positions[source]
+                ][: rows - len(found)]
+                found += after
+                if after:
+                    self.positions[source] = after[-1].offset + 1
+        self.on_read()
+        return found
+
+    def lost(self) -> list[str]:
+        gone, self.gone = self.gone, []
+        return gone
+
+    def end(self, source: str) -> int | None:
+        return self.log.bounds(source).end
+
+    def keep_alive(self, seconds: float) -> None:
+        self.waited_s.append(seconds)
+        self.on_wait()
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class FakeServer:
+    """One model: its cursors, and the rows that it learned in their order.
+
+    `failures` are taken one by one by `learn`: an exception before the append, ("lost", exception)
+    for an answer that is lost after it, or None for a call that works.
+    """
+
+    def __init__(self) -> None:
+        self.cursors: dict[str, int] = {}
+        self.learned: list[Any] = []
+        self.ids: set[str] = set()
+        self.requests: list[tuple[str, int, int, int]] = []
+        self.lags: list[int | None] = []
+        self.failures: list[Any] = []
+        self.max_rows = 1_000_000
+        self.max_body = 1_000_000
+        self.before_learn: Callable[[], None] = lambda: None
+
+    def sources(self) -> dict[str, int]:
+        self._fail()
+        return dict(self.cursors)
+
+    def set_source(self, source: str, offset: int) -> None:
+        self.cursors[source] = offset
+
+    def learn(
+        self, source: str, start: int, end: int, lines: Sequence[bytes], lag: int | None
+    ) -> Learned:
+        self.requests.append((source, start, end, len(lines)))
+        self.lags.append(lag)
+        self.before_learn()
+        if len(lines) > self.max_rows:
+            raise refused(413, "too-many-rows")
+        if sum(map(len, lines)) > self.max_body:
+            raise refused(413, "body-too-large")
+        lost = self._fail()
+        answer = self._append(source, start, end, lines)
+        if lost is not None:
+            raise lost
+        return answer
+
+    def _fail(self) -> Exception | None:
+        failure = self.failures.pop(0) if self.failures else None
+        if isinstance(failure, tuple):
+            return failure[1]
+        if failure is not None:
+            raise failure
+        return None
+
+    def _append(self, source: str, start: int, end: int, lines: Sequence[bytes]) -> Learned:
+        assert start <= end - 1 or not lines, (start, end)
+        cursor = self.cursors.get(source)
+        if cursor is not None and end <= cursor:
+            return Learned("m", len(self.learned), 0, 0, 0, None, 0, True)
+        if cursor is not None and start != cursor:
+            raise refused(409, "source-moved", cursor=cursor)
+        errors, duplicates, good = [], [], []
+        for index, line in enumerate(lines):
+            row = json.loads(line)
+            if row.get("id") in self.ids:
+                duplicates.append(Duplicate(index, 1))
+            elif row.get("y") not in (0, 1):
+                errors.append({"index": index, "pointer": f"/{index}/y", "reason": "no label"})
+            else:
+                good.append(row)
+                if "id" in row:
+                    self.ids.add(row["id"])
+        self.cursors[source] = end
+        self.learned += good
+        if lines and len(errors) == len(lines):
+            raise Refused(
+                {"type": "/problems/invalid-rows", "errors": errors[:100], "rejected": len(errors)},
+                422,
+            )
+        scores = [0.0] * len(lines)
+        for error in errors:
+            scores[error["index"]] = None
+        for one in duplicates:
+            scores[one.index] = None
+        seq, count = len(self.learned), len(good)
+        return Learned(
+            *("m", seq, count, count, 0, 0.5, len(errors), False),
+            *(duplicates, scores, errors[:100]),
+        )
+
+
+def refused(status: int, kind: str, **more: Any) -> Refused:
+    """A problem of the server."""
+    return Refused({"type": f"/problems/{kind}", "detail": kind, **more}, status)
+
+
+def away(retry_after_s: float = 0.0) -> Unreachable:
+    """No answer, or 503 with Retry-After."""
+    return Unreachable("no answer", retry_after_s)

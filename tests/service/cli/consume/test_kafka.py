@@ -1,0 +1,196 @@
+"""The Kafka reader on real brokers: Tansu, and librdkafka's mock cluster for what Tansu has not."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from confluent_kafka import Producer
+
+from dualstream.client import BadInput
+from dualstream.service.cli.consume.kafka import KafkaReader, parse_settings
+from dualstream.service.cli.consume.loop import Consumer
+from dualstream.service.cli.consume.reader import Message, ReaderError
+from dualstream.service.cli.consume.rows import RowLines
+from tests.service.cli.consume.fakes import FakeServer, away
+from tests.service.cli.consume.test_loop import Letters, numbers, row
+from tests.tansu import Broker, running_tansu
+
+# A group of one member starts at once there; these make failures short.
+QUICK = {"session.timeout.ms": "6000", "heartbeat.interval.ms": "200"}
+
+
+@pytest.fixture(scope="module")
+def tansu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with running_tansu(tmp_path_factory.mktemp("tansu") / "log") as broker:
+        yield broker
+
+
+@pytest.fixture
+def mock() -> Iterator[Broker]:
+    """A mock cluster of librdkafka; it lives as long as the client that made it."""
+    owner = Producer({"test.mock.num.brokers": 1, "bootstrap.servers": "mock", "log_level": 0})
+    (one,) = owner.list_topics(timeout=10).brokers.values()
+    yield Broker(f"{one.host}:{one.port}")
+
+
+@pytest.fixture
+def reading() -> Iterator[Callable[..., KafkaReader]]:
+    """Makes readers, which are closed afterwards."""
+    made: list[KafkaReader] = []
+
+    def read(broker: Broker, topic: str, group: str = "", said: list[str] | None = None, **given):
+        lines = [] if said is None else said
+        settings = QUICK | {name.replace("_", "."): value for name, value in given.items()}
+        made.append(KafkaReader(broker.brokers, [topic], group or topic, settings, lines.append))
+        return made[-1]
+
+    yield read
+    for one in made:
+        one.close()
+
+
+def consumer(reader: KafkaReader, server: FakeServer, **given) -> Consumer:
+    given = {"max_rows": 100, "max_bytes": 1_000_000, "max_wait_s": 0.05} | given
+    return Consumer(reader, server, RowLines(), given.pop("dead", Letters()), **given)
+
+
+def until(done: Callable[[], bool], *consumers: Consumer, seconds: float = 30.0) -> None:
+    """Let consumers run by turns until something is so."""
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline
+        for one in consumers:
+            one.turn()
+
+
+def test_partitions_are_read_from_the_cursors(tansu, reading):
+    tansu.create("three", 3)
+    for partition in range(3):
+        tansu.send("three", [row(1000 * partition + n) for n in range(500)], partition)
+    server = FakeServer()
+    server.cursors["kafka/three/1"] = 490
+    one = consumer(reading(tansu, "three"), server)
+    until(lambda: len(server.learned) == 1010, one)
+    expected = {0: range(500), 1: range(1490, 1500), 2: range(2000, 2500)}
+    for partition, numbers_of in expected.items():
+        found = [n for n in numbers(server) if n // 1000 == partition]
+        assert found == list(numbers_of)
+    assert server.cursors == {f"kafka/three/{n}": 500 for n in range(3)}
+    # The lag counts down to 0.
+    assert server.lags[-1] == 0
+    assert {one.lag_rows for one in one.counters.partitions.values()} == {0}
+
+
+def test_messages_have_key_time_and_headers(tansu, reading):
+    tansu.create("fields")
+    tansu.send("fields", [b"{}"], key=b"ann", headers=[("tenant", b"x"), ("tenant", b"y")])
+    tansu.send("fields", [None])
+    reader = reading(tansu, "fields")
+    found: list[Message] = []
+    while len(found) < 2:
+        for source in set(reader.assigned()) - reader._next.keys():
+            reader.start(source, 0)
+        found += reader.read(10, 0.1)
+    first, second = found
+    assert first[:4] == ("kafka/fields/0", 0, b"{}", b"ann")
+    assert abs(first.timestamp_ms / 1000 - time.time()) < 60
+    assert list(first.headers) == [("tenant", b"x"), ("tenant", b"y")]
+    assert (second.offset, second.value, second.key) == (1, None, None)
+
+
+def test_messages_of_ten_megabytes_are_read(tansu, reading):
+    tansu.create("big")
+    text = json.dumps({"x": {"n": 1, "text": "z" * 10_000_000}, "y": 1}).encode()
+    tansu.send("big", [row(0), text, row(2)])
+    server, dead = FakeServer(), Letters()
+    until(
+        lambda: server.cursors.get("kafka/big/0") == 3,
+        consumer(reading(tansu, "big"), server, dead=dead),
+    )
+    assert numbers(server) == [0, 2] and dead.written == [("kafka/big/0", 1, "body-too-large")]
+
+
+def test_two_members_share_the_partitions_and_one_takes_over(tansu, reading):
+    tansu.create("shared", 2)
+    server = FakeServer()
+    readers = [reading(tansu, "shared", "group") for _ in range(2)]
+    both = [consumer(reader, server) for reader in readers]
+    until(lambda: all(len(reader.assigned()) == 1 for reader in readers), *both)
+    for partition in range(2):
+        tansu.send("shared", [row(n) for n in range(50)], partition)
+    until(lambda: len(server.learned) == 100, *both)
+    readers[0].close()
+    tansu.send("shared", [row(n) for n in range(50, 60)], 0)
+    tansu.send("shared", [row(n) for n in range(50, 60)], 1)
+    until(lambda: len(server.learned) == 120, both[1])
+    assert sorted(numbers(server)) == sorted(2 * list(range(60)))
+
+
+def test_reading_goes_on_after_a_wait_for_the_server(tansu, reading):
+    """Waiting pauses the partitions; no message that was fetched before is lost or repeated."""
+    tansu.create("waits")
+    tansu.send("waits", [row(n) for n in range(3000)])
+    server = FakeServer()
+    one = consumer(reading(tansu, "waits"), server)
+    until(lambda: len(server.learned) > 200, one)
+    for _ in range(5):
+        server.failures = [away(0.2)]
+        for _ in range(3):
+            one.turn()
+    until(lambda: len(server.learned) == 3000, one)
+    assert numbers(server) == list(range(3000))
+    assert [n for _, start, end, n in server.requests if end - start != n] == []
+
+
+def test_a_topic_that_does_not_exist_is_an_error(tansu, reading):
+    with pytest.raises(ReaderError, match="the topic 'nothing' cannot be read: .*[Uu]nknown topic"):
+        reading(tansu, "nothing")
+
+
+def test_a_broker_that_is_away_is_an_error(reading, monkeypatch):
+    monkeypatch.setattr("dualstream.service.cli.consume.kafka.ANSWER_S", 1.0)
+    with pytest.raises(ReaderError, match="no Kafka broker answers at 127.0.0.1:9: .*refused"):
+        reading(Broker("127.0.0.1:9"), "clicks")
+
+
+def test_settings_are_passed_and_ours_are_refused_by_name():
+    assert parse_settings(["sasl.mechanisms=PLAIN", "sasl.password=a=b"]) == {
+        "sasl.mechanisms": "PLAIN",
+        "sasl.password": "a=b",
+    }
+    with pytest.raises(BadInput, match="group.id: use --group"):
+        parse_settings(["group.id=x"])
+    with pytest.raises(BadInput, match="KEY=VALUE"):
+        parse_settings(["sasl.mechanisms"])
+
+
+def test_a_setting_that_librdkafka_does_not_know_is_an_error(tansu, reading):
+    with pytest.raises(BadInput, match='--kafka: No such configuration property: "no.such"'):
+        reading(tansu, "three", no_such="1")
+
+
+def test_partitions_that_are_added_are_read_from_their_first_message(mock, reading, monkeypatch):
+    """Neither broker can add partitions, so the number at the start is planted."""
+    monkeypatch.setattr(KafkaReader, "_partitions", lambda self, topic, brokers: 1)
+    for partition in range(2):
+        mock.send("grows", [row(partition)], partition)
+    server = FakeServer()
+    one = consumer(reading(mock, "grows"), server, reset="latest")
+    until(lambda: len(server.cursors) >= 2 and bool(server.learned), one)
+    assert numbers(server) == [1] and server.cursors["kafka/grows/0"] == 1
+
+
+def test_a_log_that_has_passed_the_cursor_is_refused_by_name(mock, reading):
+    """The mock cluster keeps 5 MiB of a partition."""
+    mock.send("short", [json.dumps({"x": {"t": "z" * 500_000}, "y": 1}).encode()] * 30)
+    server = FakeServer()
+    server.cursors["kafka/short/0"] = 2
+    with pytest.raises(ReaderError, match=r"kafka/short/0: the model's cursor is 2, but the log b"):
+        until(lambda: False, consumer(reading(mock, "short"), server))
+    server.max_body = 10_000_000
+    until(
+        lambda: server.cursors["kafka/short/0"] == 30,
+        consumer(reading(mock, "short", "again"), server, reset="earliest"),
+    )
+    assert 0 < len(server.learned) < 28

@@ -1,0 +1,116 @@
+"""Tansu, a broker of Kafka's protocol: on a free port, in memory, for tests and benchmarks."""
+
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+UNPACKED = Path(__file__).parent.parent / ".cache" / "tansu" / "tansu"
+"""Where tests/fetch_tool.sh tansu puts it."""
+START_S = 30.0
+
+
+def program() -> str:
+    """Path of the broker. Raises RuntimeError without it."""
+    found = shutil.which("tansu") or (str(UNPACKED) if UNPACKED.exists() else None)
+    if found is None:
+        raise RuntimeError("no tansu: run tests/fetch_tool.sh tansu")
+    return found
+
+
+class Broker:
+    """A broker at `brokers`, with helpers that write and read whole topics."""
+
+    def __init__(self, brokers: str) -> None:
+        self.brokers = brokers
+        self._client = {"bootstrap.servers": brokers, "log_level": 0}
+
+    @cached_property
+    def _producer(self) -> Producer:
+        return Producer(self._client | {"message.max.bytes": 50_000_000})
+
+    def create(self, topic: str, partitions: int = 1) -> str:
+        """Create a topic; returns its URL."""
+        admin = AdminClient(self._client)
+        for done in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
+            done.result(timeout=30)
+        return f"kafka://{self.brokers}/{topic}"
+
+    def send(
+        self,
+        topic: str,
+        values: Iterable[bytes | None],
+        partition: int = 0,
+        key: bytes | None = None,
+        headers: Sequence[tuple[str, bytes]] = (),
+    ) -> None:
+        """Write messages to a partition, and wait until they are acknowledged."""
+        failed: list[object] = []
+        for value in values:
+            while True:
+                try:
+                    self._producer.produce(
+                        topic,
+                        value,
+                        key,
+                        partition,
+                        headers=list(headers),
+                        on_delivery=lambda error, _: failed.append(error) if error else None,
+                    )
+                    break
+                except BufferError:
+                    self._producer.poll(0.05)
+        assert self._producer.flush(60) == 0 and failed == [], failed
+
+    def messages(self, topic: str, count: int, seconds: float = 20.0) -> list:
+        """The first `count` messages of partition 0. Raises AssertionError if they do not come."""
+        consumer = Consumer(self._client | {"group.id": "check"})
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        found: list = []
+        deadline = time.monotonic() + seconds
+        try:
+            while len(found) < count:
+                assert time.monotonic() < deadline, f"{len(found)} of {count} messages"
+                found += [one for one in consumer.consume(count, 0.2) if one.error() is None]
+        finally:
+            consumer.close()
+        return found
+
+
+@contextmanager
+def running_tansu(log: Path) -> Iterator[Broker]:
+    """A broker for the duration of a with block. Its topics are empty at the start."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    with running_tansu_at(port, log) as broker:
+        yield broker
+
+
+@contextmanager
+def running_tansu_at(port: int, log: Path) -> Iterator[Broker]:
+    """As `running_tansu`, on this port."""
+    url = f"tcp://127.0.0.1:{port}"
+    arguments = ["broker", "--storage-engine", "memory://tansu/"]
+    arguments += ["--listener-url", url, "--advertised-listener-url", url]
+    with log.open("ab") as said:
+        process = subprocess.Popen([program(), *arguments], stdout=said, stderr=said)
+    try:
+        admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}", "log_level": 0})
+        deadline = time.monotonic() + START_S
+        while True:
+            try:
+                admin.list_topics(timeout=1)
+                break
+            except KafkaException:
+                assert process.poll() is None and time.monotonic() < deadline, log.read_text()
+        yield Broker(f"127.0.0.1:{port}")
+    finally:
+        process.kill()
+        process.wait(timeout=30)
