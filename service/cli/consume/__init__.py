@@ -3,7 +3,10 @@
 loop.py          reads partitions, posts batches, waits and retries
 batch.py         rows of one partition between two offsets
 reader.py        what a reader of a log offers
+kafka.py         the reader of Kafka topics
+kafka_writer.py  the writer of Kafka topics
 rows.py          messages -> lines of NDJSON
 dead_letters.py  messages that are not learned
 counters.py      counts of this process
+metrics.py       the counts on /metrics
 """

@@ -29,7 +29,9 @@ class Batch:
     """Messages, good and bad."""
     since: float = 0.0
     """Time of the first message."""
-    last: Message | None = None
+    first_ms: int | None = None
+    last_ms: int | None = None
+    """Timestamps of the first and the last message, since 1970."""
 
     def __post_init__(self) -> None:
         self.end = self.start
@@ -47,7 +49,7 @@ class Batch:
 
     def _pass(self, message: Message, now: float) -> None:
         if not self.rows_seen:
-            self.since = now
+            self.since, self.first_ms = now, message.timestamp_ms
         self.rows_seen += 1
         self.end = message.offset + 1
-        self.last = message
+        self.last_ms = message.timestamp_ms

@@ -5,7 +5,12 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Partition:
-    """Progress of a partition: the next offset, the rows behind it, the last timestamp."""
+    """Progress of a partition.
+
+    offset         next offset to learn
+    lag_rows       messages from there to the end; None if unknown
+    timestamp_ms   time of the first message that is read and not learned, or of the last learned
+    """
 
     offset: int
     lag_rows: int | None = None
@@ -34,9 +39,3 @@ class Counters:
     def started(self, source: str, offset: int) -> None:
         """A partition is read from this offset."""
         self.partitions[source] = Partition(offset)
-
-    def posted(
-        self, source: str, offset: int, lag_rows: int | None, timestamp_ms: int | None
-    ) -> None:
-        """A batch is learned; `timestamp_ms` is that of its last message."""
-        self.partitions[source] = Partition(offset, lag_rows, timestamp_ms)

@@ -1,8 +1,15 @@
 """Dead letters: messages that are no rows, or that the server refused, with the reason."""
 
+import base64
+import os
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
+import msgspec
+
+from dualstream.client import BadInput
 from dualstream.service.cli.consume.reader import Message
 
 SHOWN = 5
@@ -36,3 +43,48 @@ class LoggedLetters:
             self._log(f"refused: {message.source} offset {message.offset}: {reason}")
         if len(letters) > self._shown:
             self._log(f"refused: {len(letters) - self._shown} more of this batch")
+
+
+class FileLetters:
+    """Appends dead letters to a file, one JSON object per line. Raises BadInput at the start."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            path.open("ab").close()
+        except OSError as wrong:
+            raise BadInput(
+                f"--dead-letter {path}: cannot write the file: {wrong.strerror}"
+            ) from None
+
+    def write(self, letters: Sequence[DeadLetter]) -> None:
+        """Append them with one write, and sync the file."""
+        lines = b"".join(msgspec.json.encode(_document(letter)) + b"\n" for letter in letters)
+        with self._path.open("ab", buffering=0) as file:
+            if file.write(lines) != len(lines):
+                raise OSError(f"{self._path}: the file system is full")
+            os.fsync(file.fileno())
+
+
+def _document(letter: DeadLetter) -> dict[str, Any]:
+    message, reason = letter
+    document: dict[str, Any] = {
+        "source": message.source,
+        "offset": message.offset,
+        "reason": reason,
+    }
+    if message.timestamp_ms is not None:
+        document["timestamp"] = datetime.fromtimestamp(message.timestamp_ms / 1000, UTC)
+    document |= _texts("key", message.key) | _texts("value", message.value)
+    if message.headers:
+        headers = [{"name": name, **_texts("value", value)} for name, value in message.headers]
+        document["headers"] = headers
+    return document
+
+
+def _texts(name: str, value: bytes | None) -> dict[str, str | None]:
+    """The value as a text, or in base64 as NAME_base64 if it is not UTF-8."""
+    try:
+        return {name: None if value is None else value.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(value or b"").decode()}

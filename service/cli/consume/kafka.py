@@ -5,7 +5,8 @@ assigned stays paused until `start` names an offset, which is the model's cursor
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from confluent_kafka import (
@@ -31,7 +32,7 @@ _OURS = {
     "enable.auto.offset.store": "the model's cursors are the offsets",
     "auto.offset.reset": "use --reset",
     "partition.assignment.strategy": "partitions are assigned as a whole",
-    "enable.partition.eof": "the end of a partition is no event",
+    "enable.partition.eof": "it is always on",
 }
 _FATAL = (
     KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -48,16 +49,29 @@ def source_name(topic: str, partition: int) -> str:
 
 
 def parse_settings(given: Sequence[str]) -> dict[str, str]:
-    """KEY=VALUE options -> librdkafka settings. Raises BadInput."""
+    """KEY=VALUE or @FILE options -> librdkafka settings. Raises BadInput."""
     settings: dict[str, str] = {}
-    for one in given:
+    for one in _lines(given):
         name, sign, value = one.partition("=")
         if not sign:
             raise BadInput(f"--kafka must be KEY=VALUE, such as security.protocol=SSL, got {one!r}")
         if name in _OURS:
             raise BadInput(f"--kafka {name}: {_OURS[name]}")
-        settings[name] = value
+        settings[name.strip()] = value.strip()
     return settings
+
+
+def _lines(given: Sequence[str]) -> Iterator[str]:
+    """The options, with each @FILE replaced by its lines; # begins a comment line."""
+    for one in given:
+        if not one.startswith("@"):
+            yield one
+            continue
+        try:
+            lines = Path(one[1:]).read_text().splitlines()
+        except (OSError, UnicodeDecodeError) as wrong:
+            raise BadInput(f"--kafka {one}: cannot read the file: {wrong}") from None
+        yield from (line for line in lines if line.strip() and not line.lstrip().startswith("#"))
 
 
 def client_settings(
@@ -102,6 +116,8 @@ class KafkaReader:
         self._lost: set[str] = set()
         self._stopped: set[str] = set()
         """Partitions that librdkafka no longer reads, because their offset is not in the log."""
+        self._ended: set[str] = set()
+        """Partitions that were read to their end."""
         self._kept: list[Message] = []
         """Messages that arrived while reading was paused."""
         self._is_paused = False
@@ -109,11 +125,12 @@ class KafkaReader:
             "group.id": group,
             "enable.auto.commit": False,
             "auto.offset.reset": "error",
+            "enable.partition.eof": True,
         }
         try:
             self._consumer = Consumer(given)
         except (KafkaException, ValueError, TypeError) as wrong:
-            raise BadInput(f"--kafka: {_text(wrong)}") from None
+            raise BadInput(f"--kafka: {error_text(wrong)}") from None
         try:
             self._counts = {topic: self._partitions(topic, brokers) for topic in topics}
         except ReaderError:
@@ -131,7 +148,7 @@ class KafkaReader:
             found = self._consumer.list_topics(topic, timeout=ANSWER_S).topics[topic]
         except KafkaException as away:
             self._consumer.poll(0)  # reports the cause
-            why = self._last_error.removeprefix("Kafka: ") or _text(away)
+            why = self._last_error.removeprefix("Kafka: ") or error_text(away)
             raise ReaderError(f"no Kafka broker answers at {brokers}: {why}") from None
         if found.error is not None:
             raise ReaderError(f"the topic {topic!r} cannot be read: {found.error.str()}")
@@ -158,7 +175,8 @@ class KafkaReader:
     def _change(self, assigned: dict[str, TopicPartition]) -> None:
         self.epoch += 1
         self._assigned = assigned
-        self._next, self._lost, self._stopped, self._kept = {}, set(), set(), []
+        self._next, self._kept = {}, []
+        self._lost, self._stopped, self._ended = set(), set(), set()
 
     def bounds(self, source: str) -> Bounds | None:
         """Ask for the first and the end offset of a partition."""
@@ -167,7 +185,7 @@ class KafkaReader:
                 self._assigned[source], timeout=ANSWER_S
             )
         except KafkaException as away:
-            self._log(f"{source}: no answer from Kafka: {_text(away)}")
+            self._log(f"{source}: no answer from Kafka: {error_text(away)}")
             return None
         return Bounds(first, end)
 
@@ -181,6 +199,7 @@ class KafkaReader:
         one = self._assigned[source]
         place = TopicPartition(one.topic, one.partition, offset)
         self._next[source] = offset
+        self._ended.discard(source)
         if source in self._stopped:
             self._stopped.discard(source)
             self._assign_again()
@@ -193,7 +212,7 @@ class KafkaReader:
             except KafkaException as early:
                 # An assignment is applied by another thread of librdkafka.
                 if _code(early) != KafkaError._STATE or time.monotonic() > deadline:
-                    raise ReaderError(f"{source}: cannot seek: {_text(early)}") from None
+                    raise ReaderError(f"{source}: cannot seek: {error_text(early)}") from None
                 time.sleep(0.005)
         if not self._is_paused:
             self._consumer.resume([place])
@@ -213,6 +232,10 @@ class KafkaReader:
         """Partitions whose next offset has left the log."""
         lost, self._lost = self._lost, set()
         return lost
+
+    def is_at_end(self, source: str) -> bool:
+        """Has the partition been read to its end?"""
+        return source in self._ended
 
     def end(self, source: str) -> int | None:
         """The end of the partition, as the last fetch has reported it."""
@@ -257,6 +280,7 @@ class KafkaReader:
                 offset, value = one.offset(), one.value()
                 assert offset is not None
                 self._next[name] = offset + 1
+                self._ended.discard(name)
                 key: Any = one.key()
                 headers: Any = one.headers() or ()
                 found.append(
@@ -266,8 +290,10 @@ class KafkaReader:
 
     def _on_error(self, one: KafkaMessage, error: KafkaError) -> None:
         topic, partition, code = one.topic(), one.partition(), error.code()
-        if code == KafkaError._AUTO_OFFSET_RESET:
-            name = source_name(str(topic), -1 if partition is None else partition)
+        name = source_name(str(topic), -1 if partition is None else partition)
+        if code == KafkaError._PARTITION_EOF:
+            self._ended.add(name)
+        elif code == KafkaError._AUTO_OFFSET_RESET:
             if name in self._next:
                 self._lost.add(name)
                 self._stopped.add(name)
@@ -286,6 +312,6 @@ def _code(error: KafkaException) -> int | None:
     return first.code() if isinstance(first, KafkaError) else None
 
 
-def _text(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     first = error.args[0] if error.args else error
     return first.str() if isinstance(first, KafkaError) else str(first)

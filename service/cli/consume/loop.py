@@ -90,9 +90,9 @@ class Consumer:
         """Post what has been read, then end; for signal handlers."""
         self._is_stopping = True
 
-    def run(self) -> None:
-        """Read until stopped. Raises Refused, ReaderError."""
-        while not self._is_stopping:
+    def run(self, until_end: bool = False) -> None:
+        """Read until stopped, or to the end of all partitions. Raises Refused, ReaderError."""
+        while not self._is_stopping and not (until_end and self._is_at_end()):
             self.turn()
         try:
             for batch in list(self._batches.values()):
@@ -106,6 +106,7 @@ class Consumer:
             self._start_sources()
             messages = self._reader.read(self._max_rows, self._pause_s())
             self._check_epoch()
+            self._note_lag()
             by_source: dict[str, list[Message]] = {}
             for message in messages:
                 by_source.setdefault(message.source, []).append(message)
@@ -225,9 +226,9 @@ class Consumer:
             del self._batches[batch.source]
             return
         self._batches[batch.source] = Batch(batch.source, batch.end)
-        last = batch.last
-        behind = self._lag(batch.source, batch.end)
-        self.counters.posted(batch.source, batch.end, behind, last and last.timestamp_ms)
+        progress = self.counters.partitions[batch.source]
+        progress.offset, progress.timestamp_ms = batch.end, batch.last_ms
+        self._note_lag()
 
     def _send(self, source: str, start: int, end: int, rows: Sequence[Row]) -> None:
         """Learn these rows as one append, or as several if the server says it is too large."""
@@ -256,8 +257,7 @@ class Consumer:
     def _count(self, source: str, rows: Sequence[Row], learned: Learned) -> None:
         """Count the answer's rows; refused ones are dead letters."""
         if learned.duplicate:
-            self.counters.duplicates += len(rows)
-            return
+            self.counters.duplicates += len(rows) - (learned.rejected or 0)
         self.counters.learned += learned.learned or 0
         self.counters.duplicates += learned.left_out()
         errors = _reasons(learned.errors or ())
@@ -282,9 +282,28 @@ class Consumer:
             self._log("the dead letters cannot be written; they follow")
             LoggedLetters(self._log, len(letters)).write(letters)
 
+    def _is_at_end(self) -> bool:
+        """Is all that the log has learned? Also if other processes have all partitions."""
+        assigned = self._reader.assigned()
+        return self._reader.epoch > 0 and all(
+            name in self._batches
+            and not self._batches[name].rows_seen
+            and self._reader.is_at_end(name)
+            for name in assigned
+        )
+
     def _lag(self, source: str, offset: int) -> int | None:
+        """Messages of the partition from this offset on; None if unknown."""
         end = self._reader.end(source)
         return None if end is None else max(0, end - offset)
+
+    def _note_lag(self) -> None:
+        """Update the lag of the metrics."""
+        for source, batch in self._batches.items():
+            progress = self.counters.partitions[source]
+            progress.lag_rows = self._lag(source, progress.offset)
+            if batch.first_ms is not None:
+                progress.timestamp_ms = batch.first_ms
 
     # -- waiting -----------------------------------------------------------------------------------
 
@@ -312,6 +331,7 @@ class Consumer:
             spread = random.uniform(0.5, 1.0)  # noqa: S311 - spreads consumers; nothing is secret
             left_s = max(wait_s * spread, asked_s)
             while left_s > 0:  # in slices, because stop() is to end it
+                self._note_lag()
                 self._reader.keep_alive(min(left_s, SLICE_S))
                 left_s -= SLICE_S
                 if gives_up():

@@ -71,6 +71,10 @@ class Reader(Protocol):
         """Last known offset of the next message to be written, without asking."""
         ...
 
+    def is_at_end(self, source: str) -> bool:
+        """Has `read` returned all messages of the partition that there are?"""
+        ...
+
     def keep_alive(self, seconds: float) -> None:
         """Wait without reading. The process stays in its group; partitions may change."""
         ...

@@ -44,7 +44,7 @@ class RowLines:
             raise BadMessage(f"a row must be a JSON object, got {type(row).__name__}")
         if self._columns:
             value = _with_fields(value, row, self._found(message))
-        elif b"\n" in value or b"\r" in value:
+        if b"\n" in value or b"\r" in value:
             value = msgspec.json.format(value, indent=-1)
         return value.strip()
 

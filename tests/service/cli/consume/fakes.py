@@ -84,6 +84,9 @@ class FakeReader:
         gone, self.gone = self.gone, []
         return gone
 
+    def is_at_end(self, source: str) -> bool:
+        return self.positions.get(source) == self.log.bounds(source).end
+
     def end(self, source: str) -> int | None:
         return self.log.bounds(source).end
 

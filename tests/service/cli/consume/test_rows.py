@@ -1,0 +1,93 @@
+"""Messages as rows: columns from key, timestamp and headers, and what is refused."""
+
+import json
+
+import pytest
+
+from dualstream.client import BadInput
+from dualstream.service.cli.consume.reader import Message
+from dualstream.service.cli.consume.rows import BadMessage, RowLines, parse_columns
+
+SOURCE = "kafka/clicks/0"
+
+
+def line(value: bytes | None, *columns: str, **given) -> bytes:
+    given.setdefault("headers", [("tenant", b"first"), ("tenant", b"acme"), ("empty", None)])
+    message = Message(SOURCE, 7, value, **{"key": b"ann", "timestamp_ms": 1715000000123} | given)
+    return RowLines(parse_columns(columns)).line(message)
+
+
+def test_a_row_is_sent_as_it_is():
+    """Also its numbers: 2^53 + 1 would lose digits as a float, and the server says so."""
+    value = b' {"x": {"a": 9007199254740993, "b": 1.50}, "y": 1}'
+    assert line(value) == value.strip()
+
+
+def test_a_row_of_several_lines_becomes_one_line():
+    value = b'{\r\n "a": 1.50,\n "b": [1,\n 2]}'
+    assert b"\n" not in line(value)
+    assert line(value) == b'{"a":1.50,"b":[1,2]}'
+    assert b"\n" not in line(value, "key=user") and b"1.50" in line(value, "key=user")
+
+
+def test_fields_become_columns_of_a_flat_row():
+    given = ("key=user", "headers.tenant=tenant", "timestamp=at", "offset=n", "headers.empty=none")
+    assert json.loads(line(b'{"clicked": 1}', *given)) == {
+        "clicked": 1,
+        "user": "ann",
+        "tenant": "acme",
+        "at": "2024-05-06T12:53:20.123+00:00",
+        "n": 7,
+    }
+
+
+def test_fields_become_features_next_to_x():
+    given = ("key=id", "headers.tenant=tenant")
+    row = json.loads(line(b'{"x": {"a": 1}, "y": 0}', *given))
+    assert row == {"x": {"a": 1, "tenant": "acme"}, "y": 0, "id": "ann"}
+    assert json.loads(line(b'{"x": [1, 2], "y": 0}', "key=id")) == {
+        "x": [1, 2],
+        "y": 0,
+        "id": "ann",
+    }
+
+
+def test_a_message_without_the_field_has_no_such_column():
+    assert json.loads(line(b"{}", "key=user", "headers.no=no", key=None)) == {}
+
+
+@pytest.mark.parametrize(
+    ("value", "columns", "given", "reason"),
+    [
+        (None, (), {}, "tombstone"),
+        (b"", (), {}, "the message is empty"),
+        (b" \n", (), {}, "the message is empty"),
+        (b'{"a": NaN}', (), {}, "not JSON"),
+        (b"\xff", (), {}, "not JSON"),
+        (b'{"a": "\xff"}', (), {}, "not JSON"),
+        (b"[" * 100_000, (), {}, "not JSON"),
+        (b"1", (), {}, "a row must be a JSON object, got int"),
+        (b'{"user": 1}', ("key=user",), {}, "the row has the column 'user' already"),
+        (b'{"x": {"user": 1}}', ("key=user",), {}, "the row has the column 'user' already"),
+        (b'{"x": [1]}', ("key=user",), {}, "x is a list, which takes no column 'user'"),
+        (b"{}", ("key=user",), {"key": b"\xff"}, "the key of the message is not UTF-8"),
+    ],
+)
+def test_bad_messages_have_a_reason(value, columns, given, reason):
+    with pytest.raises(BadMessage, match=reason):
+        line(value, *columns, **given)
+
+
+@pytest.mark.parametrize(
+    ("columns", "reason"),
+    [
+        (["key"], "FIELD=COLUMN"),
+        (["key="], "FIELD=COLUMN"),
+        (["value=a"], "the field must be key, timestamp, offset or headers.NAME"),
+        (["headers.=a"], "the field must be"),
+        (["key=a", "offset=a"], "the column 'a' is given already"),
+    ],
+)
+def test_bad_columns_are_refused(columns, reason):
+    with pytest.raises(BadInput, match=reason):
+        parse_columns(columns)
