@@ -333,6 +333,16 @@ class Methods(Generic[Samples]):
         return totals.result(model)
 
     @method
+    def learn_lines(
+        self, model: str, lines: bytes, *, source: Source, scores: bool = False
+    ) -> Call[Learned]:
+        """Learn lines of NDJSON, as they are, as one batch of a source; see `learn`.
+
+        They may be flat rows or samples, or be empty to move the source's cursor alone.
+        """
+        return _source_call(model, NDJSON, lines, source, scores)
+
+    @method
     def learn_labels(
         self, model: str, labels: Mapping[str | int, Any], *, key: str | None = None
     ) -> Call[Learned]:

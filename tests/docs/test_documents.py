@@ -22,6 +22,7 @@ ELSEWHERE = {
     "docs/reference/formats.md": "test_formats_doc.py",
     "docs/start/examples.md": "test_examples.py",
     "docs/guides/redis-input.md": "../service/jobs/test_redis_input.py",
+    "docs/guides/kafka.md": "test_kafka_doc.py",
     "docs/operate/backup.md": "../service/cli/test_backup.py",
 }
 SOURCES = ("service", "solvers", "supply", "tests", "load_tests", "examples")

@@ -1,10 +1,12 @@
 """`dualstream consume`: learns from a log such as Kafka's, exactly once.
 
+command.py       the command and its options
 loop.py          reads partitions, posts batches, waits and retries
 batch.py         rows of one partition between two offsets
 reader.py        what a reader of a log offers
 kafka.py         the reader of Kafka topics
 kafka_writer.py  the writer of Kafka topics
+server.py        the model, by the Python client
 rows.py          messages -> lines of NDJSON
 dead_letters.py  messages that are not learned
 counters.py      counts of this process

@@ -26,6 +26,7 @@ TOO_LARGE = ("body-too-large", "too-many-rows", "malformed-body")
 TRANSIENT = ("model-changed",)
 FIRST_WAIT_S, MAX_WAIT_S = 0.1, 5.0
 SLICE_S = 0.5
+"""Longest call that a signal does not end."""
 HOW_TO_RESET = "continue with --reset earliest or --reset latest"
 UNLISTED = "refused; the server lists the reasons of the first 100 rows of a batch"
 PAUSED = "paused: "
@@ -180,11 +181,12 @@ class Consumer:
     # -- batches -----------------------------------------------------------------------------------
 
     def _pause_s(self) -> float:
-        """Seconds until the oldest batch must be posted."""
+        """Seconds until the oldest batch must be posted, and at most SLICE_S."""
         since = [batch.since for batch in self._batches.values() if batch.rows_seen]
-        if not since:
-            return self._max_wait_s
-        return max(0.0, min(since) + self._max_wait_s - self._clock())
+        pause_s = self._max_wait_s
+        if since:
+            pause_s = max(0.0, min(since) + self._max_wait_s - self._clock())
+        return min(pause_s, SLICE_S)
 
     def _add(self, source: str, messages: Sequence[Message]) -> None:
         """Add messages to the partition's batch; post it whenever it is full."""

@@ -81,8 +81,9 @@ except BadInput as wrong:
 
 
 CLIENT_COMMANDS = [
-    *("audit", "bench", "certificate", "columns", "create", "delete", "export", "learn", "models"),
-    *("new-key", "predict", "watch"),
+    *("audit", "bench", "certificate", "columns", "consume", "create", "delete", "export"),
+    *("labels", "learn", "members", "metrics", "models", "new-key", "predict", "refit", "resume"),
+    *("rollback", "show", "status", "versions", "watch", "weights"),
 ]
 
 

@@ -16,8 +16,8 @@ from tests.service.cli.consume.fakes import FakeServer, away
 from tests.service.cli.consume.test_loop import Letters, numbers, row
 from tests.tansu import Broker, running_tansu
 
-# A group of one member starts at once there; these make failures short.
-QUICK = {"session.timeout.ms": "6000", "heartbeat.interval.ms": "200"}
+# Tansu begins a group after half of the session timeout.
+QUICK = {"session.timeout.ms": "2000", "heartbeat.interval.ms": "200"}
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,36 @@
+"""A model of a server, by the public Python client: its cursors, and batches that move them."""
+
+from collections.abc import Sequence
+
+from dualstream.client import BadInput, Client, Learned, Refused, Source
+
+
+class ModelServer:
+    """One model of a server. Methods raise Unreachable and Refused, without retries.
+
+    client    with a patience of 0: the loop itself waits, because it must stay in its group
+    """
+
+    def __init__(self, client: Client, model: str) -> None:
+        self._client, self._model = client, model
+
+    def sources(self) -> dict[str, int]:
+        """The model's cursors that are numbers. Raises BadInput for a server without sources."""
+        try:
+            found = self._client.sources(self._model)
+        except Refused as refused:
+            if refused.kind == "not-found":
+                raise BadInput("the server is too old: it has no sources; upgrade it") from None
+            raise
+        return {one.name: one.next for one in found if isinstance(one.next, int)}
+
+    def learn(
+        self, source: str, start: int, end: int, lines: Sequence[bytes], lag: int | None
+    ) -> Learned:
+        """Learn lines of NDJSON and move the cursor from `start` to `end`, in one step."""
+        batch = Source(source, start, end - 1, lag=lag)
+        return self._client.learn_lines(self._model, b"\n".join(lines), source=batch, scores=True)
+
+    def set_source(self, source: str, offset: int) -> None:
+        """Set the cursor."""
+        self._client.set_source(self._model, source, offset)

@@ -1,0 +1,43 @@
+"""The commands of docs/guides/kafka.md, run as written against a broker and a server."""
+
+import json
+
+import pytest
+
+from tests.docs.documents import DOCUMENTS, Shell, session
+from tests.tansu import running_tansu
+
+NAME = "docs/guides/kafka.md"
+# Tansu begins a group after half of the session timeout.
+SHORT = "session.timeout.ms=1000\nheartbeat.interval.ms=200\n"
+
+
+@pytest.fixture
+def shell(tmp_path):
+    shell = Shell(tmp_path)
+    with shell.server:
+        yield shell
+
+
+def test_the_commands_run_as_written(shell, tmp_path):
+    shown = json.dumps({"clicked": 1, "event": "e17", "site": "news", "price": 3.5})
+    assert shown in DOCUMENTS[NAME]
+    rows = [json.dumps({"clicked": n % 2, "event": f"e{n}", "site": "mail"}) for n in range(17)]
+    with running_tansu(tmp_path / "log") as tansu:
+        tansu.create("clicks", 2)
+        tansu.send("clicks", [row.encode() for row in rows], key=b"ann")
+        tansu.send("clicks", [shown.encode()], 1, key=b"bob")
+        tansu.create("broken")
+        tansu.send("broken", [None, b'{"site": "news"}'])
+        (tmp_path / "short").write_text(SHORT)
+        script = session(DOCUMENTS[NAME]).replace("localhost:9092", tansu.brokers)
+        script = script.replace("--until-end", f"--until-end --kafka @{tmp_path / 'short'}")
+        answers, said = shell.run(script, tmp_path)
+    sources, tombstone, unlabelled = answers
+    assert {one["name"]: one["next"] for one in sources["sources"]} == {
+        "kafka/clicks/0": 17,
+        "kafka/clicks/1": 1,
+    }
+    assert "18 rows learned" in said and "exit code 1" in said
+    assert (tombstone["source"], tombstone["offset"]) == ("kafka/broken/0", 0)
+    assert "tombstone" in tombstone["reason"] and "clicked" in unlabelled["reason"]
