@@ -25,6 +25,7 @@ BENCHMARKS = (
     "flat_rows",
     "latency",
     "overload",
+    "consume",
     "cutting_planes",
     "newcomer",
     "offline",

@@ -39,8 +39,8 @@ class Batch:
     def add(self, row: Row, now: float) -> None:
         """Add a good message."""
         self.rows.append(row)
-        self.size += len(row.line) + 1
-        self._pass(row.message, now)
+        self.size += len(row[1]) + 1
+        self._pass(row[0], now)
 
     def add_bad(self, letter: DeadLetter, now: float) -> None:
         """Add a message that is no row."""

@@ -269,18 +269,19 @@ class KafkaReader:
 
     def _messages(self, given: Sequence[KafkaMessage]) -> list[Message]:
         found = []
+        following, ended = self._next, self._ended
         for one in given:
             error = one.error()
             if error is not None:
                 self._on_error(one, error)
                 continue
             name = f"kafka/{one.topic()}/{one.partition()}"
-            if name in self._next:
+            if name in following:
                 kind, timestamp = one.timestamp()
                 offset, value = one.offset(), one.value()
                 assert offset is not None
-                self._next[name] = offset + 1
-                self._ended.discard(name)
+                following[name] = offset + 1
+                ended.discard(name)
                 key: Any = one.key()
                 headers: Any = one.headers() or ()
                 found.append(

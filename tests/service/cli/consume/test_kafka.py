@@ -18,6 +18,8 @@ from tests.tansu import Broker, running_tansu
 
 # Tansu begins a group after half of the session timeout.
 QUICK = {"session.timeout.ms": "2000", "heartbeat.interval.ms": "200"}
+# The mock cluster begins a group after 3 s.
+LONG = {"session_timeout_ms": "6000"}
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +178,7 @@ def test_partitions_that_are_added_are_read_from_their_first_message(mock, readi
     for partition in range(2):
         mock.send("grows", [row(partition)], partition)
     server = FakeServer()
-    one = consumer(reading(mock, "grows"), server, reset="latest")
+    one = consumer(reading(mock, "grows", **LONG), server, reset="latest")
     until(lambda: len(server.cursors) >= 2 and bool(server.learned), one)
     assert numbers(server) == [1] and server.cursors["kafka/grows/0"] == 1
 
@@ -187,10 +189,10 @@ def test_a_log_that_has_passed_the_cursor_is_refused_by_name(mock, reading):
     server = FakeServer()
     server.cursors["kafka/short/0"] = 2
     with pytest.raises(ReaderError, match=r"kafka/short/0: the model's cursor is 2, but the log b"):
-        until(lambda: False, consumer(reading(mock, "short"), server))
+        until(lambda: False, consumer(reading(mock, "short", **LONG), server))
     server.max_body = 10_000_000
     until(
         lambda: server.cursors["kafka/short/0"] == 30,
-        consumer(reading(mock, "short", "again"), server, reset="earliest"),
+        consumer(reading(mock, "short", "again", **LONG), server, reset="earliest"),
     )
     assert 0 < len(server.learned) < 28
