@@ -25,7 +25,15 @@ from dualstream.service.cli.common import app, fail
 from dualstream.service.cli.consume import command as consume_command
 
 __all__ = [
-    *("app", "bench", "change", "consume_command", "models", "new_key", "rows", "show", "watch"),
+    "app",
+    "bench",
+    "change",
+    "consume_command",
+    "models",
+    "new_key",
+    "rows",
+    "show",
+    "watch",
 ]
 
 SERVER_PACKAGES = ("fastapi", "numba", "pydantic_settings", "redis", "uvicorn")
