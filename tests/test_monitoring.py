@@ -72,7 +72,7 @@ def kinds_of(exposition: str) -> dict[str, str]:
 
 def documented() -> dict[str, str]:
     """Family -> kind, from the tables of the docs."""
-    return dict(re.findall(r"^\| `(dualstream_\w+)`[^|]*\| (\w+) \|", METRICS, re.M))
+    return dict(re.findall(r"^\| `((?:dualstream|process)_\w+)`[^|]*\| (\w+) \|", METRICS, re.M))
 
 
 def test_every_family_is_documented_and_every_documented_one_exists(exposed):

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from dualstream.client import BadInput
-from dualstream.service.cli.rows import _row
+from dualstream.service.cli.rows import _texts, _values
 from dualstream.service.codecs import (
     as_batch,
     parse_body,
@@ -94,7 +94,7 @@ def in_message(text: str) -> float | str:
 
 def in_command(text: str) -> float | str:
     try:
-        body = json.dumps({"x": _row([f"a={text}"]), "y": 1}).encode()
+        body = json.dumps({"x": _values(_texts([f"a={text}"])), "y": 1}).encode()
     except BadInput:
         return REFUSED
     return features(parse_body(schema_of(SPEC), None, body, labelled=True))
