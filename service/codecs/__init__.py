@@ -8,6 +8,7 @@ json_exact.py      application/json, row by row, with errors
 json_bulk.py       application/json of many rows, with compiled kernels
 record_reader.py   kernel and exact reader of line and record formats
 row_buffer.py      arrays that the kernels fill
+rows_with_ids.py   rows of arrays as lists, if they have ids
 ndjson.py          application/x-ndjson
 csv.py             text/csv
 table_columns.py   roles of the columns of CSV and Arrow

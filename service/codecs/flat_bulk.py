@@ -4,15 +4,20 @@ The kernels read what is common, exactly as ColumnReader does, and stop at any o
 is read by ColumnReader, which also says what is wrong with it.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from dualstream.service.codecs.parsed_rows import ListedRows, ParsedRows
 from dualstream.service.codecs.row_buffer import RowArrays
 from dualstream.service.codecs.row_schema import RowSchema
+from dualstream.service.codecs.rows_with_ids import listed_with_ids
 from dualstream.solvers.columns.plan import ColumnPlan
 from dualstream.solvers.text import POWERS_OF_TEN, byte_kinds
 from dualstream.solvers.text.flat import (
     AT_NUMBERS,
     FULL,
+    GIVEN_NAMES,
     LONGEST_NOTES,
     NOTE_NUMBERS,
     SCRATCH_BYTES,
@@ -21,6 +26,7 @@ from dualstream.solvers.text.flat import (
     read_flat_objects,
     read_flat_records,
 )
+from dualstream.wire.problems import RowError
 
 _NAMES_A_BYTE = 2
 """Bytes of new feature names for which there is room, a byte of the body: crosses repeat texts."""
@@ -31,14 +37,20 @@ _BEGIN = 1
 class FlatArrays(RowArrays):
     """Arrays of one body, and of the plan of its columns."""
 
-    def __init__(self, schema: RowSchema, labelled: bool, rows: int, size: int) -> None:
-        """`size` is the body's, in bytes."""
-        names = _NAMES_A_BYTE * size + _MORE_NAMES
-        super().__init__(schema, labelled, rows, size // 4 + 64, names)
+    has_ids = True
+
+    def __init__(self, schema: RowSchema, labelled: bool, rows: int, body: bytes) -> None:
+        names = _NAMES_A_BYTE * len(body) + _MORE_NAMES
+        super().__init__(schema, labelled, rows, len(body) // 4 + 64, names)
+        self._body = body
+        self._max_nonzeros = schema.limits.nonzeros
+        self._given_ids: dict[int, str] = {}
         plan = schema.column_plan
         assert plan is not None
         self.plan: ColumnPlan = plan
         self.at = np.zeros(AT_NUMBERS, np.int64)
+        self.id_spans = np.zeros(2 * rows, np.int64)
+        self.row_names = np.zeros(rows, np.int64)
         self.notes = np.zeros(NOTE_NUMBERS, np.int64)
         self.noted = np.empty(LONGEST_NOTES, np.uint8)
         self.spans = np.zeros(SPAN_NUMBERS, np.int64)
@@ -50,7 +62,7 @@ class FlatArrays(RowArrays):
         while stopped == _BEGIN or self.can_go_on(stopped, text):
             stopped = read_flat_objects(
                 text, ascii_only, separator, self.label_kind, self.collects_names, -self.dim - 1,
-                *self._arguments(),
+                self._max_nonzeros, *self._arguments(),
             )  # fmt: skip
         return bool(stopped)
 
@@ -63,7 +75,7 @@ class FlatArrays(RowArrays):
             stopped = read_flat_records(
                 text, ascii_only, delimiter, byte_kinds(delimiter), decimal != ".", columns,
                 self.label_kind, self.collects_names, -self.dim - 1,
-                *self._arguments(),
+                self._max_nonzeros, *self._arguments(),
             )  # fmt: skip
         return bool(stopped)
 
@@ -74,9 +86,33 @@ class FlatArrays(RowArrays):
             self.indptr, self.indices, self.values, self.labels, self.weights,
             self.row_indices, self.spare, self.held,
             self.journalled, self.seen, self.name_indices, self.name_ends, self.names,
-            self.counts, self.label_slots, self.label_ends, self.label_text, self.buffer,
+            self.counts, self.label_slots, self.label_ends, self.label_text,
+            self.id_spans, self.row_names, self.buffer,
             self.memo, self.notes, self.noted, self.spans, self.scratch, self.at,
         )  # fmt: skip
+
+    def add(self, text: np.ndarray, one: ListedRows, index: int) -> None:
+        super().add(text, one, index)
+        row = self.count - 1
+        if one.ids:
+            self._given_ids[row] = one.ids[0]
+        self.row_names[row] = len(self._new_names)
+        self.at[GIVEN_NAMES] = len(self._new_names) - int(self.counts[0])
+
+    def parsed_rows(
+        self, errors: list[RowError], names: Sequence[tuple[int, str]] | None = None
+    ) -> ParsedRows:
+        parsed = super().parsed_rows(errors, names)
+        ids = self._ids() if self.labelled else {}
+        return listed_with_ids(parsed, ids, self.row_names[: self.count]) if ids else parsed
+
+    def _ids(self) -> dict[int, str]:
+        """Ids by rows. Those that kernels read are printable ASCII."""
+        begins, ends = self.id_spans.reshape(-1, 2)[: self.count].T
+        rows = np.flatnonzero(ends)
+        text = self._body.decode("latin-1")  # a character for each byte
+        spans = zip(rows.tolist(), begins[rows].tolist(), ends[rows].tolist(), strict=True)
+        return {row: text[begin:end] for row, begin, end in spans} | self._given_ids
 
     def can_go_on(self, stopped: int, text: np.ndarray) -> bool:
         """Make room, or learn the name at which a kernel stopped; False if that does not help."""

@@ -164,7 +164,7 @@ class FlatList(SampleList):
         self.id_pointer = _id_pointer(schema)
 
     def _new_arrays(self, rows: int) -> RowArrays:
-        return FlatArrays(self._schema, self._labelled, rows, len(self._body))
+        return FlatArrays(self._schema, self._labelled, rows, self._body)
 
     def _kernel(self) -> int:
         assert isinstance(self._arrays, FlatArrays)
@@ -181,8 +181,6 @@ class FlatList(SampleList):
         except BadRow as bad:
             errors.append(RowError(index, f"{self._pointer}/{index}{bad.pointer}", bad.reason))
             return None
-        if builder.listed.ids:
-            raise Fallback
         return builder
 
 
@@ -190,7 +188,7 @@ class FlatLines(Reader):
     """Reader of NDJSON lines."""
 
     def new_arrays(self) -> FlatArrays:
-        return FlatArrays(self.schema, self.labelled, count_lines(self.body), len(self.body))
+        return FlatArrays(self.schema, self.labelled, count_lines(self.body), self.body)
 
     def run_kernel(self, arrays: RowArrays, text: np.ndarray, ascii_only: bool) -> bool:
         assert isinstance(arrays, FlatArrays)
@@ -210,7 +208,7 @@ class FlatRecords(RecordReader):
         return f"/{pointer_step(name[:50])}"
 
     def new_arrays(self) -> FlatArrays:
-        return FlatArrays(self.schema, self.labelled, count_lines(self.body), len(self.body))
+        return FlatArrays(self.schema, self.labelled, count_lines(self.body), self.body)
 
     @cached_property
     def nodes(self) -> np.ndarray | None:

@@ -68,10 +68,7 @@ def parse_records(reader: Reader) -> ParsedRows:
 
 
 def parse_quickly(reader: Reader) -> ParsedRows | None:
-    """As `parse_slowly`, with the kernel where possible; None if rows have ids.
-
-    Each row with an id becomes its own part of the request, so arrays do not help.
-    """
+    """As `parse_slowly`, with the kernel where possible; None if it leaves rows with ids."""
     schema, labelled = reader.schema, reader.labelled
     body = reader.body
     arrays = reader.new_arrays()
@@ -90,7 +87,7 @@ def parse_quickly(reader: Reader) -> ParsedRows | None:
         except BadRow as bad:
             errors.append(RowError(index, bad.pointer, bad.reason, line + 1))
         else:
-            if builder.listed.ids:
+            if builder.listed.ids and not arrays.has_ids:
                 return None
             if is_row:
                 arrays.add(text, builder.listed, index)

@@ -29,6 +29,9 @@ class RowArrays:
     The public attributes are arguments of the kernels in solvers/text/, which document them.
     """
 
+    has_ids = False
+    """Do the kernels read ids of rows?"""
+
     def __init__(
         self, schema: RowSchema, labelled: bool, rows: int, entries: int, text: int
     ) -> None:

@@ -27,7 +27,10 @@ from dualstream.solvers.text.flat.plan import (
     ATTEMPT,
     CROSSED,
     FIELDS,
+    GIVEN_NAMES,
     ID,
+    ID_BEGIN,
+    ID_END,
     INDICATES,
     INFERRED,
     KIND,
@@ -42,7 +45,7 @@ from dualstream.solvers.text.flat.plan import (
     Out,
     is_first,
 )
-from dualstream.solvers.text.flat.roles import is_good_id, set_label_text, set_weight_text
+from dualstream.solvers.text.flat.roles import set_id_text, set_label_text, set_weight_text
 from dualstream.solvers.text.flat.values import put_text
 from dualstream.solvers.text.name_cache import CHANGES, forget_since
 from dualstream.solvers.text.tokens import NO_LABELS, drop_names, finish_row
@@ -119,7 +122,7 @@ def read_fields(
         elif kind == WEIGHT:
             is_good = set_weight_text(text, start, end, weights, row, out)
         elif kind == ID:
-            is_good = label_kind == NO_LABELS and is_good_id(text, start, end, out)
+            is_good = set_id_text(text, start, end, out)
         else:
             return NOT_MINE, nnz
         if not is_good:
@@ -136,11 +139,11 @@ def read_fields(
 
 @kernel(
     i8(
-        RO_U1, b1, i8, RO_U1, b1, RO_I8, i8, b1, i8,
+        RO_U1, b1, i8, RO_U1, b1, RO_I8, i8, b1, i8, i8,
         RO_I8, RO_U1, RO_F8, RO_F8, RO_I4,
         I8, I4, F8, F8, F8, I8, I4, F8,
         RO_I4, I4, I4, I8, U1, I8,
-        RO_I4, RO_I8, RO_U1, U1, I8, I8, U1, I8, U1, I8,
+        RO_I4, RO_I8, RO_U1, I8, I8, U1, I8, I8, U1, I8, U1, I8,
     )
 )  # fmt: skip
 def read_flat_records(
@@ -153,6 +156,7 @@ def read_flat_records(
     label_kind: int,
     stores_names: bool,
     mask: int,
+    max_nonzeros: int,
     plan: Ints,
     texts: Bytes,
     missing_numbers: Floats,
@@ -175,6 +179,8 @@ def read_flat_records(
     label_slots: Indices,
     label_ends: Ints,
     label_text: Bytes,
+    id_spans: Ints,
+    row_names: Ints,
     buffer: Bytes,
     memo: Ints,
     notes: Ints,
@@ -211,6 +217,7 @@ def read_flat_records(
         counts[2] = counts[3] = 0
         notes[ATTEMPT] += 1
         notes[NOTES] = notes[NOTED_BYTES] = notes[CROSSED] = 0
+        notes[ID_BEGIN] = notes[ID_END] = 0
         labels[row], weights[row] = 0.0, 1.0
         p, end = read_fields(
             text, p, ascii_only, delimiter, byte_kinds, stops_at_comma, columns, label_kind, row,
@@ -221,6 +228,7 @@ def read_flat_records(
             p = p if end >= 0 else end
         if p >= 0:
             end = finish_row(indices, values, indptr[row], end, True, spare, held)
+            end = end if end - indptr[row] <= max_nonzeros else NOT_MINE
         if p < 0 or end < 0:
             result = p if p < 0 else NOT_MINE
             p = start
@@ -230,6 +238,8 @@ def read_flat_records(
         names_before, changes = counts[0], memo[CHANGES]
         indptr[row + 1] = end
         places[row] = place
+        id_spans[2 * row], id_spans[2 * row + 1] = notes[ID_BEGIN], notes[ID_END]
+        row_names[row] = counts[0] + at[GIVEN_NAMES]
         row += 1
         place += 1
         line += 1

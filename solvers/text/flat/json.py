@@ -29,7 +29,10 @@ from dualstream.solvers.text.flat.plan import (
     ATTEMPT,
     CROSSED,
     FIELDS,
+    GIVEN_NAMES,
     ID,
+    ID_BEGIN,
+    ID_END,
     INDICATES,
     KIND,
     LABEL,
@@ -172,7 +175,7 @@ def read_object(
             elif kind == WEIGHT:
                 p = read_weight(text, p, ascii_only, weights, row, out)
             elif kind == ID:
-                p = read_id(text, p, ascii_only, label_kind, out)
+                p = read_id(text, p, ascii_only, out)
             else:
                 return NOT_MINE, nnz
             if p < 0:
@@ -194,11 +197,11 @@ def read_object(
 
 @kernel(
     i8(
-        RO_U1, b1, i8, i8, b1, i8,
+        RO_U1, b1, i8, i8, b1, i8, i8,
         RO_I8, RO_U1, RO_F8, RO_F8, RO_I4,
         I8, I4, F8, F8, F8, I8, I4, F8,
         RO_I4, I4, I4, I8, U1, I8,
-        RO_I4, RO_I8, RO_U1, U1, I8, I8, U1, I8, U1, I8,
+        RO_I4, RO_I8, RO_U1, I8, I8, U1, I8, I8, U1, I8, U1, I8,
     )
 )  # fmt: skip
 def read_flat_objects(
@@ -208,6 +211,7 @@ def read_flat_objects(
     label_kind: int,
     stores_names: bool,
     mask: int,
+    max_nonzeros: int,
     plan: Ints,
     texts: Bytes,
     missing_numbers: Floats,
@@ -230,6 +234,8 @@ def read_flat_objects(
     label_slots: Indices,
     label_ends: Ints,
     label_text: Bytes,
+    id_spans: Ints,
+    row_names: Ints,
     buffer: Bytes,
     memo: Ints,
     notes: Ints,
@@ -243,8 +249,11 @@ def read_flat_objects(
     Returns 0 at the end, or why it stopped: NOT_MINE, UNKNOWN with the name in at[5:8], FULL.
 
     mask     width of hashed rows - 1
+    max_nonzeros     maximum number of non-zero features of a row
     plan, texts, missing_numbers     see plan.py
     letters  see words.py
+    id_spans   (2 rows,) int64       begin and end of each row's id in `text`; 0, 0 without one
+    row_names  (rows,) int64         number of new names up to each row, also those of Python
     at       (AT_NUMBERS,) int64     as of `read_samples`, and more
 
     The other arguments are those of `read_samples`.
@@ -267,6 +276,7 @@ def read_flat_objects(
         counts[2] = counts[3] = 0
         notes[ATTEMPT] += 1
         notes[NOTES] = notes[NOTED_BYTES] = notes[CROSSED] = 0
+        notes[ID_BEGIN] = notes[ID_END] = 0
         labels[row], weights[row] = 0.0, 1.0
         p, end = read_object(
             text, p, ascii_only, label_kind, row, indptr[row], out, labels, weights,
@@ -278,6 +288,7 @@ def read_flat_objects(
         if p >= 0:
             p = skip_space(text, p)
             end = finish_row(indices, values, indptr[row], end, True, spare, held)
+            end = end if end - indptr[row] <= max_nonzeros else NOT_MINE
         is_last = p >= 0 and separator == COMMA and text[p] == BRACKET
         if p < 0 or end < 0 or (text[p] != separator and not is_last):
             result = p if p < 0 else NOT_MINE
@@ -288,6 +299,8 @@ def read_flat_objects(
         names_before, changes = counts[0], memo[CHANGES]
         indptr[row + 1] = end
         places[row] = place
+        id_spans[2 * row], id_spans[2 * row + 1] = notes[ID_BEGIN], notes[ID_END]
+        row_names[row] = counts[0] + at[GIVEN_NAMES]
         row += 1
         place += 1
         line += separator == LINE_FEED

@@ -82,9 +82,9 @@ CONSTANTS = b"truefalsemissingmontuewedthufrisatsun"
 TRUE_AT, FALSE_AT, MISSING_WORD_AT, WEEKDAYS_AT = 0, 4, 9, 16
 
 # What the kernels write for the row at hand.
-NOTES, NOTED_BYTES, ATTEMPT, CROSSED, ORDER = range(5)
+NOTES, NOTED_BYTES, ATTEMPT, CROSSED, ID_BEGIN, ID_END, ORDER = range(7)
 """Number of categories noted for crosses, their bytes, the number of the attempt to read a row, the
-row's crosses so far, and the order of the noted columns."""
+row's crosses so far, begin and end of its id in the text, and the order of the noted columns."""
 NOTE_AT = ORDER + MAX_CROSSED + 1
 """Row, begin and end of the category of each crossed column."""
 NOTE_NUMBERS = NOTE_AT + 3 * (MAX_CROSSED + 1)
@@ -93,6 +93,8 @@ LONGEST_NOTES = 1 << 16
 LONGEST_TEXT = 1 << 14
 """Maximum bytes of a text of words, or of one with escapes."""
 SCRATCH_BYTES = 4 * LONGEST_TEXT
+GIVEN_NAMES = 4
+"""Where `at` has the number of new names that Python found."""
 
 
 class Out(NamedTuple):

@@ -18,7 +18,7 @@ from dualstream.solvers.jit import (
     i8,
     kernel,
 )
-from dualstream.solvers.text.flat.plan import NOT_MINE, OUT, Out
+from dualstream.solvers.text.flat.plan import ID_BEGIN, ID_END, NOT_MINE, OUT, Out
 from dualstream.solvers.text.flat.values import (
     AS_IT_IS,
     category_of,
@@ -27,7 +27,7 @@ from dualstream.solvers.text.flat.values import (
 )
 from dualstream.solvers.text.json import word_end
 from dualstream.solvers.text.name_cache import string_end
-from dualstream.solvers.text.tokens import NO_LABELS, NUMBERS, json_number, label_slot
+from dualstream.solvers.text.tokens import NO_LABELS, NUMBERS, digit, json_number, label_slot
 
 _MAX_MAGNITUDE = 1e100
 _LONGEST_ID = 255
@@ -119,8 +119,8 @@ def set_label_text(
 
 
 @kernel(b1(RO_U1, i8, i8, OUT))
-def is_good_id(text: Bytes, start: int, end: int, out: Out) -> bool:
-    """Is a text an id as it is, or missing?"""
+def set_id_text(text: Bytes, start: int, end: int, out: Out) -> bool:
+    """Note text[start:end] as the id of the row, unless it stands for a missing value."""
     found = is_missing_text(text, start, end, out)
     if found != 0:
         return found > 0
@@ -130,7 +130,33 @@ def is_good_id(text: Bytes, start: int, end: int, out: Out) -> bool:
         if text[p] < 32 or text[p] > 126:
             return False
     form, _ = category_of(text, start, end, out)
-    return bool(form == AS_IT_IS)
+    if form != AS_IT_IS:
+        return False
+    out.notes[ID_BEGIN], out.notes[ID_END] = start, end
+    return True
+
+
+@kernel(i8(RO_U1, i8, OUT))
+def read_number_id(text: Bytes, p: int, out: Out) -> int:
+    """Read the id at p that is an integer in JSON, of any length that an id may have."""
+    start = p
+    p += text[p] == 45
+    first = p
+    while 0 <= digit(text[p]) <= 9:
+        p += 1
+    is_integer = text[p] != 46 and text[p] | 32 != 101
+    # Python writes -0 as 0.
+    has_zero = text[first] == 48 and p - start > 1
+    if p == first or p - start > _LONGEST_ID or has_zero or not is_integer:
+        return NOT_MINE
+    if out.missing_numbers.shape[0] > 0:
+        x, q = json_number(text, start, out.powers)
+        if q != p:
+            return NOT_MINE
+        if is_missing_number(x, out):
+            return p
+    out.notes[ID_BEGIN], out.notes[ID_END] = start, p
+    return p
 
 
 @kernel(i8(RO_U1, i8, b1, i8, F8, i8, OUT, RO_I4, RO_I8, RO_U1))
@@ -195,17 +221,14 @@ def read_weight(text: Bytes, p: int, ascii_only: bool, weights: Floats, row: int
     return q if q > 0 and c != 45 and set_weight(x, weights, row, out) else NOT_MINE
 
 
-@kernel(i8(RO_U1, i8, b1, i8, OUT))
-def read_id(text: Bytes, p: int, ascii_only: bool, label_kind: int, out: Out) -> int:
-    """Read the JSON id at p, which does not count in rows without labels."""
-    if label_kind != NO_LABELS:
-        return NOT_MINE
+@kernel(i8(RO_U1, i8, b1, OUT))
+def read_id(text: Bytes, p: int, ascii_only: bool, out: Out) -> int:
+    """Read the JSON id at p."""
     c = text[p]
     if c == 34:
         end, _ = string_end(text, p + 1, ascii_only)
-        return end + 1 if end > 0 and is_good_id(text, p + 1, end, out) else NOT_MINE
+        return end + 1 if end > 0 and set_id_text(text, p + 1, end, out) else NOT_MINE
     if c == 110:
         is_null = text[p + 1] == 117 and text[p + 2] == 108 and text[p + 3] == 108
         return p + 4 if is_null else NOT_MINE
-    x, q = json_number(text, p, out.powers)
-    return q if q > 0 and x == int(x) else NOT_MINE
+    return int(read_number_id(text, p, out))

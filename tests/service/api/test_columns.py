@@ -53,6 +53,34 @@ def test_every_format_makes_the_same_model(serve, store):
     assert one["score"] == same["score"] == explicit["score"]
 
 
+def test_a_body_with_ids_is_its_rows_one_by_one(serve, store):
+    client = serve(store=store)
+    rows = generated(5, 60)
+    lines = "\n".join(map(json.dumps, rows)).encode()
+    for model in ("rows", "body"):
+        assert client.put(f"/models/{model}", json=LINEAR).status_code == 201
+    for row in rows:
+        assert client.post("/models/rows/learn", json=row).json()["learned"] == 1
+    client.post("/models/body/learn", content=lines, headers={"content-type": NDJSON})
+    assert digest(client, "rows") == digest(client, "body")
+
+
+def test_a_row_left_out_takes_no_names_from_later_rows(serve, store):
+    client = serve(store=store)
+    rows = generated(6, 60)
+    lines = "\n".join(map(json.dumps, rows)).encode()
+    weights = []
+    for model, body in (("all", lines), ("others", lines.partition(b"\n")[2])):
+        assert client.put(f"/models/{model}", json=LINEAR).status_code == 201
+        client.post(f"/models/{model}/learn", json={"clicked": 1, "event": "e0", "score": 7})
+        answer = client.post(
+            f"/models/{model}/learn", content=body, headers={"content-type": NDJSON}
+        ).json()
+        assert answer["learned"] == 59
+        weights.append(client.get(f"/models/{model}/weights?top=1000").json()["weights"])
+    assert weights[0] == weights[1] and all(one["name"] for one in weights[0])
+
+
 def test_a_restart_and_late_labels_keep_the_columns(serve, store):
     client = serve(store=store)
     client.put("/models/m", json=LINEAR)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
-from dualstream.service.codecs import as_batch, class_texts
+from dualstream.service.codecs import ListedRows, as_batch, class_texts
 from dualstream.service.codecs.flat_rows import (
     FlatLines,
     FlatList,
@@ -18,7 +18,7 @@ from dualstream.service.codecs.flat_rows import (
 )
 from dualstream.service.codecs.json_bulk import find_list
 from dualstream.service.codecs.record_reader import parse_quickly, parse_slowly
-from dualstream.service.codecs.row_schema import RowSchema
+from dualstream.service.codecs.row_schema import RowLimits, RowSchema
 from dualstream.solvers import resolve_spec
 from dualstream.solvers.jit import DISABLED
 from dualstream.wire.values import nfc
@@ -156,6 +156,36 @@ NAMES = [
     "x",
     "free",
 ]
+IDS = [
+    '""',
+    '"NA"',
+    '"?"',
+    '"é"',
+    '"a\\u0062"',
+    '"\\n"',
+    '"a b"',
+    '"0"',
+    '"007"',
+    '"1e5"',
+    '"2134.0"',
+    '"TRUE"',
+]
+IDS += [
+    '"-7"',
+    '"99"',
+    '"99.0"',
+    "99",
+    "-7",
+    "0",
+    "-0",
+    "12",
+    "5.0",
+    "5.5",
+    "1e5",
+    "1e300",
+]
+IDS += ["18446744073709551616", "9" * 255, "9" * 256, "-" + "9" * 255]
+IDS += ["null", "true", '["a"]', '{"a": 1}', "007", f'"{"x" * 255}"', f'"{"x" * 256}"']
 TYPES = {
     "price": ["number"],
     "zip": ["category"],
@@ -176,7 +206,7 @@ def schema_of(rng):
     types = {name: rng.choice(kinds) for name, kinds in TYPES.items() if rng.random() < 0.8}
     own = {
         "label": "clicked",
-        "id": None,
+        "id": rng.choice([None, "event", "meta.id"]),
         "weight": "cost",
         "ignore": ["ip", "tr*"],
         "types": types,
@@ -257,8 +287,17 @@ def value(rng, name, strange):
     )
 
 
-def row_of(rng, strange):
-    """One row as JSON: names in any order, gaps, spaces, and now and then a repeated name."""
+def id_of(rng, strange):
+    """An id as JSON; some ids are there twice in a body."""
+    plain = [f'"e{rng.randrange(200)}"', str(rng.randrange(200)), str(rng.getrandbits(63))]
+    return rng.choice(IDS if rng.random() < strange else plain)
+
+
+def row_of(rng, strange, id_=None):
+    """One row as JSON: names in any order, gaps, spaces, and now and then a repeated name.
+
+    `id_` is the column of ids.
+    """
     names = [name for name in NAMES if rng.random() < 0.7]
     if rng.random() < 0.3:
         rng.shuffle(names)
@@ -278,6 +317,9 @@ def row_of(rng, strange):
             )
         )
     fields += [(name, value(rng, name, strange)) for name in names]
+    if id_ is not None and rng.random() < 0.8:
+        given = id_of(rng, strange)
+        fields.append((id_, given) if id_ == "event" else ("meta", f'{{ "id":{given}, "k": 2}}'))
     space = rng.choice(["", "", " ", "\t "])
     inner = f",{space}".join(
         f"{json.dumps(n, ensure_ascii=False)}{space}:{space}{v}" for n, v in fields
@@ -294,8 +336,8 @@ def spoiled(rng, text):
     )
 
 
-def rows_of(rng, strange, count=60):
-    rows = [row_of(rng, strange if rng.random() < 0.5 else 0.0) for _ in range(count)]
+def rows_of(rng, strange, count=60, id_=None):
+    rows = [row_of(rng, strange if rng.random() < 0.5 else 0.0, id_) for _ in range(count)]
     return (
         rows
         if strange == 0
@@ -317,17 +359,31 @@ def bits(parsed):
         "labels": [str(one) for one in labels],
         "weights": batch.weights.view(np.int64).tolist(),
         "names": list(names.items()),
+        "ids": parsed.rows.ids if isinstance(parsed.rows, ListedRows) else {},
         "at": list(parsed.row_indices),
         "errors": [(one.index, one.line, one.pointer, one.reason) for one in parsed.errors],
     }
 
 
-def assert_same(found, expected):
+def assert_same(quick, slow):
+    assert_same_names_by_row(quick.rows, slow.rows)
+    found, expected = bits(quick), bits(slow)
     if found != expected:
         for part, one in expected.items():
             pairs = enumerate(zip(found[part], one, strict=False))
             differing = [(at, *pair) for at, pair in pairs if pair[0] != pair[1]]
             assert found[part] == one, (part, differing[:4])
+
+
+def assert_same_names_by_row(found, expected):
+    """The names of a row with an id are those of its features, and it may name zeros."""
+    if not isinstance(found, ListedRows):
+        return
+    for row in range(len(found)):
+        features = set(found.indices[found.indptr[row] : found.indptr[row + 1]])
+        names = {index for index, _ in found.names_of(row, row + 1)}
+        others = {index for index, _ in expected.names_of(row, row + 1)}
+        assert others & features <= names <= others
 
 
 def encoded(text):
@@ -339,18 +395,18 @@ def encoded(text):
 def test_lines_are_read_as_by_the_column_reader(seed, strange):
     rng = random.Random(f"{seed} {strange}")
     schema = schema_of(rng)
-    body = encoded("\n".join(rows_of(rng, strange)))
+    body = encoded("\n".join(rows_of(rng, strange, id_=schema.columns.id)))
     body = encoded(nfc(body.decode())) if rng.random() < 0.5 and strange == 0 else body
     for labelled in (True, False):
-        expected = bits(parse_slowly(FlatLines(schema, body, labelled)))
-        assert_same(bits(parse_quickly(FlatLines(schema, body, labelled))), expected)
+        expected = parse_slowly(FlatLines(schema, body, labelled))
+        assert_same(parse_quickly(FlatLines(schema, body, labelled)), expected)
 
 
 @pytest.mark.parametrize("seed", range(BODIES))
 def test_lists_are_read_as_by_the_column_reader(seed):
     rng = random.Random(f"list {seed}")
     schema = schema_of(rng)
-    text = f"[{', '.join(rows_of(rng, rng.choice([0.0, 0.02])))}]"
+    text = f"[{', '.join(rows_of(rng, rng.choice([0.0, 0.02]), id_=schema.columns.id))}]"
     body = encoded(text if rng.random() < 0.5 else f'{{"samples": {text}}}')
     begin = find_list(body)
     assert begin is not None
@@ -359,7 +415,7 @@ def test_lists_are_read_as_by_the_column_reader(seed):
         return
     # A body that is short is read by ColumnReader.
     slow = parse_flat_json(schema, body, labelled=True, waiting=False, few_bytes=len(body) + 1)
-    assert_same(bits(quick), bits(slow))
+    assert_same(quick, slow)
     assert quick.id_pointer == slow.id_pointer
 
 
@@ -378,7 +434,8 @@ def test_records_are_read_as_by_the_column_reader(seed, delimiter):
     writer = csv.writer(
         out, delimiter=delimiter, quoting=rng.choice([csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
     )
-    writer.writerow(names)
+    id_ = schema.columns.id
+    writer.writerow([*names, *([id_] if id_ else [])])
     for _ in range(60):
         strange = rng.choice([0.0, 0.0, 0.3])
         fields = [rng.choice(["1", "0"])]
@@ -387,19 +444,23 @@ def test_records_are_read_as_by_the_column_reader(seed, delimiter):
             fields.append(json.loads(given) if given[0] == '"' else given)
             if name == "cost":
                 fields[-1] = rng.choice(["1", "2.5", "", "-1" if strange else "0"])
+        if id_:
+            given = id_of(rng, strange)
+            fields.append(json.loads(given) if given[0] == '"' else given)
         writer.writerow(fields)
     body = encoded(out.getvalue())
     for labelled in (True, False):
         readers = [FlatRecords(schema, body, labelled, delimiter) for _ in range(2)]
         assert readers[0].nodes is not None
-        assert_same(bits(parse_quickly(readers[0])), bits(parse_slowly(readers[1])))
+        assert_same(parse_quickly(readers[0]), parse_slowly(readers[1]))
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_kernels_read_almost_all_valid_rows(seed):
     rng = random.Random(f"plain {seed}")
     schema = schema_of(rng)
-    reader = FlatLines(schema, encoded("\n".join(rows_of(rng, 0.0, 400))), True)
+    rows = rows_of(rng, 0.0, 400, schema.columns.id)
+    reader = FlatLines(schema, encoded("\n".join(rows)), True)
     left = []
     exact = reader.add_row
 
@@ -413,6 +474,15 @@ def test_kernels_read_almost_all_valid_rows(seed):
     assert len(left) < 10 and len(parsed.row_indices) > 100
 
 
+def test_rows_with_too_many_features_are_refused_also_with_ids():
+    schema = RowSchema(resolve_spec({"columns": {"label": "clicked"}}), RowLimits(nonzeros=3))
+    rows = [{"clicked": 1, "id": f"e{n}", **dict.fromkeys("abcd"[: n % 5], 1)} for n in range(200)]
+    body = "\n".join(map(json.dumps, rows)).encode()
+    quick = parse_quickly(FlatLines(schema, body, True))
+    assert_same(quick, parse_slowly(FlatLines(schema, body, True)))
+    assert len(quick.errors) == 40 and len(quick.rows.ids) == 160
+
+
 def test_more_names_than_a_plan_holds_and_more_features_than_bytes_suggest():
     types = {"subject": {"kind": "text", "ngrams": 3}, **{f"t{n}": "category" for n in range(300)}}
     columns = {"label": "clicked", "id": None, "types": types, "missing_indicator": True}
@@ -420,5 +490,5 @@ def test_more_names_than_a_plan_holds_and_more_features_than_bytes_suggest():
     texts = [" ".join(chr(97 + (n * k) % 26) for k in range(200)) for n in range(3)]
     rows = [{"clicked": n % 2, "subject": texts[n % 3], f"n{n}": n} for n in range(1500)]
     body = "\n".join(map(json.dumps, rows)).encode()
-    expected = bits(parse_slowly(FlatLines(schema, body, True)))
-    assert_same(bits(parse_quickly(FlatLines(schema, body, True))), expected)
+    expected = parse_slowly(FlatLines(schema, body, True))
+    assert_same(parse_quickly(FlatLines(schema, body, True)), expected)

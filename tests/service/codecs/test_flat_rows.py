@@ -92,6 +92,9 @@ def as_messages(rows):
 
 def found(parsed):
     assert not parsed.errors, parsed.errors[:3]
+    names: dict[int, str] = {}  # a kernel may leave out names of zeros after their first row
+    for index, name in parsed.rows.names:
+        names.setdefault(index, name)
     batch = as_batch([parsed.rows])
     return (
         batch.indptr.tolist(),
@@ -100,7 +103,7 @@ def found(parsed):
         batch.labels.tolist(),
         batch.weights.tolist(),
         parsed.rows.ids,
-        parsed.rows.names,
+        list(names.items()),
     )
 
 
@@ -108,7 +111,7 @@ def found(parsed):
 def test_every_format_gives_the_same_rows(seed):
     rows, schema = generated(seed), schema_of()
     expected = found(parse_body(schema, None, json.dumps(rows).encode(), labelled=True))
-    assert len(expected[3]) == len(rows) and len(expected[6]) > 500
+    assert len(expected[3]) == len(rows) and len(expected[6]) > 150
     bodies = {
         "samples": (None, json.dumps({"samples": rows}).encode()),
         "explicit": (None, json.dumps([explicit(row) for row in rows]).encode()),
