@@ -1,17 +1,12 @@
 """A batch of one partition: consecutive offsets, with their rows and bad messages."""
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from dualstream.service.cli.consume.dead_letters import DeadLetter
 from dualstream.service.cli.consume.reader import Message
 
-
-class Row(NamedTuple):
-    """A message and its row as a line of JSON."""
-
-    message: Message
-    line: bytes
+Row = tuple[Message, bytes]
+"""A message and its row as a line of JSON."""
 
 
 @dataclass(slots=True)
@@ -36,20 +31,20 @@ class Batch:
     def __post_init__(self) -> None:
         self.end = self.start
 
-    def add(self, row: Row, now: float) -> None:
-        """Add a good message."""
-        self.rows.append(row)
-        self.size += len(row[1]) + 1
-        self._pass(row[0], now)
+    def add(self, message: Message, line: bytes, now: float) -> None:
+        """Add a good message and its row."""
+        if not self.rows_seen:
+            self.since, self.first_ms = now, message.timestamp_ms
+        self.rows.append((message, line))
+        self.size += len(line) + 1
+        self.rows_seen += 1
+        self.end, self.last_ms = message.offset + 1, message.timestamp_ms
 
     def add_bad(self, letter: DeadLetter, now: float) -> None:
         """Add a message that is no row."""
-        self.bad.append(letter)
-        self._pass(letter.message, now)
-
-    def _pass(self, message: Message, now: float) -> None:
+        message = letter.message
         if not self.rows_seen:
             self.since, self.first_ms = now, message.timestamp_ms
+        self.bad.append(letter)
         self.rows_seen += 1
-        self.end = message.offset + 1
-        self.last_ms = message.timestamp_ms
+        self.end, self.last_ms = message.offset + 1, message.timestamp_ms

@@ -7,6 +7,7 @@ one has read in the same time is refused (409) and continues at the cursor.
 
 import random
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -108,9 +109,9 @@ class Consumer:
             messages = self._reader.read(self._max_rows, self._pause_s())
             self._check_epoch()
             self._note_lag()
-            by_source: dict[str, list[Message]] = {}
+            by_source: defaultdict[str, list[Message]] = defaultdict(list)
             for message in messages:
-                by_source.setdefault(message.source, []).append(message)
+                by_source[message.source].append(message)
             for source, some in by_source.items():
                 self._add(source, some)
             for batch in list(self._batches.values()):
@@ -190,6 +191,7 @@ class Consumer:
 
     def _add(self, source: str, messages: Sequence[Message]) -> None:
         """Add messages to the partition's batch; post it whenever it is full."""
+        now = self._clock()
         for message in messages:
             batch = self._batches.get(source)
             if batch is None:  # it moved: its messages are read again
@@ -197,16 +199,16 @@ class Consumer:
             if message.offset < batch.end:
                 continue
             try:
-                row = Row(message, self._lines.line(message))
+                line = self._lines.line(message)
             except BadMessage as bad:
-                batch.add_bad(DeadLetter(message, str(bad)), self._clock())
+                batch.add_bad(DeadLetter(message, str(bad)), now)
             else:
-                if batch.rows and batch.size + len(row.line) > self._max_bytes:
+                if batch.rows and batch.size + len(line) > self._max_bytes:
                     self._post(batch)
                     batch = self._batches.get(source)
                     if batch is None:
                         return
-                batch.add(row, self._clock())
+                batch.add(message, line, now)
             if batch.rows_seen >= self._max_rows:
                 self._post(batch)
 
@@ -234,34 +236,30 @@ class Consumer:
 
     def _send(self, source: str, start: int, end: int, rows: Sequence[Row]) -> None:
         """Learn these rows as one append, or as several if the server says it is too large."""
-        lines, lag = [row.line for row in rows], self._lag(source, end)
+        lines, lag = [line for _, line in rows], self._lag(source, end)
         try:
             learned = self._retry(lambda: self._server.learn(source, start, end, lines, lag))
         except Refused as refused:
-            if refused.kind == "invalid-rows" and rows:
-                reasons = _reasons(refused.errors)
-                self._refuse(source, rows, reasons, len(rows))
-            elif refused.kind in TOO_LARGE and len(rows) > 1:
+            if refused.kind not in TOO_LARGE or not rows:
+                raise
+            if len(rows) > 1:
                 middle = len(rows) // 2
-                cut = rows[middle].message.offset
+                cut = rows[middle][0].offset
                 self._send(source, start, cut, rows[:middle])
                 self._send(source, cut, end, rows[middle:])
-                return
-            elif refused.kind in TOO_LARGE and rows:
-                self._refuse(source, rows, [(0, refused.detail)], 1)
             else:
-                raise
-            # Whether the refusal has moved the cursor or not: afterwards it is at `end`.
-            self._retry(lambda: self._server.learn(source, start, end, (), lag))
+                self._refuse(source, rows, [(0, refused.detail)], 1)
+                self._retry(lambda: self._server.learn(source, start, end, (), lag))
             return
         self._count(source, rows, learned)
 
     def _count(self, source: str, rows: Sequence[Row], learned: Learned) -> None:
         """Count the answer's rows; refused ones are dead letters."""
-        if learned.duplicate:
-            self.counters.duplicates += len(rows) - (learned.rejected or 0)
+        known = learned.left_out()
+        if learned.duplicate and not known:  # the batch, and not each row by its id
+            known = len(rows) - (learned.rejected or 0)
+        self.counters.duplicates += known
         self.counters.learned += learned.learned or 0
-        self.counters.duplicates += learned.left_out()
         errors = _reasons(learned.errors or ())
         refused = [(index, reason) for index, reason in errors if not reason.startswith(PAUSED)]
         self.counters.paused += len(errors) - len(refused)
@@ -274,7 +272,7 @@ class Consumer:
         self, source: str, rows: Sequence[Row], reasons: Sequence[tuple[int, str]], count: int
     ) -> None:
         """Write the dead letters of refused rows, which the cursor has passed: keep trying."""
-        letters = [DeadLetter(rows[index].message, reason) for index, reason in reasons]
+        letters = [DeadLetter(rows[index][0], reason) for index, reason in reasons]
         self.counters.refused += count
         if count > len(letters):
             self._log(f"{source}: {count - len(letters)} more rows were refused")

@@ -3,10 +3,12 @@
 from collections.abc import Collection, Sequence
 from typing import NamedTuple, Protocol
 
+from msgspec import Struct
+
 Headers = Sequence[tuple[str, bytes | None]]
 
 
-class Message(NamedTuple):
+class Message(Struct, frozen=True, gc=False):
     """A message of one partition. `timestamp_ms` is since 1970."""
 
     source: str

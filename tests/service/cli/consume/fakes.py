@@ -149,38 +149,33 @@ class FakeServer:
 
     def _append(self, source: str, start: int, end: int, lines: Sequence[bytes]) -> Learned:
         assert start <= end - 1 or not lines, (start, end)
+        rows = [json.loads(line) for line in lines]
+        bad = [index for index, row in enumerate(rows) if row.get("y") not in (0, 1)]
+        errors = [
+            {"index": index, "pointer": f"/{index}/y", "reason": "no label"} for index in bad
+        ][:100]
         cursor = self.cursors.get(source)
         if cursor is not None and end <= cursor:
-            return Learned("m", len(self.learned), 0, 0, 0, None, 0, True)
+            given = ("m", len(self.learned), 0, 0, 0, None, len(bad), True)
+            return Learned(*given, errors=errors)
         if cursor is not None and start != cursor:
             raise refused(409, "source-moved", cursor=cursor)
-        errors, duplicates, good = [], [], []
-        for index, line in enumerate(lines):
-            row = json.loads(line)
+        scores: list[float | None] = [None] * len(rows)
+        duplicates, good = [], []
+        for index, row in enumerate(rows):
             if row.get("id") in self.ids:
                 duplicates.append(Duplicate(index, 1))
-            elif row.get("y") not in (0, 1):
-                errors.append({"index": index, "pointer": f"/{index}/y", "reason": "no label"})
-            else:
+            elif index not in bad:
+                scores[index] = 0.0
                 good.append(row)
                 if "id" in row:
                     self.ids.add(row["id"])
         self.cursors[source] = end
         self.learned += good
-        if lines and len(errors) == len(lines):
-            raise Refused(
-                {"type": "/problems/invalid-rows", "errors": errors[:100], "rejected": len(errors)},
-                422,
-            )
-        scores = [0.0] * len(lines)
-        for error in errors:
-            scores[error["index"]] = None
-        for one in duplicates:
-            scores[one.index] = None
         seq, count = len(self.learned), len(good)
         return Learned(
-            *("m", seq, count, count, 0, 0.5, len(errors), False),
-            *(duplicates, scores, errors[:100]),
+            *("m", seq, count, count, 0, 0.5, len(bad), bool(duplicates) and not good),
+            *(duplicates, scores, errors),
         )
 
 

@@ -142,6 +142,23 @@ def test_a_batch_whose_answer_was_lost_is_a_duplicate():
     assert numbers(server) == list(range(6)) and one.counters.duplicates == 4
 
 
+def test_a_lost_answer_is_repeated_with_the_reasons_of_refused_rows():
+    reader, server, dead = FakeReader(FakeLog(**{A: [row(0), b"{}"]})), FakeServer(), Letters()
+    server.failures = [None, ("lost", away())]
+    one = consumer(reader, server, dead=dead)
+    drained(one, reader, server)
+    assert dead.written == [(A, 1, "y: no label")]
+    assert (one.counters.duplicates, one.counters.refused) == (1, 1)
+
+
+def test_rows_whose_ids_are_all_known_are_counted_once():
+    value = json.dumps({"x": {"n": 1}, "y": 1, "id": "a"}).encode()
+    reader, server = FakeReader(FakeLog(**{A: [value, value]})), FakeServer()
+    one = consumer(reader, server, max_rows=1)
+    drained(one, reader, server)
+    assert (one.counters.learned, one.counters.duplicates) == (1, 1)
+
+
 def test_a_consumer_that_was_overtaken_continues_at_the_cursor():
     log = FakeLog(**{A: [row(n) for n in range(12)]})
     reader, server = FakeReader(log), FakeServer()

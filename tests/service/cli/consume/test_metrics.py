@@ -4,6 +4,7 @@ import socket
 
 import httpx
 import pytest
+from msgspec.structs import replace
 
 from dualstream.client import BadInput
 from dualstream.service.cli.consume.counters import Counters, Partition
@@ -50,7 +51,7 @@ def test_the_lag_grows_while_the_server_is_away():
     def more() -> None:
         lags.append(one.counters.partitions[A].lag_rows)
         last = log.messages[A][-1]
-        log.messages[A].append(last._replace(offset=last.offset + 1))
+        log.messages[A].append(replace(last, offset=last.offset + 1))
 
     reader.on_wait = more
     server.failures = [None, away(), away(), away()]

@@ -1,7 +1,9 @@
 """Messages as rows: columns from key, timestamp and headers, and what is refused."""
 
 import json
+import random
 
+import msgspec
 import pytest
 
 from dualstream.client import BadInput
@@ -28,6 +30,33 @@ def test_a_row_of_several_lines_becomes_one_line():
     assert b"\n" not in line(value)
     assert line(value) == b'{"a":1.50,"b":[1,2]}'
     assert b"\n" not in line(value, "key=user") and b"1.50" in line(value, "key=user")
+
+
+def test_the_quick_check_accepts_what_a_parser_accepts():
+    """Rows with a byte replaced, removed or inserted, against msgspec's decoder of any value."""
+    chance, accepted = random.Random(1), 0
+    whole = ['{"x": {"a": 1.5e-3, "b": [true, null]}, "y": "\\u00e9\\n"}', '{"ü": "€😀", "y": 0}']
+    for _ in range(20_000):
+        text = bytearray(chance.choice(whole).encode())
+        for _ in range(chance.randint(0, 2)):
+            at, size = chance.randrange(len(text)), chance.choice([0, 1, 1])
+            text[at : at + size] = chance.choice(
+                [b"", b'"', b"{", b"0", b"\\", b"\xc3", b" ", b"}"]
+            )
+        value = bytes(text)
+        try:
+            is_row = type(msgspec.json.decode(value)) is dict
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            is_row = False
+        try:
+            line(value)
+        except BadMessage as bad:
+            assert not is_row, value
+            assert "got dict" not in str(bad)
+        else:
+            assert is_row, value
+        accepted += is_row
+    assert 5_000 < accepted < 15_000
 
 
 def test_fields_become_columns_of_a_flat_row():
