@@ -5,12 +5,14 @@ methods.py     the methods of both clients, each written once
 calls.py       one request: path, headers, response, retries
 rows.py        rows of any type -> NDJSON bodies
 row_values.py  their values -> JSON
+tables.py      tables with the Arrow C stream interface, Parquet -> Arrow bodies
 files.py       files of rows -> chunks with idempotency keys
 responses.py   types of the responses
 progress.py    progress of a learn, and its bar in the terminal
 errors.py      exceptions
 
-Needs httpx and msgspec; rich for a progress bar, zstandard for .zst files.
+Needs httpx and msgspec; rich for a progress bar, zstandard for .zst files, pyarrow for tables and
+Parquet.
 """
 
 from dualstream.client.clients import AsyncClient, Client

@@ -22,6 +22,7 @@ T = TypeVar("T")
 
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
+ARROW = "application/vnd.apache.arrow.stream"
 LONGEST_KEY = 255
 API_KEY_NAME = "DUALSTREAM_API_KEY"
 RETRIED = (429, 502, 503, 504)

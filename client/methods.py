@@ -65,12 +65,15 @@ from dualstream.client.rows import (
     bodies_arriving,
     bodies_of,
     body_of,
+    has_stream,
     is_single,
+    is_table,
     row_of,
     sample,
     sample_of,
     samples_of,
 )
+from dualstream.client.tables import TableBodies, bodies_of_table, scores_table
 from dualstream.wire.chunking.chunks import CHUNK_BYTES
 from dualstream.wire.problems import MAX_ERRORS
 from dualstream.wire.schemas import (
@@ -80,6 +83,7 @@ from dualstream.wire.schemas import (
     LearnedStream,
     Predicted,
     PredictedMany,
+    SourceNext,
 )
 from dualstream.wire.sources import HEADER, Offset, Source
 from dualstream.wire.totals import Totals
@@ -237,9 +241,14 @@ class Methods(Generic[Samples]):
         key: str | None = None,
         scores: bool = False,
         rows_per_request: int = ROWS_PER_REQUEST,
-        source: Source | None = None,
+        source: Source | str | None = None,
     ) -> Steps[Learned]:
         """Learn one sample or many, in their order; rows.py lists the types that `x` may have.
+
+        A table with the Arrow C stream interface (Polars, DuckDB, pyarrow, ...) has its label in a
+        column. It is read once and sent as Arrow streams of about 1 MiB. With the name of a source
+        as `source`, the offset of a row is its index in the table: rows before the source's cursor
+        are skipped, and each piece of the others is a batch of the source.
 
         Rows of a model with `columns` may contain their label; then leave `y` out.
         One sample is a row and its label; its score is in the response. Many rows are sent in
@@ -250,9 +259,16 @@ class Methods(Generic[Samples]):
         has the source's next offset as `source.next`. A batch that is not the next one raises
         Refused of the kind `source-moved`, and `problem["cursor"]` is the offset to continue at.
         """
+        if source is not None and key is not None:
+            raise BadInput("give either a key or a source")
+        if isinstance(source, str) or is_table(x):
+            _check_table(x, y=y, weight=weight, ids=ids, names=names)
+            if isinstance(source, str):
+                return (yield from self._learn_source(model, bodies_of_table(x), source, scores))
+            if source is not None:
+                raise BadInput("the source of a table is a name: source='NAME'")
+            return (yield from self._learn_bodies(model, _ahead(x), key, scores))
         if source is not None:
-            if key is not None:
-                raise BadInput("give either a key or a source")
             if is_single(x):
                 body = sample_line(sample(row_of(x, names), y, weight, ids))
                 return (yield from self._do(_source_call(model, JSON, body, source, scores)))
@@ -263,8 +279,8 @@ class Methods(Generic[Samples]):
             body = sample_line(sample(row_of(x, names), y, weight, ids), nested=nested)
             yield from self._check_nested(model, nested)
             return (yield from self._do(_learn_call(model, JSON, body, key or new_key())))
-        bodies = bodies_of(samples_of(x, y, weight, ids, names), rows_per_request)
-        return (yield from self._learn_bodies(model, Next(bodies), key, scores))
+        lines = bodies_of(samples_of(x, y, weight, ids, names), rows_per_request)
+        return (yield from self._learn_bodies(model, Next(lines), key, scores))
 
     @method
     def learn_iter(
@@ -371,7 +387,7 @@ class Methods(Generic[Samples]):
                 yield from self._check_nested(model, [body.nested])
                 has_columns = True
             try:
-                call = _learn_call(model, NDJSON, body.content, f"{key}:{number}", scores)
+                call = _learn_call(model, body.kind, body.content, f"{key}:{number}", scores)
                 learned = yield from self._do(call)
             except Refused as refused:
                 if refused.kind != "invalid-rows":
@@ -392,6 +408,42 @@ class Methods(Generic[Samples]):
         summed.scores = all_scores if scores else UNSET
         return summed
 
+    def _learn_source(
+        self, model: str, bodies: TableBodies, name: str, scores: bool
+    ) -> Steps[LearnedStream]:
+        """Learn bodies as batches of a source, from its cursor; returns the sum of the responses.
+
+        The first body finds the cursor, which is in the response even if nothing is learned.
+        """
+        totals, all_scores = Totals(), list[float | None]()
+        pieces = Next(bodies, reads_file=True)
+        following: Offset = 0
+        while (body := (yield pieces)) is not None:
+            first = bodies.row - body.rows
+            batch = Source(name, first, bodies.row - 1)
+            try:
+                call = _source_call(model, body.kind, body.content, batch, scores)
+                learned = yield from self._do(call)
+            except Refused as refused:
+                cursor = refused.problem.get("cursor")
+                if not isinstance(cursor, int) or not first < cursor < bodies.row:
+                    raise
+                bodies.go_to(cursor)
+                continue
+            totals.rows = first
+            totals.add_at(learned, body.rows)
+            all_scores += learned.scores or [None] * body.rows
+            assert learned.source is not UNSET
+            following = learned.source.next
+            if isinstance(following, int) and following > bodies.row:
+                bodies.go_to(following)
+        if not totals.chunks:
+            raise BadInput("there are no rows to send")
+        summed = totals.result(model)
+        summed.scores = all_scores if scores else UNSET
+        summed.source = SourceNext(name, following)
+        return summed
+
     # -- predict ---------------------------------------------------------------------------------
 
     @method
@@ -408,10 +460,15 @@ class Methods(Generic[Samples]):
     ) -> Steps[Any]:
         """Score one row (Predicted) or many (PredictedMany); the model does not change.
 
+        Of a table as in `learn`, the result is a pyarrow Table with the columns score, label and
+        probability, which are null for a refused row.
         `min_seq` waits until the state has this seq; `version` scores with the version of this
         name. `explain` also returns what each feature contributes, 20 rows a request.
         """
         query = asked(min_seq=min_seq, version=version, explain=explain)
+        if is_table(x):
+            _check_table(x, explain=explain or None, names=names)
+            return scores_table((yield from self._predict_bodies(model, _ahead(x), query)))
         if explain:
             rows_per_request = min(rows_per_request, MAX_EXPLAINED)
         if is_single(x):
@@ -419,16 +476,23 @@ class Methods(Generic[Samples]):
             body = sample_line({"x": row_of(x, names)}, nested=nested)
             yield from self._check_nested(model, nested)
             return (yield from self._do(_predict_call(model, JSON, body, query, Predicted)))
+        lines = Next(bodies_of(samples_of(x, names=names), rows_per_request))
+        return _joined((yield from self._predict_bodies(model, lines, query)))
+
+    def _predict_bodies(
+        self, model: str, bodies: Next, query: Mapping[str, str]
+    ) -> Steps[list[PredictedMany]]:
+        """Score bodies. Raises BadInput if there are no rows."""
         answers: list[PredictedMany] = []
         has_columns = False
-        for many in bodies_of(samples_of(x, names=names), rows_per_request):
+        while (many := (yield bodies)) is not None:
             if many.nested is not None and not has_columns:
                 yield from self._check_nested(model, [many.nested])
                 has_columns = True
-            answers.append((yield from self._predict_body(model, NDJSON, many.content, query)))
+            answers.append((yield from self._predict_body(model, many.kind, many.content, query)))
         if not answers:
             raise BadInput("there are no rows to send")
-        return _joined(answers)
+        return answers
 
     @method
     def predict_and_remember(
@@ -652,6 +716,24 @@ class AwaitedMethods(Methods[Iterable[Any] | AsyncIterable[Any]]):
 
 
 _JSON_BODY = {"content-type": JSON}
+
+
+def _check_table(x: Any, **others: Any) -> None:
+    """Raise BadInput unless this is a table, without arguments for rows of other types."""
+    if not has_stream(x):
+        raise BadInput(
+            "the name of a source needs a table with the Arrow C stream interface;"
+            " give other rows a Source(name, from_, to)"
+        )
+    for name, value in others.items():
+        if value is not None:
+            why = "; its label, weight and id are columns" * (name in ("y", "weight", "ids"))
+            raise BadInput(f"a table takes no argument {name!r}{why}")
+
+
+def _ahead(table: Any) -> Next:
+    """The bodies of a table, each made while the one before it is sent."""
+    return Next(read_ahead(bodies_of_table(table)), reads_file=True)
 
 
 def _learn_call(

@@ -2,10 +2,11 @@
 
 A sample is {"x": ..., "y": ..., "weight": ..., "id": ...}. Rows are lists of numbers, dicts of
 features by name, a NumPy array, a pandas DataFrame or a scipy.sparse matrix. None of these
-libraries is imported here. For a model with `columns` a row also has lists, nested objects and
-times, and the columns of its label, weight and id. Missing values (NaN, None, NA, NaT) are sent as
-null; a server refuses such rows, unless the model has `columns`. Infinite numbers, integers that
-lose digits as a float, and names that are repeated or no texts, raise BadInput.
+libraries is imported here. Other tables are sent as Arrow, see tables.py. For a model with
+`columns` a row also has lists, nested objects and times, and the columns of its label, weight and
+id. Missing values (NaN, None, NA, NaT) are sent as null; a server refuses such rows, unless the
+model has `columns`. Infinite numbers, integers that lose digits as a float, and names that are
+repeated or no texts, raise BadInput.
 """
 
 import sys
@@ -14,6 +15,7 @@ from itertools import islice
 from numbers import Number
 from typing import Any, NamedTuple, TypeGuard
 
+from dualstream.client.calls import NDJSON
 from dualstream.client.errors import BadInput
 from dualstream.client.row_values import holds_times, listed, name_of, sample_line
 
@@ -104,6 +106,8 @@ def rows_of(x: Any, names: Sequence[str] | None = None) -> Iterator[Any]:
     if (sparse := sys.modules.get("scipy.sparse")) is not None and sparse.issparse(x):
         return _of_sparse(x, names)
     _check_table(x)
+    if is_table(x):
+        raise BadInput(f"only learn and predict take a table, got a {type(x).__name__}")
     if isinstance(x, str | bytes) or not isinstance(x, Iterable):
         raise BadInput(
             f"rows must be lists, dicts, an array, a DataFrame or a matrix, got {x!r:.60}"
@@ -219,6 +223,17 @@ def _without_columns(frame: Any, others: dict[str, Any]) -> tuple[Any, dict[str,
     return frame.drop(columns=list(called.values())), others | found
 
 
+def is_table(x: Any) -> bool:
+    """Is this a table that is sent as Arrow? pandas' are sent as JSON lines."""
+    known = (_loaded("pandas", name) for name in ("DataFrame", "Series"))
+    return has_stream(x) and not isinstance(x, tuple(one for one in known if one is not None))
+
+
+def has_stream(x: Any) -> bool:
+    """Has this object the Arrow C stream interface?"""
+    return hasattr(type(x), "__arrow_c_stream__")
+
+
 def _loaded(module: str, name: str) -> Any:
     """A class of a library, if that library is imported in this process."""
     return getattr(sys.modules.get(module), name, None)
@@ -228,12 +243,14 @@ def _loaded(module: str, name: str) -> Any:
 
 
 class Body(NamedTuple):
-    """The NDJSON body of one request."""
+    """The body of one request."""
 
     content: bytes
     rows: int
     nested: str | None = None
     """The first value that only a model with `columns` reads: a list, an object or a time."""
+    kind: str = NDJSON
+    """Its media type."""
 
 
 class Batching:

@@ -1,4 +1,4 @@
-"""The Python blocks of two guides run as written and print what they say."""
+"""The Python blocks of three guides run as written and print what they say."""
 
 import re
 import subprocess
@@ -16,6 +16,7 @@ CREATE = 'Client("http://127.0.0.1:8000").create("clicks")\n'
     ("guide", "before", "progress"),
     [
         ("python-client", "", "3,000 rows"),
+        ("tables", "", ""),
         ("sources", f"from dualstream.client import Client\n{CREATE}", ""),
     ],
 )
