@@ -1,5 +1,6 @@
 """Files of rows: format, decompression, chunks of about 1 MiB with their idempotency keys.
 
+The rows of Parquet and Arrow files are sent as Arrow streams.
 The key of a chunk is a digest of the file's path and its content up to the chunk's end. The same
 file has the same keys again, so an interrupted run resumes without saved state.
 """
@@ -16,19 +17,22 @@ from pathlib import Path
 from threading import Thread
 from typing import BinaryIO, TypeVar, cast
 
-from dualstream.client.calls import JSON
+from dualstream.client.calls import ARROW, JSON, NDJSON
 from dualstream.client.errors import BadInput
+from dualstream.client.tables import bodies_of_file
 from dualstream.wire.chunking.chunks import CHUNK_BYTES, CHUNKERS, Chunking
 from dualstream.wire.problems import Problem
 
 T = TypeVar("T")
 
 STANDARD_INPUT = "-"
+PARQUET = "application/vnd.apache.parquet"
 FORMATS = {
     "json": JSON,
-    "ndjson": "application/x-ndjson",
+    "ndjson": NDJSON,
     "csv": "text/csv",
-    "arrow": "application/vnd.apache.arrow.stream",
+    "arrow": ARROW,
+    "parquet": PARQUET,
     "vw": "text/x-vw",
     "libsvm": "text/x-libsvm",
 }
@@ -37,10 +41,12 @@ _ENDINGS = {
     **{f".{name}": kind for name, kind in FORMATS.items()},
     ".jsonl": FORMATS["ndjson"],
     ".tsv": FORMATS["csv"],
-    ".arrows": FORMATS["arrow"],
+    ".arrows": ARROW,
+    ".feather": ARROW,
     ".svm": FORMATS["libsvm"],
     ".svmlight": FORMATS["libsvm"],
 }
+_ARROW_FILE, _PARQUET_FILE = b"ARROW1", b"PAR1"
 # Magic bytes of each compression; those of zstd also of the 16 kinds of skippable frames.
 _MAGIC = {
     ".gz": (b"\x1f\x8b",),
@@ -79,7 +85,7 @@ class RowFile:
 
     name: str
     kind: str
-    """Media type of the rows."""
+    """Media type of the file."""
     key: str | None = None
     stream: BinaryIO | None = None
     """Source of the bytes, if not the file `name`."""
@@ -91,6 +97,11 @@ class RowFile:
         with suppress(OSError):
             return Path(self.name).stat().st_size
         return None
+
+    @property
+    def sent_as(self) -> str:
+        """Media type of the chunks."""
+        return ARROW if self.kind == PARQUET else self.kind
 
     @property
     def is_pipe(self) -> bool:
@@ -124,6 +135,12 @@ class RowFile:
         return STANDARD_INPUT if self.stream is not None else str(Path(self.name).resolve())
 
     def _cut(self, stream: "_Counted") -> Iterator[tuple[bytes, int]]:
+        is_arrow_file = stream.peek(len(_ARROW_FILE)) == _ARROW_FILE
+        if self.kind == PARQUET or (is_arrow_file and self.kind == ARROW):
+            yield from self._of_table(stream)
+            return
+        if is_arrow_file:
+            raise BadInput(f"{self.name}: this is an Arrow file; give the format arrow")
         inflated = _inflated(stream, self.name)
         if self.kind == JSON:
             yield _whole(inflated, self.name), 0
@@ -138,6 +155,18 @@ class RowFile:
         except Problem as wrong:
             raise BadInput(f"{self.name}: {wrong.detail}") from None
 
+    def _of_table(self, stream: "_Counted") -> Iterator[tuple[bytes, int]]:
+        """Chunks of a Parquet or Arrow file, which pyarrow reads by its name."""
+        size = self.size()
+        if size is None:
+            raise BadInput(
+                f"{self.name}: Parquet and Arrow files are read from their ends, which a pipe does"
+                " not have; give the name of a file, or an Arrow stream"
+            )
+        for body, share in bodies_of_file(self.name, self.kind == PARQUET):
+            stream.count = int(size * share)
+            yield body.content, 0
+
 
 def is_pipe(name: str) -> bool:
     """Is this path a pipe, a terminal or a device, as `/dev/stdin` and `<(command)` are?"""
@@ -146,7 +175,15 @@ def is_pipe(name: str) -> bool:
 
 
 def kind_of(name: str) -> str:
-    """Media type of a file, by its name. Raises BadInput."""
+    """Media type of a file, by its name; of Parquet and Arrow files by their first bytes.
+
+    Raises BadInput for an unknown name.
+    """
+    begins = _first_bytes(name)
+    if begins.startswith(_PARQUET_FILE):
+        return PARQUET
+    if begins.startswith(_ARROW_FILE):
+        return ARROW
     endings = [ending.lower() for ending in Path(name).suffixes]
     while endings and endings[-1] in _MAGIC:
         endings.pop()
@@ -157,6 +194,15 @@ def kind_of(name: str) -> str:
             f"{name}: unknown file extension (known: {known}); give the format with --format"
         )
     return kind
+
+
+def _first_bytes(name: str) -> bytes:
+    """The first bytes of a file; none if it is no file that can be read."""
+    with suppress(OSError):
+        if Path(name).is_file():
+            with open(name, "rb") as opened:
+                return opened.read(len(_ARROW_FILE))
+    return b""
 
 
 class _Counted:
@@ -190,10 +236,6 @@ def _inflated(stream: _Counted, name: str) -> Iterator[bytes]:
     called = Path(name).suffix.lower()
     if begins and called in _MAGIC and found != called:
         raise BadInput(f"{name}: the file is not {called} compressed; rename it")
-    if begins.startswith(b"ARROW1"):
-        raise BadInput(
-            f"{name}: this is an Arrow file; write an Arrow stream (IPC streaming format)"
-        )
     try:
         yield from _READERS[found](stream)
     except ImportError:

@@ -328,7 +328,7 @@ class Methods(Generic[Samples]):
             if piece.number < skip:
                 continue
             try:
-                call = _learn_call(model, file.kind, piece.content, piece.key)
+                call = _learn_call(model, file.sent_as, piece.content, piece.key)
                 learned = yield from self._do(call)
             except Refused as refused:
                 if refused.kind == "idempotency-key-reused":
@@ -555,7 +555,7 @@ class Methods(Generic[Samples]):
         self, model: str, file: RowFile, piece: Piece, query: Mapping[str, str]
     ) -> Steps[PredictedMany]:
         if file.kind != JSON:
-            return (yield from self._predict_body(model, file.kind, piece.content, query))
+            return (yield from self._predict_body(model, file.sent_as, piece.content, query))
         # A JSON document has one row or many; so has its response.
         call = _predict_call(model, JSON, piece.content, query, dict[str, Any])
         answer = yield from self._do(call)

@@ -10,7 +10,6 @@ from rich.table import Table
 from rich.text import Text
 
 from dualstream.client import FORMATS, BadInput, RowFile
-from dualstream.client.calls import new_key
 from dualstream.client.files import STANDARD_INPUT
 from dualstream.service.cli.common import (
     JSON,
@@ -28,14 +27,6 @@ from dualstream.service.cli.common import (
 from dualstream.service.cli.rows import Format, row_files
 
 ROWS = 10_000
-_STREAM = (
-    "import pyarrow as a, pyarrow.parquet, sys; t = {read}; "
-    "w = a.ipc.new_stream(sys.stdout.buffer, t.schema); w.write_table(t); w.close()"
-)
-_READ = {
-    "parquet": "a.parquet.read_table(sys.argv[1])",
-    "arrow-file": "a.ipc.open_file(sys.argv[1]).read_all()",
-}
 
 
 @app.command()
@@ -99,12 +90,7 @@ def infer(
 
 
 def _file(name: str, form: str | None) -> RowFile:
-    """The file; Parquet and Arrow files are known by their first bytes. Raises BadInput."""
-    from dualstream.service.column_inference import format_of
-
-    kind = None if form is not None else format_of(name)
-    if kind is not None:
-        return RowFile(name, kind, new_key())
+    """The file. Raises BadInput."""
     found = row_files([name], form, None)
     if len(found) != 1:
         raise BadInput(f"infer reads one file; {name} matches {len(found)}")
@@ -124,9 +110,6 @@ def _table(proposal: Any) -> Table:
 def _learn(model: str, file: RowFile) -> str:
     """The command that learns the file."""
     name = shlex.quote(file.name)
-    if file.kind in _READ:
-        code = shlex.quote(_STREAM.format(read=_READ[file.kind]))
-        return f"  python -c {code} {name} | dualstream learn {model} - --format arrow"
     form = ""
     if file.name == STANDARD_INPUT or not Path(file.name).suffix:
         form = next(f" --format {form}" for form, kind in FORMATS.items() if kind == file.kind)

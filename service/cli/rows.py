@@ -52,7 +52,9 @@ Files = Annotated[
 ]
 Format = Annotated[
     str | None,
-    typer.Option("--format", help="json, ndjson, csv, arrow, vw or libsvm; default: by file name."),
+    typer.Option(
+        "--format", help="json, ndjson, csv, arrow, parquet, vw or libsvm; default: by file name."
+    ),
 ]
 
 
@@ -86,7 +88,7 @@ def learn(
 
     Examples:
 
-        dualstream learn clicks monday.csv 'logs/*.ndjson.gz'
+        dualstream learn clicks monday.csv 'logs/*.ndjson.gz' 'may/*.parquet'
         zcat rows.gz | dualstream learn clicks - --format libsvm
     """
     with connected(url, api_key, patience, as_json) as client:

@@ -8,6 +8,6 @@ propose.py   the specification, checked by reading the sample with it
 """
 
 from dualstream.service.column_inference.propose import Proposal, propose
-from dualstream.service.column_inference.sample import Sample, format_of, read_sample, sample_of
+from dualstream.service.column_inference.sample import Sample, read_sample, sample_of
 
-__all__ = ["Proposal", "Sample", "format_of", "propose", "read_sample", "sample_of"]
+__all__ = ["Proposal", "Sample", "propose", "read_sample", "sample_of"]

@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from dualstream.client import FORMATS, BadInput, NoRows, RowFile
+from dualstream.client.tables import pyarrow_for
 from dualstream.service.codecs.csv import check_delimiter
 from dualstream.service.codecs.flat_rows import FlatRecords, read_row
 from dualstream.service.codecs.media_type import media_type
@@ -18,10 +18,6 @@ from dualstream.solvers import BadColumn, resolve_spec
 from dualstream.solvers.columns.tables import rows_of
 from dualstream.wire.chunking.chunks import MARK
 from dualstream.wire.problems import Problem
-
-PARQUET, ARROW_FILE = "parquet", "arrow-file"
-_MAGIC = {b"PAR1": PARQUET, b"ARROW1": ARROW_FILE}
-_PYARROW = "Parquet and Arrow files need pyarrow: pip install 'dualstream[arrow]'"
 
 Row = dict[str, Any]
 
@@ -33,15 +29,6 @@ class Sample:
     rows: list[Row] = field(default_factory=list)
     bad: list[str] = field(default_factory=list)
     """Reasons of rows that cannot be read with any `columns`."""
-
-
-def format_of(path: str) -> str | None:
-    """`parquet` or `arrow-file` by the first bytes of a file; None for any other."""
-    if not Path(path).is_file():
-        return None
-    with open(path, "rb") as opened:
-        begins = opened.read(6)
-    return next((kind for magic, kind in _MAGIC.items() if begins.startswith(magic)), None)
 
 
 def read_sample(file: RowFile, limit: int) -> Sample:
@@ -91,11 +78,8 @@ def _schema() -> RowSchema:
 
 def _rows(file: RowFile) -> Iterator[Row | BadRow]:
     """Rows of the file; one that cannot be read is its error."""
-    if file.kind in (PARQUET, ARROW_FILE):
-        yield from _of_binary(file)
-        return
     for piece in file.pieces():
-        yield from _rows_in(piece.content, file.kind, {}, file.name)
+        yield from _rows_in(piece.content, file.sent_as, {}, file.name)
 
 
 def _rows_in(
@@ -103,7 +87,7 @@ def _rows_in(
 ) -> Iterator[Row | BadRow]:
     """Rows of a body. Raises BadInput for a format without columns."""
     if kind == FORMATS["arrow"]:
-        with _pyarrow().ipc.open_stream(content) as reader:
+        with pyarrow_for(f"{name}: Arrow").ipc.open_stream(content) as reader:
             yield from _of_batches(reader)
     elif kind == FORMATS["json"]:
         yield from _of_json(content, name)
@@ -161,29 +145,8 @@ def _of_json(body: bytes, name: str) -> Iterator[Row | BadRow]:
         yield row if is_row else BadRow("", "a row must be an object of its columns")
 
 
-def _of_binary(file: RowFile) -> Iterator[Row]:
-    pa = _pyarrow()
-    if file.kind == PARQUET:
-        import pyarrow.parquet
-
-        with pyarrow.parquet.ParquetFile(file.name) as opened:
-            yield from _of_batches(opened.iter_batches(batch_size=1000))
-    else:
-        with pa.ipc.open_file(file.name) as opened:
-            yield from _of_batches(opened.get_batch(at) for at in range(opened.num_record_batches))
-
-
 def _of_batches(batches: Iterable[Any]) -> Iterator[Row]:
     """Rows of record batches, without the index columns of pandas."""
     for batch in batches:
         left_out = pandas_index(batch.schema.metadata or {})
         yield from rows_of(batch.select([n for n in batch.schema.names if n not in left_out]))
-
-
-def _pyarrow() -> Any:
-    try:
-        import pyarrow
-        import pyarrow.ipc
-    except ImportError:
-        raise BadInput(_PYARROW) from None
-    return pyarrow

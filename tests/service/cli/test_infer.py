@@ -17,12 +17,12 @@ import pyarrow.parquet as parquet
 import pytest
 from typer.testing import CliRunner, Result
 
-from dualstream.client import FORMATS, BadInput, Client, NoRows, RowFile, kind_of
+from dualstream.client import FORMATS, BadInput, Client, NoRows, kind_of
 from dualstream.service.cli import app
 from dualstream.service.cli.demo.adult import adult_samples
 from dualstream.service.cli.rows import row_files
 from dualstream.service.codecs import RowSchema, parse_body
-from dualstream.service.column_inference import Sample, format_of, propose, read_sample
+from dualstream.service.column_inference import Sample, propose, read_sample
 from dualstream.solvers import resolve_spec
 from dualstream.solvers.columns.tables import plain_row
 from examples import electricity, sensors, spam
@@ -163,8 +163,7 @@ def test_the_proposal_fits_the_file(name, seed, tmp_path):
 
 
 def opened(path):
-    kind = format_of(str(path))
-    return RowFile(str(path), kind) if kind else row_files([str(path)], None, None)[0]
+    return row_files([str(path)], None, None)[0]
 
 
 def flat(samples):
@@ -440,8 +439,7 @@ def test_a_model_is_created_and_its_command_learns_the_file(name, tmp_path, shar
     assert done.exit_code == 0, done.output
     command = done.stderr.splitlines()[-1].strip()
     assert "inferred is created, seq 0; learn the file with:" in done.stderr
-    script = command.replace("python -c", f"{sys.executable} -c")
-    script = f'dualstream() {{ {sys.executable} -m dualstream.service "$@"; }}\n{script}'
+    script = f'dualstream() {{ {sys.executable} -m dualstream.service "$@"; }}\n{command}'
     env = os.environ | {"DUALSTREAM_URL": shared_server.url, "PYTHONPATH": str(ROOT)}
     ran = subprocess.run(
         ["bash", "-e", "-o", "pipefail", "-c", script], env=env, capture_output=True, text=True
