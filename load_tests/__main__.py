@@ -31,6 +31,7 @@ BENCHMARKS = (
     "offline",
     "refit",
     "stalls",
+    "tables",
 )
 PACKAGES = ("numpy", "numba", "uvicorn", "fastapi", "scikit-learn", "river", "vowpalwabbit")
 RESULTS = Path(__file__).parent / "RESULTS.md"
