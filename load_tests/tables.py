@@ -3,8 +3,8 @@
 The client reads the file by row groups and sends it to a server with a SQLite store. The peer reads
 the same file with pyarrow and learns in its own process: there is no server, nothing is durable and
 nothing is learned only once. The peer hashes rows of several types with FeatureHasher. Rows of
-models with `columns` are compared with NDJSON, too: kernels parse it, while Arrow is parsed in
-Python. All sides have both cores, and each round learns into a new model.
+models with `columns` are compared with NDJSON, too. All sides have both cores, and each round
+learns into a new model.
 """
 
 import json
