@@ -261,7 +261,7 @@ def test_servers_and_models_that_are_not_there(server, tmp_path):
     away = ["learn", "m", str(rows), "--url", "http://127.0.0.1:9", "--patience", "0.1"]
     done = CliRunner().invoke(app, away)
     assert done.exit_code == 4 and "no answer" in done.stderr
-    done = CliRunner().invoke(app, ["models", "--url", "nonsense"])
+    done = CliRunner().invoke(app, ["models", "--url", "nonsense://host"])
     assert done.exit_code == 2 and "nonsense" not in done.stdout
 
 
