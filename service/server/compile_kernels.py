@@ -23,6 +23,10 @@ from types import ModuleType
 PACKAGES = ("dualstream.solvers", "dualstream.service")
 NOTICE_AFTER_S = 2.0
 """Imports with a full kernel cache take less."""
+PARSERS = "dualstream.solvers.text."
+"""Modules that parse. They import each other: two processes would compile them twice."""
+PARSER_WORK = 4
+"""Work of a byte of a parser's source, in bytes of other kernels, as measured."""
 
 
 def folder_of(package: str) -> Path:
@@ -33,25 +37,30 @@ def folder_of(package: str) -> Path:
 
 
 def kernel_modules() -> dict[str, int]:
-    """Modules with kernels, and their size in bytes as a measure of the work."""
+    """Modules with kernels, and the work of each: its size in bytes, times four for a parser."""
     modules = {}
     for package in PACKAGES:
         folder = folder_of(package)
         for path in sorted(folder.rglob("*.py")):
             if re.search(rb"^@kernel\(", path.read_bytes(), re.MULTILINE):
                 name = ".".join((package, *path.relative_to(folder).with_suffix("").parts))
-                modules[name] = path.stat().st_size
+                work = PARSER_WORK if name.startswith(PARSERS) else 1
+                modules[name] = path.stat().st_size * work
     return modules
 
 
 def shares(modules: dict[str, int], jobs: int) -> list[list[str]]:
-    """Partition the modules into `jobs` parts of similar size, largest first."""
+    """Partition the modules into `jobs` parts of similar work, largest first; parsers are one."""
+    parsers = [name for name in modules if name.startswith(PARSERS)]
+    units = [parsers] if parsers else []
+    units += [[name] for name in modules if not name.startswith(PARSERS)]
+    works = [(sum(modules[name] for name in unit), unit) for unit in units]
     parts: list[list[str]] = [[] for _ in range(jobs)]
-    sizes = [0] * jobs
-    for name in sorted(modules, key=lambda name: (-modules[name], name)):
-        least = sizes.index(min(sizes))
-        parts[least].append(name)
-        sizes[least] += modules[name]
+    totals = [0] * jobs
+    for work, unit in sorted(works, key=lambda one: (-one[0], one[1])):
+        least = totals.index(min(totals))
+        parts[least] += unit
+        totals[least] += work
     return [part for part in parts if part]
 
 

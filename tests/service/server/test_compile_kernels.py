@@ -8,7 +8,7 @@ import pytest
 
 import dualstream.service.journal.record  # noqa: F401 - its kernels are the service's
 from dualstream import solvers
-from dualstream.service.server.compile_kernels import kernel_modules, shares
+from dualstream.service.server.compile_kernels import PARSERS, kernel_modules, shares
 from dualstream.solvers.jit import DISABLED
 
 
@@ -19,7 +19,9 @@ def test_each_module_is_in_one_share_and_none_is_much_larger(jobs):
     assert sorted(sum(parts, [])) == sorted(modules)
     sizes = [sum(modules[name] for name in part) for part in parts]
     assert len(sizes) <= jobs
-    assert max(sizes) <= max(min(sizes) + max(modules.values()), max(modules.values()))
+    parsers = sum(work for name, work in modules.items() if name.startswith(PARSERS))
+    assert max(sizes) <= min(sizes) + max(parsers, *modules.values())
+    assert sum(any(name.startswith(PARSERS) for name in part) for part in parts) == 1
 
 
 @pytest.mark.skipif(DISABLED, reason="nothing is compiled")
