@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 
 from dualstream.solvers import FixedSpec, WorkedOut
+from dualstream.solvers.profile.names import ColumnNames
+
+_SHARED = ModuleType | FixedSpec | WorkedOut | ColumnNames
 
 
 def changeable(*roots: Any) -> dict[int, Any]:
@@ -16,7 +19,9 @@ def changeable(*roots: Any) -> dict[int, Any]:
     left = list(roots)
     while left:
         one = left.pop()
-        is_shared = callable(one) or isinstance(one, ModuleType | FixedSpec | WorkedOut)
+        is_shared = callable(one) or isinstance(
+            one, ModuleType | FixedSpec | WorkedOut | ColumnNames
+        )
         is_spec = isinstance(one, dict) and not one.keys().isdisjoint(("algorithm", "kind"))
         if id(one) in found or one is None or is_shared or is_spec:
             continue

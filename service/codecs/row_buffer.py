@@ -105,6 +105,8 @@ class RowArrays:
         row = self.count
         start = int(self.indptr[row])
         end = start + len(indices)
+        while end > len(self.indices):  # an exact reader may find more features than a byte each
+            self.grow()
         self.indices[start:end], self.values[start:end] = indices, values
         self.indptr[row + 1] = end
         self.drain_names()

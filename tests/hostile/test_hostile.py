@@ -21,7 +21,7 @@ def target(tmp_path_factory):
     with (folder / "log").open("w") as log:
         with ServerProcess(
             f"sqlite:///{folder / 'h.db'}",
-            ["--keep-alive-s", "1"],
+            ["--keep-alive-s", "1", "--log-level", "error"],
             env=ENVIRONMENT,
             stderr=log,
             module="tests.hostile.server",

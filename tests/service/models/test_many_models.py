@@ -112,8 +112,8 @@ async def leave(registry: ModelRegistry, model_id: str, others: list[str]) -> No
 
 
 def shown(registry: ModelRegistry, text: bytes) -> dict[str, float]:
-    lines = [line.split() for line in text.decode().splitlines() if not line.startswith("#")]
-    return {name: float(value) for name, value in lines}
+    lines = [line for line in text.decode().splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 
 
 def test_models_stay_within_their_number_under_load_and_keep_their_bits(store):
