@@ -188,6 +188,20 @@ class ColumnProfile:
         self._features = k.MAX_COLUMNS
         self._table = np.zeros(4 * k.MAX_COLUMNS, np.int64)
 
+    def forget_rows(self) -> None:
+        """Begin anew, with no value of an earlier row; names of features stay."""
+        self._clock[:] = (1.0, 1.0, 0.0, 0.0)
+        self._sizes[k.ROWS] = 0
+        self._cells[:] = 0.0
+        self._counts[:] = 0
+        if self._is_numbered:
+            self._sizes[:] = 0
+            self._features, self._table = 0, np.zeros(1, np.int64)
+            return
+        used = len(self._kinds)
+        self._counts[:used, [k.FIRST_ROW, k.LAST_ROW, k.BINNED_ROW]] = k.NOT_SEEN
+        self._counts[:used, k.KIND] = self._kinds
+
     # -- reading ---------------------------------------------------------------------------------
 
     @property
