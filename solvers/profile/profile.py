@@ -189,7 +189,7 @@ class ColumnProfile:
         self._table = np.zeros(4 * k.MAX_COLUMNS, np.int64)
 
     def forget_rows(self) -> None:
-        """Begin anew, with no value of an earlier row; names of features stay."""
+        """Begin again, with no value of an earlier row; names of features stay."""
         self._clock[:] = (1.0, 1.0, 0.0, 0.0)
         self._sizes[k.ROWS] = 0
         self._cells[:] = 0.0
