@@ -96,14 +96,6 @@ def explicit(row: dict) -> dict:
     return {"x": row, "y": y, "weight": weight}
 
 
-def as_polars(table: pa.Table) -> object:
-    return pytest.importorskip("polars").from_arrow(table)
-
-
-def as_duckdb(table: pa.Table) -> object:
-    return pytest.importorskip("duckdb").from_arrow(table)
-
-
 def with_views(table: pa.Table) -> Stream:
     """As Polars exports texts: views, and dictionaries of views."""
     city = table.column("city").combine_chunks()
@@ -122,8 +114,6 @@ LIBRARIES = {
     "reader": lambda table: table.to_reader(max_chunksize=7),
     "interface": Stream,
     "views": with_views,
-    "polars": as_polars,
-    "duckdb": as_duckdb,
 }
 
 
