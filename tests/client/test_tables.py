@@ -245,12 +245,6 @@ def test_the_bodies_follow_from_the_rows_alone():
     assert len(first) == 2 and bodies(1, 1) == bodies(2, 333) == first
     read = pa.concat_tables(pa.ipc.open_stream(one).read_all() for one in first)
     assert read.drop("n").to_pylist() == table.to_pylist()
-    polars = pytest.importorskip("polars")
-    frame = polars.from_arrow(table)
-    pieces = [frame[:700], frame[700:]]
-    assert [b.content for b in bodies_of_table(polars.concat(pieces, rechunk=False))] == [
-        b.content for b in bodies_of_table(frame)
-    ]
 
 
 def test_rows_of_all_lengths_are_in_bodies_of_about_a_mebibyte():
