@@ -22,11 +22,11 @@ from dualstream.service.cli.common import (
     Patience,
     Url,
     app,
-    console,
     ending,
     on_retry,
     print_json,
     say,
+    show_table,
 )
 
 SEED = 20240607
@@ -192,7 +192,7 @@ def _show(found: list[Measured]) -> None:
     for one in found:
         numbers = (one.requests_per_s, one.rows_per_s, one.p50_ms, one.p99_ms, one.longest_ms)
         table.add_row(one.what, *(f"{number:,.1f}" for number in numbers))
-    console.print(table)
+    show_table(table)
     for one in found:
         if one.client_cpu_share > BUSY:
             say(

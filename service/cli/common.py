@@ -11,6 +11,7 @@ import httpx
 import msgspec
 import typer
 from rich.console import Console
+from rich.table import Table
 from typer.core import TyperGroup
 
 from dualstream import __version__
@@ -58,6 +59,7 @@ app = typer.Typer(
 )
 console = Console()
 errors = Console(stderr=True)
+_PIPED_COLUMNS = 1_000
 
 JSON = Annotated[
     bool, typer.Option("--json", help="Print JSON on standard output, and nothing else.")
@@ -85,6 +87,11 @@ def main(
 def say(line: str) -> None:
     """Print a line for people, without markup."""
     console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def show_table(table: Table) -> None:
+    """Print a table, as wide as the terminal; without a terminal, one line a row."""
+    (console if console.is_terminal else Console(width=_PIPED_COLUMNS)).print(table)
 
 
 def print_json(document: Any) -> None:

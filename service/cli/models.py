@@ -23,11 +23,11 @@ from dualstream.service.cli.common import (
     Url,
     app,
     connected,
-    console,
     fail,
     known_models,
     print_json,
     say,
+    show_table,
 )
 
 SUFFIXES = {
@@ -63,7 +63,7 @@ def list_models(
         samples = "" if model.samples is None else f"{model.samples:,}"
         created = f"{model.created:%Y-%m-%d %H:%M}"
         table.add_row(model.id, _algorithm(model), f"{model.seq:,}", samples, created)
-    console.print(table)
+    show_table(table)
 
 
 @app.command()
@@ -185,7 +185,7 @@ def show_columns(
     table.add_column("drift")
     for one in found.columns:
         table.add_row(*map(escape, column_cells(one)))
-    console.print(table)
+    show_table(table)
     if found.has_more:
         say("There are more columns: only the first 256 count.")
 
@@ -283,7 +283,7 @@ def list_changes(
             detail = f"refused: {change.reason} {detail}"
         time = f"{change.time:%Y-%m-%d %H:%M:%S}"
         table.add_row(time, change.model, f"{change.seq:,}", change.action, author, detail)
-    console.print(table)
+    show_table(table)
 
 
 def _spec(name: str | None, changes: list[str]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from dualstream.service.cli.common import (
     errors,
     fail,
     print_json,
+    show_table,
 )
 from dualstream.service.cli.settings_flags import flag, read_settings
 from dualstream.service.settings import (
@@ -126,7 +127,7 @@ def config(context: typer.Context, as_json: bool = False, **given: Any) -> None:
         table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*row.values(), style=None if row["source"] != "default" else "dim")
-    console.print(table)
+    show_table(table)
 
 
 def _source_of(context: typer.Context, settings: Settings, name: str) -> str:

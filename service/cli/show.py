@@ -19,10 +19,10 @@ from dualstream.service.cli.common import (
     Url,
     app,
     connected,
-    console,
     number_of,
     print_json,
     say,
+    show_table,
 )
 
 _MIB = 1024 * 1024
@@ -125,7 +125,7 @@ def metrics(
     for name in names:
         table.add_row(name, *(number_of(flat[kind].get(name)) for kind in kinds))
     say(f"{model}: {found['samples']:,} samples, seq {found['seq']:,}")
-    console.print(table)
+    show_table(table)
 
 
 def _flat(metrics: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, float | None]]:
@@ -164,7 +164,7 @@ def members(
         numbers = [number_of(v) for some in counted for v in (some.loss, some.error_rate)]
         state = "promoted" if one.name == found.promoted else "" if one.active else "inactive"
         table.add_row(one.name, f"{one.weight:.3f}", *numbers, state)
-    console.print(table)
+    show_table(table)
 
 
 @app.command()
@@ -194,7 +194,7 @@ def weights(
     for one in found.weights:
         label = [str(one.label)] if has_labels else []
         table.add_row(one.name or str(one.index), *label, f"{one.weight:.6g}")
-    console.print(table)
+    show_table(table)
     say(f"{found.nonzeros:,} of {found.dim:,} weights are not 0; intercept {found.intercept}")
 
 
@@ -230,7 +230,7 @@ def versions(
         table.add_row(
             one.name, f"{one.seq:,}", created, f"{one.bytes:,}", one.digest[:12], one.note
         )
-    console.print(table)
+    show_table(table)
 
 
 def _without_none(answer: ModelAnswer | msgspec.Struct) -> dict[str, Any]:

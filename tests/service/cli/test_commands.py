@@ -107,8 +107,7 @@ def test_a_certificate_is_shown_as_the_api_does(server, client):
     assert none.exit_code == 3 and "has no dual problem" in none.stderr
 
 
-def test_columns_are_shown_as_the_api_does(server, client, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
+def test_columns_are_shown_as_the_api_does(server, client):
     client.create("m", {"columns": {"types": {"site": "category"}}, "members": "fast"})
     rows = [{"site": "[b]a", "price": 2.0}, {"site": "[b]a", "price": 4.0}, {"site": "c"}]
     body = [row | {"y": n % 2} for n, row in enumerate(rows)]

@@ -34,9 +34,7 @@ def client(shared_server: ServerProcess) -> Iterator[Client]:
 def run(shared_server: ServerProcess):
     def run(*args: str, given: str | None = None) -> Result:
         address = shared_server.url.removeprefix("http://")  # without a scheme
-        return CliRunner().invoke(
-            app, [*args, "--url", address, "--patience", "0"], input=given, env={"COLUMNS": "200"}
-        )
+        return CliRunner().invoke(app, [*args, "--url", address, "--patience", "0"], input=given)
 
     return run
 
