@@ -1,7 +1,7 @@
 """What one learner makes of the final journal of a model, which it sees in one go."""
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,13 +13,11 @@ from dualstream.service.replica.outcomes import ControlOutcome
 from dualstream.service.replica.retained_rows import Named, RetainedIds
 from dualstream.service.replica.state import read_copy
 from dualstream.solvers import Batch, Learner, Outcome, Progressive, make_learner, problems_of
+from dualstream.solvers.profile import ColumnProfile
 from tests.simulation import models
 from tests.simulation.late import LateRow, late_rows
 from tests.simulation.log import Log
 from tests.simulation.refits import Problems
-
-if TYPE_CHECKING:
-    pass
 
 
 class Truth:
@@ -41,6 +39,7 @@ class Truth:
         self.late: dict[int, LateRow] = {}
         """Every row by its seq, where the model has rows with ids."""
         self.guarding = Guarding.of(kind.resolved)
+        self.profile = ColumnProfile.of(kind.resolved)
         self.copies = {version.digest: version.seq for version in log.versions.values()}
         """The seqs of copies, by their digests."""
         self.states: dict[int, dict[str, bytes]] = {}
@@ -113,6 +112,8 @@ class Truth:
         self.twice |= self._has.intersection(seqs)
         self._has.update(seqs)
         self.progress.count(batch, outcome, first_seq)
+        if self.profile is not None:
+            self.profile.count(batch, outcome, first_seq)
         self.rejected += int(np.count_nonzero(outcome.rejected))
         return outcome
 
@@ -136,6 +137,7 @@ class Truth:
         found, _, _ = read_copy(data, digest, self._kind.resolved, self._log.incarnation)
         self.learner, self.progress, self.retained = found.learner, found.progress, found.retained
         self.rejected, self.refused = found.rejected, found.refused_controls
+        self.profile = found.profile
         if self.guarding is not None and found.guarding is not None:
             self.guarding = self.guarding.take_over(found.guarding, seq, self.seq + 1)
         self.copies[digest] = seq
@@ -158,6 +160,8 @@ class Truth:
         state |= {f"retained.{name}": array for name, array in self.retained.state().items()}
         if self.guarding is not None:
             state |= self.guarding.state()
+        if self.profile is not None:
+            state |= {f"profile.{name}": array for name, array in self.profile.state().items()}
         state["rejected"] = np.array(self.rejected, np.int64)
         state["refused_controls"] = np.array(self.refused, np.int64)
         return {name: array.tobytes() for name, array in state.items()}
