@@ -35,6 +35,14 @@ def violation(z: float, upper: float, slope: float) -> float:
     return abs(z - min(max(z - slope, 0.0), upper))
 
 
+@kernel(f8(f8, f8, f8), inline=True)
+def projected(z: float, upper: float, slope: float) -> float:
+    """Size of the projected gradient: the part of the slope that z in [0, upper] can follow."""
+    if z <= 0.0:
+        return max(-slope, 0.0)
+    return max(slope, 0.0) if z >= upper else abs(slope)
+
+
 @kernel(
     i8(
         RO_F8_2D, RO_F8_2D, RO_I8, RO_F8, RO_F8, RO_F8, f8, RO_F8, f8, i8, i8,
@@ -194,7 +202,10 @@ def mpd(
 
     Kienzle and Schoelkopf's minimal primal dual method. The thesis does not give its updates of mu;
     here they are the classical ones: eta += mu (A z - r) once the coordinates have settled, and mu
-    doubles if |A z - r| has not fallen to a quarter by then.
+    doubles if |A z - r| has not fallen to a quarter by then. They have settled when the projected
+    gradient is small. The residual of (4.4) would not do: it counts a coordinate as settled that is
+    nearly at a bound, whatever its gradient. Such coordinates keep A z - r away from 0, and eta and
+    mu grow without limit.
 
     penalty (2,)   mu, and |A z - r| at the last update of eta; the rest as for `pdsg`
     Cost of a step: O(K u + n).
@@ -211,7 +222,7 @@ def mpd(
         best, worst, v = 0, -1.0, 0.0
         for i in range(n):
             slope = sign[i] * fit[row[i]] + epsilon
-            off = violation(z[i], upper[i], slope)
+            off = projected(z[i], upper[i], slope)
             if off > worst:
                 best, worst, v = i, off, slope
         apart = 0.0

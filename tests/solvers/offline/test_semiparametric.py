@@ -126,6 +126,24 @@ def test_scaled_gradients_and_multipliers_come_near_the_golden_optimum(method, o
     assert found.beta == pytest.approx(case["beta"], abs=5e-3)
 
 
+@pytest.mark.parametrize("m", [800, 1500])
+@pytest.mark.parametrize("c", [0.1, 1.0, 10.0])
+def test_multipliers_converge_on_working_sets_nearly_at_their_bounds(m, c):
+    """A coordinate that is nearly at a bound, but not at it, keeps psi delta away from 0."""
+    rng = np.random.default_rng(m)
+    one, two = rng.uniform(0.0, 10.0, (m, 1)), rng.uniform(-2.0, 2.0, (m, 2))
+    waves = np.sin(one[:, 0]) + np.sinc(2.0 * (one[:, 0] - 5.0)) + rng.normal(0.0, 0.2, m)
+    planes = np.sin(2.0 * two[:, 0]) + two[:, 1] ** 2 + rng.normal(0.0, 0.2, m)
+    for x, y, term, gamma in (
+        (one, waves, sine(0, 2.0 * np.pi), 0.25),
+        (two, planes, linear(1), 0.5),
+    ):
+        asked = (x, y, [constant(), term], gamma, 0.05, c)
+        best = solve_semiparametric(*asked, **SETS)
+        found = solve_semiparametric(*asked, "mpd", working=200, fresh=40)
+        assert found.converged and found.primal == pytest.approx(best.primal, rel=1e-3)
+
+
 def test_the_printed_hessian_is_not_the_one_used():
     wrong = NUMBERS["svr_wrong_hessian"]
     x, y = mexican_hat(wrong["m"], wrong["seed"])
