@@ -28,6 +28,7 @@ TABLES = (
     "thesis_fig_5_1",
     "aspdc_figs_1_to_3",
     "dcd_liblinear",
+    "dcd_cleveland",
 )
 
 HEAD = """\

@@ -20,7 +20,7 @@ SMALL = (1e-6, 1e-7, 1e-8)
 TABLE_6 = {"a9a": 5.1, "ijcnn1": 2.7}
 GAPS = (1e-3, 1e-4, 1e-6, 1e-8)
 MAX_EPOCHS = 200
-PAPERS: dict[str, Any] = {"visits": "replacement"}
+PAPERS: dict[str, Any] = {"visits": "random"}
 STAGES = PAPERS | {"stage_epochs": 2}
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "SDCA": ("sdca", PAPERS),

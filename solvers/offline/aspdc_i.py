@@ -4,7 +4,7 @@ Liang, Cai, Wu, Shang, Cheng, Li, "ASPDC: accelerated SPDC regularized empirical
 for ill-conditioned problems in large-scale machine learning" (2022), Algorithm 3, and with
 `stages="certified"` Algorithm 2, where a stage ends when its own gap is small enough. kappa = 4 R^2
 / (n gamma) - rho (printed for R = 1), and z = w_s. A negative kappa is replaced by 0, and this is
-ASPDC. The paper's experiments used `stage_epochs=2, visits="replacement"`.
+ASPDC. The paper's experiments used `stage_epochs=2, visits="random"`.
 """
 
 from collections.abc import Mapping

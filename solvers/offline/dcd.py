@@ -1,9 +1,11 @@
 """DCD: dual coordinate descent with shrinking, for hinge and squared hinge.
 
 Hsieh, Chang, Lin, Keerthi, Sundararajan, "A dual coordinate descent method for large-scale linear
-SVM" (2008), Algorithm 3 and appendix, as in LIBLINEAR: random order, and rows that stay at a bound
-are skipped until the rest is solved. Their alpha_i is C b_i with b_i = y_i lambda_i in [0, U], U =
-1 for the hinge and infinite for its square, and C_i = a_i = c_i / (rho Delta).
+SVM" (2008), Algorithm 3 and appendix, as in LIBLINEAR: a new random order in each pass, and rows
+that stay at a bound are skipped until the rest is solved. With visits="cyclic" and newton=False it
+is the algorithm of Danda and Naik, "Dual Descent Method", section V. Their alpha_i is C b_i with
+b_i = y_i lambda_i in [0, U], U = 1 for the hinge and infinite for its square, and C_i = a_i =
+c_i / (rho Delta).
 
 For the squared hinge, passes soon identify the active rows but converge slowly in the last digits
 of b_i. With few columns, equations in all active b_i at once are solved after the first passes
@@ -38,7 +40,10 @@ from dualstream.solvers.offline.dual_sweep import CURVATURE, DUAL, LABEL, STEP
 from dualstream.solvers.offline.finite_newton import FiniteNewton
 from dualstream.solvers.offline.method_registry import Method, Option, Start, first_duals
 from dualstream.solvers.offline.problem import Bounds, Problem
+from dualstream.solvers.offline.row_order import CYCLIC, VISITS
 
+ORDERS = VISITS.choices
+_PERMUTED, _RANDOM = 0, 2
 # Outputs of the passes in `out`.
 _MAX_GRADIENT, _MIN_GRADIENT, _GAP, _ACTIVE = range(4)
 _SOLVED = 1e-12
@@ -71,7 +76,9 @@ class Descent:
         self._table[:, CURVATURE] = problem.square_norms()
         self._order = problem.visited.copy()
         self._active = len(self._order)
-        self._shrinking: bool = options["shrinking"]
+        self._visits: str = options["visits"]
+        # A skipped row changes the order of the others.
+        self._shrinking: bool = options["shrinking"] and self._visits != CYCLIC
         self._out = np.zeros(4)
         self._table[:, DUAL] = problem.labels * first_duals(problem, start)
         self.weights = problem.from_duals(self.duals)
@@ -136,6 +143,7 @@ class Descent:
             self._order,
             self._active,
             self._rng.random(at_once),
+            ORDERS.index(self._visits),
             self._shrinking,
             self._max_gradient,
             self._min_gradient,
@@ -160,7 +168,9 @@ class Descent:
         return found
 
 
-@kernel(i8(RO_I8_2D, RO_I4_2D, RO_F8_2D, f8, f8, f8, I8, i8, RO_F8, b1, f8, f8, F8, F8_2D, F8))
+@kernel(
+    i8(RO_I8_2D, RO_I4_2D, RO_F8_2D, f8, f8, f8, I8, i8, RO_F8, i8, b1, f8, f8, F8, F8_2D, F8)
+)
 def descend(
     indptr: Ints,
     indices: Indices,
@@ -171,6 +181,7 @@ def descend(
     order: Ints,
     active: int,
     draws: Floats,
+    visiting: int,
     shrinking: bool,
     most_before: float,
     least_before: float,
@@ -186,6 +197,7 @@ def descend(
     indptr, indices, values     columns
     order  (k,) updated         rows that are shrunk move to the end
     draws  (active or more,)    in [0, 1): a pass takes one for each row
+    visiting                    index in ORDERS
     most_before, least_before   bounds of the projected gradient in the pass before
     w      (dim + 1,) updated
     table  (n, 4)               y_i, a_i, |h_i|^2, b_i, of which the last is updated
@@ -194,13 +206,19 @@ def descend(
     """
     last, visits = w.shape[0] - 1, 0
     while True:
-        for i in range(active - 1):  # as shuffle
-            j = i + int(draws[visits + i] * (active - i))
-            order[i], order[j] = order[j], order[i]
+        if visiting == _PERMUTED:
+            for i in range(active - 1):  # as shuffle
+                j = i + int(draws[visits + i] * (active - i))
+                order[i], order[j] = order[j], order[i]
+        first, taken = visits, 0
         visits += active
         most, least, gap = -np.inf, np.inf, 0.0
         s = 0
         while s < active:
+            if visiting == _RANDOM:
+                j = int(draws[first + taken] * active)
+                order[s], order[j] = order[j], order[s]
+                taken += 1
             if s + 2 * _AHEAD < active:
                 prefetch(indptr, order[s + 2 * _AHEAD])
                 prefetch(table, order[s + _AHEAD])
@@ -263,6 +281,6 @@ def descend(
 METHOD = Method(
     begin=Descent,
     losses=("hinge", "squared_hinge"),
-    options={"shrinking": Option(True), "newton": Option(True)},
+    options={"visits": VISITS, "shrinking": Option(True), "newton": Option(True)},
     takes_fixed=True,
 )

@@ -1,4 +1,4 @@
-"""Random visiting orders of rows, epoch by epoch."""
+"""Orders in which rows are visited, epoch by epoch."""
 
 import numpy as np
 
@@ -6,13 +6,14 @@ from dualstream.solvers.jit import Ints
 from dualstream.solvers.offline.method_registry import Option
 from dualstream.solvers.offline.shuffle import shuffle
 
-PERMUTED, REPLACEMENT = "permuted", "replacement"
-VISITS = Option(PERMUTED, choices=(PERMUTED, REPLACEMENT))
-"""`replacement`, as in papers, leaves exp(-k) of the rows unvisited after k epochs."""
+PERMUTED, CYCLIC, RANDOM = "permuted", "cyclic", "random"
+VISITS = Option(PERMUTED, choices=(PERMUTED, CYCLIC, RANDOM))
+"""`permuted`: a new random order in each epoch. `cyclic`: the order of the rows. `random`: drawn
+with replacement, as in papers; this leaves exp(-k) of the rows unvisited after k epochs."""
 
 
 class Visits:
-    """The rows that count, in random order."""
+    """The rows that count, in one of these orders."""
 
     def __init__(self, rows: Ints, kind: str, rng: np.random.Generator) -> None:
         self._rows, self._kind, self._rng = rows.copy(), kind, rng
@@ -20,7 +21,9 @@ class Visits:
     def epoch(self) -> Ints:
         """(k,) the rows of the next epoch; valid until the next call."""
         count = len(self._rows)
-        if self._kind == REPLACEMENT:
+        if self._kind == CYCLIC:
+            return self._rows
+        if self._kind == RANDOM:
             return self._rows[self._rng.integers(0, count, count)]
         shuffle(self._rows, count, self._rng.random(count))
         return self._rows

@@ -70,7 +70,7 @@ def test_permuted_steps_of_sdca_are_those_of_dcd(loss, adult):
     dcd, sdca = solve(adult, "dcd", **asked), solve(adult, "sdca", **asked)
     assert sdca.method == "sdca" and sdca.epochs == dcd.epochs
     assert sdca.duals.tobytes() == dcd.duals.tobytes()
-    drawn = solve(adult, "sdca", visits="replacement", **asked)
+    drawn = solve(adult, "sdca", visits="random", **asked)
     assert drawn.epochs > sdca.epochs
     assert drawn.primal == pytest.approx(sdca.primal, rel=1e-7)
 
@@ -82,7 +82,7 @@ def test_the_dual_never_falls_and_weights_stay_those_of_the_duals(method):
     chosen = method_of(method)
     options = {name: option.default for name, option in chosen.options.items()}
     if method == "sdca":  # or dcd makes its steps
-        options["visits"] = "replacement"
+        options["visits"] = "random"
     run = chosen.begin(problem, Start(), options, np.random.default_rng(1))
     before = -np.inf
     for _ in range(60):
@@ -94,10 +94,63 @@ def test_the_dual_never_falls_and_weights_stay_those_of_the_duals(method):
         before = dual
 
 
+def by_definition(x, y, orders):
+    """Dual variables after these visits, with C = 1: Danda and Naik, section V."""
+    alpha, w = np.zeros(len(y)), np.zeros(x.shape[1])
+    for order in orders:
+        for i in order:
+            gradient = y[i] * (w @ x[i]) - 1.0
+            new = min(max(alpha[i] - gradient / (x[i] @ x[i]), 0.0), 1.0)
+            w += (new - alpha[i]) * y[i] * x[i]
+            alpha[i] = new
+    return y * alpha
+
+
+@pytest.mark.parametrize("visits", ["cyclic", "random"])
+def test_visits_are_those_of_the_definition(visits):
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((60, 5))
+    y = np.where(x[:, 0] + 0.5 * rng.standard_normal(60) > 0.0, 1.0, -1.0)
+    asked = {"loss": "hinge", "rho": 1.0 / 60, "tol": 0.0, "shrinking": False, "newton": False}
+    found = solve(Batch.from_dense(x, y), "dcd", visits=visits, max_epochs=5, seed=7, **asked)
+    if visits == "cyclic":
+        orders = [range(60)] * 5
+        kept = solve(
+            Batch.from_dense(x, y),
+            "dcd",
+            visits=visits,
+            max_epochs=5,
+            **(asked | {"shrinking": True}),
+        )
+        assert np.array_equal(kept.duals, found.duals)
+    else:
+        draws, rows, orders = np.random.default_rng(7), np.arange(60), []
+        for _ in range(5):
+            drawn = (draws.random(60) * 60).astype(int)
+            order = []
+            for at, other in enumerate(drawn):
+                rows[[at, other]] = rows[[other, at]]
+                order.append(rows[at])
+            orders.append(order)
+    assert found.epochs == 5
+    assert found.duals == pytest.approx(by_definition(x, y, orders), abs=1e-12)
+
+
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
+@pytest.mark.parametrize("visits", ["cyclic", "random"])
+def test_every_order_of_visits_comes_to_the_same_optimum(loss, visits):
+    batch = sparse_rows()
+    asked = {"loss": loss, "rho": 0.01, "tol": 1e-8}
+    permuted = solve(batch, "dcd", **asked)
+    for method in ("dcd", "sdca"):
+        other = solve(batch, method, visits=visits, **asked)
+        assert other.converged and other.primal == pytest.approx(permuted.primal, rel=1e-7)
+
+
 def test_visits_in_permuted_order_leave_no_row_out(adult):
     asked = {"loss": "smooth_hinge", "rho": 0.01, "tol": 1e-6}
     permuted, drawn = (
-        solve(adult, "sdca", visits=visits, **asked) for visits in ("permuted", "replacement")
+        solve(adult, "sdca", visits=visits, **asked) for visits in ("permuted", "random")
     )
     assert permuted.epochs < drawn.epochs
     assert permuted.primal == pytest.approx(drawn.primal, rel=1e-6)

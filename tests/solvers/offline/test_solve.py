@@ -150,7 +150,7 @@ def test_rows_that_are_gone_keep_their_part(method, intercept):
     batch = weighted("hinge")
     asked = {"loss": "hinge", "rho": RHO, "intercept": intercept, "max_epochs": 50_000}
     if method == "sdca":  # or dcd makes its steps
-        asked["visits"] = "replacement"
+        asked["visits"] = "random"
     whole = solve(batch, method, tol=1e-9, **asked)
     gone, kept = slice(0, 50), batch[50:]
     x = dense(batch, intercept == "penalized")[gone]
@@ -236,7 +236,7 @@ def test_awkward_rows_give_a_certified_answer_or_a_clear_error(method, kind, rho
             "'shrinking' is not a known field",
         ),
         ({"method": "dcd", "shrinking": 1}, "shrinking must be true or false"),
-        ({"visits": "sorted"}, "visits must be one of permuted, replacement"),
+        ({"visits": "sorted"}, "visits must be one of permuted, cyclic, random"),
         ({"fixed": np.zeros(15)}, "total must be given if and only if fixed"),
         ({"fixed": np.zeros(15), "total": 1.0}, "total must be at least the weight of the rows"),
         ({"weights": np.zeros(15), "duals": np.zeros(120)}, "weights must be left out"),
