@@ -1,5 +1,7 @@
 """Public API of the solvers: online learners for linear models, with duality certificates."""
 
+from typing import TYPE_CHECKING, Any
+
 # First: it sets what numba reads on import.
 from dualstream.solvers import jit as jit  # isort: split
 
@@ -96,6 +98,9 @@ from dualstream.solvers.spec.cost import (
 )
 from dualstream.solvers.spec.resolve import make_learner, resolve_spec, warm
 from dualstream.solvers.text.libsvm import BadLine
+
+if TYPE_CHECKING:
+    from dualstream.solvers.offline.semiparametric import solve_semiparametric
 
 __all__ = [
     "ALL_METHODS",
@@ -202,6 +207,7 @@ __all__ = [
     "served_form",
     "shared_ones",
     "solve",
+    "solve_semiparametric",
     "sorted_row",
     "survey_weights",
     "take_refit",
@@ -216,3 +222,12 @@ __all__ = [
     "why_not_unlearn",
     "width_of",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import `solve_semiparametric` on first use: few need it, and its kernels take a second."""
+    if name != "solve_semiparametric":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from dualstream.solvers.offline.semiparametric import solve_semiparametric
+
+    return solve_semiparametric

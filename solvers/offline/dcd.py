@@ -168,9 +168,7 @@ class Descent:
         return found
 
 
-@kernel(
-    i8(RO_I8_2D, RO_I4_2D, RO_F8_2D, f8, f8, f8, I8, i8, RO_F8, i8, b1, f8, f8, F8, F8_2D, F8)
-)
+@kernel(i8(RO_I8_2D, RO_I4_2D, RO_F8_2D, f8, f8, f8, I8, i8, RO_F8, i8, b1, f8, f8, F8, F8_2D, F8))
 def descend(
     indptr: Ints,
     indices: Indices,

@@ -78,6 +78,35 @@ class Function:
         return np.array(self.function(dense), np.float64).reshape(len(rows))
 
 
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A column of values that come with the rows: `column` counts from 0."""
+
+    place: int
+    name: str
+
+    def column(self, rows: Batch) -> Floats:
+        raise InvalidSpec("/basis", self.name, "given for these rows too: predict(x, columns)")
+
+
+Basis = Sequence["Term | Callable[[Floats], Floats]"] | Floats
+
+
+def terms_of(basis: Basis) -> tuple[Term, ...]:
+    """The terms of a basis of terms, of functions of dense rows, or of columns (n, K).
+
+    Functions are named `psi 1`, `psi 2`, ..., and columns `column 1`, ...
+    """
+    if isinstance(basis, np.ndarray):
+        if basis.ndim != 2:
+            raise InvalidSpec("/basis", f"an array of shape {basis.shape}", "columns (n, K)")
+        return tuple(Given(j, f"column {j + 1}") for j in range(basis.shape[1]))
+    return tuple(
+        Function(f"psi {at}", term) if callable(term) else term
+        for at, term in enumerate(basis, 1)
+    )
+
+
 def constant() -> Term:
     return Constant()
 
@@ -116,11 +145,17 @@ def check_names(basis: Sequence[Term]) -> None:
             raise InvalidSpec("/basis", name, "a name that no other term has")
 
 
-def evaluate(basis: Sequence[Term], rows: Batch) -> Floats:
-    """(K, n): each term at each row. Raises InvalidSpec for a value that is not finite."""
+def evaluate(basis: Sequence[Term], rows: Batch, columns: Floats | None = None) -> Floats:
+    """(K, n): each term at each row. Raises InvalidSpec for a value that is not finite.
+
+    columns (n, K'), of which `Given` terms take theirs
+    """
     psi = np.empty((len(basis), len(rows)))
     for term, out in zip(basis, psi, strict=True):
-        out[:] = term.column(rows)
+        if isinstance(term, Given) and columns is not None:
+            out[:] = columns[:, term.place]
+        else:
+            out[:] = term.column(rows)
         if not np.isfinite(out).all():
             raise InvalidSpec("/basis", term.name, "finite at every row")
     return psi

@@ -87,10 +87,17 @@ class Semiparametric:
         expansion(rows, self.support, weights, self.kernel_gamma, out)
         return out
 
-    def predict(self, x: Batch | npt.ArrayLike) -> Floats:
-        """(n,): h(x). Raises ShapeMismatch; InvalidSpec if a term is not finite."""
+    def predict(self, x: Batch | npt.ArrayLike, columns: npt.ArrayLike | None = None) -> Floats:
+        """(n,): h(x). Raises ShapeMismatch; InvalidSpec if a term is not finite.
+
+        columns (n, K): the basis at these rows, if the basis was given as columns
+        """
         rows = self._rows(x)
-        parametric: Floats = combined(self.beta, evaluate(self.basis, rows))
+        given = None if columns is None else np.asarray(columns, np.float64)
+        count = len(self.names) + len(self.dropped)
+        if given is not None and given.shape != (len(rows), count):
+            raise ShapeMismatch(f"columns have shape {given.shape}, expected {(len(rows), count)}")
+        parametric: Floats = combined(self.beta, evaluate(self.basis, rows, given))
         return self.kernel_part(rows) + parametric
 
     def _rows(self, x: Batch | npt.ArrayLike) -> Batch:

@@ -14,10 +14,11 @@ from dualstream.solvers.core.errors import InvalidRow, InvalidSpec, ShapeMismatc
 from dualstream.solvers.jit import Floats, Ints
 from dualstream.solvers.offline.dense_algebra import dot
 from dualstream.solvers.offline.semiparametric.basis import (
-    Term,
+    Basis,
     check_names,
     evaluate,
     independent,
+    terms_of,
 )
 from dualstream.solvers.offline.semiparametric.decomposition import Point, at_once, decomposed
 from dualstream.solvers.offline.semiparametric.solution import Semiparametric
@@ -49,7 +50,7 @@ class _Cancelled(Exception):
 def solve_semiparametric(
     x: Batch | npt.ArrayLike,
     y: npt.ArrayLike | None,
-    basis: Sequence[Term],
+    basis: Basis,
     kernel_gamma: float,
     epsilon: float,
     c: float,
@@ -72,7 +73,9 @@ def solve_semiparametric(
 
     x           (n, dim) numbers, or a Batch, whose weights c_i are used, and whose labels are y
                 if y is None
-    basis       the psi_j; those that depend on earlier ones on these rows are dropped, and listed
+    basis       the psi_j: terms, or functions of dense rows (n, dim) giving (n,), or their values
+                (n, K) at the rows, which `predict` then takes as well; those that depend on earlier
+                ones on these rows are dropped, and listed
     c           per row, not divided by n
     method      `ipm`, interior points; `pdsg`, primal-dual scaled gradients; `mpd`, multipliers
     tol         relative gap that is proved at the end (1e-6, and 1e-3 for pdsg and mpd)
@@ -102,14 +105,18 @@ def solve_semiparametric(
     ):  # fmt: skip
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise InvalidSpec(f"/{name}", value, f"a whole number >= {least}")
-    check_names(basis)
+    terms = terms_of(basis)
+    check_names(terms)
+    given = basis if isinstance(basis, np.ndarray) else None
+    if given is not None and len(given) != len(rows):
+        raise ShapeMismatch(f"basis has shape {given.shape} for {len(rows)} rows")
     counted = np.flatnonzero(rows.weights > 0.0)
     if not len(counted):
         raise InvalidSpec("/x", f"{len(rows)} rows", "at least one row with a weight above 0")
     used = rows if len(counted) == len(rows) else rows.take(counted)
-    raw = evaluate(basis, used)
+    raw = evaluate(terms, used, None if given is None else given[counted])
     kept = independent(raw)
-    names = tuple(basis[j].name for j in kept)
+    names = tuple(terms[j].name for j in kept)
     scaled = _Scaled(used, raw[kept], kernel_gamma, epsilon, c)
     working = _working(working, len(used), len(kept), method)
     solvers: dict[str, Method] = {
@@ -135,12 +142,12 @@ def solve_semiparametric(
     is_unique = len(independent(scaled.window.psi[:, free])) == len(kept)
     return Semiparametric(
         names=names,
-        dropped=tuple(t.name for j, t in enumerate(basis) if j not in kept),
+        dropped=tuple(t.name for j, t in enumerate(terms) if j not in kept),
         beta=beta,
         beta_is_unique=is_unique,
         delta=delta,
         support=rows.take(support),
-        basis=tuple(basis[j] for j in kept),
+        basis=tuple(terms[j] for j in kept),
         kernel_gamma=kernel_gamma,
         primal=point.primal * scaled.of_objective,
         dual=point.dual * scaled.of_objective,

@@ -144,6 +144,37 @@ def test_multipliers_converge_on_working_sets_nearly_at_their_bounds(m, c):
         assert found.converged and found.primal == pytest.approx(best.primal, rel=1e-3)
 
 
+def test_a_basis_of_functions_or_columns_gives_what_its_terms_give():
+    from dualstream.solvers import solve_semiparametric as at_the_top
+
+    x, y = mexican_hat(200, 4)
+    plain = [term.function for term in HAT_BASIS]
+    columns = np.stack([function(x) for function in plain], axis=1)
+    weighted = Batch.from_dense(x, y, weights=np.where(np.arange(200) % 7, 1.0, 0.0))
+    asked = (0.25, 0.05, 1.0)
+    named = at_the_top(weighted, None, HAT_BASIS, *asked)
+    functions = at_the_top(weighted, None, plain, *asked)
+    # A column that repeats another is dropped, and still counts in `predict`.
+    given = at_the_top(weighted, None, np.insert(columns, 1, columns[:, 0], axis=1), *asked)
+    assert functions.names == ("psi 1", "psi 2") and given.names == ("column 1", "column 3")
+    new = np.linspace(0.1, 9.9, 50)[:, None]
+    new_columns = np.stack([plain[0](new), np.zeros(50), plain[1](new)], axis=1)
+    for found, answers in (
+        (functions, functions.predict(new)),
+        (given, given.predict(new, new_columns)),
+    ):
+        assert np.array_equal(found.beta, named.beta) and np.array_equal(found.delta, named.delta)
+        assert np.array_equal(answers, named.predict(new))
+    with pytest.raises(InvalidSpec, match="given for these rows too"):
+        given.predict(new)
+    with pytest.raises(ShapeMismatch, match=r"\(50, 2\), expected \(50, 3\)"):
+        given.predict(new, new_columns[:, :2])
+    with pytest.raises(ShapeMismatch, match="200 rows"):
+        at_the_top(x, y, columns[1:], *asked)
+    with pytest.raises(InvalidSpec, match=r"columns \(n, K\)"):
+        at_the_top(x, y, columns[:, 0], *asked)
+
+
 def test_the_printed_hessian_is_not_the_one_used():
     wrong = NUMBERS["svr_wrong_hessian"]
     x, y = mexican_hat(wrong["m"], wrong["seed"])
