@@ -4,13 +4,15 @@ Le Thi, Ho, "Online learning based on online DCA and application to online class
 algorithms 1-6. In round t a row x with label y has a surrogate f = g - h of its 0-1 loss, chosen at
 w_t such that f(w_t) is at least that loss; with z in dh(w_t),
 
-    ODCAk (`one_step`)   w_{t+1} = w_t - eta_t (r - z),  r in dg(w_t)
-    ODCA  (`complete`)   w <- w - eta_t (r - z), r in dg(w), from w_t on, until a step is at most
-                         tol (|w| + 1) or `max_inner` of them are done
+    ODCAk (`one_step`)   w_{t+1} = Proj(w_t - eta_t (r - z)),  r in dg(w_t)
+    ODCA  (`complete`)   w <- Proj(w - eta_t (r - z)), r in dg(w), from w_t on, until a step is at
+                         most tol (|w| + 1) or `max_inner` of them are done
 
-    eta_t = C / sqrt(t) (`sqrt_t`, the default) or C / sqrt(T) (`sqrt_T`, T = `horizon`)
+    eta_t = C / sqrt(t) (`sqrt_t`, the default), C / sqrt(T) (`sqrt_T`, T = `horizon`) or
+            1 / (gamma t) (`strongly_convex`, theorem 1 under assumption 1d)
 
-where t counts all learned rows of a weight above 0. With m = y w_t.x,
+Proj (2.2) moves w to the nearest point of the ball |w| <= `radius`; without one it is w. Here t
+counts all learned rows of a weight above 0. With m = y w_t.x,
 
     pil1     steps if m <= 0; tau* = tau1 and nu = 1 at a tie, else min(tau1, -m) and nu = 0;
              r - z = -y x / tau* where y w.x <= nu tau*, else 0                        (3.4), (3.8)
@@ -21,8 +23,8 @@ where t counts all learned rows of a weight above 0. With m = y w_t.x,
              -tau2 |x|: with an absolute bound, long rows keep the sign of their first label.
     sigmoid  steps if tanh(u) < 1 - epsilon, u(w) = kappa y w.x / |x|; r and z as in (3.9), (3.10)
 
-All steps are along y x, so the inner iteration has one variable beta: w = w_t + beta y x. For a row
-of weight c, eta_t is multiplied by c.
+All steps are along y x and a projection scales w, so the inner iteration has two variables: w =
+alpha w_t + beta y x. For a row of weight c, eta_t is multiplied by c.
 """
 
 import math
@@ -33,7 +35,7 @@ import numpy as np
 
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.learner import Outcome
-from dualstream.solvers.core.plain_learner import ROUNDS, SCALE, PlainLearner
+from dualstream.solvers.core.plain_learner import ROUNDS, SCALE, PlainLearner, fold
 from dualstream.solvers.core.scalar import prefetch, scaled_norm
 from dualstream.solvers.core.table_learner import SAMPLES
 from dualstream.solvers.jit import (
@@ -58,11 +60,11 @@ from dualstream.solvers.jit import (
 # Indices of a learner's scalars: first its state, then constants of its specification.
 assert (SCALE, SAMPLES, ROUNDS) == (0, 0, 1)
 NORM2, PEAK = 1, 2
-C, TAU, TAU_LOW, KAPPA, EPSILON, ZERO_TOL, TOL, BIAS = range(3, 11)
-N_FLOATS = 11
+C, TAU, TAU_LOW, KAPPA, EPSILON, ZERO_TOL, TOL, BIAS, RADIUS = range(3, 12)
+N_FLOATS = 12
 INNER_STEPS = 2
-SURROGATE, COMPLETE, HORIZON, MAX_INNER, RESUM_EVERY, RELATIVE = range(3, 9)
-N_INTS = 9
+SURROGATE, COMPLETE, HORIZON, MAX_INNER, RESUM_EVERY, RELATIVE, STRONG = range(3, 10)
+N_INTS = 10
 PIL1, PIL2, SIGMOID = range(3)
 
 _INFINITY = math.inf
@@ -72,7 +74,7 @@ _SMALL_STEP, _SMALL_NORM2 = 1e90, 1e180
 _TINY = 1e-280
 # |w|^2 is recomputed when it has fallen by this factor since it was last exact.
 _FALL = 1e-6
-_LARGE = 1e300
+_MIN_SCALE = 1e-30
 # exp of it is still finite.
 _MAX_EXPONENT = 709.0
 _CACHED = 32_768
@@ -95,7 +97,8 @@ class DC(PlainLearner):
         super().__init__(spec, N_FLOATS, N_INTS)
         floats, ints = self._floats, self._ints
         surrogate, inner, step = spec["surrogate"], spec["inner"], spec["step"]
-        floats[C], floats[BIAS] = spec["C"], self._features.bias
+        floats[BIAS] = self._features.bias
+        floats[RADIUS] = spec.get("radius", math.inf)
         if surrogate["kind"] == "pil1":
             ints[SURROGATE] = PIL1
             floats[TAU], floats[ZERO_TOL] = surrogate["tau1"], surrogate["zero_tol"]
@@ -108,8 +111,13 @@ class DC(PlainLearner):
         if inner != "one_step":
             ints[COMPLETE], ints[MAX_INNER] = 1, inner["max_inner"]
             floats[TOL] = inner["tol"]
-        if step != "sqrt_t":
-            ints[HORIZON] = step["horizon"]
+        if isinstance(step, Mapping) and step["kind"] == "strongly_convex":
+            floats[C], ints[STRONG] = 1.0 / step["gamma"], 1
+        else:
+            floats[C] = spec["C"]
+            ints[HORIZON] = step["horizon"] if step != "sqrt_t" else 0
+        if "radius" in spec:
+            self.STATE_FLOATS = {"scale": SCALE, **self.STATE_FLOATS}  # type: ignore[misc]
         ints[RESUM_EVERY] = max(1000, self._features.width)
 
     def _learn_rows(self, batch: Batch, out: Outcome) -> None:
@@ -162,7 +170,28 @@ def root(square: float) -> float:
     return math.sqrt(square) if square > 0.0 else 0.0
 
 
-@kernel(types.Tuple((f8, i8))(f8, f8, f8, f8, f8, f8, types.boolean, f8, i8))
+@kernel(f8(f8, f8, f8, f8, f8))
+def length(alpha: float, beta: float, ww: float, m: float, x2: float) -> float:
+    """|alpha w_t + beta y x|, with ww = |w_t|^2 and m = y w_t.x."""
+    return root(alpha * alpha * ww + beta * (2.0 * alpha * m + beta * x2))
+
+
+@kernel(types.UniTuple(f8, 3)(f8, f8, f8, f8, f8, f8, f8, f8))
+def move(
+    alpha: float, beta: float, step: float, ww: float, m: float, x2: float, norm: float,
+    radius: float,
+) -> tuple[float, float, float]:  # fmt: skip
+    """alpha and beta after a step and the projection (2.2), and how far w has moved."""
+    new = beta + step
+    size = length(alpha, new, ww, m, x2) if radius < _INFINITY else 0.0
+    if not size > radius:
+        return alpha, new, abs(step) * norm
+    shrink = radius / size
+    shrunk, new = shrink * alpha, shrink * new
+    return shrunk, new, length(shrunk - alpha, new - beta, ww, m, x2)
+
+
+@kernel(types.Tuple((f8, f8, i8))(f8, f8, f8, f8, f8, f8, types.boolean, f8, i8, f8))
 def descend_pil(
     m: float,
     x2: float,
@@ -173,21 +202,21 @@ def descend_pil(
     closed: bool,
     tol: float,
     max_inner: int,
-) -> tuple[float, int]:
-    """beta, and the number of iterations: `step` each while m + beta x2 < limit (<= if closed).
+    radius: float,
+) -> tuple[float, float, int]:
+    """alpha, beta, and the number of iterations: `step` each while y w.x < limit (<= if closed).
 
     The caller knows that the first step is taken. Algorithms 1 and 3 of the paper.
     """
-    beta = 0.0
+    alpha, beta = 1.0, 0.0
     for inner in range(1, max_inner + 1):
-        margin = m + beta * x2
+        margin = alpha * m + beta * x2
         is_due = inner == 1 or margin < limit or (closed and margin == limit)
-        moved = step if is_due else 0.0
-        size = root(ww + beta * (2.0 * m + beta * x2))
-        beta += moved
-        if not abs(moved) * norm > tol * (size + 1.0):
-            return beta, inner
-    return beta, max_inner
+        size = length(alpha, beta, ww, m, x2)
+        alpha, beta, far = move(alpha, beta, step if is_due else 0.0, ww, m, x2, norm, radius)
+        if not far > tol * (size + 1.0):
+            return alpha, beta, inner
+    return alpha, beta, max_inner
 
 
 @kernel(f8(f8, f8, f8, f8))
@@ -213,7 +242,7 @@ def sigmoid_slope(u: float, d: float, gap: float, sech2: float) -> float:
     return 4.0 * (r * r * (r + 2.0) / ((r + 1.0) * (r + 1.0)) - before)
 
 
-@kernel(types.Tuple((f8, i8))(f8, f8, f8, f8, f8, f8, f8, f8, f8, i8))
+@kernel(types.Tuple((f8, f8, i8))(f8, f8, f8, f8, f8, f8, f8, f8, f8, i8, f8))
 def descend_sigmoid(
     m: float,
     x2: float,
@@ -225,10 +254,12 @@ def descend_sigmoid(
     step: float,
     tol: float,
     max_inner: int,
-) -> tuple[float, int]:
-    """beta, and the number of iterations, of algorithm 5: each adds step times sigmoid_slope.
+    radius: float,
+) -> tuple[float, float, int]:
+    """alpha, beta, and the number of iterations, of algorithm 5: each adds step times
+    sigmoid_slope.
 
-    u(w) = u + kappa beta x2; `kappa` is kappa_t. It ends at an iterate that is not finite.
+    u(w) = alpha u + kappa beta x2; `kappa` is kappa_t. It ends at an iterate that is not finite.
     """
     e = math.exp(-2.0 * abs(u))
     # delta - u = -log(m_t) / 2, m_t = (2 a + 1) / (a + 1)^2 with a = exp(2 u).
@@ -236,23 +267,15 @@ def descend_sigmoid(
         gap = u - 0.5 * math.log((2.0 + e) / ((1.0 + e) * (1.0 + e)))
     else:
         gap = -0.5 * math.log1p(-(e / (1.0 + e)) * (e / (1.0 + e)))
-    beta = 0.0
+    alpha, beta = 1.0, 0.0
     for inner in range(1, max_inner + 1):
-        moved = step * sigmoid_slope(u, kappa * beta * x2, gap, sech2)
-        size = root(ww + beta * (2.0 * m + beta * x2))
-        beta += moved
-        if not abs(moved) * norm > tol * (size + 1.0):
-            return beta, inner
-    return beta, max_inner
-
-
-@kernel(f8(RO_F8))
-def norm_squared(w: Floats) -> float:
-    """|w|^2, summed in order; it may be infinite or NaN."""
-    total = 0.0
-    for j in range(w.shape[0]):
-        total += w[j] * w[j]
-    return min(total, _LARGE)
+        apart = kappa * beta * x2 + (alpha - 1.0) * u
+        moved = step * sigmoid_slope(u, apart, gap, sech2)
+        size = length(alpha, beta, ww, m, x2)
+        alpha, beta, far = move(alpha, beta, moved, ww, m, x2, norm, radius)
+        if not far > tol * (size + 1.0):
+            return alpha, beta, inner
+    return alpha, beta, max_inner
 
 
 @kernel(void(RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, F8, F8, B1, B1, F8, F8_2D, F8, I8))
@@ -266,7 +289,7 @@ def learn_rows(
     losses: Floats,
     updated: Flags,
     rejected: Flags,
-    w: Floats,
+    v: Floats,
     table: Floats,
     f: Floats,
     k: Ints,
@@ -278,22 +301,23 @@ def learn_rows(
 
     indptr, indices, values, labels, weights   see Batch
     scores, losses, updated, rejected          (n,) written; the flags must be False initially
-    w       (width,)      the weights; the last is the intercept's
+    v       (width,)      the weights over `scale`, which is 1 without a radius; the last is the
+                          intercept's
     table   (width, 1)    the same memory
     f, k    (N_FLOATS,), (N_INTS,)   see the constants at the top of this file
     Cost O(entries) per row for one_step, O(entries + iterations) for complete; |w|^2 is recomputed
     every RESUM_EVERY >= width rows, or when it has fallen below _FALL of its peak.
     """
     n = labels.shape[0]
-    ww, peak = f[NORM2], f[PEAK]
+    scale, ww, peak, radius = f[SCALE], f[NORM2], f[PEAK], f[RADIUS]
     samples, rounds, inner_steps = k[SAMPLES], k[ROUNDS], k[INNER_STEPS]
     c_step, tau, kappa, bias = f[C], f[TAU], f[KAPPA], f[BIAS]
     surrogate, is_complete, horizon = k[SURROGATE], k[COMPLETE] != 0, k[HORIZON]
-    is_relative = k[RELATIVE] != 0
+    is_relative, is_strong = k[RELATIVE] != 0, k[STRONG] != 0
     tie_tol = f[ZERO_TOL] * math.sqrt(ww)
     until_resum = k[RESUM_EVERY] - rounds % k[RESUM_EVERY]
-    last = w.shape[0] - 1
-    is_far = w.shape[0] > _CACHED
+    last = v.shape[0] - 1
+    is_far = v.shape[0] > _CACHED
     final = np.uint64(max(1, indices.shape[0]) - 1)
 
     for i in range(n):
@@ -308,14 +332,14 @@ def learn_rows(
             for p in range(np.uint64(begin), np.uint64(end)):
                 prefetch(table, indices[min(p + _AHEAD, final)])
                 x = values[p]
-                dot += x * w[np.uint32(indices[p])]
+                dot += x * v[np.uint32(indices[p])]
                 x2 += x * x
         else:
             for p in range(np.uint64(begin), np.uint64(end)):
                 x = values[p]
-                dot += x * w[np.uint32(indices[p])]
+                dot += x * v[np.uint32(indices[p])]
                 x2 += x * x
-        score = dot + bias * w[last]
+        score = scale * (dot + bias * v[last])
         x2 += bias * bias
         norm = math.sqrt(x2) if x2 >= _TINY else scaled_norm(values, begin, end, bias)
         m = y * score
@@ -336,51 +360,57 @@ def learn_rows(
         finite = abs(score) < _INFINITY and loss < _INFINITY
 
         # The step.
-        beta, inner = 0.0, 0
+        alpha, beta, inner = 1.0, 0.0, 0
         if top != 0.0 and c > 0.0 and finite:
-            eta = c * (c_step / math.sqrt(float(horizon if horizon > 0 else rounds + 1)))
+            t = float(horizon if horizon > 0 else rounds + 1)
+            eta = c * (c_step / (t if is_strong else math.sqrt(t)))
             step = eta * kappa / bottom if surrogate == SIGMOID else eta / bottom
             if not is_complete:
-                beta = step * top
+                alpha, beta, _ = move(1.0, 0.0, step * top, ww, m, x2, norm, radius)
             else:
                 # A row whose square underflows is treated as one of length 1.
-                unit, s2, length = 1.0, x2, norm
+                unit, s2, size = 1.0, x2, norm
                 if x2 < _TINY:
-                    unit, s2, length = norm, 1.0, 1.0
+                    unit, s2, size = norm, 1.0, 1.0
                 if surrogate == SIGMOID:
-                    beta, inner = descend_sigmoid(
-                        m / unit, s2, length, ww, u, kappa / norm * unit, top, step * unit,
-                        f[TOL], k[MAX_INNER],
+                    alpha, beta, inner = descend_sigmoid(
+                        m / unit, s2, size, ww, u, kappa / norm * unit, top, step * unit,
+                        f[TOL], k[MAX_INNER], radius,
                     )  # fmt: skip
                 else:
-                    beta, inner = descend_pil(
-                        m / unit, s2, length, ww, step * unit, limit / unit, surrogate == PIL1,
-                        f[TOL], k[MAX_INNER],
+                    alpha, beta, inner = descend_pil(
+                        m / unit, s2, size, ww, step * unit, limit / unit, surrogate == PIL1,
+                        f[TOL], k[MAX_INNER], radius,
                     )  # fmt: skip
                 beta /= unit
             long = beta * norm
-            new_ww = ww + 2.0 * beta * m + long * long
+            new_ww = alpha * alpha * ww + 2.0 * alpha * beta * m + long * long
             if new_ww < 0.0:
                 new_ww = 0.0
 
             # Write nothing until all numbers are known to be finite.
-            g = y * beta
+            new_scale = scale * alpha
+            is_small = new_scale < _MIN_SCALE
+            g = y * beta / (1.0 if is_small else new_scale)
             finite = abs(g) < _INFINITY and new_ww < _INFINITY
             if finite and not (abs(g) < _SMALL_STEP and x2 < _SMALL_NORM2):
                 for p in range(np.uint64(begin), np.uint64(end)):
-                    finite = finite and abs(w[np.uint32(indices[p])] + g * values[p]) < _INFINITY
-                finite = finite and abs(w[last] + g * bias) < _INFINITY
+                    finite = finite and abs(v[np.uint32(indices[p])] + g * values[p]) < _INFINITY
+                finite = finite and abs(v[last] + g * bias) < _INFINITY
             if finite:
                 inner_steps += inner
             if finite and g != 0.0:
+                if is_small:
+                    fold(v, new_scale)
                 for p in range(np.uint64(begin), np.uint64(end)):
-                    w[np.uint32(indices[p])] += g * values[p]
-                w[last] += g * bias
+                    v[np.uint32(indices[p])] += g * values[p]
+                v[last] += g * bias
                 updated[i] = True
-                ww = new_ww
+                scale, ww = (1.0 if is_small else new_scale), new_ww
                 peak = max(peak, ww)
                 if ww < _FALL * peak:
-                    ww = peak = norm_squared(w)
+                    ww = peak = fold(v, scale)
+                    scale = 1.0
                 tie_tol = f[ZERO_TOL] * math.sqrt(ww)
         if not finite:
             scores[i] = losses[i] = np.nan
@@ -395,8 +425,9 @@ def learn_rows(
         if until_resum == 0:
             until_resum = k[RESUM_EVERY]
             if ww != 0.0:
-                ww = peak = norm_squared(w)
+                ww = peak = fold(v, scale)
+                scale = 1.0
                 tie_tol = f[ZERO_TOL] * math.sqrt(ww)
 
-    f[NORM2], f[PEAK] = ww, peak
+    f[SCALE], f[NORM2], f[PEAK] = scale, ww, peak
     k[SAMPLES], k[ROUNDS], k[INNER_STEPS] = samples, rounds, inner_steps

@@ -35,7 +35,7 @@ import numpy as np
 
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.learner import Outcome
-from dualstream.solvers.core.plain_learner import ROUNDS, SCALE, PlainLearner
+from dualstream.solvers.core.plain_learner import ROUNDS, SCALE, PlainLearner, fold
 from dualstream.solvers.core.scalar import prefetch, scaled_norm
 from dualstream.solvers.core.table_learner import SAMPLES
 from dualstream.solvers.jit import (
@@ -76,7 +76,6 @@ _PARALLEL = 1e-12
 # The relative error of ROMMA's |w|^2 grows like |w|^2; after this growth it is recomputed.
 _GROWTH = 1e3
 _MIN_SCALE, _MAX_SCALE = 1e-30, 1e30
-_LARGE = 1e300
 # ROMMA's |w|^2 from which w is multiplied by _SMALLER.
 _OUTSIZED, _SMALLER = 1e240, 2.0**-256
 _CACHED = 32_768
@@ -172,16 +171,6 @@ def romma_step(m: float, norm: float, ww: float, share: float) -> tuple[float, f
     beta = (1.0 - m) / norm / norm / sin2
     whole = (ww + (1.0 - 2.0 * m) / norm / norm) / sin2
     return 1.0 + share * (a - 1.0), share * beta, ww + share * share * (whole - ww)
-
-
-@kernel(f8(F8, f8))
-def fold(v: Floats, scale: float) -> float:
-    """v *= scale; return |v|^2, which may be infinite or NaN."""
-    total = 0.0
-    for j in range(v.shape[0]):
-        v[j] *= scale
-        total += v[j] * v[j]
-    return min(total, _LARGE)
 
 
 @kernel(void(RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, F8, F8, B1, B1, F8, F8_2D, F8, I8))

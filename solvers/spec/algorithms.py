@@ -149,7 +149,8 @@ def read_dc(spec: Mapping[str, Any], task: str) -> Spec:
     }
     surrogate = read_kind(spec, "surrogate", "pil2", kinds)
     inner = read_kind(spec, "inner", "one_step", {"one_step": (), "complete": ("tol", "max_inner")})
-    step = read_kind(spec, "step", "sqrt_t", {"sqrt_t": (), "sqrt_T": ("horizon",)})
+    steps = {"sqrt_t": (), "sqrt_T": ("horizon",), "strongly_convex": ("gamma",)}
+    step = read_kind(spec, "step", "sqrt_t", steps)
     is_complete = inner["kind"] == "complete"
     c, kappa, owner = 16.0, 0.5, "/surrogate"
     if surrogate["kind"] == "pil1":
@@ -177,12 +178,16 @@ def read_dc(spec: Mapping[str, Any], task: str) -> Spec:
         inner["max_inner"] = read_whole(inner, "/inner", "max_inner", 5000, 1, 1_000_000)
     if step["kind"] == "sqrt_T":
         step["horizon"] = read_whole(step, "/step", "horizon", 10_000, 1, 2**53)
-    return {
-        "surrogate": surrogate,
-        "inner": short_form(inner),
-        "C": _positive(spec, "", "C", c),
-        "step": short_form(step),
-    }
+    fields: Spec = {"surrogate": surrogate, "inner": short_form(inner)}
+    if step["kind"] == "strongly_convex":
+        step["gamma"] = _positive(step, "/step", "gamma", 1.0)
+        if "C" in spec:
+            raise InvalidSpec("/C", spec["C"], "left out if step is strongly_convex")
+    else:
+        fields["C"] = _positive(spec, "", "C", c)
+    if spec.get("radius") is not None:
+        fields["radius"] = _positive(spec, "", "radius", 1.0)
+    return fields | {"step": short_form(step)}
 
 
 def read_passive_aggressive(spec: Mapping[str, Any], task: str) -> Spec:
@@ -385,7 +390,7 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     "dc": Algorithm(
         "dualstream.solvers.online.difference_of_convex",
         "DC",
-        ("surrogate", "inner", "C", "step"),
+        ("surrogate", "inner", "C", "step", "radius"),
         read_dc,
     ),
     "perceptron": Algorithm("dualstream.solvers.online.margin", "Perceptron", (), read_no_fields),

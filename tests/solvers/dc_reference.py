@@ -47,16 +47,20 @@ def surrogate(kind, p, w, x, y):
     return lambda v: max(1.0 - math.tanh(delta), 1.0 - math.tanh(u(v))), slope
 
 
-def dc_step(kind, p, w, x, y, eta, complete, tol=1e-4, max_inner=5000):
+def dc_step(kind, p, w, x, y, eta, complete, tol=1e-4, max_inner=5000, radius=math.inf):
     """w_{t+1}, and the number of iterations."""
     _, slope = surrogate(kind, p, w, x, y)
     if slope is None:
         return w, 0
+
+    def project(v):
+        return v * min(1.0, radius / np.linalg.norm(v)) if np.any(v) else v
+
     if not complete:
-        return w - eta * slope(w), 0
+        return project(w - eta * slope(w)), 0
     inner, done = 0, False
     while not done and inner < max_inner:
-        new = w - eta * slope(w)
+        new = project(w - eta * slope(w))
         done = np.linalg.norm(new - w) <= tol * (np.linalg.norm(w) + 1.0)
         w, inner = new, inner + 1
     return w, inner

@@ -151,6 +151,12 @@ _SPECS: dict[str, dict[str, Any]] = {
         "intercept": False,
     },
     "dc-sigmoid": {"algorithm": "dc", "surrogate": "sigmoid"},
+    "dc-sigmoid-ball": {
+        "algorithm": "dc",
+        "surrogate": "sigmoid",
+        "step": {"kind": "strongly_convex", "gamma": 0.1},
+        "radius": 0.5,
+    },
     "dc-sigmoid-complete": {
         "algorithm": "dc",
         "surrogate": "sigmoid",

@@ -102,8 +102,7 @@ def terms_of(basis: Basis) -> tuple[Term, ...]:
             raise InvalidSpec("/basis", f"an array of shape {basis.shape}", "columns (n, K)")
         return tuple(Given(j, f"column {j + 1}") for j in range(basis.shape[1]))
     return tuple(
-        Function(f"psi {at}", term) if callable(term) else term
-        for at, term in enumerate(basis, 1)
+        Function(f"psi {at}", term) if callable(term) else term for at, term in enumerate(basis, 1)
     )
 
 

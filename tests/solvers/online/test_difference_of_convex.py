@@ -34,21 +34,39 @@ def dense(batch, intercept):
     return rows
 
 
-@pytest.mark.parametrize("step", ["sqrt_t", {"kind": "sqrt_T", "horizon": 60}])
+@pytest.mark.parametrize(
+    ("step", "radius"),
+    [
+        ("sqrt_t", math.inf),
+        ({"kind": "sqrt_T", "horizon": 60}, math.inf),
+        ({"kind": "strongly_convex", "gamma": 0.8}, math.inf),
+        ("sqrt_t", 0.4),
+        ({"kind": "strongly_convex", "gamma": 0.1}, 0.3),
+    ],
+)
 @pytest.mark.parametrize("inner", INNERS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_learns_as_the_printed_formulas_do(kind, inner, step):
-    learner = dc(kind, inner, step=step)
+def test_learns_as_the_printed_formulas_do(kind, inner, step, radius):
+    spec = FEATURES | {"algorithm": "dc", "inner": inner} | MILD[kind] | {"step": step}
+    is_strong = "gamma" in step
+    if is_strong:
+        del spec["C"]
+    if radius < math.inf:
+        spec["radius"] = radius
+    learner = make_learner(spec)
     batch = stream(learner.spec, 60)
-    w, t, total = np.zeros(DIM + 1), 0, 0
+    w, t, total, largest = np.zeros(DIM + 1), 0, 0, 0.0
     for i, x in enumerate(dense(batch, 1.0)):
         out = learner.learn(batch[i : i + 1])
         y, c, before = batch.labels[i], batch.weights[i], w
         if c > 0.0:
             t += 1
-            eta = c * learner.spec["C"] / math.sqrt(60 if step != "sqrt_t" else t)
+            if is_strong:
+                eta = c / (step["gamma"] * t)
+            else:
+                eta = c * learner.spec["C"] / math.sqrt(60 if step != "sqrt_t" else t)
             w, inner_steps = dc_step(
-                kind, learner.spec["surrogate"], w, x, y, eta, inner == "complete"
+                kind, learner.spec["surrogate"], w, x, y, eta, inner == "complete", radius=radius
             )
             total += inner_steps
         f, _ = surrogate(kind, learner.spec["surrogate"], before, x, y)
@@ -57,7 +75,21 @@ def test_learns_as_the_printed_formulas_do(kind, inner, step):
             assert out.losses[0] >= (y * out.scores[0] <= 0.0) * (1.0 - 1e-12)
         assert out.updated[0] == (w is not before)
         assert [*learner.weights, learner.intercept] == pytest.approx(w, rel=1e-9, abs=1e-9)
+        largest = max(largest, float(np.linalg.norm(w)))
     assert learner.state()["inner_steps"] == total
+    assert learner.state()["norm_squared"] == pytest.approx(w @ w)
+    if radius < math.inf:
+        assert math.isclose(largest, radius)
+
+
+def test_a_small_scale_goes_into_the_weights():
+    """A ball so small that each step shrinks all earlier ones to nearly nothing."""
+    learner = dc("pil2", C=1.0, radius=1e-9)
+    batch = stream(learner.spec, 60)
+    out = learner.learn(batch)
+    assert not out.rejected.any() and learner.state()["scale"] >= 1e-30
+    w = np.append(learner.weights, learner.intercept)
+    assert math.sqrt(w @ w) == pytest.approx(1e-9)
     assert learner.state()["norm_squared"] == pytest.approx(w @ w)
 
 
@@ -184,6 +216,9 @@ def test_defaults_are_written_out():
     assert full["inner"] == {"kind": "complete", "tol": 1e-4, "max_inner": 5000}
     assert full["step"] == {"kind": "sqrt_T", "horizon": 10_000}
     assert resolve_spec(full) == full
+    ball = resolve_spec(FEATURES | {"algorithm": "dc", "step": "strongly_convex", "radius": 2})
+    assert ball["step"] == {"kind": "strongly_convex", "gamma": 1.0} and ball["radius"] == 2.0
+    assert "C" not in ball and resolve_spec(ball) == ball
 
 
 @pytest.mark.parametrize(
@@ -200,6 +235,9 @@ def test_defaults_are_written_out():
         ({"inner": {"kind": "complete", "max_inner": 0}}, "/inner/max_inner"),
         ({"step": {"kind": "sqrt_T", "horizon": 0}}, "/step/horizon"),
         ({"step": "1/t"}, "/step"),
+        ({"step": {"kind": "strongly_convex", "gamma": 0}}, "/step/gamma"),
+        ({"step": "strongly_convex", "C": 1}, "/C"),
+        ({"radius": 0}, "/radius"),
         ({"loss": "hinge"}, "/loss"),
         ({"average": None}, "/average"),
     ],
