@@ -660,10 +660,15 @@ class Methods(Generic[Samples]):
         tol: float | None = None,
         max_epochs: int | None = None,
         rows: int | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> Call[Refit]:
-        """Begin to solve the model's window to the optimum; `read_refit` has the progress."""
-        options = {"method": method, "tol": tol, "max_epochs": max_epochs, "rows": rows}
-        body = encoded({name: value for name, value in options.items() if value is not None})
+        """Begin to solve the model's window to the optimum; `read_refit` has the progress.
+
+        options  of the method, such as {"parts": 8} of mcpa
+        """
+        given: dict[str, Any] = {"method": method, "tol": tol, "max_epochs": max_epochs}
+        given |= {"rows": rows, "options": options}
+        body = encoded({name: value for name, value in given.items() if value is not None})
         return Call("POST", model_path(model, "refit"), Refit, {}, _JSON_BODY, body)
 
     @method

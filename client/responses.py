@@ -262,6 +262,7 @@ class Refit(Struct, kw_only=True):
     method: str
     tol: float
     max_epochs: int
+    options: dict[str, Any] = {}
     seq: int | None
     rows: int | None
     epochs: int

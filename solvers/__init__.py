@@ -78,6 +78,7 @@ from dualstream.solvers.evaluation.late_label_scores import AsServed, as_served,
 from dualstream.solvers.evaluation.progressive import Progressive
 from dualstream.solvers.jit import APPLY_VERSION, compiled_signatures, numeric_identity
 from dualstream.solvers.offline import Progress, Solution, solve
+from dualstream.solvers.offline.options import read_refit_options
 from dualstream.solvers.profile import Column, ColumnProfile
 from dualstream.solvers.refit.refit import (
     DUALS,
@@ -202,6 +203,7 @@ __all__ = [
     "numeric_identity",
     "predicting_cost",
     "problems_of",
+    "read_refit_options",
     "refit_methods",
     "resolve_spec",
     "served_form",

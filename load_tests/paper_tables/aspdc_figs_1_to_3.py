@@ -10,6 +10,7 @@ from dualstream.solvers import Batch
 from dualstream.solvers.core.losses import make_loss
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.offline.method_registry import Start, method_of
+from dualstream.solvers.offline.options import with_defaults
 from dualstream.solvers.offline.problem import Problem
 from load_tests.offline import unit_rows
 from load_tests.paper_tables import data
@@ -84,7 +85,7 @@ def follow(batch: Batch, label: str, rho: float) -> Curve | None:
         return None
     problem = Problem(batch, batch.labels, make_loss("smooth_hinge"), rho, "none")
     method = method_of(name)
-    chosen = {key: options.get(key, option.default) for key, option in method.options.items()}
+    chosen = with_defaults(name, options)
     began = time.thread_time()
     at_work = method.begin(problem, Start(), chosen, np.random.default_rng(0))
     spent = time.thread_time() - began

@@ -1,7 +1,7 @@
 """Refits of a model: start, list, read, cancel."""
 
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Any, Literal
 
 from fastapi import APIRouter, Request, Response
 from msgspec import structs
@@ -13,7 +13,13 @@ from dualstream.service.api.views import Finite
 from dualstream.service.jobs.refit import MAX_EPOCHS, Refits
 from dualstream.service.jobs.refit_status import RefitJob, UnderWay
 from dualstream.service.models.model import Model
-from dualstream.solvers import ALL_METHODS, MAX_WINDOW_ROWS, why_not_method
+from dualstream.solvers import (
+    ALL_METHODS,
+    MAX_WINDOW_ROWS,
+    InvalidSpec,
+    read_refit_options,
+    why_not_method,
+)
 from dualstream.wire.problems import Problem
 
 router = APIRouter(prefix="/models/{model_id}", tags=["refits"])
@@ -36,6 +42,12 @@ class NewRefit(BaseModel, extra="forbid"):
         ge=1,
         le=1_000_000,
         description="Linear models: maximum number of visits to each row.",
+    )
+    options: dict[str, Any] | None = Field(
+        None,
+        description="Options of the method, such as `parts`, `lazy` and `rest` of `mcpa`;"
+        " docs/guides/offline.md has all. Default: those of the spec's `refit` if it names the same"
+        " method.",
     )
     rows: int | None = Field(
         None,
@@ -62,6 +74,7 @@ class RefitView(BaseModel):
     method: str
     tol: float
     max_epochs: int
+    options: dict[str, Any]
     due: int | None = Field(
         description="Periodic refits: number of samples at which it was due; null otherwise."
     )
@@ -132,6 +145,14 @@ async def begin_refit(
             f"model {model_id!r} cannot use {method}: {why_not}; use {', '.join(refits.methods)}"
         )
         raise Problem(422, "invalid-refit", detail)
+    options = requested.options
+    if options is None:
+        options = own.get("options", {}) if own and own["method"] == method else {}
+    try:
+        options = read_refit_options(spec, method, options)
+    except InvalidSpec as error:
+        detail = f"model {model_id!r} cannot use {method} like this: {error}"
+        raise Problem(422, "invalid-refit", detail) from None
     if requested.rows is not None and not refits.is_of_journal:
         detail = f"model {model_id!r} is refitted on its retained rows; leave out `rows`"
         raise Problem(422, "invalid-refit", detail)
@@ -140,7 +161,12 @@ async def begin_refit(
     try:
         by = author_of(request)
         job = await refits.begin(
-            method, requested.tol, requested.max_epochs, rows=requested.rows, by=by
+            method,
+            requested.tol,
+            requested.max_epochs,
+            rows=requested.rows,
+            by=by,
+            options=options,
         )
     except UnderWay as error:
         raise Problem(409, "refit-under-way", str(error), job=error.job) from None

@@ -87,10 +87,22 @@ def _label_of(pair: str) -> tuple[str, Any]:
     sample, equals, label = pair.rpartition("=")
     if not equals or not sample:
         raise BadInput(f"labels are ID=LABEL, got {pair!r}")
+    return sample, _value_of(label)
+
+
+def _option_of(pair: str) -> tuple[str, Any]:
+    name, equals, value = pair.partition("=")
+    if not equals or not name:
+        raise BadInput(f"--option needs NAME=VALUE, got {pair!r}")
+    return name, _value_of(value)
+
+
+def _value_of(text: str) -> Any:
+    """JSON, or else the text itself."""
     try:
-        return sample, json.loads(label)
+        return json.loads(text)
     except ValueError:
-        return sample, label
+        return text
 
 
 @app.command()
@@ -100,6 +112,10 @@ def refit(
     tol: Annotated[float | None, typer.Option(help="Relative gap at which it stops.")] = None,
     rows: Annotated[
         int | None, typer.Option(min=1, help="Last rows of the journal, if none are retained.")
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Option of the solver: parts=8; repeatable."),
     ] = None,
     wait: Annotated[bool, typer.Option(help="Wait until it is done.")] = True,
     url: Url = URL,
@@ -116,7 +132,8 @@ def refit(
         dualstream refit clicks --tol 1e-6
     """
     with connected(url, api_key, patience, as_json) as client:
-        job = client.refit(model, method=method, tol=tol, rows=rows)
+        options = dict(map(_option_of, option)) if option else None
+        job = client.refit(model, method=method, tol=tol, rows=rows, options=options)
         if wait:
             job = _ended(client, job, quiet=as_json)
     if as_json:

@@ -101,10 +101,12 @@ class Refits(Job):
         due: int | None = None,
         rows: int | None = None,
         by: Author | None = None,
+        options: dict[str, Any] | None = None,
     ) -> RefitJob:
         """Start a refit, for a request or by schedule.
 
-        rows  number of journal records to solve, for a model that retains no rows
+        rows     number of journal records to solve, for a model that retains no rows
+        options  of the method
 
         Raises UnderWay, and what the store raises.
         """
@@ -115,6 +117,7 @@ class Refits(Job):
             method=method,
             tol=tol,
             max_epochs=max_epochs,
+            options=options or {},
             window_rows=rows,
             due=due,
             created_ms=now_ms(),
@@ -128,6 +131,7 @@ class Refits(Job):
         if by is not None:
             how = {"method": method, "tol": tol, "max_epochs": max_epochs}
             how |= {} if rows is None else {"rows": rows}
+            how |= {"options": options} if options else {}
             change = by.change("refit_begin", job=job.job, **how)
         await self._table.begin(job, change)
         ending = threading.Event()
@@ -185,7 +189,8 @@ class Refits(Job):
             for job in await self._table.read():
                 if job.due == due and job.status not in ("lost", "failed"):
                     return
-            await self.begin(self._schedule["method"], self._schedule["tol"], due=due)
+            how = self._schedule
+            await self.begin(how["method"], how["tol"], due=due, options=how.get("options"))
         except UnderWay:
             pass
         except JournalError as error:
@@ -347,7 +352,7 @@ def _solve(problems: Any, rows: Batch | None, job: RefitJob, ending: threading.E
         job.epochs, job.converged = run.epochs, run.converged
         job.relative_gap, job.dual = run.relative_gap, run.dual
 
-    run = begin_refit(problems, job.method, job.tol, job.max_epochs, rows)
+    run = begin_refit(problems, job.method, job.tol, job.max_epochs, rows, job.options)
     job.rows = run.rows
     job.relative_gap_before, job.dual_before = run.relative_gap_before, run.dual_before
     if not run.run(ending.is_set, look):

@@ -8,6 +8,7 @@ with its process.
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -37,6 +38,8 @@ class RefitJob(msgspec.Struct, kw_only=True, omit_defaults=True):
     method: str
     tol: float
     max_epochs: int
+    options: dict[str, Any] = msgspec.field(default_factory=dict)
+    """Of the method."""
     window_rows: int | None = None
     """Number of journal records to solve. None if the model retains rows."""
     due: int | None = None

@@ -151,7 +151,7 @@ def why_not_method(spec: Mapping[str, Any], method: str) -> str | None:
     if method not in METHODS:
         return f"{method} is not a method for linear models; use one of {', '.join(METHODS)}"
     is_of = METHODS[method]
-    loss, regularizer = _loss(spec), _regularizer(spec)
+    loss, regularizer = _loss(spec), regularizer_of(spec)
     if loss not in is_of.losses:
         return f"{method} supports the losses {', '.join(is_of.losses)}, not {loss}"
     if takes_weights(spec):
@@ -185,7 +185,7 @@ def _loss(spec: Mapping[str, Any]) -> str:
     return str(loss if isinstance(loss, str) else loss["kind"])
 
 
-def _regularizer(spec: Mapping[str, Any]) -> str:
+def regularizer_of(spec: Mapping[str, Any]) -> str:
     if spec["algorithm"] in ("truncated_gradient", "fobos"):
         return "l1"
     regularizer = spec.get("regularizer", "l2")

@@ -10,7 +10,7 @@ import math
 
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.offline.method_registry import Method
-from dualstream.solvers.offline.proximal_point import OPTIONS, SMOOTH_LOSSES, Stages
+from dualstream.solvers.offline.proximal_point import SMOOTH_LOSSES, Stages
 
 
 class Accelerated(Stages):
@@ -27,4 +27,4 @@ class Accelerated(Stages):
         return w + self._beta * (w - last)
 
 
-METHOD = Method(begin=Accelerated, losses=SMOOTH_LOSSES, options=OPTIONS)
+METHOD = Method(begin=Accelerated, losses=SMOOTH_LOSSES)

@@ -15,7 +15,6 @@ from dualstream.solvers.offline.dual_sweep import CURVATURE
 from dualstream.solvers.offline.method_registry import Method, Start
 from dualstream.solvers.offline.problem import Problem
 from dualstream.solvers.offline.proximal_point import SMOOTH_LOSSES, largest_share, modulus
-from dualstream.solvers.offline.row_order import VISITS
 from dualstream.solvers.offline.sdca import Ascent
 
 
@@ -41,4 +40,4 @@ class PrimalDual(Ascent):
         self._table[:, CURVATURE] = 0.0
 
 
-METHOD = Method(begin=PrimalDual, losses=SMOOTH_LOSSES, options={"visits": VISITS})
+METHOD = Method(begin=PrimalDual, losses=SMOOTH_LOSSES)

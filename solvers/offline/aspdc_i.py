@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 
 from dualstream.solvers.jit import Floats
-from dualstream.solvers.offline.method_registry import Method, Option, Start
+from dualstream.solvers.offline.method_registry import Method, Start
+from dualstream.solvers.offline.options import CERTIFIED
 from dualstream.solvers.offline.problem import Problem
-from dualstream.solvers.offline.proximal_point import OPTIONS, SMOOTH_LOSSES, Stages
-
-_CERTIFIED = "certified"
+from dualstream.solvers.offline.proximal_point import SMOOTH_LOSSES, Stages
 
 
 class Staged(Stages):
@@ -33,7 +32,7 @@ class Staged(Stages):
         rng: np.random.Generator,
     ) -> None:
         super().__init__(problem, start, options, rng)
-        self._is_certified = options["stages"] == _CERTIFIED
+        self._is_certified = options["stages"] == CERTIFIED
         if self._is_certified:
             rho, kappa = problem.rho, self.kappa
             self._eta = rho / (rho + 2.0 * kappa)
@@ -57,8 +56,4 @@ class Staged(Stages):
         return True
 
 
-METHOD = Method(
-    begin=Staged,
-    losses=SMOOTH_LOSSES,
-    options=OPTIONS | {"stages": Option("fixed", choices=("fixed", _CERTIFIED))},
-)
+METHOD = Method(begin=Staged, losses=SMOOTH_LOSSES)

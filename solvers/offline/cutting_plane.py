@@ -5,6 +5,11 @@ Algorithms 7 and 8, after Franc and Sonnenburg (2008). Each iteration solves the
 which has the cuts so far in place of the loss, searches the line from the best weights towards its
 solution, and cuts between the two. An epoch is an iteration: two passes over the rows.
 
+MCPA takes P cuts in an iteration, one for each of `parts` subsets of the rows, and leaves out cuts
+that were idle for `rest` iterations. `lazy` is the printed safeguard, which cuts at the best
+weights unless the last search failed. It needs more iterations than the safeguard of OCAS, which is
+the default; docs/internals/papers.md has both.
+
 Differences from the printed algorithms: a free intercept has bounds (relaxed_problem.py). Cuts that
 do not exclude the relaxed solution are dropped; if all are, the next ones are taken nearer to the
 relaxed solution. The gap uses the best lower bound of all iterations, which remains valid when cuts
@@ -19,7 +24,7 @@ import numpy as np
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.offline.cut_kernels import cuts_at, line_search
 from dualstream.solvers.offline.dense_algebra import dot
-from dualstream.solvers.offline.method_registry import Method, Option, Start
+from dualstream.solvers.offline.method_registry import Method, Start
 from dualstream.solvers.offline.problem import Bounds, Problem
 from dualstream.solvers.offline.relaxed_problem import Cuts, Relaxed
 
@@ -220,19 +225,11 @@ class CuttingPlanes:
         return out
 
 
-def method(parts: int, rest: int) -> Method:
-    """The cutting plane Method with these defaults."""
-    return Method(
-        begin=CuttingPlanes,
-        losses=("hinge",),
-        intercepts={},
-        options={
-            "parts": Option(parts, 1, 1000, whole=True),
-            "safeguard": Option(0.1, 1e-6, 1.0),
-            "lazy": Option(False),
-            "rest": Option(rest, 0, 1_000_000, whole=True),
-            "recall": Option(50, 1, 1_000_000, whole=True),
-        },
-        least_gap=_ZERO_GAP,
-        is_seen_through=True,
-    )
+METHOD = Method(
+    begin=CuttingPlanes,
+    losses=("hinge",),
+    intercepts={},
+    least_gap=_ZERO_GAP,
+    is_seen_through=True,
+)
+"""Of `ocas` and `mcpa`, whose defaults differ: see options.py."""

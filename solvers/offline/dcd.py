@@ -38,11 +38,11 @@ from dualstream.solvers.jit import (
 )
 from dualstream.solvers.offline.dual_sweep import CURVATURE, DUAL, LABEL, STEP
 from dualstream.solvers.offline.finite_newton import FiniteNewton
-from dualstream.solvers.offline.method_registry import Method, Option, Start, first_duals
+from dualstream.solvers.offline.method_registry import Method, Start, first_duals
+from dualstream.solvers.offline.options import CYCLIC, PERMUTED, RANDOM
 from dualstream.solvers.offline.problem import Bounds, Problem
-from dualstream.solvers.offline.row_order import CYCLIC, VISITS
 
-ORDERS = VISITS.choices
+ORDERS = (PERMUTED, CYCLIC, RANDOM)
 _PERMUTED, _RANDOM = 0, 2
 # Outputs of the passes in `out`.
 _MAX_GRADIENT, _MIN_GRADIENT, _GAP, _ACTIVE = range(4)
@@ -279,6 +279,5 @@ def descend(
 METHOD = Method(
     begin=Descent,
     losses=("hinge", "squared_hinge"),
-    options={"visits": VISITS, "shrinking": Option(True), "newton": Option(True)},
     takes_fixed=True,
 )

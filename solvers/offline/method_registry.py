@@ -1,7 +1,8 @@
 """Registry of the offline methods; each module is imported on first use.
 
 A method is a class that takes a Problem, options and a seed, and has the attributes of Run. Its
-module ends with `METHOD = Method(...)`. To add a method, add a module and a line to FILES.
+module ends with `METHOD = Method(...)`. To add a method, add a module,
+a line to FILES, and its options to options.py.
 """
 
 import importlib
@@ -18,8 +19,8 @@ from dualstream.solvers.offline.problem import Bounds, Problem
 
 FILES: Mapping[str, str] = {
     "dcd": "dcd",
-    "mcpa": "mcpa",
-    "ocas": "ocas",
+    "mcpa": "cutting_plane",
+    "ocas": "cutting_plane",
     "sdca": "sdca",
     "spdc": "spdc",
     "asdca": "asdca",
@@ -85,38 +86,6 @@ class Run(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
-    """An option of a method: a number, a flag, or one of some names."""
-
-    default: Any
-    least: float = 0.0
-    most: float = 0.0
-    choices: tuple[str, ...] = ()
-    whole: bool = False
-
-    def read(self, name: str, value: Any) -> Any:
-        """The value, if it is valid. Raises InvalidSpec."""
-        if self.choices:
-            if value not in self.choices:
-                raise InvalidSpec.not_one_of(f"/{name}", value, self.choices)
-            return value
-        if isinstance(self.default, bool):
-            if not isinstance(value, bool):
-                raise InvalidSpec(f"/{name}", value, "true or false")
-            return value
-        kinds = int if self.whole else (int, float, np.floating)
-        if isinstance(value, bool) or not isinstance(value, kinds):
-            raise InvalidSpec(f"/{name}", value, self.allowed)
-        if not self.least <= value <= self.most:
-            raise InvalidSpec(f"/{name}", value, self.allowed)
-        return value
-
-    @property
-    def allowed(self) -> str:
-        return f"a {'whole ' * self.whole}number in [{self.least:g}, {self.most:g}]"
-
-
-@dataclass(frozen=True, slots=True)
 class Method:
     """Properties of a method, and its constructor."""
 
@@ -130,7 +99,6 @@ class Method:
         }
     )
     """Unsupported intercepts (none, penalized, free), each with the reason."""
-    options: Mapping[str, Option] = field(default_factory=dict)
     takes_fixed: bool = False
     """Whether the problem may include a fixed part of rows that are not given."""
     least_gap: float = 0.0

@@ -22,7 +22,7 @@ import numpy as np
 from dualstream.solvers.core.proximal_newton import Objective, Rows, minimise_over
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.offline import row_kernels as _rows
-from dualstream.solvers.offline.method_registry import Method, Option, Start
+from dualstream.solvers.offline.method_registry import Method, Start
 from dualstream.solvers.offline.problem import Bounds, Problem
 from dualstream.solvers.offline.proximal_point import SMOOTH_LOSSES
 
@@ -164,7 +164,6 @@ METHOD = Method(
     losses=SMOOTH_LOSSES,
     regularizers=("l1",),
     intercepts={"penalized": "the intercept stays out of |w|_1 here; a feature 1 is penalised"},
-    options={"members": Option(2000, 1, 20_000, whole=True)},
     least_gap=_ZERO_GAP,
     is_seen_through=True,
 )

@@ -15,15 +15,11 @@ import numpy as np
 
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.offline.dual_sweep import CURVATURE, DUAL, LABEL, STEP, sweep
-from dualstream.solvers.offline.method_registry import Option, Start, first_duals
+from dualstream.solvers.offline.method_registry import Start, first_duals
 from dualstream.solvers.offline.problem import Bounds, Problem
-from dualstream.solvers.offline.row_order import VISITS, Visits
+from dualstream.solvers.offline.row_order import Visits
 
 SMOOTH_LOSSES = ("squared_hinge", "smooth_hinge", "logistic", "squared", "huber")
-OPTIONS = {
-    "visits": VISITS,
-    "stage_epochs": Option(1, least=1, most=1_000_000, whole=True),
-}
 
 
 def modulus(problem: Problem) -> float:

@@ -3,13 +3,8 @@
 import numpy as np
 
 from dualstream.solvers.jit import Ints
-from dualstream.solvers.offline.method_registry import Option
+from dualstream.solvers.offline.options import CYCLIC, RANDOM
 from dualstream.solvers.offline.shuffle import shuffle
-
-PERMUTED, CYCLIC, RANDOM = "permuted", "cyclic", "random"
-VISITS = Option(PERMUTED, choices=(PERMUTED, CYCLIC, RANDOM))
-"""`permuted`: a new random order in each epoch. `cyclic`: the order of the rows. `random`: drawn
-with replacement, as in papers; this leaves exp(-k) of the rows unvisited after k epochs."""
 
 
 class Visits:

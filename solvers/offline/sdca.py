@@ -17,8 +17,9 @@ from dualstream.solvers.jit import Floats
 from dualstream.solvers.offline import dcd
 from dualstream.solvers.offline.dual_sweep import CURVATURE, DUAL, LABEL, STEP, sweep
 from dualstream.solvers.offline.method_registry import Method, Run, Start, first_duals
+from dualstream.solvers.offline.options import PERMUTED
 from dualstream.solvers.offline.problem import Bounds, Problem
-from dualstream.solvers.offline.row_order import PERMUTED, Visits
+from dualstream.solvers.offline.row_order import Visits
 
 
 class Ascent:
@@ -73,4 +74,4 @@ def begin(
     return (dcd.Descent if steps_are_dcds else Ascent)(problem, start, options, rng)
 
 
-METHOD = Method(begin=begin, options=dcd.METHOD.options, takes_fixed=True)
+METHOD = Method(begin=begin, takes_fixed=True)

@@ -17,9 +17,9 @@ from dualstream.solvers.core.spec_fields import (
     read_kind,
     read_loss,
     read_number,
-    refuse_unknown,
 )
 from dualstream.solvers.jit import Floats
+from dualstream.solvers.offline.options import with_defaults
 from dualstream.solvers.offline.solution import Progress, Solution
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def solve(
     fixed       (dim,) or (dim + 1,): fixed sum of c lambda h of rows that are not given;
                 then `total` is Delta, including the weight of those rows
     callback    called with a Progress at least once per epoch; returning True ends the run
-    options     of the method
+    options     of the method, see options.py
 
     The same arguments give the same bits, except for seconds. Raises InvalidSpec, InvalidRow (a
     label that is invalid for the loss), ShapeMismatch; NotConverged if numbers overflow.
@@ -89,11 +89,7 @@ def solve(
         None if duals is None else _vector(duals, "duals", (problem.n,)),
         None if weights is None else _widened(weights, "weights", problem),
     )
-    refuse_unknown(options, "", tuple(chosen.options))
-    settings = {
-        name: option.read(name, options.get(name, option.default))
-        for name, option in chosen.options.items()
-    }
+    settings = with_defaults(method, options)
     tol = read_number({"tol": tol}, "", "tol", 0.0, *_TOL)
     max_epochs = read_number({"max_epochs": max_epochs}, "", "max_epochs", 1.0, *_EPOCHS)
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:

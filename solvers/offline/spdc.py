@@ -17,7 +17,7 @@ from dualstream.solvers.offline.lazy_updates import Affine
 from dualstream.solvers.offline.method_registry import Method, Start, first_duals
 from dualstream.solvers.offline.problem import Bounds, Problem
 from dualstream.solvers.offline.proximal_point import SMOOTH_LOSSES, modulus
-from dualstream.solvers.offline.row_order import VISITS, Visits
+from dualstream.solvers.offline.row_order import Visits
 from dualstream.solvers.offline.spdc_kernel import spdc_epoch
 
 
@@ -79,4 +79,4 @@ class SaddlePoint:
         return self._problem.bounds(self.weights, self.duals, dashed)
 
 
-METHOD = Method(begin=SaddlePoint, losses=SMOOTH_LOSSES, options={"visits": VISITS})
+METHOD = Method(begin=SaddlePoint, losses=SMOOTH_LOSSES)

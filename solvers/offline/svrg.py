@@ -15,10 +15,10 @@ import numpy as np
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.offline import row_kernels as _rows
 from dualstream.solvers.offline.lazy_updates import Affine
-from dualstream.solvers.offline.method_registry import Method, Option, Start
+from dualstream.solvers.offline.method_registry import Method, Start
 from dualstream.solvers.offline.problem import Bounds, Problem
 from dualstream.solvers.offline.proximal_point import SMOOTH_LOSSES, largest_share, modulus
-from dualstream.solvers.offline.row_order import VISITS, Visits
+from dualstream.solvers.offline.row_order import Visits
 from dualstream.solvers.offline.svrg_kernel import svrg_epoch, weighted_slopes
 
 _V, _MU = 0, 1
@@ -98,12 +98,4 @@ class VarianceReduced:
         return self._problem.bounds(self.weights, self.duals)
 
 
-METHOD = Method(
-    begin=VarianceReduced,
-    losses=SMOOTH_LOSSES,
-    options={
-        "visits": VISITS,
-        "step": Option(0.25, least=1e-6, most=0.9),
-        "stage_epochs": Option(2, least=1, most=1_000_000, whole=True),
-    },
-)
+METHOD = Method(begin=VarianceReduced, losses=SMOOTH_LOSSES)

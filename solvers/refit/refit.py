@@ -14,6 +14,7 @@ whose state is its weights takes weights, solved for on rows of its journal (`we
 import importlib
 import math
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
@@ -98,10 +99,12 @@ def begin_refit(
     tol: float,
     max_epochs: int,
     rows: Batch | None = None,
+    options: Mapping[str, Any] = MappingProxyType({}),
 ) -> RefitRun:
     """Begin a refit with the result of `problems_of`. `max_epochs` is for linear models.
 
-    rows  the last rows that the model has learned, for a model that takes weights
+    rows     the last rows that the model has learned, for a model that takes weights
+    options  of the method, see `offline/options.py`
 
     Raises RefitError if there are no rows.
     """
@@ -109,13 +112,13 @@ def begin_refit(
     spec, state = problems[0]
     if spec["algorithm"] == "semiparametric":
         module: Any = importlib.import_module("dualstream.solvers.semiparametric.refit")
-        run: RefitRun = module.Refitting(problems, tol, method)
+        run: RefitRun = module.Refitting(problems, tol, method, options)
     elif takes_weights(spec):
         module = importlib.import_module("dualstream.solvers.refit.weights_problem")
-        run = module.Refitting(spec, state, rows, method, tol, max_epochs)
+        run = module.Refitting(spec, state, rows, method, tol, max_epochs, options)
     else:
         module = importlib.import_module("dualstream.solvers.refit.window_problem")
-        run = module.Refitting(problems, tol, max_epochs, method)
+        run = module.Refitting(problems, tol, max_epochs, method, options)
     return run
 
 

@@ -101,6 +101,7 @@ class Refitting:
     rows        rows that it has learned; those with a weight and a score count
     tol         relative gap at which to stop
     max_epochs  maximum number of visits to each row
+    options     of the method
 
     Raises RefitError if no row counts.
     """
@@ -113,6 +114,7 @@ class Refitting:
         method: str,
         tol: float,
         max_epochs: int,
+        options: Mapping[str, Any],
     ) -> None:
         learner = make_learner(spec)
         learner.restore(state)
@@ -125,6 +127,7 @@ class Refitting:
         self._objective = Objective.of(spec, len(self._rows))
         self._loss = loss_of({"loss": self._objective.loss})
         self._method, self._tol, self._max_epochs = method, tol, max_epochs
+        self._options = options
         self._solved: list[Solved] = []
         self.rows, self.epochs = len(self._rows), 0
         self.relative_gap_before: float | None = None
@@ -183,6 +186,7 @@ class Refitting:
 
         is_l1 = objective.regularizer == "l1"
         asked: dict[str, Any] = {
+            **self._options,
             "loss": objective.loss,
             "regularizer": objective.regularizer,
             "rho": objective.rho / share,

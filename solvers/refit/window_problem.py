@@ -15,6 +15,7 @@ others: its dual value is a lower bound of the objective of any weights on these
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -156,6 +157,7 @@ class WindowProblem(DualAscent):
     def solve(
         self,
         method: str,
+        options: Mapping[str, Any],
         tol: float,
         max_epochs: int,
         is_cancelled: Callable[[float, Progress], bool],
@@ -175,6 +177,7 @@ class WindowProblem(DualAscent):
         rows = rows_of_state("retained rows", (starts, indices, values, *about), len(self._w) - 1)
         duals, epochs = self.duals(), 0.0
         asked: dict[str, Any] = {
+            **options,
             "loss": self.spec["loss"],
             "rho": room / floats[DELTA],
             "max_epochs": max_epochs,
@@ -248,6 +251,7 @@ class Refitting:
     tol         relative gap at which to stop, as in certificates
     max_epochs  maximum number of visits to each row
     method      one that fits the problem: see `refit_methods.why_not_method`
+    options     of the method
     alone       whether the retained rows are treated as all rows: for a reference
 
     Raises RefitError if no rows are retained.
@@ -259,15 +263,17 @@ class Refitting:
         tol: float,
         max_epochs: int,
         method: str = "sdca",
+        options: Mapping[str, Any] = MappingProxyType({}),
         *,
         alone: bool = False,
     ) -> None:
         self._problems = [WindowProblem(spec, state) for spec, state in problems]
         # With classes, the first problem is the prototype's, which no certificate counts.
         self._counted = self._problems[1:] or self._problems
-        self._tol, self.max_epochs, self._method = tol, max_epochs, method
+        self._tol, self.max_epochs, self._method, self._options = tol, max_epochs, method, options
         # dcd makes the same steps faster for the losses that it supports; `solve` delegates to it.
-        self._is_by_passes = method == "sdca" and why_not_method(problems[0][0], "dcd") is not None
+        by_dcd = why_not_method(problems[0][0], "dcd") is None
+        self._is_by_passes = method == "sdca" and not by_dcd and not options
         if not self.rows:
             raise RefitError("no row is retained")
         if alone:
@@ -358,7 +364,7 @@ class Refitting:
             return is_cancelled()
 
         for problem in self._problems:
-            epochs = problem.solve(self._method, self._tol, self.max_epochs, went_on)
+            epochs = problem.solve(self._method, self._options, self._tol, self.max_epochs, went_on)
             self.certificate = self._certify()
             if epochs is None:
                 return False

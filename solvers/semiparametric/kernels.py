@@ -26,6 +26,8 @@ from dualstream.solvers.jit import (
 
 FEATURE, POWER, PERIOD, SHIFT, N_COLUMNS = range(5)
 """Columns of `terms`: a power of x_feature or, with a period, a sine of it."""
+SINC = 3.0
+"""In place of a power: sin(t) / t with t = 2 pi (x_feature - shift) / period."""
 MEAN, WEIGHT = range(2)
 
 
@@ -46,7 +48,12 @@ def add_basis(
             for p in range(indptr[i], indptr[i + 1]):
                 if indices[p] == feature:
                     x = values[p]
-            if terms[k, PERIOD] > 0.0:
+            if terms[k, POWER] == SINC:
+                x -= terms[k, SHIFT]
+                psi = math.sin(2.0 * math.pi * (np.fmod(x, terms[k, PERIOD]) / terms[k, PERIOD]))
+                angle = 2.0 * math.pi * (x / terms[k, PERIOD])
+                psi = psi / angle if angle != 0.0 else 1.0
+            elif terms[k, PERIOD] > 0.0:
                 # Remove whole periods first: the sine of a large number loses its digits.
                 turns = np.fmod(x, terms[k, PERIOD]) / terms[k, PERIOD]
                 psi = math.sin(2.0 * math.pi * (turns + terms[k, SHIFT]))

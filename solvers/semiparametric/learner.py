@@ -46,13 +46,14 @@ from dualstream.solvers.semiparametric.kernels import (
     PERIOD,
     POWER,
     SHIFT,
+    SINC,
     WEIGHT,
     add_basis,
     learn_mean,
     score_losses,
 )
 
-_POWERS = {"constant": 0.0, "linear": 1.0, "quadratic": 2.0}
+_POWERS = {"constant": 0.0, "linear": 1.0, "quadratic": 2.0, "sinc": SINC}
 _SHIFTS = {"sine": 0.0, "cosine": 0.25}
 _OTHERS = "the retained rows are others than those that it was computed of"
 
@@ -326,7 +327,7 @@ def _numbers_of(term: Mapping[str, Any]) -> list[float]:
     numbers[FEATURE] = term.get("feature", 1) - 1
     numbers[POWER] = _POWERS.get(term["kind"], 0.0)
     numbers[PERIOD] = term.get("period", 0.0)
-    numbers[SHIFT] = _SHIFTS.get(term["kind"], 0.0)
+    numbers[SHIFT] = _SHIFTS.get(term["kind"], term.get("centre", 0.0))
     return numbers
 
 

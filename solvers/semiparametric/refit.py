@@ -40,12 +40,16 @@ class Refitting:
     """
 
     def __init__(
-        self, problems: Sequence[tuple[Mapping[str, Any], State]], tol: float, method: str
+        self,
+        problems: Sequence[tuple[Mapping[str, Any], State]],
+        tol: float,
+        method: str,
+        options: Mapping[str, Any],
     ) -> None:
         [(spec, state)] = problems
         learner = Semiparametric(spec)
         learner.restore(state)
-        self._spec, self._tol, self._method = spec, tol, method
+        self._spec, self._tol, self._method, self._options = spec, tol, method, options
         self._basis = [_offline(term) for term in spec["basis"]]
         self._window, self._prints, duals = learner.window()
         self.rows = len(self._window)
@@ -94,6 +98,7 @@ class Refitting:
                 self._answer = offline.solve_semiparametric(
                     self._window, None, self._basis, spec["gamma"], spec["loss"]["epsilon"],
                     spec["C"], self._method, tol=self._tol, start=self._start, callback=look,
+                    **self._options,
                 )  # fmt: skip
         except InvalidSpec as error:
             raise RefitError(f"the window cannot be solved: {error}") from error
@@ -139,5 +144,7 @@ def _offline(term: Mapping[str, Any]) -> offline.Term:
     if kind in ("linear", "quadratic"):
         make = offline.linear if kind == "linear" else offline.quadratic
         return make(feature, name)
+    if kind == "sinc":
+        return offline.sinc(feature, term["period"], term["centre"], name)
     wave = offline.sine if kind == "sine" else offline.cosine
     return wave(feature, term["period"], name)

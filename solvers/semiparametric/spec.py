@@ -26,6 +26,7 @@ _KINDS: Mapping[str, tuple[str, ...]] = {
     "quadratic": ("feature",),
     "sine": ("feature", "period"),
     "cosine": ("feature", "period"),
+    "sinc": ("feature", "period", "centre"),
 }
 
 
@@ -84,6 +85,11 @@ def _term(given: Any, dim: int) -> Spec:
             raise InvalidSpec("/period", None, _POSITIVE[2])
         term["period"] = read_number(term, "", "period", 0.0, *_POSITIVE)
         arguments.append(f"{term['period']:.12g}")
+    if "centre" in takes:
+        term["centre"] = read_number(
+            term, "", "centre", 0.0, -1e12, 1e12, "a number in [-1e12, 1e12]"
+        )
+        arguments.append(f"{term['centre']:.12g}")
     name = term.get("name", f"{kind}({', '.join(arguments)})" if arguments else kind)
     if not isinstance(name, str) or not 1 <= len(name) <= _LONGEST_NAME:
         raise InvalidSpec("/name", name, f"1 to {_LONGEST_NAME} characters")
@@ -95,12 +101,13 @@ def _refit(spec: Mapping[str, Any]) -> Spec | None:
     refit = spec.get("refit", {})
     if refit is None:
         return None
-    takes = ("every", "method", "tol")
+    takes = ("every", "method", "tol", "options")
     refit = read_object(refit, "/refit", takes, "null or an object with every")
     method = refit.get("method", SEMIPARAMETRIC_METHODS[0])
     if method not in SEMIPARAMETRIC_METHODS:
         raise InvalidSpec.not_one_of("/refit/method", method, SEMIPARAMETRIC_METHODS)
-    return {
+    read: Spec = {"options": refit["options"]} if "options" in refit else {}
+    return read | {
         "every": read_whole(refit, "/refit", "every", 1000, 100, 1_000_000_000),
         "method": method,
         "tol": read_number(refit, "/refit", "tol", 1e-3, 1e-12, 1.0, "a number in [1e-12, 1]"),

@@ -80,13 +80,13 @@ def read_dual_ascent(spec: Mapping[str, Any], task: str) -> Spec:
 def _refit(spec: Mapping[str, Any], is_of_journal: bool = False) -> Spec:
     """The interval of automatic refits; {} without them.
 
-    resolve_spec later checks that the method fits the rest of the specification; "" is the default
-    method.
+    resolve_spec later checks that the method and its options fit the rest of the specification; ""
+    is the default method.
     """
     refit = spec.get("refit")
     if refit is None:
         return {}
-    takes = ("every", "method", "tol", *(("rows",) if is_of_journal else ()))
+    takes = ("every", "method", "tol", "options", *(("rows",) if is_of_journal else ()))
     refit = read_object(refit, "/refit", takes, "null or an object with every")
     every = read_whole(refit, "/refit", "every", 10_000, 100, 1_000_000_000)
     method = refit.get("method", "")
@@ -94,6 +94,8 @@ def _refit(spec: Mapping[str, Any], is_of_journal: bool = False) -> Spec:
         raise InvalidSpec.not_one_of("/refit/method", method, METHODS)
     tol = read_number(refit, "/refit", "tol", 1e-3, 1e-12, 1.0, "a number in [1e-12, 1]")
     read: Spec = {"every": every, "method": method, "tol": tol}
+    if "options" in refit:
+        read["options"] = refit["options"]
     if is_of_journal:
         read["rows"] = read_whole(refit, "/refit", "rows", WINDOW_ROWS, 1, MAX_WINDOW_ROWS)
     return {"refit": read}

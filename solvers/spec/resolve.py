@@ -25,6 +25,7 @@ from dualstream.solvers.core.spec_fields import (
 )
 from dualstream.solvers.evaluation.guard.spec import FIELD as _GUARD, read_guard
 from dualstream.solvers.features.spec import has_stages, read_features, read_map, read_scaling
+from dualstream.solvers.offline.options import read_refit_options
 from dualstream.solvers.portfolio.presets import LINEAR, shared_algorithms
 from dualstream.solvers.portfolio.spec import ModelFactory
 from dualstream.solvers.spec.algorithms import ALGORITHMS, Algorithm
@@ -128,7 +129,12 @@ def _resolve_model(spec: Mapping[str, Any]) -> Spec:
         }
     resolved = {name: resolved[name] for name in fields if name in resolved}
     if resolved.get("refit") is not None:
-        resolved["refit"]["method"] = _refit_method(resolved)
+        refit = resolved["refit"]
+        refit["method"] = _refit_method(resolved)
+        if "options" in refit:
+            refit["options"] = read_refit_options(
+                resolved, refit["method"], refit["options"], "/refit/options"
+            )
     # The guard watches a served model; its learner does not use it.
     return resolved | ({} if guard is None else {_GUARD: guard})
 

@@ -644,7 +644,7 @@ def calls_of(client: Client) -> None:
         lambda: client.delete_version("m", "v"),
         lambda: client.roll_back("m", version="v", key="k"),
         lambda: client.resume("m", rows="drop", key="k"),
-        lambda: client.refit("m", method="sdca", tol=0.1, max_epochs=5, rows=9),
+        lambda: client.refit("m", method="mcpa", tol=0.1, rows=9, options={"parts": 8}),
         lambda: client.refits("m"),
         lambda: client.read_refit("m", "j"),
         lambda: client.cancel_refit("m", "j"),

@@ -7,6 +7,7 @@ from dualstream.solvers.offline.semiparametric.basis import (
     cosine,
     linear,
     quadratic,
+    sinc,
     sine,
 )
 from dualstream.solvers.offline.semiparametric.solution import Semiparametric
@@ -20,6 +21,7 @@ __all__ = [
     "cosine",
     "linear",
     "quadratic",
+    "sinc",
     "sine",
     "solve_semiparametric",
 ]

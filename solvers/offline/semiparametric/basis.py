@@ -66,6 +66,23 @@ class Wave:
 
 
 @dataclass(frozen=True, slots=True)
+class Sinc:
+    """sin(t) / t with t = 2 pi (x_j - centre) / period, 1 at the centre; section 4.5.1 of the
+    thesis has period 1. `feature` counts from 0."""
+
+    feature: int
+    period: float
+    centre: float
+    name: str
+
+    def column(self, rows: Batch) -> Floats:
+        x = feature_column(rows, self.feature) - self.centre
+        angle = 2.0 * math.pi * (x / self.period)
+        sine = np.sin(2.0 * math.pi * (np.fmod(x, self.period) / self.period))
+        return np.divide(sine, angle, out=np.ones(len(x)), where=angle != 0.0)
+
+
+@dataclass(frozen=True, slots=True)
 class Function:
     """Any function of dense rows (n, dim), giving (n,)."""
 
@@ -124,6 +141,10 @@ def sine(feature: int, period: float, name: str | None = None) -> Term:
 
 def cosine(feature: int, period: float, name: str | None = None) -> Term:
     return Wave(feature, period, 0.25, name or f"cosine({feature}, {period:g})")
+
+
+def sinc(feature: int, period: float, centre: float = 0.0, name: str | None = None) -> Term:
+    return Sinc(feature, period, centre, name or f"sinc({feature}, {period:g}, {centre:g})")
 
 
 def feature_column(rows: Batch, feature: int) -> Floats:

@@ -13,6 +13,7 @@ from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.errors import InvalidRow, InvalidSpec, ShapeMismatch
 from dualstream.solvers.jit import Floats, Ints
 from dualstream.solvers.offline.dense_algebra import dot
+from dualstream.solvers.offline.options import read_options
 from dualstream.solvers.offline.semiparametric.basis import (
     Basis,
     check_names,
@@ -97,14 +98,10 @@ def solve_semiparametric(
     _number("kernel_gamma", kernel_gamma, 1e-100, 1e100)
     _number("epsilon", epsilon, 0.0, 1e100)
     _number("c", c, 1e-100, 1e100)
-    kkt = _number("kkt", kkt, 1e-12, 1.0)
-    _number("theta", theta, 1e-3, 1e3)
-    for name, value, least in (
-        ("fresh", fresh, 1), ("width", width, 1), ("cache_bytes", cache_bytes, 1),
-        ("working", 0 if working is None else working, 0),
-    ):  # fmt: skip
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise InvalidSpec(f"/{name}", value, f"a whole number >= {least}")
+    options = {"kkt": kkt, "theta": theta, "fresh": fresh, "width": width}
+    read_options("pdsg", options if working is None else options | {"working": working})
+    if isinstance(cache_bytes, bool) or not isinstance(cache_bytes, int) or cache_bytes < 1:
+        raise InvalidSpec("/cache_bytes", cache_bytes, "a whole number >= 1")
     terms = terms_of(basis)
     check_names(terms)
     given = basis if isinstance(basis, np.ndarray) else None

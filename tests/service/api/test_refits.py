@@ -21,6 +21,8 @@ from dualstream.service.models.deps import NICENESS, SolverThread
 from dualstream.service.models.replay import replay
 from dualstream.service.replica.controls import apply_to
 from dualstream.service.replica.point_in_time import kept_from
+from dualstream.solvers.offline import semiparametric
+from dualstream.solvers.refit import weights_problem, window_problem
 from tests.service.conftest import assert_problem
 from tests.service.journal.faulty import Fault, FaultyJournal
 from tests.service.replica.test_replica import bits, loaded, replica_of
@@ -321,6 +323,8 @@ def test_bad_requests_are_refused(model):
         ({"method": "svrg"}, "svrg supports the losses"),
         ({"rows": 100}, "leave out `rows`"),
         ({"method": "ipm"}, "ipm is not a method for linear models"),
+        ({"options": {"parts": 2}}, "'parts' is not a known field: options takes visits"),
+        ({"options": {"visits": "sorted"}}, "options.visits must be one of"),
     ):
         problem = assert_problem(model.post("/models/m/refit", json=asked), 422, "invalid-refit")
         assert detail in problem["detail"]
@@ -328,7 +332,9 @@ def test_bad_requests_are_refused(model):
     assert "no rows" in problem["detail"]
     for asked in ({"method": "newton"}, {"tol": 0}, {"max_epochs": 0}, {"other": 1}):
         assert model.post("/models/m/refit", json=asked).status_code == 422
-    for bad in ({"every": 99}, {"method": "x"}, {"tol": 0.0}, {"more": 1}, 7):
+    for bad in (
+        {"every": 99}, {"method": "x"}, {"tol": 0.0}, {"more": 1}, 7, {"options": {"parts": 2}},
+    ):  # fmt: skip
         got = assert_problem(
             model.put("/models/n", json=SPEC | {"refit": bad}), 422, "invalid-spec"
         )
@@ -337,6 +343,60 @@ def test_bad_requests_are_refused(model):
     spec = {"algorithm": "portfolio", "members": [member], "features": SPEC["features"]}
     got = assert_problem(model.put("/models/n", json=spec), 422, "invalid-spec")
     assert "members are not refitted" in got["detail"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "method", "options", "is_rough"),
+    [
+        (SPEC, "dcd", {"visits": "cyclic", "newton": False}, False),
+        (SPEC | {"loss": "logistic"}, "sdca", {"visits": "random"}, False),
+        (SPEC | {"loss": "logistic"}, "aspdc_i", {"stages": "certified"}, False),
+        (
+            {"algorithm": "asset", "lambda": 0.01, "features": SPEC["features"]},
+            "mcpa",
+            {"parts": 2, "lazy": True, "rest": 3, "recall": 7, "safeguard": 0.2},
+            False,
+        ),
+        (
+            {
+                "algorithm": "semiparametric",
+                "task": "regression",
+                "features": SPEC["features"],
+                "refit": None,
+                "gamma": 0.1,
+            },
+            "pdsg",
+            {"working": 40, "fresh": 10, "width": 3, "theta": 0.5, "kkt": 1e-4},
+            True,
+        ),
+    ],
+    ids=["dcd", "sdca", "aspdc_i", "mcpa", "pdsg"],
+)
+def test_options_reach_the_method(client, monkeypatch, spec, method, options, is_rough):
+    """Those of the request, and else those of the specification for the same method."""
+    refit = {"every": 1_000_000, "method": method, "options": options}
+    assert client.put("/models/m", json=spec | {"refit": refit}).status_code == 201
+    assert client.get("/models/m").json()["spec"]["refit"]["options"] == options
+    learn(client, 0, 120)
+    seen = []
+    name = "solve_semiparametric" if is_rough else "solve"
+    for module in (semiparametric, weights_problem, window_problem):
+        if hasattr(module, name):
+            solver = getattr(module, name)
+
+            def look(*args: Any, solver: Any = solver, **asked: Any) -> Any:
+                seen.append({key: asked[key] for key in options if key in asked})
+                return solver(*args, **asked)
+
+            monkeypatch.setattr(module, name, look)
+    done = finished(client, begin(client)["job"])
+    assert done["status"] == "done" and done["options"] == options
+    assert seen and all(one == options for one in seen)
+    seen.clear()
+    [option] = list(options)[:1]
+    one = {option: options[option]}
+    job = begin(client, method=method, tol=1e-6, options=one)["job"]
+    assert finished(client, job)["options"] == one and all(other == one for other in seen)
 
 
 def test_by_itself_once_for_each_count_however_many_look(serve, store):

@@ -126,6 +126,10 @@ def test_refit_is_waited_for(run, client: Client):
     begun = json.loads(run("refit", "m", "--no-wait", "--json").stdout)
     while client.read_refit("m", begun["job"]).is_under_way:
         time.sleep(0.05)
+    run("refit", "m", "--option", "shrinking=false", "--option", "visits=cyclic")
+    assert client.refits("m").refits[0].options == {"shrinking": False, "visits": "cyclic"}
+    assert "--option needs NAME=VALUE" in run("refit", "m", "--option", "visits").stderr
+    assert "options.visits" in run("refit", "m", "--option", "visits=any").stderr
     wrong = run("refit", "m", "--method", "sdcaa")
     assert wrong.exit_code == 3 and "sdca" in wrong.stderr
     client.create("empty", SPEC)

@@ -11,6 +11,7 @@ from dualstream.solvers import Batch, solve
 from dualstream.solvers.core.losses import make_loss
 from dualstream.solvers.offline.cut_kernels import line_search
 from dualstream.solvers.offline.method_registry import Start, method_of
+from dualstream.solvers.offline.options import with_defaults
 from dualstream.solvers.offline.problem import Problem
 from dualstream.solvers.offline.relaxed_problem import Cuts, Relaxed
 from tests.solvers.conftest import GOLDEN
@@ -24,9 +25,8 @@ METHODS = ("ocas", "mcpa")
 
 def begin(batch, rho, intercept, **options):
     problem = Problem(batch, batch.labels, make_loss("hinge"), rho, intercept)
-    chosen = method_of("ocas")
-    defaults = {name: option.default for name, option in chosen.options.items()}
-    return chosen.begin(problem, Start(), defaults | options, np.random.default_rng(0))
+    settings = with_defaults("ocas", options)
+    return method_of("ocas").begin(problem, Start(), settings, np.random.default_rng(0))
 
 
 def hinge(batch, weights, intercept):

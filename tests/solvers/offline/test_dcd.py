@@ -8,6 +8,7 @@ import pytest
 from dualstream.solvers import Batch, NotConverged, solve
 from dualstream.solvers.core.losses import make_loss
 from dualstream.solvers.offline.method_registry import Start, method_of
+from dualstream.solvers.offline.options import with_defaults
 from dualstream.solvers.offline.problem import Problem
 from tests.solvers import reference
 from tests.solvers.conftest import GOLDEN
@@ -80,7 +81,7 @@ def test_the_dual_never_falls_and_weights_stay_those_of_the_duals(method):
     batch = sparse_rows()
     problem = Problem(batch, batch.labels, make_loss("hinge"), 0.01, "penalized")
     chosen = method_of(method)
-    options = {name: option.default for name, option in chosen.options.items()}
+    options = with_defaults(method, {})
     if method == "sdca":  # or dcd makes its steps
         options["visits"] = "random"
     run = chosen.begin(problem, Start(), options, np.random.default_rng(1))

@@ -8,6 +8,7 @@ import pytest
 from dualstream.solvers import Batch, InvalidSpec, solve
 from dualstream.solvers.core.losses import make_loss
 from dualstream.solvers.offline.method_registry import Start, method_of
+from dualstream.solvers.offline.options import with_defaults
 from dualstream.solvers.offline.problem import Problem
 from tests.solvers.conftest import GOLDEN
 from tests.solvers.offline.rows import dense, sparse_rows
@@ -38,9 +39,8 @@ class InOrder:
 
 def run_of(method, batch, loss, rho, intercept="none", **options):
     problem = Problem(batch, batch.labels, make_loss(loss), rho, intercept)
-    chosen = method_of(method)
-    options = {name: options.get(name, option.default) for name, option in chosen.options.items()}
-    return chosen.begin(problem, Start(), options, np.random.default_rng(1))
+    settings = with_defaults(method, options)
+    return method_of(method).begin(problem, Start(), settings, np.random.default_rng(1))
 
 
 @pytest.mark.parametrize("cell", TRAJECTORIES)

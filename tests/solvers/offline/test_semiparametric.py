@@ -15,6 +15,7 @@ from dualstream.solvers.offline.semiparametric import (
     cosine,
     linear,
     quadratic,
+    sinc,
     sine,
     solve_semiparametric,
 )
@@ -353,6 +354,9 @@ def test_columns_of_sparse_rows_are_found():
     assert np.array_equal(feature_column(rows, 0), x[:, 0])
     assert np.array_equal(feature_column(rows, 1), x[:, 1])
     assert sine(0, 4.0).column(rows) == pytest.approx([0.0, 0.0, -1.0, 1.0], abs=1e-15)
+    x = np.array([[5.0], [4.5], [5.3]])
+    thesis = np.sinc(2.0 * (x[:, 0] - 5.0))  # of numpy, whose sinc has a factor pi
+    assert sinc(0, 1.0, 5.0).column(Batch.from_dense(x)) == pytest.approx(thesis, abs=1e-15)
     assert cosine(1, 8.0).column(rows) == pytest.approx([0.0, 1.0, 1.0, -1.0], abs=1e-15)
 
 
@@ -365,7 +369,7 @@ def test_columns_of_sparse_rows_are_found():
         ({"epsilon": -1.0}, "epsilon must be a number"),
         ({"kernel_gamma": np.inf}, "kernel_gamma must be a number"),
         ({"working": 1}, "working must be above 2, the number of basis functions"),
-        ({"fresh": 0}, "fresh must be a whole number >= 1"),
+        ({"fresh": 0}, "fresh must be a whole number in [1, 1e+09]"),
         ({"basis": [constant(), constant()]}, "a name that no other term has"),
         ({"basis": [linear(1)]}, "a feature below 1"),
         ({"basis": [Function("log", lambda x: np.log(-x[:, 0]))]}, "finite at every row"),

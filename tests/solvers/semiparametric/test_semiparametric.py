@@ -24,6 +24,7 @@ from dualstream.solvers.offline.semiparametric import (
     cosine,
     linear,
     quadratic,
+    sinc,
     sine,
     solve_semiparametric,
 )
@@ -35,6 +36,7 @@ BASIS = [
     {"kind": "quadratic", "feature": 2},
     {"kind": "sine", "feature": 1, "period": 0.1},
     {"kind": "cosine", "feature": 1, "period": 0.1, "name": "winter"},
+    {"kind": "sinc", "feature": 2, "period": 0.4, "centre": 0.3},
 ]
 OFFLINE = (
     constant(),
@@ -42,6 +44,7 @@ OFFLINE = (
     quadratic(1, "quadratic(2)"),
     sine(0, 0.1, "sine(1, 0.1)"),
     cosine(0, 0.1, "winter"),
+    sinc(1, 0.4, 0.3, "sinc(2, 0.4, 0.3)"),
 )
 
 
@@ -207,7 +210,7 @@ def test_a_window_that_moves_on_and_what_fits_no_more():
     for wrong, match in (
         ({"duals": arrays["duals"][1:]}, "do not fit"),
         ({"beta": np.append(arrays["beta"], 1.0)}, "do not fit"),
-        ({"beta": np.full(5, np.inf)}, "not finite"),
+        ({"beta": np.full(6, np.inf)}, "not finite"),
         ({"indices": arrays["indices"] + 3.0}, "damaged"),
         ({"indptr": arrays["indptr"][:-1]}, "damaged"),
         ({"values": np.full_like(arrays["values"], np.nan)}, "damaged"),
