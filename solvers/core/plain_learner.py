@@ -29,7 +29,6 @@ SCALE = 0
 """Index of `scale` among a learner's floats."""
 ROUNDS = SAMPLES + 1
 """Index, among a learner's integers, of the number of learned rows with a weight above 0."""
-_LARGE = 1e300
 
 
 class PlainLearner(TableLearner):
@@ -76,13 +75,3 @@ def score_rows(
             dot += values[p] * v[np.uint32(indices[p])]
         dot += bias * v[end_of_v]
         scores[i] = scale * dot
-
-
-@kernel(f8(F8, f8))
-def fold(v: Floats, scale: float) -> float:
-    """v *= scale; return |v|^2, which may be infinite or NaN."""
-    total = 0.0
-    for j in range(v.shape[0]):
-        v[j] *= scale
-        total += v[j] * v[j]
-    return min(total, _LARGE)

@@ -43,6 +43,7 @@ _ROOT_HALF_BITS = 0x3FE6A09E667F3BCD
 
 # A mean square below this has no square root that is safe to divide by.
 _TINY = 1e-290
+_LARGE = 1e300
 
 
 @kernel(f8(f8, f8, f8))
@@ -526,3 +527,13 @@ def sigmoid_of(x: float) -> float:
     """sigmoid(x) for |x| <= 708; see exp_of."""
     e = exp_of(-abs(x))
     return (1.0 if x >= 0.0 else e) / (1.0 + e)
+
+
+@kernel(f8(F8, f8))
+def fold(v: Floats, scale: float) -> float:
+    """v *= scale; return |v|^2, which may be infinite or NaN."""
+    total = 0.0
+    for j in range(v.shape[0]):
+        v[j] *= scale
+        total += v[j] * v[j]
+    return min(total, _LARGE)

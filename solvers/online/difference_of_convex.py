@@ -35,8 +35,8 @@ import numpy as np
 
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.learner import Outcome
-from dualstream.solvers.core.plain_learner import ROUNDS, SCALE, PlainLearner, fold
-from dualstream.solvers.core.scalar import prefetch, scaled_norm
+from dualstream.solvers.core.plain_learner import ROUNDS, SCALE, PlainLearner
+from dualstream.solvers.core.scalar import fold, prefetch, scaled_norm
 from dualstream.solvers.core.table_learner import SAMPLES
 from dualstream.solvers.jit import (
     B1,

@@ -10,7 +10,6 @@ from dualstream.solvers.columns.spec import read_columns, read_crosses
 from dualstream.solvers.core.errors import InvalidSpec
 from dualstream.solvers.core.learner import Learner
 from dualstream.solvers.core.refit_methods import (
-    METHODS,
     refit_methods,
     why_not_method,
     why_not_refit,
@@ -207,12 +206,11 @@ def warm(*algorithms: str) -> int:
     ):
         importlib.import_module(name)
     if not algorithms:
-        for name in (
-            "refit.window_problem",
-            "refit.weights_problem",
-            *(f"offline.{m}" for m in METHODS),
-        ):
+        for name in ("refit.window_problem", "refit.weights_problem"):
             importlib.import_module(f"dualstream.solvers.{name}")
+        offline = importlib.import_module("dualstream.solvers.offline.method_registry")
+        for method in offline.METHODS:
+            offline.method_of(method)
     return _jit.warm()
 
 
