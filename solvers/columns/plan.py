@@ -16,7 +16,7 @@ from dualstream.solvers.columns.spec import LONGEST_NAME, Ignored, crossed_colum
 from dualstream.solvers.core.hashing import hash_names
 from dualstream.solvers.jit import Bytes, Floats, Indices, Ints
 from dualstream.solvers.text.flat import plan as layout
-from dualstream.solvers.text.flat.times import HOUR, MONTH_DAY, WEEKDAY, YEAR_DAY
+from dualstream.solvers.text.flat.times import AGE, HOUR, MONTH_DAY, WEEKDAY, YEAR_DAY
 from dualstream.wire.values import nfc
 
 _KINDS = {
@@ -30,7 +30,13 @@ _KINDS = {
     "weight": layout.WEIGHT,
     "id": layout.ID,
 }
-_PARTS = {"hour": HOUR, "weekday": WEEKDAY, "month_day": MONTH_DAY, "year_day": YEAR_DAY}
+_PARTS = {
+    "hour": HOUR,
+    "weekday": WEEKDAY,
+    "month_day": MONTH_DAY,
+    "year_day": YEAR_DAY,
+    "age": AGE,
+}
 _TEXTS = 1 << 18
 """Bytes of names in a plan; names beyond them are left to ColumnReader."""
 _ROW = 0
@@ -187,7 +193,8 @@ class ColumnPlan:
         found: list[str] = []
         for part in parts_of(self._types[name]):
             full = f"{name}.{part}"
-            found += [full] if part == "weekday" else [f"{full}.sin", f"{full}.cos"]
+            is_one = part in ("weekday", "age")
+            found += [full] if is_one else [f"{full}.sin", f"{full}.cos"]
         return found
 
     def _option(self, kind: int, name: str) -> int:

@@ -5,7 +5,8 @@ A column gives these features (the names are those that a row in explicit form w
     number      `price`, the number            boolean     `member`, 1 or nothing
     category    `zip=02134`, 1; of a list of texts one for each
     text        `subject:free` for each word or run of words, how often it occurs, or 1
-    time        `at.hour.sin` and `at.hour.cos`; also month_day, year_day; `at.weekday=mon`, 1
+    time        `at.hour.sin` and `at.hour.cos`; also month_day, year_day; `at.weekday=mon`, 1;
+                `at.age`, seconds of Unix time, which features/ages.py turns into an age
     missing     nothing; with `missing_indicator` `price=missing`, 1
     cross       `site*hour=news,9`, 1, if the row has all its columns
 
@@ -29,9 +30,11 @@ from dualstream.solvers.columns.values import (
     category_of_part,
     cycle_of,
     inferred,
+    seconds_of,
     whole,
     words_of,
 )
+from dualstream.solvers.core.spec_fields import AGE
 from dualstream.wire.problems import quoted
 from dualstream.wire.values import EXACT, BadValue, nfc, number_of
 
@@ -367,6 +370,9 @@ def _add_time(row: _Row, name: str, value: Any) -> None:
     time = as_time(name, value)
     for part in parts_of(row.reader.type_of(name)):
         full = f"{name}.{part}"
+        if part == AGE:
+            row.put(name, full, seconds_of(time))
+            continue
         category = category_of_part(time, part)
         if part == "weekday":
             row.put(name, full, category)

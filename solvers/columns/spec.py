@@ -7,6 +7,7 @@ from typing import Any
 
 from dualstream.solvers.core.errors import InvalidSpec
 from dualstream.solvers.core.spec_fields import (
+    AGE,
     Spec,
     read_choice,
     read_kind,
@@ -32,7 +33,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "time": ("parts",),
     "ignore": (),
 }
-TIME_PARTS = ("hour", "weekday", "month_day", "year_day")
+TIME_PARTS = ("hour", "weekday", "month_day", "year_day", AGE)
 _DEFAULT_PARTS = ["hour", "weekday"]
 UNKNOWN = ("infer", "ignore", "refuse")
 _FIELDS = ("label", "id", "weight", "ignore", "types", "missing", "missing_indicator", "unknown")
@@ -264,10 +265,11 @@ def _check_crossed(name: str, field: str, columns: Spec) -> None:
     kind = types.get(name)
     owner, _, part = name.rpartition(".")
     parts = parts_of(types.get(owner, ""))
-    if kind is None and part in parts:
-        return
-    if parts and part in TIME_PARTS:
-        raise InvalidSpec(field, name, f"a part that the time `{owner}` has: {', '.join(parts)}")
+    if kind is None and parts:
+        if part in _categories_of(parts):
+            return
+        shown = ", ".join(_categories_of(parts)) or "none"
+        raise InvalidSpec(field, name, f"a part of the time `{owner}` with categories: {shown}")
     if name in (columns["label"], columns["id"], columns["weight"]):
         raise InvalidSpec(field, name, "a column of features")
     if name in Ignored(columns["ignore"], types):
@@ -277,5 +279,10 @@ def _check_crossed(name: str, field: str, columns: Spec) -> None:
     if isinstance(kind, Mapping) and kind["kind"] == "text":
         raise InvalidSpec(field, name, "a column of categories, numbers or booleans, not of text")
     if isinstance(kind, Mapping) and kind["kind"] == "time":
-        shown = " or ".join(f"{name}.{part}" for part in kind["parts"])
-        raise InvalidSpec(field, name, f"a part of it: {shown}")
+        shown = " or ".join(f"{name}.{part}" for part in _categories_of(parts_of(kind))) or "none"
+        raise InvalidSpec(field, name, f"a part of it with categories: {shown}")
+
+
+def _categories_of(parts: tuple[str, ...]) -> list[str]:
+    """The parts of a time that can be crossed."""
+    return [part for part in parts if part != AGE]

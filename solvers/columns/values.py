@@ -30,6 +30,7 @@ _A_TIME = (
     " 1e11) since 1970"
 )
 _DAY_S, _YEAR_DAYS, _MONTH_DAYS = 86_400.0, 366.0, 31.0
+_BEGIN = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class BadColumn(Exception):
@@ -154,6 +155,12 @@ def as_time(name: str, value: Any) -> datetime:
 
 def _in_utc(time: datetime) -> datetime:
     return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+
+
+def seconds_of(time: datetime) -> float:
+    """Seconds since 1970, a microsecond for 1970 itself: rows store no zeros."""
+    since = time - _BEGIN
+    return since.days * _DAY_S + since.seconds + since.microseconds * 1e-6 or 1e-6
 
 
 def cycle_of(time: datetime, part: str) -> tuple[float, float]:

@@ -31,12 +31,14 @@ class Rewind:
     """A learner that stops at the first rejected row.
 
     With `row_is_whole`, a single row that `learner` rejects has no effect on it. Memory: up to two
-    copies of the learner's state, once a batch of several rows has been learned.
+    copies of the learner's state, once a batch of several rows has been learned; none for a learner
+    that `never_rejects`.
     """
 
     def __init__(self, learner: Rewindable, *, row_is_whole: bool) -> None:
         self._learner = learner
         self._row_is_whole = row_is_whole
+        self._never_rejects: bool = getattr(learner, "never_rejects", False)
         self._saved: State | None = None
         self._since: list[Batch] = []
         self._room = 0
@@ -47,6 +49,8 @@ class Rewind:
         The learner then has the state before the rejected row. Raises like the learner, and then
         nothing was learned.
         """
+        if self._never_rejects:
+            return self._learner.learn(batch)
         if self._saved is None and not (self._row_is_whole and len(batch) == 1):
             self._save()
         outcome = self._learner.learn(batch)

@@ -13,6 +13,15 @@ from dualstream.solvers.core.losses import LOSSES, MARGIN_LOSSES, NONSMOOTH_LOSS
 Spec = dict[str, Any]
 MAX_UNKNOWN = 100
 """Maximum number of unknown fields of one object that are listed."""
+AGE = "age"
+"""The part of a time that depends on earlier rows: see features/ages.py."""
+
+
+def age_features(spec: Mapping[str, Any]) -> list[str]:
+    """Names of the features of a resolved specification that are ages of times."""
+    types = (spec.get("columns") or {"types": {}})["types"]
+    timed = [name for name, kind in types.items() if isinstance(kind, Mapping)]
+    return [f"{name}.{AGE}" for name in timed if AGE in types[name].get("parts", ())]
 
 
 def refuse_unknown(fields: Mapping[str, Any], owner: str, takes: tuple[str, ...]) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Protocol, cast
 
 from dualstream.solvers.core.learner import Learner
 from dualstream.solvers.core.spec_cache import worked_out_once
+from dualstream.solvers.core.spec_fields import age_features
 
 
 class Unlearner(Learner, Protocol):
@@ -49,6 +50,8 @@ def why_not_unlearn(spec: Mapping[str, Any]) -> str | None:
         )
     if spec["map"] is not None and spec["map"]["kind"] == "nystroem":
         return "the map 'nystroem' is made of rows"
+    if age_features(spec):
+        return "the newest time, from which an `age` is measured, may be that of the row"
     if spec["norm"] == "running":
         return "norm 'running' has statistics of all rows, and what a single row did is not kept"
     return None

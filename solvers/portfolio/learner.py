@@ -56,6 +56,8 @@ class Portfolio:
     last 1,000 rows, and up to four times the retained rows.
     """
 
+    never_rejects = True
+
     def __init__(
         self, spec: Mapping[str, Any], models: ModelFactory, *, shares: bool = False
     ) -> None:

@@ -20,6 +20,7 @@ from dualstream.solvers.core.learner import Learner
 from dualstream.solvers.core.member_learner import member_learner
 from dualstream.solvers.core.nonlinear_names import NONLINEAR
 from dualstream.solvers.core.served_form import classes_of
+from dualstream.solvers.core.spec_fields import age_features
 from dualstream.solvers.evaluation.guard.spec import FIELD as _GUARD
 from dualstream.solvers.portfolio.presets import members_of, shared_algorithms
 
@@ -170,6 +171,8 @@ def _of(
             cost += _of_scorer({**one, "features": spec["features"]}, classes, learns)
         # A row of a new class ends a call, and copies the state of a learner.
         cost.new_class += cost.call + cost.peak
+    if age_features(spec):
+        cost += Cost(_CALL, 0.0, _ENTRY)
     cost.is_plain = cost.is_even and spec["task"] != "multiclass"
     if _GUARD in spec and learns:
         cost.peak += _PASS * width_of(spec["features"]) * (classes + 1)

@@ -17,6 +17,7 @@ from dualstream.solvers.core.refit_methods import (
 from dualstream.solvers.core.spec_cache import FixedSpec, worked_out_once
 from dualstream.solvers.core.spec_fields import (
     Spec,
+    age_features,
     read_choice,
     read_flag,
     read_whole,
@@ -159,11 +160,17 @@ def make_learner(spec: Mapping[str, Any]) -> Learner:
 def _maker(spec: Mapping[str, Any]) -> Callable[[], Learner]:
     """Factory of the learners of a specification. Raises InvalidSpec."""
     resolved = FixedSpec(resolve_spec(spec))
-    if not has_stages(resolved):
-        return _maker_of_core(resolved)
-    # Imported on demand, because importing compiles its kernels.
-    module: Any = importlib.import_module("dualstream.solvers.features.build")
-    return partial(module.make_staged, resolved, _make_core)
+    module: Any
+    # Imported on demand, because importing compiles kernels.
+    if has_stages(resolved):
+        module = importlib.import_module("dualstream.solvers.features.build")
+        make: Callable[[], Learner] = partial(module.make_staged, resolved, _make_core)
+    else:
+        make = _maker_of_core(resolved)
+    if age_features(resolved):
+        module = importlib.import_module("dualstream.solvers.features.ages")
+        make = partial(module.make_aged, resolved, make)
+    return make
 
 
 def _make_core(resolved: Spec) -> Learner:
@@ -197,6 +204,7 @@ def warm(*algorithms: str) -> int:
         _load(ALGORITHMS[name])
     for name in (
         "dualstream.solvers.evaluation.class_progressive",
+        "dualstream.solvers.features.ages",
         "dualstream.solvers.features.build",
         "dualstream.solvers.profile",
         "dualstream.solvers.evaluation.guard.monitor",

@@ -16,7 +16,7 @@ from dualstream.solvers.text.flat.plan import (
 )
 from dualstream.solvers.text.tokens import digit, json_number
 
-HOUR, WEEKDAY, MONTH_DAY, YEAR_DAY = 1, 2, 3, 4
+HOUR, WEEKDAY, MONTH_DAY, YEAR_DAY, AGE = 1, 2, 3, 4, 5
 """Parts: digits to base 8 of a node's OPTION, the first part last."""
 DAY_S, YEAR_DAYS, MONTH_DAYS = 86_400, 366.0, 31.0
 DATES_BELOW, SECONDS_BELOW = 1e8, 1e11
@@ -185,7 +185,7 @@ def note_count(node: int, count: int, out: Out) -> int:
 
 @kernel(i8(i8, i8, i8, i8, OUT))
 def put_time(node: int, seconds: int, micros: int, nnz: int, out: Out) -> int:
-    """Add the parts of a time, in seconds since 1970 and microseconds."""
+    """Add the parts of a time, in seconds since 1970 and microseconds; see `seconds_of`, too."""
     at = NODES_AT + node * FIELDS
     part, parts = out.plan[at + FIRST], out.plan[at + OPTION]
     days = seconds // DAY_S
@@ -202,6 +202,13 @@ def put_time(node: int, seconds: int, micros: int, nnz: int, out: Out) -> int:
             if not note(part, out.texts, first, first + 3, out):
                 return NOT_MINE
             nnz = put_made(part, out.texts, first, first + 3, nnz, out)
+            part += 1
+            if nnz < 0:
+                return nnz
+            continue
+        if kind == AGE:
+            since = seconds + micros * 1e-6
+            nnz = put_named(part, since if since != 0.0 else 1e-6, nnz, out)
             part += 1
             if nnz < 0:
                 return nnz

@@ -2,6 +2,7 @@
 
 import json
 
+import httpx
 import pytest
 
 from dualstream.client import Client
@@ -165,6 +166,53 @@ def test_labels_of_other_tasks(client, task):
     out = "a,b,out\n" + "".join(f"{row['a']},x,{row['out']}\n" for row in rows)
     again = client.post("/models/m/learn", content=out, headers={"content-type": CSV}).json()
     assert again["learned"] == 30 and again["mistakes"] is not None or task == "regression"
+
+
+AGED = {"types": {"at": {"kind": "time", "parts": ["age"]}}}
+HOURS = [n + late for n, late in enumerate([0, -5, 0, -1, 0, -9, -30, 0] * 8)]
+TIMED = [{"at": 1_700_000_000 + 3600 * h, "a": h % 3, "y": int(h % 4 < 2)} for h in HOURS]
+
+
+def test_a_killed_server_measures_ages_from_the_same_time(tmp_path):
+    store = f"sqlite:///{tmp_path / 'store.db'}"
+    asked = [{"at": TIMED[-1]["at"] + 3600 * hours} for hours in (-400, -2, 0, 1000)]
+    answers = []
+    for n in range(3):
+        server = ServerProcess(store)
+        try:
+            with httpx.Client(base_url=server.url, timeout=60) as http:
+                if n == 0:
+                    http.put("/models/m", json={"members": "eight", "columns": AGED})
+                    assert http.post("/models/m/learn", json=TIMED).json()["learned"] == 64
+                answer = http.post("/models/m/predict", json=asked).json()
+                answers.append((answer, digest(http, "m")))
+        finally:
+            server.kill()
+    assert answers[0] == answers[1] == answers[2]
+    old, late, newest, future = answers[0][0]["scores"]
+    assert len({old, late, newest}) == 3 and newest == future
+
+
+def test_what_is_shown_of_an_age_and_what_is_refused(client):
+    for name in ("m", "dual"):
+        spec = {"algorithm": "dual_ascent"} if name == "dual" else {"members": "eight"}
+        assert client.put(f"/models/{name}", json=spec | {"columns": AGED}).status_code == 201
+        client.post(f"/models/{name}/learn", json=[TIMED[0] | {"id": "first"}, *TIMED[1:]])
+    [at] = [one for one in client.get("/models/m/columns").json()["columns"] if one["name"] == "at"]
+    assert (at["kind"], at["mean"], at["last"], at["psi"]) == ("time", None, None, None)
+    for one in ("m", "dual"):
+        weights = client.get(f"/models/{one}/weights").json()["weights"]
+        assert "at.age" in {weight["name"] for weight in weights}
+        row = {"at": TIMED[0]["at"], "a": 1}
+        parts = client.post(f"/models/{one}/predict?explain=true", json=row).json()["explanation"]
+        assert {part["name"] for part in parts["contributions"]} == {"a", "at.age"}
+    member = client.get("/models/m/members").json()["members"][1]["name"]
+    for path in ("dual/export?", "m/export?", f"m/export?member={member}&"):
+        for format_ in ("json", "onnx", "vw"):
+            refused = client.get(f"/models/{path}format={format_}")
+            assert "part `age`" in assert_problem(refused, 409, "not-exportable")["detail"]
+    gone = client.delete("/models/dual/samples/first")
+    assert "`age`" in assert_problem(gone, 409, "cannot-unlearn")["detail"]
 
 
 def test_the_client_and_the_default_model_take_flat_rows(tmp_path):

@@ -139,6 +139,8 @@ TIMES += [
     "2100-03-01T00:00:00Z",
     "1714981800",
     "1600-12-31",
+    "1970-01-01",
+    "1969-12-31T23:59:59.9",
 ]
 NAMES = [
     "price",
@@ -195,7 +197,7 @@ TYPES = {
         for n in (1, 2, 3)
         for w in ("count", "presence")
     ],
-    "at": ["time", {"kind": "time", "parts": ["weekday", "month_day", "year_day"]}],
+    "at": ["time", {"kind": "time", "parts": ["weekday", "month_day", "year_day", "age"]}],
     "note": ["ignore", "text"],
     "user.age": ["number", "category", "time"],
 }  # fmt: skip
@@ -220,7 +222,7 @@ def schema_of(rng):
         parts = types.get("at", {"parts": []})
         parts = parts["parts"] if isinstance(parts, dict) else ["hour", "weekday"]
         able = [name for name, kind in types.items() if kind in ("number", "category", "boolean")]
-        able += ["site", *(f"at.{part}" for part in parts)]
+        able += ["site", *(f"at.{part}" for part in parts if part != "age")]
         pairs = [rng.sample(able, 2 + (len(able) > 2 and rng.random() < 0.3)) for _ in range(3)]
         spec["crosses"] = pairs if rng.random() < 0.6 else []
     return RowSchema(resolve_spec(spec))

@@ -27,7 +27,7 @@ COLUMNS = {
         "zip": "category",
         "member": "boolean",
         "subject": {"kind": "text", "ngrams": 2},
-        "at": {"kind": "time", "parts": ["hour", "weekday"]},
+        "at": {"kind": "time", "parts": ["hour", "weekday", "age"]},
     },
     "missing": ["", "NA", None],
 }

@@ -8,6 +8,8 @@ import pytest
 
 from dualstream.solvers import BadColumn, ColumnReader, InvalidSpec, make_learner, resolve_spec
 
+AGED = {"kind": "time", "parts": ["hour", "age"]}
+
 
 def reader(columns=None, crosses=None):
     given = {"columns": columns or {}} | ({} if crosses is None else {"crosses": crosses})
@@ -260,6 +262,22 @@ def test_roles_ids_and_explicit_rows():
         read.read(deep)
 
 
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        ("2024-05-06T09:30:00+02:00", 1714980600.0),
+        (1714980600123, 1714980600.123),
+        ("1969-12-31T23:59:59.5", -0.5),
+        ("0001-01-01", -62135596800.0),
+        ("1970-01-01", 1e-6),
+    ],
+)
+def test_a_time_with_an_age_brings_its_seconds(value, seconds):
+    got = features({"at": AGED}, {"at": value})
+    assert list(got) == ["at.hour.sin", "at.hour.cos", "at.age"]
+    assert got["at.age"] == seconds
+
+
 def test_unknown_columns_are_inferred_left_out_or_refused():
     types = {"a": "number"}
     row = {"a": 1, "b": "x"}
@@ -296,7 +314,7 @@ def test_columns_are_part_of_the_specification_and_not_of_the_learner():
         ({"columns": {"types": {"a": {"kind": "text", "ngrams": 4}}}}, "/columns/types/a/ngrams"),
         ({"columns": {"types": {"a": {"kind": "time", "parts": []}}}}, "/columns/types/a/parts"),
         (
-            {"columns": {"types": {"a": {"kind": "time", "parts": ["age"]}}}},
+            {"columns": {"types": {"a": {"kind": "time", "parts": ["minute"]}}}},
             "/columns/types/a/parts",
         ),
         ({"columns": {"types": {f"c{n}": "number" for n in range(10_001)}}}, "/columns/types"),
@@ -310,6 +328,9 @@ def test_columns_are_part_of_the_specification_and_not_of_the_learner():
         ({"columns": {"label": "m.y", "ignore": ["m"]}}, "/columns/label"),
         ({"columns": {"types": {"m": "ignore", "m.a": "number"}}}, "/columns/types/m.a"),
         ({"columns": {"types": {"a": "time"}}, "crosses": [["s", "a.month_day"]]}, "/crosses/0/1"),
+        ({"columns": {"types": {"a": "time"}}, "crosses": [["s", "a.minute"]]}, "/crosses/0/1"),
+        ({"columns": {"types": {"a": AGED}}, "crosses": [["s", "a.age"]]}, "/crosses/0/1"),
+        ({"columns": {"types": {"a": AGED, "a.age": "number"}}}, "/columns/types/a.age"),
         ({"columns": {}, "crosses": ["*"]}, "/crosses/0"),
         (
             {"columns": {"types": {f"c{n}": "category" for n in range(50)}}, "crosses": ["*"]},
@@ -322,9 +343,13 @@ def test_columns_are_part_of_the_specification_and_not_of_the_learner():
         ({"columns": {}, "crosses": [["a"]]}, "/crosses/0"),
         ({"columns": {}, "crosses": [["a", "a"]]}, "/crosses/0"),
         ({"columns": {}, "crosses": [["a", "y"]]}, "/crosses/0/1"),
+        ({"columns": {}, "crosses": [["id", "a"]]}, "/crosses/0/0"),
+        ({"columns": {"weight": "m.w"}, "crosses": [["a", "m.w"]]}, "/crosses/0/1"),
         ({"columns": {"types": {"a": "text"}}, "crosses": [["a", "b"]]}, "/crosses/0/0"),
         ({"columns": {"types": {"a": "time"}}, "crosses": [["a", "b"]]}, "/crosses/0/0"),
         ({"columns": {"ignore": ["a"]}, "crosses": [["a", "b"]]}, "/crosses/0/0"),
+        ({"columns": {"ignore": ["a"]}, "crosses": [["a.c", "b"]]}, "/crosses/0/0"),
+        ({"columns": {"types": {"a": "ignore"}}, "crosses": [["b", "a"]]}, "/crosses/0/1"),
         ({"columns": {"unknown": "refuse"}, "crosses": [["a", "b"]]}, "/crosses/0/0"),
     ],
 )

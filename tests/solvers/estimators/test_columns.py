@@ -31,7 +31,7 @@ COLUMNS = {
         "zip": "category",
         "member": "boolean",
         "subject": {"kind": "text", "ngrams": 2},
-        "at": "time",
+        "at": {"kind": "time", "parts": ["hour", "weekday", "age"]},
     },
     "missing": ["NA", "NaN", None],
     "missing_indicator": True,

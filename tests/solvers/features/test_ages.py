@@ -1,0 +1,155 @@
+"""Ages of times: the definition, and the contract of learners behind the stage."""
+
+import math
+import random
+
+import numpy as np
+import pytest
+
+from dualstream.solvers import (
+    Batch,
+    CorruptState,
+    make_learner,
+    resolve_spec,
+    why_not_unlearn,
+)
+from dualstream.solvers.core.hashing import NamePlaces, hash_row
+from dualstream.solvers.core.learner import under
+from tests.solvers.features.test_scaling import as_bytes
+from tests.solvers.staging import batch_of, rows_of
+
+BITS = 8
+FEATURES = {"kind": "hashed", "bits": BITS}
+AGED = {"kind": "time", "parts": ["age"]}
+COLUMNS = {"types": {"at": AGED, "seen.at": AGED, "born": "time"}}
+PLACES = NamePlaces(BITS)
+AT, SEEN, SPIKE = (PLACES[name] for name in ("at.age", "seen.at.age", "spike"))
+SPECS = {
+    "sgd": {"algorithm": "sgd"},
+    "dual_ascent": {"algorithm": "dual_ascent", "scaling": "balanced", "norm": "running"},
+    "regression": {"algorithm": "sgd", "task": "regression"},
+    "classes": {"algorithm": "sgd", "task": "multiclass"},
+    "splines": {"algorithm": "splines"},
+    "portfolio": {"members": "full"},
+    "portfolio of classes": {"members": "full", "task": "multiclass"},
+}
+N = 120
+
+
+def spec_of(name, columns=COLUMNS):
+    return resolve_spec(SPECS[name] | {"features": FEATURES, "columns": columns})
+
+
+def rows(seed, count, bad):
+    """Rows as readers make them: times mostly rise, some are late, before 1970 or missing.
+
+    Those of `bad` have a spike.
+    """
+    rng = random.Random(seed)
+    found = []
+    for n in range(count):
+        row = {"price": rng.gauss(0, 1), "site": rng.choice("abc")}
+        if rng.random() < 0.8:
+            row["at.age"] = 1_000.0 * n - 60_000.0 - rng.choice([0.0, 0.25, 3_600.0, 1e9])
+        if rng.random() < 0.4:
+            row["seen.at.age"] = rng.choice([1e-6, 1_700_000_000.5, -5e9, 1e9 + n])
+        found.append(row | ({"spike": 1e100} if n in bad else {}))
+    return found
+
+
+def stream(name, seed=0, count=N, bad=()):
+    rng = np.random.default_rng(seed)
+    hashed = [dict(zip(*hash_row(row, PLACES), strict=True)) for row in rows(seed, count, bad)]
+    weights = np.where(rng.random(count) < 0.1, 0.0, 1.0)
+    weights[list(bad)] = 1.0
+    made = batch_of(hashed, 1 << BITS, (rng.random(count) < 0.5) * 1.0, weights)
+    return of_classes(made, ("0", "1") if SPECS[name].get("task") == "multiclass" else ())
+
+
+def of_classes(made, classes):
+    own = (made.indptr, made.indices, made.values, made.labels, made.weights)
+    return Batch(*own, made.dim, classes)
+
+
+def with_ages(batch):
+    """The definition, row by row."""
+    newest, found = {AT: -math.inf, SEEN: -math.inf}, []
+    for row, weight in zip(rows_of(batch), batch.weights, strict=True):
+        last = {j: max(newest[j], row[j]) for j in newest if j in row}
+        aged = row | {j: math.log(1.0 + (last[j] - row[j])) for j in last}
+        found.append({j: x for j, x in aged.items() if x != 0.0})
+        if weight > 0.0:
+            newest |= last
+    return of_classes(batch_of(found, batch.dim, batch.labels, batch.weights), batch.classes)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_learners_see_the_ages_of_the_definition(name):
+    learner, plain = make_learner(spec_of(name)), make_learner(spec_of(name, {}))
+    given = stream(name)
+    outcome, expected = learner.learn(given), plain.learn(with_ages(given))
+    assert outcome.scores.tobytes() == expected.scores.tobytes()
+    assert as_bytes(under("core.", learner.state())) == as_bytes(plain.state())
+    assert learner.weights.tobytes() == plain.weights.tobytes()
+    assert learner.samples == plain.samples and hasattr(learner, "members") == (
+        hasattr(plain, "members")
+    )
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_a_batch_is_its_rows_and_a_restored_learner_goes_on(name):
+    given = stream(name)
+    whole, single, other = (make_learner(spec_of(name)) for _ in range(3))
+    whole.learn(given)
+    for i in range(N):
+        if i == N // 3:
+            other.learn(stream(name, seed=1, count=9))
+            other.restore(single.state())
+            single = other
+        before, row = as_bytes(single.state()), given[i : i + 1]
+        score = single.predict(row)
+        assert as_bytes(single.state()) == before
+        assert single.learn(row).scores.tobytes() == score.tobytes() or given.classes
+    assert as_bytes(whole.state()) == as_bytes(single.state())
+
+
+@pytest.mark.parametrize("count", [1, 7, N])
+def test_rejected_rows_do_not_move_the_newest_time(count):
+    bad = [20, 21, 60, N - 1]
+    given = stream("regression", bad=bad)
+    learner, without = make_learner(spec_of("regression")), make_learner(spec_of("regression"))
+    learner.learn(batch_of([{SPIKE: 1e60}], 1 << BITS, [1e80]))
+    without.restore(learner.state())
+    # The square of a score of a spike overflows now.
+    outcomes = [learner.learn(given[at : at + count]) for at in range(0, N, count)]
+    rejected = np.concatenate([one.rejected for one in outcomes])
+    assert np.flatnonzero(rejected).tolist() == bad
+    without.learn(given.take(np.flatnonzero(~rejected)))
+    assert as_bytes(learner.state()) == as_bytes(without.state())
+
+
+def test_a_window_of_a_refit_counts_ages_from_its_first_row():
+    learner, given = make_learner(spec_of("sgd")), stream("sgd")
+    learner.learn(stream("sgd", seed=3))
+    before = as_bytes(learner.state())
+    seen, _ = learner.window(given)
+    assert [dict(row) for row in rows_of(seen)] == rows_of(with_ages(given))
+    assert as_bytes(learner.state()) == before
+
+
+def test_a_damaged_state_is_refused_and_changes_nothing():
+    learner = make_learner(spec_of("portfolio"))
+    learner.learn(stream("portfolio"))
+    before = as_bytes(learner.state())
+    for newest in (np.zeros(3), np.full(2, np.nan)):
+        with pytest.raises(CorruptState):
+            learner.restore(learner.state() | {"ages.newest": newest})
+    assert as_bytes(learner.state()) == before
+
+
+def test_models_without_an_age_have_no_stage():
+    plain = make_learner(spec_of("sgd", {"types": {"at": "time"}}))
+    assert not any(name.startswith("ages.") for name in plain.state())
+    spec = {"algorithm": "dual_ascent", "features": FEATURES, "columns": COLUMNS}
+    assert why_not_unlearn(resolve_spec(spec | {"columns": {}})) is None
+    assert "`age`" in why_not_unlearn(resolve_spec(spec))
