@@ -9,7 +9,12 @@ import pytest
 from dualstream.solvers import (
     Batch,
     CorruptState,
+    begin_refit,
+    enter_refit,
+    explain,
     make_learner,
+    problems_of,
+    refit_methods,
     resolve_spec,
     why_not_unlearn,
 )
@@ -71,14 +76,15 @@ def of_classes(made, classes):
     return Batch(*own, made.dim, classes)
 
 
-def with_ages(batch):
-    """The definition, row by row."""
-    newest, found = {AT: -math.inf, SEEN: -math.inf}, []
+def with_ages(batch, newest=None):
+    """The definition, row by row; with `newest` no row moves it."""
+    learns, found = newest is None, []
+    newest = {AT: -math.inf, SEEN: -math.inf} if newest is None else newest
     for row, weight in zip(rows_of(batch), batch.weights, strict=True):
         last = {j: max(newest[j], row[j]) for j in newest if j in row}
         aged = row | {j: math.log(1.0 + (last[j] - row[j])) for j in last}
         found.append({j: x for j, x in aged.items() if x != 0.0})
-        if weight > 0.0:
+        if weight > 0.0 and learns:
             newest |= last
     return of_classes(batch_of(found, batch.dim, batch.labels, batch.weights), batch.classes)
 
@@ -91,9 +97,18 @@ def test_learners_see_the_ages_of_the_definition(name):
     assert outcome.scores.tobytes() == expected.scores.tobytes()
     assert as_bytes(under("core.", learner.state())) == as_bytes(plain.state())
     assert learner.weights.tobytes() == plain.weights.tobytes()
-    assert learner.samples == plain.samples and hasattr(learner, "members") == (
-        hasattr(plain, "members")
-    )
+    assert learner.samples == plain.samples
+    assert hasattr(learner, "members") == hasattr(plain, "members")
+    counted = [row for row, weight in zip(rows_of(given), given.weights, strict=True) if weight]
+    newest = {j: max(row[j] for row in counted if j in row) for j in (AT, SEEN)}
+    asked = stream(name, seed=5)
+    expected = with_ages(asked, newest)
+    assert learner.predict(asked).tobytes() == plain.predict(expected).tobytes()
+    if given.classes:
+        found = learner.predict_classes(asked)
+        assert found.scores.tobytes() == plain.predict_classes(expected).scores.tobytes()
+    one, other = explain(learner, asked[3:4]), explain(plain, expected[3:4])
+    assert one.contributions.tobytes() == other.contributions.tobytes()
 
 
 @pytest.mark.parametrize("name", SPECS)
@@ -126,6 +141,19 @@ def test_rejected_rows_do_not_move_the_newest_time(count):
     assert np.flatnonzero(rejected).tolist() == bad
     without.learn(given.take(np.flatnonzero(~rejected)))
     assert as_bytes(learner.state()) == as_bytes(without.state())
+
+
+@pytest.mark.parametrize("name", ["sgd", "dual_ascent"])
+def test_a_refit_enters_a_model_with_ages(name):
+    learner, plain = make_learner(spec_of(name)), make_learner(spec_of(name, {}))
+    given = stream(name)
+    learner.learn(given)
+    plain.learn(with_ages(given))
+    for one, rows in ((learner, given), (plain, with_ages(given))):
+        refit = begin_refit(problems_of(one), refit_methods(one.spec)[0], 1e-6, 200, rows)
+        assert refit.run()
+        enter_refit(one, refit.refitted().arrays)
+    assert as_bytes(under("core.", learner.state())) == as_bytes(plain.state())
 
 
 def test_a_window_of_a_refit_counts_ages_from_its_first_row():
