@@ -83,7 +83,7 @@ def parse_flat_json(
     builder = RowsBuilder(schema, labelled, waiting)
     for index, raw in enumerate(raws):
         _add(builder, index, f"{pointer}/{index}", partial(read_row, bytes(raw)))
-    return builder.build(id_pointer=pointer + "/{}" + _id_pointer(schema))
+    return builder.build(id_pointer=pointer + "/{}" + _id_pointer(schema, body))
 
 
 def _samples_in(body: bytes) -> list[msgspec.Raw] | None:
@@ -104,7 +104,7 @@ def _parse_one(builder: RowsBuilder, schema: RowSchema, body: bytes) -> ParsedRo
     if not isinstance(content, dict):
         raise Problem(422, "invalid-body", "the body must be a row or a list of rows")
     _add(builder, 0, "", partial(read_row, body))
-    return builder.build(single=True, id_pointer=_id_pointer(schema))
+    return builder.build(single=True, id_pointer=_id_pointer(schema, body))
 
 
 def _add(builder: RowsBuilder, index: int, prefix: str, read: Callable[[], Row]) -> None:
@@ -114,9 +114,16 @@ def _add(builder: RowsBuilder, index: int, prefix: str, read: Callable[[], Row])
         builder.refuse(index, prefix + bad.pointer, bad.reason)
 
 
-def _id_pointer(schema: RowSchema) -> str:
+def _id_pointer(schema: RowSchema, given: bytes | Collection[str]) -> str:
+    """JSON pointer of a row's id, of a body of JSON or a table with these columns.
+
+    `meta.id` is one name if there is such a name, otherwise `id` in the object `meta`.
+    """
     assert schema.columns is not None
-    return f"/{pointer_step(schema.columns.id or 'id')}"
+    name = schema.columns.id or "id"
+    is_name = f'"{name}"'.encode() in given if isinstance(given, bytes) else name in given
+    pointer = "".join(f"/{pointer_step(one)}" for one in ([name] if is_name else name.split(".")))
+    return pointer.replace("{", "{{").replace("}", "}}")
 
 
 def read_row(raw: bytes) -> Row:
@@ -161,7 +168,7 @@ class FlatList(SampleList):
         self, schema: RowSchema, body: bytes, labelled: bool, start: int, pointer: str
     ) -> None:
         super().__init__(schema, body, labelled, start, pointer)
-        self.id_pointer = _id_pointer(schema)
+        self.id_pointer = _id_pointer(schema, body)
 
     def _new_arrays(self, rows: int) -> RowArrays:
         return FlatArrays(self._schema, self._labelled, rows, self._body)
@@ -235,7 +242,9 @@ class FlatRecords(RecordReader):
 def parse_flat_ndjson(schema: RowSchema, body: bytes, labelled: bool) -> ParsedRows:
     """One row a line; a line that is not valid is a row error; blank lines are skipped."""
     parse = parse_slowly if schema.column_plan is None else parse_records
-    return parse(FlatLines(schema, body, labelled))
+    parsed = parse(FlatLines(schema, body, labelled))
+    parsed.id_pointer = _id_pointer(schema, body)
+    return parsed
 
 
 def parse_flat_csv(
@@ -249,7 +258,9 @@ def parse_flat_csv(
         check_delimiter(body)
     decimal = parameters.get("decimal", "")
     reader = FlatRecords(schema, body, labelled, delimiter, decimal)
-    return parse_slowly(reader) if reader.nodes is None else parse_records(reader)
+    parsed = parse_slowly(reader) if reader.nodes is None else parse_records(reader)
+    parsed.id_pointer = _id_pointer(schema, reader.columns.names)
+    return parsed
 
 
 def parse_flat_arrow(schema: RowSchema, body: bytes, labelled: bool) -> ParsedRows:
@@ -282,7 +293,9 @@ def parse_flat_arrow(schema: RowSchema, body: bytes, labelled: bool) -> ParsedRo
         for row in zip(*lists, strict=True) if lists else [()] * rows:
             _add(builder, index, "", partial(dict, zip(names, row, strict=True)))
             index += 1
-    return builder.build()
+    return builder.build(
+        id_pointer=_id_pointer(schema, [name for one in tables for name in one[0]])
+    )
 
 
 def _as_lines(tables: Sequence[tuple[list[str], list[list[Any]], int]]) -> bytes | None:

@@ -3,6 +3,7 @@
 import json
 
 import httpx
+import pyarrow as pa
 import pytest
 
 from dualstream.client import Client
@@ -15,6 +16,7 @@ from tests.service.codecs.test_flat_rows import (
     as_arrow,
     as_csv,
     generated,
+    written,
 )
 from tests.service.conftest import assert_problem
 
@@ -64,6 +66,40 @@ def test_a_body_with_ids_is_its_rows_one_by_one(serve, store):
         assert client.post("/models/rows/learn", json=row).json()["learned"] == 1
     client.post("/models/body/learn", content=lines, headers={"content-type": NDJSON})
     assert digest(client, "rows") == digest(client, "body")
+
+
+@pytest.mark.parametrize("filler", [0, 200])
+def test_an_id_of_another_sample_is_named_where_it_was_sent(client, filler):
+    """Short bodies and long ones, which kernels read."""
+    rows = [{"y": 1, "a": n, "meta": {"id": f"e{n}"}} for n in range(filler + 2)]
+    whole = [{"y": 1, "a": row["a"], "meta.id": row["meta"]["id"]} for row in rows]
+    table = as_csv(whole)
+    stream = pa.table({name: [row[name] for row in whole] for name in whole[0]})
+    structs = pa.Table.from_pylist(rows)
+    bodies = {
+        "/1/meta/id": ("application/json", json.dumps(rows).encode()),
+        "/samples/1/meta/id": ("application/json", json.dumps({"samples": rows}).encode()),
+        "/1/meta.id": ("application/json", json.dumps(whole).encode()),
+        "/meta/id": (NDJSON, "\n".join(map(json.dumps, rows)).encode()),
+        "/meta.id": (CSV, table),
+        "/meta.id ": (ARROW, written(stream)),
+        "/meta/id ": (ARROW, written(structs)),
+    }
+    client.put("/models/m", json={"algorithm": "sgd", "columns": {"id": "meta.id"}})
+    client.post("/models/m/learn", json={"y": 0, "a": 9, "meta": {"id": "e1"}})
+    client.post("/models/m/learn", json=[row for row in rows if row["a"] != 1])
+    for pointer, (kind, body) in bodies.items():
+        got = client.post("/models/m/learn", content=body, headers={"content-type": kind}).json()
+        found = [(one["index"], one["pointer"]) for one in got["errors"]]
+        assert found == [(1, pointer.strip())], pointer
+
+
+def test_an_id_column_may_have_braces(client):
+    client.put("/models/m", json={"algorithm": "sgd", "columns": {"id": "k{x}"}})
+    for a in (1, 2):
+        rows = [{"y": 1, "k{x}": "e"}, {"y": 1, "a": a, "k{x}": 7}]
+        got = client.post("/models/m/learn", json=rows)
+    assert [one["pointer"] for one in got.json()["errors"]] == ["/1/k{x}"]
 
 
 def test_a_row_left_out_takes_no_names_from_later_rows(serve, store):

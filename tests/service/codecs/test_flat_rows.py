@@ -78,10 +78,13 @@ def as_arrow(rows):
     columns["at"] = [datetime.fromisoformat(one).astimezone(UTC) for one in columns["at"]]
     at = pa.array(columns["at"], pa.timestamp("ns", "UTC"))
     arrays = [at if name == "at" else pa.array(one) for name, one in columns.items()]
-    table = pa.RecordBatch.from_arrays(arrays, list(columns))
+    return written(pa.RecordBatch.from_arrays(arrays, list(columns)))
+
+
+def written(table):
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_batch(table)
+        writer.write(table)
     return sink.getvalue().to_pybytes()
 
 
