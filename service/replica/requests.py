@@ -28,6 +28,7 @@ from dualstream.service.journal.record import (
     encode_control,
     encode_opening,
     encode_rows,
+    encode_sample,
     make_key,
 )
 from dualstream.service.replica.controls import Arrays, Order, control_of
@@ -94,44 +95,36 @@ def _parts(
     if key is not None and 0 in rows.ids:
         yield Part(encode_opening(key, fingerprint), 0, key, fingerprint, whole=is_whole)
     first = 0
+    own: bytes | None
+    mark: bytes | None
     while first < len(rows):
-        stop = first + 1
-        if first in rows.ids:
-            own: bytes | None = make_key(KeyKind.SAMPLE, rows.ids[first])
-            # The digest excludes names: they are only journalled by the worker that sees them
-            # first.
-            mark: bytes | None = hashlib.sha256(_encoded(rows, first, stop)).digest()[:16]
-        else:
-            while stop < len(rows) and stop not in rows.ids:
-                stop += 1
-            own, mark = (None, None) if first else (key, fingerprint)
-        continues = key is not None and own != key
-        body = _encoded(
-            rows,
-            first,
-            stop,
-            names=rows.names_of(first, stop),
-            key=own,
-            fingerprint=mark,
-            continues=continues,
+        stop, id_ = first + 1, rows.ids.get(first)
+        while id_ is None and stop < len(rows) and stop not in rows.ids:
+            stop += 1
+        columns = (
+            rows.indptr[first : stop + 1],
+            rows.indices,
+            rows.values,
+            rows.labels[first:stop],
         )
+        more: dict[str, Any] = {
+            "weights": rows.weights[first:stop],
+            "names": rows.names_of(first, stop),
+        }
+        if id_ is not None:
+            own = make_key(KeyKind.SAMPLE, id_)
+            continues = key is not None
+            body, mark = encode_sample(*columns, **more, key=own, continues=continues)
+        else:
+            own, mark = (None, None) if first else (key, fingerprint)
+            continues = key is not None and own != key
+            more |= {"key": own, "fingerprint": mark, "continues": continues}
+            body = encode_rows(*columns, **more)
         # The journal groups parts by a request's key. Without a key, only the store knows that they
         # belong together.
         belongs = continues or (is_whole and first > 0)
         yield Part(body, stop - first, own, mark, belongs, is_whole and not belongs)
         first = stop
-
-
-def _encoded(rows: ListedRows, first: int, stop: int, **beside: Any) -> bytes:
-    """Encode the rows first .. stop - 1."""
-    return encode_rows(
-        rows.indptr[first : stop + 1],
-        rows.indices,
-        rows.values,
-        rows.labels[first:stop],
-        weights=rows.weights[first:stop],
-        **beside,
-    )
 
 
 def requested_by(order: Order, arrays: Arrays | None = None) -> bytes:

@@ -1,7 +1,12 @@
 """The record codec: encodes and decodes rows and controls. format.py specifies the bytes."""
 
 from dualstream.service.journal.record.decode import decode, decode_merged
-from dualstream.service.journal.record.encode import encode_control, encode_opening, encode_rows
+from dualstream.service.journal.record.encode import (
+    encode_control,
+    encode_opening,
+    encode_rows,
+    encode_sample,
+)
 from dualstream.service.journal.record.format import (
     ROW_KINDS,
     Control,
@@ -31,6 +36,7 @@ __all__ = [
     "encode_control",
     "encode_opening",
     "encode_rows",
+    "encode_sample",
     "holds_control",
     "make_key",
 ]

@@ -1,5 +1,6 @@
 """Encoder of the record format: rows and controls to bytes. `record/format.py` has the layout."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from struct import error as StructError, pack, unpack
 from typing import Any
@@ -44,6 +45,47 @@ def encode_rows(
 
     Raises ValueError for an index outside 0 .. 2**31 - 1 and for a row or text that is too long.
     """
+    columns, content = _rows(indptr, indices, values, labels, weights)
+    if ids is not None or served_scores is not None or served_seqs is not None or names:
+        kind, column = _rare(ids, served_scores, served_seqs, names)
+        columns |= kind
+        content.append(column)
+    return _part(0, columns, len(indptr) - 1, content, key, fingerprint, continues)
+
+
+def encode_sample(
+    indptr: Ints,
+    indices: Ints,
+    values: Floats,
+    labels: Floats | Sequence[str],
+    *,
+    weights: Floats,
+    names: Sequence[tuple[int, str]],
+    key: bytes,
+    continues: bool,
+) -> tuple[bytes, bytes]:
+    """Encode one row with a key of its own; also return its fingerprint.
+
+    The fingerprint is of the row alone: names are only journalled by the worker that sees them
+    first.
+    """
+    columns, content = _rows(indptr, indices, values, labels, weights)
+    plain = _part(0, columns, 1, content, None, None, False)
+    fingerprint = hashlib.sha256(plain).digest()[: f.FINGERPRINT_BYTES]
+    if names:
+        columns |= f.NAMES
+        content.append(_rare(None, None, None, names)[1])
+    return _part(0, columns, 1, content, key, fingerprint, continues), fingerprint
+
+
+def _rows(
+    indptr: Ints,
+    indices: Ints,
+    values: Floats | None,
+    labels: Floats | Sequence[str] | None,
+    weights: Floats | None,
+) -> tuple[int, list[Piece]]:
+    """The columns that most rows have; see `encode_rows`."""
     count = len(indptr) - 1
     if count < 1:
         raise ValueError("a part of rows needs at least one row; use encode_opening for none")
@@ -67,11 +109,7 @@ def encode_rows(
         kind, column = _floats(weights)
         columns |= kind << f.WEIGHTS_SHIFT
         content.append(column)
-    if ids is not None or served_scores is not None or served_seqs is not None or names:
-        kind, column = _rare(ids, served_scores, served_seqs, names)
-        columns |= kind
-        content.append(column)
-    return _part(0, columns, count, content, key, fingerprint, continues)
+    return columns, content
 
 
 def encode_opening(key: bytes, fingerprint: bytes | None = None) -> bytes:

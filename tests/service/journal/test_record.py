@@ -1,5 +1,7 @@
 """The record codec: what goes in comes out, damage is seen, and the format stands still."""
 
+import hashlib
+
 import google_crc32c
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from dualstream.service.journal.record import (
     encode_control,
     encode_opening,
     encode_rows,
+    encode_sample,
     format as _format,
     kernels as _kernels,
     make_key,
@@ -181,6 +184,21 @@ def test_a_row_has_the_same_bytes_alone_and_out_of_larger_arrays(rows):
         [(_, got)] = decode(from_arrays)
         assert got.indices.tolist() == indices
         assert got.values.tobytes() == rows.values[start:end].tobytes()
+
+
+@given(rows(), keys, st.booleans())
+def test_a_sample_has_the_bytes_of_a_row_and_their_digest_without_key_and_names(
+    rows, key, continues
+):
+    for row in range(len(rows)):
+        labels = [1.0] if rows.labels is None else listed(rows.labels[row : row + 1])
+        weights = [1.0] if rows.weights is None else listed(rows.weights[row : row + 1])
+        columns = (rows.indptr[row : row + 2], rows.indices, rows.values, labels)
+        given = {"key": key, "continues": continues, "names": rows.names}
+        body, fingerprint = encode_sample(*columns, weights=weights, **given)
+        plain = encode_rows(*columns, weights=weights)
+        assert fingerprint == hashlib.sha256(plain).digest()[:16]
+        assert body == encode_rows(*columns, weights=weights, fingerprint=fingerprint, **given)
 
 
 def listed(column):
