@@ -11,7 +11,7 @@ in front of the whole learner, a portfolio too: all that is retained has ages an
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -78,7 +78,7 @@ class Ages:
         """See Stage."""
         self._newest[:] = self._before
 
-    def form(self) -> Any:
+    def form(self) -> NoReturn:
         """Raises NotExpressible."""
         raise NotExpressible(
             "a part `age` of its times is measured from the newest row, which a file cannot know: "
