@@ -21,6 +21,7 @@ TABLES = (
     "o_dca_fig_1",
     "drift_elec2",
     "thesis_table_2_1",
+    "thesis_fig_3_1",
     "thesis_table_3_2",
     "replay_gap",
     "thesis_fig_2_2",
@@ -98,7 +99,7 @@ SURVEY: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
             (
                 "Fig. 3.1",
                 "error over the dimension of the approximation",
-                "not treated: days of run time",
+                "Thesis, Fig. 3.1: ASSET over the dimension of the approximation",
             ),
             (
                 "Table 3.2",
