@@ -1,5 +1,7 @@
 """Two `dualstream consume` processes and their server are killed: every message is learned once.
 
+They read a Kafka topic of three partitions, or one Redis stream, whose Redis is killed, too.
+
 DUALSTREAM_CHAOS_ROUNDS is the number of faults (default 3), DUALSTREAM_CHAOS_SEED their seed.
 """
 
@@ -11,8 +13,12 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
+
+import pytest
+import redis
 
 from dualstream.client import Client
 from dualstream.service.cli.demo.server_process import ServerProcess
@@ -22,16 +28,14 @@ from tests.chaos.check_models import _learned_in_one_go
 from tests.chaos.report import Run, recorded
 from tests.docs.documents import ROOT
 from tests.history import read_all
+from tests.redis_server import RedisServer, redis_or_skip
 from tests.tansu import Broker, running_tansu
 
 FAULTS = int(os.environ.get("DUALSTREAM_CHAOS_ROUNDS", "3"))
 SEED = int(os.environ.get("DUALSTREAM_CHAOS_SEED", "1"))
 SPEC = {"algorithm": "dual_ascent", "features": {"kind": "indexed", "dim": 1 << 20}}
-PARTITIONS, MESSAGES = 3, 400
+MESSAGES = 400
 """Messages of a partition that are written before each fault."""
-WHAT = "2 Kafka consumers, 3 partitions, server and consumers killed"
-# Tansu begins a group after half of the session timeout.
-SHORT = ("--kafka", "session.timeout.ms=1000", "--kafka", "heartbeat.interval.ms=200")
 BATCHES = ("--batch-rows", "20", "--batch-wait", "0.05")
 SETTLING_S = 120.0
 
@@ -42,11 +46,61 @@ def message(partition: int, offset: int) -> bytes:
     return json.dumps({"x": {str(tag): 1}, "y": tag % 2, "id": f"m{tag}"}).encode()
 
 
+class Topic:
+    """A topic of Tansu."""
+
+    what = "2 Kafka consumers, 3 partitions, server and consumers killed"
+    partitions = 3
+    faults = ("server", "consumer", "rebalance")
+    # Tansu begins a group after half of the session timeout.
+    flags = ("--kafka", "session.timeout.ms=1000", "--kafka", "heartbeat.interval.ms=200")
+
+    def __init__(self, tansu: Broker) -> None:
+        self._tansu = tansu
+        self.url = tansu.create("storm", self.partitions)
+
+    def send(self, partition: int, offsets: Sequence[int]) -> None:
+        self._tansu.send("storm", [message(partition, n) for n in offsets], partition)
+
+    def cursors(self, written: int) -> dict[str, int | str]:
+        """The cursors of a model that has learned all messages."""
+        return {f"kafka/storm/{n}": written for n in range(self.partitions)}
+
+
+class Stream:
+    """A stream of a Redis that loses nothing when it is killed."""
+
+    what = "2 consumers of a Redis stream, server, consumers and Redis killed"
+    partitions = 1
+    faults = ("server", "consumer", "Redis", "rebalance")
+    flags = ()
+
+    def __init__(self, server: RedisServer) -> None:
+        self._server = server
+        self.url = f"{server.url}/storm"
+
+    def send(self, partition: int, offsets: Sequence[int]) -> None:
+        with redis.Redis.from_url(self._server.url) as client, client.pipeline() as sent:
+            for n in offsets:
+                sent.xadd("storm", {"json": message(partition, n)})
+            sent.execute()
+
+    def restart(self) -> None:
+        self._server.kill()
+        self._server.start()
+
+    def cursors(self, written: int) -> dict[str, int | str]:
+        """The cursors of a model that has learned all messages."""
+        with redis.Redis.from_url(self._server.url) as client:
+            last = client.xinfo_stream("storm")["last-generated-id"]
+        return {"redis/storm": last.decode()}
+
+
 class Storm:
     """A server, two consumers, and faults from a seed."""
 
-    def __init__(self, run: Run, tansu: Broker, folder: Path) -> None:
-        self._run, self._tansu, self._chance = run, tansu, Random(SEED)
+    def __init__(self, run: Run, log: Topic | Stream, folder: Path) -> None:
+        self._run, self._source, self._chance = run, log, Random(SEED)
         with socket.create_server(("127.0.0.1", 0)) as probe:
             self._port = probe.getsockname()[1]
         self._log = (folder / "consumers.log").open("ab")
@@ -56,7 +110,6 @@ class Storm:
         self.written = 0
         with Client(self.url) as client:
             client.create("m", SPEC)
-        tansu.create("storm", PARTITIONS)
         self.consumers = [self._consume(), self._consume()]
 
     def _serve(self) -> ServerProcess:
@@ -64,10 +117,10 @@ class Storm:
         return ServerProcess(self.store, [*flags, "--port", str(self._port)])
 
     def _consume(self) -> "subprocess.Popen[bytes]":
-        topic = f"kafka://{self._tansu.brokers}/storm"
-        command = [sys.executable, "-m", "dualstream.service", "consume", topic, "--model", "m"]
+        source = self._source.url
+        command = [sys.executable, "-m", "dualstream.service", "consume", source, "--model", "m"]
         return subprocess.Popen(
-            [*command, "--url", self.url, *SHORT, *BATCHES],
+            [*command, "--url", self.url, *self._source.flags, *BATCHES],
             stdout=self._log,
             stderr=self._log,
             env=os.environ | {"PYTHONPATH": str(ROOT)},
@@ -75,9 +128,8 @@ class Storm:
 
     def write(self) -> None:
         """Write more messages to every partition."""
-        for partition in range(PARTITIONS):
-            offsets = range(self.written, self.written + MESSAGES)
-            self._tansu.send("storm", [message(partition, n) for n in offsets], partition)
+        for partition in range(self._source.partitions):
+            self._source.send(partition, range(self.written, self.written + MESSAGES))
         self.written += MESSAGES
 
     def fault(self) -> None:
@@ -90,7 +142,7 @@ class Storm:
             time.sleep(0.02)
         time.sleep(self._chance.uniform(0.0, 0.3))
         number = self._chance.randrange(2)
-        what = ("server", "consumer", "rebalance")[self._run.faults.total() % 3]
+        what = self._source.faults[self._run.faults.total() % len(self._source.faults)]
         if what == "server":
             self.server.kill()
             self._run.faults["server killed"] += 1
@@ -100,6 +152,10 @@ class Storm:
             self.consumers[number].wait()
             self._run.faults["consumer killed"] += 1
             self.consumers[number] = self._consume()
+        elif what == "Redis":
+            assert isinstance(self._source, Stream)
+            self._source.restart()
+            self._run.faults["Redis killed"] += 1
         else:  # a member that leaves, and one that joins, while batches are in flight
             self.consumers[number].terminate()
             self._run.faults["rebalance"] += 1
@@ -114,7 +170,7 @@ class Storm:
     def settle(self) -> None:
         """Wait until every message is learned."""
         deadline = time.monotonic() + SETTLING_S
-        while self.learned() < PARTITIONS * self.written:
+        while self.learned() < self._source.partitions * self.written:
             assert time.monotonic() < deadline, self.learned()
             time.sleep(0.1)
 
@@ -126,7 +182,7 @@ class Storm:
         self._log.close()
 
 
-async def check(storm: Storm, digest: str) -> None:
+async def check(storm: Storm, partitions: int, digest: str) -> None:
     """Each message is journalled once, in order, and one learner has every bit of the state."""
     journal = await open_journal(storm.store)
     try:
@@ -139,26 +195,35 @@ async def check(storm: Storm, digest: str) -> None:
     finally:
         await journal.close()
     tags = batch.indices.tolist()
-    for partition in range(PARTITIONS):
+    for partition in range(partitions):
         found = [tag - partition * 100_000 for tag in tags if tag // 100_000 == partition]
         assert [tag - found[0] for tag in found] == list(range(storm.written)), partition
-    assert len(tags) == PARTITIONS * storm.written
+    assert len(tags) == partitions * storm.written
 
 
-def test_every_message_is_learned_once(tmp_path):
-    with recorded(Run(WHAT, "SQLite `normal`", seeds=[SEED])) as run:
+@pytest.fixture(params=[Topic, Stream])
+def log(request, tmp_path):
+    if request.param is Topic:
         with running_tansu(tmp_path / "tansu.log") as tansu:
-            storm = Storm(run, tansu, tmp_path)
-            try:
-                for _ in range(FAULTS):
-                    storm.fault()
-                storm.settle()
-                with Client(storm.url) as client:
-                    digest = client.get("m", digest=True).state_digest
-                    cursors = {one.name: one.next for one in client.sources("m")}
-            finally:
-                storm.end()
-        assert cursors == {f"kafka/storm/{n}": storm.written for n in range(PARTITIONS)}
-        asyncio.run(check(storm, digest))
-        run.acknowledged += PARTITIONS * storm.written
+            yield Topic(tansu)
+    else:
+        with redis_or_skip(appendfsync="always") as server:
+            yield Stream(server)
+
+
+def test_every_message_is_learned_once(log, tmp_path):
+    with recorded(Run(log.what, "SQLite `normal`", seeds=[SEED])) as run:
+        storm = Storm(run, log, tmp_path)
+        try:
+            for _ in range(max(FAULTS, len(log.faults))):
+                storm.fault()
+            storm.settle()
+            with Client(storm.url) as client:
+                digest = client.get("m", digest=True).state_digest
+                cursors = {one.name: one.next for one in client.sources("m")}
+        finally:
+            storm.end()
+        assert cursors == log.cursors(storm.written)
+        asyncio.run(check(storm, log.partitions, digest))
+        run.acknowledged += log.partitions * storm.written
     assert run.outcome == "passed"

@@ -1,4 +1,4 @@
-"""`dualstream consume`: learns from a log such as Kafka's, exactly once.
+"""`dualstream consume`: learns from Kafka topics and Redis streams, exactly once.
 
 command.py       the command and its options
 loop.py          reads partitions, posts batches, waits and retries
@@ -6,6 +6,8 @@ batch.py         rows of one partition between two offsets
 reader.py        what a reader of a log offers
 kafka.py         the reader of Kafka topics
 kafka_writer.py  the writer of Kafka topics
+redis.py         the reader of Redis streams, and its dead letters
+entries.py       entries of Redis streams -> offsets and rows
 server.py        the model, by the Python client
 rows.py          messages -> lines of NDJSON
 dead_letters.py  messages that are not learned

@@ -1,7 +1,8 @@
-"""Command `consume`: learn the messages of a Kafka topic."""
+"""Command `consume`: learn the messages of a Kafka topic or a Redis stream."""
 
+import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 import typer
 
-from dualstream.client import BadInput
+from dualstream.client import BadInput, Client
 from dualstream.service.cli.common import (
     JSON,
     SOME_REFUSED,
@@ -28,11 +29,12 @@ from dualstream.service.cli.common import (
 )
 from dualstream.service.cli.consume.counters import Counters
 from dualstream.service.cli.consume.dead_letters import DeadLetters, FileLetters, LoggedLetters
+from dualstream.service.cli.consume.entries import EntryLines, check_columns
 from dualstream.service.cli.consume.loop import EARLIEST, LATEST, Consumer
 from dualstream.service.cli.consume.metrics import MetricsServer, exposition, now_ms
-from dualstream.service.cli.consume.reader import ReaderError
+from dualstream.service.cli.consume.reader import ReaderError, without_user
 from dualstream.service.cli.consume.rows import RowLines, parse_columns
-from dualstream.service.cli.consume.server import ModelServer
+from dualstream.service.cli.consume.server import EntryServer, ModelServer
 
 MAX_BATCH_BYTES = 1024 * 1024
 """Bytes of the rows of a batch; a longer row is a batch of its own."""
@@ -46,22 +48,47 @@ class Topic(NamedTuple):
     name: str
 
 
+class Asked(NamedTuple):
+    """Options of the command that say what is read."""
+
+    source: str
+    dead_letter: str | None
+    group: str | None
+    kafka: Sequence[str]
+    columns: Mapping[str, str]
+    model: str
+
+
+class Opened(NamedTuple):
+    """What a scheme provides for the loop."""
+
+    reader: Any
+    server: ModelServer
+    lines: RowLines
+    dead: DeadLetters
+
+
 @app.command()
 def consume(
-    source: Annotated[str, typer.Argument(help="kafka://HOST:PORT/TOPIC", metavar="SOURCE")],
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="kafka://HOST:PORT/TOPIC or redis://HOST:PORT/DB/STREAM", metavar="SOURCE"
+        ),
+    ],
     model: Annotated[
         str, typer.Option(help="Id of the model that learns.", autocompletion=known_models)
     ],
     group: Annotated[
         str | None,
-        typer.Option(help="Consumer group that shares the partitions; default: dualstream-MODEL."),
+        typer.Option(help="Kafka group that shares the partitions; default: dualstream-MODEL."),
     ] = None,
     column: Annotated[
         list[str] | None,
         typer.Option(
             metavar="FIELD=COLUMN",
-            help="Add a field of the message to the row: key, timestamp, offset or headers.NAME;"
-            " repeatable.",
+            help="Add a field of the message to the row: key, timestamp, offset or headers.NAME (of"
+            " Redis timestamp or offset); repeatable.",
         ),
     ] = None,
     kafka: Annotated[
@@ -76,7 +103,7 @@ def consume(
         str | None,
         typer.Option(
             metavar="SINK",
-            help="File or kafka://HOST:PORT/TOPIC of refused messages; default: they are logged.",
+            help="Refused messages: a file, or a topic or stream like SOURCE; default: the log.",
         ),
     ] = None,
     reset: Annotated[
@@ -103,39 +130,41 @@ def consume(
     api_key: ApiKey = None,
     as_json: JSON = False,
 ) -> None:
-    """Learn the messages of a Kafka topic, each once, until SIGTERM or Ctrl-C.
+    """Learn the messages of a Kafka topic or a Redis stream, each once, until SIGTERM or Ctrl-C.
 
     Reads each partition from the model's cursor, which moves in the step that journals the rows.
-    Run any number of processes: they share the partitions. Waits while the server is away.
-    Needs `pip install 'dualstream[kafka]'`.
+    Any number of processes share the partitions of a topic; one reads a stream. Waits while the
+    server is away. Needs `pip install 'dualstream[kafka]'` or `'dualstream[redis]'`. The password
+    of Redis is in the URL or in REDISCLI_AUTH.
 
     Examples:
 
         dualstream consume kafka://localhost:9092/clicks --model clicks
+        dualstream consume redis://localhost:6379/0/clicks --model clicks
         dualstream consume kafka://localhost:9092/clicks --model clicks --dead-letter bad.ndjson
     """
     counters = Counters()
     with ExitStack() as stack:
         client = stack.enter_context(connected(url, api_key, 0.0, as_json))
         stack.enter_context(_reader_errors())
-        topic = parse_topic(source)
         if reset not in (None, EARLIEST, LATEST):
             raise BadInput(f"--reset must be {EARLIEST} or {LATEST}, got {reset!r}")
-        lines, settings = RowLines(parse_columns(column or ())), _settings(kafka or ())
-        dead = _dead_letters(dead_letter, settings)
+        if dead_letter == source:
+            raise BadInput("--dead-letter must not be the source itself")
+        asked = Asked(source, dead_letter, group, kafka or (), parse_columns(column or ()), model)
+        found = _opener(source)(asked, client)
+        stack.enter_context(closing(found.reader))
         if metrics_port is not None:
             served = MetricsServer(
                 lambda: exposition(counters, model, now_ms()), metrics_host, metrics_port
             )
             stack.enter_context(closing(served))
             say_error(f"metrics: http://{metrics_host}:{served.port}/metrics")
-        reader = _kafka_reader(topic, group or f"dualstream-{model}", settings)
-        stack.enter_context(closing(reader))
         consumer = Consumer(
-            reader,
-            ModelServer(client, model),
-            lines,
-            dead,
+            found.reader,
+            found.server,
+            found.lines,
+            found.dead,
             max_rows=batch_rows,
             max_bytes=MAX_BATCH_BYTES,
             max_wait_s=batch_wait,
@@ -148,7 +177,7 @@ def consume(
     if as_json:
         print_json(msgspec.to_builtins(counters))
     else:
-        say(_summary(source, counters))
+        say(_summary(without_user(source), counters))
     if until_end and counters.refused:
         raise typer.Exit(SOME_REFUSED)
 
@@ -165,29 +194,69 @@ def parse_topic(url: str) -> Topic:
     return Topic(brokers, name)
 
 
-def _settings(given: Sequence[str]) -> dict[str, str]:
-    if find_spec("confluent_kafka") is None:
-        fail("kafka:// needs confluent-kafka: pip install 'dualstream[kafka]'", WRONG)
-    from dualstream.service.cli.consume.kafka import parse_settings
-
-    return parse_settings(given)
-
-
-def _dead_letters(given: str | None, settings: dict[str, str]) -> DeadLetters:
-    if given is None:
-        return LoggedLetters(say_error)
-    if not given.startswith(SCHEME):
-        return FileLetters(Path(given))
+def _open_kafka(asked: Asked, client: Client) -> Opened:
+    topic = parse_topic(asked.source)
+    _check_installed("kafka", "confluent_kafka", "confluent-kafka")
+    from dualstream.service.cli.consume.kafka import KafkaReader, parse_settings
     from dualstream.service.cli.consume.kafka_writer import KafkaLetters, KafkaWriter
 
-    topic = parse_topic(given)
-    return KafkaLetters(KafkaWriter(topic.brokers, topic.name, settings, say_error))
+    settings = parse_settings(asked.kafka)
+
+    def letters(url: str) -> DeadLetters:
+        to = parse_topic(url)
+        return KafkaLetters(KafkaWriter(to.brokers, to.name, settings, say_error))
+
+    dead = _dead_letters(asked.dead_letter, ("kafka",), letters)
+    group = asked.group or f"dualstream-{asked.model}"
+    reader = KafkaReader(topic.brokers, [topic.name], group, settings, say_error)
+    return Opened(reader, ModelServer(client, asked.model), RowLines(asked.columns), dead)
 
 
-def _kafka_reader(topic: Topic, group: str, settings: dict[str, str]) -> Any:
-    from dualstream.service.cli.consume.kafka import KafkaReader
+def _open_redis(asked: Asked, client: Client) -> Opened:
+    if asked.kafka or asked.group:
+        raise BadInput(f"--{'kafka' if asked.kafka else 'group'} is an option of kafka:// sources")
+    _check_installed("redis", "redis", "redis")
+    from dualstream.service.cli.consume.redis import RedisLetters, RedisReader, parse_stream
 
-    return KafkaReader(topic.brokers, [topic.name], group, settings, say_error)
+    stream, columns = parse_stream(asked.source), asked.columns
+    check_columns(columns)
+    password = os.environ.get("REDISCLI_AUTH")  # noqa: TID251 - as redis-cli reads it
+    dead = _dead_letters(
+        asked.dead_letter, _REDIS, lambda url: RedisLetters(parse_stream(url), password)
+    )
+    reader, lines = RedisReader(stream, password, say_error), EntryLines(columns)
+    return Opened(reader, EntryServer(client, asked.model, lines), lines, dead)
+
+
+_REDIS = ("redis", "rediss")
+_OPENERS = {"kafka": _open_kafka} | dict.fromkeys(_REDIS, _open_redis)
+
+
+def _opener(source: str) -> Callable[[Asked, Client], Opened]:
+    scheme, separator, _ = source.partition("://")
+    if not separator or scheme not in _OPENERS:
+        known = "kafka://HOST:PORT/TOPIC or redis://HOST:PORT/DB/STREAM"
+        raise BadInput(f"the source must be {known}, got {without_user(source)!r}")
+    return _OPENERS[scheme]
+
+
+def _check_installed(scheme: str, module: str, package: str) -> None:
+    if find_spec(module) is None:
+        fail(f"{scheme}:// needs {package}: pip install 'dualstream[{scheme}]'", WRONG)
+
+
+def _dead_letters(
+    given: str | None, schemes: Sequence[str], letters: Callable[[str], DeadLetters]
+) -> DeadLetters:
+    """The dead-letter queue; `letters` makes one for a URL of these schemes."""
+    if given is None:
+        return LoggedLetters(say_error)
+    scheme, separator, _ = given.partition("://")
+    if not separator:
+        return FileLetters(Path(given))
+    if scheme not in schemes:
+        raise BadInput(f"--dead-letter must be a file or {schemes[0]}://... for this source")
+    return letters(given)
 
 
 @contextmanager

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 class Partition:
     """Progress of a partition.
 
-    offset         next offset to learn
+    offset         cursor: the next offset to learn, or of a Redis stream the id of the last entry
     lag_rows       messages from there to the end; None if unknown
     timestamp_ms   time of the first message that is read and not learned, or of the last learned
     """
 
-    offset: int
+    offset: int | str
     lag_rows: int | None = None
     timestamp_ms: int | None = None
 
@@ -36,6 +36,6 @@ class Counters:
     waits: int = 0
     partitions: dict[str, Partition] = field(default_factory=dict)
 
-    def started(self, source: str, offset: int) -> None:
+    def started(self, source: str, offset: int | str) -> None:
         """A partition is read from this offset."""
         self.partitions[source] = Partition(offset)

@@ -40,7 +40,7 @@ class LoggedLetters:
     def write(self, letters: Sequence[DeadLetter]) -> None:
         """Log them."""
         for message, reason in letters[: self._shown]:
-            self._log(f"refused: {message.source} offset {message.offset}: {reason}")
+            self._log(f"refused: {message.source} offset {message.place}: {reason}")
         if len(letters) > self._shown:
             self._log(f"refused: {len(letters) - self._shown} more of this batch")
 
@@ -70,16 +70,19 @@ def _document(letter: DeadLetter) -> dict[str, Any]:
     message, reason = letter
     document: dict[str, Any] = {
         "source": message.source,
-        "offset": message.offset,
+        "offset": message.place,
         "reason": reason,
     }
     if message.timestamp_ms is not None:
         document["timestamp"] = datetime.fromtimestamp(message.timestamp_ms / 1000, UTC)
+    pairs = [
+        _texts("name", name.encode(errors="surrogateescape")) | _texts("value", value)
+        for name, value in message.headers
+    ]
+    if message.id is not None:
+        return document | {"fields": pairs}
     document |= _texts("key", message.key) | _texts("value", message.value)
-    if message.headers:
-        headers = [{"name": name, **_texts("value", value)} for name, value in message.headers]
-        document["headers"] = headers
-    return document
+    return document | ({"headers": pairs} if pairs else {})
 
 
 def _texts(name: str, value: bytes | None) -> dict[str, str | None]:

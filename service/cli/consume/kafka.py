@@ -237,11 +237,19 @@ class KafkaReader:
         """Has the partition been read to its end?"""
         return source in self._ended
 
-    def end(self, source: str) -> int | None:
-        """The end of the partition, as the last fetch has reported it."""
+    def lag(self, source: str, offset: int) -> int | None:
+        """Offsets up to the end of the partition, as the last fetch has reported it."""
         one = self._assigned.get(source)
         found = None if one is None else self._consumer.get_watermark_offsets(one, cached=True)
-        return found[1] if found and found[1] >= 0 else None
+        return max(0, found[1] - offset) if found and found[1] >= 0 else None
+
+    def cursor(self, offset: int) -> int:
+        """The offset itself."""
+        return offset
+
+    def outside(self, source: str, offset: int, bounds: Bounds) -> str:
+        """What is wrong with a cursor that is not in the log."""
+        return outside_numbers(source, offset, bounds)
 
     # -- messages ----------------------------------------------------------------------------------
 
@@ -316,3 +324,12 @@ def _code(error: KafkaException) -> int | None:
 def error_text(error: BaseException) -> str:
     first = error.args[0] if error.args else error
     return first.str() if isinstance(first, KafkaError) else str(first)
+
+
+def outside_numbers(source: str, cursor: int, bounds: Bounds) -> str:
+    """What is wrong with a cursor that is not in the log."""
+    if cursor < bounds.first:
+        lost = f"the log begins at {bounds.first}: {bounds.first - cursor} offsets are gone"
+    else:
+        lost = f"the log ends at {bounds.end}: the topic was truncated or made again"
+    return f"{source}: the model's cursor is {cursor}, but {lost}"

@@ -108,7 +108,7 @@ def _record(letter: DeadLetter) -> Record:
     message, reason = letter
     dead = [
         ("dead.source", message.source.encode()),
-        ("dead.offset", str(message.offset).encode()),
+        ("dead.offset", str(message.place).encode()),
         ("dead.reason", reason.encode()),
     ]
     return Record(message.value, message.key, [*message.headers, *dead])

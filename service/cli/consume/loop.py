@@ -154,7 +154,7 @@ class Consumer:
         """Read a partition from `offset`; the first batch begins at `cursor`."""
         self._reader.start(source, offset)
         self._batches[source] = Batch(source, cursor)
-        self.counters.started(source, cursor)
+        self.counters.started(source, self._reader.cursor(cursor))
 
     def _start_without_cursor(self, source: str, bounds: Bounds) -> None:
         """Read a partition that the model has not learned from."""
@@ -162,7 +162,7 @@ class Consumer:
         if self._reset == LATEST and not self._reader.is_new(source):
             offset = bounds.end
             if offset:  # set the cursor: a restart before the first message would begin later
-                self._retry(lambda: self._server.learn(source, offset - 1, offset, (), None))
+                self._move(source, offset - 1, offset)
         self._start(source, offset, offset)
 
     def _start_outside(self, source: str, cursor: int, bounds: Bounds) -> None:
@@ -170,14 +170,27 @@ class Consumer:
         if bounds.first <= cursor <= bounds.end:  # it has it again: the broker was behind
             self._start(source, cursor, cursor)
             return
+        outside = self._reader.outside(source, cursor, bounds)
         if self._reset is None:
-            raise ReaderError(f"{_outside(source, cursor, bounds)}; {HOW_TO_RESET}")
+            raise ReaderError(f"{outside}; {HOW_TO_RESET}")
         offset = bounds.first if self._reset == EARLIEST else bounds.end
-        self._log(f"{_outside(source, cursor, bounds)}; continues at {offset}")
+        self._log(f"{outside}; continues at the {self._reset} message")
         if cursor > bounds.end:
             self._retry(lambda: self._server.set_source(source, offset))
             cursor = offset
+        elif self._reset == LATEST:  # move the cursor: a restart before the next message
+            self._move(source, cursor, offset)
+            cursor = offset
         self._start(source, offset, cursor)
+
+    def _move(self, source: str, start: int, end: int) -> None:
+        """Move the cursor without rows. Raises Changed if another consumer was faster."""
+        try:
+            self._retry(lambda: self._server.learn(source, start, end, (), None))
+        except Refused as refused:
+            if refused.kind != "source-moved":
+                raise
+            raise Changed from None
 
     # -- batches -----------------------------------------------------------------------------------
 
@@ -231,12 +244,12 @@ class Consumer:
             return
         self._batches[batch.source] = Batch(batch.source, batch.end)
         progress = self.counters.partitions[batch.source]
-        progress.offset, progress.timestamp_ms = batch.end, batch.last_ms
+        progress.offset, progress.timestamp_ms = self._reader.cursor(batch.end), batch.last_ms
         self._note_lag()
 
     def _send(self, source: str, start: int, end: int, rows: Sequence[Row]) -> None:
         """Learn these rows as one append, or as several if the server says it is too large."""
-        lines, lag = [line for _, line in rows], self._lag(source, end)
+        lines, lag = [line for _, line in rows], self._reader.lag(source, end)
         try:
             learned = self._retry(lambda: self._server.learn(source, start, end, lines, lag))
         except Refused as refused:
@@ -292,16 +305,11 @@ class Consumer:
             for name in assigned
         )
 
-    def _lag(self, source: str, offset: int) -> int | None:
-        """Messages of the partition from this offset on; None if unknown."""
-        end = self._reader.end(source)
-        return None if end is None else max(0, end - offset)
-
     def _note_lag(self) -> None:
         """Update the lag of the metrics."""
         for source, batch in self._batches.items():
             progress = self.counters.partitions[source]
-            progress.lag_rows = self._lag(source, progress.offset)
+            progress.lag_rows = self._reader.lag(source, batch.start)
             if batch.first_ms is not None:
                 progress.timestamp_ms = batch.first_ms
 
@@ -369,12 +377,3 @@ def _without_reason(learned: Learned, known: set[int], rows: int) -> list[tuple[
         index for index, score in enumerate(learned.scores) if score is None and index not in known
     ]
     return [(index, UNLISTED) for index in found]
-
-
-def _outside(source: str, cursor: int, bounds: Bounds) -> str:
-    """What is wrong with a cursor that is not in the log."""
-    if cursor < bounds.first:
-        lost = f"the log begins at {bounds.first}: {bounds.first - cursor} offsets are gone"
-    else:
-        lost = f"the log ends at {bounds.end}: the topic was truncated or made again"
-    return f"{source}: the model's cursor is {cursor}, but {lost}"

@@ -31,13 +31,14 @@ def exposition(counters: Counters, model: str, now_ms: float) -> str:
     offsets, rows, seconds = list[Sample](), list[Sample](), list[Sample]()
     for source, found in sorted(counters.partitions.items()):
         labels = of_model | {"source": source}
-        offsets.append((labels, found.offset))
+        if isinstance(found.offset, int):
+            offsets.append((labels, found.offset))
         if found.lag_rows is not None:
             rows.append((labels, found.lag_rows))
-            if not found.lag_rows:
-                seconds.append((labels, 0.0))
-            elif found.timestamp_ms is not None:
-                seconds.append((labels, max(0.0, (now_ms - found.timestamp_ms) / 1000)))
+        if found.lag_rows == 0:
+            seconds.append((labels, 0.0))
+        elif found.timestamp_ms is not None:
+            seconds.append((labels, max(0.0, (now_ms - found.timestamp_ms) / 1000)))
     lines += _family("dualstream_consume_offset", "gauge", "Next offset to learn.", offsets)
     lines += _family(
         "dualstream_consume_lag_rows", "gauge", "Messages after the next offset.", rows

@@ -1,5 +1,6 @@
 """Interface of a reader: messages of the partitions of a log, each with its offset."""
 
+import re
 from collections.abc import Collection, Sequence
 from typing import NamedTuple, Protocol
 
@@ -9,7 +10,9 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 class Message(Struct, frozen=True, gc=False):
-    """A message of one partition. `timestamp_ms` is since 1970."""
+    """A message of one partition. `timestamp_ms` is since 1970; `headers` of an entry of a Redis
+    stream are its fields.
+    """
 
     source: str
     """Name of the partition, as the model's cursors have it: kafka/clicks/0."""
@@ -18,6 +21,13 @@ class Message(Struct, frozen=True, gc=False):
     key: bytes | None = None
     timestamp_ms: int | None = None
     headers: Headers = ()
+    id: str | None = None
+    """The offset as the source writes it, if not as a number."""
+
+    @property
+    def place(self) -> int | str:
+        """The offset as the source writes it."""
+        return self.offset if self.id is None else self.id
 
     @property
     def size(self) -> int:
@@ -32,12 +42,21 @@ class Bounds(NamedTuple):
     end: int
 
 
+def without_user(url: str) -> str:
+    """The URL without user and password."""
+    return re.sub(r"://[^/]*@", "://", url)
+
+
 class ReaderError(Exception):
     """The source cannot be read; the message says why and what to do."""
 
 
 class Reader(Protocol):
-    """Reads the partitions that it is assigned. All methods are called by one thread."""
+    """Reads the partitions that it is assigned. All methods are called by one thread.
+
+    Offsets are numbers, which grow with each message. `cursor` converts one to what the server
+    stores.
+    """
 
     epoch: int
     """Changes whenever partitions are assigned or revoked. All of them must then be started."""
@@ -69,8 +88,16 @@ class Reader(Protocol):
         """Partitions whose next offset is not in the log, once; they must be started again."""
         ...
 
-    def end(self, source: str) -> int | None:
-        """Last known offset of the next message to be written, without asking."""
+    def lag(self, source: str, offset: int) -> int | None:
+        """Messages from this offset on, as last known, without asking; None if unknown."""
+        ...
+
+    def cursor(self, offset: int) -> int | str:
+        """The cursor of the model that stands for this offset."""
+        ...
+
+    def outside(self, source: str, offset: int, bounds: Bounds) -> str:
+        """What is wrong with a cursor that is not in the log."""
         ...
 
     def is_at_end(self, source: str) -> bool:

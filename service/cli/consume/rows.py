@@ -75,7 +75,7 @@ def field_of(message: Message, field: str) -> str | int | None:
     """A field of the message itself; None if it has none. Raises BadMessage if it is not UTF-8."""
     found: bytes | None = None
     if field == "offset":
-        return message.offset
+        return message.place
     if field == "timestamp":
         return None if message.timestamp_ms is None else _time(message.timestamp_ms)
     if field == "key":

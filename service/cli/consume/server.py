@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from dualstream.client import BadInput, Client, Learned, Refused, Source
+from dualstream.service.cli.consume.entries import EntryLines, entry_cursor, entry_offset
 
 
 class ModelServer:
@@ -15,22 +16,55 @@ class ModelServer:
         self._client, self._model = client, model
 
     def sources(self) -> dict[str, int]:
-        """The model's cursors that are numbers. Raises BadInput for a server without sources."""
+        """Offsets of the model's cursors. Raises BadInput for a server without sources."""
         try:
             found = self._client.sources(self._model)
         except Refused as refused:
             if refused.kind == "not-found":
                 raise BadInput("the server is too old: it has no sources; upgrade it") from None
             raise
-        return {one.name: one.next for one in found if isinstance(one.next, int)}
+        offsets = {one.name: self._offset(one.name, one.next) for one in found}
+        return {name: offset for name, offset in offsets.items() if offset is not None}
 
     def learn(
         self, source: str, start: int, end: int, lines: Sequence[bytes], lag: int | None
     ) -> Learned:
         """Learn lines of NDJSON and move the cursor from `start` to `end`, in one step."""
-        batch = Source(source, start, end - 1, lag=lag)
+        batch = self._batch(source, start, end, lag)
         return self._client.learn_lines(self._model, b"\n".join(lines), source=batch, scores=True)
 
     def set_source(self, source: str, offset: int) -> None:
         """Set the cursor."""
-        self._client.set_source(self._model, source, offset)
+        self._client.set_source(self._model, source, self._cursor(offset))
+
+    def _cursor(self, offset: int) -> int | str:
+        return offset
+
+    def _offset(self, source: str, cursor: int | str) -> int | None:
+        """The offset of a cursor; None for a cursor of another kind."""
+        return cursor if isinstance(cursor, int) else None
+
+    def _batch(self, source: str, start: int, end: int, lag: int | None) -> Source:
+        return Source(source, start, end - 1, lag=lag)
+
+
+class EntryServer(ModelServer):
+    """As `ModelServer`, with entry ids of Redis streams as cursors."""
+
+    def __init__(self, client: Client, model: str, lines: EntryLines) -> None:
+        super().__init__(client, model)
+        self._lines = lines
+
+    def sources(self) -> dict[str, int]:
+        """As of `ModelServer`; reads the specification for the lines, too."""
+        self._lines.adapt(self._client.get(self._model).spec)
+        return super().sources()
+
+    def _cursor(self, offset: int) -> str:
+        return entry_cursor(offset)
+
+    def _offset(self, source: str, cursor: int | str) -> int | None:
+        return entry_offset(source, cursor)
+
+    def _batch(self, source: str, start: int, end: int, lag: int | None) -> Source:
+        return Source(source, entry_cursor(start), next=entry_cursor(end), lag=lag)

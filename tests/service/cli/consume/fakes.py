@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dualstream.client import Refused, Unreachable
+from dualstream.service.cli.consume.kafka import outside_numbers
 from dualstream.service.cli.consume.reader import Bounds, Message
 from dualstream.wire.schemas import Duplicate, Learned
 
@@ -87,8 +88,14 @@ class FakeReader:
     def is_at_end(self, source: str) -> bool:
         return self.positions.get(source) == self.log.bounds(source).end
 
-    def end(self, source: str) -> int | None:
-        return self.log.bounds(source).end
+    def lag(self, source: str, offset: int) -> int | None:
+        return max(0, self.log.bounds(source).end - offset)
+
+    def cursor(self, offset: int) -> int:
+        return offset
+
+    def outside(self, source: str, offset: int, bounds: Bounds) -> str:
+        return outside_numbers(source, offset, bounds)
 
     def keep_alive(self, seconds: float) -> None:
         self.waited_s.append(seconds)

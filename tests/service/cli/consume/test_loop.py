@@ -333,6 +333,29 @@ def test_latest_is_kept_across_a_restart_before_the_first_message():
     assert numbers(server) == [2]
 
 
+def test_latest_after_a_gap_is_kept_across_a_restart():
+    log = FakeLog(**{A: []})
+    log.first[A], log.messages[A] = 6, [Message(A, n, row(n)) for n in (6, 7)]
+    server = FakeServer()
+    server.cursors[A] = 2
+    one = consumer(FakeReader(log), server, reset="latest")
+    for _ in range(3):
+        one.turn()
+    log.messages[A].append(Message(A, 8, row(8)))
+    again = FakeReader(log)
+    drained(consumer(again, server), again, server)
+    assert numbers(server) == [8]
+
+
+def test_latest_of_two_consumers_at_once_is_the_first_one():
+    log = FakeLog(**{A: [row(0), row(1)]})
+    reader, server = FakeReader(log), FakeServer()
+    # Another consumer has set the cursor since this one has read it.
+    server.before_learn = lambda: server.cursors.setdefault(A, 0)
+    drained(consumer(reader, server, reset="latest"), reader, server)
+    assert numbers(server) == [0, 1]
+
+
 def test_a_partition_whose_offset_left_the_log_while_it_ran_is_started_again():
     log = FakeLog(**{A: [row(n) for n in range(4)]})
     reader, server = FakeReader(log), FakeServer()
