@@ -36,10 +36,11 @@ REMOVED = {
     "versions_held": "8",
     "versions_bytes": "268435456",
     "max_keys": "1000000",
-    "max_dead": "10000",
+    "max_dead": "unlimited",
     "max_remembered": "100000",
     "remembered_bytes": "67108864",
     "kept_answers": "1000",
+    "redis_input": "off; learn a stream with `dualstream consume redis://HOST:PORT/DB/STREAM`",
 }
 """Former settings and their fixed values. A server that is given one prints a warning."""
 OTHER_VARIABLES = frozenset(
@@ -172,11 +173,6 @@ class Settings(BaseSettings):
     )
     audit_days: int = _store(
         400, ge=1, le=MAX_AUDIT_DAYS, description="Days that the audit log keeps a change."
-    )
-    redis_input: bool = _store(
-        False,
-        description="Learn the messages that producers add to the stream `ds:{ID}:in` of a Redis"
-        " store.",
     )
 
     max_body_bytes: int = _limits(

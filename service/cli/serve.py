@@ -43,7 +43,8 @@ def _flags() -> list[inspect.Parameter]:
     for name in REMOVED:
         variable = f"{PREFIX}{name.upper()}"
         option = typer.Option(f"--{name.replace('_', '-')}", envvar=variable, hidden=True)
-        flags.append((name, str | None, None, option))
+        kind: Any = bool | None if name == "redis_input" else str | None  # the one without a value
+        flags.append((name, kind, None, option))
     return [
         inspect.Parameter("context", _KEYWORD, annotation=typer.Context),
         *(

@@ -19,7 +19,6 @@ flat_rows.py       the same formats for models with `columns`
 flat_bulk.py       kernels of flat rows in NDJSON, JSON lists and CSV
 text_values.py     texts as features, labels and weights
 query.py           parameters of GET predict
-redis_messages.py  messages of a Redis stream
 tensors.py         inputs and outputs of the Open Inference Protocol
 """
 
@@ -52,7 +51,6 @@ from dualstream.service.codecs.parsed_rows import (
 )
 from dualstream.service.codecs.query import parse_named_row, parse_query_row
 from dualstream.service.codecs.record_reader import FEW_BYTES
-from dualstream.service.codecs.redis_messages import parse_messages
 from dualstream.service.codecs.row_schema import (
     LONGEST_KEY,
     LONGEST_NAME,
@@ -83,7 +81,6 @@ __all__ = [
     "media_type",
     "parse_body",
     "parse_chunk",
-    "parse_messages",
     "parse_json",
     "parse_named_row",
     "parse_query_row",

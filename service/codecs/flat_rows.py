@@ -1,10 +1,10 @@
-"""Flat rows of models with `columns`, in JSON, NDJSON, CSV, Arrow, queries and Redis messages.
+"""Flat rows of models with `columns`, in JSON, NDJSON, CSV, Arrow and queries.
 
 A row is an object of its columns: no `x`, and the label among them. solvers/columns/ makes
 features of it. A row in explicit form ({"x": {...}, "y": 1}) is read, too; the row is its `x` then.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -417,15 +417,6 @@ def parse_flat_query(schema: RowSchema, named: dict[str, str]) -> ParsedRows:
         error = RowError(0, bad.pointer, bad.reason)
         raise Problem(422, "invalid-rows", bad.reason, [error]) from None
     return builder.build(single=True)
-
-
-def flat_message(texts: Iterable[tuple[str, str]]) -> Row:
-    """The row of a Redis message: a field for each column, or `json` alone. Raises BadRow."""
-    pairs = list(texts)
-    if len(pairs) == 1 and pairs[0][0] == "json":
-        return read_row(pairs[0][1].encode())
-    refuse_duplicates((name for name, _ in pairs), "/")
-    return dict(pairs)
 
 
 def refuse_other_format(kind: str) -> Problem:

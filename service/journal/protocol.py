@@ -59,17 +59,13 @@ ENTRY_OVERHEAD = 80
 
 
 class Limits(msgspec.Struct, frozen=True, gc=False):
-    """Limits per model: how long and how many keys, nonces, versions, copies, rows are kept.
-
-    The limit of dead messages is approximate.
-    """
+    """Limits per model: how long and how many keys, nonces, versions, copies, rows are kept."""
 
     key_ttl_s: float = 3600
     max_keys: int = 1_000_000
     nonces: int = 1000
     max_versions: int = 100
     unnamed_copy_s: float = 600
-    max_dead: int = 10_000
     remember_s: float = 86400
     max_remembered: int = 100_000
     remembered_bytes: int = 64 * 1024 * 1024
@@ -455,7 +451,7 @@ class Journal(StateCopies, PendingRows, AuditLog, RateBuckets, Protocol):
         Raises JournalUnavailable (nothing was done), OutcomeUnknown (repeat with the same nonce),
         ModelChanged, CursorMoved, UnknownCopy, NotHeld; NonceForgotten, with `repeats`, if the log
         cannot show whether the append was done; ValueError for parts that break the rules of
-        `Part`, and for an `InputMove` (input_streams.py) if the store has no inputs.
+        `Part`.
         """
 
     async def known(

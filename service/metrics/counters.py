@@ -20,8 +20,6 @@ BY_MODEL = {
     "lost_records": "Records applied in this process that the store has lost since.",
     "refits": "Refits computed in this process whose result was applied.",
     "refits_unused": "Refits started in this process whose result was not applied.",
-    "input_taken": "Messages of the store's input that were journalled or already learned.",
-    "input_dead": "Messages of the store's input moved to the dead-letter queue.",
 }
 """Counters by model."""
 
@@ -162,10 +160,6 @@ class ProcessCounts:
 
     def saw_loss(self, model: str, records: int) -> None:
         self._count("lost_records", model, records)
-
-    def saw_input(self, model: str, taken: int, dead: int) -> None:
-        self._count("input_taken", model, taken)
-        self._count("input_dead", model, dead)
 
     def saw_delete(self, model: str) -> None:
         """Remove the model's series, if possible. A new model of this id then starts at 0."""

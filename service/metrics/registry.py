@@ -90,8 +90,6 @@ class Telemetry(ProcessCounts):
         self._shown = ModelFilter(max_models)
         super().__init__(self._shown, outlives=metrics_dir is not None)
         self._metrics_dir = metrics_dir
-        self.pending: Mapping[str, int] = {}
-        """Messages that wait in the input streams, by model, as last counted."""
         self._waiting: Mapping[str, int] = {}
         self._models, self._members, self._sources = ModelSeries(), MemberSeries(), SourceSeries()
         self._scraping = asyncio.Lock()
@@ -113,14 +111,6 @@ class Telemetry(ProcessCounts):
         self.registry.register(self.memory)
         self.store = StoreSeries(model_registry, self._shown)
         self.registry.register(self.store)
-        if model_registry.settings.redis_input:
-            text = "Messages that wait in a model's input."
-            waiting = Waiting("dualstream_input_pending", text, self._shown, lambda: self.pending)
-            self.registry.register(waiting)
-
-    def saw_pending(self, messages: Mapping[str, int]) -> None:
-        """Messages that wait in the inputs of models."""
-        self.pending = messages
 
     def saw_waiting(self, rows: Mapping[str, int]) -> None:
         """Rows that wait for labels, by model."""

@@ -56,7 +56,6 @@ from dualstream.service.concurrency import LoopWatch, drop_traceback
 from dualstream.service.jobs import MODEL_JOBS
 from dualstream.service.jobs.follower import Follower
 from dualstream.service.jobs.label_timeouts import DefaultLabels
-from dualstream.service.jobs.redis_input import RedisInputs, has_inputs
 from dualstream.service.journal import Limits as JournalLimits, make_journal
 from dualstream.service.journal.protocol import Journal, JournalError
 from dualstream.service.journal.record import RecordError
@@ -199,8 +198,6 @@ def create_app(
         telemetry.store.run,
         registry.admission.run,
     ]
-    if settings.redis_input:
-        tasks.append(RedisInputs(registry, has_inputs(journal)).run)
 
     async def serve_models() -> None:
         await startup.run()

@@ -21,7 +21,6 @@ ELSEWHERE = {
     "docs/reference/cli.md": "test_cli_doc.py",
     "docs/reference/formats.md": "test_formats_doc.py",
     "docs/start/examples.md": "test_examples.py",
-    "docs/guides/redis-input.md": "../service/jobs/test_redis_input.py",
     "docs/guides/kafka.md": "test_kafka_doc.py",
     "docs/guides/redis.md": "test_redis_doc.py",
     "docs/operate/backup.md": "../service/cli/test_backup.py",

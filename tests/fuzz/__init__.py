@@ -2,7 +2,7 @@
 
     targets.py        readers by name: what each input does, and what must hold
     text_targets.py   request bodies: formats, encodings, chunks
-    store_targets.py  journal records, snapshots, messages of an input stream
+    store_targets.py  journal records, snapshots, entries of a Redis stream
     guarded.py        kernels as plain Python whose arrays refuse negative indices
     seeds.py          seed inputs
     corpus.py         kept inputs: a small set with the same coverage

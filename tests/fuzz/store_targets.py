@@ -10,7 +10,10 @@ import numpy as np
 from google_crc32c import value as crc32c
 
 from dualstream.service.api.late_labels import _LabelRequest
-from dualstream.service.codecs import as_batch, parse_messages, parse_query_row
+from dualstream.service.cli.consume.entries import EntryLines
+from dualstream.service.cli.consume.reader import Message
+from dualstream.service.cli.consume.rows import BadMessage
+from dualstream.service.codecs import as_batch, parse_body, parse_query_row
 from dualstream.service.codecs.row_schema import BadRow
 from dualstream.service.codecs.text_values import feature_of, label_of, weight_of
 from dualstream.service.journal.record import (
@@ -193,13 +196,20 @@ def snapshots() -> list[bytes]:
 
 
 def messages(data: bytes) -> None:
-    """Fields of a store's input stream, and texts of a query."""
+    """Fields of an entry of a Redis stream, and texts of a query."""
     schema, texts = SCHEMAS[(data[0] if data else 0) % len(SCHEMAS)], data[1:].split(b"\0")
-    fields = list(zip(texts[::2], texts[1::2], strict=False))
-    parsed = parse_messages(schema, [fields, fields[:2]], 4096)
-    assert parsed.count == 2
-    b = as_batch([parsed.rows])
-    Batch(b.indptr, b.indices, b.values, b.labels, b.weights, b.dim, b.classes)
+    names = [name.decode(errors="surrogateescape") for name in texts[::2]]
+    fields = list(zip(names, texts[1::2], strict=False))
+    for given in (fields, fields[:2]):
+        try:
+            line = EntryLines().line(Message("redis/s", 1, None, headers=given, id="0-1"))
+        except BadMessage as bad:
+            str(bad).encode()  # a reason can be written
+            continue
+        parsed = parse_body(schema, "application/x-ndjson", line, labelled=True)
+        assert parsed.count == 1
+        b = as_batch([parsed.rows])
+        Batch(b.indptr, b.indices, b.values, b.labels, b.weights, b.dim, b.classes)
     for text in (text.decode(errors="replace") for text in texts):
         for read in (partial(feature_of, "a"), weight_of, partial(label_of, is_named=False)):
             try:

@@ -55,7 +55,7 @@ TARGETS = {
     "messages": Target(
         store.messages,
         (
-            "service/codecs/redis_messages.py",
+            "service/cli/consume/entries.py",
             "service/codecs/query.py",
             "service/codecs/row_schema.py",
         ),

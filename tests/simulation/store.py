@@ -9,7 +9,6 @@ import msgspec
 from dualstream.service.journal.audit import AuditPosition
 from dualstream.service.journal.chain import first_chain, next_chain
 from dualstream.service.journal.deduplicate import Deduplication, Known, check_parts, placed
-from dualstream.service.journal.input_streams import InputMove
 from dualstream.service.journal.protocol import (
     ENTRY_BYTES,
     ENTRY_OVERHEAD,
@@ -139,8 +138,6 @@ class Store:
     def append(self, request: AppendRequest) -> Appended:
         nonce, known_seq, parts = request.nonce, request.known_seq, request.parts
         check_parts(nonce, parts)
-        if isinstance(request.cursor, InputMove):
-            raise ValueError("this store has no inputs")
         log = self.log(request.model, request.incarnation)
         done = self._done(log, nonce, parts, request.repeats)
         if done is None:

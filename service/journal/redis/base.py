@@ -16,7 +16,6 @@ class RedisPart:
 
     _appends: Connections
     _others: Connections
-    _inputs: Connections
     _limits: Limits
     _key_ttl_ms: int
 

@@ -26,14 +26,10 @@ class Keys:
         self.bodies = self.prefix + b"bodies"
         self.all = (self.spec, *of_append, self.snaps, *self._of_copies, *rows, self.bodies)
         self.audit = self.prefix + b"audit"  # not in `all`: it outlives the model
-        self.input, self.dead = self.prefix + b"in", self.prefix + b"dead"
         # Packed once, because every append sends them.
         self.count_of_append = len(of_append)
         self.packed_of_append = pack((len(of_append), *of_append))
         self.packed_of_change = pack((len(of_append) + 1, *of_append, self.audit))
-        of_input = (*of_append, self.input, self.dead)
-        self.count_of_input = len(of_input)
-        self.packed_of_input = pack((len(of_input), *of_input))
 
     def body(self, nonce: bytes) -> bytes:
         return self.prefix + b"body:" + nonce

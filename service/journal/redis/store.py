@@ -1,4 +1,4 @@
-"""Redis store of the journal: Lua scripts for atomic steps, three connections to each server."""
+"""Redis store of the journal: Lua scripts for atomic steps, two connections to each server."""
 
 import secrets
 from collections.abc import AsyncGenerator, Sequence
@@ -10,7 +10,6 @@ from typing import Any
 from dualstream.service.journal.chain import first_chain, new_incarnation, next_chain
 from dualstream.service.journal.deduplicate import check_parts, opens_request, placed
 from dualstream.service.journal.durability import REDIS_LEVELS, replicas_in
-from dualstream.service.journal.input_streams import InputMove
 from dualstream.service.journal.page import Page
 from dualstream.service.journal.protocol import (
     DEFAULT_LIMITS,
@@ -48,7 +47,6 @@ from dualstream.service.journal.redis.address import Address, parse_address
 from dualstream.service.journal.redis.announcer import Announcer, channel_of
 from dualstream.service.journal.redis.cluster import ClusterConnections, Topology
 from dualstream.service.journal.redis.connection import RedisConnection, TooFewReplicas
-from dualstream.service.journal.redis.input_streams import RedisInputs, packed_move, refuse_type
 from dualstream.service.journal.redis.keys_and_values import (
     ENTRY,
     IDENTITY,
@@ -75,7 +73,7 @@ _BODY_MS = 600_000
 """Expiry of such a body if its script never runs."""
 
 
-class RedisJournal(RedisCopies, RedisPendingRows, RedisTransfer, RedisInputs):
+class RedisJournal(RedisCopies, RedisPendingRows, RedisTransfer):
     """`Journal` in Redis.
 
     durability  lowest acceptable level: `memory`, `everysec` (appendonly yes), `always` or
@@ -111,12 +109,11 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisTransfer, RedisInputs):
         )
         self._is_cluster = address.kind == "cluster"
         topology = Topology(address)
-        # The third connects on first use.
-        self._appends, self._others, self._inputs = (
+        self._appends, self._others = (
             ClusterConnections(address, topology, connect, timeout_s, is_pinned)
             if self._is_cluster
             else connect(_server(address, timeout_s))
-            for _ in range(3)
+            for _ in range(2)
         )
         self._channel = channel_of(address.options.get("db", 0))
         self._announcer = Announcer(self._others, self._channel)
@@ -124,14 +121,12 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisTransfer, RedisInputs):
     async def open(self) -> None:
         self._appends.open()
         self._others.open()
-        self._inputs.open()
         await self.ping()
 
     async def close(self) -> None:
         await self._announcer.close()
         await self._appends.close()
         await self._others.close()
-        await self._inputs.close()
 
     async def ping(self, writes: bool = False) -> None:
         await self._appends.ping()
@@ -264,12 +259,6 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisTransfer, RedisInputs):
         packed = [*keys.packed_of_append, *pack(arguments), *self._packed_limits]
         count = 1 + keys.count_of_append + len(arguments) + _COUNT_OF_LIMITS
         is_plain = copy is None and change is None and held is None and repeats is None
-        if isinstance(cursor, InputMove):
-            if not is_plain:
-                raise ValueError("an append that takes messages must not be a control")
-            packed[: len(keys.packed_of_append)] = keys.packed_of_input
-            packed += pack((packed_move(cursor, self._limits.max_dead),))
-            count += keys.count_of_input - keys.count_of_append + 1
         if not is_plain:
             extra = [copy or "", *(await self._change_arguments(model, change) or ("", ""))]
             for place in (held, repeats):
@@ -304,7 +293,6 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisTransfer, RedisInputs):
             raise NonceForgotten(model)
         if answer[0] == 8:
             raise JournalUnavailable("Redis: the rows expired before they were journalled")
-        refuse_type(model, answer)
         raise ModelChanged(model)
 
     async def known(
@@ -434,8 +422,7 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisTransfer, RedisInputs):
     async def _models(self, model: str, *arguments: Argument) -> Any:
         is_read = arguments[0] == "get"
         own = keys_of(model)
-        inputs = (own.input, own.dead) if arguments[0] == "delete" else ()
-        keys = (*own.all, *inputs, own.audit)
+        keys = (*own.all, own.audit)
         answer = await self._run(model, scripts.MODELS, keys, arguments, is_read)
         if answer[0] == 4:
             raise UnknownModel(model)

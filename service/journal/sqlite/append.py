@@ -16,7 +16,6 @@ import msgspec
 
 from dualstream.service.journal.chain import OURS, first_chain, next_chain
 from dualstream.service.journal.deduplicate import Deduplication, SkippedPart, check_parts, placed
-from dualstream.service.journal.input_streams import InputMove
 from dualstream.service.journal.protocol import (
     ENTRY_BYTES,
     Appended,
@@ -70,8 +69,6 @@ class SqliteAppends(SqlitePart):
     """Appends, idempotency keys and cursors."""
 
     def append(self, request: AppendRequest) -> "asyncio.Future[Appended]":
-        if isinstance(request.cursor, InputMove):
-            raise ValueError("SQLite has no inputs; use Redis")
         self._checks.check()
         task = _task_of(request, self._limits, self._heads, self._clock)
         parts = request.parts

@@ -10,7 +10,7 @@ import pytest
 import zstandard
 
 from dualstream.service.api import learn_and_predict as hot
-from dualstream.service.codecs import LONGEST_NAME, RowLimits, RowSchema, parse_body, parse_messages
+from dualstream.service.codecs import LONGEST_NAME, RowLimits, RowSchema, parse_body
 from dualstream.solvers import make_learner, resolve_spec, width_of
 from dualstream.wire.chunking import chunks
 from dualstream.wire.problems import Problem
@@ -97,20 +97,6 @@ def test_every_format_has_the_longest_name(kind: str, pad: int):
     assert [error.index for error in found.errors] == [pad]
     assert "at most 1024 characters" in found.errors[0].reason
     assert len(found.rows) == pad + 1
-
-
-def test_messages_of_an_input_have_them():
-    schema = RowSchema(resolve_spec(HASHED), LIMITS)
-    many = b",".join(b"f%d:1" % k for k in range(5))
-    messages = [
-        [(b"y", b"1"), (b"x", many)],
-        [(b"y", b"1"), (b"x." + LONGEST.encode(), b"1")],
-        [(b"y", b"1"), (b"x.text", LONGEST.encode())],
-        [(b"y", b"1"), (b"x." + LONGER.encode(), LONGER.encode())],
-    ]
-    found = parse_messages(schema, messages, 10_000)
-    assert [error.index for error in found.errors] == [0, 1, 2]
-    assert list(found.row_indices) == [3]
 
 
 def test_requests_of_every_kind_are_bounded(serve, monkeypatch):

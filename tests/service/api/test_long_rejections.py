@@ -5,8 +5,6 @@ import json
 import pyarrow as pa
 import pytest
 
-from dualstream.service.codecs import parse_messages
-from dualstream.service.jobs.redis_input import _reason
 from dualstream.solvers import InvalidSpec, resolve_spec
 from dualstream.wire.problems import (
     MAX_QUOTED,
@@ -17,7 +15,7 @@ from dualstream.wire.problems import (
     quoted,
     shortened,
 )
-from tests.service.codecs.test_formats import ARROW, CSV, HASHED, INDEXED, schema_of, stream_of
+from tests.service.codecs.test_formats import ARROW, CSV, HASHED, INDEXED, stream_of
 from tests.service.conftest import SPEC
 
 MAX_BYTES = 16_384
@@ -154,23 +152,6 @@ def test_a_line_of_a_request_is_refused_in_few_words(client):
         headers = {"content-type": JSON, name: LONG_WORD}
         checked(client.post("/models/m/learn", content=b"{}", headers=headers))
     checked(client.put("/models/m", json=SPEC | {"rho": 0.5}, headers={"if-match": LONG_WORD}))
-
-
-@pytest.mark.parametrize(
-    ("message", "why"),
-    [
-        ({LONG: "1", "y": "1"}, "unknown field"),
-        ({"x": LONG, "y": "1"}, "is not index:value"),
-        ({f"x.{LONG}": "1", "y": "1"}, "is not an index"),
-        ({"x": "1:1", "y": LONG}, "is not a label"),
-        ({"json": json.dumps({"x": {"1": 1}, "y": 1, LONG: 1})}, "unknown field"),
-    ],
-)
-def test_a_dead_letter_has_few_words(message, why):
-    fields = [(name.encode(), text.encode()) for name, text in message.items()]
-    [error] = parse_messages(schema_of(INDEXED), [fields], 2_000_000).errors
-    assert why in error.reason
-    assert len(_reason(error)) < 2 * MAX_TEXT
 
 
 def test_what_is_short_is_shown_as_it_is():

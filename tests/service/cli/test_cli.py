@@ -51,7 +51,7 @@ def test_docs_list_the_settings_of_every_group():
     for group in groups:
         assert f"## {group}\n\n{table(group)}\n" in DOC, table(group)
     listed = re.findall(r"^\| `", DOC.partition("## Memory")[0], re.MULTILINE)
-    assert len(listed) == len(Settings.model_fields) <= 40
+    assert len(listed) == len(Settings.model_fields) <= 39
     for name, value in REMOVED.items():
         assert f"`{name.upper()}` {value}" in DOC.replace("\n", " "), name
 
@@ -86,7 +86,6 @@ def test_removed_settings_have_the_values_that_are_said():
         "versions_held": versions.MAX_LOADED_VERSIONS,
         "versions_bytes": versions.MAX_LOADED_VERSIONS_BYTES,
         "max_keys": DEFAULT_LIMITS.max_keys,
-        "max_dead": DEFAULT_LIMITS.max_dead,
         "max_remembered": DEFAULT_LIMITS.max_remembered,
         "remembered_bytes": DEFAULT_LIMITS.remembered_bytes,
         "kept_answers": answers.MAX_KEPT_ANSWERS,
@@ -99,11 +98,14 @@ def test_removed_settings_have_the_values_that_are_said():
 def test_removed_settings_are_warned_of(monkeypatch):
     monkeypatch.setenv("DUALSTREAM_MAX_KEYS", "7")
     # The store is refused, so that the command ends.
-    done = CliRunner().invoke(cli.app, ["serve", "--kept-answers", "3", "--store", "mysql://x"])
+    given = ["--kept-answers", "3", "--redis-input", "--store", "mysql://x"]
+    done = CliRunner().invoke(cli.app, ["serve", *given])
     assert done.exit_code == 2
-    assert done.stderr.splitlines()[:2] == [
+    assert done.stderr.splitlines()[:3] == [
         "warning: DUALSTREAM_MAX_KEYS is no longer a setting; its value is fixed at 1000000",
         "warning: DUALSTREAM_KEPT_ANSWERS is no longer a setting; its value is fixed at 1000",
+        "warning: DUALSTREAM_REDIS_INPUT is no longer a setting; its value is fixed at off; learn a"
+        " stream with `dualstream consume redis://HOST:PORT/DB/STREAM`",
     ]
     assert "mysql" in done.stderr
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from dualstream.service.api.late_labels import _LabelRequest
-from dualstream.service.codecs import parse_body, parse_messages
+from dualstream.service.codecs import parse_body
 from dualstream.wire.problems import Problem
 from tests.service.codecs.test_formats import HASHED, schema_of
 
@@ -28,8 +28,7 @@ TWICE = [
 @pytest.mark.parametrize(("row", "name"), TWICE)
 def test_a_name_twice_in_json_refuses_the_row(row, name):
     fillers = [f'{{"x": {{"w{n}": 1, "a": {n}}}, "y": 1}}' for n in range(1500)]
-    message = parse_messages(schema_of(SPEC), [[(b"json", row.encode())]], 10_000)
-    found = [message.errors]
+    found = []
     for rows in ([row], [*fillers, row], [row, *fillers], [*fillers[:5], row, *fillers[:5]]):
         for media, body in (
             (NDJSON, "\n".join(rows)),

@@ -8,11 +8,13 @@ import pyarrow as pa
 import pytest
 
 from dualstream.client import BadInput
+from dualstream.service.cli.consume.entries import EntryLines
+from dualstream.service.cli.consume.reader import Message
+from dualstream.service.cli.consume.rows import BadMessage
 from dualstream.service.cli.rows import _texts, _values
 from dualstream.service.codecs import (
     as_batch,
     parse_body,
-    parse_messages,
     parse_named_row,
     parse_query_row,
 )
@@ -87,9 +89,18 @@ def in_csv(text: str, filler: int = 0) -> float | str:
     return features(parsed)
 
 
-def in_message(text: str) -> float | str:
-    fields = [(b"y", b"1"), (b"x.a", text.encode())]
-    return features(parse_messages(schema_of(SPEC), [fields], 10_000))
+def of_entry(spec, fields: dict[str, str]):
+    """Fields of an entry of a Redis stream. Raises BadMessage."""
+    pairs = [(name, text.encode()) for name, text in fields.items()]
+    line = EntryLines().line(Message("redis/s", 1, None, headers=pairs, id="0-1"))
+    return parse_body(schema_of(spec), NDJSON, line, labelled=True)
+
+
+def in_entry(text: str) -> float | str:
+    try:
+        return features(of_entry(SPEC, {"y": "1", "x.a": text}))
+    except BadMessage:
+        return REFUSED
 
 
 def in_command(text: str) -> float | str:
@@ -104,7 +115,7 @@ READERS = {
     "csv": in_csv,
     "csv by kernel": lambda text: in_csv(text, 2000),
     "query": lambda text: of_problem(lambda: parse_named_row(schema_of(SPEC), {"a": text})),
-    "message": in_message,
+    "entry": in_entry,
     "command": in_command,
 }
 
@@ -139,13 +150,18 @@ def query_value(text: str) -> float | str:
         return REFUSED
 
 
+def entry_value(text: str) -> float | str:
+    try:
+        return first_value(of_entry(INDEXED, {"y": "1", "x": f"1:{text}"}))
+    except BadMessage:
+        return REFUSED
+
+
 NUMERIC = {
     "vw": lambda text: first_value(body_of(VW, f"1 | 1:{text}")),
     "libsvm": lambda text: first_value(body_of(LIBSVM, f"1 1:{text}")),
     "query": query_value,
-    "message": lambda text: first_value(
-        parse_messages(schema_of(INDEXED), [[(b"y", b"1"), (b"x", f"1:{text}".encode())]], 1000)
-    ),
+    "entry": entry_value,
     "csv": lambda text: first_value(body_of(CSV, f'1,2,y\n"{text}",,1')),
 }
 
@@ -260,8 +276,7 @@ def test_a_feature_without_a_name_is_refused_in_every_format():
     table = pa.table([[1.0], [1]], ["", "y"])
     assert "no name" in refusal(lambda: read(ARROW, stream_of(table)))
     assert "no name" in refusal(lambda: parse_named_row(schema_of(SPEC), {"": "1"}))
-    fields = [(b"x.", b"1"), (b"y", b"1")]
-    assert "no name" in refusal(lambda: parse_messages(schema_of(SPEC), [fields], 1000))
+    assert "no name" in refusal(lambda: of_entry(SPEC, {"x.": "1", "y": "1"}))
 
 
 CAFE, COMPOSED = "cafe\u0301", "caf\u00e9"

@@ -16,7 +16,6 @@ from dualstream.service.archive.dump import run_dump
 from dualstream.service.archive.restore import run_restore
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.chain import next_chain
-from dualstream.service.journal.input_streams import HasInputs, InputMove
 from dualstream.service.journal.protocol import (
     Announced,
     Change,
@@ -255,28 +254,6 @@ async def test_models_live_on_all_nodes_each_in_one_slot(cluster: ClusterSet):
             for key in cluster.ask(server, "KEYS", "*"):
                 tag = key.decode().partition("{")[2].partition("}")[0]
                 assert tag in IDS or key in (b"ds:models", b"ds:identity")
-        for model in IDS:
-            await journal.delete(model)
-        assert sum(cluster.ask(server, "DBSIZE") for server in cluster.servers[:3]) == 0
-
-
-async def test_inputs_are_on_all_nodes_and_one_of_another_type_hides_no_other(cluster: ClusterSet):
-    async with opened(cluster.url) as journal:
-        assert isinstance(journal, HasInputs)
-        logs = {model: await Log.create(journal, model) for model in IDS}
-        for model in IDS:
-            owner = cluster.owner(f"ds:{{{model}}}:in")
-            kind = ("LPUSH", "1") if model == IDS[0] else ("XADD", "*", "n", "1")
-            cluster.ask(owner, kind[0], f"ds:{{{model}}}:in", *kind[1:])
-        assert set(await journal.pending()) == set(IDS)
-        for number, (model, log) in enumerate(list(logs.items())[1:]):
-            found = await journal.waiting(model, log.incarnation)
-            (message,) = found.messages
-            refused = ((0, "bad"),) if number % 2 else ()
-            move = InputMove("in", None, message.id, (message.id,), refused)
-            await log.append(*([] if refused else [rows(number)]), cursor=move)
-            assert await log.tags() == ([] if refused else [number])
-        assert set(await journal.pending()) == {IDS[0]}
         for model in IDS:
             await journal.delete(model)
         assert sum(cluster.ask(server, "DBSIZE") for server in cluster.servers[:3]) == 0

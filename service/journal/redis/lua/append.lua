@@ -1,7 +1,6 @@
 -- Append to a model's log, in one atomic step; see Journal.append.
 --
--- KEYS: head, log, nonces, nonceq, keys, keyq, cursors; then in, dead if messages are taken, or
---   audit if there is a change
+-- KEYS: head, log, nonces, nonceq, keys, keyq, cursors; then audit if there is a change
 -- ARGV:
 --   1 incarnation
 --   2 nonce
@@ -19,9 +18,7 @@
 --   12 maximum number of keys
 --   13 maximum number of nonces
 --   14 maximum bytes of unseen entries in the answer
---   15 absent, or digest of the copy to which the entry refers, or ""; with 9 KEYS msgpack {maximum
---      number of dead messages, reason for a sample id used before, ids of the messages,
---      {index of a refused one, reason, ...}, {part with a sample id, index of its message, ...}}
+--   15 absent, or digest of the copy to which the entry refers, or ""
 --   16 absent, "", or a change for the audit log
 --   17 how long changes are kept (ms)
 --   18, 19 absent, "", or the seq and chain from which the log must continue, or where it must end
@@ -29,8 +26,7 @@
 -- Returns one string, because Python reads an array more slowly than Redis appends: u64 last seq of
 --   the unseen entries, u64 trimmed, u32 bytes of the result, the result as stored under the
 --   nonce, the unseen entries. Or {1} another incarnation, {2, value} the cursor has another value,
---   {5} the log does not contain the position of 18, {6} no such copy, {7} in or dead is not a
---   stream, {8} no body under the nonce, {9} a repeated append whose outcome the log cannot show.
+--   {5} the log does not contain the position of 18, {6} no such copy, {8} no body under the nonce, {9} a repeated append whose outcome the log cannot show.
 -- The streams are written first: if Redis refuses the write (no memory), nothing was done.
 
 local PURGE_KEYS = 64
@@ -213,42 +209,6 @@ local function key_of(name)
   return string.sub(KEYS[1], 1, -#'head' - 1) .. name
 end
 
-local MAX_UNPACKED = 4000  -- Lua's stack holds at most 8000 values
-
-local function is_stream(key)
-  local kind = redis.call('TYPE', key).ok
-  return kind == 'stream' or kind == 'none'
-end
-
--- Copies refused messages, and those whose id is another sample's, to the dead-letter stream.
-local function add_dead_letters(taken, left)
-  local most, reused, ids, refused, keyed = unpack(taken)
-  local reasons, place_of = {}, {}
-  for _, pair in ipairs(refused) do
-    reasons[pair[1]] = pair[2]
-  end
-  for _, pair in ipairs(keyed) do
-    place_of[pair[1]] = pair[2]
-  end
-  for _, part in ipairs(left) do
-    if part[4] then
-      reasons[place_of[part[1]]] = reused
-    end
-  end
-  for number, id in ipairs(ids) do
-    local reason = reasons[number - 1]
-    if reason then
-      local message = redis.call('XRANGE', KEYS[8], id, id)[1]
-      local fields = message and message[2] or {}
-      if #fields > MAX_UNPACKED then
-        fields = {'dead.fields', cmsgpack.pack(fields)}
-      end
-      redis.call('XADD', KEYS[9], 'MAXLEN', '~', most, '*', 'dead.id', id, 'dead.reason', reason,
-        unpack(fields))
-    end
-  end
-end
-
 -- Stores the result under the nonce; deletes the oldest.
 local function keep_nonce(result)
   redis.call('HSET', KEYS[3], nonce, result)
@@ -305,19 +265,16 @@ local function append_new()
       return nil, {2, value}
     end
   end
-  if KEYS[9] and not (is_stream(KEYS[8]) and is_stream(KEYS[9])) then
-    return nil, {7}
-  end
   local time_ms = now_ms()
   local body, seq, left, keys, order, labels = ARGV[4], before + tonumber(ARGV[5]), {}, nil, {}, {}
   if ARGV[6] ~= '' then
     body, seq, left, keys, order, labels = sort(cmsgpack.unpack(ARGV[6]), time_ms)
   end
-  local has_place = not KEYS[9] and seq > before and (ARGV[18] or '') ~= ''
+  local has_place = seq > before and (ARGV[18] or '') ~= ''
   if has_place and not leads_on_from(KEYS[2], {head[2], head[3]}, tonumber(ARGV[18]), ARGV[19]) then
     return nil, {5}
   end
-  local copy = not KEYS[9] and seq > before and ARGV[15] ~= '' and ARGV[15]
+  local copy = seq > before and ARGV[15] ~= '' and ARGV[15]
   if copy and string.sub(redis.call('HGET', key_of('copies'), copy) or '', -2) ~= ' 1' then
     return nil, {6}
   end
@@ -329,10 +286,6 @@ local function append_new()
     redis.call('EXISTS', key_of('waits'), key_of('waitq'))  -- as above
   end
   local change = (seq > before or ARGV[5] == '0') and ARGV[16] ~= '' and ARGV[16]
-  local taken = KEYS[9] and cmsgpack.unpack(ARGV[15])
-  if taken then
-    add_dead_letters(taken, left)
-  end
   if seq > before then
     local chain = redis.sha1hex(head[3] .. nonce)
     local bytes = stored_bytes or #body
@@ -365,9 +318,6 @@ local function append_new()
     redis.call('HDEL', KEYS[7], ARGV[8])
   elseif ARGV[8] ~= '' then
     redis.call('HSET', KEYS[7], ARGV[8], string.sub(ARGV[10], 2))
-  end
-  for _, id in ipairs(taken and taken[3] or {}) do
-    redis.call('XDEL', KEYS[8], id)
   end
   return result
 end

@@ -18,9 +18,6 @@
 --   ds:{ID}:keys     hash    kind byte and key -> u64 seq, u64 records, u64 ms, fingerprint (16 or 0)
 --   ds:{ID}:keyq     list    u64 ms, kind byte and key; oldest first
 --   ds:{ID}:cursors  hash    name -> value
---   ds:{ID}:in       stream  messages of producers that no append has taken yet
---   ds:{ID}:dead     stream  refused messages: dead.id, dead.reason, then their fields;
---                            dead.fields = msgpack of these if there are too many
 --   ds:{ID}:snaps    hash    token -> "seq chain parts"; parts is -1 until the snapshot is complete
 --   ds:{ID}:snap:TOKEN  hash  part number, from 0 -> up to 1 MiB of the snapshot
 --   ds:{ID}:copies   hash    digest -> "bytes parts ms complete": ms of the last write; complete is 1

@@ -1,8 +1,7 @@
 -- Create, read, replace, delete, stage and show models.
 --
 -- KEYS: spec, head, log, nonces, nonceq, keys, keyq, cursors, snaps, copies, versions, uses,
---   waits, waitq, bodies; for delete also in, dead, which survive a replacement; last, except for
---   get, audit, which outlives the model
+--   waits, waitq, bodies; last, except for get, audit, which outlives the model
 -- ARGV: task, then
 --   get
 --   create   incarnation, first chain, spec, given, change

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from dualstream.client import Client
 from dualstream.service.cli import app
+from dualstream.service.cli.demo.server_process import ServerProcess
 from tests.docs.documents import ROOT
 from tests.service.cli.consume.test_metrics import samples
 from tests.service.conftest import shared_server
@@ -229,3 +230,26 @@ def test_a_command_without_redis_names_the_extra(shared_server, monkeypatch):
         2,
         "redis:// needs redis: pip install 'dualstream[redis]'\n",
     )
+
+
+def test_the_stream_of_a_former_redis_input_is_read_from_what_is_left(store, redis_server):
+    """Servers used to delete what they journalled, and kept the cursor `in`."""
+    stream = "ds:{clicks}:in"
+    with ServerProcess(redis_server.url) as server, Client(server.url) as client:
+        client.create("clicks", SPEC)
+        client.create("same", SPEC)
+        client.learn_iter("clicks", [row(0), row(1)])
+        store.hset("ds:{clicks}:cursors", "in", "5-0")
+        for number in range(2, 50):
+            store.xadd(stream, entry(number), f"{number + 4}-0")
+        assert client.sources("clicks") == []
+        assert consumed(server, f"{redis_server.url}/{stream}")["learned"] == 48
+        client.learn_iter("same", [row(number) for number in range(50)])
+        mine, theirs = client.get("clicks", digest=True), client.get("same", digest=True)
+        assert mine.state_digest == theirs.state_digest
+        assert [(one.name, one.next) for one in client.sources("clicks")] == [
+            (f"redis/{stream}", "53-0")
+        ]
+        client.delete("clicks")
+        assert store.xlen(stream) == 48
+        assert set(store.keys("ds:{clicks}:*")) == {stream, "ds:{clicks}:audit"}
