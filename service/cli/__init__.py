@@ -2,7 +2,7 @@
 
 common.py          options, output, errors and exit codes of all commands
 show.py            status, show, metrics, members, weights, versions
-change.py          rollback, labels, refit, resume
+change.py          rollback, sources, labels, refit, resume
 models.py          models, create, delete, certificate, export, audit
 rows.py            learn, predict, and their file arguments
 watch.py           watch

@@ -1,4 +1,4 @@
-"""Commands that change a model: rollback, labels, refit, resume."""
+"""Commands that change a model: rollback, sources, labels, refit, resume."""
 
 import json
 import time
@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
+from rich.table import Table
 
 from dualstream.client import BadInput, Client
 from dualstream.client.responses import Refit
@@ -24,6 +25,7 @@ from dualstream.service.cli.common import (
     print_json,
     say,
     say_error,
+    show_table,
 )
 
 ASK_EVERY_S = 0.5
@@ -58,6 +60,54 @@ def rollback(
         print_json(done)
     else:
         say(f"{model}: serves the state of {place} since seq {done.seq:,}")
+
+
+@app.command()
+def sources(
+    model: Model,
+    set_: Annotated[
+        str | None,
+        typer.Option(
+            "--set", metavar="NAME=OFFSET", help="Let the next batch of a source begin there."
+        ),
+    ] = None,
+    forget: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Let it begin at any offset.")
+    ] = None,
+    url: Url = URL,
+    api_key: ApiKey = None,
+    patience: Patience = SHORT_PATIENCE_S,
+    as_json: JSON = False,
+) -> None:
+    """List the sources of a model: the next offset of each, its lag and counts of rows.
+
+    An OFFSET of digits is a number, any other one a text.
+
+    Examples:
+
+        dualstream sources clicks
+        dualstream sources clicks --set kafka/clicks/0=1200
+        dualstream sources clicks --forget redis/clicks
+    """
+    with connected(url, api_key, patience, as_json) as client:
+        if set_ is not None:
+            name, equals, offset = set_.partition("=")
+            if not (name and equals and offset):
+                raise BadInput(f"--set must be NAME=OFFSET, got {set_!r}")
+            is_number = offset.isascii() and offset.isdigit()
+            client.set_source(model, name, int(offset) if is_number else offset)
+        if forget is not None:
+            client.forget_source(model, forget)
+        found = client.sources(model)
+    if as_json:
+        print_json(found)
+        return
+    table = Table("source", "next", "lag", "rows", "refused", "updated", box=None)
+    for one in found:
+        lag = "" if one.lag is None else f"{one.lag:,}"
+        counts = (lag, f"{one.rows:,}", f"{one.refused:,}")
+        table.add_row(one.name, str(one.next), *counts, f"{one.updated_at:%Y-%m-%d %H:%M:%S}")
+    show_table(table)
 
 
 @app.command()

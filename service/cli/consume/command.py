@@ -225,7 +225,7 @@ def _open_redis(asked: Asked, client: Client) -> Opened:
         asked.dead_letter, _REDIS, lambda url: RedisLetters(parse_stream(url), password)
     )
     reader, lines = RedisReader(stream, password, say_error), EntryLines(columns)
-    return Opened(reader, EntryServer(client, asked.model, lines), lines, dead)
+    return Opened(reader, EntryServer(client, asked.model, stream.source, lines), lines, dead)
 
 
 _REDIS = ("redis", "rediss")

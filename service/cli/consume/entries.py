@@ -45,10 +45,8 @@ def entry_cursor(offset: int) -> str:
     return entry_id(max(0, offset - 1))
 
 
-def entry_offset(source: str, cursor: int | str) -> int | None:
-    """The offset of a cursor; None for a source that is no stream. Raises BadInput."""
-    if not source.startswith(SOURCE):
-        return None
+def entry_offset(source: str, cursor: int | str) -> int:
+    """The offset of a cursor. Raises BadInput."""
     try:
         return offset_of(str(cursor)) + 1
     except ValueError:

@@ -49,11 +49,11 @@ class ModelServer:
 
 
 class EntryServer(ModelServer):
-    """As `ModelServer`, with entry ids of Redis streams as cursors."""
+    """As `ModelServer`, for one Redis stream, whose cursors are entry ids."""
 
-    def __init__(self, client: Client, model: str, lines: EntryLines) -> None:
+    def __init__(self, client: Client, model: str, source: str, lines: EntryLines) -> None:
         super().__init__(client, model)
-        self._lines = lines
+        self._source, self._lines = source, lines
 
     def sources(self) -> dict[str, int]:
         """As of `ModelServer`; reads the specification for the lines, too."""
@@ -64,7 +64,7 @@ class EntryServer(ModelServer):
         return entry_cursor(offset)
 
     def _offset(self, source: str, cursor: int | str) -> int | None:
-        return entry_offset(source, cursor)
+        return entry_offset(source, cursor) if source == self._source else None
 
     def _batch(self, source: str, start: int, end: int, lag: int | None) -> Source:
         return Source(source, entry_cursor(start), next=entry_cursor(end), lag=lag)

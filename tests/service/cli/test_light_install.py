@@ -83,7 +83,7 @@ except BadInput as wrong:
 CLIENT_COMMANDS = [
     *("audit", "bench", "certificate", "columns", "consume", "create", "delete", "export"),
     *("labels", "learn", "members", "metrics", "models", "new-key", "predict", "refit", "resume"),
-    *("rollback", "show", "status", "versions", "watch", "weights"),
+    *("rollback", "show", "sources", "status", "versions", "watch", "weights"),
 ]
 
 

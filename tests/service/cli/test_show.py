@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import dualstream
-from dualstream.client import Client
+from dualstream.client import Client, Source
 from dualstream.service.cli import app
 from dualstream.service.cli.demo.server_process import ServerProcess
 from tests.service.api.test_guard import GUARDED, samples
@@ -106,6 +106,23 @@ def test_versions_and_rollback(run, client: Client):
     assert run("rollback", "m", "--yes").exit_code == 2
     unknown = run("rollback", "m", "--version", "v9", "--yes")
     assert unknown.exit_code == 3 and "v9" in unknown.stderr
+
+
+def test_sources_are_listed_set_and_forgotten(run, client: Client):
+    client.learn("m", [{"1": 1.0}] * 3, [0, 1, 0], source=Source("kafka/t/0", 5, 7, lag=1200))
+    (line,) = run("sources", "m").stdout.splitlines()[1:]
+    assert re.fullmatch(r" ?kafka/t/0 +8 +1,200 +3 +0 +\d{4}-\d\d-\d\d [\d:]{8} *", line)
+    run("sources", "m", "--set", "kafka/t/0=1200")
+    got = run("sources", "m", "--set", "redis/s=5-0", "--json")
+    assert [(one["name"], one["next"]) for one in json.loads(got.stdout)] == [
+        ("kafka/t/0", 1200),
+        ("redis/s", "5-0"),
+    ]
+    assert "kafka" not in run("sources", "m", "--forget", "kafka/t/0").stdout
+    assert [(one.name, one.next) for one in client.sources("m")] == [("redis/s", "5-0")]
+    for wrong in ("redis/s", "=5", "redis/s="):
+        got = run("sources", "m", "--set", wrong)
+        assert got.exit_code == 2 and f"NAME=OFFSET, got '{wrong}'" in got.stderr
 
 
 def test_labels_of_remembered_rows(run, client: Client):

@@ -219,6 +219,8 @@ def test_errors_are_one_line_and_name_what_to_do(
         code, said = refused(shared_server, *wrong, *model)
         assert code == 2 and named in said and said.count("\n") == 1, (wrong, said)
         assert "secret" not in said
+    client.set_source("clicks", "redis/other", 5)
+    assert consumed(shared_server, source)["learned"] == 0
     client.set_source("clicks", "redis/errors", 5)
     code, said = refused(shared_server, source, *model)
     assert code == 2 and "the cursor of redis/errors is 5, not an entry id; set it to" in said
