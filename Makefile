@@ -23,6 +23,7 @@ test: export PYTHONDONTWRITEBYTECODE =
 test: $(STAMP)-dev
 	tests/fetch_tool.sh prometheus
 	tests/fetch_tool.sh redis
+	tests/fetch_tool.sh nats
 	tests/fetch_tool.sh strace
 	tests/fetch_tool.sh nginx
 	tests/fetch_tool.sh tansu
@@ -56,6 +57,7 @@ chaos: $(STAMP)-bench
 	tests/fetch_tool.sh wrk
 	tests/fetch_tool.sh strace
 	tests/fetch_tool.sh tansu
+	tests/fetch_tool.sh nats
 	DUALSTREAM_CHAOS_FAULTS=200 DUALSTREAM_CHAOS_ROUNDS=20 \
 	  DUALSTREAM_RELIABILITY=load_tests/RELIABILITY.md \
 	  $(BIN)/python -m pytest tests/chaos tests/simulation tests/service/journal/test_processes.py

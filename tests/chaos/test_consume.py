@@ -1,6 +1,6 @@
 """Two `dualstream consume` processes and their server are killed: every message is learned once.
 
-They read a Kafka topic of three partitions, or one Redis stream, whose Redis is killed, too.
+They read a Kafka topic of three partitions, or a stream of Redis or NATS, which is killed, too.
 
 DUALSTREAM_CHAOS_ROUNDS is the number of faults (default 3), DUALSTREAM_CHAOS_SEED their seed.
 """
@@ -28,6 +28,7 @@ from tests.chaos.check_models import _learned_in_one_go
 from tests.chaos.report import Run, recorded
 from tests.docs.documents import ROOT
 from tests.history import read_all
+from tests.nats_server import NatsServer, running_nats
 from tests.redis_server import RedisServer, redis_or_skip
 from tests.tansu import Broker, running_tansu
 
@@ -72,7 +73,7 @@ class Stream:
 
     what = "2 consumers of a Redis stream, server, consumers and Redis killed"
     partitions = 1
-    faults = ("server", "consumer", "Redis", "rebalance")
+    faults = ("server", "consumer", "log", "rebalance")
     flags = ()
 
     def __init__(self, server: RedisServer) -> None:
@@ -96,10 +97,34 @@ class Stream:
         return {"redis/storm": last.decode()}
 
 
+class Jets:
+    """A stream of NATS in files, which a killed process leaves whole."""
+
+    what = "2 consumers of a NATS stream, server, consumers and NATS killed"
+    partitions = 1
+    faults = ("server", "consumer", "log", "rebalance")
+    flags = ()
+
+    def __init__(self, server: NatsServer) -> None:
+        self._server = server
+        self.url = server.create("storm")
+
+    def send(self, partition: int, offsets: Sequence[int]) -> None:
+        self._server.send("storm", [message(partition, n) for n in offsets])
+
+    def restart(self) -> None:
+        self._server.kill()
+        self._server.start()
+
+    def cursors(self, written: int) -> dict[str, int | str]:
+        """The cursors of a model that has learned all messages."""
+        return {"nats/storm": written + 1}
+
+
 class Storm:
     """A server, two consumers, and faults from a seed."""
 
-    def __init__(self, run: Run, log: Topic | Stream, folder: Path) -> None:
+    def __init__(self, run: Run, log: Topic | Stream | Jets, folder: Path) -> None:
         self._run, self._source, self._chance = run, log, Random(SEED)
         with socket.create_server(("127.0.0.1", 0)) as probe:
             self._port = probe.getsockname()[1]
@@ -152,10 +177,10 @@ class Storm:
             self.consumers[number].wait()
             self._run.faults["consumer killed"] += 1
             self.consumers[number] = self._consume()
-        elif what == "Redis":
-            assert isinstance(self._source, Stream)
+        elif what == "log":
+            assert not isinstance(self._source, Topic)
             self._source.restart()
-            self._run.faults["Redis killed"] += 1
+            self._run.faults["log killed"] += 1
         else:  # a member that leaves, and one that joins, while batches are in flight
             self.consumers[number].terminate()
             self._run.faults["rebalance"] += 1
@@ -201,11 +226,14 @@ async def check(storm: Storm, partitions: int, digest: str) -> None:
     assert len(tags) == partitions * storm.written
 
 
-@pytest.fixture(params=[Topic, Stream])
+@pytest.fixture(params=[Topic, Stream, Jets])
 def log(request, tmp_path):
     if request.param is Topic:
         with running_tansu(tmp_path / "tansu.log") as tansu:
             yield Topic(tansu)
+    elif request.param is Jets:
+        with running_nats(tmp_path / "nats") as server:
+            yield Jets(server)
     else:
         with redis_or_skip(appendfsync="always") as server:
             yield Stream(server)

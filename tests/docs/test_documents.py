@@ -23,6 +23,7 @@ ELSEWHERE = {
     "docs/start/examples.md": "test_examples.py",
     "docs/guides/kafka.md": "test_kafka_doc.py",
     "docs/guides/redis.md": "test_redis_doc.py",
+    "docs/guides/nats.md": "test_nats_doc.py",
     "docs/operate/backup.md": "../service/cli/test_backup.py",
 }
 SOURCES = ("service", "solvers", "supply", "tests", "load_tests", "examples")

@@ -1,4 +1,4 @@
-"""`dualstream consume`: learns from Kafka topics and Redis streams, exactly once.
+"""`dualstream consume`: learns from Kafka topics, Redis and NATS streams, exactly once.
 
 command.py       the command and its options
 loop.py          reads partitions, posts batches, waits and retries
@@ -8,6 +8,7 @@ kafka.py         the reader of Kafka topics
 kafka_writer.py  the writer of Kafka topics
 redis.py         the reader of Redis streams, and its dead letters
 entries.py       entries of Redis streams -> offsets and rows
+nats.py          the reader of NATS JetStream
 server.py        the model, by the Python client
 rows.py          messages -> lines of NDJSON
 dead_letters.py  messages that are not learned

@@ -1,4 +1,4 @@
-"""Command `consume`: learn the messages of a Kafka topic or a Redis stream."""
+"""Command `consume`: learn the messages of a Kafka topic, a Redis stream or a NATS stream."""
 
 import os
 import signal
@@ -73,7 +73,8 @@ def consume(
     source: Annotated[
         str,
         typer.Argument(
-            help="kafka://HOST:PORT/TOPIC or redis://HOST:PORT/DB/STREAM", metavar="SOURCE"
+            help="kafka://HOST:PORT/TOPIC, redis://HOST:PORT/DB/STREAM or nats://HOST:PORT/STREAM",
+            metavar="SOURCE",
         ),
     ],
     model: Annotated[
@@ -88,7 +89,7 @@ def consume(
         typer.Option(
             metavar="FIELD=COLUMN",
             help="Add a field of the message to the row: key, timestamp, offset or headers.NAME (of"
-            " Redis timestamp or offset); repeatable.",
+            " Redis timestamp or offset; the key of NATS is the subject); repeatable.",
         ),
     ] = None,
     kafka: Annotated[
@@ -130,17 +131,18 @@ def consume(
     api_key: ApiKey = None,
     as_json: JSON = False,
 ) -> None:
-    """Learn the messages of a Kafka topic or a Redis stream, each once, until SIGTERM or Ctrl-C.
+    """Learn the messages of a topic or a stream, each once, until SIGTERM or Ctrl-C.
 
     Reads each partition from the model's cursor, which moves in the step that journals the rows.
     Any number of processes share the partitions of a topic; one reads a stream. Waits while the
-    server is away. Needs `pip install 'dualstream[kafka]'` or `'dualstream[redis]'`. The password
-    of Redis is in the URL or in REDISCLI_AUTH.
+    server is away. Needs `pip install 'dualstream[kafka]'`, `'dualstream[redis]'` or
+    `'dualstream[nats]'`. Passwords are in the URL, or in REDISCLI_AUTH, NATS_USER, NATS_PASSWORD.
 
     Examples:
 
         dualstream consume kafka://localhost:9092/clicks --model clicks
         dualstream consume redis://localhost:6379/0/clicks --model clicks
+        dualstream consume nats://localhost:4222/CLICKS --model clicks
         dualstream consume kafka://localhost:9092/clicks --model clicks --dead-letter bad.ndjson
     """
     counters = Counters()
@@ -213,8 +215,7 @@ def _open_kafka(asked: Asked, client: Client) -> Opened:
 
 
 def _open_redis(asked: Asked, client: Client) -> Opened:
-    if asked.kafka or asked.group:
-        raise BadInput(f"--{'kafka' if asked.kafka else 'group'} is an option of kafka:// sources")
+    _refuse_options_of_kafka(asked)
     _check_installed("redis", "redis", "redis")
     from dualstream.service.cli.consume.redis import RedisLetters, RedisReader, parse_stream
 
@@ -228,16 +229,37 @@ def _open_redis(asked: Asked, client: Client) -> Opened:
     return Opened(reader, EntryServer(client, asked.model, stream.source, lines), lines, dead)
 
 
+def _open_nats(asked: Asked, client: Client) -> Opened:
+    _refuse_options_of_kafka(asked)
+    _check_installed("nats", "nats", "nats-py")
+    from dualstream.service.cli.consume.nats import NatsReader, parse_nats
+
+    stream, dead = parse_nats(asked.source), _dead_letters(asked.dead_letter, (), FileLetters)
+    user, password = (os.environ.get(f"NATS_{name}") for name in ("USER", "PASSWORD"))  # noqa: TID251
+    reader = NatsReader(stream, say_error, user, password)
+    return Opened(reader, ModelServer(client, asked.model), RowLines(asked.columns), dead)
+
+
 _REDIS = ("redis", "rediss")
-_OPENERS = {"kafka": _open_kafka} | dict.fromkeys(_REDIS, _open_redis)
+_OPENERS = {
+    "kafka": _open_kafka,
+    **dict.fromkeys(_REDIS, _open_redis),
+    **dict.fromkeys(("nats", "tls"), _open_nats),
+}
+_KNOWN = "kafka://HOST:PORT/TOPIC, redis://HOST:PORT/DB/STREAM or nats://HOST:PORT/STREAM"
 
 
 def _opener(source: str) -> Callable[[Asked, Client], Opened]:
     scheme, separator, _ = source.partition("://")
     if not separator or scheme not in _OPENERS:
-        known = "kafka://HOST:PORT/TOPIC or redis://HOST:PORT/DB/STREAM"
-        raise BadInput(f"the source must be {known}, got {without_user(source)!r}")
+        raise BadInput(f"the source must be {_KNOWN}, got {without_user(source)!r}")
     return _OPENERS[scheme]
+
+
+def _refuse_options_of_kafka(asked: Asked) -> None:
+    for name, given in (("kafka", asked.kafka), ("group", asked.group)):
+        if given:
+            raise BadInput(f"--{name} is an option of kafka:// sources")
 
 
 def _check_installed(scheme: str, module: str, package: str) -> None:
@@ -246,7 +268,7 @@ def _check_installed(scheme: str, module: str, package: str) -> None:
 
 
 def _dead_letters(
-    given: str | None, schemes: Sequence[str], letters: Callable[[str], DeadLetters]
+    given: str | None, schemes: Sequence[str], letters: Callable[[Any], DeadLetters]
 ) -> DeadLetters:
     """The dead-letter queue; `letters` makes one for a URL of these schemes."""
     if given is None:
@@ -255,7 +277,8 @@ def _dead_letters(
     if not separator:
         return FileLetters(Path(given))
     if scheme not in schemes:
-        raise BadInput(f"--dead-letter must be a file or {schemes[0]}://... for this source")
+        known = " or ".join(("a file", *(f"{one}://..." for one in schemes[:1])))
+        raise BadInput(f"--dead-letter must be {known} for this source")
     return letters(given)
 
 

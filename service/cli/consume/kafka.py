@@ -18,7 +18,7 @@ from confluent_kafka import (
 )
 
 from dualstream.client import BadInput
-from dualstream.service.cli.consume.reader import Bounds, Message, ReaderError
+from dualstream.service.cli.consume.reader import Bounds, Message, ReaderError, outside_numbers
 
 ANSWER_S = 10.0
 """Seconds to wait for a broker's answer."""
@@ -324,12 +324,3 @@ def _code(error: KafkaException) -> int | None:
 def error_text(error: BaseException) -> str:
     first = error.args[0] if error.args else error
     return first.str() if isinstance(first, KafkaError) else str(first)
-
-
-def outside_numbers(source: str, cursor: int, bounds: Bounds) -> str:
-    """What is wrong with a cursor that is not in the log."""
-    if cursor < bounds.first:
-        lost = f"the log begins at {bounds.first}: {bounds.first - cursor} offsets are gone"
-    else:
-        lost = f"the log ends at {bounds.end}: the topic was truncated or made again"
-    return f"{source}: the model's cursor is {cursor}, but {lost}"

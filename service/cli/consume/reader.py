@@ -47,6 +47,15 @@ def without_user(url: str) -> str:
     return re.sub(r"://[^/]*@", "://", url)
 
 
+def outside_numbers(source: str, cursor: int, bounds: Bounds) -> str:
+    """What is wrong with a cursor that is not in the log."""
+    if cursor < bounds.first:
+        lost = f"the log begins at {bounds.first}: {bounds.first - cursor} offsets are gone"
+    else:
+        lost = f"the log ends at {bounds.end}: it was truncated or made again"
+    return f"{source}: the model's cursor is {cursor}, but {lost}"
+
+
 class ReaderError(Exception):
     """The source cannot be read; the message says why and what to do."""
 

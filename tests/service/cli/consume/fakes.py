@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dualstream.client import Refused, Unreachable
-from dualstream.service.cli.consume.kafka import outside_numbers
-from dualstream.service.cli.consume.reader import Bounds, Message
+from dualstream.service.cli.consume.reader import Bounds, Message, outside_numbers
 from dualstream.wire.schemas import Duplicate, Learned
 
 

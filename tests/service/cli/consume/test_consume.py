@@ -166,7 +166,7 @@ def test_errors_are_one_line_and_name_what_to_do(tansu, client, shared_server, t
     code, said = refused(shared_server, f"{broker}/nothing", *model)
     assert code == 2 and said.startswith("the topic 'nothing' cannot be read: ")
     for wrong, named in (
-        (["clicks"], "the source must be kafka://HOST:PORT/TOPIC or redis://HOST:PORT/DB/STREAM"),
+        (["clicks"], "the source must be kafka://HOST:PORT/TOPIC, redis://HOST"),
         (["kafka://user:secret@host/clicks"], "credentials do not belong into the URL"),
         ([topic, "--reset", "newest"], "--reset must be earliest or latest, got 'newest'"),
         ([topic, "--kafka", "group.id=x"], "--kafka group.id: use --group"),

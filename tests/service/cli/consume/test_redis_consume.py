@@ -212,7 +212,7 @@ def test_errors_are_one_line_and_name_what_to_do(
     for wrong, named in (
         (["redis://h:1/clicks"], "a stream is redis://HOST:PORT/DB/STREAM, got redis://h:1/clicks"),
         (["redis://127.0.0.1:9/0/clicks"], "no Redis answers at redis://127.0.0.1:9/0"),
-        (["reds://ann:secret@h/0/clicks"], "the source must be kafka://HOST:PORT/TOPIC or redis:"),
+        (["reds://ann:secret@h/0/clicks"], "the source must be kafka://HOST:PORT/TOPIC, redis:"),
         ([source, "--kafka", "a=b"], "--kafka is an option of kafka:// sources"),
         ([source, "--group", "g"], "--group is an option of kafka:// sources"),
         ([source, "--column", "key=user"], "--column key=user: an entry of a stream has timestamp"),
