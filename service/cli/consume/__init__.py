@@ -7,6 +7,10 @@ reader.py        what a reader of a log offers
 kafka.py         the reader of Kafka topics
 kafka_writer.py  the writer of Kafka topics
 server.py        the model, by the Python client
+predictions.py   scores rows without a label, and writes the answers
+labels.py        learns late labels
+progress.py      how far a model has read a Kafka topic
+fields.py        label and id of a row
 rows.py          messages -> lines of NDJSON
 dead_letters.py  messages that are not learned
 counters.py      counts of this process

@@ -2,7 +2,7 @@
 
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -28,8 +28,10 @@ from dualstream.service.cli.common import (
 )
 from dualstream.service.cli.consume.counters import Counters
 from dualstream.service.cli.consume.dead_letters import DeadLetters, FileLetters, LoggedLetters
-from dualstream.service.cli.consume.loop import EARLIEST, LATEST, Consumer
+from dualstream.service.cli.consume.labels import Labels
+from dualstream.service.cli.consume.loop import EARLIEST, LATEST, Consumer, Step
 from dualstream.service.cli.consume.metrics import MetricsServer, exposition, now_ms
+from dualstream.service.cli.consume.predictions import Predictions
 from dualstream.service.cli.consume.reader import ReaderError
 from dualstream.service.cli.consume.rows import RowLines, parse_columns
 from dualstream.service.cli.consume.server import ModelServer
@@ -79,6 +81,28 @@ def consume(
             help="File or kafka://HOST:PORT/TOPIC of refused messages; default: they are logged.",
         ),
     ] = None,
+    predict_to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOPIC",
+            help="Score rows without a label, remember them, and write the answers to this topic:"
+            " TOPIC of the same brokers, or kafka://HOST:PORT/TOPIC.",
+        ),
+    ] = None,
+    labels: Annotated[
+        bool,
+        typer.Option(
+            "--labels", help="The messages are late labels: ids of remembered rows, and labels."
+        ),
+    ] = False,
+    features: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOPIC",
+            help="With --labels: topic of the same brokers whose rows are scored. A label waits"
+            " for its row while this topic has rows that are not.",
+        ),
+    ] = None,
     reset: Annotated[
         str | None,
         typer.Option(
@@ -113,6 +137,8 @@ def consume(
 
         dualstream consume kafka://localhost:9092/clicks --model clicks
         dualstream consume kafka://localhost:9092/clicks --model clicks --dead-letter bad.ndjson
+        dualstream consume kafka://localhost:9092/views --model clicks --predict-to scores
+        dualstream consume kafka://localhost:9092/outcomes --model clicks --labels --features views
     """
     counters = Counters()
     with ExitStack() as stack:
@@ -121,6 +147,10 @@ def consume(
         topic = parse_topic(source)
         if reset not in (None, EARLIEST, LATEST):
             raise BadInput(f"--reset must be {EARLIEST} or {LATEST}, got {reset!r}")
+        if labels and predict_to is not None:
+            raise BadInput("--labels and --predict-to are two commands, one for each topic")
+        if features is not None and not labels:
+            raise BadInput("--features belongs to --labels")
         lines, settings = RowLines(parse_columns(column or ())), _settings(kafka or ())
         dead = _dead_letters(dead_letter, settings)
         if metrics_port is not None:
@@ -129,17 +159,28 @@ def consume(
             )
             stack.enter_context(closing(served))
             say_error(f"metrics: http://{metrics_host}:{served.port}/metrics")
-        reader = _kafka_reader(topic, group or f"dualstream-{model}", settings)
+        server = ModelServer(client, model)
+        default_group = f"dualstream-{model}" + "-labels" * labels
+        reader = _kafka_reader(topic, group or default_group, settings)
         stack.enter_context(closing(reader))
+        step: Step | None = None
+        if labels:
+            rows = None if features is None else _kafka_progress(topic.brokers, features, settings)
+            stack.enter_context(closing(rows) if rows else nullcontext())
+            step = Labels(server, rows, counters)
+        elif predict_to is not None:
+            writer = _kafka_writer(predict_to, topic, settings)
+            step = Predictions(server, writer, counters, say_error)
         consumer = Consumer(
             reader,
-            ModelServer(client, model),
+            server,
             lines,
             dead,
             max_rows=batch_rows,
             max_bytes=MAX_BATCH_BYTES,
             max_wait_s=batch_wait,
             reset=reset,
+            step=step,
             counters=counters,
             log=say_error,
         )
@@ -178,10 +219,23 @@ def _dead_letters(given: str | None, settings: dict[str, str]) -> DeadLetters:
         return LoggedLetters(say_error)
     if not given.startswith(SCHEME):
         return FileLetters(Path(given))
-    from dualstream.service.cli.consume.kafka_writer import KafkaLetters, KafkaWriter
+    from dualstream.service.cli.consume.kafka_writer import KafkaLetters
 
-    topic = parse_topic(given)
-    return KafkaLetters(KafkaWriter(topic.brokers, topic.name, settings, say_error))
+    return KafkaLetters(_kafka_writer(given, parse_topic(given), settings))
+
+
+def _kafka_writer(given: str, source: Topic, settings: dict[str, str]) -> Any:
+    """Writer of a topic: a URL, or the name of a topic of the source's brokers."""
+    from dualstream.service.cli.consume.kafka_writer import KafkaWriter
+
+    topic = parse_topic(given if "/" in given else f"{SCHEME}{source.brokers}/{given}")
+    return KafkaWriter(topic.brokers, topic.name, settings, say_error)
+
+
+def _kafka_progress(brokers: str, topic: str, settings: dict[str, str]) -> Any:
+    from dualstream.service.cli.consume.progress import KafkaProgress
+
+    return KafkaProgress(brokers, topic, settings, say_error)
 
 
 def _kafka_reader(topic: Topic, group: str, settings: dict[str, str]) -> Any:
@@ -220,4 +274,5 @@ def _summary(source: str, counters: Counters) -> str:
     known = f", {counters.duplicates:,} learned before" * bool(counters.duplicates)
     refused = f", {counters.refused:,} refused" * bool(counters.refused)
     paused = f", {counters.paused:,} in quarantine" * bool(counters.paused)
-    return f"{source}: {counters.learned:,} rows learned{known}{refused}{paused}"
+    scored = f", {counters.predicted:,} scored" * bool(counters.predicted)
+    return f"{source}: {counters.learned:,} rows learned{scored}{known}{refused}{paused}"

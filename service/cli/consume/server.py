@@ -1,8 +1,12 @@
 """A model of a server, by the public Python client: its cursors, and batches that move them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from dualstream.client import BadInput, Client, Learned, Refused, Source
+from dualstream.client import BadInput, Client, Learned, PredictedMany, Refused, Source
+
+TOO_LARGE = ("body-too-large", "too-many-rows", "malformed-body")
+"""Problems of a body as a whole: a smaller one may pass."""
 
 
 class ModelServer:
@@ -30,6 +34,18 @@ class ModelServer:
         """Learn lines of NDJSON and move the cursor from `start` to `end`, in one step."""
         batch = Source(source, start, end - 1, lag=lag)
         return self._client.learn_lines(self._model, b"\n".join(lines), source=batch, scores=True)
+
+    def spec(self) -> Mapping[str, Any]:
+        """The model's specification."""
+        return self._client.get(self._model).spec
+
+    def predict(self, lines: Sequence[bytes], remember: bool) -> PredictedMany:
+        """Score rows; store them with their scores if `remember`."""
+        return self._client.predict_lines(self._model, lines, remember=remember)
+
+    def label(self, lines: Sequence[bytes]) -> Learned:
+        """Learn late labels, each an object with `id` and `y`."""
+        return self._client.label_lines(self._model, lines)
 
     def set_source(self, source: str, offset: int) -> None:
         """Set the cursor."""

@@ -175,6 +175,10 @@ def test_errors_are_one_line_and_name_what_to_do(tansu, client, shared_server, t
         ([topic, "--column", "value=a"], "--column value=a: the field must be key, "),
         ([topic, "--dead-letter", str(tmp_path)], "cannot write the file: Is a directory"),
         ([topic, "--dead-letter", f"{broker}/no"], "the topic 'no' does not exist at "),
+        ([topic, "--predict-to", "no"], "the topic 'no' does not exist at "),
+        ([topic, "--labels", "--features", "no"], "the topic 'no' cannot be read: "),
+        ([topic, "--labels", "--predict-to", "no"], "--labels and --predict-to are two commands"),
+        ([topic, "--features", "errors"], "--features belongs to --labels"),
     ):
         code, said = refused(shared_server, *wrong, *model)
         assert code == 2 and named in said and said.count("\n") == 1, (wrong, said)
