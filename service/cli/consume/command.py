@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 import typer
 
-from dualstream.client import BadInput
+from dualstream.client import BadInput, Client
 from dualstream.service.cli.common import (
     JSON,
     SOME_REFUSED,
@@ -29,12 +29,14 @@ from dualstream.service.cli.common import (
 from dualstream.service.cli.consume.counters import Counters
 from dualstream.service.cli.consume.dead_letters import DeadLetters, FileLetters, LoggedLetters
 from dualstream.service.cli.consume.labels import Labels
-from dualstream.service.cli.consume.loop import EARLIEST, LATEST, Consumer, Step
+from dualstream.service.cli.consume.loop import EARLIEST, LATEST, Consumer, Server, Step
 from dualstream.service.cli.consume.metrics import MetricsServer, exposition, now_ms
 from dualstream.service.cli.consume.predictions import Predictions
 from dualstream.service.cli.consume.reader import ReaderError
+from dualstream.service.cli.consume.routes import RoutedModels, check_route
 from dualstream.service.cli.consume.rows import RowLines, parse_columns
 from dualstream.service.cli.consume.server import ModelServer
+from dualstream.service.cli.models import read_spec
 
 MAX_BATCH_BYTES = 1024 * 1024
 """Bytes of the rows of a batch; a longer row is a batch of its own."""
@@ -52,11 +54,26 @@ class Topic(NamedTuple):
 def consume(
     source: Annotated[str, typer.Argument(help="kafka://HOST:PORT/TOPIC", metavar="SOURCE")],
     model: Annotated[
-        str, typer.Option(help="Id of the model that learns.", autocompletion=known_models)
-    ],
+        str | None,
+        typer.Option(help="Id of the model that learns.", autocompletion=known_models),
+    ] = None,
+    route: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FIELD",
+            help="Instead of --model: field of the message with the id of its model: key,"
+            " headers.NAME or value.COLUMN.",
+        ),
+    ] = None,
+    create: Annotated[
+        str | None,
+        typer.Option(metavar="SPEC.json", help="With --route: create models that do not exist."),
+    ] = None,
     group: Annotated[
         str | None,
-        typer.Option(help="Consumer group that shares the partitions; default: dualstream-MODEL."),
+        typer.Option(
+            help="Consumer group that shares the partitions; default: dualstream-MODEL or -FIELD."
+        ),
     ] = None,
     column: Annotated[
         list[str] | None,
@@ -139,6 +156,7 @@ def consume(
         dualstream consume kafka://localhost:9092/clicks --model clicks --dead-letter bad.ndjson
         dualstream consume kafka://localhost:9092/views --model clicks --predict-to scores
         dualstream consume kafka://localhost:9092/outcomes --model clicks --labels --features views
+        dualstream consume kafka://localhost:9092/events --route headers.tenant
     """
     counters = Counters()
     with ExitStack() as stack:
@@ -147,30 +165,30 @@ def consume(
         topic = parse_topic(source)
         if reset not in (None, EARLIEST, LATEST):
             raise BadInput(f"--reset must be {EARLIEST} or {LATEST}, got {reset!r}")
-        if labels and predict_to is not None:
-            raise BadInput("--labels and --predict-to are two commands, one for each topic")
-        if features is not None and not labels:
-            raise BadInput("--features belongs to --labels")
+        learner = _learner(model, route, create, features, labels, predict_to)
         lines, settings = RowLines(parse_columns(column or ())), _settings(kafka or ())
         dead = _dead_letters(dead_letter, settings)
         if metrics_port is not None:
             served = MetricsServer(
-                lambda: exposition(counters, model, now_ms()), metrics_host, metrics_port
+                lambda: exposition(counters, learner, now_ms()), metrics_host, metrics_port
             )
             stack.enter_context(closing(served))
             say_error(f"metrics: http://{metrics_host}:{served.port}/metrics")
-        server = ModelServer(client, model)
-        default_group = f"dualstream-{model}" + "-labels" * labels
+        default_group = f"dualstream-{learner}" + "-labels" * labels
         reader = _kafka_reader(topic, group or default_group, settings)
         stack.enter_context(closing(reader))
+        one = ModelServer(client, learner)
+        server: Server = one
         step: Step | None = None
-        if labels:
+        if route is not None:
+            server = _routed_models(client, route, create, reader)
+        elif labels:
             rows = None if features is None else _kafka_progress(topic.brokers, features, settings)
             stack.enter_context(closing(rows) if rows else nullcontext())
-            step = Labels(server, rows, counters)
+            step = Labels(one, rows, counters)
         elif predict_to is not None:
             writer = _kafka_writer(predict_to, topic, settings)
-            step = Predictions(server, writer, counters, say_error)
+            step = Predictions(one, writer, counters, say_error)
         consumer = Consumer(
             reader,
             server,
@@ -192,6 +210,41 @@ def consume(
         say(_summary(source, counters))
     if until_end and counters.refused:
         raise typer.Exit(SOME_REFUSED)
+
+
+def _learner(
+    model: str | None,
+    route: str | None,
+    create: str | None,
+    features: str | None,
+    labels: bool,
+    predict_to: str | None,
+) -> str:
+    """The model or the route. Raises BadInput for options that exclude each other."""
+    if labels and predict_to is not None:
+        raise BadInput("--labels and --predict-to are two commands, one for each topic")
+    if features is not None and not labels:
+        raise BadInput("--features belongs to --labels")
+    if create is not None and route is None:
+        raise BadInput("--create belongs to --route")
+    if route is not None and (labels or predict_to is not None):
+        raise BadInput("--route only learns; it takes neither --labels nor --predict-to")
+    if route is not None:
+        check_route(route)
+    found = route if model is None else model
+    if found is None or (model is not None and route is not None):
+        raise BadInput("send either --model ID or --route FIELD")
+    return found
+
+
+def _routed_models(client: Client, route: str, create: str | None, reader: Any) -> RoutedModels:
+    spec = None if create is None else read_spec(create)
+    return RoutedModels(
+        route,
+        lambda model: ModelServer(client, model),
+        reader,
+        None if spec is None else lambda model: client.create(model, spec),
+    )
 
 
 def parse_topic(url: str) -> Topic:

@@ -45,7 +45,7 @@ class Server(Protocol):
         ...
 
     def learn(
-        self, source: str, start: int, end: int, lines: Sequence[bytes], lag: int | None
+        self, source: str, start: int, end: int, rows: Sequence[Row], lag: int | None
     ) -> Learned:
         """Learn rows and move the cursor from `start` to `end`."""
         ...
@@ -259,9 +259,9 @@ class Consumer:
 
     def _send(self, source: str, start: int, end: int, rows: Sequence[Row]) -> None:
         """Learn these rows as one append, or as several if the server says it is too large."""
-        lines, lag = [line for _, line in rows], self._lag(source, end)
+        lag = self._lag(source, end)
         try:
-            learned = self._retry(lambda: self._server.learn(source, start, end, lines, lag))
+            learned = self._retry(lambda: self._server.learn(source, start, end, rows, lag))
         except Refused as refused:
             if refused.kind not in TOO_LARGE or not rows:
                 raise

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dualstream.client import BadInput, Client, Learned, PredictedMany, Refused, Source
+from dualstream.service.cli.consume.batch import Row
 
 TOO_LARGE = ("body-too-large", "too-many-rows", "malformed-body")
 """Problems of a body as a whole: a smaller one may pass."""
@@ -29,11 +30,11 @@ class ModelServer:
         return {one.name: one.next for one in found if isinstance(one.next, int)}
 
     def learn(
-        self, source: str, start: int, end: int, lines: Sequence[bytes], lag: int | None
+        self, source: str, start: int, end: int, rows: Sequence[Row], lag: int | None
     ) -> Learned:
-        """Learn lines of NDJSON and move the cursor from `start` to `end`, in one step."""
-        batch = Source(source, start, end - 1, lag=lag)
-        return self._client.learn_lines(self._model, b"\n".join(lines), source=batch, scores=True)
+        """Learn rows and move the cursor from `start` to `end`, in one step."""
+        batch, lines = Source(source, start, end - 1, lag=lag), b"\n".join(line for _, line in rows)
+        return self._client.learn_lines(self._model, lines, source=batch, scores=True)
 
     def spec(self) -> Mapping[str, Any]:
         """The model's specification."""

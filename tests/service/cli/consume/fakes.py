@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dualstream.client import PredictedMany, Refused, Unreachable
+from dualstream.service.cli.consume.batch import Row
 from dualstream.service.cli.consume.reader import Bounds, Message, Record
 from dualstream.wire.schemas import Duplicate, Learned
 
@@ -129,8 +130,9 @@ class FakeServer:
         self.cursors[source] = offset
 
     def learn(
-        self, source: str, start: int, end: int, lines: Sequence[bytes], lag: int | None
+        self, source: str, start: int, end: int, rows: Sequence[Row], lag: int | None
     ) -> Learned:
+        lines = [line for _, line in rows]
         self.requests.append((source, start, end, len(lines)))
         self.lags.append(lag)
         self.before_learn()
@@ -158,7 +160,8 @@ class FakeServer:
         lost = self._fail()
         rows = [json.loads(line) for line in lines]
         ids = [row.get("id") for row in rows]
-        assert len({*ids}) == len(ids) or None in ids
+        given = [id_ for id_ in ids if id_ is not None]
+        assert 0 < len(ids) <= 100 and len({*given}) == len(given)
         bad = [index for index, id_ in enumerate(ids) if id_ is None and remember]
         good = {id_: row for id_, row in zip(ids, rows, strict=True) if id_ is not None}
         if remember:
