@@ -72,8 +72,9 @@ class Labels:
 
     def take(self, rows: Sequence[Row]) -> tuple[list[Row], list[DeadLetter]]:
         """Post labels. Returns no rows, and the refused labels. Raises LabelWaits."""
-        if rows:
-            self._begin(rows)
+        if not rows:
+            return [], []
+        self._begin(rows)
         unknown = self._post()
         if unknown and self._rows is not None:
             cursors = self._server.sources()

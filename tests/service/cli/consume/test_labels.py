@@ -108,6 +108,21 @@ def test_a_label_waits_for_its_row():
     assert (one.counters.learned, one.counters.duplicates) == (3, 0)
 
 
+def test_a_label_that_waits_is_no_part_of_another_partition():
+    """The first partition waits and is revoked; the other one has a message that is no label."""
+    log = FakeLog(**{A: [label(7)], B: [b"{"], C: [features(7)]})
+    reader, server, dead = FakeReader(log, [A]), FakeServer(), Letters()
+    reader.on_wait = lambda: reader.rebalance(B)
+    one = labelling(reader, server, Rows(log, C), dead=dead)
+    one.turn()
+    drained(one, reader, server)
+    assert [source for source, *_ in dead.written] == [B]
+    server.waiting["v7"] = 1
+    reader.rebalance(A, B)
+    drained(one, reader, server)
+    assert server.labels == {"v7": 1} and one.counters.learned == 1
+
+
 def test_a_row_that_is_scored_between_the_label_and_the_look_at_the_cursors_is_found():
     log = FakeLog(**{A: [label(0)], C: [features(0)]})
     reader, server, dead = FakeReader(log, [A]), FakeServer(), Letters()
