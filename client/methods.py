@@ -366,6 +366,12 @@ class Methods(Generic[Samples]):
         path, headers = model_path(model, "labels"), with_key(key or new_key())
         return Call("POST", path, Learned, {}, headers, labels_body(labels))
 
+    @method
+    def label_lines(self, model: str, labels: Sequence[bytes]) -> Call[Learned]:
+        """Learn labels that are JSON texts with `id` and `y`, without an idempotency key."""
+        body = b'{"labels":[' + b",".join(labels) + b"]}"
+        return Call("POST", model_path(model, "labels"), Learned, {}, _JSON_BODY, body)
+
     def _learn_bodies(
         self,
         model: str,
@@ -525,6 +531,14 @@ class Methods(Generic[Samples]):
         yield from self._check_nested(model, nested)
         body = b'{"samples":[' + lines + b"]}"
         return (yield from self._do(_predict_call(model, JSON, body, query, PredictedMany)))
+
+    @method
+    def predict_lines(
+        self, model: str, lines: Sequence[bytes], *, remember: bool = False
+    ) -> Steps[PredictedMany]:
+        """Score rows that are JSON texts, as they are; `remember` as `predict_and_remember`."""
+        body = b"[" + b",".join(lines) + b"]"
+        return (yield from self._predict_body(model, JSON, body, asked(remember=remember)))
 
     def _check_nested(self, model: str, nested: Sequence[str]) -> Steps[None]:
         """Raise BadInput if rows have lists, objects or times, and the model has no `columns`.

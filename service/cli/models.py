@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -93,7 +94,7 @@ def create(
     """
     with connected(url, api_key, patience, as_json) as client:
         try:
-            created = client.create(model, _spec(spec, changes or []), replace=replace)
+            created = client.create(model, read_spec(spec, changes or []), replace=replace)
         except Refused as refused:
             if refused.kind == "conflict" and not as_json:  # the server names its own headers
                 text = f"model {model!r} exists with another spec; --replace deletes it first"
@@ -286,7 +287,8 @@ def list_changes(
     show_table(table)
 
 
-def _spec(name: str | None, changes: list[str]) -> dict[str, Any]:
+def read_spec(name: str | None, changes: Sequence[str] = ()) -> dict[str, Any]:
+    """Specification in a file (-: standard input), with changes PATH=VALUE. Raises BadInput."""
     text = "{}"
     try:
         if name is not None:

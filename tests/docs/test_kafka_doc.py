@@ -1,12 +1,14 @@
 """The commands of docs/guides/kafka.md, run as written against a broker and a server."""
 
 import json
+import re
 
 import pytest
 
 from tests.docs.documents import DOCUMENTS, Shell, session
 from tests.tansu import running_tansu
 
+LABEL = '{"event": "e18", "clicked": 1}'
 NAME = "docs/guides/kafka.md"
 # Tansu begins a group after half of the session timeout.
 SHORT = "session.timeout.ms=1000\nheartbeat.interval.ms=200\n"
@@ -29,15 +31,27 @@ def test_the_commands_run_as_written(shell, tmp_path):
         tansu.send("clicks", [shown.encode()], 1, key=b"bob")
         tansu.create("broken")
         tansu.send("broken", [None, b'{"site": "news"}'])
+        for topic in ("views", "scores", "outcomes", "tenants"):
+            tansu.create(topic)
+        tansu.send("views", [b'{"event": "e18", "site": "news"}'])
+        tansu.send("tenants", [b'{"tenant": "acme", "clicked": 1}'])
+        assert LABEL in DOCUMENTS[NAME]
+        tansu.send("outcomes", [LABEL.encode()])
         (tmp_path / "short").write_text(SHORT)
         script = session(DOCUMENTS[NAME]).replace("localhost:9092", tansu.brokers)
         script = script.replace("--until-end", f"--until-end --kafka @{tmp_path / 'short'}")
         answers, said = shell.run(script, tmp_path)
+        (scored,) = tansu.messages("scores", 1)
+    value = json.loads(scored.value())
+    (documented,) = re.findall(r'{"id": "e18".*}', DOCUMENTS[NAME])
+    assert value.keys() == json.loads(documented).keys()
+    assert (scored.key(), value["id"], value["seq"]) == (b"e18", "e18", 18)
     sources, tombstone, unlabelled = answers
     assert {one["name"]: one["next"] for one in sources["sources"]} == {
         "kafka/clicks/0": 17,
         "kafka/clicks/1": 1,
     }
     assert "18 rows learned" in said and "exit code 1" in said
+    assert "outcomes: 1 rows learned" in said and "tenants: 1 rows learned" in said
     assert (tombstone["source"], tombstone["offset"]) == ("kafka/broken/0", 0)
     assert "tombstone" in tombstone["reason"] and "clicked" in unlabelled["reason"]

@@ -10,6 +10,11 @@ redis.py         the reader of Redis streams, and its dead letters
 entries.py       entries of Redis streams -> offsets and rows
 nats.py          the reader of NATS JetStream
 server.py        the model, by the Python client
+predictions.py   scores rows without a label, and writes the answers
+labels.py        learns late labels
+progress.py      how far a model has read a Kafka topic
+routes.py        learns many models from one topic
+fields.py        label and id of a row
 rows.py          messages -> lines of NDJSON
 dead_letters.py  messages that are not learned
 counters.py      counts of this process

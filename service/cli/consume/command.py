@@ -1,17 +1,14 @@
 """Command `consume`: learn the messages of a Kafka topic, a Redis stream or a NATS stream."""
 
-import os
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from importlib.util import find_spec
-from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import msgspec
 import typer
 
-from dualstream.client import BadInput, Client
+from dualstream.client import BadInput
 from dualstream.service.cli.common import (
     JSON,
     SOME_REFUSED,
@@ -28,44 +25,15 @@ from dualstream.service.cli.common import (
     say_error,
 )
 from dualstream.service.cli.consume.counters import Counters
-from dualstream.service.cli.consume.dead_letters import DeadLetters, FileLetters, LoggedLetters
-from dualstream.service.cli.consume.entries import EntryLines, check_columns
 from dualstream.service.cli.consume.loop import EARLIEST, LATEST, Consumer
 from dualstream.service.cli.consume.metrics import MetricsServer, exposition, now_ms
 from dualstream.service.cli.consume.reader import ReaderError, without_user
-from dualstream.service.cli.consume.rows import RowLines, parse_columns
-from dualstream.service.cli.consume.server import EntryServer, ModelServer
+from dualstream.service.cli.consume.routes import check_route
+from dualstream.service.cli.consume.rows import parse_columns
+from dualstream.service.cli.consume.schemes import Asked, open_source
 
 MAX_BATCH_BYTES = 1024 * 1024
 """Bytes of the rows of a batch; a longer row is a batch of its own."""
-SCHEME = "kafka://"
-
-
-class Topic(NamedTuple):
-    """Address of a topic: `kafka://HOST:PORT,HOST:PORT/TOPIC`."""
-
-    brokers: str
-    name: str
-
-
-class Asked(NamedTuple):
-    """Options of the command that say what is read."""
-
-    source: str
-    dead_letter: str | None
-    group: str | None
-    kafka: Sequence[str]
-    columns: Mapping[str, str]
-    model: str
-
-
-class Opened(NamedTuple):
-    """What a scheme provides for the loop."""
-
-    reader: Any
-    server: ModelServer
-    lines: RowLines
-    dead: DeadLetters
 
 
 @app.command()
@@ -78,11 +46,26 @@ def consume(
         ),
     ],
     model: Annotated[
-        str, typer.Option(help="Id of the model that learns.", autocompletion=known_models)
-    ],
+        str | None,
+        typer.Option(help="Id of the model that learns.", autocompletion=known_models),
+    ] = None,
+    route: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FIELD",
+            help="Instead of --model: field of the message with the id of its model: key,"
+            " headers.NAME or value.COLUMN.",
+        ),
+    ] = None,
+    create: Annotated[
+        str | None,
+        typer.Option(metavar="SPEC.json", help="With --route: create models that do not exist."),
+    ] = None,
     group: Annotated[
         str | None,
-        typer.Option(help="Kafka group that shares the partitions; default: dualstream-MODEL."),
+        typer.Option(
+            help="Kafka group that shares the partitions; default: dualstream-MODEL or -FIELD."
+        ),
     ] = None,
     column: Annotated[
         list[str] | None,
@@ -105,6 +88,28 @@ def consume(
         typer.Option(
             metavar="SINK",
             help="Refused messages: a file, or a topic or stream like SOURCE; default: the log.",
+        ),
+    ] = None,
+    predict_to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOPIC",
+            help="Score rows without a label, remember them, and write the answers to this topic:"
+            " TOPIC of the same brokers, or kafka://HOST:PORT/TOPIC.",
+        ),
+    ] = None,
+    labels: Annotated[
+        bool,
+        typer.Option(
+            "--labels", help="The messages are late labels: ids of remembered rows, and labels."
+        ),
+    ] = False,
+    features: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOPIC",
+            help="With --labels: topic of the same brokers whose rows are scored. A label waits"
+            " for its row while this topic has rows that are not.",
         ),
     ] = None,
     reset: Annotated[
@@ -144,6 +149,9 @@ def consume(
         dualstream consume redis://localhost:6379/0/clicks --model clicks
         dualstream consume nats://localhost:4222/CLICKS --model clicks
         dualstream consume kafka://localhost:9092/clicks --model clicks --dead-letter bad.ndjson
+        dualstream consume kafka://localhost:9092/views --model clicks --predict-to scores
+        dualstream consume kafka://localhost:9092/outcomes --model clicks --labels --features views
+        dualstream consume kafka://localhost:9092/events --route headers.tenant
     """
     counters = Counters()
     with ExitStack() as stack:
@@ -151,14 +159,24 @@ def consume(
         stack.enter_context(_reader_errors())
         if reset not in (None, EARLIEST, LATEST):
             raise BadInput(f"--reset must be {EARLIEST} or {LATEST}, got {reset!r}")
-        if dead_letter == source:
-            raise BadInput("--dead-letter must not be the source itself")
-        asked = Asked(source, dead_letter, group, kafka or (), parse_columns(column or ()), model)
-        found = _opener(source)(asked, client)
-        stack.enter_context(closing(found.reader))
+        learner = _learner(model, route, create, features, labels, predict_to)
+        asked = Asked(
+            source=source,
+            learner=learner,
+            dead_letter=dead_letter,
+            group=group,
+            kafka=kafka or (),
+            columns=parse_columns(column or ()),
+            is_routed=route is not None,
+            create=create,
+            predict_to=predict_to,
+            has_labels=labels,
+            features=features,
+        )
+        found = open_source(asked, client, counters, stack)
         if metrics_port is not None:
             served = MetricsServer(
-                lambda: exposition(counters, model, now_ms()), metrics_host, metrics_port
+                lambda: exposition(counters, learner, now_ms()), metrics_host, metrics_port
             )
             stack.enter_context(closing(served))
             say_error(f"metrics: http://{metrics_host}:{served.port}/metrics")
@@ -171,6 +189,7 @@ def consume(
             max_bytes=MAX_BATCH_BYTES,
             max_wait_s=batch_wait,
             reset=reset,
+            step=found.step,
             counters=counters,
             log=say_error,
         )
@@ -184,102 +203,29 @@ def consume(
         raise typer.Exit(SOME_REFUSED)
 
 
-def parse_topic(url: str) -> Topic:
-    """Brokers and topic of a URL. Raises BadInput."""
-    brokers, slash, name = url.removeprefix(SCHEME).partition("/")
-    if "@" in brokers:
-        raise BadInput(
-            "credentials do not belong into the URL; send --kafka sasl.username=... or @FILE"
-        )
-    if not url.startswith(SCHEME) or not slash or not brokers or not name or "/" in name:
-        raise BadInput(f"a topic is kafka://HOST:PORT/TOPIC, got {url!r}")
-    return Topic(brokers, name)
-
-
-def _open_kafka(asked: Asked, client: Client) -> Opened:
-    topic = parse_topic(asked.source)
-    _check_installed("kafka", "confluent_kafka", "confluent-kafka")
-    from dualstream.service.cli.consume.kafka import KafkaReader, parse_settings
-    from dualstream.service.cli.consume.kafka_writer import KafkaLetters, KafkaWriter
-
-    settings = parse_settings(asked.kafka)
-
-    def letters(url: str) -> DeadLetters:
-        to = parse_topic(url)
-        return KafkaLetters(KafkaWriter(to.brokers, to.name, settings, say_error))
-
-    dead = _dead_letters(asked.dead_letter, ("kafka",), letters)
-    group = asked.group or f"dualstream-{asked.model}"
-    reader = KafkaReader(topic.brokers, [topic.name], group, settings, say_error)
-    return Opened(reader, ModelServer(client, asked.model), RowLines(asked.columns), dead)
-
-
-def _open_redis(asked: Asked, client: Client) -> Opened:
-    _refuse_options_of_kafka(asked)
-    _check_installed("redis", "redis", "redis")
-    from dualstream.service.cli.consume.redis import RedisLetters, RedisReader, parse_stream
-
-    stream, columns = parse_stream(asked.source), asked.columns
-    check_columns(columns)
-    password = os.environ.get("REDISCLI_AUTH")  # noqa: TID251 - as redis-cli reads it
-    dead = _dead_letters(
-        asked.dead_letter, _REDIS, lambda url: RedisLetters(parse_stream(url), password)
-    )
-    reader, lines = RedisReader(stream, password, say_error), EntryLines(columns)
-    return Opened(reader, EntryServer(client, asked.model, stream.source, lines), lines, dead)
-
-
-def _open_nats(asked: Asked, client: Client) -> Opened:
-    _refuse_options_of_kafka(asked)
-    _check_installed("nats", "nats", "nats-py")
-    from dualstream.service.cli.consume.nats import NatsReader, parse_nats
-
-    stream, dead = parse_nats(asked.source), _dead_letters(asked.dead_letter, (), FileLetters)
-    user, password = (os.environ.get(f"NATS_{name}") for name in ("USER", "PASSWORD"))  # noqa: TID251
-    reader = NatsReader(stream, say_error, user, password)
-    return Opened(reader, ModelServer(client, asked.model), RowLines(asked.columns), dead)
-
-
-_REDIS = ("redis", "rediss")
-_OPENERS = {
-    "kafka": _open_kafka,
-    **dict.fromkeys(_REDIS, _open_redis),
-    **dict.fromkeys(("nats", "tls"), _open_nats),
-}
-_KNOWN = "kafka://HOST:PORT/TOPIC, redis://HOST:PORT/DB/STREAM or nats://HOST:PORT/STREAM"
-
-
-def _opener(source: str) -> Callable[[Asked, Client], Opened]:
-    scheme, separator, _ = source.partition("://")
-    if not separator or scheme not in _OPENERS:
-        raise BadInput(f"the source must be {_KNOWN}, got {without_user(source)!r}")
-    return _OPENERS[scheme]
-
-
-def _refuse_options_of_kafka(asked: Asked) -> None:
-    for name, given in (("kafka", asked.kafka), ("group", asked.group)):
-        if given:
-            raise BadInput(f"--{name} is an option of kafka:// sources")
-
-
-def _check_installed(scheme: str, module: str, package: str) -> None:
-    if find_spec(module) is None:
-        fail(f"{scheme}:// needs {package}: pip install 'dualstream[{scheme}]'", WRONG)
-
-
-def _dead_letters(
-    given: str | None, schemes: Sequence[str], letters: Callable[[Any], DeadLetters]
-) -> DeadLetters:
-    """The dead-letter queue; `letters` makes one for a URL of these schemes."""
-    if given is None:
-        return LoggedLetters(say_error)
-    scheme, separator, _ = given.partition("://")
-    if not separator:
-        return FileLetters(Path(given))
-    if scheme not in schemes:
-        known = " or ".join(("a file", *(f"{one}://..." for one in schemes[:1])))
-        raise BadInput(f"--dead-letter must be {known} for this source")
-    return letters(given)
+def _learner(
+    model: str | None,
+    route: str | None,
+    create: str | None,
+    features: str | None,
+    labels: bool,
+    predict_to: str | None,
+) -> str:
+    """The model or the route. Raises BadInput for options that exclude each other."""
+    if labels and predict_to is not None:
+        raise BadInput("--labels and --predict-to are two commands, one for each topic")
+    if features is not None and not labels:
+        raise BadInput("--features belongs to --labels")
+    if create is not None and route is None:
+        raise BadInput("--create belongs to --route")
+    if route is not None and (labels or predict_to is not None):
+        raise BadInput("--route only learns; it takes neither --labels nor --predict-to")
+    if route is not None:
+        check_route(route)
+    found = route if model is None else model
+    if found is None or (model is not None and route is not None):
+        raise BadInput("send either --model ID or --route FIELD")
+    return found
 
 
 @contextmanager
@@ -312,4 +258,5 @@ def _summary(source: str, counters: Counters) -> str:
     known = f", {counters.duplicates:,} learned before" * bool(counters.duplicates)
     refused = f", {counters.refused:,} refused" * bool(counters.refused)
     paused = f", {counters.paused:,} in quarantine" * bool(counters.paused)
-    return f"{source}: {counters.learned:,} rows learned{known}{refused}{paused}"
+    scored = f", {counters.predicted:,} scored" * bool(counters.predicted)
+    return f"{source}: {counters.learned:,} rows learned{scored}{known}{refused}{paused}"

@@ -21,6 +21,7 @@ class Partition:
 class Counters:
     """Counts since the start of the process.
 
+    predicted    rows without a label that were scored; those after a kill count again
     duplicates   rows that were learned before: posted again, or known by their id
     refused      dead letters: messages that are no rows, and rows that the server refused
     paused       rows that the model's guard has put into quarantine
@@ -29,6 +30,7 @@ class Counters:
     """
 
     learned: int = 0
+    predicted: int = 0
     duplicates: int = 0
     refused: int = 0
     paused: int = 0

@@ -2,7 +2,7 @@
 
 import base64
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -14,6 +14,8 @@ from dualstream.service.cli.consume.reader import Message
 
 SHOWN = 5
 """Dead letters of a batch that the log shows."""
+PAUSED = "paused: "
+"""Reason of a row in quarantine, which is learned or dropped when the model is resumed."""
 
 
 class DeadLetter(NamedTuple):
@@ -21,6 +23,15 @@ class DeadLetter(NamedTuple):
 
     message: Message
     reason: str
+
+
+def reasons(errors: Sequence[Mapping[str, Any]]) -> list[tuple[int, str]]:
+    """Index and reason of refused rows of an answer, with the field that is wrong."""
+    found = []
+    for one in errors:
+        field = str(one.get("pointer", "")).partition(f"/{one['index']}")[2].removeprefix("/")
+        found.append((int(one["index"]), f"{field}: {one['reason']}" if field else one["reason"]))
+    return found
 
 
 class DeadLetters(Protocol):

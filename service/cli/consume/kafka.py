@@ -1,6 +1,6 @@
 """Reader of Kafka topics, and the settings of its clients.
 
-The group only spreads partitions over processes; its offsets are not used. A partition that is
+The group spreads partitions over processes; only `--route` uses its offsets. A partition that is
 assigned stays paused until `start` names an offset, which is the model's cursor.
 """
 
@@ -250,6 +250,27 @@ class KafkaReader:
     def outside(self, source: str, offset: int, bounds: Bounds) -> str:
         """What is wrong with a cursor that is not in the log."""
         return outside_numbers(source, offset, bounds)
+
+    def committed(self) -> dict[str, int]:
+        """The group's committed offsets. Raises OSError."""
+        try:
+            found = self._consumer.committed(list(self._assigned.values()), timeout=ANSWER_S)
+        except KafkaException as away:
+            raise OSError(f"no committed offsets from Kafka: {error_text(away)}") from None
+        return {
+            source_name(one.topic, one.partition): one.offset for one in found if one.offset >= 0
+        }
+
+    def commit(self, source: str, offset: int) -> None:
+        """Commit an offset for the group. Raises OSError, also if the partition has moved."""
+        one = self._assigned.get(source)
+        try:
+            if one is None:
+                raise OSError(f"{source}: the partition has moved")
+            place = TopicPartition(one.topic, one.partition, offset)
+            self._consumer.commit(offsets=[place], asynchronous=False)
+        except KafkaException as away:
+            raise OSError(f"{source}: cannot commit the offset: {error_text(away)}") from None
 
     # -- messages ----------------------------------------------------------------------------------
 

@@ -1,27 +1,18 @@
 """Writer of Kafka topics: dead letters, and predictions."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message as KafkaMessage, Producer
 
 from dualstream.client import BadInput
 from dualstream.service.cli.consume.dead_letters import DeadLetter
 from dualstream.service.cli.consume.kafka import ANSWER_S, client_settings, error_text
-from dualstream.service.cli.consume.reader import Headers, ReaderError
+from dualstream.service.cli.consume.reader import ReaderError, Record
 
 DELIVERY_S = 30
 _MAX_BYTES = 100_000_000
 """The broker decides which messages are too large."""
 _TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
-
-
-class Record(NamedTuple):
-    """A message to write."""
-
-    value: bytes | None
-    key: bytes | None = None
-    headers: Headers = ()
 
 
 class KafkaWriter:

@@ -8,30 +8,33 @@ one has read in the same time is refused (409) and continues at the cursor.
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
 
 from dualstream.client import Refused, Unreachable
 from dualstream.service.cli.consume.batch import Batch, Row
 from dualstream.service.cli.consume.counters import Counters
-from dualstream.service.cli.consume.dead_letters import DeadLetter, DeadLetters, LoggedLetters
+from dualstream.service.cli.consume.dead_letters import (
+    PAUSED,
+    DeadLetter,
+    DeadLetters,
+    LoggedLetters,
+    reasons,
+)
 from dualstream.service.cli.consume.reader import Bounds, Message, Reader, ReaderError
 from dualstream.service.cli.consume.rows import BadMessage, RowLines
+from dualstream.service.cli.consume.server import TOO_LARGE
 from dualstream.wire.schemas import Learned
 
 T = TypeVar("T")
 
 EARLIEST, LATEST = "earliest", "latest"
-TOO_LARGE = ("body-too-large", "too-many-rows", "malformed-body")
-"""Problems of a body as a whole: a smaller one may pass."""
 TRANSIENT = ("model-changed",)
 FIRST_WAIT_S, MAX_WAIT_S = 0.1, 5.0
 SLICE_S = 0.5
 """Longest call that a signal does not end."""
 HOW_TO_RESET = "continue with --reset earliest or --reset latest"
 UNLISTED = "refused; the server lists the reasons of the first 100 rows of a batch"
-PAUSED = "paused: "
-"""Reason of a row in quarantine, which is learned or dropped when the model is resumed."""
 
 
 class Server(Protocol):
@@ -42,13 +45,27 @@ class Server(Protocol):
         ...
 
     def learn(
-        self, source: str, start: int, end: int, lines: Sequence[bytes], lag: int | None
+        self, source: str, start: int, end: int, rows: Sequence[Row], lag: int | None
     ) -> Learned:
         """Learn rows and move the cursor from `start` to `end`."""
         ...
 
     def set_source(self, source: str, offset: int) -> None:
         """Set the cursor."""
+        ...
+
+
+class Step(Protocol):
+    """What is done with the rows of a batch before the cursor passes them.
+
+    It is done again after a failure, and by the next process after a kill.
+    """
+
+    def take(self, rows: Sequence[Row]) -> tuple[list[Row], list[DeadLetter]]:
+        """Returns the rows that are still to be learned, and dead letters.
+
+        Raises Unreachable and Refused, and OSError to be called again later.
+        """
         ...
 
 
@@ -60,6 +77,7 @@ class Consumer:
     """Reads all partitions that `reader` is assigned, and posts their rows.
 
     reset   where to continue if the cursor is outside the log: earliest, latest, or None (an error)
+    step    takes the rows of each batch first
     """
 
     def __init__(
@@ -73,13 +91,14 @@ class Consumer:
         max_bytes: int,
         max_wait_s: float,
         reset: str | None = None,
+        step: Step | None = None,
         counters: Counters | None = None,
         log: Callable[[str], None] = lambda line: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._reader, self._server, self._lines, self._dead = reader, server, lines, dead
         self._max_rows, self._max_bytes, self._max_wait_s = max_rows, max_bytes, max_wait_s
-        self._reset, self._log, self._clock = reset, log, clock
+        self._reset, self._step, self._log, self._clock = reset, step, log, clock
         self.counters = counters or Counters()
         self._batches: dict[str, Batch] = {}
         """The next batch of each started partition."""
@@ -229,6 +248,10 @@ class Consumer:
         """Post a batch, until the server has answered; then begin the next one."""
         if not batch.rows_seen:
             return
+        if self._step is not None:
+            step, given = self._step, batch.rows
+            batch.rows, refused_rows = self._retry(lambda: step.take(given))
+            batch.bad += refused_rows
         # In this order: a message whose reason is known is in the dead letters before it is passed.
         if batch.bad:
             self._retry(lambda: self._dead.write(batch.bad))
@@ -249,9 +272,9 @@ class Consumer:
 
     def _send(self, source: str, start: int, end: int, rows: Sequence[Row]) -> None:
         """Learn these rows as one append, or as several if the server says it is too large."""
-        lines, lag = [line for _, line in rows], self._reader.lag(source, end)
+        lag = self._reader.lag(source, end)
         try:
-            learned = self._retry(lambda: self._server.learn(source, start, end, lines, lag))
+            learned = self._retry(lambda: self._server.learn(source, start, end, rows, lag))
         except Refused as refused:
             if refused.kind not in TOO_LARGE or not rows:
                 raise
@@ -273,7 +296,7 @@ class Consumer:
             known = len(rows) - (learned.rejected or 0)
         self.counters.duplicates += known
         self.counters.learned += learned.learned or 0
-        errors = _reasons(learned.errors or ())
+        errors = reasons(learned.errors or ())
         refused = [(index, reason) for index, reason in errors if not reason.startswith(PAUSED)]
         self.counters.paused += len(errors) - len(refused)
         rejected = (learned.rejected or 0) - (len(errors) - len(refused))
@@ -357,15 +380,6 @@ class Consumer:
 
 def _is_transient(refused: Refused) -> bool:
     return refused.status >= 500 or refused.kind in TRANSIENT
-
-
-def _reasons(errors: Sequence[Mapping[str, Any]]) -> list[tuple[int, str]]:
-    """Index and reason of refused rows, with the field that is wrong."""
-    found = []
-    for one in errors:
-        field = str(one.get("pointer", "")).removeprefix(f"/{one['index']}").removeprefix("/")
-        found.append((int(one["index"]), f"{field}: {one['reason']}" if field else one["reason"]))
-    return found
 
 
 def _without_reason(learned: Learned, known: set[int], rows: int) -> list[tuple[int, str]]:

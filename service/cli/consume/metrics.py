@@ -13,11 +13,12 @@ Sample = tuple[dict[str, str], float]
 # Attribute of Counters, and its help text.
 _TOTALS = {
     "learned": "Rows learned.",
+    "predicted": "Rows without a label that were scored.",
     "duplicates": "Rows that were learned before, by this process or another one.",
     "refused": "Dead letters: messages that are no rows, and rows that the server refused.",
     "paused": "Rows that the model's guard has put into quarantine.",
     "moved": "Batches refused because another consumer was faster.",
-    "waits": "Pauses because the server or the dead-letter queue did not answer.",
+    "waits": "Pauses because the server or the dead-letter queue did not answer, or labels wait.",
 }
 
 

@@ -35,6 +35,14 @@ class Message(Struct, frozen=True, gc=False):
         return len(self.value or b"")
 
 
+class Record(NamedTuple):
+    """A message to write."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: Headers = ()
+
+
 class Bounds(NamedTuple):
     """Offset of the oldest message that the log keeps, and of the next one to be written."""
 

@@ -1,9 +1,14 @@
 """A model of a server, by the public Python client: its cursors, and batches that move them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from dualstream.client import BadInput, Client, Learned, Refused, Source
+from dualstream.client import BadInput, Client, Learned, PredictedMany, Refused, Source
+from dualstream.service.cli.consume.batch import Row
 from dualstream.service.cli.consume.entries import EntryLines, entry_cursor, entry_offset
+
+TOO_LARGE = ("body-too-large", "too-many-rows", "malformed-body")
+"""Problems of a body as a whole: a smaller one may pass."""
 
 
 class ModelServer:
@@ -27,11 +32,23 @@ class ModelServer:
         return {name: offset for name, offset in offsets.items() if offset is not None}
 
     def learn(
-        self, source: str, start: int, end: int, lines: Sequence[bytes], lag: int | None
+        self, source: str, start: int, end: int, rows: Sequence[Row], lag: int | None
     ) -> Learned:
-        """Learn lines of NDJSON and move the cursor from `start` to `end`, in one step."""
-        batch = self._batch(source, start, end, lag)
-        return self._client.learn_lines(self._model, b"\n".join(lines), source=batch, scores=True)
+        """Learn rows and move the cursor from `start` to `end`, in one step."""
+        batch, lines = self._batch(source, start, end, lag), b"\n".join(line for _, line in rows)
+        return self._client.learn_lines(self._model, lines, source=batch, scores=True)
+
+    def spec(self) -> Mapping[str, Any]:
+        """The model's specification."""
+        return self._client.get(self._model).spec
+
+    def predict(self, lines: Sequence[bytes], remember: bool) -> PredictedMany:
+        """Score rows; store them with their scores if `remember`."""
+        return self._client.predict_lines(self._model, lines, remember=remember)
+
+    def label(self, lines: Sequence[bytes]) -> Learned:
+        """Learn late labels, each an object with `id` and `y`."""
+        return self._client.label_lines(self._model, lines)
 
     def set_source(self, source: str, offset: int) -> None:
         """Set the cursor."""

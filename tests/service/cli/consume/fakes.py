@@ -8,8 +8,9 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dualstream.client import Refused, Unreachable
-from dualstream.service.cli.consume.reader import Bounds, Message, outside_numbers
+from dualstream.client import PredictedMany, Refused, Unreachable
+from dualstream.service.cli.consume.batch import Row
+from dualstream.service.cli.consume.reader import Bounds, Message, Record, outside_numbers
 from dualstream.wire.schemas import Duplicate, Learned
 
 
@@ -121,6 +122,11 @@ class FakeServer:
         self.max_rows = 1_000_000
         self.max_body = 1_000_000
         self.before_learn: Callable[[], None] = lambda: None
+        self.waiting: dict[str, Any] = {}
+        """Remembered rows by their ids."""
+        self.remembers = True
+        self.labels: dict[str, Any] = {}
+        """Learned late labels by their ids."""
 
     def sources(self) -> dict[str, int]:
         self._fail()
@@ -130,8 +136,9 @@ class FakeServer:
         self.cursors[source] = offset
 
     def learn(
-        self, source: str, start: int, end: int, lines: Sequence[bytes], lag: int | None
+        self, source: str, start: int, end: int, rows: Sequence[Row], lag: int | None
     ) -> Learned:
+        lines = [line for _, line in rows]
         self.requests.append((source, start, end, len(lines)))
         self.lags.append(lag)
         self.before_learn()
@@ -144,6 +151,59 @@ class FakeServer:
         if lost is not None:
             raise lost
         return answer
+
+    def spec(self) -> dict[str, Any]:
+        self._fail()
+        return {}
+
+    def predict(self, lines: Sequence[bytes], remember: bool) -> PredictedMany:
+        if len(lines) > self.max_rows:
+            raise refused(413, "too-many-rows")
+        if sum(map(len, lines)) > self.max_body:
+            raise refused(413, "body-too-large")
+        if remember and not self.remembers:
+            raise refused(409, "cannot-remember")
+        lost = self._fail()
+        rows = [json.loads(line) for line in lines]
+        ids = [row.get("id") for row in rows]
+        given = [id_ for id_ in ids if id_ is not None]
+        assert 0 < len(ids) <= 100 and len({*given}) == len(given)
+        bad = [index for index, id_ in enumerate(ids) if id_ is None and remember]
+        good = {id_: row for id_, row in zip(ids, rows, strict=True) if id_ is not None}
+        if remember:
+            self.waiting |= {id_: row for id_, row in good.items() if id_ not in self.labels}
+        if lost is not None:
+            raise lost
+        scores = [None if index in bad else 0.5 for index in range(len(rows))]
+        answer = PredictedMany("m", len(self.learned), scores, [1] * len(rows), [0.6] * len(rows))
+        answer.errors = [{"index": n, "pointer": f"/{n}/id", "reason": "no id"} for n in bad]
+        return answer
+
+    def label(self, lines: Sequence[bytes]) -> Learned:
+        assert 0 < len(lines) <= 100
+        lost = self._fail()
+        learned, errors, duplicates = 0, [], []
+        for index, one in enumerate(map(json.loads, lines)):
+            id_, y = one["id"], one["y"]
+            reason = None
+            if self.labels.get(id_, y) != y:
+                reason = "learned with another label"
+            elif id_ in self.labels:
+                duplicates.append(Duplicate(index, 1))
+            elif self.waiting.pop(id_, None) is None:
+                reason = f"unknown-sample: no row waits for the label of {id_!r}"
+            else:
+                self.labels[id_] = y
+                learned += 1
+            if reason is not None:
+                pointer = f"/labels/{index}/id"
+                errors.append({"index": index, "pointer": pointer, "reason": reason})
+        if lost is not None:
+            raise lost
+        if len(errors) == len(lines):
+            raise refused(404, "unknown-sample", errors=errors)
+        given = ("m", 1, learned, learned, 0, 0.5, len(errors), not learned and not errors)
+        return Learned(*given, duplicates, errors=errors)
 
     def _fail(self) -> Exception | None:
         failure = self.failures.pop(0) if self.failures else None
@@ -183,6 +243,26 @@ class FakeServer:
             *("m", seq, count, count, 0, 0.5, len(bad), bool(duplicates) and not good),
             *(duplicates, scores, errors),
         )
+
+
+class Topic:
+    """A topic that is written; the first `failures` writes fail."""
+
+    def __init__(self, failures: int = 0) -> None:
+        self.records: list[Record] = []
+        self.failures = failures
+        self.too_large = False
+
+    def write(self, records: Sequence[Record]) -> list[int]:
+        if self.failures:
+            self.failures -= 1
+            raise OSError("the broker is away")
+        self.records += records
+        return [0] if self.too_large else []
+
+    @property
+    def values(self) -> list[dict[str, Any]]:
+        return [json.loads(one.value or b"") for one in self.records]
 
 
 def refused(status: int, kind: str, **more: Any) -> Refused:

@@ -49,9 +49,12 @@ def row(number: int) -> bytes:
 
 
 @contextmanager
-def started(server, topic: str, *flags: str, model: str = "clicks") -> Iterator[subprocess.Popen]:
+def started(
+    server, topic: str, *flags: str, model: str | None = "clicks"
+) -> Iterator[subprocess.Popen]:
     """The command in a process of its own, which is killed if it has not ended."""
-    command = [sys.executable, "-m", "dualstream.service", "consume", topic, "--model", model]
+    command = [sys.executable, "-m", "dualstream.service", "consume", topic]
+    command += [] if model is None else ["--model", model]
     process = subprocess.Popen(
         [*command, "--url", server.url, *SHORT, *flags],
         stdout=subprocess.PIPE,
@@ -66,7 +69,7 @@ def started(server, topic: str, *flags: str, model: str = "clicks") -> Iterator[
         process.communicate()
 
 
-def consumed(server, topic: str, *flags: str, model: str = "clicks") -> tuple[int, str, str]:
+def consumed(server, topic: str, *flags: str, model: str | None = "clicks") -> tuple[int, str, str]:
     """Exit code and output of a run to the end of the topic."""
     with started(server, topic, "--until-end", *flags, model=model) as process:
         said, errors = process.communicate(timeout=100)
@@ -124,6 +127,30 @@ def test_flat_rows_get_columns_from_key_time_and_headers(tansu, client, shared_s
     assert {"site=news", "user=ann", "tenant=acme", "at.hour.sin"} <= names
 
 
+def test_each_model_learns_its_messages_of_one_topic(tansu, client, shared_server, tmp_path):
+    topic = tansu.create("tenants", 2)
+    for number in range(60):
+        tenant = "abc"[number % 3]
+        tansu.send("tenants", [row(number)], number % 2, headers=[("tenant", tenant.encode())])
+    client.create("a", SPEC)
+    spec = tmp_path / "spec.json"
+    spec.write_text(json.dumps(SPEC))
+    flags = ("--route", "headers.tenant", "--batch-rows", "7", "--json")
+    code, said, errors = consumed(shared_server, topic, *flags, model=None)
+    assert code == 1 and "no model 'b'" in errors
+    counted = json.loads(said)
+    assert (counted["learned"], counted["refused"]) == (20, 40)
+    # The second run begins after the messages that the first has passed.
+    flags += ("--create", str(spec))
+    tansu.send("tenants", [row(60)], headers=[("tenant", b"a")])
+    counted = json.loads(consumed(shared_server, topic, *flags, model=None)[1])
+    assert (counted["learned"], counted["duplicates"], counted["refused"]) == (1, 0, 0)
+    # Another group reads all of them: a's rows are before its cursors.
+    counted = json.loads(consumed(shared_server, topic, *flags, "--group", "g", model=None)[1])
+    assert (counted["learned"], counted["duplicates"], counted["refused"]) == (40, 21, 0)
+    assert [client.get(model).samples for model in "abc"] == [21, 20, 20]
+
+
 def test_sigterm_posts_what_was_read_and_metrics_are_served(tansu, client, shared_server):
     topic = tansu.create("stops")
     client.create("clicks", SPEC)
@@ -175,6 +202,14 @@ def test_errors_are_one_line_and_name_what_to_do(tansu, client, shared_server, t
         ([topic, "--column", "value=a"], "--column value=a: the field must be key, "),
         ([topic, "--dead-letter", str(tmp_path)], "cannot write the file: Is a directory"),
         ([topic, "--dead-letter", f"{broker}/no"], "the topic 'no' does not exist at "),
+        ([topic, "--predict-to", "no"], "the topic 'no' does not exist at "),
+        ([topic, "--labels", "--features", "no"], "the topic 'no' cannot be read: "),
+        ([topic, "--labels", "--predict-to", "no"], "--labels and --predict-to are two commands"),
+        ([topic, "--features", "errors"], "--features belongs to --labels"),
+        ([topic, "--create", "errors"], "--create belongs to --route"),
+        ([topic, "--route", "key"], "send either --model ID or --route FIELD"),
+        ([topic, "--route", "key", "--labels"], "--route only learns; it takes neither --labels "),
+        ([topic, "--route", "tenant"], "--route must be key, headers.NAME or value.COLUMN, got "),
     ):
         code, said = refused(shared_server, *wrong, *model)
         assert code == 2 and named in said and said.count("\n") == 1, (wrong, said)
@@ -183,7 +218,7 @@ def test_errors_are_one_line_and_name_what_to_do(tansu, client, shared_server, t
 
 
 def test_a_command_without_confluent_kafka_names_the_extra(shared_server, monkeypatch):
-    monkeypatch.setattr("dualstream.service.cli.consume.command.find_spec", lambda name: None)
+    monkeypatch.setattr("dualstream.service.cli.consume.schemes.find_spec", lambda name: None)
     assert refused(shared_server, "kafka://h:1/t", "--model", "m") == (
         2,
         "kafka:// needs confluent-kafka: pip install 'dualstream[kafka]'\n",

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 
 import pytest
 from confluent_kafka import Producer
@@ -10,6 +11,7 @@ from confluent_kafka import Producer
 from dualstream.client import BadInput
 from dualstream.service.cli.consume.kafka import KafkaReader, parse_settings
 from dualstream.service.cli.consume.loop import Consumer
+from dualstream.service.cli.consume.progress import KafkaProgress
 from dualstream.service.cli.consume.reader import Message, ReaderError
 from dualstream.service.cli.consume.rows import RowLines
 from tests.service.cli.consume.fakes import FakeServer, away
@@ -144,6 +146,24 @@ def test_reading_goes_on_after_a_wait_for_the_server(tansu, reading):
     until(lambda: len(server.learned) == 3000, one)
     assert numbers(server) == list(range(3000))
     assert [n for _, start, end, n in server.requests if end - start != n] == []
+
+
+def test_the_progress_of_a_topic_is_that_of_the_cursors(tansu):
+    tansu.create("progress", 2)
+    tansu.send("progress", [row(n) for n in range(5)], 0)
+    first, second = "kafka/progress/0", "kafka/progress/1"
+    with closing(KafkaProgress(tansu.brokers, "progress", {}, print)) as progress:
+        ends = progress.ends({})
+        assert ends == progress.ends({first: 5}) == {first: 5, second: 0}
+        assert not progress.is_read({}, ends)
+        assert not progress.is_read({first: 4}, ends)
+        assert progress.is_read({first: 5}, ends)
+        tansu.send("progress", [row(1)], 0)
+        assert progress.is_read({first: 5}, ends)
+        # The last offsets may have no message: the end of a transaction is one.
+        assert progress.is_read({first: 6}, {first: 8, second: 3})
+    with pytest.raises(ReaderError, match="the topic 'nothing' cannot be read"):
+        KafkaProgress(tansu.brokers, "nothing", {}, print)
 
 
 def test_a_topic_that_does_not_exist_is_an_error(tansu, reading):

@@ -234,7 +234,7 @@ def test_errors_are_one_line_and_name_what_to_do(
 
 
 def test_a_command_without_redis_names_the_extra(shared_server, monkeypatch):
-    monkeypatch.setattr("dualstream.service.cli.consume.command.find_spec", lambda name: None)
+    monkeypatch.setattr("dualstream.service.cli.consume.schemes.find_spec", lambda name: None)
     assert refused(shared_server, "redis://h:1/0/s", "--model", "m") == (
         2,
         "redis:// needs redis: pip install 'dualstream[redis]'\n",

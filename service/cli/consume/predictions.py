@@ -1,0 +1,137 @@
+"""Predictions of `dualstream consume`: scores rows without a label, and writes the answers.
+
+The rows are remembered for their late labels. They are scored before the cursor passes them. So
+after a kill they may be scored again, which replaces the waiting row and learns nothing.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import Raw
+
+from dualstream.client import PredictedMany, Refused
+from dualstream.service.cli.consume.batch import Row
+from dualstream.service.cli.consume.counters import Counters
+from dualstream.service.cli.consume.dead_letters import DeadLetter, reasons
+from dualstream.service.cli.consume.fields import RowFields
+from dualstream.service.cli.consume.reader import ReaderError, Record
+from dualstream.service.cli.consume.server import TOO_LARGE
+from dualstream.wire.problems import MAX_ERRORS
+
+
+class Scorer(Protocol):
+    """The model of a server. Methods raise Unreachable and Refused, without retries."""
+
+    def spec(self) -> Mapping[str, Any]:
+        """The model's specification."""
+        ...
+
+    def predict(self, lines: Sequence[bytes], remember: bool) -> PredictedMany:
+        """Score rows; store them with their scores if `remember`."""
+        ...
+
+
+class Writer(Protocol):
+    """A topic."""
+
+    def write(self, records: Sequence[Record]) -> list[int]:
+        """Write messages; returns the indices of those that are too large.
+
+        Returns when they are durable. Raises OSError to be called again later.
+        """
+        ...
+
+
+class Predictions:
+    """Scores the rows of a batch that have no label; a Step of the loop."""
+
+    def __init__(
+        self, server: Scorer, writer: Writer, counters: Counters, log: Callable[[str], None]
+    ) -> None:
+        self._server, self._writer, self._counters, self._log = server, writer, counters, log
+        self._fields: RowFields | None = None
+        self._remembers = True
+
+    def take(self, rows: Sequence[Row]) -> tuple[list[Row], list[DeadLetter]]:
+        """Score rows and write the answers; returns the labelled rows, and the refused ones."""
+        if self._fields is None:
+            self._fields = RowFields(self._server.spec())
+        labelled, unlabelled, ids = list[Row](), list[Row](), list[bytes | None]()
+        for row in rows:
+            id_, label = self._fields.read(row[1])
+            if label is None:
+                unlabelled.append(row)
+                ids.append(id_)
+            else:
+                labelled.append(row)
+        letters, records = list[DeadLetter](), list[Record]()
+        for first, end in _requests(ids):
+            self._score(unlabelled[first:end], ids[first:end], records, letters)
+        if records and self._writer.write(records):
+            raise ReaderError("the broker refuses predictions as too large; raise its limit")
+        self._counters.predicted += len(records)
+        return labelled, letters
+
+    def _score(
+        self,
+        rows: Sequence[Row],
+        ids: Sequence[bytes | None],
+        records: list[Record],
+        letters: list[DeadLetter],
+    ) -> None:
+        """Score rows of one request, or of several if the server says it is too large."""
+        try:
+            answer = self._server.predict([line for _, line in rows], self._remembers)
+        except Refused as refused:
+            if refused.kind == "cannot-remember" and self._remembers:
+                self._log(f"predictions are written, but {refused.detail}")
+                self._remembers = False
+                self._score(rows, ids, records, letters)
+            elif refused.kind not in TOO_LARGE:
+                raise
+            elif len(rows) == 1:
+                letters.append(DeadLetter(rows[0][0], refused.detail))
+            else:
+                middle = len(rows) // 2
+                self._score(rows[:middle], ids[:middle], records, letters)
+                self._score(rows[middle:], ids[middle:], records, letters)
+            return
+        bad = dict(reasons(answer.errors or ()))
+        letters += [DeadLetter(rows[index][0], bad[index]) for index in sorted(bad)]
+        records += [
+            _record(answer, index, id_) for index, id_ in enumerate(ids) if index not in bad
+        ]
+
+
+def _requests(ids: Sequence[bytes | None]) -> Iterator[tuple[int, int]]:
+    """Begin and end of requests: in each an id occurs once, and every error is in the answer."""
+    first, seen = 0, set[bytes]()
+    for index, key in enumerate(map(_key, ids)):
+        if index - first == MAX_ERRORS or key in seen:
+            yield first, index
+            first, seen = index, set()
+        if key is not None:
+            seen.add(key)
+    if ids:
+        yield first, len(ids)
+
+
+def _key(id_: bytes | None) -> bytes | None:
+    """The text of an id, as the server compares ids."""
+    if id_ is None or not id_.startswith(b'"'):
+        return id_
+    return msgspec.json.decode(id_, type=str).encode()
+
+
+def _record(answer: PredictedMany, index: int, id_: bytes | None) -> Record:
+    """A prediction: the fields of the API's answer, and the row's id, which is also the key."""
+    value: dict[str, Any] = {
+        "id": None if id_ is None else Raw(id_),
+        "score": answer.scores[index],
+        "label": answer.labels[index],
+    }
+    if answer.probabilities is not None:
+        value["probability"] = answer.probabilities[index]
+    value |= {"model": answer.model, "seq": answer.seq}
+    return Record(msgspec.json.encode(value), _key(id_))

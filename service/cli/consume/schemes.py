@@ -1,0 +1,194 @@
+"""What each scheme of a source provides for the loop: reader, server, lines and dead letters."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dualstream.client import BadInput, Client
+from dualstream.service.cli.common import WRONG, fail, say_error
+from dualstream.service.cli.consume.counters import Counters
+from dualstream.service.cli.consume.dead_letters import DeadLetters, FileLetters, LoggedLetters
+from dualstream.service.cli.consume.entries import EntryLines, check_columns
+from dualstream.service.cli.consume.labels import Labels
+from dualstream.service.cli.consume.loop import Server, Step
+from dualstream.service.cli.consume.predictions import Predictions
+from dualstream.service.cli.consume.reader import without_user
+from dualstream.service.cli.consume.routes import RoutedModels
+from dualstream.service.cli.consume.rows import RowLines
+from dualstream.service.cli.consume.server import EntryServer, ModelServer
+from dualstream.service.cli.models import read_spec
+
+_KAFKA = "kafka://"
+
+
+class Topic(NamedTuple):
+    """Address of a topic: `kafka://HOST:PORT,HOST:PORT/TOPIC`."""
+
+    brokers: str
+    name: str
+
+
+class Asked(NamedTuple):
+    """Options of the command that say what is read, and what becomes of it."""
+
+    source: str
+    learner: str
+    """The model, or the route."""
+    dead_letter: str | None
+    columns: Mapping[str, str]
+    group: str | None
+    kafka: Sequence[str]
+    is_routed: bool
+    create: str | None
+    predict_to: str | None
+    has_labels: bool
+    features: str | None
+
+
+class Opened(NamedTuple):
+    """What a scheme provides for the loop."""
+
+    reader: Any
+    server: Server
+    lines: RowLines
+    dead: DeadLetters
+    step: Step | None = None
+    """What is done with rows before they are learned."""
+
+
+def open_source(asked: Asked, client: Client, counters: Counters, stack: ExitStack) -> Opened:
+    """Open the source; the stack closes it. Raises BadInput, ReaderError."""
+    if asked.dead_letter == asked.source:
+        raise BadInput("--dead-letter must not be the source itself")
+    scheme, separator, _ = asked.source.partition("://")
+    if not separator or scheme not in _OPENERS:
+        raise BadInput(f"the source must be {_KNOWN}, got {without_user(asked.source)!r}")
+    return _OPENERS[scheme](asked, client, counters, stack)
+
+
+def parse_topic(url: str) -> Topic:
+    """Brokers and topic of a URL. Raises BadInput."""
+    brokers, slash, name = url.removeprefix(_KAFKA).partition("/")
+    if "@" in brokers:
+        raise BadInput(
+            "credentials do not belong into the URL; send --kafka sasl.username=... or @FILE"
+        )
+    if not url.startswith(_KAFKA) or not slash or not brokers or not name or "/" in name:
+        raise BadInput(f"a topic is kafka://HOST:PORT/TOPIC, got {url!r}")
+    return Topic(brokers, name)
+
+
+def _open_kafka(asked: Asked, client: Client, counters: Counters, stack: ExitStack) -> Opened:
+    topic = parse_topic(asked.source)
+    _check_installed("kafka", "confluent_kafka", "confluent-kafka")
+    from dualstream.service.cli.consume.kafka import KafkaReader, parse_settings
+    from dualstream.service.cli.consume.kafka_writer import KafkaLetters, KafkaWriter
+    from dualstream.service.cli.consume.progress import KafkaProgress
+
+    settings = parse_settings(asked.kafka)
+
+    def writer(given: str) -> KafkaWriter:
+        """Writer of a topic: a URL, or the name of a topic of the source's brokers."""
+        to = parse_topic(given if "/" in given else f"{_KAFKA}{topic.brokers}/{given}")
+        return KafkaWriter(to.brokers, to.name, settings, say_error)
+
+    dead = _dead_letters(asked.dead_letter, ("kafka",), lambda url: KafkaLetters(writer(url)))
+    group = asked.group or f"dualstream-{asked.learner}" + "-labels" * asked.has_labels
+    reader = KafkaReader(topic.brokers, [topic.name], group, settings, say_error)
+    stack.enter_context(closing(reader))
+    one = ModelServer(client, asked.learner)
+    opened = Opened(reader, one, RowLines(asked.columns), dead)
+    if asked.is_routed:
+        return opened._replace(server=_routed_models(client, asked, reader))
+    if asked.has_labels:
+        rows = None
+        if asked.features is not None:
+            rows = KafkaProgress(topic.brokers, asked.features, settings, say_error)
+            stack.enter_context(closing(rows))
+        return opened._replace(step=Labels(one, rows, counters))
+    if asked.predict_to is not None:
+        step = Predictions(one, writer(asked.predict_to), counters, say_error)
+        return opened._replace(step=step)
+    return opened
+
+
+def _routed_models(client: Client, asked: Asked, reader: Any) -> RoutedModels:
+    spec = None if asked.create is None else read_spec(asked.create)
+    return RoutedModels(
+        asked.learner,
+        lambda model: ModelServer(client, model),
+        reader,
+        None if spec is None else lambda model: client.create(model, spec),
+    )
+
+
+def _open_redis(asked: Asked, client: Client, counters: Counters, stack: ExitStack) -> Opened:
+    _refuse_options_of_kafka(asked)
+    _check_installed("redis", "redis", "redis")
+    from dualstream.service.cli.consume.redis import RedisLetters, RedisReader, parse_stream
+
+    stream, columns = parse_stream(asked.source), asked.columns
+    check_columns(columns)
+    password = os.environ.get("REDISCLI_AUTH")  # noqa: TID251 - as redis-cli reads it
+    dead = _dead_letters(
+        asked.dead_letter, _REDIS, lambda url: RedisLetters(parse_stream(url), password)
+    )
+    reader, lines = RedisReader(stream, password, say_error), EntryLines(columns)
+    stack.enter_context(closing(reader))
+    return Opened(reader, EntryServer(client, asked.learner, stream.source, lines), lines, dead)
+
+
+def _open_nats(asked: Asked, client: Client, counters: Counters, stack: ExitStack) -> Opened:
+    _refuse_options_of_kafka(asked)
+    _check_installed("nats", "nats", "nats-py")
+    from dualstream.service.cli.consume.nats import NatsReader, parse_nats
+
+    stream, dead = parse_nats(asked.source), _dead_letters(asked.dead_letter, (), FileLetters)
+    user, password = (os.environ.get(f"NATS_{name}") for name in ("USER", "PASSWORD"))  # noqa: TID251
+    reader = NatsReader(stream, say_error, user, password)
+    stack.enter_context(closing(reader))
+    return Opened(reader, ModelServer(client, asked.learner), RowLines(asked.columns), dead)
+
+
+_REDIS = ("redis", "rediss")
+_OPENERS: Mapping[str, Callable[[Asked, Client, Counters, ExitStack], Opened]] = {
+    "kafka": _open_kafka,
+    **dict.fromkeys(_REDIS, _open_redis),
+    **dict.fromkeys(("nats", "tls"), _open_nats),
+}
+_KNOWN = "kafka://HOST:PORT/TOPIC, redis://HOST:PORT/DB/STREAM or nats://HOST:PORT/STREAM"
+
+
+def _refuse_options_of_kafka(asked: Asked) -> None:
+    for name, given in (
+        ("kafka", asked.kafka),
+        ("group", asked.group),
+        ("route", asked.is_routed),
+        ("predict-to", asked.predict_to),
+        ("labels", asked.has_labels),
+    ):
+        if given:
+            raise BadInput(f"--{name} is an option of kafka:// sources")
+
+
+def _check_installed(scheme: str, module: str, package: str) -> None:
+    if find_spec(module) is None:
+        fail(f"{scheme}:// needs {package}: pip install 'dualstream[{scheme}]'", WRONG)
+
+
+def _dead_letters(
+    given: str | None, schemes: Sequence[str], letters: Callable[[Any], DeadLetters]
+) -> DeadLetters:
+    """The dead-letter queue; `letters` makes one for a URL of these schemes."""
+    if given is None:
+        return LoggedLetters(say_error)
+    scheme, separator, _ = given.partition("://")
+    if not separator:
+        return FileLetters(Path(given))
+    if scheme not in schemes:
+        known = " or ".join(("a file", *(f"{one}://..." for one in schemes[:1])))
+        raise BadInput(f"--dead-letter must be {known} for this source")
+    return letters(given)

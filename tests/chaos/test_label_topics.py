@@ -1,0 +1,186 @@
+"""Rows, predictions and labels as topics: processes are killed, and each label is joined once.
+
+DUALSTREAM_CHAOS_ROUNDS is the number of rounds (default 1), DUALSTREAM_CHAOS_SEED their seed.
+"""
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from random import Random
+
+from dualstream.client import Client
+from dualstream.service.cli.demo.server_process import ServerProcess
+from dualstream.service.journal import open_journal
+from dualstream.service.replica.replica import Replica
+from dualstream.solvers import make_learner
+from tests.chaos.check_models import _rows
+from tests.chaos.report import Run, recorded
+from tests.docs.documents import ROOT
+from tests.history import read_all
+from tests.tansu import Broker, running_tansu
+
+ROUNDS = int(os.environ.get("DUALSTREAM_CHAOS_ROUNDS", "1"))
+SEED = int(os.environ.get("DUALSTREAM_CHAOS_SEED", "1"))
+SPEC = {"algorithm": "dual_ascent", "features": {"kind": "indexed", "dim": 1 << 20}}
+EVENTS, LOST = 2500, 5
+"""Events of a round, and labels of rows that do not exist."""
+WHAT = "rows, predictions and late labels on Kafka topics, all processes killed"
+# Tansu begins a group after half of the session timeout.
+SHORT = ("--kafka", "session.timeout.ms=1000", "--kafka", "heartbeat.interval.ms=200")
+SETTLING_S = 120.0
+
+
+class Loop:
+    """A server, a process that scores, one that learns labels, and faults from a seed."""
+
+    def __init__(self, run: Run, tansu: Broker, folder: Path) -> None:
+        self._run, self._tansu, self._chance = run, tansu, Random(SEED)
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            self._port = probe.getsockname()[1]
+        self._log = (folder / "consumers.log").open("ab")
+        self.dead = folder / "dead.ndjson"
+        self.store = f"sqlite:///{folder / 'store.db'}"
+        self.url = f"http://127.0.0.1:{self._port}"
+        self.server = self._serve()
+        self.written = 0
+        with Client(self.url) as client:
+            client.create("m", SPEC)
+        tansu.create("rows", 2)
+        tansu.create("outcomes", 2)
+        tansu.create("scores")
+        self.processes = [self._score(), self._label()]
+
+    def _serve(self) -> ServerProcess:
+        flags = ("--keep-records", "1000000", "--snapshot-every", "1000")
+        return ServerProcess(self.store, [*flags, "--port", str(self._port)])
+
+    def _score(self) -> "subprocess.Popen[bytes]":
+        return self._consume("rows", "--predict-to", "scores")
+
+    def _label(self) -> "subprocess.Popen[bytes]":
+        dead = ("--dead-letter", str(self.dead))
+        return self._consume("outcomes", "--labels", "--features", "rows", *dead)
+
+    def _consume(self, topic: str, *flags: str) -> "subprocess.Popen[bytes]":
+        source = f"kafka://{self._tansu.brokers}/{topic}"
+        command = [sys.executable, "-m", "dualstream.service", "consume", source, "--model", "m"]
+        return subprocess.Popen(
+            [*command, "--url", self.url, *SHORT, "--batch-rows", "200", *flags],
+            stdout=self._log,
+            stderr=self._log,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+        )
+
+    def write(self) -> None:
+        """Write labels in another order than their rows, and before most of them."""
+        tags = [self.written + n + 1 for n in range(EVENTS)]
+        self.written += EVENTS
+        labels = [json.dumps({"id": f"e{tag}", "y": tag % 2}).encode() for tag in tags]
+        labels += [b'{"id": "none%d", "y": 1}' % n for n in range(LOST)]
+        rows = [json.dumps({"x": {str(tag): 1}, "id": f"e{tag}"}).encode() for tag in tags]
+        self._chance.shuffle(labels)
+        half = EVENTS // 2
+        self._tansu.send("rows", rows[:half:2], 0)
+        self._tansu.send("rows", rows[1:half:2], 1)
+        # One partition is ahead of the other, so that labels wait for their rows.
+        self._tansu.send("rows", rows[half:], 0)
+        self._tansu.send("outcomes", labels[::2], 0)
+        self._tansu.send("outcomes", labels[1::2], 1)
+
+    def fault(self, number: int) -> None:
+        """Kill the processes at seeded moments while labels are learned."""
+        before = self.learned()
+        self.write()
+        for which in (0, 1):
+            self._until(lambda: self.learned() > before)
+            time.sleep(self._chance.uniform(0.0, 0.3))
+            self.processes[which].kill()
+            self.processes[which].wait()
+            self._run.faults[("scorer killed", "labeller killed")[which]] += 1
+            self.processes[which] = (self._score, self._label)[which]()
+        if number % 3 == 2:
+            self.server.kill()
+            self._run.faults["server killed"] += 1
+            self.server = self._serve()
+
+    def learned(self) -> int:
+        with Client(self.url) as client:
+            return client.get("m").samples or 0
+
+    def settle(self) -> None:
+        """Wait until all topics are read."""
+
+        def is_read() -> bool:
+            with Client(self.url) as client:
+                cursors = {one.name: int(one.next) for one in client.sources("m")}
+            labels = self.written + LOST * (self.written // EVENTS)
+            return sum(cursors.values()) == self.written + labels
+
+        self._until(is_read)
+
+    def _until(self, done) -> None:
+        deadline = time.monotonic() + SETTLING_S
+        while not done():
+            assert time.monotonic() < deadline, self.learned()
+            time.sleep(0.05)
+
+    def end(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait()
+        self.server.kill()
+        self._log.close()
+
+
+async def check(loop: Loop, digest: str) -> None:
+    """Each row is journalled once, with its own label, and its score as it was served."""
+    journal = await open_journal(loop.store)
+    try:
+        record = await journal.get("m")
+        replayed = Replica(record)
+        await replayed.catch_up(journal)
+        entries = await read_all(journal, "m", record.incarnation)
+        batch = _rows(entries, replayed.dim)
+        learner = make_learner(replayed.spec)
+        learner.learn(batch)
+        for name, values in learner.state().items():
+            assert replayed.learner.state()[name].tobytes() == values.tobytes(), name
+        assert replayed.capture().state_digest() == digest
+        assert not await journal.kept_rows("m", record.incarnation)
+    finally:
+        await journal.close()
+    tags = (batch.indices + 1).tolist()
+    assert sorted(tags) == list(range(1, loop.written + 1))
+    assert [y > 0 for y in batch.labels.tolist()] == [tag % 2 == 1 for tag in tags]
+
+
+def test_every_label_is_joined_once(tmp_path):
+    with recorded(Run(WHAT, "SQLite `normal`", seeds=[SEED])) as run:
+        with running_tansu(tmp_path / "tansu.log") as tansu:
+            loop = Loop(run, tansu, tmp_path)
+            try:
+                for number in range(ROUNDS):
+                    loop.fault(number)
+                loop.settle()
+                with Client(loop.url) as client:
+                    model = client.get("m", digest=True)
+            finally:
+                loop.end()
+            written = tansu.whole("scores")
+        assert model.samples == loop.written
+        asyncio.run(check(loop, model.state_digest))
+        scored = [json.loads(one.value())["id"] for one in written]
+        assert set(scored) == {f"e{tag + 1}" for tag in range(loop.written)}
+        assert all(one.key().decode() == id_ for one, id_ in zip(written, scored, strict=True))
+        letters = [json.loads(line) for line in loop.dead.read_text().splitlines()]
+        assert {json.loads(one["value"])["id"] for one in letters} == {
+            f"none{n}" for n in range(LOST)
+        }
+        assert all("unknown-sample" in one["reason"] for one in letters)
+        run.acknowledged += loop.written
+    assert run.outcome == "passed"
