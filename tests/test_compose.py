@@ -149,6 +149,14 @@ def test_every_copied_path_exists_and_is_let_through_by_dockerignore():
             assert source in allowed, source
 
 
+def test_image_has_the_labels_of_this_version():
+    given = dict(re.findall(r'org\.opencontainers\.image\.([\w.]+)="?([^" ]+)', DOCKERFILE))
+    version = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.M)[1]
+    assert given["version"] == version and given["revision"] == "$REVISION"
+    assert given["licenses"] == "Apache-2.0"
+    assert given["base.name"] == f"docker.io/library/{instructions('FROM')[0]}"
+
+
 def test_image_runs_as_a_user_that_the_build_makes():
     user = instructions("USER")[0]
     assert user != "root"
