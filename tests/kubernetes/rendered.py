@@ -15,9 +15,14 @@ OVERLAYS = ("sqlite", "redis")
 
 @cache
 def rendered(overlay: str) -> list[dict[str, Any]]:
-    """The resources of an overlay, as `kubectl apply -k` sends them."""
+    """The resources of an overlay."""
+    return render(MANIFESTS / overlay)
+
+
+def render(folder: Path) -> list[dict[str, Any]]:
+    """The resources of a kustomization, as `kubectl apply -k` sends them."""
     kubectl = Path(sys.executable).parent / "kubectl"
-    command = [str(kubectl), "kustomize", str(MANIFESTS / overlay)]
+    command = [str(kubectl), "kustomize", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0 and not done.stderr, done.stderr
     return list(yaml.safe_load_all(done.stdout))

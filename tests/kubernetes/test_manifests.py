@@ -1,6 +1,7 @@
 """Manifests in deploy/kubernetes: valid, and of one piece with the server, image and rules."""
 
 import json
+import os
 import re
 from collections import Counter
 
@@ -17,6 +18,7 @@ from tests.kubernetes.rendered import (
     container,
     environment,
     pod,
+    render,
     rendered,
     resource,
     workload,
@@ -112,6 +114,19 @@ def test_the_pod_is_confined_and_of_the_images_user(overlay):
     assert not pod(overlay)["spec"]["automountServiceAccountToken"]
     version = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.M)[1]
     assert container(overlay)["image"] == f"dualstream:{version}"
+
+
+def test_the_kustomization_of_the_page_sets_namespace_and_image(overlay, tmp_path):
+    [written] = re.findall(r"```yaml\n(.*?)```", PAGE, re.S)
+    place = os.path.relpath(MANIFESTS / overlay, tmp_path)
+    changed = written.replace("deploy/kubernetes/redis", place)
+    assert changed != written
+    (tmp_path / "kustomization.yaml").write_text(changed)
+    found = render(tmp_path)
+    assert {one["metadata"]["namespace"] for one in found} == {"dualstream"}
+    [pods] = [one["spec"]["template"] for one in found if "template" in one["spec"]]
+    name, version = container(overlay)["image"].split(":")
+    assert pods["spec"]["containers"][0]["image"] == f"registry.example/{name}:{version}"
 
 
 def test_rules_are_those_of_the_file(overlay):

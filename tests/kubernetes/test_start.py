@@ -123,6 +123,12 @@ def test_the_command_of_the_pod_serves_and_drains(overlay, tmp_path):
             assert client.put("/models/n", json={}).status_code == 403
             inside = Path(f"/proc/{process.pid}")
             assert "Uid:\t10001\t10001\t10001\t10001" in (inside / "status").read_text()
+            mounts = [line.split() for line in (inside / "mountinfo").read_text().splitlines()]
+            assert {"/": True, "/tmp": False} == {
+                mount[4]: "ro" in mount[5].split(",")
+                for mount in mounts
+                if mount[4] in ("/", "/tmp")
+            }
             written = {path.name for path in (inside / "root/mnt/data").iterdir()}
             assert ("dualstream.db" in written) == (overlay == "sqlite")
             assert bool(written) == (overlay == "sqlite")
