@@ -5,6 +5,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -65,7 +66,7 @@ def running(overlay: str, secret: Path, log: Path, **changed: str) -> Iterator[A
     script = placed((ROOT / "deploy" / "entrypoint.sh").read_text())
     variables = {name: placed(value) for name, value in environment(overlay).items()}
     mounts = {one["mountPath"] for one in container(overlay)["volumeMounts"]}
-    variables |= {"PATH": f"{ROOT / '.venv/bin'}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"}
+    variables |= {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin:/usr/sbin:/sbin"}
     variables |= {"DATA_OWNER": "10001" if "/data" in mounts else "0", **changed}
     kernels = jit._cache_root()
     command = ["unshare", "--mount", "sh", "-c", CONFINED, "sh", str(ROOT), str(secret)]
