@@ -1,8 +1,9 @@
 FROM python:3.11-slim-bookworm
 
-# CPU that kernels are compiled for; all processes of a deployment need the same one.
-ARG CPU=x86-64-v3
-ENV DUALSTREAM_CPU=$CPU \
+# CPU that kernels are compiled for, whatever machine builds the image; all processes of a deployment
+# need the same one. Use generic for older processors and for arm64.
+ARG DUALSTREAM_CPU=x86-64-v3
+ENV DUALSTREAM_CPU=$DUALSTREAM_CPU \
     PYTHONUNBUFFERED=1
 
 WORKDIR /app
@@ -31,6 +32,14 @@ EXPOSE 8000
 
 HEALTHCHECK --interval=5s --timeout=3s --start-period=20s --retries=3 \
     CMD ["dualstream-healthcheck"]
+
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="Dualstream" \
+      org.opencontainers.image.description="A server that learns from a stream of labelled samples" \
+      org.opencontainers.image.version="0.1.0" \
+      org.opencontainers.image.revision=$REVISION \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.base.name="docker.io/library/python:3.11-slim-bookworm"
 
 ENTRYPOINT ["dualstream-entrypoint"]
 CMD ["serve"]

@@ -6,7 +6,7 @@ STAMP := .venv/.stamp
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check \
   -c constraints.txt
 
-.PHONY: demo serve test lint bench soak chaos fuzz security image-check sbom audit docs clean
+.PHONY: demo serve test lint bench soak chaos fuzz security image-check dist sbom audit docs clean
 
 # In a terminal the demo runs until Ctrl-C.
 demo: $(STAMP)-core
@@ -84,6 +84,13 @@ image-check: | $(BIN)/python
 	tests/fetch_tool.sh buildah
 	$(BIN)/python -m tests.image
 
+# Wheel and sdist in .cache/dist, checked as a package index checks them.
+dist: $(STAMP)-dist
+	rm -rf .cache/dist build
+	$(BIN)/python -m build --outdir .cache/dist
+	rm -rf build
+	$(BIN)/python -m twine check --strict .cache/dist/*
+
 # Software bill of materials, from an environment with the server and nothing else.
 SBOM := .cache/sbom
 sbom: $(STAMP)-supply
@@ -126,6 +133,10 @@ $(STAMP)-fuzz: pyproject.toml constraints.txt | $(BIN)/python
 $(STAMP)-supply: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP_INSTALL) -e '.[dev,supply]'
 	touch $@ $(STAMP)-dev $(STAMP)-core
+
+$(STAMP)-dist: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP_INSTALL) -e '.[dist]'
+	touch $@
 
 $(STAMP)-docs: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP_INSTALL) -e '.[server,docs]'

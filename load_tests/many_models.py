@@ -339,8 +339,8 @@ def counting(side: Side, load: str) -> Iterator[Found]:
     loads, load_s, evictions = (
         after[name] - before[name]
         for name in (
-            "dualstream_model_load_seconds_count",
-            "dualstream_model_load_seconds_sum",
+            "dualstream_model_load_duration_seconds_count",
+            "dualstream_model_load_duration_seconds_sum",
             "dualstream_model_evictions_total",
         )
     )

@@ -118,9 +118,8 @@ def test_grafana_is_given_its_dashboard_and_the_prometheus_beside_it(services):
     provided = ROOT / "deploy" / "grafana" / "dashboards.yml"
     options = yaml.safe_load(provided.read_text())["providers"][0]["options"]
     assert options["path"] == str(Path(board).parent)
-    panels = json.loads(path.read_text())["panels"]
-    used = [target["datasource"]["uid"] for panel in panels for target in panel["targets"]]
-    assert used and set(used) == {source["uid"]}
+    variables = json.loads(path.read_text())["templating"]["list"]
+    assert source["isDefault"] and source["type"] in [one["query"] for one in variables]
 
 
 def test_every_named_volume_is_declared_and_used(compose):
@@ -148,6 +147,14 @@ def test_every_copied_path_exists_and_is_let_through_by_dockerignore():
         for source in shlex.split(arguments)[:-1]:
             assert (ROOT / source).exists(), source
             assert source in allowed, source
+
+
+def test_image_has_the_labels_of_this_version():
+    given = dict(re.findall(r'org\.opencontainers\.image\.([\w.]+)="?([^" ]+)', DOCKERFILE))
+    version = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.M)[1]
+    assert given["version"] == version and given["revision"] == "$REVISION"
+    assert given["licenses"] == "Apache-2.0"
+    assert given["base.name"] == f"docker.io/library/{instructions('FROM')[0]}"
 
 
 def test_image_runs_as_a_user_that_the_build_makes():

@@ -204,7 +204,7 @@ class AccessControl:
                 await send_problem(send, refusal, scope["path"])
                 route = _HOT.get(requested.route or "", requested.route or "unknown")
                 seconds = time.perf_counter() - began
-                self._telemetry.saw_request(route, refusal.status, seconds)
+                self._telemetry.saw_request(scope["method"], route, refusal.status, seconds)
                 return
             scope["auth"] = key
         await self._app(scope, receive, send)

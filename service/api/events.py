@@ -75,9 +75,11 @@ class Events:
             self._listeners.discard(ending)
             problem = problem_of(error, scope)
             await send_problem(send, problem, scope["path"])
-            self._telemetry.saw_request("events", problem.status, time.perf_counter() - began)
+            seconds = time.perf_counter() - began
+            self._telemetry.saw_request(scope["method"], "events", problem.status, seconds)
             return
-        self._telemetry.saw_request("events", 200, time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+        self._telemetry.saw_request("GET", "events", 200, seconds)
         source = _EventSource(self._registry, model.record, _last_event_id(scope), self._telemetry)
         del model  # a listener holds no reference, so that the model can be evicted
         scope[EVENT_STREAM] = True

@@ -178,7 +178,8 @@ class HotPath:
                 await send_json(send, body, headers, scope)
         finally:
             release_body(scope)
-        self._telemetry.saw_request(route, status, time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+        self._telemetry.saw_request(scope["method"], route, status, seconds)
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
         began = time.perf_counter()
@@ -196,7 +197,8 @@ class HotPath:
         finally:
             release_body(scope)
             route = getattr(scope.get("route"), "path", "unknown")
-            self._telemetry.saw_request(route, status, time.perf_counter() - began)
+            seconds = time.perf_counter() - began
+            self._telemetry.saw_request(scope["method"], route, status, seconds)
 
     async def _learn(self, model_id: str, scope: Scope, receive: Receive) -> Any:
         """POST /models/{id}/learn."""

@@ -22,6 +22,8 @@ BY_MODEL = {
     "refits_unused": "Refits started in this process whose result was not applied.",
 }
 """Counters by model."""
+METHODS = frozenset(("GET", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"))
+"""Methods with their own series. HEAD is answered as GET; a client can send any other."""
 
 MAX_COLUMNS = 1000
 """Series of refused columns in a process."""
@@ -50,14 +52,14 @@ class ProcessCounts:
 
         text = "How late the event loop runs a callback that is due every 50 ms."
         self._stalls = histogram("event_loop_stall_seconds", text, _STALL_S)
-        self._requests = histogram(
-            "request_seconds", "Time to answer a request.", _REQUEST_S, ("route", "status")
-        )
+        labels = ("method", "route", "status")
+        text = "Time to answer a request."
+        self._requests = histogram("request_duration_seconds", text, _REQUEST_S, labels)
         text = "Time of one append to the journal, including retries."
-        self._appends = histogram("append_seconds", text, _APPEND_S)
+        self._appends = histogram("append_duration_seconds", text, _APPEND_S)
         self._groups = histogram("group_rows", "Rows per append.", _GROUP_ROWS)
         text = "Time to load a model that was not in memory."
-        self._loads = histogram("model_load_seconds", text, _LOAD_S)
+        self._loads = histogram("model_load_duration_seconds", text, _LOAD_S)
         self._evictions = counter("model_evictions", "Models evicted from memory.")
         text = "Time from a remembered prediction to its label, for labels learned in this process."
         self._label_delays = histogram("label_delay_seconds", text, _DELAY_S)
@@ -65,7 +67,7 @@ class ProcessCounts:
         self._expired = counter("remembered_expired", text)
         self._default_labels = counter("default_labels", "Default labels journalled.")
         text = "Requests refused under overload, by kind: learn or predict."
-        shed = counter("shed", text, "kind")
+        shed = counter("shed_requests", text, "kind")
         text = "Requests refused by the rate limit of their key, by unit: requests or rows."
         self._rate_exceeded = counter("rate_exceeded", text, "unit")
         for unit in ("requests", "rows"):
@@ -80,14 +82,15 @@ class ProcessCounts:
         self._by_model = {name: counter(name, text, "model") for name, text in BY_MODEL.items()}
         self._delays_of: dict[str, tuple[int, float]] = {}
 
-        self._by_request: dict[tuple[str, int], Callable[[float], None]] = {}
+        self._by_request: dict[tuple[str, str, int], Callable[[float], None]] = {}
         self._of_model: dict[tuple[str, str], Counter] = {}
 
-    def saw_request(self, route: str, status: int, seconds: float) -> None:
-        see = self._by_request.get((route, status))
+    def saw_request(self, method: str, route: str, status: int, seconds: float) -> None:
+        method = method if method in METHODS else "other"
+        see = self._by_request.get((method, route, status))
         if see is None:
-            see = self._requests.labels(route, str(status)).observe
-            self._by_request[route, status] = see
+            see = self._requests.labels(method, route, str(status)).observe
+            self._by_request[method, route, status] = see
         see(seconds)
 
     def saw_stall(self, seconds: float) -> None:

@@ -42,7 +42,10 @@ def build() -> str:
 
 def check_contents(root: Path, mark: str) -> None:
     """No secret in a layer or in the configuration, and no files that the server does not need."""
-    assert mark not in json.dumps(described(IMAGE)), "a secret is in the image's configuration"
+    image = described(IMAGE)
+    assert mark not in json.dumps(image), "a secret is in the image's configuration"
+    labels = image["Docker"]["config"]["Labels"]
+    assert labels["org.opencontainers.image.title"] == "Dualstream", labels
     found = subprocess.run(["grep", "-rlF", "--devices=skip", mark, str(root)], capture_output=True)
     assert not found.stdout, f"a secret is in a layer: {found.stdout.decode()}"
     inside = {path.name for path in (root / "app").iterdir()}

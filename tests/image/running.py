@@ -87,12 +87,16 @@ def volume(container: str) -> Path:
 
 
 def first_process_of(user: int) -> int:
-    """The process of a user, in this namespace, whose parent is not of this user."""
+    """The process of a user, in this namespace, whose parent is not of this user.
+
+    Leaves out buildah's own process: at its end the kernel kills the container's.
+    """
     parents = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit() and folder.stat().st_uid == user:
             state, parent, *_ = (folder / "stat").read_text().rsplit(")", 1)[1].split()
-            if state != "Z":  # not an orphaned zombie
+            is_buildah = (folder / "cmdline").read_bytes().startswith(b"buildah")
+            if state != "Z" and not is_buildah:  # not an orphaned zombie
                 parents[int(folder.name)] = int(parent)
     [found] = [process for process, parent in parents.items() if parent not in parents]
     return found

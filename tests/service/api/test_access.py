@@ -139,7 +139,7 @@ def test_scopes_hold_on_the_hot_path(keyed):
         assert_problem(answer, 403, "forbidden")
         assert keyed.post(predict + query, json=waiting, headers=by("learn")).status_code == 200
     exposed = keyed.get("/metrics", headers=by("predict")).text
-    assert re.search(r'_count\{route="learn",status="403"\} 1', exposed)
+    assert re.search(r'_count\{method="POST",route="learn",status="403"\} 1', exposed)
 
 
 def test_a_model_of_others_is_as_one_that_is_not_there(keyed):

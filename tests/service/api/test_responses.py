@@ -242,9 +242,11 @@ def test_prometheus_tells_the_same_as_metrics(model):
         assert shown[f'dualstream_{name}{{model="m"}}'] == certificate[name]
     assert shown['dualstream_gap_ratio{model="m"}'] == certificate["relative_gap"]
     assert 0 <= shown['dualstream_gap_age_seconds{model="m"}'] < 15
-    assert shown["dualstream_append_seconds_count"] == 1
-    assert shown['dualstream_request_seconds_count{route="learn",status="422"}'] == 1
-    assert shown['dualstream_request_seconds_count{route="/models/{model_id}",status="201"}'] == 1
+    assert shown["dualstream_append_duration_seconds_count"] == 1
+    requests = "dualstream_request_duration_seconds_count"
+    assert shown[f'{requests}{{method="POST",route="learn",status="422"}}'] == 1
+    put = 'method="PUT",route="/models/{model_id}",status="201"'
+    assert shown[f"{requests}{{{put}}}"] == 1
 
 
 def test_put_of_the_same_spec_is_200_in_any_form(client):

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 import dualstream
 from dualstream.service.metrics import registry as text, source_series
-from dualstream.service.metrics.model_filter import Folded, ModelFilter
+from dualstream.service.metrics.model_filter import RENAMED, Folded, ModelFilter
 from dualstream.solvers import Progressive, numeric_identity
 from tests.service.conftest import SPEC
 
@@ -107,7 +107,7 @@ def test_a_summary_is_computed_once_for_a_model_and_scrape(model, monkeypatch):
     assert len(calls) == 1
 
 
-@pytest.mark.parametrize("name", ["dualstream_predictions", "dualstream_request_seconds"])
+@pytest.mark.parametrize("name", ["dualstream_predictions", "dualstream_request_duration_seconds"])
 def test_no_series_tells_when_it_was_created(model, name):
     model.get("/models/m/predict?x=1:1")
     got = scraped(model)
@@ -136,6 +136,25 @@ def test_others_have_their_turns_while_a_long_exposition_is_written(monkeypatch)
     whole, turns = asyncio.run(written())
     assert whole == generate_latest(families)
     assert turns >= 1000 / text.SAMPLES
+
+
+def test_renamed_families_have_equal_series_by_their_old_names(model):
+    model.post("/models/m/learn", json=GOOD)
+    model.request("PROPFIND", "/models/m/learn")
+    telemetry = model.app._registry.counters
+    for number in range(50):
+        telemetry.saw_request(f"M{number}", "learn", 405, 0.1)
+    telemetry.saw_load(0.1)
+    got = scraped(model)
+    for new, old in RENAMED.items():
+        series = {name: value for name, value in got.items() if name.startswith(f"{new}_")}
+        assert series, new
+        for name, value in series.items():
+            assert got[old + name.removeprefix(new)] == value
+    requests = "dualstream_request_duration_seconds_count"
+    assert got[f'{requests}{{method="POST",route="learn",status="200"}}'] == 1
+    # A client cannot make series by inventing methods.
+    assert got[f'{requests}{{method="other",route="learn",status="405"}}'] == 51
 
 
 def test_a_label_delay_is_never_negative(client):

@@ -270,7 +270,7 @@ def test_a_server_that_is_stuck_refuses_answers_and_gives_up(serve):
     go_on.set()
     got = client.post(LEARNING, json=row, headers=key).json()
     assert got["duplicate"] and got["seq"] == 1
-    assert 'dualstream_shed_total{kind="learn"} 1.0' in client.get("/metrics").text
+    assert 'dualstream_shed_requests_total{kind="learn"} 1.0' in client.get("/metrics").text
 
 
 async def _closed_loop(url: str, connections: int, requests: int) -> list[int]:

@@ -140,7 +140,7 @@ def test_models_stay_within_their_number_under_load_and_keep_their_bits(store):
             assert got['dualstream_models{state="stored"}'] == 8
             assert got['dualstream_models{state="held"}'] <= 3
             assert got["dualstream_model_evictions_total"] >= 5
-            loads = got["dualstream_model_load_seconds_count"]
+            loads = got["dualstream_model_load_duration_seconds_count"]
             assert loads - got["dualstream_model_evictions_total"] == len(registry)
         async with serving(store) as fresh:
             for model_id in IDS:

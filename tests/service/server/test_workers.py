@@ -125,8 +125,8 @@ def test_a_killed_worker_is_replaced_and_a_killed_parent_takes_all_along(tmp_pat
             assert got['dualstream_predictions_total{model="m"}'] == done
             for name in (
                 "dualstream_group_rows_count",
-                "dualstream_append_seconds_count",
-                'dualstream_request_seconds_count{route="learn",status="200"}',
+                "dualstream_append_duration_seconds_count",
+                'dualstream_request_duration_seconds_count{method="POST",route="learn",status="200"}',
             ):
                 # Counted after the answer is sent, which the other worker may be asked before.
                 until(lambda name=name, done=done: scraped(server)[name] == done)
