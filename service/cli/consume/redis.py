@@ -158,6 +158,7 @@ class RedisReader:
         self._rank, self._is_lost, self._is_at_end = None, False, False
         found = self._asked(self._info)
         if found is not None and offset in (found.first, found.end):
+            self._added = found.added
             self._rank = found.added - (found.length if offset == found.first else 0)
 
     def lost(self) -> Sequence[str]:

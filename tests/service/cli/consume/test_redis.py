@@ -89,6 +89,14 @@ def test_a_stream_is_read_from_the_cursor(client, reading):
     assert numbers(server) == list(range(102))
 
 
+def test_the_lag_in_the_middle_of_a_stream_is_known_from_its_end_on(client, reading):
+    add(client, *range(1, 9), ms=5)
+    reader = reading()
+    reader.start(CLICKS, offset_of("5-4"))
+    assert len(reader.read(2, 0.0)) == 2 and reader.lag(CLICKS, offset_of("5-6")) is None
+    assert len(reader.read(9, 0.0)) == 3 and reader.lag(CLICKS, offset_of("5-7")) == 2
+
+
 def test_a_consumer_waits_for_a_stream_and_for_entries(client, reading):
     said: list[str] = []
     server = FakeServer()
@@ -211,6 +219,7 @@ def test_lost_entries_are_found_exactly_and_the_lag_is_exact(client, reading, se
                 bounds = reader.bounds(CLICKS)
                 assert bounds is not None
                 reader.start(CLICKS, bounds.first)
+                assert reader.lag(CLICKS, bounds.first) == len(kept)
                 place = kept[0] - 1 if kept else added
                 continue
             assert not reader.lost()
