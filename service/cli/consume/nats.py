@@ -31,6 +31,8 @@ T = TypeVar("T")
 ANSWER_S, START_S = 2.0, 10.0
 """Seconds to wait for an answer, and at the start for a server that is away."""
 PAUSE_S, MIN_WAIT_S = 0.1, 0.02
+READ_BYTES, FIRST_MESSAGES = 4 << 20, 64
+"""About the bytes of one read, and its maximum messages while their size is unknown."""
 FORGOTTEN_S = 300.0
 """Time after which the server forgets a consumer that is not read."""
 QUIET_S = 60.0
@@ -87,6 +89,10 @@ class NatsReader:
         """Next sequence number to read; None until `start`, and after messages were lost."""
         self._pull: Any = None
         """Subscription of the server's consumer, or None."""
+        self._consumer = ""
+        self._is_stale = False
+        """Is another consumer to begin at `_next`?"""
+        self._message_bytes = READ_BYTES // FIRST_MESSAGES
         self._delivered = 0
         """Messages that this consumer has delivered."""
         self._end: int | None = None
@@ -103,7 +109,9 @@ class NatsReader:
 
     def _connect(self, server: str, user: str | None, password: str | None) -> None:
         async def on_error(error: Exception) -> None:
-            self._note(error)
+            # At the start, a server's refusal says more than the broken connection after it.
+            if self._is_started or not self._trouble or isinstance(error, NatsError):
+                self._note(error)
 
         connecting = self._client.connect(
             server,
@@ -153,7 +161,7 @@ class NatsReader:
 
     def start(self, source: str, offset: int) -> None:
         """Read from this sequence number."""
-        self._next, self._pull = offset, None
+        self._next, self._is_stale = offset, True
         self._is_lost = self._is_at_end = False
 
     def lost(self) -> Sequence[str]:
@@ -188,18 +196,19 @@ class NatsReader:
         start = self._next
         found = self._asked(lambda: self._fetched(start, rows, max(seconds, MIN_WAIT_S)))
         if found is None:
-            self._pull = None
+            self._is_stale = True
             self._runner.run(asyncio.sleep(PAUSE_S))
         return found or []
 
     async def _fetched(self, start: int, rows: int, seconds: float) -> list[Message]:
         """The next messages; none if some were lost, or if there are none."""
-        if self._pull is None:
+        if self._is_stale:
             await self._subscribe(start)
             if self._is_lost:
                 return []
+        count = max(1, min(rows, READ_BYTES // self._message_bytes))
         try:
-            given = await self._pull.fetch(rows, seconds)
+            given = await self._pull.fetch(count, seconds)
         except TimeoutError:
             await self._check_consumer()
             return []
@@ -207,7 +216,7 @@ class NatsReader:
         for one in given:
             about = one.metadata
             if about.sequence.consumer != self._delivered + 1:
-                self._pull = None  # a delivery was lost
+                self._is_stale = True  # a delivery was lost
                 break
             self._delivered += 1
             found.append(self._message(one, about))
@@ -220,10 +229,12 @@ class NatsReader:
                 return []
         if numbers:
             self._next = numbers[-1] + 1
+            self._message_bytes = max(1, sum(one.size for one in found) // len(found))
         return found
 
     async def _subscribe(self, start: int) -> None:
         """Let the server make a consumer, unless messages were lost."""
+        await self._unsubscribe()
         bounds = await self._bounds()
         if not bounds.first <= start <= bounds.end:
             self._lose()
@@ -236,19 +247,28 @@ class NatsReader:
             mem_storage=True,
         )
         self._pull = await self._context.pull_subscribe("", stream=self._name, config=config)
-        self._delivered = 0
+        assert config.name is not None
+        self._consumer, self._delivered, self._is_stale = config.name, 0, False
+
+    async def _unsubscribe(self) -> None:
+        """Delete the server's consumer, if there is one."""
+        pull, self._pull = self._pull, None
+        if pull is not None:
+            with suppress(NatsError, OSError):  # the server may have forgotten it
+                await pull.unsubscribe()
+                await self._context.delete_consumer(self._name, self._consumer)
 
     async def _check_consumer(self) -> None:
         """After no message: is the consumer alive, with nothing left to deliver?"""
         about = await self._pull.consumer_info()
         if about.delivered.consumer_seq != self._delivered:
-            self._pull = None
-        self._is_at_end = self._pull is not None and not about.num_pending
+            self._is_stale = True
+        self._is_at_end = not self._is_stale and not about.num_pending
         if self._is_at_end:
             self._end = self._next
 
     def _lose(self) -> None:
-        self._is_lost, self._next, self._pull = True, None, None
+        self._is_lost, self._next = True, None
 
     def _message(self, one: Any, about: Any) -> Message:
         headers = tuple((name, value.encode()) for name, value in (one.headers or {}).items())
@@ -275,7 +295,13 @@ class NatsReader:
             self._end = found.end
 
     def close(self) -> None:
-        """Close the connection. The server forgets the consumer after a while."""
-        with suppress(OSError, NatsError):  # it may be broken
-            self._runner.run(asyncio.wait_for(self._client.close(), ANSWER_S))
+        """Delete the consumer, and close the connection."""
+
+        async def close() -> None:
+            if self._client.is_connected:
+                await self._unsubscribe()
+            await self._client.close()
+
+        with suppress(OSError, NatsError):  # the connection may be broken
+            self._runner.run(asyncio.wait_for(close(), ANSWER_S))
         self._runner.close()

@@ -93,6 +93,25 @@ def test_two_readers_of_one_stream_learn_each_message_once(nats, reading):
         nats.send("shared", [row(n) for n in range(first, first + 30)])
         until(lambda first=first: len(server.learned) == first + 30, *both)
     assert numbers(server) == list(range(120))
+    # The consumers of earlier starts are deleted.
+    assert both[0].counters.moved + both[1].counters.moved > 1
+    assert len(nats.ask(lambda js: js.consumers_info("shared"))) <= 2
+    one = NatsReader(parse_nats(nats.create("closed")), print)
+    one.start("nats/closed", 1)
+    one.read(1, 0.01)
+    assert len(nats.ask(lambda js: js.consumers_info("closed"))) == 1
+    one.close()
+    assert nats.ask(lambda js: js.consumers_info("closed")) == []
+
+
+def test_large_messages_are_read_a_few_at_once(nats, reading):
+    """More than the client holds for a subscription."""
+    reader = reading(nats.create("large"))
+    nats.send("large", [b" " * 1_000_000] * 40)
+    reader.start("nats/large", 1)
+    found = [reader.read(20, 1.0), *(reader.read(1000, 1.0) for _ in range(6))]
+    assert [one.offset for some in found for one in some] == list(range(1, 41))
+    assert all(len(some) <= 5 for some in found[1:])
 
 
 def test_the_server_is_killed_in_the_middle(tmp_path, reading):
@@ -200,7 +219,7 @@ def test_a_user_needs_the_subjects_that_the_guide_names(reading, tmp_path, monke
         bare, guarded.url = guarded.url, guarded.url.replace("//", "//boss:pw@")
         guarded.create("guarded")
         guarded.send("guarded", [row(0), row(1)])
-        monkeypatch.setattr("dualstream.service.cli.consume.nats.START_S", 0.5)
+        monkeypatch.setattr("dualstream.service.cli.consume.nats.START_S", 2.0)
         with pytest.raises(ReaderError, match="no NATS server answers at .*Authorization"):
             reading(f"{bare}/guarded")
         monkeypatch.setattr("dualstream.service.cli.consume.nats.START_S", 10.0)
