@@ -1,29 +1,33 @@
-// A uPlot chart in the colours of the page and the width of its card; follows changes of both.
+// A uPlot chart in the colours of the page and the width of its card, with markers of events.
 
 /* global uPlot */
-import { h } from "./dom.js";
-import { clock, count, number, percent, share } from "./format.js";
+import { h, svg } from "./dom.js";
+import { ago, clock, count, number, percent, share } from "./format.js";
 
-const HEIGHT = 250;
 // Intervals of time ticks in seconds.
 const STEPS_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 86400];
+// Newest markers that are shown, so that the keyboard reaches what comes after the chart.
+const MARKERS = 30;
+const SIGNS = { drift: ["▼", "▲"], guard: ["!", "!"], rollback: ["↶", "↶"], version: ["◆", "◆"], promotion: ["★", "★"], other: ["•", "•"] };
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const markerColour = ({ kind, isBad }) =>
+  ({ drift: isBad ? "--bad" : "--good", guard: "--bad", rollback: "--c3", version: "--c1", promotion: "--c6" })[kind] ?? "--quiet";
 
 // series: [{label, colour, dash, format, ownAxis}]; the last one can have its own axis on the right.
-// markers: () => [{x, isBad}]; bad ones are solid.
+// markers: () => [{kind, isBad, rows, time, seq, text}].
 export class Plot {
-  constructor({ title, series, xLabel = "rows learned", xIsTime = false, log = false, markers }, signal) {
-    this.given = { title, series, xLabel, xIsTime, log, markers };
+  constructor({ title, series, xLabel = "rows learned", xIsTime = false, height = 240, markers }, signal) {
+    this.given = { title, series, xLabel, height, markers };
+    this.xIsTime = xIsTime;
     this.data = [[], ...series.map(() => [])];
     this.summary = h("p", { class: "small quiet" }, "No data yet.");
-    this.place = h("div", { class: "plot", role: "img", "aria-label": title, hidden: true });
-    this.key = h("div", { class: "small quiet", hidden: true }, "Vertical lines: drift, ",
-      h("span", { class: "bad" }, "worse (solid)"), " or ", h("span", { class: "good" }, "better (dashed)"), "; grey: rollback.");
-    this.element = h("div", {}, this.place, this.summary, this.key);
+    this.place = h("div", { class: "plot", hidden: true });
+    this.overlay = h("ul", { class: "markers", "aria-label": `Events: ${title}` });
+    this.element = h("div", {}, this.place, this.summary);
     const resized = new ResizeObserver(() => this.resize());
     resized.observe(this.place);
     const dark = matchMedia("(prefers-color-scheme: dark)");
-    const redraw = () => this.make();
+    const redraw = () => this.chart && this.make();
     dark.addEventListener("change", redraw);
     signal.addEventListener("abort", () => {
       resized.disconnect();
@@ -34,19 +38,24 @@ export class Plot {
 
   make() {
     this.chart?.destroy();
-    const { title, series, xLabel, xIsTime, log, markers } = this.given;
+    const { title, series, xLabel, height } = this.given;
+    const isTime = this.xIsTime;
     const format = series[0].format ?? number;
     const shown = format === percent ? share : format;
-    this.place.hidden = false;
     const own = series.find((one) => one.ownAxis);
-    const axis = { stroke: colour("--quiet"), grid: { stroke: colour("--grid"), width: 1 }, ticks: { show: false } };
+    const axis = { stroke: colour("--quiet"), grid: { stroke: colour("--grid"), width: 1 }, ticks: { show: false }, font: "12px system-ui" };
     const options = {
       width: Math.max(this.place.clientWidth, 200),
-      height: HEIGHT,
-      scales: { x: { time: xIsTime, range: (chart, low, high) => rangeOf(chart.data[0], low, high, xIsTime) }, y: { distr: log ? 3 : 1 }, ...(own ? { own: {} } : {}) },
+      height,
+      padding: [18, 20, 0, 0], // markers are above the plot
+      scales: {
+        x: { time: isTime },
+        y: { range: (_, low, high) => rangeOfValues(low, high) },
+        ...(own ? { own: {} } : {}),
+      },
       cursor: { drag: { x: true, y: false } },
       axes: [
-        { ...axis, values: (_, ticks) => ticks.map(xIsTime ? clock : count), ...(xIsTime ? { space: 80, incrs: STEPS_S } : {}), label: xIsTime ? undefined : xLabel, labelSize: 20, labelFont: "12px system-ui" },
+        { ...axis, values: (_, ticks) => ticks.map(isTime ? clock : count), ...(isTime ? { space: 80, incrs: STEPS_S } : {}), label: isTime ? undefined : xLabel, size: 28, labelSize: 18, labelFont: "12px system-ui" },
         { ...axis, size: 62, values: (_, ticks) => ticks.map((tick) => (tick == null ? "" : shown(tick))) },
         ...(own
           ? [{ ...axis, scale: "own", side: 1, size: 46, stroke: colour(own.colour), grid: { show: false },
@@ -54,64 +63,129 @@ export class Plot {
           : []),
       ],
       series: [
-        { label: xIsTime ? "time" : xLabel, value: (_, x) => (x == null ? "–" : xIsTime ? clock(x) : count(x)) },
+        { label: isTime ? "time" : xLabel, value: (_, x) => (x == null ? "–" : isTime ? clock(x) : count(x)) },
         ...series.map((one) => ({
           label: one.label,
           scale: one.ownAxis ? "own" : "y",
           stroke: colour(one.colour),
-          width: 1.6,
+          fill: one.isFilled ? `${colour(one.colour)}1a` : undefined,
+          width: one.isFilled ? 2 : 1.5,
           dash: one.dash,
           points: { size: 5 },
           spanGaps: true,
           value: (_, y) => (one.format ?? number)(y),
         })),
       ],
-      hooks: { draw: [(chart) => drawMarkers(chart, markers?.() ?? [])] },
+      hooks: {
+        draw: [(chart) => this.drawMarkers(chart)],
+        // Without a cursor the legend has the last values.
+        setCursor: [() => this.showLast()],
+      },
     };
+    this.chart = null;
     this.chart = new uPlot(options, this.data, this.place);
-    this.place.setAttribute("aria-label", title);
+    this.chart.root.querySelector("canvas").setAttribute("aria-hidden", "true");
+    // uPlot places the points of the cursor only if it finds another index than that of the legend.
+    this.chart.over.addEventListener("mouseenter", () => this.chart.setLegend({ idx: null }, false), true);
+    this.chart.over.setAttribute("role", "img");
+    this.chart.over.setAttribute("aria-label", title);
+    this.chart.root.querySelector(".u-wrap").append(this.overlay);
   }
 
-  set(data) {
+  set(data, xIsTime = this.xIsTime) {
     this.data = data;
-    if (!this.chart) this.make();
-    else this.chart.setData(data);
+    // One point is no curve: its values are text.
+    const isCurve = data[0].length > 1;
+    this.place.hidden = !isCurve;
+    this.summary.classList.toggle("offscreen", isCurve);
+    if (isCurve && (!this.chart || xIsTime !== this.xIsTime)) {
+      this.xIsTime = xIsTime;
+      this.make();
+    } else if (isCurve) this.chart.setData(data);
+    this.showLast();
     const last = (column) => column.findLast((value) => value != null);
     const values = this.given.series
       .map((one, k) => [one, last(data[k + 1])])
       .filter(([, value]) => Number.isFinite(value))
       .map(([one, value]) => `${one.label} ${(one.format ?? number)(value)}`);
     this.summary.textContent = values.length ? `Now: ${values.join(", ")}.` : "No data yet.";
-    this.key.hidden = !this.given.markers?.().length;
+  }
+
+  showLast() {
+    if (this.chart && this.chart.cursor.idx == null) this.chart.setLegend({ idx: this.data[0].length - 1 }, false);
   }
 
   resize() {
     const width = this.place.clientWidth;
-    if (this.chart && width > 0 && width !== this.chart.width) this.chart.setSize({ width, height: HEIGHT });
+    if (this.chart && width > 0 && width !== this.chart.width) this.chart.setSize({ width, height: this.given.height });
+  }
+
+  // A line on the canvas for each event, and above it a sign that can be hovered and focused.
+  drawMarkers(chart) {
+    const { ctx, bbox } = chart;
+    const [start, end] = [chart.scales.x.min, chart.scales.x.max];
+    const markers = (this.given.markers?.() ?? [])
+      // A rollback leaves events after the last row; they are at the last row.
+      .map((marker) => ({ ...marker, x: this.xIsTime ? marker.time : Math.min(marker.rows, chart.data[0].at(-1)) }))
+      .filter(({ x }) => x != null && x >= start && x <= end)
+      .slice(-MARKERS);
+    ctx.save();
+    ctx.lineWidth = devicePixelRatio;
+    for (const marker of markers) {
+      const x = Math.round(chart.valToPos(marker.x, "x", true));
+      ctx.strokeStyle = colour(markerColour(marker));
+      ctx.setLineDash(marker.isBad ? [] : [4 * devicePixelRatio, 4 * devicePixelRatio]);
+      ctx.beginPath();
+      ctx.moveTo(x, bbox.top);
+      ctx.lineTo(x, bbox.top + bbox.height);
+      ctx.stroke();
+    }
+    ctx.restore();
+    const texts = JSON.stringify(markers.map((one) => [one.seq, one.text]));
+    if (texts !== this.markersShown) {
+      this.markersShown = texts;
+      this.overlay.replaceChildren(...markers.map(markerSign));
+    }
+    markers.forEach((marker, k) => {
+      const left = (bbox.left / devicePixelRatio) + chart.valToPos(marker.x, "x");
+      const item = this.overlay.children[k];
+      item.style.left = `${left}px`;
+      item.classList.toggle("from-right", left > chart.width / 2);
+    });
   }
 }
 
-// A single point is at the end of its axis, which begins at 0 rows or one minute before. uPlot
-// makes an axis to twice the rows, or to the next day.
-function rangeOf(xs, low, high, isTime) {
-  if (xs.length !== 1) return [low, high];
-  return [isTime ? xs[0] - 60 : Math.min(0, xs[0] - 1), xs[0]];
+function markerSign(marker) {
+  const where = `at ${count(marker.rows)} rows, seq ${count(marker.seq)}${marker.time == null ? "" : `, ${ago(marker.time)}`}`;
+  const label = `${marker.text}, ${where}`;
+  return h("li", {},
+    h("button", { type: "button", class: `marker ${marker.kind} ${marker.isBad ? "bad" : ""}`, "aria-label": label },
+      h("span", { "aria-hidden": "true" }, SIGNS[marker.kind][Number(marker.isBad)])),
+    h("span", { class: "tip", "aria-hidden": "true" }, h("strong", {}, marker.text), h("span", {}, where)));
 }
 
-function drawMarkers(chart, markers) {
-  const { ctx, bbox } = chart;
-  ctx.save();
-  ctx.lineWidth = devicePixelRatio;
-  for (const marker of markers) {
-    // After a rollback an event can lie after the last row: draw it at the last row.
-    const x = Math.round(chart.valToPos(Math.min(marker.x, chart.data[0].at(-1)), "x", true));
-    if (x < bbox.left || x > bbox.left + bbox.width) continue;
-    ctx.strokeStyle = colour(marker.isRollback ? "--quiet" : marker.isBad ? "--bad" : "--good");
-    ctx.setLineDash(marker.isBad ? [] : [4 * devicePixelRatio, 4 * devicePixelRatio]);
-    ctx.beginPath();
-    ctx.moveTo(x, bbox.top);
-    ctx.lineTo(x, bbox.top + bbox.height);
-    ctx.stroke();
-  }
-  ctx.restore();
+// From 0, so that heights compare, with room above.
+function rangeOfValues(low, high) {
+  if (low == null) return [0, 1];
+  const [bottom, top] = [Math.min(0, low), Math.max(0, high)];
+  const room = 0.06 * (top - bottom) || 0.1;
+  return [bottom < 0 ? bottom - room : 0, top + (top > 0 ? room : 0) || 1];
+}
+
+const [WIDTH, HEIGHT] = [1000, 220];
+
+// Shares that sum to 1 as stacked areas. `points`: [{x, shares: {name: share}}]; `names` from the bottom
+// up, with the class of its colour each. A single point is drawn over the whole width.
+export function stackedShares(points, names, label) {
+  const drawn = points.length > 1 ? points : [{ ...points[0], x: 0 }, { ...points[0], x: 1 }];
+  const [start, end] = [drawn[0].x, drawn.at(-1).x];
+  const across = (x) => (WIDTH * (x - start)) / (end - start || 1);
+  const below = drawn.map(() => 0);
+  const areas = names.map(({ name, colour: kind }) => {
+    const low = drawn.map((point, k) => `${across(point.x).toFixed(1)},${(HEIGHT * (1 - below[k])).toFixed(1)}`);
+    drawn.forEach((point, k) => (below[k] += point.shares[name] ?? 0));
+    const high = drawn.map((point, k) => `${across(point.x).toFixed(1)},${(HEIGHT * (1 - below[k])).toFixed(1)}`);
+    return svg("polygon", { class: kind, points: [...low, ...high.toReversed()].join(" ") });
+  });
+  return svg("svg", { class: "shares", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": label }, areas);
 }

@@ -1,18 +1,34 @@
 // The error measure of a model: error rate, or mean absolute error for regression.
 
-// Name of the error field in a view (since_start or rolling), and the values of the baselines.
-export function measure(view) {
+import { number, percent } from "./format.js";
+
+const BASELINES = {
+  most_frequent: "always the most frequent label",
+  last_label: "always the previous label",
+  running_mean: "always the mean so far",
+};
+
+export const nameOf = (isRegression) => (isRegression ? "mean absolute error" : "error rate");
+
+// The error of a view (since_start or rolling), and those of its baselines, the best one first.
+export function errorOf(view) {
   const isRegression = "mae" in view;
   const name = isRegression ? "mae" : "error_rate";
-  return {
-    name,
-    ratio: !isRegression,
-    baselines: (of) =>
-      Object.entries(of.baselines).map(([label, metrics]) => ({
-        label: label.replace("_", " "),
-        value: metrics[name],
-      })),
-  };
+  const baselines = Object.entries(view.baselines ?? {})
+    .map(([id, metrics]) => ({ id, label: BASELINES[id] ?? id, value: metrics[name] }))
+    .filter((one) => one.value != null)
+    .toSorted((a, b) => a.value - b.value);
+  return { isRegression, value: view[name], baselines, show: isRegression ? number : percent };
+}
+
+// "12.3 points better than X (20.1 %)", and whether the error is worse.
+export function compared({ isRegression, value, baselines: [best], show }) {
+  if (value == null || !best) return { text: "no rows yet", isWorse: false };
+  const difference = best.value - value;
+  const isWorse = difference < 0;
+  const by = isRegression ? number(Math.abs(difference)) : `${(100 * Math.abs(difference)).toFixed(1)} points`;
+  const how = difference === 0 ? "the same as" : `${by} ${isWorse ? "worse" : "better"} than`;
+  return { text: `${how} the best baseline, ${best.label} (${show(best.value)})`, isWorse };
 }
 
 // Moving average of `read(view)` at each point, over the last 25 rows or a fortieth of the stream.
