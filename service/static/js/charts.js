@@ -128,7 +128,8 @@ export class Plot {
       // A rollback leaves events after the last row; they are at the last row.
       .map((marker) => ({ ...marker, x: this.xIsTime ? marker.time : Math.min(marker.rows, chart.data[0].at(-1)) }))
       .filter(({ x }) => x != null && x >= start && x <= end)
-      .slice(-MARKERS);
+      .slice(-MARKERS)
+      .toSorted((a, b) => a.x - b.x);
     ctx.save();
     ctx.lineWidth = devicePixelRatio;
     for (const marker of markers) {
@@ -146,8 +147,11 @@ export class Plot {
       this.markersShown = texts;
       this.overlay.replaceChildren(...markers.map(markerSign));
     }
+    let taken = -Infinity;
     markers.forEach((marker, k) => {
-      const left = (bbox.left / devicePixelRatio) + chart.valToPos(marker.x, "x");
+      // Signs at one row are next to each other.
+      const left = Math.max(bbox.left / devicePixelRatio + chart.valToPos(marker.x, "x"), taken + 18);
+      taken = left;
       const item = this.overlay.children[k];
       item.style.left = `${left}px`;
       item.classList.toggle("from-right", left > chart.width / 2);

@@ -110,7 +110,7 @@ export function columnsForm({ task, proposed, changed, signal }) {
     found.replaceChildren(
       h("p", {}, `${proposal.rows.toLocaleString("en")} rows, ${columns.length} columns.`),
       ...proposal.warnings.map((text) => h("p", { class: "small" }, `Warning: ${text}`)),
-      table(["column", "type", { text: "missing", number: true }], rows, "Columns of the sample"),
+      table(["column", "type", right("missing")], rows, "Columns of the sample"),
     );
   }
 

@@ -43,7 +43,7 @@ export function contents(id, spec, signal) {
     }
   }
 
-  return { elements: [weights, curves.element, support], refresh };
+  return { weights, support, curves: curves.element, refresh };
 }
 
 function weightTable({ weights, nonzeros, dim, intercept, coefficients }) {
@@ -55,7 +55,7 @@ function weightTable({ weights, nonzeros, dim, intercept, coefficients }) {
     right(number(one.weight)),
     bar(one.weight / top),
   ]);
-  const head = ["feature", ...(isMulticlass ? ["class"] : []), { text: "weight", number: true }, ""];
+  const head = ["feature", ...(isMulticlass ? ["class"] : []), right("weight"), ""];
   return h(
     "div",
     {},
@@ -66,7 +66,7 @@ function weightTable({ weights, nonzeros, dim, intercept, coefficients }) {
     rows.length ? table(head, rows, "Largest weights") : h("p", { class: "quiet" }, "All weights are zero."),
     coefficients?.length
       ? table(
-          ["function", { text: "coefficient", number: true }, ""],
+          ["function", right("coefficient"), ""],
           coefficients.map((one) => [one.name, right(number(one.value)), one.dropped ? "dropped" : ""]),
           "Coefficients of the basis functions",
         )

@@ -1,6 +1,7 @@
 // Creates elements from name, attributes and children. Strings are always inserted as text.
 
 import { showError } from "./api.js";
+import { ago, time } from "./format.js";
 
 export function h(name, attributes = {}, ...children) {
   const element = document.createElement(name);
@@ -23,11 +24,10 @@ function filled(element, attributes, children) {
 }
 
 export function table(head, rows, caption) {
-  const cell = (kind, value) =>
-    value instanceof Node
-      ? h(kind, {}, value)
-      : h(kind, { class: typeof value === "number" || value?.number ? "number" : null },
-          String(value?.text ?? value ?? "–"));
+  const cell = (kind, value) => {
+    const content = value?.content ?? value ?? "–";
+    return h(kind, { class: value?.isNumber ? "number" : null }, content instanceof Node ? content : String(content));
+  };
   return h(
     "div",
     { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
@@ -40,8 +40,12 @@ export function table(head, rows, caption) {
   );
 }
 
-// A right-aligned table cell with formatted text.
-export const right = (text) => ({ text, number: true });
+// A right-aligned table cell.
+export const right = (content) => ({ content, isNumber: true });
+
+// Time since a moment, in seconds since 1970; main.js keeps it current.
+export const since = (at) =>
+  at == null ? "–" : h("time", { "data-at": at, datetime: new Date(1000 * at).toISOString(), title: time(1000 * at) }, ago(at));
 
 export function facts(pairs) {
   const shown = Object.entries(pairs).filter(([, value]) => value != null);

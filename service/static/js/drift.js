@@ -1,7 +1,7 @@
 // Tab of drift: changes of the loss, and columns of the input that moved.
 
-import { card, h, right, table } from "./dom.js";
-import { ago, count } from "./format.js";
+import { card, h, right, since, table } from "./dom.js";
+import { count } from "./format.js";
 
 export function driftPart() {
   const losses = h("div");
@@ -23,7 +23,7 @@ export function driftPart() {
             h("span", { class: one.isBad ? "bad" : "good" }, one.text),
             right(count(one.rows)),
             right(count(one.seq)),
-            right(one.time == null ? "–" : ago(one.time)),
+            right(since(one.time)),
           ]),
           "Drift events, newest first")
       : h("p", {}, "No drift detected."));

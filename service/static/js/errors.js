@@ -10,6 +10,10 @@ const BASELINES = {
 
 export const nameOf = (isRegression) => (isRegression ? "mean absolute error" : "error rate");
 
+// The loss of a specification in words, with its unit if it has one.
+export const lossOf = ({ loss, task }) =>
+  loss ? String(loss.kind ?? loss).replaceAll("_", " ") : task === "regression" ? "scaled squared error" : "log-loss in nats";
+
 // The error of a view (since_start or rolling), and those of its baselines, the best one first.
 export function errorOf(view) {
   const isRegression = "mae" in view;
@@ -26,7 +30,7 @@ export function compared({ isRegression, value, baselines: [best], show }) {
   if (value == null || !best) return { text: "no rows yet", isWorse: false };
   const difference = best.value - value;
   const isWorse = difference < 0;
-  const by = isRegression ? number(Math.abs(difference)) : `${(100 * Math.abs(difference)).toFixed(1)} points`;
+  const by = isRegression ? `${number(Math.abs(difference))} label units` : `${(100 * Math.abs(difference)).toFixed(1)} points`;
   const how = difference === 0 ? "the same as" : `${by} ${isWorse ? "worse" : "better"} than`;
   return { text: `${how} the best baseline, ${best.label} (${show(best.value)})`, isWorse };
 }

@@ -3,6 +3,7 @@
 import { askForKey, call, hasKey, showError } from "./api.js";
 import { showCreate } from "./create.js";
 import { h } from "./dom.js";
+import { ago } from "./format.js";
 import { showModel } from "./model.js";
 import { showOverview } from "./overview.js";
 
@@ -83,3 +84,6 @@ addEventListener("unhandledrejection", (event) => {
 show();
 watchHealth();
 setInterval(watchHealth, 5000);
+setInterval(() => {
+  for (const one of document.querySelectorAll("time[data-at]")) one.textContent = ago(Number(one.dataset.at));
+}, 5000);

@@ -3,9 +3,9 @@
 import { Problem, call, showError, modelPath } from "./api.js";
 import { columnsPart } from "./columns.js";
 import { contents } from "./contents.js";
-import { card, facts, h, tile } from "./dom.js";
+import { card, facts, h, since, tile } from "./dom.js";
 import { driftPart } from "./drift.js";
-import { compared, errorOf, nameOf } from "./errors.js";
+import { compared, errorOf, lossOf, nameOf } from "./errors.js";
 import { listen } from "./events.js";
 import { ago, count, number, percent, rate, seconds, time } from "./format.js";
 import { readHistory } from "./history.js";
@@ -51,7 +51,7 @@ export async function showModel(root, id, tab, signal, ready) {
   const tabs = new Tabs(id, {
     overview: ["Overview", [empty, charts]],
     ...(hasMembers(spec) ? { members: ["Members", [members.element]] } : {}),
-    features: ["Features", [grid(inside.elements, plots.nonzerosCard, plots.supportCard, columns.element)]],
+    features: ["Features", [grid(inside.weights, plots.nonzerosCard, inside.support, plots.supportCard, inside.curves, columns.element)]],
     drift: ["Drift", [drift.element]],
     versions: ["Versions", [versions.element]],
     settings: ["Settings", [grid(settings(view), refits.element,
@@ -170,7 +170,7 @@ function header(id, { spec, created }) {
   const element = h("header", { class: "model-head" },
     h("nav", { "aria-label": "Back" }, h("a", { href: "#/" }, "← All models")),
     h("div", { class: "title" }, h("h1", {}, id), pills),
-    h("p", { class: "quiet" }, `Predicts ${TASKS[spec.task]} · algorithm ${spec.algorithm} · created ${ago(seconds(created))}`));
+    h("p", { class: "quiet" }, `Predicts ${TASKS[spec.task]} · algorithm ${spec.algorithm} · created `, since(seconds(created))));
   let shown = "";
 
   function show(live) {
@@ -198,15 +198,16 @@ function numbers(spec) {
 
   function showRate({ perSecond, lastAt }) {
     if (learned === null) return;
-    const now = perSecond > 0 ? `${rate(perSecond)} per second` : lastAt == null ? "none now" : `the last one ${ago(lastAt)}`;
+    const now = perSecond > 0 ? `${rate(perSecond)} per second` : !learned.samples ? "none yet" : lastAt == null ? "none now" : `the last one ${ago(lastAt)}`;
     rows.set(count(learned.samples), `${now}; ${count(learned.rejected)} refused by the learner`);
   }
 
   function show({ rolling, since_start: all, samples, rejected, certificate, nonzeros }) {
     const found = errorOf(rolling);
     const { text, isWorse } = compared(found);
-    error.set(found.show(found.value), text, { kind: isWorse ? "bad" : "good" });
-    loss.set(number(rolling.loss), `mean of a row; ${number(all.loss)} since start`);
+    const isEmpty = found.value == null;
+    error.set(found.show(found.value), text, { kind: isEmpty ? "" : isWorse ? "bad" : "good" });
+    loss.set(number(rolling.loss), `${lossOf(spec)}, mean of a row${isEmpty ? "" : `; ${number(all.loss)} since start`}`);
     learned = { samples, rejected };
     const name = last.element.firstChild;
     if (certificate) {
@@ -229,7 +230,7 @@ function settings({ spec, created }) {
   return card("Model", facts({
     predicts: TASKS[spec.task],
     algorithm: spec.algorithm,
-    loss: spec.loss,
+    loss: lossOf(spec),
     features: spec.features.kind === "hashed" ? "by name" : `numbered from 1 to ${count(spec.features.dim)}`,
     guard: spec.guard?.mode ?? spec.guard ?? "off",
     created: time(created),

@@ -1,7 +1,7 @@
 // Plots of a model's metrics: the timeline first, then every event.
 
 import { card, choice, h } from "./dom.js";
-import { errorOf, nameOf, recent } from "./errors.js";
+import { errorOf, lossOf, nameOf, recent } from "./errors.js";
 import { count, percent } from "./format.js";
 import { timeOf } from "./history.js";
 import { Plot } from "./charts.js";
@@ -63,7 +63,7 @@ export class ModelPlots {
       "Each row is scored before it is learned. Dashed: what simple rules would have reached on the same rows."),
     axis, this.error.element, this.unknown);
     this.errorCard.classList.add("wide", "with-switch");
-    this.lossCard = card("Progressive loss", h("p", { class: "small quiet" }, `Mean loss of a row (${spec.loss ?? "scaled"}), before the row is learned.`), this.loss.element);
+    this.lossCard = card("Progressive loss", h("p", { class: "small quiet" }, `Mean loss of a row (${lossOf(spec)}), before the row is learned.`), this.loss.element);
     this.rankingCard = card("Ranking", this.ranking.element);
     this.gapCard = card("Certificate", h("p", { class: "small quiet" }, "The optimum of the window lies between the dual and the primal objective."), this.gap.element);
     this.rateCard = card("Speed", this.rate.element);
@@ -156,7 +156,9 @@ export class ModelPlots {
     ];
     const isKnown = columns[0].map((x) => x !== null);
     this.error.set(columns.map((column) => column.filter((_, k) => isKnown[k])), this.isTime);
-    this.unknown.hidden = !isKnown.includes(false);
+    // The first request alone is not worth a note.
+    const missing = rows.findLast((_, k) => !isKnown[k]) ?? 0;
+    this.unknown.hidden = missing < rows.at(-1) / 20;
     this.loss.set([rows, recent(this.points, (view) => view.loss), this.points.map((point) => point.since_start.loss ?? null)]);
   }
 }

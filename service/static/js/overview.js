@@ -254,7 +254,7 @@ class Card {
     this.plot.replaceChildren(sparkline(own, base, `${text}, ${compared(now).text}`));
     const [baseline] = now.baselines;
     this.error.replaceChildren(h("strong", {}, now.show(now.value)), ` ${nameOf(now.isRegression)} since start`,
-      baseline ? h("span", { class: "quiet" }, ` · best baseline ${now.show(baseline.value)}`) : "");
+      baseline ? h("span", { class: "quiet" }, `best baseline ${now.show(baseline.value)}`) : "");
   }
 }
 

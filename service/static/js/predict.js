@@ -32,11 +32,13 @@ export function predictPart(id, spec) {
     h("label", { for: "predict-x" }, "Features, as JSON"),
     json,
     h("p", { class: "small quiet" }, "An object from feature names or indices to numbers, strings or booleans; or a list of numbers."));
-  const answer = h("div", { role: "status" });
+  const answer = h("div", { role: "status" }, h("p", { class: "quiet" },
+    "Here you see the prediction, and what each feature adds to it. Predictions do not change the model."));
   const form = h("form", { onsubmit: (event) => submit(event), novalidate: true }, fields, note, asJson,
     h("p", { class: "actions" }, h("button", { class: "main" }, "Predict"),
-      copyButton("Copy as curl", () => curlOf(id, "predict", { x: read() }))), answer);
-  const element = card("Try a prediction", form);
+      copyButton("Copy as curl", () => curlOf(id, "predict", { x: read() }))));
+  const element = card("Try a prediction", h("div", { class: "grid" }, form, answer));
+  element.classList.add("wide");
   show();
 
   // `found`: the columns of the profile.

@@ -1,8 +1,8 @@
 // Tab of a model's versions: save one, roll back to one; and what was changed when.
 
 import { call, modelPath } from "./api.js";
-import { act, card, confirmed, h, right, table } from "./dom.js";
-import { ago, count, time } from "./format.js";
+import { act, card, confirmed, h, right, since, table } from "./dom.js";
+import { count, time } from "./format.js";
 
 export function versionsPart(id, signal, changed) {
   const name = h("input", { id: "version-name", placeholder: "seq-…", maxlength: 64 });
@@ -57,7 +57,7 @@ export function versionsPart(id, signal, changed) {
         ? table(
             ["name", right("rows learned"), right("seq"), right("saved"), ""],
             versions.toReversed().map((one) => [
-              one.name, right(count(rowsOf.get(one.name))), right(count(one.seq)), right(ago(Date.parse(one.created) / 1000)), rollBack(one),
+              one.name, right(count(rowsOf.get(one.name))), right(count(one.seq)), right(since(Date.parse(one.created) / 1000)), rollBack(one),
             ]),
             "Versions, newest first",
           )
@@ -73,7 +73,7 @@ export function versionsPart(id, signal, changed) {
       found.length
         ? table(
             ["change", right("at rows"), right("seq"), right("when")],
-            found.toReversed().map((one) => [one.text, right(count(one.rows)), right(count(one.seq)), right(ago(one.time))]),
+            found.toReversed().map((one) => [one.text, right(count(one.rows)), right(count(one.seq)), right(since(one.time))]),
             "Changes, newest first",
           )
         : h("p", { class: "quiet" }, "No changes yet."),
