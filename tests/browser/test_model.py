@@ -138,6 +138,12 @@ def test_members_have_shares(page: Page, server: httpx.Client, screenshot):
     for one, share in zip(found, shares, strict=True):
         expect(table.get_by_role("row").filter(has_text=one["name"]).first).to_contain_text(share)
     screenshot(page, "members")
+    server.post(f"/models/{model}/members/{best['name']}/promote").raise_for_status()
+    shown = card(page, "Shares in the prediction")
+    expect(shown).to_contain_text(f"{best['name']} is promoted and predicts alone.")
+    open_tab(page, "Overview")
+    promoted = re.compile(f"^Member {best['name']} promoted.*, at 500 rows, seq 501")
+    expect(card(page, "Error rate").get_by_role("button", name=promoted)).to_be_visible()
 
 
 @ON_A_DESKTOP

@@ -196,6 +196,25 @@ def test_the_key_dialog_says_what_is_wrong(browser, tmp_path):
         context.close()
 
 
+def test_a_store_that_is_away_is_on_every_page(browser, tmp_path):
+    store = tmp_path / "away.db"
+    with (
+        ServerProcess(f"sqlite:///{store}") as process,
+        httpx.Client(base_url=process.url, timeout=30) as client,
+        browser.new_context(base_url=process.url) as context,
+    ):
+        create(client, "m", algorithm="sgd", features="hashed")
+        learn(client, "m", samples(20))
+        page = context.new_page()
+        page.goto("/#/models/m")
+        expect(page.locator(".model-head")).to_contain_text("idle, last row")
+        store.rename(tmp_path / "elsewhere.db")
+        expect(page.locator(".model-head")).to_contain_text("store away")
+        page.get_by_role("link", name="All models").click()
+        expect(number(page, "Store")).to_contain_text("SQLite: away")
+        expect(page.get_by_role("listitem").filter(has_text="store away")).to_be_visible()
+
+
 def test_the_api_is_described_without_the_internet(page: Page, screenshot):
     page.goto("/docs")
     expect(page.get_by_text("/models/{model_id}/learn")).to_be_visible()

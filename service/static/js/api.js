@@ -97,11 +97,13 @@ export const modelPath = (id, rest = "") => `models/${encodeURIComponent(id)}${r
 // Shows an error as a notice for 12 seconds; at most four notices at a time.
 export function showError(error) {
   if (error?.name === "AbortError") return;
+  const notices = element("notices");
   const notice = document.createElement("p");
   notice.textContent = error.status === 403
     ? `${error.message}. The button “API key” at the top changes the key.`
     : error.message;
-  const notices = element("notices");
+  // Requests are repeated, and so are their errors.
+  if ([...notices.children].some((one) => one.textContent === notice.textContent)) return;
   notices.append(notice);
   while (notices.children.length > 4) notices.firstChild.remove();
   setTimeout(() => notice.remove(), 12000);

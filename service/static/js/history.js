@@ -1,6 +1,6 @@
-// What happened to a model: drift and guard trips of its timeline, changes of the audit log, versions.
+// What happened to a model: drift and guard trips of its timeline, and changes of the audit log.
 
-import { Problem, call, modelPath } from "./api.js";
+import { Problem, call } from "./api.js";
 import { count, number, seconds } from "./format.js";
 
 const PAGE = 1000;
@@ -11,35 +11,40 @@ const KINDS = {
 // Changes that take no seq of their own.
 const NO_RECORD = ["create", "replace", "delete", "version", "version_delete", "refit_begin", "refit_cancel", "source_set", "source_forget"];
 
-// Events, oldest first: {kind, isBad, rows, seq, time, text, version}. `times` are those of the timeline.
-export async function readHistory(id, timeline, signal) {
-  const changes = await changesOf(id, signal);
-  const events = timeline.events.map((event) => ({
-    kind: event.kind,
-    isBad: event.kind === "guard" || event.rising,
-    rows: event.rows,
-    seq: event.seq,
-    time: timeOf(event.rows, timeline.times),
-    text: textOf(event),
-  }));
-  return [...events, ...placed(changes, timeline.samples)].toSorted((a, b) => a.seq - b.seq);
-}
+// Returns a function from a timeline to the events up to it, oldest first:
+// {kind, isBad, rows, seq, time, text, version}.
+export function historyOf(id, signal) {
+  let [changes, after, reading] = [[], "", Promise.resolve()];
 
-// The changes to the present model of this id. A key without the scope `admin` sees its versions only.
-async function changesOf(id, signal) {
-  try {
-    let [changes, after] = [[], ""];
-    do {
-      const page = await call(`audit?model=${encodeURIComponent(id)}&limit=${PAGE}&after=${encodeURIComponent(after)}`, { signal });
-      changes = changes.concat(page.changes);
-      after = page.next;
-    } while (after !== null);
-    return changes.filter((one) => one.incarnation === changes.at(-1).incarnation && one.outcome !== "refused");
-  } catch (error) {
-    if (!(error instanceof Problem && error.status === 403)) throw error;
-    const { versions } = await call(modelPath(id, "/versions"), { signal });
-    return versions.map(({ name, seq, created }) => ({ action: "version", seq, time: created, detail: { name } }));
+  // Adds the changes since the last call. A key without the scope `admin` sees none.
+  async function readOn() {
+    try {
+      for (let next = after; next !== null; ) {
+        const page = await call(`audit?model=${encodeURIComponent(id)}&limit=${PAGE}&after=${encodeURIComponent(next)}`, { signal });
+        changes = changes.concat(page.changes);
+        after = changes.at(-1)?.place ?? "";
+        next = page.next;
+      }
+    } catch (error) {
+      if (!(error instanceof Problem && error.status === 403)) throw error;
+    }
   }
+
+  return async (timeline) => {
+    reading = reading.catch(() => {}).then(readOn); // one after the other
+    await reading;
+    // An id may have named other models before.
+    const own = changes.filter((one) => one.incarnation === changes.at(-1).incarnation && one.outcome !== "refused");
+    const events = timeline.events.map((event) => ({
+      kind: event.kind,
+      isBad: event.kind === "guard" || event.rising,
+      rows: event.rows,
+      seq: event.seq,
+      time: timeOf(event.rows, timeline.times),
+      text: textOf(event),
+    }));
+    return [...events, ...placed(own, timeline.samples)].toSorted((a, b) => a.seq - b.seq);
+  };
 }
 
 // Adds the number of learned rows at each change. A row takes one seq, and so does a control record;

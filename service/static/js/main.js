@@ -54,6 +54,7 @@ async function watchHealth() {
   try {
     const { degraded } = await call("readyz");
     health.textContent = degraded ? `${degraded} away` : "server ready";
+    dispatchEvent(new CustomEvent("health", { detail: { isStoreAway: Boolean(degraded) } }));
     health.className = degraded ? "pill bad" : "pill good";
   } catch (error) {
     health.textContent = error.status ? `not ready: ${error.message}` : "no answer from the server";

@@ -8,7 +8,7 @@ import { driftPart } from "./drift.js";
 import { compared, errorOf, lossOf, nameOf } from "./errors.js";
 import { listen } from "./events.js";
 import { ago, count, number, percent, rate, seconds, time } from "./format.js";
-import { readHistory } from "./history.js";
+import { historyOf } from "./history.js";
 import { hasMembers, membersPart } from "./members.js";
 import { ModelPlots } from "./model_plots.js";
 import { pauseNotice } from "./pauses.js";
@@ -45,6 +45,7 @@ export async function showModel(root, id, tab, signal, ready) {
   const refits = refitsCard(id, spec, signal);
   const predict = predictPart(id, spec);
   const empty = firstSteps(id, spec);
+  const history = historyOf(id, signal);
   const charts = h("div", { class: "grid" }, plots.errorCard, predict.element, plots.lossCard,
     plots.rankingCard, plots.gapCard, plots.rateCard, plots.delayCard);
   const grid = (...children) => h("div", { class: "grid" }, children);
@@ -81,7 +82,7 @@ export async function showModel(root, id, tab, signal, ready) {
   async function reload() {
     stale = false;
     const timeline = await call(modelPath(id, "/timeline"), { signal });
-    const events = await readHistory(id, timeline, signal);
+    const events = await history(timeline);
     live.lastAt ??= timeline.times.length ? seconds(timeline.times.at(-1).time) : null;
     plots.begin(timeline, events);
     drift.showEvents(events);
@@ -106,16 +107,16 @@ export async function showModel(root, id, tab, signal, ready) {
     const now = Date.now() / 1000;
     stale = true;
     live.link = "open";
-    live.isStoreAway = Boolean(event.stale);
-    live.isPaused = Boolean(event.paused);
+    const isPaused = Boolean(event.paused);
     if (event.samples > live.rows) {
       if (!arrivals.length) arrivals.push([now - 0.5, live.rows]);
       live.lastAt = now;
     }
     if (event.samples < live.rows) arrivals = [];
     arrivals.push([now, event.samples]);
-    const isControl = event.seq > seq && event.samples <= live.rows;
-    [seq, live.rows] = [event.seq, event.samples];
+    // Of a paused model rows take a seq, too.
+    const isControl = isPaused !== live.isPaused || (!isPaused && event.seq > seq && event.samples <= live.rows);
+    [seq, live.rows, live.isPaused] = [event.seq, event.samples, isPaused];
     const error = errorOf(event.rolling);
     [live.error, live.baseline] = [error.value, error.baselines[0]?.value];
     tiles.show(event);
@@ -138,6 +139,10 @@ export async function showModel(root, id, tab, signal, ready) {
     setInterval(showStatus, 1000),
   ];
   signal.addEventListener("abort", () => timers.forEach(clearInterval));
+  addEventListener("health", ({ detail }) => {
+    live.isStoreAway = detail.isStoreAway;
+    showStatus();
+  }, { signal });
   listen(id, signal, (kind, event) => {
     if (event?.samples !== undefined) take(event);
     else if (kind !== "progress") live.link = kind;

@@ -27,7 +27,8 @@ export function predictPart(id, spec) {
       // Predict reports what is wrong.
     }
   } });
-  const asJson = h("details", {},
+  // Models of an older version have no profile of columns, so they have no fields.
+  const asJson = h("details", { open: (spec.spec_version ?? 1) < 4 },
     h("summary", {}, "As JSON"),
     h("label", { for: "predict-x" }, "Features, as JSON"),
     json,
@@ -59,7 +60,6 @@ export function predictPart(id, spec) {
     note.textContent = columns.length > FIELDS
       ? `The first ${FIELDS} of ${columns.length} columns have a field; add others to the JSON.`
       : some.length ? "An empty field is left out of the row." : "";
-    asJson.open = some.length === 0;
     fillJson();
     fillFields();
   }

@@ -4,7 +4,7 @@ import { h } from "./dom.js";
 import { ago, rate, time } from "./format.js";
 
 // Rows from which an error is compared with a baseline.
-export const MIN_ROWS = 100;
+const MIN_ROWS = 100;
 
 // `model`: {isStoreAway, unreadable, isLoaded, isPaused, rows, error, baseline, drifting, perSecond, lastAt}.
 // Returns the state and the warnings, each {kind, text}; the kinds are good, idle, warn and bad.
