@@ -28,6 +28,7 @@ test: $(STAMP)-dev
 	tests/fetch_tool.sh nginx
 	tests/fetch_tool.sh tansu
 	tests/fetch_tool.sh chromium
+	tests/fetch_tool.sh axe
 	$(BIN)/python -m dualstream.service.server.compile_kernels
 	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal
 

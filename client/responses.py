@@ -321,6 +321,7 @@ class Timeline(MaybeStale, kw_only=True):
     samples: int
     points: list[dict[str, Any]]
     events: list[dict[str, Any]]
+    times: list[dict[str, Any]]
 
 
 class Event(Struct, kw_only=True):

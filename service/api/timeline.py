@@ -1,6 +1,7 @@
 """GET /models/{id}/timeline: history of the metrics, drift events and guard trips."""
 
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 from fastapi import APIRouter, Request, Response
@@ -37,6 +38,13 @@ class GuardTripped(BaseModel):
     paused: bool = Field(description="Whether the trip paused learning.")
 
 
+class Moment(BaseModel):
+    """Rows learned at a moment."""
+
+    rows: int
+    time: datetime
+
+
 class TimelineView(MaybeStale):
     """At most 256 evenly spaced points, and the current counts.
 
@@ -51,6 +59,10 @@ class TimelineView(MaybeStale):
     points: list[dict[str, Any]]
     events: list[DriftSeen | GuardTripped] = Field(
         description="The last 64 of each kind, in journal order."
+    )
+    times: list[Moment] = Field(
+        description="When the rows were learned, as far as this process knows: since it loaded the"
+        " model, at most 256 moments. The last one is that of the last record."
     )
 
 
@@ -76,8 +88,14 @@ async def read_timeline(
             samples=model.replica.learner.samples,
             points=progress.timeline(),
             events=_events(model),
+            times=_times(model),
             **staleness(model),
         )
+
+
+def _times(model: Model) -> list[Moment]:
+    pairs = zip(model.activity.rows, model.activity.times, strict=True)
+    return [Moment(rows=rows, time=datetime.fromtimestamp(at, UTC)) for rows, at in pairs]
 
 
 def _events(model: Model) -> list[DriftSeen | GuardTripped]:

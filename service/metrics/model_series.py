@@ -37,6 +37,9 @@ FAMILIES = {
     "samples": Family(_COUNTER, "Journalled rows, by outcome: learned or rejected.", ("outcome",)),
     "refused_controls": Family(_COUNTER, "Journalled controls that could not be applied."),
     "seq": Family(_GAUGE, "Last applied record of the journal."),
+    "last_record_timestamp_seconds": Family(
+        _GAUGE, "When the last record was applied, in seconds since 1970."
+    ),
     "model_paused": Family(_GAUGE, "1 while the guard has paused learning, else 0."),
     "quarantined_records": Family(_GAUGE, "Records in quarantine."),
     "quarantined_bytes": Family(_GAUGE, "Bytes of the rows in quarantine."),
@@ -111,6 +114,7 @@ class ModelSeries(Collector):
         self._put("samples", replica.rejected, "rejected")
         self._put("refused_controls", replica.refused_controls)
         self._put("seq", replica.seq)
+        self._put("last_record_timestamp_seconds", model.activity.last_at)
         self._put("nonzeros", replica.nonzeros(STATE_AGE_S))
         self._guarding(replica)
         self._progress(replica.progress.summary())

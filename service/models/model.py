@@ -18,6 +18,7 @@ from dualstream.service.journal.protocol import (
     UnknownModel,
 )
 from dualstream.service.journal.record import RecordError
+from dualstream.service.models.activity import Activity
 from dualstream.service.models.compiled_specs import KnownSpec
 from dualstream.service.models.deps import ModelDeps
 from dualstream.service.models.job import AnyJob, Job
@@ -107,6 +108,9 @@ class Model(CommitListener):
         if self._names_since:
             row_schema.resend_names(self._names_since)
         self.lag = Lag()
+        self.activity = Activity()
+        if replica.applied_ms is not None:
+            self.activity.saw(replica.learner.samples, replica.applied_ms / 1000)
         self.snapshots = Snapshots(deps, record, replica, self.committer)
         self.bytes = 0
         """Memory in bytes, as last measured."""
@@ -313,6 +317,7 @@ class Model(CommitListener):
 
     def on_advance(self, before: int, after: int) -> None:
         """Called between two groups. Starts a snapshot, a measurement and jobs that are due."""
+        self.activity.saw(self.replica.learner.samples, time.time())
         is_bulk = after - before >= BULK_ROWS
         self.snapshots.on_advance(before, after, is_bulk)
         if after >= self._measure_at:
@@ -345,6 +350,8 @@ class Model(CommitListener):
             replica.progress,
             replica.profile,
             replica.lineage,
+            self.activity.rows,
+            self.activity.times,
             *filter(len, lists),
             *self.row_schema.owned_objects(),
         )

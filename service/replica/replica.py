@@ -89,6 +89,8 @@ class Replica(ViewedState):
 
     _applying: Sequence[Entry] = ()
     """Entries that are being applied while the next ones are read."""
+    applied_ms: int | None = None
+    """Append time of the last entry that was read from the journal, by the store's clock."""
     _paced: Learner | None = None
     """The learner whose cost is estimated; None if the estimate is out of date."""
 
@@ -323,7 +325,8 @@ class Replica(ViewedState):
 
     def _advance_past(self, entries: Sequence[Entry], done: Sequence[tuple[int, Applied]]) -> None:
         """Advance past entries that were applied."""
-        self.seq, self.chain = entries[-1].seq, entries[-1].chain
+        last = entries[-1]
+        self.seq, self.chain, self.applied_ms = last.seq, last.chain, last.time_ms
         self.lineage.add_entries(entries)
         record_outcomes(self.watched, entries, done)
 

@@ -1,6 +1,7 @@
-// HTTP client of the dashboard. Sends the API key that this tab has stored.
+// HTTP client of the dashboard. Sends the API key that this tab has stored, and asks for it.
 
 const KEY = "dualstream-key";
+const element = (id) => document.getElementById(id);
 
 // An error answer (problem+json).
 export class Problem extends Error {
@@ -11,29 +12,45 @@ export class Problem extends Error {
   }
 }
 
+export const hasKey = () => sessionStorage.getItem(KEY) !== null;
+
 function headersWith(extra) {
   const key = sessionStorage.getItem(KEY);
   return key ? { authorization: `Bearer ${key}`, ...extra } : { ...extra };
 }
 
 let pendingKey = null;
+// After Cancel nothing asks again, except the button.
+let isDeclined = false;
 
-// Opens one dialog, even if several requests were refused at once.
-function askForKey(wasSent) {
+// Opens one dialog, even if several requests were refused at once. Resolves to whether a key was given.
+export function askForKey(reason, error = "") {
   pendingKey ??= new Promise((resolve) => {
-    const dialog = document.getElementById("key-dialog");
-    const input = document.getElementById("key-input");
-    document.getElementById("key-error").hidden = !wasSent;
-    dialog.addEventListener(
-      "close",
-      () => {
-        if (dialog.returnValue === "ok") sessionStorage.setItem(KEY, input.value);
-        input.value = "";
-        pendingKey = null;
-        resolve(dialog.returnValue === "ok");
-      },
-      { once: true },
-    );
+    const [dialog, input, form] = [element("key-dialog"), element("key-input"), element("key-form")];
+    let given = null;
+    const refuse = (text) => {
+      element("key-error").textContent = text;
+      input.setAttribute("aria-invalid", String(text !== ""));
+    };
+    element("key-reason").textContent = reason;
+    refuse(error);
+    form.onsubmit = (event) => {
+      event.preventDefault();
+      const key = input.value.trim();
+      // A header has no other characters; fetch would fail with an error about headers.
+      if (!key) refuse("Enter a key.");
+      else if (!/^[!-~]+$/.test(key)) refuse("A key has only ASCII letters, digits and signs, without spaces. Copy it again.");
+      else dialog.close((given = key));
+    };
+    element("key-cancel").onclick = () => dialog.close();
+    dialog.addEventListener("close", () => {
+      if (given !== null) sessionStorage.setItem(KEY, given);
+      element("key-button").hidden = false;
+      input.value = "";
+      pendingKey = null;
+      isDeclined = given === null;
+      resolve(given !== null);
+    }, { once: true });
     dialog.showModal();
   });
   return pendingKey;
@@ -51,8 +68,11 @@ export async function request(path, { method = "GET", body, text, headers, signa
       signal,
       cache: "no-store",
     });
-    if (answer.status === 401 && (await askForKey("authorization" in sent))) continue;
-    return answer;
+    if (answer.status !== 401 || isDeclined) return answer;
+    const wasSent = "authorization" in sent;
+    const isGiven = await askForKey("This server requires a key.",
+      wasSent ? "The server refused this key: it is wrong, or it was removed. Check it, or use another one." : "");
+    if (!isGiven) return answer;
   }
 }
 
@@ -77,9 +97,13 @@ export const modelPath = (id, rest = "") => `models/${encodeURIComponent(id)}${r
 // Shows an error as a notice for 12 seconds; at most four notices at a time.
 export function showError(error) {
   if (error?.name === "AbortError") return;
+  const notices = element("notices");
   const notice = document.createElement("p");
-  notice.textContent = error.message;
-  const notices = document.getElementById("notices");
+  notice.textContent = error.status === 403
+    ? `${error.message}. The button “API key” at the top changes the key.`
+    : error.message;
+  // Requests are repeated, and so are their errors.
+  if ([...notices.children].some((one) => one.textContent === notice.textContent)) return;
   notices.append(notice);
   while (notices.children.length > 4) notices.firstChild.remove();
   setTimeout(() => notice.remove(), 12000);

@@ -1,4 +1,4 @@
-// Card of what the columns of a stream hold; those that moved most come first.
+// Card of the input profile: what the columns of a stream hold. Those that moved most come first.
 
 import { call, modelPath } from "./api.js";
 import { card, h, right, table } from "./dom.js";
@@ -6,7 +6,7 @@ import { count, number, percent } from "./format.js";
 
 const VALUES_SHOWN = 3;
 
-export function columnsCard(id, spec, signal) {
+export function columnsPart(id, spec, signal) {
   const note = h("p", { class: "quiet" });
   const list = h("div");
   const element = card("Columns", note, list);
@@ -14,8 +14,9 @@ export function columnsCard(id, spec, signal) {
   // Models of an older version have no profile.
   element.hidden = (spec.spec_version ?? 1) < 4;
 
+  // Returns the columns, those that moved most first.
   async function refresh() {
-    if (element.hidden) return;
+    if (element.hidden) return [];
     const { columns, has_more } = await call(modelPath(id, "/columns"), { signal });
     note.textContent = columns.length
       ? "The stability index compares about the last 1,000 rows with the 10,000 before: drift is moderate from 0.1 and large from 0.25." +
@@ -32,6 +33,7 @@ export function columnsCard(id, spec, signal) {
           )
         : "",
     );
+    return columns;
   }
 
   return { element, refresh };

@@ -8,7 +8,7 @@ const MAX_CHARACTERS = 512 * 1024;
 const KINDS = ["number", "boolean", "category", "text", "time", "ignore", "id", "weight"];
 
 // Media type of pasted rows: JSON, JSON lines, or CSV with the sign that its header has most often.
-export function mediaTypeOf(text) {
+function mediaTypeOf(text) {
   const first = text.trimStart()[0];
   if (first === "[") return "application/json";
   if (first === "{") return "application/x-ndjson";
@@ -110,7 +110,7 @@ export function columnsForm({ task, proposed, changed, signal }) {
     found.replaceChildren(
       h("p", {}, `${proposal.rows.toLocaleString("en")} rows, ${columns.length} columns.`),
       ...proposal.warnings.map((text) => h("p", { class: "small" }, `Warning: ${text}`)),
-      table(["column", "type", { text: "missing", number: true }], rows, "Columns of the sample"),
+      table(["column", "type", right("missing")], rows, "Columns of the sample"),
     );
   }
 

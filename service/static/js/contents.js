@@ -1,12 +1,12 @@
-// Cards of a model's weights, members, support and curves.
+// Cards of a model's weights, support and curves.
 
 import { call, modelPath } from "./api.js";
 import { curvesCard, hasCurves } from "./curves.js";
-import { card, facts, h, right, svg, table } from "./dom.js";
-import { count, number, percent } from "./format.js";
+import { bar, card, facts, h, right, table } from "./dom.js";
+import { count, number } from "./format.js";
+import { hasMembers } from "./members.js";
 
-// Whether a model of this specification has members, and whether it tracks its support.
-const hasMembers = (spec) => spec.algorithm === "portfolio" && spec.task !== "multiclass";
+// Whether a model of this specification tracks its support.
 const hasSupport = (spec) =>
   spec.algorithm.startsWith("rda") &&
   spec.task !== "multiclass" &&
@@ -16,11 +16,9 @@ const hasSupport = (spec) =>
 
 export function contents(id, spec, signal) {
   const weights = card("Largest weights");
-  const members = card("Members");
   const support = card("Features in use");
   const curves = curvesCard();
-  const optional = [members, support];
-  optional.forEach((one) => (one.hidden = true));
+  support.hidden = true;
   const fill = (place, ...children) => place.replaceChildren(place.firstChild, ...children);
 
   async function refresh() {
@@ -32,8 +30,6 @@ export function contents(id, spec, signal) {
     const drawn = hasCurves(spec, found?.members) ? await call(modelPath(id, "/curves"), { signal }) : null;
     curves.show(drawn);
     fill(weights, weightTable(heaviest));
-    members.hidden = found === null;
-    if (found) fill(members, memberTable(found.members));
     support.hidden = used === null;
     if (used) {
       fill(
@@ -47,7 +43,7 @@ export function contents(id, spec, signal) {
     }
   }
 
-  return { elements: [curves.element, weights, ...optional], refresh };
+  return { weights, support, curves: curves.element, refresh };
 }
 
 function weightTable({ weights, nonzeros, dim, intercept, coefficients }) {
@@ -59,7 +55,7 @@ function weightTable({ weights, nonzeros, dim, intercept, coefficients }) {
     right(number(one.weight)),
     bar(one.weight / top),
   ]);
-  const head = ["feature", ...(isMulticlass ? ["class"] : []), { text: "weight", number: true }, ""];
+  const head = ["feature", ...(isMulticlass ? ["class"] : []), right("weight"), ""];
   return h(
     "div",
     {},
@@ -70,35 +66,10 @@ function weightTable({ weights, nonzeros, dim, intercept, coefficients }) {
     rows.length ? table(head, rows, "Largest weights") : h("p", { class: "quiet" }, "All weights are zero."),
     coefficients?.length
       ? table(
-          ["function", { text: "coefficient", number: true }, ""],
+          ["function", right("coefficient"), ""],
           coefficients.map((one) => [one.name, right(number(one.value)), one.dropped ? "dropped" : ""]),
           "Coefficients of the basis functions",
         )
       : null,
-  );
-}
-
-export function bar(share) {
-  const width = Math.min(Math.abs(share), 1) * 50;
-  return svg(
-    "svg",
-    { class: "weight-bar", viewBox: "0 0 100 10", preserveAspectRatio: "none", "aria-hidden": "true" },
-    svg("rect", { class: share < 0 ? "minus" : "plus", x: share < 0 ? 50 - width : 50, y: 1, width, height: 8 }),
-  );
-}
-
-function memberTable(members) {
-  const ordered = members.toSorted((a, b) => b.weight - a.weight);
-  const hasErrors = ordered.some((one) => one.rolling.error_rate !== null);
-  return table(
-    ["member", { text: "share", number: true }, { text: "loss, last 1,000 rows", number: true },
-      ...(hasErrors ? [{ text: "error", number: true }] : [])],
-    ordered.map((one) => [
-      one.name,
-      right(percent(one.weight)),
-      right(number(one.rolling.loss)),
-      ...(hasErrors ? [right(percent(one.rolling.error_rate))] : []),
-    ]),
-    "Members and their shares",
   );
 }

@@ -1,7 +1,8 @@
-// Formats numbers, ratios and times for display.
+// Formats numbers, ratios, sizes and times for display.
 
 const whole = new Intl.NumberFormat("en");
 const short = new Intl.NumberFormat("en", { maximumSignificantDigits: 4 });
+const brief = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
 
 export const count = (value) => (value == null ? "–" : whole.format(value));
 
@@ -17,7 +18,31 @@ export const percent = (ratio) =>
 // A percentage on an axis, where ticks are round numbers.
 export const share = (ratio) => `${number(100 * ratio)} %`;
 
+export const rate = (perSecond) =>
+  perSecond == null ? "–" : perSecond >= 100 ? whole.format(Math.round(perSecond)) : brief.format(perSecond);
+
+export function bytes(size) {
+  const units = ["B", "kB", "MB", "GB", "TB"];
+  const power = size < 1 ? 0 : Math.min(Math.floor(Math.log10(size) / 3), units.length - 1);
+  return `${brief.format(size / 1000 ** power)} ${units[power]}`;
+}
+
+export function duration(seconds) {
+  if (seconds < 1) return `${brief.format(1000 * seconds)} ms`;
+  if (seconds < 120) return `${brief.format(seconds)} s`;
+  if (seconds < 7200) return `${Math.round(seconds / 60)} min`;
+  return seconds < 172_800 ? `${Math.round(seconds / 3600)} h` : `${Math.round(seconds / 86_400)} days`;
+}
+
+// Time since a moment, in seconds since 1970. The clocks of server and browser can differ a little.
+export function ago(at, now = Date.now() / 1000) {
+  const passed = Math.max(0, Math.round(now - at));
+  return passed < 5 ? "just now" : `${duration(passed)} ago`;
+}
+
 export const clock = (seconds) =>
   new Date(1000 * seconds).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
 
 export const time = (iso) => new Date(iso).toLocaleString();
+
+export const seconds = (iso) => new Date(iso).getTime() / 1000;

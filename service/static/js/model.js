@@ -1,115 +1,244 @@
-// Page of one model: cards that server-sent events update.
+// Page of one model: status, four numbers and tabs, which server-sent events update.
 
-import { call, showError, modelPath } from "./api.js";
-import { columnsCard } from "./columns.js";
-import { card, facts, h } from "./dom.js";
-import { listen } from "./events.js";
-import { count, number, percent, time } from "./format.js";
-import { ModelPlots } from "./model_plots.js";
+import { Problem, call, showError, modelPath } from "./api.js";
+import { columnsPart } from "./columns.js";
 import { contents } from "./contents.js";
+import { card, facts, h, since, tile } from "./dom.js";
+import { driftPart } from "./drift.js";
+import { compared, errorOf, lossOf, nameOf } from "./errors.js";
+import { listen } from "./events.js";
+import { ago, count, number, percent, rate, seconds, time } from "./format.js";
+import { historyOf } from "./history.js";
+import { hasMembers, membersPart } from "./members.js";
+import { ModelPlots } from "./model_plots.js";
 import { pauseNotice } from "./pauses.js";
-import { predictCard } from "./predict.js";
+import { predictPart } from "./predict.js";
 import { refitsCard } from "./refits.js";
-import { versionsCard } from "./versions.js";
+import { firstSteps } from "./snippets.js";
+import { pill, statusOf } from "./status.js";
+import { Tabs } from "./tabs.js";
+import { versionsPart } from "./versions.js";
 
 const REFRESH_MS = 3000;
+const RATE_S = 10;
 
-// A fact that is left out while it has no value.
-const figure = (value) => (value == null ? null : number(value));
-
-export async function showModel(root, id, signal) {
-  const view = await call(modelPath(id), { signal });
-  const heading = h("h1", {}, id);
-  const state = h("span", { class: "chip", role: "status" }, "connecting");
-  const summary = h("div");
-  const rollbacks = h("ul", { class: "small", "aria-label": "Rollbacks", hidden: true });
+// `ready` gets a function that shows another tab.
+export async function showModel(root, id, tab, signal, ready) {
+  let view;
+  try {
+    view = await call(modelPath(id), { signal });
+  } catch (error) {
+    if (!(error instanceof Problem && [404, 422].includes(error.status))) throw error;
+    root.append(unknown(id));
+    return;
+  }
+  const { spec } = view;
+  const head = header(id, view);
   const pause = pauseNotice(id, signal, () => reload());
-  root.append(heading, state, pause.element, summary, rollbacks);
-  const plots = new ModelPlots(view.spec, signal);
-  const parts = contents(id, view.spec, signal);
-  const columns = columnsCard(id, view.spec, signal);
-  const versions = versionsCard(id, signal, () => reload());
-  const refits = refitsCard(id, view.spec, signal);
-  const specification = card("Specification", h("pre", { tabindex: "0" }, JSON.stringify(view.spec, null, 2)));
-  root.append(
-    h(
-      "div",
-      { class: "grid" },
-      plots.elements,
-      predictCard(id, view.spec, signal),
-      columns.element,
-      parts.elements,
-      refits.element,
-      versions.element,
-      specification,
-    ),
-  );
+  const tiles = numbers(spec);
+  const plots = new ModelPlots(spec, signal);
+  const columns = columnsPart(id, spec, signal);
+  const members = membersPart(id, signal);
+  const inside = contents(id, spec, signal);
+  const drift = driftPart();
+  const versions = versionsPart(id, signal, () => reload());
+  const refits = refitsCard(id, spec, signal);
+  const predict = predictPart(id, spec);
+  const empty = firstSteps(id, spec);
+  const history = historyOf(id, signal);
+  const charts = h("div", { class: "grid" }, plots.errorCard, predict.element, plots.lossCard,
+    plots.rankingCard, plots.gapCard, plots.rateCard, plots.delayCard);
+  const grid = (...children) => h("div", { class: "grid" }, children);
+  const tabs = new Tabs(id, {
+    overview: ["Overview", [empty, charts]],
+    ...(hasMembers(spec) ? { members: ["Members", [members.element]] } : {}),
+    features: ["Features", [grid(inside.weights, plots.nonzerosCard, inside.support, plots.supportCard, inside.curves, columns.element)]],
+    drift: ["Drift", [drift.element]],
+    versions: ["Versions", [versions.element]],
+    settings: ["Settings", [grid(settings(view), refits.element,
+      card("Specification", h("pre", { tabindex: "0" }, JSON.stringify(spec, null, 2))))]],
+  }, (name) => refreshTab(name));
+  root.append(head.element, pause.element, tiles.element, tabs.element);
 
   let stale = true;
-  let rows = view.samples;
+  let seq = view.seq;
+  const live = { rows: view.samples, lastAt: null, isPaused: Boolean(view.paused), link: "connecting" };
+  // Rows learned at the last events: [seconds, rows].
+  let arrivals = [];
 
-  // The timeline has no rollbacks, so the page lists those that happen while it is open.
-  function noteRollback(event) {
-    if (event.samples < rows) {
-      const text = `Rolled back from ${count(rows)} to ${count(event.samples)} rows at ${time(Date.now())}, seq ${count(event.seq)}.`;
-      rollbacks.prepend(h("li", {}, text));
-      rollbacks.hidden = false;
-      plots.rollbacks.push(event.samples);
-    }
-    rows = event.samples;
+  const refreshTab = (name) => Promise.all(({
+    features: [inside],
+    versions: [versions],
+    settings: [refits],
+  }[name] ?? []).map((one) => one.refresh())).catch(showError);
+
+  async function refresh() {
+    const [found] = await Promise.all([columns.refresh(), hasMembers(spec) ? members.refresh(live.rows) : null, refreshTab(tabs.shown)]);
+    live.drifting = found.some((one) => one.drift === "large");
+    predict.know(found);
+    drift.showColumns(found);
   }
-
-  const refreshCards = () => Promise.all([parts, columns, refits, versions].map((one) => one.refresh()));
 
   async function reload() {
     stale = false;
     const timeline = await call(modelPath(id, "/timeline"), { signal });
-    plots.begin(timeline);
-    await refreshCards();
+    const events = await history(timeline);
+    live.lastAt ??= timeline.times.length ? seconds(timeline.times.at(-1).time) : null;
+    plots.begin(timeline, events);
+    drift.showEvents(events);
+    versions.showChanges(events);
+    await refresh();
+    showStatus();
   }
 
-  function showSummary(event) {
-    summary.replaceChildren(
-      facts({
-        type: `${view.spec.algorithm}, ${view.spec.task}`,
-        created: time(view.created),
-        seq: count(event.seq),
-        learned: count(event.samples),
-        rejected: count(event.rejected),
-        "rows/s": figure(event.rows_per_second),
-        "non-zeros": count(event.nonzeros),
-        ...(event.since_start && "error_rate" in event.since_start
-          ? { error: percent(event.since_start.error_rate) }
-          : {}),
-        AUC: figure(event.since_start?.auc),
-        "average precision": figure(event.since_start?.average_precision),
-        gap: event.certificate ? number(event.certificate.relative_gap) : null,
-      }),
-    );
+  function showStatus() {
+    const now = Date.now() / 1000;
+    arrivals = arrivals.filter(([at], k) => now - at <= RATE_S || k === arrivals.length - 1);
+    const [first, last] = [arrivals[0], arrivals.at(-1)];
+    live.perSecond = last && now - last[0] < RATE_S && last[1] > first[1] ? (last[1] - first[1]) / Math.max(1, now - first[0]) : 0;
+    head.show(live);
+    tiles.showRate(live);
+    const isEmpty = !live.rows && !live.isPaused;
+    empty.hidden = !isEmpty;
+    charts.hidden = isEmpty;
   }
 
-  await reload();
-  showSummary({ seq: view.seq, samples: view.samples, rejected: view.rejected });
+  function take(event) {
+    const now = Date.now() / 1000;
+    stale = true;
+    live.link = "open";
+    const isPaused = Boolean(event.paused);
+    if (event.samples > live.rows) {
+      if (!arrivals.length) arrivals.push([now - 0.5, live.rows]);
+      live.lastAt = now;
+    }
+    if (event.samples < live.rows) arrivals = [];
+    arrivals.push([now, event.samples]);
+    // Of a paused model rows take a seq, too.
+    const isControl = isPaused !== live.isPaused || (!isPaused && event.seq > seq && event.samples <= live.rows);
+    [seq, live.rows, live.isPaused] = [event.seq, event.samples, isPaused];
+    const error = errorOf(event.rolling);
+    [live.error, live.baseline] = [error.value, error.baselines[0]?.value];
+    tiles.show(event);
+    pause.update(event.paused);
+    showStatus();
+    // After a rollback or a drift event the timeline has changed, and after a control the history.
+    if (plots.add(event) || isControl) reload().catch(showError);
+  }
+
+  tabs.select(tab);
+  ready((name) => tabs.select(name));
   pause.update(view.paused);
-  const timer = setInterval(() => {
-    if (stale && !document.hidden) {
+  await reload();
+  const timers = [
+    setInterval(() => {
+      if (!stale || document.hidden) return;
       stale = false;
-      refreshCards().catch(showError);
-    }
-  }, REFRESH_MS);
-  signal.addEventListener("abort", () => clearInterval(timer));
+      (plots.isCoarse ? reload() : refresh()).catch(showError);
+    }, REFRESH_MS),
+    setInterval(showStatus, 1000),
+  ];
+  signal.addEventListener("abort", () => timers.forEach(clearInterval));
+  addEventListener("health", ({ detail }) => {
+    live.isStoreAway = detail.isStoreAway;
+    showStatus();
+  }, { signal });
   listen(id, signal, (kind, event) => {
-    if (kind === "open") state.textContent = "live";
-    else if (kind === "lost") state.textContent = "disconnected, reconnecting";
-    else if (kind === "deleted") state.textContent = "deleted";
-    else if (event.samples !== undefined) {
-      state.textContent = event.stale ? "stale: the store is unavailable" : "live";
-      stale = true;
-      showSummary(event);
-      noteRollback(event);
-      pause.update(event.paused);
-      // After a rollback or a drift event the timeline has changed.
-      if (plots.add(event)) reload().catch(showError);
-    }
+    if (event?.samples !== undefined) take(event);
+    else if (kind !== "progress") live.link = kind;
+    showStatus();
   }).catch(showError);
+}
+
+function unknown(id) {
+  document.title = "Unknown model · Dualstream";
+  return h("section", { class: "card empty" },
+    h("p", { class: "code" }, "404"),
+    h("h1", {}, `There is no model ${id}`),
+    h("p", { class: "quiet" }, "It was deleted or never created, or your key does not match it. Names are case-sensitive."),
+    h("p", { class: "actions" },
+      h("a", { href: "#/", class: "button main" }, "All models"), h("a", { href: "#/new", class: "button" }, "New model")));
+}
+
+const LINKS = {
+  connecting: { kind: "idle", text: "connecting" },
+  lost: { kind: "bad", text: "disconnected, reconnecting" },
+  deleted: { kind: "bad", text: "deleted" },
+};
+const TASKS = { binary: "two classes", multiclass: "several classes", regression: "a number" };
+
+function header(id, { spec, created }) {
+  const pills = h("div", { class: "pills" });
+  const state = h("span", { role: "status" });
+  const warnings = h("span", { class: "pills" });
+  pills.append(state, warnings);
+  const element = h("header", { class: "model-head" },
+    h("nav", { "aria-label": "Back" }, h("a", { href: "#/" }, "← All models")),
+    h("div", { class: "title" }, h("h1", {}, id), pills),
+    h("p", { class: "quiet" }, `Predicts ${TASKS[spec.task]} · algorithm ${spec.algorithm} · created `, since(seconds(created))));
+  let shown = "";
+
+  function show(live) {
+    const status = statusOf({ ...live, isLoaded: true });
+    const found = LINKS[live.link] ?? status.state;
+    const now = JSON.stringify([found, status.warnings]);
+    if (now === shown) return;
+    shown = now;
+    state.replaceChildren(pill(found));
+    warnings.replaceChildren(...status.warnings.map((one) => pill(one)));
+  }
+
+  return { element, show };
+}
+
+// Four numbers. The last one is the gap; of models without a certificate it is what ranks or counts.
+function numbers(spec) {
+  const isRegression = spec.task === "regression";
+  const what = nameOf(isRegression);
+  const [error, loss, rows, last] = [tile(`${what[0].toUpperCase()}${what.slice(1)}, last 1,000 rows`), tile("Loss, last 1,000 rows"), tile("Rows learned"),
+    tile(spec.task === "binary" && spec.algorithm !== "dual_ascent" ? "AUC, last 1,000 rows" : "Distance from the optimum")];
+  const element = h("dl", { class: "tiles four", "aria-label": "Numbers of the model" }, [error, loss, rows, last].map((one) => one.element));
+
+  let learned = null;
+
+  function showRate({ perSecond, lastAt }) {
+    if (learned === null) return;
+    const now = perSecond > 0 ? `${rate(perSecond)} per second` : !learned.samples ? "none yet" : lastAt == null ? "none now" : `the last one ${ago(lastAt)}`;
+    rows.set(count(learned.samples), `${now}; ${count(learned.rejected)} refused by the learner`);
+  }
+
+  function show({ rolling, since_start: all, samples, rejected, certificate, nonzeros }) {
+    const found = errorOf(rolling);
+    const { text, isWorse } = compared(found);
+    const isEmpty = found.value == null;
+    error.set(found.show(found.value), text, { kind: isEmpty ? "" : isWorse ? "bad" : "good" });
+    loss.set(number(rolling.loss), `${lossOf(spec)}, mean of a row${isEmpty ? "" : `; ${number(all.loss)} since start`}`);
+    learned = { samples, rejected };
+    const name = last.element.firstChild;
+    if (certificate) {
+      name.textContent = "Distance from the optimum";
+      last.set(certificate.relative_gap == null ? "–" : `≤ ${percent(certificate.relative_gap)}`,
+        certificate.reason ?? `of the objective: gap ${number(certificate.gap)} between primal and dual`);
+    } else if (rolling.auc != null) {
+      name.textContent = "AUC, last 1,000 rows";
+      last.set(number(rolling.auc), `0.5 is chance, 1 is perfect; ${number(all.auc)} since start`);
+    } else {
+      name.textContent = "Non-zero weights";
+      last.set(count(nonzeros), "this model has no certificate of its distance from the optimum");
+    }
+  }
+
+  return { element, show, showRate };
+}
+
+function settings({ spec, created }) {
+  return card("Model", facts({
+    predicts: TASKS[spec.task],
+    algorithm: spec.algorithm,
+    loss: lossOf(spec),
+    features: spec.features.kind === "hashed" ? "by name" : `numbered from 1 to ${count(spec.features.dim)}`,
+    guard: spec.guard?.mode ?? spec.guard ?? "off",
+    created: time(created),
+    "specification version": String(spec.spec_version ?? 1),
+  }));
 }

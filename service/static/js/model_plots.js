@@ -1,149 +1,92 @@
 // Plots of a model's metrics: the timeline first, then every event.
 
-import { card, right, table } from "./dom.js";
+import { card, choice, h } from "./dom.js";
+import { errorOf, lossOf, nameOf, recent } from "./errors.js";
 import { count, percent } from "./format.js";
-import { measure, recent } from "./metrics.js";
-import { Plot } from "./plots.js";
+import { timeOf } from "./history.js";
+import { Plot } from "./charts.js";
 
 const MAX_POINTS = 3000;
+// A step of more than this part of the rows is drawn again from the timeline.
+const STEPS = 64;
 
 export class ModelPlots {
   constructor(spec, signal) {
     this.isRegression = spec.task === "regression";
     const format = this.isRegression ? undefined : percent;
-    const what = this.isRegression ? "absolute error" : "error rate";
-    const baselines = this.isRegression ? ["running mean", "last label"] : ["most frequent", "last label"];
-    this.drift = [];
+    const baselines = this.isRegression ? ["running_mean", "last_label"] : ["most_frequent", "last_label"];
+    const words = { running_mean: "mean so far", most_frequent: "most frequent label", last_label: "previous label" };
+    this.baselines = baselines;
+    this.isTime = false;
+    // Events of the model, as history.js reads them.
+    this.events = [];
     // Drift and trip counts of the last event. A change means that the timeline has new events.
     this.lastDrift = null;
-    // Rows to which the model was rolled back while the page is open.
-    this.rollbacks = [];
-    const markers = () => [
-      ...this.drift.map((event) => ({ x: event.rows, isBad: event.kind === "guard" || event.rising })),
-      ...this.rollbacks.map((x) => ({ x, isRollback: true })),
-    ];
+    // Whether the timeline has more points than the events brought.
+    this.isCoarse = false;
+    const markers = () => this.events;
+    const what = nameOf(this.isRegression);
+    const title = what[0].toUpperCase() + what.slice(1);
     this.error = new Plot(
       {
-        title: `Progressive ${what}, with two baselines`,
+        title: `${title} and two baselines`,
+        height: 300,
         markers,
         series: [
-          { label: "last rows", colour: "--c1", format },
+          { label: "last rows", colour: "--c1", format, isFilled: true },
           { label: "since start", colour: "--c3", format },
-          { label: baselines[0], colour: "--c4", dash: [4, 4], format },
-          { label: baselines[1], colour: "--c2", dash: [4, 4], format },
+          { label: words[baselines[0]], colour: "--c4", dash: [4, 4], format },
+          { label: words[baselines[1]], colour: "--c2", dash: [4, 4], format },
         ],
       },
       signal,
     );
-    this.loss = new Plot(
-      {
-        title: "Progressive loss",
-        markers,
-        series: [
-          { label: "last rows", colour: "--c1" },
-          { label: "since start", colour: "--c3" },
-        ],
-      },
-      signal,
-    );
-    this.ranking = new Plot(
-      {
-        title: "AUC and average precision of the last 1,000 rows",
-        series: [
-          { label: "AUC", colour: "--c1" },
-          { label: "average precision", colour: "--c3" },
-        ],
-      },
-      signal,
-    );
-    this.gap = new Plot(
-      {
-        title: "Primal and dual objective, and the gap between them",
-        series: [
-          { label: "primal", colour: "--c1" },
-          { label: "dual", colour: "--c2" },
-          { label: "gap", colour: "--c4", dash: [4, 4] },
-        ],
-      },
-      signal,
-    );
-    this.nonzeros = new Plot(
-      { title: "Non-zero weights", series: [{ label: "non-zeros", colour: "--c1", format: count }] },
-      signal,
-    );
-    this.support = new Plot(
-      {
-        title: "Features in use, and changes within the last 1,000 rows",
-        series: [
-          { label: "features in use", colour: "--c1", format: count },
-          { label: "changes per 1,000 rows", colour: "--c2", ownAxis: true },
-        ],
-      },
-      signal,
-    );
-    this.rate = new Plot(
-      {
-        title: "Rows learned per second",
-        xIsTime: true,
-        series: [{ label: "rows per second", colour: "--c1" }],
-      },
-      signal,
-    );
-    this.delay = new Plot(
-      {
-        title: "Seconds from a prediction to its label",
-        xIsTime: true,
-        series: [{ label: "label delay, s", colour: "--c1" }],
-      },
-      signal,
-    );
+    const plot = (title, series, more = {}) => new Plot({ title, series, ...more }, signal);
+    this.loss = plot("Progressive loss", [{ label: "last rows", colour: "--c1", isFilled: true }, { label: "since start", colour: "--c3" }], { markers });
+    this.ranking = plot("AUC and average precision of the last 1,000 rows",
+      [{ label: "AUC", colour: "--c1" }, { label: "average precision", colour: "--c3" }]);
+    this.gap = plot("Primal and dual objective, and the gap between them",
+      [{ label: "primal", colour: "--c1" }, { label: "dual", colour: "--c2" }, { label: "gap", colour: "--c4", dash: [4, 4] }]);
+    this.nonzeros = plot("Non-zero weights", [{ label: "non-zeros", colour: "--c1", format: count }]);
+    this.support = plot("Features in use, and changes within the last 1,000 rows",
+      [{ label: "features in use", colour: "--c1", format: count }, { label: "changes per 1,000 rows", colour: "--c2", ownAxis: true }]);
+    this.rate = plot("Rows learned per second", [{ label: "rows per second", colour: "--c1", isFilled: true }], { xIsTime: true });
+    this.delay = plot("Seconds from a prediction to its label", [{ label: "label delay, s", colour: "--c1" }], { xIsTime: true });
+
+    this.unknown = h("p", { class: "small quiet", hidden: true },
+      "The server knows times since it loaded the model; rows before that are left out.");
+    const axis = choice("Horizontal axis", { rows: "Rows", time: "Time" }, "rows", (chosen) => {
+      this.isTime = chosen === "time";
+      this.draw();
+    });
+    this.errorCard = card(title, h("p", { class: "small quiet lead" },
+      "Each row is scored before it is learned. Dashed: what simple rules would have reached on the same rows."),
+    axis, this.error.element, this.unknown);
+    this.errorCard.classList.add("wide", "with-switch");
+    this.lossCard = card("Progressive loss", h("p", { class: "small quiet" }, `Mean loss of a row (${lossOf(spec)}), before the row is learned.`), this.loss.element);
     this.rankingCard = card("Ranking", this.ranking.element);
-    this.rankingCard.hidden = true;
-    this.gapCard = card("Certificate", this.gap.element);
+    this.gapCard = card("Certificate", h("p", { class: "small quiet" }, "The optimum of the window lies between the dual and the primal objective."), this.gap.element);
+    this.rateCard = card("Speed", this.rate.element);
     this.delayCard = card("Label delay", this.delay.element);
-    this.delayCard.hidden = true;
+    this.nonzerosCard = card("Sparsity", this.nonzeros.element);
     this.supportCard = card("Support changes", this.support.element);
-    this.supportCard.hidden = true;
-    this.driftCard = card("Drift");
-    this.elements = [
-      card(`Progressive ${what}`, this.error.element),
-      card("Progressive loss", this.loss.element),
-      this.rankingCard,
-      this.gapCard,
-      card("Non-zero weights", this.nonzeros.element),
-      this.supportCard,
-      card("Speed", this.rate.element),
-      this.delayCard,
-      this.driftCard,
-    ];
-    this.rankings = [[], [], []];
-    this.gaps = [[], [], [], []];
-    this.counts = [[], []];
-    this.supports = [[], [], []];
-    this.rates = [[], []];
-    this.delays = [[], []];
+    for (const one of [this.rateCard, this.rankingCard, this.gapCard, this.delayCard, this.supportCard]) one.hidden = true;
+    this.start();
   }
 
-  // Draw the timeline: metrics from before the page was opened.
-  begin({ points, events }) {
-    this.points = points;
-    this.drift = events;
-    this.driftCard.replaceChildren(
-      this.driftCard.firstChild,
-      events.length
-        ? table(
-            [right("rows"), right("seq"), "detector", "losses"],
-            events.toReversed().map((event) => [
-              right(count(event.rows)),
-              right(count(event.seq)),
-              ...(event.kind === "guard"
-                ? [`guard (${event.quantity})`, event.paused ? "tripped: paused" : "tripped"]
-                : [event.detector.replace("_", "-"), event.rising ? "rose" : "fell"]),
-            ]),
-            "Drift events, newest first",
-          )
-        : "No drift detected.",
-    );
+  start() {
+    this.points = [];
+    this.times = [];
+    [this.rates, this.delays] = [[[], []], [[], []]];
+    [this.rankings, this.gaps] = [[[], [], []], [[], [], [], []]];
+    [this.counts, this.supports] = [[[], []], [[], [], []]];
+  }
+
+  begin(timeline, events) {
+    this.points = timeline.points;
+    this.times = timeline.times;
+    this.events = events;
+    this.isCoarse = false;
     this.draw();
   }
 
@@ -155,13 +98,18 @@ export class ModelPlots {
     const isOther = seen !== this.lastDrift;
     this.lastDrift = seen;
     if (last && event.samples < last.rows) return true;
-    if (event.since_start && event.samples > (last?.rows ?? 0)) {
+    const now = Date.now() / 1000;
+    if (last && event.samples > last.rows) {
+      this.isCoarse ||= event.samples - last.rows > Math.max(25, event.samples / STEPS);
       this.points.push({ rows: event.samples, since_start: event.since_start });
+      this.times.push({ rows: event.samples, time: new Date().toISOString() });
       if (this.points.length > MAX_POINTS) return true;
       this.draw();
     }
-    const now = Date.now() / 1000;
-    if (event.rows_per_second != null) this.push(this.rate, this.rates, now, [event.rows_per_second]);
+    if (event.rows_per_second != null) {
+      this.rateCard.hidden = false;
+      this.push(this.rate, this.rates, now, [event.rows_per_second]);
+    }
     this.push(this.nonzeros, this.counts, event.samples, [event.nonzeros]);
     if (event.support) {
       this.supportCard.hidden = false;
@@ -176,12 +124,12 @@ export class ModelPlots {
       this.rankingCard.hidden = false;
       this.push(this.ranking, this.rankings, event.samples, [event.rolling.auc, event.rolling.average_precision]);
     }
-    this.gapCard.hidden = event.certificate === null;
+    this.gapCard.hidden = !event.certificate;
     if (event.certificate) {
       const { primal, dual, gap } = event.certificate;
       this.push(this.gap, this.gaps, event.samples, [primal, dual, gap]);
     }
-    return isOther;
+    return isOther || (!last && event.samples > 0);
   }
 
   push(plot, columns, x, values) {
@@ -197,20 +145,20 @@ export class ModelPlots {
 
   draw() {
     if (!this.points.length) return;
-    const { name, baselines } = measure(this.points.at(-1).since_start);
+    const errors = this.points.map((point) => errorOf(point.since_start));
     const rows = this.points.map((point) => point.rows);
-    const of = (read) => this.points.map((point) => read(point) ?? null);
-    this.error.set([
-      rows,
-      recent(this.points, (view) => view[name]),
-      of((point) => point.since_start[name]),
-      of((point) => baselines(point.since_start)[0].value),
-      of((point) => baselines(point.since_start)[1].value),
-    ]);
-    this.loss.set([
-      rows,
-      recent(this.points, (view) => view.loss),
-      of((point) => point.since_start.loss),
-    ]);
+    const of = (id) => errors.map((one) => one.baselines.find((other) => other.id === id)?.value ?? null);
+    const columns = [
+      this.isTime ? rows.map((one) => timeOf(one, this.times)) : rows,
+      recent(this.points, (view) => errorOf(view).value),
+      errors.map((one) => one.value),
+      ...this.baselines.map(of),
+    ];
+    const isKnown = columns[0].map((x) => x !== null);
+    this.error.set(columns.map((column) => column.filter((_, k) => isKnown[k])), this.isTime);
+    // The first request alone is not worth a note.
+    const missing = rows.findLast((_, k) => !isKnown[k]) ?? 0;
+    this.unknown.hidden = missing < rows.at(-1) / 20;
+    this.loss.set([rows, recent(this.points, (view) => view.loss), this.points.map((point) => point.since_start.loss ?? null)]);
   }
 }

@@ -1,7 +1,7 @@
 // Notice of a paused model, with buttons that resume it.
 
-import { call, showError, modelPath } from "./api.js";
-import { h } from "./dom.js";
+import { call, modelPath } from "./api.js";
+import { act, confirmed, h } from "./dom.js";
 import { count, number } from "./format.js";
 
 // `signal` aborts with the page; `changed` is called after learning was resumed.
@@ -13,17 +13,12 @@ export function pauseNotice(id, signal, changed) {
     const button = h("button", {}, text);
     button.addEventListener("click", async () => {
       const fate = rows === "learn" ? "learned" : "dropped";
-      if (!confirm(`Resume learning of ${id}? The rows in quarantine are ${fate}.`)) return;
-      button.disabled = true;
-      try {
+      if (!(await confirmed("Resume learning?", `${id} learns again. The rows in quarantine are ${fate}.`, text))) return;
+      act(button, async () => {
         await call(modelPath(id, `/resume?rows=${rows}`), { method: "POST" });
         await refresh();
         await changed();
-      } catch (error) {
-        showError(error);
-      } finally {
-        button.disabled = false;
-      }
+      });
     });
     return button;
   }

@@ -1,89 +1,154 @@
-// Form for a prediction. Shows what each feature contributes to the score.
+// Card with a form for a prediction, made from the known columns; shows what each feature contributes.
 
 import { Problem, call, modelPath } from "./api.js";
-import { bar } from "./contents.js";
-import { card, facts, h, right, table } from "./dom.js";
+import { bar, card, copyButton, h, right, table } from "./dom.js";
 import { number, percent } from "./format.js";
+import { curlOf, exampleOf } from "./snippets.js";
 
-export function predictCard(id, spec, signal) {
-  const isHashed = spec.features.kind === "hashed";
-  const example = spec.columns ? exampleOf(spec.columns) : isHashed ? '{"age": 39, "city": "Oslo"}' : '{"1": 0.5, "2": 1}';
-  const input = h("textarea", { id: "predict-x", spellcheck: "false", rows: 4 });
-  input.value = example;
-  const answer = h("div", { role: "status" });
-  const form = h(
-    "form",
-    { onsubmit: (event) => submit(event) },
-    h(
-      "div",
-      { class: "field" },
-      h("label", { for: "predict-x" }, "Features, as JSON"),
-      input,
-      h("p", { class: "small quiet" }, "An object from feature names or indices to numbers, strings or booleans; or a list of numbers."),
-    ),
-    h("button", { class: "main" }, "Predict"),
-  );
+const FIELDS = 12;
+const LONG = 30;
 
-  // Until the user types, the input has known features of the model.
-  if (!spec.columns) suggested(id, isHashed, signal).then((x) => {
-    if (x !== null && input.value === example) input.value = JSON.stringify(x, null, 1).replace(/\n */g, " ");
-  }, () => {});
+export function predictPart(id, spec) {
+  let x = exampleOf(spec);
+  // Until the user types, the form follows the columns of the stream.
+  let isTyped = false;
+  let columns = Object.entries(spec.columns?.types ?? {})
+    .map(([name, type]) => ({ name, kind: type.kind ?? type, top: [] }))
+    .filter((one) => one.kind !== "ignore");
+  let shown = "";
+  const fields = h("div", { class: "predict-fields" });
+  const note = h("p", { class: "small quiet" });
+  const json = h("textarea", { id: "predict-x", spellcheck: "false", rows: 4, oninput: () => {
+    isTyped = true;
+    try {
+      x = JSON.parse(json.value);
+      fillFields();
+    } catch {
+      // Predict reports what is wrong.
+    }
+  } });
+  // Models of an older version have no profile of columns, so they have no fields.
+  const asJson = h("details", { open: (spec.spec_version ?? 1) < 4 },
+    h("summary", {}, "As JSON"),
+    h("label", { for: "predict-x" }, "Features, as JSON"),
+    json,
+    h("p", { class: "small quiet" }, "An object from feature names or indices to numbers, strings or booleans; or a list of numbers."));
+  const answer = h("div", { role: "status" }, h("p", { class: "quiet" },
+    "Here you see the prediction, and what each feature adds to it. Predictions do not change the model."));
+  const form = h("form", { onsubmit: (event) => submit(event), novalidate: true }, fields, note, asJson,
+    h("p", { class: "actions" }, h("button", { class: "main" }, "Predict"),
+      copyButton("Copy as curl", () => curlOf(id, "predict", { x: read() }))));
+  const element = card("Try a prediction", h("div", { class: "grid" }, form, answer));
+  element.classList.add("wide");
+  show();
+
+  // `found`: the columns of the profile.
+  function know(found) {
+    if (isTyped || !found.length) return;
+    columns = found.filter((one) => one.kind !== "unknown").toSorted((a, b) => a.name.localeCompare(b.name, "en", { numeric: true }));
+    // A row as the stream has it: the last values.
+    const row = columns.slice(0, FIELDS).map((one) => [one.name, lastOf(one)]).filter(([, value]) => value !== null);
+    if (JSON.stringify(columns.map(({ name, kind }) => [name, kind])) === shown) return;
+    x = Object.fromEntries(row);
+    show();
+  }
+
+  function show() {
+    shown = JSON.stringify(columns.map(({ name, kind }) => [name, kind]));
+    const some = columns.slice(0, FIELDS);
+    fields.replaceChildren(...some.map((one, k) => field(one, k)));
+    note.textContent = columns.length > FIELDS
+      ? `The first ${FIELDS} of ${columns.length} columns have a field; add others to the JSON.`
+      : some.length ? "An empty field is left out of the row." : "";
+    fillJson();
+    fillFields();
+  }
+
+  function field(one, k) {
+    const key = `predict-${k}`;
+    const change = (event) => {
+      isTyped = true;
+      const value = valueOf(one, event.target.value);
+      x = Array.isArray(x) ? {} : { ...x };
+      if (value === undefined) delete x[one.name];
+      else x[one.name] = value;
+      fillJson();
+    };
+    const options = one.kind === "category" ? one.top.map((top) => top.value) : [];
+    const control = one.kind === "boolean"
+      ? h("select", { id: key, onchange: change }, ["", "true", "false"].map((text) => h("option", { value: text }, text || "left out")))
+      : h("input", {
+          id: key, oninput: change, autocomplete: "off", list: options.length ? `${key}-values` : null,
+          inputmode: one.kind === "number" ? "decimal" : null,
+          placeholder: one.kind === "time" ? "2024-01-31T09:30:00Z" : one.mean == null || one.kind !== "number" ? "" : `mean ${number(one.mean)}`,
+        });
+    control.dataset.column = one.name;
+    return h("div", {},
+      h("label", { for: key }, one.name, h("span", { class: "quiet" }, ` ${one.kind}`)), control,
+      options.length ? h("datalist", { id: `${key}-values` }, options.map((value) => h("option", { value }))) : null);
+  }
+
+  function fillJson() {
+    json.value = JSON.stringify(x, null, 1).replace(/\n */g, " ");
+  }
+
+  function fillFields() {
+    for (const control of fields.querySelectorAll("[data-column]")) {
+      const value = x !== null && Object.hasOwn(x, control.dataset.column) ? x[control.dataset.column] : "";
+      control.value = String(value);
+    }
+  }
+
+  const read = () => JSON.parse(json.value);
 
   async function submit(event) {
     event.preventDefault();
     try {
-      const x = JSON.parse(input.value);
-      answer.replaceChildren(await explained(id, x, signal));
+      answer.replaceChildren(await explained(id, spec, read()));
     } catch (error) {
       const text = error instanceof Problem && error.errors.length
         ? error.errors.map((one) => `${one.pointer} ${one.reason}`).join("\n")
-        : error.message;
+        : error instanceof SyntaxError ? `The features are no JSON: ${error.message}` : error.message;
       answer.replaceChildren(h("p", { class: "error" }, text));
     }
   }
 
-  return card("Try a prediction", form, answer);
+  return { element, know };
 }
 
-const SUGGESTED = 4;
-const VALUES = { number: 1, boolean: true, category: "a", text: "some words", time: "2024-01-31T09:30:00Z" };
-
-// A row of the declared columns.
-function exampleOf({ types }) {
-  const kinds = Object.entries(types).map(([name, type]) => [name, type.kind ?? type]);
-  const some = kinds.filter(([, kind]) => kind !== "ignore").slice(0, 6);
-  const row = some.map(([name, kind]) => [name, VALUES[kind]]);
-  return JSON.stringify(Object.fromEntries(row.length ? row : [["age", 39], ["city", "Oslo"]]), null, 1).replace(/\n */g, " ");
+// The value of a field; undefined if it is empty. What is no number is sent as text, and refused with a reason.
+function valueOf({ kind }, text) {
+  if (text.trim() === "") return undefined;
+  if (kind === "boolean") return text === "true";
+  return kind === "number" && Number.isFinite(Number(text)) ? Number(text) : text;
 }
 
-// A string value is the feature `name=text` with value 1.
-async function suggested(id, isHashed, signal) {
-  const { weights } = await call(modelPath(id, `/weights?top=${SUGGESTED}`), { signal });
-  const names = weights.map((one) => (isHashed ? one.name : String(one.index)));
-  const pairs = names.filter((name) => name != null).map((name) => {
-    const [, feature, text] = (isHashed && /^([^=]+)=(.*)$/s.exec(name)) || [null, name, 1];
-    return [feature, text];
-  });
-  return pairs.length ? Object.fromEntries(pairs) : null;
+function lastOf({ kind, last, top, mean }) {
+  if (kind === "number") return Number((last ?? mean ?? 0).toPrecision(6));
+  if (kind === "boolean") return last === true || last === 1 || last === "true";
+  if (kind === "time") return "2024-01-31T09:30:00Z";
+  const value = last ?? top[0]?.value ?? null;
+  return kind === "text" && value === null ? "some words" : value;
 }
 
-async function explained(id, x, signal) {
-  const asked = (query) => call(modelPath(id, `/predict${query}`), { method: "POST", body: { x }, signal });
+async function explained(id, spec, x) {
+  const asked = (query) => call(modelPath(id, `/predict${query}`), { method: "POST", body: { x } });
   let why = null;
   const predicted = await asked("?explain=true").catch((error) => {
     if (!(error instanceof Problem && error.status === 409)) throw error;
     why = error.message;
     return asked("");
   });
+  const { label, probability, score, seq } = predicted;
+  const isNumber = spec.task === "regression";
   return h(
     "div",
-    {},
-    facts({
-      label: predicted.label == null ? null : String(predicted.label),
-      score: number(predicted.score),
-      probability: predicted.probability == null ? null : percent(predicted.probability),
-      seq: predicted.seq,
-    }),
+    { class: "predicted" },
+    h("p", { class: "result" }, h("span", { class: "quiet" }, isNumber ? "predicted value " : "predicted label "),
+      h("strong", {}, isNumber ? number(score) : String(label))),
+    h("p", { class: "small quiet" },
+      [probability == null ? null : `probability of the positive class ${percent(probability)}`, isNumber ? null : `score ${number(score)}`,
+        `state at seq ${seq}`].filter(Boolean).join(" · ")),
     predicted.explanation ? contributionTable(predicted.explanation, x) : null,
     why && h("p", { class: "small quiet" }, why),
   );
@@ -91,15 +156,14 @@ async function explained(id, x, signal) {
 
 function contributionTable({ base, contributions, rest }, x) {
   const most = Math.max(...contributions.map((one) => Math.abs(one.contribution)), 1e-300);
-  const rows = contributions.map(({ name, index, contribution }) => [
-    ...featureOf(x, name, index),
-    right(number(contribution)),
-    bar(contribution / most),
-  ]);
+  const rows = contributions.map(({ name, index, contribution }) => {
+    const [feature, value] = featureOf(x, name, index);
+    return [feature, value.length > LONG ? `${value.slice(0, LONG)}…` : value, right(number(contribution)), bar(contribution / most)];
+  });
   if (rest) rows.push(["all others", "", right(number(rest)), ""]);
   rows.push(["base: no feature", "", right(number(base)), ""]);
   return table(
-    ["feature", "value", { text: "contribution", number: true }, ""],
+    ["feature", "value", right("contribution to the score"), ""],
     rows,
     "What each feature adds to the score",
   );
@@ -107,10 +171,10 @@ function contributionTable({ base, contributions, rest }, x) {
 
 // A feature as the user wrote it, and its value: `name=text` is the feature of a string.
 function featureOf(x, name, index) {
-  const own = (key) => (Object.hasOwn(x, key) ? [String(key), shown(x[key])] : null);
-  if (name == null) return Array.isArray(x) ? [String(index), shown(x[index - 1] ?? 0)] : own(index) ?? [String(index), "0"];
+  const own = (key) => (Object.hasOwn(x, key) ? [String(key), shownValue(x[key])] : null);
+  if (name == null) return Array.isArray(x) ? [String(index), shownValue(x[index - 1] ?? 0)] : own(index) ?? [String(index), "0"];
   const text = Object.entries(x).find(([key, value]) => typeof value === "string" && `${key}=${value}` === name);
   return text ?? own(name) ?? [name, "0"];
 }
 
-const shown = (value) => (typeof value === "number" ? number(value) : String(value));
+const shownValue = (value) => (typeof value === "number" ? number(value) : String(value));

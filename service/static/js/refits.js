@@ -1,7 +1,7 @@
 // Card of a model's refits, and of the distance from the optimum of its window.
 
 import { call, showError, modelPath } from "./api.js";
-import { card, facts, h, right, table } from "./dom.js";
+import { act, card, facts, h, right, table } from "./dom.js";
 import { count, number } from "./format.js";
 
 const UNDER_WAY = ["waiting", "running", "entering"];
@@ -17,10 +17,10 @@ export function refitsCard(id, spec, signal) {
   compare.hidden = spec.algorithm === "semiparametric";
 
   begin.addEventListener("click", () =>
-    act(begin, () => call(modelPath(id, "/refit"), { method: "POST", body: {}, signal })),
+    run(begin, () => call(modelPath(id, "/refit"), { method: "POST", body: {}, signal })),
   );
   compare.addEventListener("click", () =>
-    act(compare, async () => {
+    run(compare, async () => {
       const { reference } = await call(modelPath(id, "/certificate?reference=true"), { signal });
       optimum.replaceChildren(
         facts({
@@ -33,22 +33,15 @@ export function refitsCard(id, spec, signal) {
     }),
   );
 
-  async function act(button, what) {
-    button.disabled = true;
-    try {
-      await what();
-      await refresh();
-    } catch (error) {
-      showError(error);
-    } finally {
-      button.disabled = false;
-    }
-  }
+  const run = (button, what) => act(button, async () => {
+    await what();
+    await refresh();
+  });
 
   function cancel(job) {
     const button = h("button", { "aria-label": `Cancel refit ${job}` }, "Cancel");
     button.addEventListener("click", () =>
-      act(button, () => call(modelPath(id, `/refits/${job}`), { method: "DELETE", signal })),
+      run(button, () => call(modelPath(id, `/refits/${job}`), { method: "DELETE", signal })),
     );
     return button;
   }

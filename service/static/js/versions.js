@@ -1,51 +1,51 @@
-// Card of a model's versions: save one, roll back to one.
+// Tab of a model's versions: save one, roll back to one; and what was changed when.
 
-import { call, showError, modelPath } from "./api.js";
-import { card, h, right, table } from "./dom.js";
+import { call, modelPath } from "./api.js";
+import { act, card, confirmed, h, right, since, table } from "./dom.js";
 import { count, time } from "./format.js";
 
-export function versionsCard(id, signal, changed) {
+export function versionsPart(id, signal, changed) {
   const name = h("input", { id: "version-name", placeholder: "seq-…", maxlength: 64 });
-  const take = h("button", {}, "Save version");
+  const take = h("button", { class: "main" }, "Save version");
   const list = h("div");
+  const changes = h("div");
   const form = h(
     "form",
     {
       class: "row",
-      onsubmit: async (event) => {
+      onsubmit: (event) => {
         event.preventDefault();
-        await act(take, () => call(modelPath(id, "/versions"), { method: "POST", body: name.value ? { name: name.value } : {} }));
-        name.value = "";
+        act(take, async () => {
+          await call(modelPath(id, "/versions"), { method: "POST", body: name.value ? { name: name.value } : {} });
+          name.value = "";
+          await changed();
+        });
       },
     },
-    h("label", { for: "version-name" }, "Name ", name),
+    h("div", {}, h("label", { for: "version-name" }, "Name"), name),
     take,
   );
-  const element = card("Versions", form, list);
-
-  async function act(button, what) {
-    button.disabled = true;
-    try {
-      await what();
-      await changed();
-    } catch (error) {
-      showError(error);
-    } finally {
-      button.disabled = false;
-    }
-  }
+  const element = h("div", { class: "grid" },
+    card("Versions", h("p", { class: "small quiet" }, "A version is a copy of the model under a name, to which you can go back."), form, list),
+    card("Changes", h("p", { class: "small quiet" }, "Who changed the model is in the audit log of the server."), changes));
+  // Rows learned at a version, by its name.
+  let rowsOf = new Map();
 
   function rollBack(version) {
     const button = h("button", { "aria-label": `Roll back to ${version.name}` }, "Roll back");
-    button.addEventListener("click", () => {
-      if (!confirm(`Roll back to ${version.name}, at seq ${version.seq}? Rows learned since are undone.`)) return;
-      act(button, () =>
-        call(modelPath(id, "/rollback"), {
+    button.addEventListener("click", async () => {
+      const rows = rowsOf.has(version.name) ? `, at ${count(rowsOf.get(version.name))} rows learned` : "";
+      const text = `${id} goes back to version ${version.name} of ${time(version.created)}${rows}. The weights, metrics and members `
+        + "since then are undone. To undo the rollback, roll back to the seq before it while the journal has it.";
+      if (!(await confirmed(`Roll back to ${version.name}?`, text, "Roll back"))) return;
+      act(button, async () => {
+        await call(modelPath(id, "/rollback"), {
           method: "POST",
           body: { version: version.name },
           headers: { "idempotency-key": keyOf() },
-        }),
-      );
+        });
+        await changed();
+      });
     });
     return button;
   }
@@ -55,15 +55,32 @@ export function versionsCard(id, signal, changed) {
     list.replaceChildren(
       versions.length
         ? table(
-            ["name", { text: "seq", number: true }, "created", ""],
-            versions.map((one) => [one.name, right(count(one.seq)), time(one.created), rollBack(one)]),
-            "Versions",
+            ["name", right("rows learned"), right("seq"), right("saved"), ""],
+            versions.toReversed().map((one) => [
+              one.name, right(count(rowsOf.get(one.name))), right(count(one.seq)), right(since(Date.parse(one.created) / 1000)), rollBack(one),
+            ]),
+            "Versions, newest first",
           )
         : h("p", { class: "quiet" }, "No versions yet."),
     );
   }
 
-  return { element, refresh };
+  // `events`: those of history.js.
+  function showChanges(events) {
+    rowsOf = new Map(events.filter((one) => one.version).map((one) => [one.version, one.rows]));
+    const found = events.filter((one) => one.kind !== "drift" && one.kind !== "guard");
+    changes.replaceChildren(
+      found.length
+        ? table(
+            ["change", right("at rows"), right("seq"), right("when")],
+            found.toReversed().map((one) => [one.text, right(count(one.rows)), right(count(one.seq)), right(since(one.time))]),
+            "Changes, newest first",
+          )
+        : h("p", { class: "quiet" }, "No changes yet."),
+    );
+  }
+
+  return { element, refresh, showChanges };
 }
 
 // crypto.randomUUID exists on secure origins only.

@@ -1,5 +1,7 @@
 """GET /models/{id}/timeline: the way to the metrics as they are, and the drift that was seen."""
 
+from datetime import UTC, datetime
+
 import numpy as np
 import pytest
 
@@ -26,7 +28,14 @@ def test_points_lead_to_the_metrics_and_events_say_where(drifting):
     answer = drifting.get("/models/d/timeline")
     got, metrics = answer.json(), drifting.get("/models/d/metrics").json()
     assert (got["seq"], got["samples"]) == (3000, 3000)
-    assert set(got) == {"model", "seq", "samples", "points", "events"}  # nothing of staleness
+    assert set(got) == {
+        "model",
+        "seq",
+        "samples",
+        "points",
+        "events",
+        "times",
+    }  # nothing of staleness
     assert {event["kind"] for event in got["events"]} == {"drift"}
     rows = [point["rows"] for point in got["points"]]
     assert rows[-1] == 3000 and rows == sorted(rows) and 128 <= len(rows) <= 256
@@ -54,6 +63,21 @@ def test_going_back_takes_the_way_back_too(drifting):
     assert drifting.post("/models/d/rollback", json={"version": "v"}).status_code == 200
     after = drifting.get("/models/d/timeline").json()
     assert (after["points"], after["events"]) == (before["points"], before["events"])
+
+
+def test_times_are_those_of_this_process(drifting):
+    before = datetime.now(UTC)
+    drifting.post("/models/d/learn", json={"samples": rows_of(10, 0, seed=2)})
+    times = drifting.get("/models/d/timeline").json()["times"]
+    assert [one["rows"] for one in times][-1] == 3010
+    moments = [datetime.fromisoformat(one["time"]) for one in times]
+    assert moments == sorted(moments) and before <= moments[-1] <= datetime.now(UTC)
+    [shown] = [
+        float(line.split()[-1])
+        for line in drifting.get("/metrics").text.splitlines()
+        if line.startswith('dualstream_last_record_timestamp_seconds{model="d"}')
+    ]
+    assert abs(shown - moments[-1].timestamp()) < 1e-5
 
 
 def test_drift_is_in_the_metrics(drifting):

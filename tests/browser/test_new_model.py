@@ -1,0 +1,100 @@
+"""The form for a new model in a real browser."""
+
+import re
+
+from playwright.sync_api import Page, expect
+
+from dualstream.solvers.spec.algorithms import ALGORITHMS
+from tests.browser.pages import ON_A_DESKTOP, card, named, pill
+
+VISITS = "visit_no,at,zip,price,subject,bought\n" + "".join(
+    f"{n},2024-05-{1 + n % 28:02}T{n % 24:02}:00,0{2134 + n % 3},{'NA' if n % 7 == 0 else n / 2},"
+    f"free delivery for order {n},{'yes' if n % 3 == 0 else 'no'}\n"
+    for n in range(40)
+)
+
+
+def test_a_sample_of_rows_proposes_columns(page, server, complaints, screenshot):
+    model = named(page, "visits")
+    page.goto("/#/new")
+    expect(page.get_by_role("radio")).to_have_count(3)
+    page.get_by_label("Sample of your rows").fill(VISITS)
+    columns = page.get_by_role("region", name="Columns of the sample")
+    expect(columns.get_by_role("row")).to_have_count(7)
+    expect(page.get_by_role("radio", name=re.compile("Two classes"))).to_be_checked()
+    expect(page.get_by_label("Label", exact=True)).to_have_value("bought")
+    expect(columns.get_by_label("Type of zip")).to_have_value("category")
+    expect(columns.get_by_label("Type of visit_no")).to_have_value("ignore")
+    expect(columns.get_by_role("row", name=re.compile("price"))).to_contain_text("6")
+    columns.get_by_label("Type of zip").select_option("text")
+    expect(columns.get_by_label("Type of zip")).to_be_focused()
+    # A wrong choice is refused next to its column, and another label proposes another task.
+    page.get_by_text("Advanced").click()
+    page.get_by_label("More fields").fill('{"crosses": [["at.hour", "zip"]]}')
+    expect(page.locator("#rest-error")).to_contain_text("/crosses/0/1")
+    expect(page.get_by_role("button", name="Create")).to_be_disabled()
+    columns.get_by_label("Type of zip").select_option("category")
+    expect(page.locator("#rest-error")).to_be_empty()
+    expect(page.get_by_role("button", name="Create")).to_be_enabled()
+    page.get_by_label("Name", exact=True).fill(model)
+    screenshot(page, "proposal")
+    page.get_by_role("button", name="Create").click()
+    expect(page.get_by_role("heading", name=model)).to_be_visible()
+    spec = server.get(f"/models/{model}").json()["spec"]
+    assert (
+        spec["columns"]["types"]
+        == {
+            "at": {"kind": "time", "parts": ["hour", "weekday"]},
+            "zip": "category",
+            "price": "number",
+            "subject": {"kind": "text", "ngrams": 1, "weights": "count"},
+        }
+        | spec["columns"]["types"]
+    )
+    assert spec["columns"]["ignore"] == ["visit_no"] and spec["labels"] == ["no", "yes"]
+    sent = server.post(
+        f"/models/{model}/learn", content=VISITS, headers={"content-type": "text/csv"}
+    )
+    assert sent.json()["learned"] == 40
+
+    page.goto("/#/new")
+    page.get_by_label("Sample of your rows").fill(VISITS.replace(",", ";"))
+    page.get_by_label("Label", exact=True).select_option("price")
+    expect(page.get_by_role("radio", name=re.compile("A number"))).to_be_checked()
+    page.get_by_role("radio", name=re.compile("Two classes")).check()
+    error = page.locator("#sample-error")
+    expect(page.get_by_label("Label", exact=True)).to_have_value("bought")
+    page.get_by_label("Label", exact=True).select_option("price")
+    expect(error).to_contain_text("a binary one has two")
+    page.get_by_label("Sample of your rows").fill('{"a": 1, "b": 2}\n{"a": 2, "b": 3}\n')
+    expect(error).to_contain_text("no column is named as a label")
+    assert len(complaints) == 2 and all("422" in one for one in complaints)
+    complaints.clear()
+
+
+@ON_A_DESKTOP
+def test_the_specification_is_checked_while_it_is_typed(page: Page, server, screenshot):
+    model = named(page, "typed")
+    page.goto("/#/new")
+    page.get_by_label("Name", exact=True).fill(model)
+    page.get_by_text("Advanced").click()
+    offered = (
+        page.get_by_label("Algorithm")
+        .locator("option")
+        .evaluate_all("all => all.map(one => one.value)")
+    )
+    assert sorted(offered) == sorted(ALGORITHMS)
+    page.get_by_label("Algorithm").select_option("dual_ascent")
+    page.get_by_label("More fields").fill('{"loss": "hinges"}')
+    expect(page.get_by_role("alert").filter(has_text="hinges")).to_contain_text("/loss")
+    expect(page.get_by_role("button", name="Create")).to_be_disabled()
+    page.get_by_label("More fields").fill('{"loss": "hinge", "strength": 7}')
+    expect(card(page, "Specification with defaults")).to_contain_text('"strength": 7')
+    screenshot(page, "create")
+    page.get_by_role("button", name="Create").click()
+    expect(page.get_by_role("heading", name=model)).to_be_visible()
+    expect(pill(page, "waiting for rows")).to_be_visible()
+    spec = server.get(f"/models/{model}").json()["spec"]
+    assert (spec["loss"], spec["strength"], spec["features"]["kind"]) == (
+        "hinge", 7, "hashed",
+    )  # fmt: skip
