@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -34,14 +35,20 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+@contextmanager
+def serving(folder: Path) -> Iterator[httpx.Client]:
     """A client of a server with a store of its own."""
-    folder = tmp_path_factory.mktemp("browser")
     with (
         ServerProcess(f"sqlite:///{folder / 'test.db'}") as process,
         httpx.Client(base_url=process.url, timeout=30) as client,
     ):
+        yield client
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """The server of all modules but those that count its models."""
+    with serving(tmp_path_factory.mktemp("browser")) as client:
         yield client
 
 

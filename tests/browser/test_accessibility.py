@@ -43,6 +43,9 @@ def test_nothing_serious_is_found(browser: Browser, server: httpx.Client, axe: s
     with browser.new_context(base_url=str(server.base_url), color_scheme=scheme) as context:
         page = context.new_page()
         page.goto("/")
+        # There may be more models, as a list.
+        page.get_by_role("button", name="Cards").click()
+        page.get_by_label("Search").fill(model)
         expect(
             page.get_by_role("listitem").filter(has_text=model).get_by_role("img")
         ).to_be_visible()

@@ -1,6 +1,7 @@
 """The page of all models, the form for a new one, and the pages around them, in a real browser."""
 
 import re
+from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -8,7 +9,15 @@ from playwright.sync_api import Page, expect
 
 from dualstream.service.api.api_keys import new_key
 from dualstream.service.cli.demo.server_process import ServerProcess
+from tests.browser.conftest import serving
 from tests.browser.pages import ON_A_DESKTOP, card, create, learn, number, open_tab, samples
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """A server without the models of other modules."""
+    with serving(tmp_path_factory.mktemp("overview")) as client:
+        yield client
 
 
 @pytest.fixture(scope="module")
