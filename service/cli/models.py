@@ -202,6 +202,8 @@ def column_cells(one: Column) -> list[str]:
         what = f"{one.mean:.4g} ± {one.sd:.4g}" + (" words" if one.kind == "text" else "")
     else:
         what = ", ".join(f"{value.value} ({value.count:,})" for value in one.top[:3])
+    if one.others:
+        what += f", {one.others:,} texts"
     last = f"{one.last:.4g}" if isinstance(one.last, float | int) else one.last or ""
     psi = "" if one.psi is None else f"{one.psi:.3f}"
     counts = f"{one.count:,}", missing, what, last, f"{one.refused:,}", psi
