@@ -6,7 +6,7 @@ import { Problem, request } from "./api.js";
 const SHOWN = new Set(
   ("samples_total last_record_timestamp_seconds model_paused rolling_error_ratio rolling_absolute_error " +
     "rolling_baseline_error_ratio rolling_baseline_absolute_error column_drift models models_bytes " +
-    "models_budget_bytes store_available request_seconds_bucket group_rows_sum").split(" "),
+    "models_budget_bytes store_available request_duration_seconds_bucket group_rows_sum").split(" "),
 );
 const LARGE_DRIFT = 0.25;
 const RATE_S = 10;
@@ -73,7 +73,7 @@ export class Scrapes {
     if (!last) return null;
     const buckets = (found) => {
       const total = new Map();
-      for (const { labels, value } of found?.families.request_seconds_bucket ?? []) {
+      for (const { labels, value } of found?.families.request_duration_seconds_bucket ?? []) {
         if (!ANSWERED.includes(labels.route)) continue;
         const bound = labels.le === "+Inf" ? Infinity : Number(labels.le);
         total.set(bound, (total.get(bound) ?? 0) + value);
