@@ -150,6 +150,8 @@ def _document(file: RowFile, result: LearnedStream) -> dict[str, Any]:
 
 def _line(file: RowFile, result: LearnedStream) -> str:
     if not result.chunks:
+        if file.source is not None:
+            return f"{file.name}: nothing new, all rows were learned before"
         return f"{file.name}: nothing sent; all chunks were skipped"
     if result.duplicate:
         return f"{file.name}: nothing new, all {result.chunks} chunks were learned before"
