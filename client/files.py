@@ -13,13 +13,15 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from threading import Thread
 from typing import BinaryIO, TypeVar, cast
 
 from dualstream.client.calls import ARROW, JSON, NDJSON
 from dualstream.client.errors import BadInput
-from dualstream.client.stores import StoredFile, partitions_of
+from dualstream.client.partitions import partitions_of, values_of, with_columns
+from dualstream.client.stores import StoredFile
 from dualstream.client.tables import bodies_of_file
 from dualstream.wire.chunking.chunks import CHUNK_BYTES, CHUNKERS, Chunking
 from dualstream.wire.problems import Problem
@@ -56,6 +58,8 @@ _MAGIC = {
 }
 # Leaves room for the header or schema in each chunk, so that the server need not split it.
 _CHUNK = CHUNK_BYTES - 64 * 1024
+_SMALL_CHUNK = _CHUNK // 4
+"""Of rows that get columns from partitions."""
 LONGEST_ROW = 16 * 1024 * 1024
 LONGEST_JSON = 64 * 1024 * 1024
 _PIECE = 256 * 1024
@@ -177,13 +181,13 @@ class RowFile:
             whole = _whole(inflated, self.name)
             yield whole, 0, len(whole)
             return
-        chunking = Chunking(CHUNKERS[self.kind](), LONGEST_ROW, _CHUNK)
+        columns = partitions_of(self._location())
+        size = _SMALL_CHUNK if columns else _CHUNK
+        chunking = Chunking(CHUNKERS[self.kind](), LONGEST_ROW, size)
         try:
-            for some in inflated:
-                for chunk in chunking.of(some):
-                    yield chunk.body, chunk.line, chunk.ends
-            for chunk in chunking.rest():
-                yield chunk.body, chunk.line, chunk.ends
+            for some in chain(inflated, [None]):
+                for chunk in chunking.rest() if some is None else chunking.of(some):
+                    yield with_columns(self.kind, chunk.body, columns), chunk.line, chunk.ends
         except Problem as wrong:
             raise BadInput(f"{self.name}: {wrong.detail}") from None
 
@@ -196,7 +200,7 @@ class RowFile:
             )
         size, is_parquet = self.size() or 0, self.kind == PARQUET
         file = self.name if self.stored is None else stream.stream
-        columns = partitions_of(self._location())
+        columns = values_of(partitions_of(self._location()))
         for body, end, share in bodies_of_file(self.name, file, is_parquet, columns, start):
             stream.count = int(size * share)
             yield body.content, 0, end

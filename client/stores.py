@@ -1,4 +1,4 @@
-"""Files named by URL or by folder: object stores, web servers, Hive partitions.
+"""Files named by URL or by folder: object stores, web servers, local folders.
 
 pyarrow reads s3:// and gs://, with the credentials and the endpoint of the usual environment
 variables (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL`, `GOOGLE_APPLICATION_CREDENTIALS`, ...). Files of
@@ -15,21 +15,18 @@ from glob import has_magic
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, BinaryIO
-from urllib.parse import parse_qsl, quote, unquote
+from urllib.parse import parse_qsl, quote
 
 import httpx
 
 from dualstream.client.errors import BadInput
 from dualstream.client.tables import pyarrow_for
-from dualstream.wire.values import BadValue, value_of
 
 STORES, WEB = ("s3", "gs"), ("http", "https")
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?]*)([^?]*)(\?.*)?", re.DOTALL)
 _PRINTABLE = "".join(map(chr, range(0x20, 0x7F)))
 _SIGNATURES = ("signature", "sig", "token")
 """Ends of the names of parameters that sign a URL: X-Amz-Signature, X-Goog-Signature, sig."""
-_PARTITION = re.compile(r"([^/=]+)=([^/]*)/")
-_NULL = "__HIVE_DEFAULT_PARTITION__"
 _DENIED = ("ACCESS_DENIED", "ACCESS_KEY_ID", "SIGNATURE", "PERMISSION_DENIED", "UNAUTHENTICATED")
 _BUFFER = 4 * 1024 * 1024
 """Bytes of one request to an object store for text."""
@@ -180,19 +177,3 @@ def files_of_folder(folder: str) -> list[str]:
 def source_of(name: str) -> str:
     """Name of the source that a file is: its URL or path, in ASCII."""
     return quote(name, safe=_PRINTABLE)
-
-
-def partitions_of(path: str) -> dict[str, Any]:
-    """Values of the Hive partitions in a path: `day=2024-01-01/hour=7/a.parquet`.
-
-    A value is a number, a boolean or a text by the table of `wire.values`; a null is left out.
-    """
-    found = {unquote(name): unquote(text) for name, text in _PARTITION.findall(path)}
-    return {name: _value(text) for name, text in found.items() if text not in ("", _NULL)}
-
-
-def _value(text: str) -> Any:
-    try:
-        return value_of(text)
-    except BadValue:
-        return text

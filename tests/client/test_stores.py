@@ -1,6 +1,8 @@
 """Files of object stores, web servers and partitioned folders: each row is learned once."""
 
+import csv
 import gzip
+import io
 import json
 import os
 import signal
@@ -17,7 +19,8 @@ import pytest
 from typer.testing import CliRunner
 
 from dualstream.client import BadInput, Client, RowFile, kind_of
-from dualstream.client.stores import partitions_of, stored_files
+from dualstream.client.partitions import partitions_of, values_of, with_columns
+from dualstream.client.stores import stored_files
 from dualstream.service.cli import app
 from tests.client.test_tables import FLAT, NAMED, digest, flat, learn_lines, named
 from tests.docs.documents import ROOT
@@ -249,6 +252,23 @@ def test_files_of_a_web_server(server, tmp_path, web):
     assert "refused" in learn(server, "stores-web", "http://127.0.0.1:1/a.csv", code=2)
 
 
+def test_other_commands_take_urls_too(server, buckets, s3):
+    folder = buckets / "others" / "day=2024-01-02"
+    folder.mkdir(parents=True)
+    parquet.write_table(named(300), folder / "a.parquet")
+    url = "s3://others/day=2024-01-02/a.parquet"
+    done = CliRunner().invoke(app, ["infer", url, "--label", "y", "--json"])
+    columns = {one["name"]: one["type"] for one in json.loads(done.stdout)["columns"]}
+    assert columns["day"] == "ignore" and columns["price"] == "number"
+    [file] = learn(server, "stores-others", url, "--key", "k")
+    assert file["learned"] == 300 and server.sources("stores-others") == []
+    assert learn(server, "stores-others", url, "--key", "k")[0]["duplicate"]
+    args = ["predict", "stores-others", url, "--url", str(server._http.base_url), "--json"]
+    scores = [json.loads(line)["score"] for line in CliRunner().invoke(app, args).stdout.split()]
+    table = named(300).append_column("day", pa.repeat("2024-01-02", 300))
+    assert scores == server.predict("stores-others", table).column("score").to_pylist()
+
+
 def test_what_cannot_be_read_is_one_line(server, buckets, s3, tmp_path, monkeypatch):
     (buckets / "errors").mkdir()
     (buckets / "errors" / "rows.csv").write_text("a,label\n1,1\n")
@@ -278,13 +298,78 @@ def test_a_first_chunk_without_a_good_row_ends_the_run(server, tmp_path):
 
 def test_partitions_are_values_of_the_table_of_texts():
     path = "b/day=2024-01-01/hour=7/zip=02134/city=New%20York/x=nan"
-    assert partitions_of(f"{path}/none=__HIVE_DEFAULT_PARTITION__/a=b") == {
+    assert values_of(partitions_of(f"{path}/none=__HIVE_DEFAULT_PARTITION__/a=b")) == {
         "day": "2024-01-01",
         "hour": 7,
         "zip": "02134",
         "city": "New York",
         "x": "nan",
     }
+
+
+def read_csv(body: bytes, sign: str = ",") -> list[dict]:
+    return list(csv.DictReader(io.StringIO(body.decode().lstrip(), newline=""), delimiter=sign))
+
+
+@pytest.mark.parametrize("sign", [",", ";"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_partitions_of_csv(sign, end):
+    rows = [["a", "own", "y"], ["1", "x", "0"], [f'q"{sign}{end}r', "x", "1"], ["", "x", "0"]]
+    sink = io.StringIO()
+    csv.writer(sink, delimiter=sign, lineterminator=end).writerows(rows)
+    body = f"{end}{sink.getvalue()}{end}".encode()
+    columns = {"city": f'New{sign} "York"', "own": "7", "day": "2024-01-01"}
+    new = with_columns("text/csv", body, columns)
+    before = [
+        row | {name: columns[name] for name in ("city", "day")} for row in read_csv(body, sign)
+    ]
+    assert read_csv(new, sign) == before and len(before) == 3
+    assert new.count(b"\n") == body.count(b"\n")
+    for broken in (b"a,y\r1,2\r", b'"a,y\n' + b"1,2\n" * 50_000, b"\xff,y\n1,2\n"):
+        assert with_columns("text/csv", broken, {"b": "1"}).endswith(broken[-4:])
+
+
+def test_partitions_of_ndjson():
+    lines = [
+        b'{"a": 1.50, "own": 2}',
+        b'{"x": {"a": 1, "own": {"b": [1]}}, "y": 1}',
+        b'{"x": [1, 2], "y": 0}',
+        b'{"x": {"a": 1}}',
+        b'{"id": "\\"x\\": {", "x" : {}, "y": 1}',
+        b"not JSON",
+        b"",
+    ]
+    columns = {"own": "3", "y": "0", "city": "Z\u00fcrich"}
+    new = with_columns("application/x-ndjson", b"\n".join(lines), columns).split(b"\n")
+    assert json.loads(new[0]) == {"a": 1.5, "own": 2, "y": 0, "city": "Z\u00fcrich"}
+    assert b"1.50" in new[0]
+    x = {"a": 1, "own": {"b": [1]}, "city": "Z\u00fcrich"}
+    assert json.loads(new[1]) == {"x": x, "y": 1}
+    assert json.loads(new[3]) == {"x": {"a": 1, "own": 3, "city": "Z\u00fcrich"}, "y": 0}
+    x = {"own": 3, "city": "Z\u00fcrich"}
+    assert json.loads(new[4]) == {"id": '"x": {', "x": x, "y": 1}
+    assert [new[2], *new[5:]] == [lines[2], *lines[5:]]
+    for repeated in (b'{"a": 1, "a": 2}', b'{"x": {"a": 1, "a": 2}}'):  # refused by the server
+        assert with_columns("application/x-ndjson", repeated, columns).count(b'"a"') == 2
+
+
+def test_the_formats_of_a_partition_give_one_model(server, tmp_path):
+    """The column is learned, and a file of several chunks is resumed by keys and by offsets."""
+    table = named(20_000)
+    texts = "\n".join(json.dumps(row) for row in table.select(["age", "price", "y"]).to_pylist())
+    for day in (1, 2):
+        (tmp_path / f"day={day}").mkdir()
+        (tmp_path / f"day={day}" / "a.ndjson").write_text(texts)
+    spec = {"algorithm": "sgd", "columns": {"label": "y"}}
+    files = learn(server, "stores-flat", tmp_path, spec=spec)
+    assert [file["learned"] for file in files] == [20_000] * 2 and files[0]["chunks"] > 1
+    rows = [json.loads(text) for text in texts.splitlines()]
+    server.create("stores-rows", spec)
+    learn_lines(server, "stores-rows", [{"day": day, **row} for day in (1, 2) for row in rows])
+    assert digest(server, "stores-flat") == digest(server, "stores-rows")
+    server.create("stores-none", spec)
+    learn_lines(server, "stores-none", rows * 2)
+    assert digest(server, "stores-flat") != digest(server, "stores-none")
 
 
 def test_a_column_of_the_file_has_precedence(tmp_path):
