@@ -31,6 +31,8 @@ _DENIED = ("ACCESS_DENIED", "ACCESS_KEY_ID", "SIGNATURE", "PERMISSION_DENIED", "
 _BUFFER = 4 * 1024 * 1024
 """Bytes of one request to an object store for text."""
 _TIMEOUT_S = 60.0
+_RETRIES = "retry_limit_seconds"
+"""Option of gs://, 15 minutes by default."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,8 @@ def stored_files(url: str) -> list[StoredFile]:
     if scheme not in STORES:
         known = ", ".join(f"{known}://" for known in (*STORES, *WEB))
         raise BadInput(f"{scheme}:// is no known kind of URL; known: {known}")
+    if scheme == "gs" and _RETRIES not in options:
+        options += f"{'&' if options else '?'}{_RETRIES}={_TIMEOUT_S}"
     shown = f"{scheme}://{host_only}{path}"
     pa = pyarrow_for(shown)
     import pyarrow.fs as filesystems

@@ -277,6 +277,9 @@ def test_what_cannot_be_read_is_one_line(server, buckets, s3, tmp_path, monkeypa
     assert said("s3://errors/*.parquet") == "no file matches s3://errors/*.parquet\n"
     assert said("s3://nowhere/rows.csv") == "no file s3://nowhere/rows.csv\n"
     assert "no file s3://nowhere/" in said("s3://nowhere/")
+    options = "scheme=http&endpoint_override=127.0.0.1:1&retry_limit_seconds=0.1"
+    away = said(f"gs://anonymous@errors/rows.csv?{options}")
+    assert away.startswith("gs://errors/rows.csv: ") and "Could not connect" in away
     assert said("ftp://a/b.csv").startswith("ftp:// is no known kind of URL; known: s3://")
     assert "no file in the folder" in said(tmp_path)
     assert "neither a URL nor of a folder" in said("s3://errors/rows.csv", "--skip", "1")
