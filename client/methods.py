@@ -86,7 +86,7 @@ from dualstream.wire.schemas import (
     PredictedMany,
     SourceNext,
 )
-from dualstream.wire.sources import HEADER, Offset, Source
+from dualstream.wire.sources import HEADER, Offset, Source, check_name
 from dualstream.wire.totals import Totals
 
 P = ParamSpec("P")
@@ -352,7 +352,11 @@ class Methods(Generic[Samples]):
         return totals.result(model)
 
     def _cursor(self, model: str, source: str) -> Steps[int]:
-        """The next offset of a source that is a file."""
+        """The next offset of a source that is a file. Raises BadInput for a name too long."""
+        try:
+            check_name(source)
+        except ValueError as wrong:
+            raise BadInput(f"{source}: {wrong}; learn the file with --key") from None
         call = Call[SourceList]("GET", model_path(model, "sources"), SourceList)
         sources = (yield from self._do(call)).sources
         found = next((one.next for one in sources if one.name == source), 0)

@@ -299,6 +299,14 @@ def test_a_first_chunk_without_a_good_row_ends_the_run(server, tmp_path):
     assert f"`dualstream sources stores-bad --forget {tmp_path}/a.ndjson`" in said
 
 
+def test_a_file_whose_name_is_too_long_for_a_source(server, tmp_path):
+    path = tmp_path / ("\u00fc" * 80 + ".ndjson")
+    path.write_bytes(lines(1))
+    said = learn(server, "stores-long", tmp_path, code=2)
+    assert "must have 1 to 256 printable ASCII characters; learn the file with --key" in said
+    assert learn(server, "stores-long", tmp_path, "--key", "k")[0]["learned"] == 1
+
+
 def test_partitions_are_values_of_the_table_of_texts():
     path = "b/day=2024-01-01/hour=7/zip=02134/city=New%20York/x=nan"
     assert values_of(partitions_of(f"{path}/none=__HIVE_DEFAULT_PARTITION__/a=b")) == {
