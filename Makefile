@@ -26,6 +26,7 @@ test: $(STAMP)-dev
 	tests/fetch_tool.sh nats
 	tests/fetch_tool.sh strace
 	tests/fetch_tool.sh nginx
+	tests/fetch_tool.sh rclone
 	tests/fetch_tool.sh tansu
 	tests/fetch_tool.sh chromium
 	tests/fetch_tool.sh axe

@@ -6,7 +6,9 @@ calls.py       one request: path, headers, response, retries
 rows.py        rows of any type -> NDJSON bodies
 row_values.py  their values -> JSON
 tables.py      tables with the Arrow C stream interface, Parquet -> Arrow bodies
-files.py       files of rows -> chunks with idempotency keys
+files.py       files of rows -> chunks with idempotency keys or offsets
+stores.py      files of object stores, web servers and folders
+partitions.py  folders such as day=2024-05-01 -> columns
 responses.py   types of the responses
 progress.py    progress of a learn, and its bar in the terminal
 errors.py      exceptions

@@ -13,12 +13,15 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from threading import Thread
 from typing import BinaryIO, TypeVar, cast
 
 from dualstream.client.calls import ARROW, JSON, NDJSON
 from dualstream.client.errors import BadInput
+from dualstream.client.partitions import partitions_of, values_of, with_columns
+from dualstream.client.stores import StoredFile
 from dualstream.client.tables import bodies_of_file
 from dualstream.wire.chunking.chunks import CHUNK_BYTES, CHUNKERS, Chunking
 from dualstream.wire.problems import Problem
@@ -55,6 +58,8 @@ _MAGIC = {
 }
 # Leaves room for the header or schema in each chunk, so that the server need not split it.
 _CHUNK = CHUNK_BYTES - 64 * 1024
+_SMALL_CHUNK = _CHUNK // 4
+"""Of rows that get columns from partitions."""
 LONGEST_ROW = 16 * 1024 * 1024
 LONGEST_JSON = 64 * 1024 * 1024
 _PIECE = 256 * 1024
@@ -67,6 +72,10 @@ class Piece:
 
     number: int
     """From 0."""
+    start: int
+    """Offset in the file: of rows in a Parquet or Arrow file, else of decompressed bytes."""
+    end: int
+    """Offset of the next chunk."""
     content: bytes
     key: str
     line: int
@@ -89,9 +98,15 @@ class RowFile:
     key: str | None = None
     stream: BinaryIO | None = None
     """Source of the bytes, if not the file `name`."""
+    stored: StoredFile | None = None
+    """The file `name` of an object store or a web server."""
+    source: str | None = None
+    """Name of the source that the file is. Its chunks then have offsets instead of keys."""
 
     def size(self) -> int | None:
         """Bytes of the (compressed) file, if known."""
+        if self.stored is not None:
+            return self.stored.size
         if self.is_pipe:
             return None
         with suppress(OSError):
@@ -108,64 +123,87 @@ class RowFile:
         """Is this standard input, or another source that can be read once only?"""
         return self.stream is not None or is_pipe(self.name)
 
-    def pieces(self) -> Iterator[Piece]:
-        """All chunks. Raises BadInput if the file cannot be read."""
+    def pieces(self, start: int = 0) -> Iterator[Piece]:
+        """The chunks from the offset `start`. Raises BadInput if the file cannot be read, or if no
+        chunk begins there."""
         try:
             if self.stream is not None:
-                yield from self._pieces(self.stream)
+                yield from self._pieces(self.stream, start)
+            elif self.stored is not None:
+                with self.stored.opened(self.kind in (PARQUET, ARROW)) as opened:
+                    yield from self._pieces(opened, start)
             else:
                 with open(self.name, "rb") as opened:
-                    yield from self._pieces(opened)
+                    yield from self._pieces(opened, start)
         except OSError as wrong:
             raise BadInput(f"{self.name}: {wrong.strerror or wrong}") from None
 
-    def _pieces(self, stream: BinaryIO) -> Iterator[Piece]:
+    def _pieces(self, stream: BinaryIO, start: int) -> Iterator[Piece]:
         counted = _Counted(stream)
         begins = f"{self.kind}\0{self._location()}\0".encode()
         digest = hashlib.sha256(begins)
-        for number, (content, line) in enumerate(self._cut(counted)):
+        is_table = self._is_table(counted)
+        cut = self._of_table(counted, start) if is_table else self._of_bytes(counted)
+        first = start if is_table else 0
+        for number, (content, line, end) in enumerate(cut):
             digest.update(content)
-            if self.key is None:
-                key = f"file:{digest.hexdigest()[:40]}:{number}"
-            else:
-                key = f"{self.key}:{number}"
-            yield Piece(number, content, key, line, counted.count)
+            if first < start < end:
+                break
+            if end > start:
+                if self.key is None:
+                    key = f"file:{digest.hexdigest()[:40]}:{number}"
+                else:
+                    key = f"{self.key}:{number}"
+                yield Piece(number, first, end, content, key, line, counted.count)
+            first = end
+        if first < start:
+            raise BadInput(
+                f"{self.name}: it has changed since its source {self.source} learned"
+                f" {start:,} bytes; put new rows into a new file"
+            )
 
     def _location(self) -> str:
+        if self.stored is not None:
+            return self.name
         return STANDARD_INPUT if self.stream is not None else str(Path(self.name).resolve())
 
-    def _cut(self, stream: "_Counted") -> Iterator[tuple[bytes, int]]:
+    def _is_table(self, stream: "_Counted") -> bool:
+        """Is this a Parquet or Arrow file? Raises BadInput for an Arrow file of another format."""
         is_arrow_file = stream.peek(len(_ARROW_FILE)) == _ARROW_FILE
-        if self.kind == PARQUET or (is_arrow_file and self.kind == ARROW):
-            yield from self._of_table(stream)
-            return
-        if is_arrow_file:
+        if is_arrow_file and self.kind not in (ARROW, PARQUET):
             raise BadInput(f"{self.name}: this is an Arrow file; give the format arrow")
+        return is_arrow_file or self.kind == PARQUET
+
+    def _of_bytes(self, stream: "_Counted") -> Iterator[tuple[bytes, int, int]]:
+        """Bodies, each with the lines before it and the offset after it."""
         inflated = _inflated(stream, self.name)
         if self.kind == JSON:
-            yield _whole(inflated, self.name), 0
+            whole = _whole(inflated, self.name)
+            yield whole, 0, len(whole)
             return
-        chunking = Chunking(CHUNKERS[self.kind](), LONGEST_ROW, _CHUNK)
+        columns = partitions_of(self._location())
+        size = _SMALL_CHUNK if columns else _CHUNK
+        chunking = Chunking(CHUNKERS[self.kind](), LONGEST_ROW, size)
         try:
-            for some in inflated:
-                for chunk in chunking.of(some):
-                    yield chunk.body, chunk.line
-            for chunk in chunking.rest():
-                yield chunk.body, chunk.line
+            for some in chain(inflated, [None]):
+                for chunk in chunking.rest() if some is None else chunking.of(some):
+                    yield with_columns(self.kind, chunk.body, columns), chunk.line, chunk.ends
         except Problem as wrong:
             raise BadInput(f"{self.name}: {wrong.detail}") from None
 
-    def _of_table(self, stream: "_Counted") -> Iterator[tuple[bytes, int]]:
-        """Chunks of a Parquet or Arrow file, which pyarrow reads by its name."""
-        size = self.size()
-        if size is None:
+    def _of_table(self, stream: "_Counted", start: int) -> Iterator[tuple[bytes, int, int]]:
+        """As `_of_bytes`, of a Parquet or Arrow file from a row, which pyarrow reads by itself."""
+        if self.is_pipe:
             raise BadInput(
                 f"{self.name}: Parquet and Arrow files are read from their ends, which a pipe does"
                 " not have; give the name of a file, or an Arrow stream"
             )
-        for body, share in bodies_of_file(self.name, self.kind == PARQUET):
+        size, is_parquet = self.size() or 0, self.kind == PARQUET
+        file = self.name if self.stored is None else stream.stream
+        columns = values_of(partitions_of(self._location()))
+        for body, end, share in bodies_of_file(self.name, file, is_parquet, columns, start):
             stream.count = int(size * share)
-            yield body.content, 0
+            yield body.content, 0, end
 
 
 def is_pipe(name: str) -> bool:
@@ -209,20 +247,20 @@ class _Counted:
     """Bytes as they are read, and how many."""
 
     def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
+        self.stream = stream
         self._ahead = b""
         self.count = 0
 
     def peek(self, size: int) -> bytes:
         """The first bytes, which are read again."""
-        while len(self._ahead) < size and (more := self._stream.read(size - len(self._ahead))):
+        while len(self._ahead) < size and (more := self.stream.read(size - len(self._ahead))):
             self._ahead += more
         return self._ahead
 
     def read(self, size: int = -1) -> bytes:
         size = size if size > 0 else _PIECE
         # A pipe shall not wait for more than there is.
-        read = getattr(self._stream, "read1", self._stream.read)
+        read = getattr(self.stream, "read1", self.stream.read)
         found = self._ahead[:size] or cast(bytes, read(size))
         self._ahead = self._ahead[size:]
         self.count += len(found)

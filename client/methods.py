@@ -4,6 +4,7 @@ A method returns one `Call`, or is a generator of actions (`Steps`) if it needs 
 handles refusals. `Client` performs the actions in blocking calls, `AsyncClient` awaits them.
 """
 
+import shlex
 from collections.abc import (
     AsyncIterable,
     Callable,
@@ -85,7 +86,7 @@ from dualstream.wire.schemas import (
     PredictedMany,
     SourceNext,
 )
-from dualstream.wire.sources import HEADER, Offset, Source
+from dualstream.wire.sources import HEADER, Offset, Source, check_name
 from dualstream.wire.totals import Totals
 
 P = ParamSpec("P")
@@ -319,17 +320,17 @@ class Methods(Generic[Samples]):
         """Learn the rows of a file of any format, chunk by chunk, without its first `skip` chunks.
 
         Sending the same file again learns only what was not learned before. If the first chunk has
-        no valid row, the rest is not sent.
+        no valid row, the rest is not sent. A file with a `source` is learned from its cursor.
         """
         totals, found, empty = Totals(), 0, 0
-        pieces = Next(read_ahead(file.pieces()), reads_file=True)
+        start = (yield from self._cursor(model, file.source)) if file.source else 0
+        pieces = Next(read_ahead(file.pieces(start)), reads_file=True)
         while (piece := (yield pieces)) is not None:
             found += 1
             if piece.number < skip:
                 continue
             try:
-                call = _learn_call(model, file.sent_as, piece.content, piece.key)
-                learned = yield from self._do(call)
+                learned = yield from self._do(_piece_call(model, file, piece))
             except Refused as refused:
                 if refused.kind == "idempotency-key-reused":
                     raise _file_changed(file, piece, refused) from None
@@ -339,14 +340,29 @@ class Methods(Generic[Samples]):
                 if refused.kind != "invalid-rows" or not totals.seq:
                     raise
                 learned = _all_rejected(model, refused, totals.seq)
+            if file.source and not (piece.start or learned.count) and learned.rejected:
+                raise _no_good_row(model, file, learned)
             totals.add_at(learned, learned.sent(), piece.line)
             if on_progress is not None:
                 on_progress(Progress(totals.rows, learned, piece))
-        if found == empty:
+        if found == empty and not start:
             raise NoRows(f"{file.name}: the file has no rows")
         if found < skip:
             raise BadInput(f"{file.name}: cannot skip {skip} chunks; the file has {found}")
         return totals.result(model)
+
+    def _cursor(self, model: str, source: str) -> Steps[int]:
+        """The next offset of a source that is a file. Raises BadInput for a name too long."""
+        try:
+            check_name(source)
+        except ValueError as wrong:
+            raise BadInput(f"{source}: {wrong}; learn the file with --key") from None
+        call = Call[SourceList]("GET", model_path(model, "sources"), SourceList)
+        sources = (yield from self._do(call)).sources
+        found = next((one.next for one in sources if one.name == source), 0)
+        if not isinstance(found, int):
+            raise BadInput(f"the source {source} of model {model!r} has texts as offsets")
+        return found
 
     @method
     def learn_lines(
@@ -784,6 +800,22 @@ def _all_rejected(model: str, refused: Refused, seq: int) -> Learned:
     rejected = int(refused.problem.get("rejected") or 0)
     errors = [dict(error) for error in refused.errors]
     return Learned(model, seq, 0, 0, 0, None, rejected, False, errors=errors)
+
+
+def _piece_call(model: str, file: RowFile, piece: Piece) -> Call[Learned]:
+    if file.source is None:
+        return _learn_call(model, file.sent_as, piece.content, piece.key)
+    batch = Source(file.source, piece.start, piece.end - 1)
+    return _source_call(model, file.sent_as, piece.content, batch, scores=False)
+
+
+def _no_good_row(model: str, file: RowFile, learned: Learned) -> BadInput:
+    """The cursor is after these rows, so the message says how to learn them again."""
+    reason = learned.errors[0]["reason"] if learned.errors else "see the server's log"
+    return BadInput(
+        f"{file.name}: no row of the first chunk is valid: {reason}; to send it again, first run"
+        f" `dualstream sources {model} --forget {shlex.quote(file.source or '')}`"
+    )
 
 
 def _file_changed(file: RowFile, piece: Piece, refused: Refused) -> Refused:

@@ -6,7 +6,7 @@ bodies depend on the rows alone, not on the record batches in which they arrive,
 table has the same bodies under the same keys. Needs pyarrow, which is imported on first use.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import msgspec
@@ -47,47 +47,66 @@ def bodies_of_table(table: Any) -> "TableBodies":
     return TableBodies(pa, name, reader.schema, reader)
 
 
-def bodies_of_file(file: str, is_parquet: bool) -> Iterator[tuple[Body, float]]:
-    """The bodies of a Parquet or Arrow file, each with the share of the file read so far.
+def bodies_of_file(
+    name: str, file: Any, is_parquet: bool, constants: Mapping[str, Any], start: int = 0
+) -> Iterator[tuple[Body, int, float]]:
+    """The bodies of a Parquet or Arrow file from the row `start`.
 
-    Raises BadInput without pyarrow, or if the file is damaged.
+    Each has the index of the row after it and the share of the file read so far. `file` is a path
+    or a file object. `constants` are columns that each row has, if the file does not have them.
+    Raises BadInput without pyarrow, or if the file is damaged or has fewer rows.
     """
-    pa = pyarrow_for(f"{file}: a {'Parquet' if is_parquet else 'Arrow'} file")
+    pa = pyarrow_for(f"{name}: a {'Parquet' if is_parquet else 'Arrow'} file")
     share = 0.0
 
     def batches() -> Iterator[Any]:
         nonlocal share
         for batch, share in found:  # noqa: B007 - the loop below reads the share
+            for field, value in zip(added, values, strict=True):
+                batch = batch.append_column(field, pa.repeat(value, batch.num_rows))
             yield batch
 
     try:
-        schema, found = _parquet(file) if is_parquet else _arrow_file(pa, file)
+        schema, found, row = _parquet(file, start) if is_parquet else _arrow_file(pa, file)
     except (pa.ArrowException, OSError) as error:
-        raise _unreadable(file, error) from error
-    for body in TableBodies(pa, file, schema, batches()):
-        yield body, share
+        raise _unreadable(name, error) from error
+    new = {column: value for column, value in constants.items() if column not in schema.names}
+    values = [pa.scalar(value) for value in new.values()]
+    added = [pa.field(column, value.type) for column, value in zip(new, values, strict=True)]
+    for field in added:
+        schema = schema.append(field)
+    bodies = TableBodies(pa, name, schema, batches())
+    bodies.row = row
+    bodies.go_to(start)
+    for body in bodies:
+        yield body, bodies.row, share
 
 
-def _parquet(file: str) -> tuple[Any, Iterator[tuple[Any, float]]]:
-    """Schema of a file, and its record batches, each with the share of the rows up to its end."""
+def _parquet(file: Any, start: int) -> tuple[Any, Iterator[tuple[Any, float]], int]:
+    """Schema of a file, record batches of its row groups from that of the row `start`, and their
+    first row. Each batch has the share of the rows up to its end."""
     import pyarrow.parquet
 
     opened = pyarrow.parquet.ParquetFile(file)
+    count, skipped, first = opened.num_row_groups, 0, 0
+    while first < count and skipped + (size := opened.metadata.row_group(first).num_rows) <= start:
+        skipped += size
+        first += 1
 
     def batches() -> Iterator[tuple[Any, float]]:
-        rows = 0
-        for batch in opened.iter_batches(batch_size=_FILE_ROWS):
+        rows, groups = skipped, range(first, count)
+        for batch in opened.iter_batches(batch_size=_FILE_ROWS, row_groups=groups):
             rows += batch.num_rows
             yield batch, rows / max(1, opened.metadata.num_rows)
 
-    return opened.schema_arrow, batches()
+    return opened.schema_arrow, batches(), skipped
 
 
-def _arrow_file(pa: Any, file: str) -> tuple[Any, Iterator[tuple[Any, float]]]:
-    """As `_parquet`."""
-    opened = pa.ipc.open_file(pa.memory_map(file))
+def _arrow_file(pa: Any, file: Any) -> tuple[Any, Iterator[tuple[Any, float]], int]:
+    """As `_parquet`, from the first row."""
+    opened = pa.ipc.open_file(pa.memory_map(file) if isinstance(file, str) else file)
     count = opened.num_record_batches
-    return opened.schema, ((opened.get_batch(at), (at + 1) / count) for at in range(count))
+    return opened.schema, ((opened.get_batch(at), (at + 1) / count) for at in range(count)), 0
 
 
 def _unreadable(name: str, error: Exception) -> BadInput:

