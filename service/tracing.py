@@ -87,6 +87,7 @@ class Tracing:
 
     def __init__(self) -> None:
         from opentelemetry import propagate
+        from opentelemetry.context import Context
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import OTELResourceDetector, Resource
         from opentelemetry.sdk.trace import TracerProvider
@@ -98,12 +99,17 @@ class Tracing:
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         self._tracer = self._provider.get_tracer("dualstream", __version__)
-        self._extract, self._kind = propagate.extract, SpanKind.SERVER
+        self._extract, self._no_parent = propagate.extract, Context()
+        # The headers of OTEL_PROPAGATORS: `traceparent`, `tracestate` and `baggage` by default.
+        self._headers = {name.encode() for name in propagate.get_global_textmap().fields}
+        self._kind = SpanKind.SERVER
 
     def begin(self, method: str, headers: Iterable[tuple[bytes, bytes]]) -> RequestSpan | None:
         """Start the span of a request, as a child of its `traceparent`; None if not sampled."""
-        given = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
-        span = self._tracer.start_span(method, self._extract(given), self._kind)
+        own = self._headers
+        given = {name.decode(): value.decode("latin-1") for name, value in headers if name in own}
+        parent = self._extract(given) if given else self._no_parent
+        span = self._tracer.start_span(method, parent, self._kind)
         if not span.is_recording():
             return None
         request = RequestSpan(self._tracer, span)
