@@ -7,6 +7,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from opentelemetry.sdk.trace import TracerProvider
 
-from dualstream.client import Client
+from dualstream.client import AsyncClient, Client
 from dualstream.service.api.access import requirement_of
 from dualstream.service.api.request_log import RequestLog
 from dualstream.service.cli.demo.server_process import ServerProcess
@@ -152,6 +153,10 @@ def test_requests_and_their_steps_have_spans(collector: Collector, tmp_path: Pat
 def test_nothing_is_sent_without_sampling_and_a_client_can_ask_for_it(
     collector: Collector, tmp_path: Path
 ):
+    async def predict(url: str) -> None:
+        async with AsyncClient(url) as client:
+            await client.predict("m", {"1": 1.0})
+
     env = {**collector.env, "OTEL_TRACES_SAMPLER": "parentbased_always_off"}
     tracer = TracerProvider().get_tracer("test")
     with ServerProcess(f"sqlite:///{tmp_path / 'a.db'}", env=env) as server:
@@ -160,12 +165,20 @@ def test_nothing_is_sent_without_sampling_and_a_client_can_ask_for_it(
             client.learn("m", [{"1": 1.0}], [1])
             with tracer.start_as_current_span("caller") as caller:
                 client.learn("m", [{"1": 1.0}], [1])
-    (request,) = [span for span in collector.spans if span.kind == Span.SPAN_KIND_SERVER]
-    assert request.name == "POST /models/{model_id}/learn"
+                asyncio.run(predict(server.url))
+                with closing(client.events("m")) as events:
+                    assert next(events)
+    requests = [span for span in collector.spans if span.kind == Span.SPAN_KIND_SERVER]
+    requests.sort(key=lambda one: one.start_time_unix_nano)
+    assert [(one.name.split("/")[-1], collector.children(one)) for one in requests] == [
+        ("learn", ["append", "apply"]),
+        ("predict", ["score"]),
+        ("events", []),
+    ]
     context = caller.get_span_context()
-    assert request.trace_id.hex() == trace.format_trace_id(context.trace_id)
-    assert request.parent_span_id.hex() == trace.format_span_id(context.span_id)
-    assert collector.children(request) == ["append", "apply"]
+    for one in requests:
+        assert one.trace_id.hex() == trace.format_trace_id(context.trace_id)
+        assert one.parent_span_id.hex() == trace.format_span_id(context.span_id)
 
 
 def test_the_server_does_not_start_without_the_extra(monkeypatch: pytest.MonkeyPatch):
