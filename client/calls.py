@@ -5,6 +5,7 @@ Nothing here does I/O: a generator yields actions, and `Client` or `AsyncClient`
 
 import os
 import random
+import sys
 import time
 from collections.abc import AsyncIterator, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -47,7 +48,8 @@ class Call(Generic[T]):
     def request(self) -> dict[str, Any]:
         """The arguments of httpx' `request`."""
         # httpx encodes text as ASCII; idempotency keys are UTF-8.
-        headers = [(name.encode(), value.encode()) for name, value in self.headers.items()]
+        given = {**self.headers, **trace_headers()}
+        headers = [(name.encode(), value.encode()) for name, value in given.items()]
         return {
             "method": self.method,
             "url": self.path,
@@ -186,6 +188,17 @@ def with_api_key(headers: Mapping[str, str] | None, api_key: str | None) -> dict
     if not key.isascii() or not key.isprintable() or " " in key:
         raise BadInput("an API key must have printable ASCII characters only, without spaces")
     return {"authorization": f"Bearer {key}", **given}
+
+
+def trace_headers() -> dict[str, str]:
+    """Headers that name the program's current OpenTelemetry span, such as `traceparent`."""
+    if "opentelemetry.trace" not in sys.modules:  # then the program has no span
+        return {}
+    from opentelemetry import propagate
+
+    headers: dict[str, str] = {}
+    propagate.inject(headers)
+    return headers
 
 
 def encoded(document: Any) -> bytes:

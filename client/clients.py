@@ -23,6 +23,7 @@ from dualstream.client.calls import (
     Wait,
     asked,
     model_path,
+    trace_headers,
     with_api_key,
 )
 from dualstream.client.errors import NoRows, Unreachable
@@ -90,7 +91,7 @@ class Client(BlockingMethods):
         path, query = model_path(model, "events"), asked(every_ms=every_ms)
         reader = EventReader()
         try:
-            with self._http.stream("GET", path, params=query) as response:
+            with self._http.stream("GET", path, params=query, headers=trace_headers()) as response:
                 if response.status_code >= 400:
                     Call("GET", path, None).read(response.status_code, response.read())
                 for line in response.iter_lines():
@@ -180,7 +181,9 @@ class AsyncClient(AwaitedMethods):
         path, query = model_path(model, "events"), asked(every_ms=every_ms)
         reader = EventReader()
         try:
-            async with self._http.stream("GET", path, params=query) as response:
+            async with self._http.stream(
+                "GET", path, params=query, headers=trace_headers()
+            ) as response:
                 if response.status_code >= 400:
                     Call("GET", path, None).read(response.status_code, await response.aread())
                 async for line in response.aiter_lines():

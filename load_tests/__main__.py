@@ -32,6 +32,7 @@ BENCHMARKS = (
     "refit",
     "stalls",
     "tables",
+    "tracing",
 )
 PACKAGES = ("numpy", "numba", "uvicorn", "fastapi", "scikit-learn", "river", "vowpalwabbit")
 RESULTS = Path(__file__).parent / "RESULTS.md"

@@ -1,8 +1,8 @@
 """Log lines of the server: one handler on standard error, for people or as JSON.
 
-A line has time (UTC), level, logger and message; the id of the request that it was written for; the
-model that its message begins with (`model %r: `); the worker process, if there are several; and
-further fields that the call passes in `extra`.
+A line has time (UTC), level, logger and message; the id of the request that it was written for, and
+of the request's trace if it is recorded; the model that its message begins with (`model %r: `); the
+worker process, if there are several; and further fields that the call passes in `extra`.
 """
 
 import json
@@ -14,6 +14,8 @@ from contextvars import ContextVar
 from typing import Any, Literal
 
 import msgspec
+
+from dualstream.service.tracing import SPAN
 
 Format = Literal["console", "json"]
 Level = Literal["debug", "info", "warning", "error"]
@@ -39,11 +41,13 @@ def configure(level: Level, format: Format) -> None:
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
     """The fields of a record, without its message and without None."""
     seconds, fraction = time.gmtime(record.created), int(record.msecs)
+    span = SPAN.get()
     fields: dict[str, Any] = {
         "time": f"{time.strftime('%Y-%m-%dT%H:%M:%S', seconds)}.{fraction:03}Z",
         "level": record.levelname.lower(),
         "logger": record.name,
         "request_id": REQUEST_ID.get(),
+        "trace_id": None if span is None else span.trace_id,
         "model": _model_of(record),
         "worker": _worker_of(record),
     }

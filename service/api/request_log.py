@@ -1,18 +1,20 @@
-"""Ids of requests, and the access log: the outermost layer of the application.
+"""Ids of requests, the access log and spans: the outermost layer of the application.
 
 A client may send `X-Request-ID`; otherwise the server makes one. The response, a problem document
-and each log line of the request have it.
+and each log line of the request have it. If tracing is on, each sampled request has a span.
 """
 
 import logging
 import os
 import time
+from collections.abc import Callable
 from itertools import count
-from typing import Literal
+from typing import Any, Literal
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dualstream.service.logs import REQUEST_ID
+from dualstream.service.tracing import RequestSpan, Tracing
 
 access = logging.getLogger("dualstream.access")
 
@@ -51,15 +53,22 @@ def note_long(scope: Scope) -> None:
 
 
 class RequestLog:
-    """ASGI middleware. While the server drains, its responses close their connections."""
+    """ASGI middleware. While the server drains, its responses close their connections.
 
-    def __init__(self, app: ASGIApp, access_log: AccessLog) -> None:
+    requirement_of      (method, path, query) -> route and models of a request; see access.py
+    """
+
+    def __init__(
+        self, app: ASGIApp, access_log: AccessLog, requirement_of: Callable[[str, str, bytes], Any]
+    ) -> None:
         self._app = app
+        self._requirement_of = requirement_of
         self._is_logged = access_log != "off"
         self._every = 1 if access_log == "all" else SAMPLE
         self._numbers = count(1)
         self._prefix = os.urandom(6).hex()
         self.is_draining = False
+        self.tracing: Tracing | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -70,6 +79,8 @@ class RequestLog:
         REQUEST_ID.set(request_id)
         own = (b"x-request-id", request_id.encode())
         scope[_NOTE] = note = Note()
+        tracing = self.tracing
+        span = None if tracing is None else tracing.begin(scope["method"], scope["headers"])
         status = sent = 0
 
         async def send_named(message: Message) -> None:
@@ -90,6 +101,24 @@ class RequestLog:
             is_slow = seconds >= SLOW_S and not note.is_long
             if is_slow or (self._is_logged and (status >= 500 or number % self._every == 0)):
                 _write(scope, note, status, sent, seconds, is_slow)
+            if span is not None:
+                self._end_span(span, scope, note.rows, status, request_id)
+
+    def _end_span(
+        self, span: RequestSpan, scope: Scope, rows: int | None, status: int, request_id: str
+    ) -> None:
+        method, path = scope["method"], scope["path"]
+        asked = self._requirement_of(method, path, scope["query_string"])
+        attributes = {
+            "http.request.method": method,
+            "http.route": asked.route,
+            "http.response.status_code": status or None,
+            "url.path": path,
+            "dualstream.model": asked.models[0] if asked.models else None,
+            "dualstream.rows": rows,
+            "dualstream.request_id": request_id,
+        }
+        span.end(f"{method} {asked.route}" if asked.route else method, attributes, status >= 500)
 
 
 def _given_id(scope: Scope) -> str | None:

@@ -29,6 +29,7 @@ from dualstream.service.replica.row_sums import (
     mean,
     where_not,
 )
+from dualstream.service.tracing import start_child
 from dualstream.service.transport.body_memory import body_of, is_tracked
 from dualstream.solvers import MAX_CLASSES, Batch, Learner, class_label, classes_of
 from dualstream.wire.problems import MAX_ERRORS, Problem, RowError, key_reused, quoted
@@ -334,7 +335,12 @@ async def scored(
         score = partial(_by_class, learner)
     else:
         score = partial(_by_score, model, learner)
-    slices = await model.replica.scored(score, batch)
+    span = start_child("score")
+    try:
+        slices = await model.replica.scored(score, batch)
+    finally:
+        if span is not None:
+            span.end()
     scores, labels, chances = slices[0] if len(slices) == 1 else _joined(slices)
     if parsed.single:
         chance = None if chances is None else chances[0]

@@ -38,6 +38,7 @@ from dualstream.service.replica.requests import (
     Request,
     is_left,
 )
+from dualstream.service.tracing import SPAN, LearnSpans
 from dualstream.solvers import MemberLearner, member_learner
 from dualstream.wire.problems import Problem
 
@@ -148,9 +149,14 @@ class Model(CommitListener):
         outcome of a control is no longer known; and what the append raises.
         """
         self.deps.store_identity.check()
+        spans = None
         if isinstance(request, Request):
             check_keys(request)
             self._check_limits()
+            span = SPAN.get()
+            if span is not None:
+                spans = LearnSpans(span, request.on_journalled)
+                request.on_journalled = spans.on_journalled
         future = self.committer.submit(request)
         if isinstance(request, ControlRequest):
             receipt = await future
@@ -163,6 +169,8 @@ class Model(CommitListener):
             return await future
         finally:
             self.deps.admission.leave(number)
+            if spans is not None:
+                spans.end()
 
     def _check_limits(self) -> None:
         if self.bytes > self.deps.settings.max_model_bytes:

@@ -35,7 +35,7 @@ from dualstream.service.api import (
     unlearn as samples,
     versions,
 )
-from dualstream.service.api.access import AccessControl, not_allowed
+from dualstream.service.api.access import AccessControl, not_allowed, requirement_of
 from dualstream.service.api.api_keys import KeyRing
 from dualstream.service.api.asgi_helpers import (
     INVALID_PATH,
@@ -71,6 +71,7 @@ from dualstream.service.models.admission import (
 from dualstream.service.models.readiness import Readiness
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.settings import Settings, check_binding
+from dualstream.service.tracing import Tracing, is_tracing_wanted
 from dualstream.service.transport.body_memory import CONNECTION, BodyMemory
 from dualstream.service.transport.connection_limits import (
     MAX_BODY_STEP_S,
@@ -91,6 +92,8 @@ _CORS_REQUEST_HEADERS = (
     "if-match",
     "if-none-match",
     "last-event-id",
+    "traceparent",
+    "tracestate",
     "x-request-id",
 )
 _CORS_RESPONSE_HEADERS = (
@@ -132,7 +135,7 @@ class Application:
         access_log: AccessLog,
     ) -> None:
         self._layers = layers
-        self._requests = RequestLog(self._answer, access_log)
+        self._requests = RequestLog(self._answer, access_log, requirement_of)
         self._registry, self._hot = registry, hot
         self.startup = startup
         self.admission = registry.admission
@@ -144,6 +147,11 @@ class Application:
         """Not ready from now on, but serve; each response closes its connection."""
         self.startup.is_stopping = True
         self._requests.is_draining = True
+
+    def start_tracing(self) -> Tracing:
+        """Make a span for each sampled request from now on."""
+        self._requests.tracing = tracing = Tracing()
+        return tracing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._requests(scope, receive, send)
@@ -169,10 +177,12 @@ def create_app(
     metrics_dir   set if the process is one of several workers
 
     Raises UnsafeBinding if the settings open the server to other hosts without keys, BadKeys
-    if keys cannot be read, and ValueError if the store lacks what the settings ask for.
+    if keys cannot be read, and ValueError if the store lacks what the settings ask for, or if
+    traces are wanted without OpenTelemetry.
     """
     settings = settings or Settings()
     check_binding(settings)
+    is_traced = is_tracing_wanted()
     keys = KeyRing(settings.keys, settings.keys_file) if settings.asks_for_keys else None
     if journal is None:
         limits = JournalLimits(
@@ -209,12 +219,16 @@ def create_app(
         serving.append(asyncio.create_task(LoopWatch(telemetry.saw_stall).run()))
         if keys is not None:
             serving.append(asyncio.create_task(keys.watch()))
+        # Here, because the process may have forked after create_app.
+        tracing = application.start_tracing() if is_traced else None
         yield
         for task in serving:
             task.cancel()
         await asyncio.wait(serving)
         await registry.close()
         await journal.close()
+        if tracing is not None:
+            await asyncio.to_thread(tracing.stop)
 
     app = FastAPI(
         title="Dualstream",
@@ -284,7 +298,10 @@ def create_app(
     # Outermost, so that a page can read every refusal.
     if settings.cors_origins is not None:
         layers = _across_origins(layers, settings.cors_origins)
-    return Application(layers, hot, registry, startup, bodies, connections, settings.access_log)
+    application = Application(
+        layers, hot, registry, startup, bodies, connections, settings.access_log
+    )
+    return application
 
 
 def _across_origins(app: ASGIApp, origins: str) -> ASGIApp:
