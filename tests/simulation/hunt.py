@@ -4,6 +4,7 @@ A change of what schedules do moves them all: what was the first seed finds othe
 nothing.
 """
 
+import gc
 import logging
 import multiprocessing
 import re
@@ -21,6 +22,7 @@ SEEDS = Path(__file__).with_name("seeds.py")
 def results(seeds: Iterable[int], jobs: int, bug: str | None = None) -> Iterator[Result]:
     """What became of the schedules of these seeds, in their order, played by some processes."""
     play(0)  # kernels are loaded once, not by each process
+    gc.freeze()  # nor do their collections traverse them, as in tests/conftest.py
     with multiprocessing.get_context("fork").Pool(jobs, _quiet) as pool:
         yield from pool.imap(partial(_play, bug), seeds, CHUNK)
 
