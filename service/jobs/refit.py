@@ -135,7 +135,7 @@ class Refits(Job):
             change = by.change("refit_begin", job=job.job, **how)
         await self._table.begin(job, change)
         ending = threading.Event()
-        task = asyncio.create_task(self._run(job, ending, by))
+        task = asyncio.create_task(self._run(self._model, job, ending, by))
         self._local[job.job] = job, ending, task
         task.add_done_callback(lambda _: self._local.pop(job.job, None))
         return job
@@ -178,13 +178,12 @@ class Refits(Job):
         every = self._schedule["every"]
         due = self._model.replica.learner.samples // every * every
         if due:
-            task = asyncio.create_task(self._begin_due(due))
+            task = asyncio.create_task(self._begin_due(self._model, due))
             self._begin_tasks.add(task)
             task.add_done_callback(self._begin_tasks.discard)
 
-    async def _begin_due(self, due: int) -> None:
+    async def _begin_due(self, model: Model, due: int) -> None:
         assert self._schedule is not None
-        model = self._model
         try:
             for job in await self._table.read():
                 if job.due == due and job.status not in ("lost", "failed"):
@@ -218,9 +217,11 @@ class Refits(Job):
         if tasks:
             await asyncio.wait(tasks)
 
-    async def _run(self, job: RefitJob, ending: threading.Event, by: Author | None) -> None:
+    async def _run(
+        self, model: Model, job: RefitJob, ending: threading.Event, by: Author | None
+    ) -> None:
+        """`model` is held from before the task begins: its caller may forget it by then."""
         heartbeat = asyncio.create_task(self._heartbeat(job, ending))
-        model = self._model
         name = model.record.id
         try:
             async with self._thread.turn:
