@@ -55,7 +55,7 @@ FIRST = {
     "rows of a state in its quarantine": 1105,
     "version of what is lost": 643,
     "own refit taken for another": 8846,
-    "let go and goes on": 415,
+    "let go and goes on": 790,
     "rebuilt to anywhere": 3931,
     "quarantine to come trimmed away": 3265,
     "turn taken for an empty line": 0,
