@@ -94,8 +94,8 @@ def missing_marks(columns: Iterable[Seen]) -> list[str]:
         marks.update(dict.fromkeys(sure))
         if others and any(all(map(test, others)) for test in (is_number, is_boolean, is_time)):
             marks.update(dict.fromkeys(perhaps))
-        elif perhaps == []:
-            marks.update(dict.fromkeys(_rare_texts(seen, others)))
+        elif rare := _rare_texts(seen, others):
+            marks.update(dict.fromkeys((*rare, *perhaps)))
     return list(marks)
 
 

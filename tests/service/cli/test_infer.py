@@ -231,6 +231,7 @@ KINDS = [
     ("any", list(range(5, 45)), "ignore", "numbers of the rows"),
     ("people", [i * i for i in range(40)], "number", "from 0 to 1521"),
     ("n", [*spread([1.5, 2.5, 3.5], 38), "error", "error"], "number", "from 1.5 to 3.5"),
+    ("n", [*spread([1.5, 2.5, 3.5], 38), "error", "-"], "number", "from 1.5 to 3.5"),
     ("n", spread([1.5, "error"]), "category", "2 distinct values"),
     ("n", spread([1.5, "-"]), "number", "from 1.5"),
     ("iso", spread(["NA", "DE", "FR"]), "category", "3 distinct"),
