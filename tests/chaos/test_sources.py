@@ -28,7 +28,7 @@ from tests.redis_server import RedisServer, redis_or_skip
 
 KILLS = int(os.environ.get("DUALSTREAM_CHAOS_ROUNDS", "3"))
 SEED = int(os.environ.get("DUALSTREAM_CHAOS_SEED", "1"))
-SPEC = {"algorithm": "sgd", "features": {"kind": "indexed", "dim": 1 << 17}}
+SPEC = {"algorithm": "sgd", "features": {"kind": "indexed", "dim": 1 << 20}}
 NAME = "topic/0"
 WHAT = f"2 readers of one source, 2 workers, {KILLS} kills"
 
@@ -101,9 +101,14 @@ async def check(store: str, run: Run, readers: list[Reader]) -> Report:
         await journal.close()
 
 
+def serve_all_kept(store: str) -> ServerProcess:
+    """A server whose journal is never trimmed: the check reads all of it."""
+    return ServerProcess(store, ["--keep-records", "1000000000"])
+
+
 def race(store: str, run: Run) -> None:
     chance, ends = random.Random(SEED), threading.Event()
-    servers = [ServerProcess(store), ServerProcess(store)]
+    servers = [serve_all_kept(store), serve_all_kept(store)]
     urls = [server.url for server in servers]
     try:
         with Client(urls[0]) as client:
@@ -115,7 +120,7 @@ def race(store: str, run: Run) -> None:
                 number = chance.randrange(2)
                 servers[number].kill()
                 run.faults["kill -9 of a worker"] += 1
-                servers[number] = ServerProcess(store)
+                servers[number] = serve_all_kept(store)
                 urls[number] = servers[number].url
             time.sleep(1.0)
         finally:
