@@ -11,13 +11,12 @@ import numpy as np
 from dualstream.service.codecs.parsed_rows import ListedRows, ParsedRows
 from dualstream.service.codecs.row_buffer import RowArrays
 from dualstream.service.codecs.row_schema import RowSchema
-from dualstream.service.codecs.rows_with_ids import listed_with_ids
+from dualstream.service.codecs.rows_with_ids import listed_with_ids, with_names_by_index
 from dualstream.solvers.columns.plan import ColumnPlan
 from dualstream.solvers.text import POWERS_OF_TEN, byte_kinds
 from dualstream.solvers.text.flat import (
     AT_NUMBERS,
     FULL,
-    GIVEN_NAMES,
     LONGEST_NOTES,
     NOTE_NUMBERS,
     SCRATCH_BYTES,
@@ -50,7 +49,6 @@ class FlatArrays(RowArrays):
         self.plan: ColumnPlan = plan
         self.at = np.zeros(AT_NUMBERS, np.int64)
         self.id_spans = np.zeros(2 * rows, np.int64)
-        self.row_names = np.zeros(rows, np.int64)
         self.notes = np.zeros(NOTE_NUMBERS, np.int64)
         self.noted = np.empty(LONGEST_NOTES, np.uint8)
         self.spans = np.zeros(SPAN_NUMBERS, np.int64)
@@ -87,24 +85,24 @@ class FlatArrays(RowArrays):
             self.row_indices, self.spare, self.held,
             self.journalled, self.seen, self.name_indices, self.name_ends, self.names,
             self.counts, self.label_slots, self.label_ends, self.label_text,
-            self.id_spans, self.row_names, self.buffer,
+            self.id_spans, self.buffer,
             self.memo, self.notes, self.noted, self.spans, self.scratch, self.at,
         )  # fmt: skip
 
     def add(self, text: np.ndarray, one: ListedRows, index: int) -> None:
         super().add(text, one, index)
-        row = self.count - 1
         if one.ids:
-            self._given_ids[row] = one.ids[0]
-        self.row_names[row] = len(self._new_names)
-        self.at[GIVEN_NAMES] = len(self._new_names) - int(self.counts[0])
+            self._given_ids[self.count - 1] = one.ids[0]
 
     def parsed_rows(
         self, errors: list[RowError], names: Sequence[tuple[int, str]] | None = None
     ) -> ParsedRows:
         parsed = super().parsed_rows(errors, names)
-        ids = self._ids() if self.labelled else {}
-        return listed_with_ids(parsed, ids, self.row_names[: self.count]) if ids else parsed
+        reader = self._schema.columns
+        if reader is None or reader.id is None or not self.labelled:
+            return parsed
+        ids = self._ids()
+        return listed_with_ids(parsed, ids) if ids else with_names_by_index(parsed)
 
     def _ids(self) -> dict[int, str]:
         """Ids by rows. Those that kernels read are printable ASCII."""

@@ -209,7 +209,7 @@ class RowsBuilder:
         elif id_ is not None and self._labelled:
             rows.ids[len(rows)] = schema.id(id_)
         if (self._labelled or self._waiting) and schema.is_hashed:
-            rows.names += names
+            rows.names += self._names_by_index(names, indices) if names else names
             rows.name_ends.append(len(rows.names))
         rows.weights.append(weight)
         rows.labels.append(label)  # type: ignore[arg-type]
@@ -217,6 +217,16 @@ class RowsBuilder:
         rows.values += values
         rows.indptr.append(len(rows.indices))
         self._row_indices.append(index)
+
+    def _names_by_index(
+        self, names: list[tuple[int, str]], indices: list[int]
+    ) -> list[tuple[int, str]]:
+        """New names in the order of rows_with_ids.py, if the model has a column of ids."""
+        columns = self._schema.columns
+        if columns is None or columns.id is None:
+            return names
+        features = set(indices)
+        return sorted((one for one in names if one[0] in features), key=lambda pair: pair[0])
 
     def add_flat(self, index: int, row: Mapping[str, Any]) -> None:
         """As `add`, for a row that the model's `columns` read. Raises BadRow."""

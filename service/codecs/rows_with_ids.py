@@ -1,6 +1,8 @@
-"""Rows with ids that kernels have read: as lists, with the new names of each row.
+"""Rows of models with a column of ids: as lists if they have ids, with the new names of each row.
 
-Each row with an id becomes a part of its own in the request.
+Each row with an id becomes a part of its own in the request. The journal leaves out a row whose id
+it knows, so each row brings the names of all its new features. They are in the order of their
+indices: kernels sort a row by them, and the state must not depend on the reader.
 """
 
 from collections.abc import Sequence
@@ -10,17 +12,13 @@ from msgspec.structs import replace
 
 from dualstream.service.codecs.parsed_rows import ListedRows, ParsedRows
 from dualstream.solvers import Batch
-from dualstream.solvers.jit import Ints
 
 
-def listed_with_ids(parsed: ParsedRows, ids: dict[int, str], name_ends: Ints) -> ParsedRows:
-    """The same rows as lists; `ids` are by row.
-
-    name_ends  (rows,)   end of the names in `batch_names` that each row was the first to have
-    """
+def listed_with_ids(parsed: ParsedRows, ids: dict[int, str]) -> ParsedRows:
+    """The same rows, which kernels have read, as lists; `ids` are by row."""
     batch = parsed.rows
     assert isinstance(batch, Batch)
-    names, ends = _names_by_row(batch, parsed.batch_names, name_ends)
+    names, ends = _names_by_row(batch, parsed.batch_names)
     rows = ListedRows(
         batch.indptr.tolist(),
         batch.indices.tolist(),
@@ -35,25 +33,24 @@ def listed_with_ids(parsed: ParsedRows, ids: dict[int, str], name_ends: Ints) ->
     return replace(parsed, rows=rows, batch_names=())
 
 
-def _names_by_row(
-    batch: Batch, names: Sequence[tuple[int, str]], name_ends: Ints
-) -> tuple[list[tuple[int, str]], list[int]]:
-    """New names of each row, one row after the other, and their ends.
+def with_names_by_index(parsed: ParsedRows) -> ParsedRows:
+    """The same rows without ids, with new names in the order of the rows and their indices."""
+    batch = parsed.rows
+    assert isinstance(batch, Batch)
+    names, _ = _names_by_row(batch, parsed.batch_names)
+    return replace(parsed, batch_names=list(dict.fromkeys(names)))
 
-    A row brings the names of all its new features. The journal may leave out an earlier row that
-    has them, too, because it knows the id of that row.
-    """
+
+def _names_by_row(
+    batch: Batch, names: Sequence[tuple[int, str]]
+) -> tuple[list[tuple[int, str]], list[int]]:
+    """Names of each row's non-zero features that are in `names`, and their ends."""
     if not names:
         return [], []
-    first_rows = np.searchsorted(name_ends, np.arange(len(names)), side="right")
-    indices = np.array([index for index, _ in names], np.int32)
-    by_index = np.argsort(indices)
-    at = np.searchsorted(indices[by_index], batch.indices)
-    number = by_index[np.minimum(at, len(names) - 1)]
-    row = np.repeat(np.arange(len(batch)), np.diff(batch.indptr))
-    again = (indices[number] == batch.indices) & (first_rows[number] < row)
-    rows = np.concatenate([first_rows, row[again]])
-    numbers = np.concatenate([np.arange(len(names)), number[again]])
-    numbers = numbers[np.argsort(rows, kind="stable")]
-    ends = np.cumsum(np.bincount(rows, minlength=len(batch)))
-    return [names[number] for number in numbers.tolist()], ends.tolist()
+    by_index = sorted(names)
+    indices = np.array([index for index, _ in by_index], np.int32)
+    at = np.searchsorted(indices, batch.indices)
+    at[at == len(names)] = 0
+    is_new = indices[at] == batch.indices
+    ends = np.concatenate([[0], np.cumsum(is_new)])[batch.indptr[1:]]
+    return [by_index[k] for k in at[is_new].tolist()], ends.tolist()

@@ -15,7 +15,6 @@ from dualstream.solvers.text.flat.csv import read_flat_records
 from dualstream.solvers.text.flat.json import AT_NUMBERS, read_flat_objects
 from dualstream.solvers.text.flat.plan import (
     FULL,
-    GIVEN_NAMES,
     LONGEST_NOTES,
     NOTE_NUMBERS,
     SCRATCH_BYTES,
@@ -26,7 +25,6 @@ from dualstream.solvers.text.flat.words import SPAN_NUMBERS
 __all__ = [
     "AT_NUMBERS",
     "FULL",
-    "GIVEN_NAMES",
     "LONGEST_NOTES",
     "NOTE_NUMBERS",
     "SCRATCH_BYTES",

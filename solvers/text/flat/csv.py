@@ -27,7 +27,6 @@ from dualstream.solvers.text.flat.plan import (
     ATTEMPT,
     CROSSED,
     FIELDS,
-    GIVEN_NAMES,
     ID,
     ID_BEGIN,
     ID_END,
@@ -143,7 +142,7 @@ def read_fields(
         RO_I8, RO_U1, RO_F8, RO_F8, RO_I4,
         I8, I4, F8, F8, F8, I8, I4, F8,
         RO_I4, I4, I4, I8, U1, I8,
-        RO_I4, RO_I8, RO_U1, I8, I8, U1, I8, I8, U1, I8, U1, I8,
+        RO_I4, RO_I8, RO_U1, I8, U1, I8, I8, U1, I8, U1, I8,
     )
 )  # fmt: skip
 def read_flat_records(
@@ -180,7 +179,6 @@ def read_flat_records(
     label_ends: Ints,
     label_text: Bytes,
     id_spans: Ints,
-    row_names: Ints,
     buffer: Bytes,
     memo: Ints,
     notes: Ints,
@@ -239,7 +237,6 @@ def read_flat_records(
         indptr[row + 1] = end
         places[row] = place
         id_spans[2 * row], id_spans[2 * row + 1] = notes[ID_BEGIN], notes[ID_END]
-        row_names[row] = counts[0] + at[GIVEN_NAMES]
         row += 1
         place += 1
         line += 1

@@ -29,7 +29,6 @@ from dualstream.solvers.text.flat.plan import (
     ATTEMPT,
     CROSSED,
     FIELDS,
-    GIVEN_NAMES,
     ID,
     ID_BEGIN,
     ID_END,
@@ -201,7 +200,7 @@ def read_object(
         RO_I8, RO_U1, RO_F8, RO_F8, RO_I4,
         I8, I4, F8, F8, F8, I8, I4, F8,
         RO_I4, I4, I4, I8, U1, I8,
-        RO_I4, RO_I8, RO_U1, I8, I8, U1, I8, I8, U1, I8, U1, I8,
+        RO_I4, RO_I8, RO_U1, I8, U1, I8, I8, U1, I8, U1, I8,
     )
 )  # fmt: skip
 def read_flat_objects(
@@ -235,7 +234,6 @@ def read_flat_objects(
     label_ends: Ints,
     label_text: Bytes,
     id_spans: Ints,
-    row_names: Ints,
     buffer: Bytes,
     memo: Ints,
     notes: Ints,
@@ -253,7 +251,6 @@ def read_flat_objects(
     plan, texts, missing_numbers     see plan.py
     letters  see words.py
     id_spans   (2 rows,) int64       begin and end of each row's id in `text`; 0, 0 without one
-    row_names  (rows,) int64         number of new names up to each row, also those of Python
     at       (AT_NUMBERS,) int64     as of `read_samples`, and more
 
     The other arguments are those of `read_samples`.
@@ -300,7 +297,6 @@ def read_flat_objects(
         indptr[row + 1] = end
         places[row] = place
         id_spans[2 * row], id_spans[2 * row + 1] = notes[ID_BEGIN], notes[ID_END]
-        row_names[row] = counts[0] + at[GIVEN_NAMES]
         row += 1
         place += 1
         line += separator == LINE_FEED

@@ -93,8 +93,6 @@ LONGEST_NOTES = 1 << 16
 LONGEST_TEXT = 1 << 14
 """Maximum bytes of a text of words, or of one with escapes."""
 SCRATCH_BYTES = 4 * LONGEST_TEXT
-GIVEN_NAMES = 4
-"""Where `at` has the number of new names that Python found."""
 
 
 class Out(NamedTuple):

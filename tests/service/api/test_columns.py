@@ -1,6 +1,7 @@
 """Models with `columns`: flat rows through every door, and the same model whichever it was."""
 
 import json
+import random
 
 import httpx
 import pyarrow as pa
@@ -66,6 +67,32 @@ def test_a_body_with_ids_is_its_rows_one_by_one(serve, store):
         assert client.post("/models/rows/learn", json=row).json()["learned"] == 1
     client.post("/models/body/learn", content=lines, headers={"content-type": NDJSON})
     assert digest(client, "rows") == digest(client, "body")
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_rows_left_out_change_no_order_of_names(serve, store, seed):
+    """Ids are repeated, so rows are left out. Bodies above 4 KiB are read by kernels."""
+    client, chance = serve(store=store), random.Random(seed)
+    names = "abcdefgh"
+    rows = []
+    for _ in range(12):
+        used = chance.sample(names, chance.randint(1, 5))
+        row = {"y": 1, **{name: chance.choice([0, 1, "x"]) for name in used}}
+        rows.append(row | ({"id": chance.randrange(4)} if chance.random() < 0.7 else {}))
+    long = [row | {"filler": "-" * 1000} for row in rows]
+    bodies = {
+        "rows": [("application/json", json.dumps(row)) for row in rows],
+        "halves": [("application/json", json.dumps(half)) for half in (long[:6], long[6:])],
+        "list": [("application/json", json.dumps(rows))],
+        "long": [("application/json", json.dumps(long))],
+        "lines": [(NDJSON, "\n".join(map(json.dumps, long)))],
+    }
+    spec = {"algorithm": "sgd", "columns": {"id": "id", "ignore": ["filler"]}}
+    for model, parts in bodies.items():
+        assert client.put(f"/models/{model}", json=spec).status_code == 201
+        for kind, body in parts:
+            client.post(f"/models/{model}/learn", content=body, headers={"content-type": kind})
+    assert len({digest(client, model) for model in bodies}) == 1
 
 
 @pytest.mark.parametrize("filler", [0, 200])
