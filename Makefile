@@ -37,7 +37,7 @@ lint: $(STAMP)-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports --config importlinter.ini
+	$(BIN)/lint-imports importlinter.ini
 	@$(MAKE) --no-print-directory audit
 
 bench: $(STAMP)-bench

@@ -34,12 +34,13 @@ FORMATS = {
     "json": JSON,
     "ndjson": NDJSON,
     "csv": "text/csv",
+    "csv-decimal-comma": "text/csv; decimal=%2C",
     "arrow": ARROW,
     "parquet": PARQUET,
     "vw": "text/x-vw",
     "libsvm": "text/x-libsvm",
 }
-"""Format name -> media type."""
+"""Format name -> media type, with parameters."""
 _ENDINGS = {
     **{f".{name}": kind for name, kind in FORMATS.items()},
     ".jsonl": FORMATS["ndjson"],
@@ -183,11 +184,12 @@ class RowFile:
             return
         columns = partitions_of(self._location())
         size = _SMALL_CHUNK if columns else _CHUNK
-        chunking = Chunking(CHUNKERS[self.kind](), LONGEST_ROW, size)
+        kind = self.kind.partition(";")[0]
+        chunking = Chunking(CHUNKERS[kind](), LONGEST_ROW, size)
         try:
             for some in chain(inflated, [None]):
                 for chunk in chunking.rest() if some is None else chunking.of(some):
-                    yield with_columns(self.kind, chunk.body, columns), chunk.line, chunk.ends
+                    yield with_columns(kind, chunk.body, columns), chunk.line, chunk.ends
         except Problem as wrong:
             raise BadInput(f"{self.name}: {wrong.detail}") from None
 

@@ -111,6 +111,6 @@ def _learn(model: str, file: RowFile) -> str:
     """The command that learns the file."""
     name = shlex.quote(file.name)
     form = ""
-    if file.name == STANDARD_INPUT or not Path(file.name).suffix:
+    if file.name == STANDARD_INPUT or not Path(file.name).suffix or ";" in file.kind:
         form = next(f" --format {form}" for form, kind in FORMATS.items() if kind == file.kind)
     return f"  dualstream learn {model} {name}{form}"

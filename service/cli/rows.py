@@ -57,7 +57,9 @@ Files = Annotated[
 Format = Annotated[
     str | None,
     typer.Option(
-        "--format", help="json, ndjson, csv, arrow, parquet, vw or libsvm; default: by file name."
+        "--format",
+        help="json, ndjson, csv, csv-decimal-comma, arrow, parquet, vw or libsvm; default: by file"
+        " name.",
     ),
 ]
 

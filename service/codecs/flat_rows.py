@@ -15,7 +15,7 @@ from dualstream.service.codecs.arrow import tables_in
 from dualstream.service.codecs.csv import RecordReader, check_delimiter
 from dualstream.service.codecs.flat_bulk import FlatArrays
 from dualstream.service.codecs.json_bulk import Fallback, SampleList, find_list
-from dualstream.service.codecs.json_exact import broken_body, check_all_names, line_advice
+from dualstream.service.codecs.json_exact import bad_line, broken_body, check_all_names
 from dualstream.service.codecs.parsed_rows import ParsedRows, RowsBuilder
 from dualstream.service.codecs.record_reader import (
     FEW_BYTES,
@@ -131,7 +131,7 @@ def read_row(raw: bytes) -> Row:
     try:
         row = _any.decode(raw)
     except msgspec.DecodeError as error:
-        raise BadRow("", str(error) + line_advice(raw, str(error))) from None
+        raise bad_line(raw, error) from None
     except UnicodeDecodeError:
         raise BadRow("", "the line is not UTF-8") from None
     except RecursionError:

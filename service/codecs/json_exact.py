@@ -222,6 +222,11 @@ def _parse_by_rows(
         content = _any.decode(body)
     except RecursionError:
         raise Problem(400, "malformed-body", "the body is nested too deeply") from None
+    except msgspec.ValidationError as large:  # an integer that Python does not hold
+        try:
+            content = json.loads(body, parse_int=float)
+        except (RecursionError, ValueError):
+            raise broken_body(body, str(large)) from None
     except msgspec.DecodeError as broken:
         raise broken_body(body, str(broken)) from None
     except UnicodeDecodeError:
@@ -303,6 +308,8 @@ def _explain(wrong: Exception, raw: bytes = b"") -> tuple[str, str]:
     if not found:
         return "", text
     reason = text[: found.start()].replace("`", "")
+    if reason == "Integer value out of range":
+        reason = LONG_INTEGER
     if found.group(1).startswith(".x") and reason.endswith("got null"):
         reason += "; leave a missing feature out"
     if found.group(1) == ".x[...]":  # msgspec does not name the key
@@ -394,7 +401,7 @@ def read_sample(raw: bytes) -> Sample:
                 reason += "; send a list of samples as application/json"
             raise BadRow(pointer, reason) from None
     except msgspec.DecodeError as broken:
-        raise BadRow("", str(broken) + line_advice(raw, str(broken))) from None
+        raise bad_line(raw, broken) from None
     except UnicodeDecodeError:
         raise BadRow("", "the line is not UTF-8") from None
 
@@ -419,14 +426,51 @@ def _advice(text: bytes, reason: str, is_line: bool) -> str:
     return ""
 
 
-def line_advice(line: bytes, reason: str) -> str:
-    """What to do about a line of invalid JSON; empty without advice."""
-    return _advice(line, reason, is_line=True)
+def bad_line(line: bytes, error: msgspec.DecodeError) -> BadRow:
+    """The error of a line that cannot be decoded."""
+    if isinstance(error, msgspec.ValidationError) and (found := _long_integer(line)):
+        return BadRow(found, LONG_INTEGER)
+    reason = _reason(line, str(error))
+    return BadRow("", reason + _advice(line, reason, is_line=True))
+
+
+LONG_INTEGER = "an integer of more than 4,300 digits is out of range; quote it if it is a text"
+
+
+def _long_integer(raw: bytes) -> str:
+    """Pointer of the first integer that Python does not hold; empty without one."""
+    try:
+        left = [("", json.loads(raw, parse_int=lambda digits: _INF if len(digits) > 4300 else 0))]
+    except (RecursionError, ValueError):  # invalid JSON after the value that msgspec refused
+        return ""
+    while left:
+        pointer, one = left.pop()
+        if one == _INF:
+            return pointer
+        if isinstance(one, dict | list):
+            steps = one.items() if isinstance(one, dict) else enumerate(one)
+            left += [(f"{pointer}/{pointer_step(str(step))}", inner) for step, inner in steps][::-1]
+    return ""
+
+
+_HALF_CHARACTER = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])")
+
+
+def _reason(text: bytes, reason: str) -> str:
+    """The decoder's reason, or the right one where it is misleading."""
+    if "truncated" not in reason and "surrogate" not in reason:
+        return reason
+    found = _HALF_CHARACTER.search(text)
+    if found is None:
+        return reason
+    escape = found.group().decode()
+    return f"{escape} is half of a surrogate pair (byte {found.start()}); send the whole character"
 
 
 def broken_body(body: bytes, text: str) -> Problem:
     """Problem 400 with the byte offset of the JSON error; or for a compressed body."""
     check_is_plain(body, is_text=True)
+    text = _reason(body, text)
     found = _BYTE.search(text)
     byte = int(found.group(1)) if found else len(body)
     detail = text if found else f"{text} (byte {byte})"

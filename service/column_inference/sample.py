@@ -78,8 +78,19 @@ def _schema() -> RowSchema:
 
 def _rows(file: RowFile) -> Iterator[Row | BadRow]:
     """Rows of the file; one that cannot be read is its error."""
+    kind, parameters = media_type(file.sent_as)
     for piece in file.pieces():
-        yield from _rows_in(piece.content, file.sent_as, {}, file.name)
+        for row in _rows_in(piece.content, kind, parameters, file.name):
+            yield _for_command(row) if isinstance(row, BadRow) else row
+
+
+def _for_command(bad: BadRow) -> BadRow:
+    """The error with the option of a command in place of the header of a request."""
+    reason = bad.reason.replace(
+        "send text/csv; decimal=%2C if it is a number, decimal=. if it is a text",
+        "give --format csv-decimal-comma if it is a number",
+    )
+    return BadRow(bad.pointer, reason)
 
 
 def _rows_in(

@@ -268,8 +268,9 @@ def _check_crossed(name: str, field: str, columns: Spec) -> None:
     if kind is None and parts:
         if part in _categories_of(parts):
             return
-        shown = ", ".join(_categories_of(parts)) or "none"
-        raise InvalidSpec(field, name, f"a part of the time `{owner}` with categories: {shown}")
+        shown = " or ".join(f"{owner}.{one}" for one in _categories_of(parts))
+        allowed = shown or f"another column: a time has no categories in `{AGE}`"
+        raise InvalidSpec(field, name, allowed)
     if name in (columns["label"], columns["id"], columns["weight"]):
         raise InvalidSpec(field, name, "a column of features")
     if name in Ignored(columns["ignore"], types):
@@ -279,8 +280,9 @@ def _check_crossed(name: str, field: str, columns: Spec) -> None:
     if isinstance(kind, Mapping) and kind["kind"] == "text":
         raise InvalidSpec(field, name, "a column of categories, numbers or booleans, not of text")
     if isinstance(kind, Mapping) and kind["kind"] == "time":
-        shown = " or ".join(f"{name}.{part}" for part in _categories_of(parts_of(kind))) or "none"
-        raise InvalidSpec(field, name, f"a part of it with categories: {shown}")
+        crossed = [f"{name}.{part}" for part in _categories_of(parts_of(kind))]
+        allowed = " or ".join(crossed) or f"another column: a time has no categories in `{AGE}`"
+        raise InvalidSpec(field, name, allowed)
 
 
 def _categories_of(parts: tuple[str, ...]) -> list[str]:

@@ -43,7 +43,9 @@ def with_all_violations(
         if error is None or len(found) >= MAX_VIOLATIONS:
             break
         for one in error.violations:
-            if not _lies_under(one.field, unclear):
+            # An error around a removed field may come from the removal.
+            is_clear = not any(_lies_under(pointer, {one.field}) for pointer in removed)
+            if is_clear and not _lies_under(one.field, unclear):
                 found.setdefault(one.field, one)
             unclear |= _unclear_after(one.field)
         # A list, because every field is removed.

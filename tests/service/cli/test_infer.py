@@ -432,6 +432,26 @@ def test_the_command_prints_json_and_reasons():
     assert wrong.exit_code == 2 and "--task must be one of binary" in wrong.stderr
 
 
+def test_a_decimal_comma_is_given_as_a_format(shared_server):
+    body = b"a;b;y\n" + b"".join(b"%d,5;%d;%d\n" % (n, n * n, n % 2) for n in range(40))
+    done = run("-", "--format", "csv", given=body)
+    assert "give --format csv-decimal-comma if it is a number" in done.stderr
+    done = run(
+        "-",
+        "--format",
+        "csv-decimal-comma",
+        "--create",
+        "comma",
+        "--url",
+        shared_server.url,
+        given=body,
+    )
+    assert done.stderr.splitlines()[-1] == "  dualstream learn comma - --format csv-decimal-comma"
+    learn = ["learn", "comma", "-", "--format", "csv-decimal-comma", "--url", shared_server.url]
+    assert "40 rows learned" in CliRunner().invoke(app, learn, input=body).output
+    assert json.loads(done.stdout)["columns"]["types"] == {"a": "number", "b": "number"}
+
+
 @pytest.mark.parametrize("name", ["rows.csv", "rows.parquet", "rows.feather"])
 def test_a_model_is_created_and_its_command_learns_the_file(name, tmp_path, shared_server):
     columns, _ = table(0, 60)

@@ -233,7 +233,8 @@ def test_refused_rows_count_for_the_nested_column_that_is_declared():
         (b'{"clicked": 1, "a:b": ":\\u003a", "c": ":"}', None),
         (b'{"clicked":1,"a":1,"a" :2}', "'a' is duplicated"),
         (b'{"a":1,"clicked":1,"a":"\\u003a"}', "'a' is duplicated"),
-        (b'{"clicked": 1, "a": ' + b"9" * 5000 + b"}", "out of range"),
+        (b'{"clicked": 1, "a": ' + b"9" * 5000 + b"}", "more than 4,300 digits"),
+        (b'{"clicked": 1, "a": "\\ud800"}', "half of a surrogate pair (byte 21)"),
         (b'{"x": {"a": 1}, "y": [1]}', "must be one value"),
         (b'{"x": {"a": 1}, "y": "NA"}', "label column 'clicked' is missing"),
         (b'{"x": {"a": 1}, "z": 1}', "put all columns in `x`"),
@@ -249,10 +250,25 @@ def test_a_bad_line_is_refused_alone(body, reason):
     assert len(parsed.rows) == (3 if reason is None else 2)
 
 
+@pytest.mark.parametrize("pointer", ["/a", "/a/b~1c", "/tags/1", "/x/a"])
+def test_an_integer_that_is_too_long_is_refused_by_its_column(pointer):
+    long = b"9" * 5000
+    values = {
+        "/a": b'{"a": %b, "clicked": 1}' % long,
+        "/a/b~1c": b'{"a": {"b/c": -%b}, "clicked": 1}' % long,
+        "/tags/1": b'{"tags": ["x", %b], "clicked": 1}' % long,
+        "/x/a": b'{"x": {"a": %b}, "y": 1}' % long,
+    }
+    body = b'[{"clicked": 0, "a": 1}, ' + values[pointer] + b"]"
+    parsed = parse_body(schema_of(), None, body, labelled=True)
+    assert [one.pointer for one in parsed.errors] == [f"/1{pointer}"] and len(parsed.rows) == 1
+
+
 @pytest.mark.parametrize(
     ("kind", "body", "status", "reason"),
     [
         (None, b"{", 400, "truncated"),
+        (None, b'{"clicked": 1, "a": "\\uDBFF"}', 400, "half of a surrogate pair"),
         (None, b"3", 422, "a row or a list of rows"),
         (None, b'{"samples": [', 400, "truncated"),
         (None, b"\xff", 400, ""),

@@ -53,6 +53,9 @@ def test_line_ends_and_marks_are_no_part_of_rows(ending, last, mark):
     [
         ('{"x": {"1": 1}, "y": 1', "", "truncated"),
         ('{"x": {"1": NaN}, "y": 1}', "", "byte 12"),
+        ('{"x": {"\\ud800": 1}, "y": 1}', "", "half of a surrogate pair (byte 8)"),
+        ('{"x": {"1": ' + "9" * 5000 + '}, "y": 1}', "/x/1", "more than 4,300 digits"),
+        ('{"x": {"1": 1}, "y": ' + "9" * 5000 + "}", "/y", "more than 4,300 digits"),
         ('{"x": {"1": 1e999}, "y": 1}', "/x/1", "out of range"),
         ('{"x": {"1": null}, "y": 1}', "/x/1", "null"),
         ('{"x": {"1": null, "1": 1}, "y": 1}', "/x/1", "null"),

@@ -41,6 +41,10 @@ def test_features_are_hashed_by_default(algorithm):
             ["/task", "/rho"],
         ),
         (
+            {"columns": {"unknown": "refuse"}, "crosses": [["a", "b"]], "algorithm": "sgd"},
+            ["/crosses/0/0"],
+        ),
+        (
             {"features": {"kind": "indexed"}, "map": "fourier", "seed": "a"},
             ["/features/dim", "/seed"],
         ),
