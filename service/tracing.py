@@ -92,29 +92,56 @@ class Tracing:
         from opentelemetry.sdk.resources import OTELResourceDetector, Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
+        from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+        from opentelemetry.sdk.trace.sampling import Decision
         from opentelemetry.trace import SpanKind
 
         named = Resource.create({"service.name": "dualstream", "process.pid": os.getpid()})
         resource = named.merge(OTELResourceDetector().detect())  # OTEL_SERVICE_NAME wins
-        self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+        self._next_trace_id, self._drawn = RandomIdGenerator().generate_trace_id, 0
+
+        class Ids(RandomIdGenerator):
+            """The trace id that was drawn, else a new one."""
+
+            def generate_trace_id(_) -> int:
+                return self._drawn or self._next_trace_id()
+
+        self._provider = TracerProvider(
+            resource=resource, shutdown_on_exit=False, id_generator=Ids()
+        )
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         self._tracer = self._provider.get_tracer("dualstream", __version__)
         self._extract, self._no_parent = propagate.extract, Context()
         # The headers of OTEL_PROPAGATORS: `traceparent`, `tracestate` and `baggage` by default.
         self._headers = {name.encode() for name in propagate.get_global_textmap().fields}
-        self._kind = SpanKind.SERVER
+        self._kind, self._sampler, self._drop = (
+            SpanKind.SERVER,
+            self._provider.sampler,
+            Decision.DROP,
+        )
 
     def begin(self, method: str, headers: Iterable[tuple[bytes, bytes]]) -> RequestSpan | None:
         """Start the span of a request, as a child of its `traceparent`; None if not sampled."""
         own = self._headers
         given = {name.decode(): value.decode("latin-1") for name, value in headers if name in own}
         parent = self._extract(given) if given else self._no_parent
+        if not given and not self._draw(method):
+            return None
         span = self._tracer.start_span(method, parent, self._kind)
+        self._drawn = 0
         if not span.is_recording():
             return None
         request = RequestSpan(self._tracer, span)
         SPAN.set(request)
         return request
+
+    def _draw(self, method: str) -> bool:
+        """Draw the id of a new trace. Is it sampled? A span that is dropped costs 10 us more."""
+        drawn = self._next_trace_id()
+        result = self._sampler.should_sample(self._no_parent, drawn, method, self._kind)
+        is_kept = result.decision is not self._drop
+        self._drawn = drawn if is_kept else 0
+        return is_kept
 
     def stop(self) -> None:
         """Send the spans that wait. Blocks for _STOP_S at most."""

@@ -181,6 +181,25 @@ def test_nothing_is_sent_without_sampling_and_a_client_can_ask_for_it(
         assert one.parent_span_id.hex() == trace.format_span_id(context.span_id)
 
 
+def test_a_ratio_of_the_traces_is_sampled_by_their_ids(collector: Collector, monkeypatch):
+    """As the specification of TraceIdRatioBased: the low 64 bits are below the ratio."""
+    ratio = {"OTEL_TRACES_SAMPLER": "parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.25"}
+    for name, value in {**collector.env, **ratio}.items():
+        monkeypatch.setenv(name, value)
+    tracing, run = Tracing(), contextvars.copy_context().run
+    begun = [run(tracing.begin, "POST", [(b"host", b"a")]) for _ in range(2000)]
+    broken = run(tracing.begin, "POST", [(b"traceparent", b"00-0-0-01")])
+    kept = [one for one in begun if one is not None]
+    ids = {one.trace_id for one in kept}
+    assert 400 < len(kept) < 600 and len(ids) == len(kept)
+    assert all(int(one, 16) & (1 << 64) - 1 < 1 << 62 for one in ids)
+    assert broken is None or broken.trace_id not in ids
+    for one in kept:
+        one.end("POST", {}, False)
+    tracing.stop()
+    assert {one.trace_id.hex() for one in collector.spans} >= ids
+
+
 def test_the_server_does_not_start_without_the_extra(monkeypatch: pytest.MonkeyPatch):
     module = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
     monkeypatch.setitem(sys.modules, module, None)  # an import fails
