@@ -1,4 +1,5 @@
-FROM python:3.11-slim-bookworm
+# The index of all architectures. How to move to a newer one: docs/operate/upgrades.md.
+FROM python:3.11.16-slim-bookworm@sha256:a36c24f9cbdf4fd0f52d67f0823eeac19c2028c637cecc392d97f980d4fec56b
 
 # CPU that kernels are compiled for, whatever machine builds the image; all processes of a deployment
 # need the same one. Use generic for older processors and for arm64.
@@ -39,7 +40,8 @@ LABEL org.opencontainers.image.title="Dualstream" \
       org.opencontainers.image.version="0.1.0" \
       org.opencontainers.image.revision=$REVISION \
       org.opencontainers.image.licenses="Apache-2.0" \
-      org.opencontainers.image.base.name="docker.io/library/python:3.11-slim-bookworm"
+      org.opencontainers.image.base.name="docker.io/library/python:3.11.16-slim-bookworm" \
+      org.opencontainers.image.base.digest="sha256:a36c24f9cbdf4fd0f52d67f0823eeac19c2028c637cecc392d97f980d4fec56b"
 
 ENTRYPOINT ["dualstream-entrypoint"]
 CMD ["serve"]

@@ -112,7 +112,7 @@ audit-by-%: $(STAMP)-supply
 
 # Documentation site, in .cache/site; a warning is an error.
 docs: $(STAMP)-docs
-	NO_MKDOCS_2_WARNING=1 PYTHONPATH=. $(BIN)/python -m mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 PYTHONPATH=. $(BIN)/python -m mkdocs build --quiet --strict
 
 clean:
 	rm -rf .venv .cache build .pytest_cache .mypy_cache .ruff_cache .hypothesis

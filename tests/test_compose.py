@@ -154,7 +154,9 @@ def test_image_has_the_labels_of_this_version():
     version = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.M)[1]
     assert given["version"] == version and given["revision"] == "$REVISION"
     assert given["licenses"] == "Apache-2.0"
-    assert given["base.name"] == f"docker.io/library/{instructions('FROM')[0]}"
+    base = f"{given['base.name']}@{given['base.digest']}"
+    assert base == f"docker.io/library/{instructions('FROM')[0]}"
+    assert re.fullmatch(r".*:3\.11\.\d+-slim-bookworm@sha256:[0-9a-f]{64}", base)
 
 
 def test_image_runs_as_a_user_that_the_build_makes():

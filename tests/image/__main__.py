@@ -24,14 +24,15 @@ IMAGE = "localhost/dualstream:checked"
 NEVER_INSIDE = ("tests", "load_tests", ".git", ".venv", ".cache", "docs", "examples")
 
 
-def build() -> str:
-    """Build it; returns the marker in the secret."""
+def build(base: str) -> str:
+    """Build it from this base; returns the marker in the secret."""
     configuration, mark = pip_configuration()
     with tempfile.NamedTemporaryFile("w", dir=STORE) as secret:
         secret.write(configuration)
         secret.flush()
         seen = [word for mount in mounts(configuration) for word in ("--volume", mount)]
         command = [*COMMAND, "build", "--isolation=chroot", "--pull=false", "--format=docker"]
+        command += ["--from", base]
         command += ["--secret", f"id=pip,src={secret.name}", *seen, "--tag", IMAGE, str(ROOT)]
         log = STORE / "build.log"
         with log.open("w") as said:
@@ -82,9 +83,10 @@ def main() -> None:
         raise SystemExit(f"install these first: {' '.join(missing)}")
     STORE.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
-    say(f"base: {base_image((ROOT / 'Dockerfile').read_text())}")
+    base, origin = base_image((ROOT / "Dockerfile").read_text())
+    say(f"base: {base}, {origin}")
     based = time.monotonic()
-    mark = build()
+    mark = build(base)
     built = time.monotonic()
     container = buildah("from", "--pull-never", IMAGE)
     try:

@@ -12,17 +12,18 @@ PACKAGES = "python3,python3-pip,ca-certificates"
 PATH = "PATH=/usr/local/bin:/usr/local/sbin:/usr/bin:/usr/sbin:/bin:/sbin"
 
 
-def base_image(dockerfile: str) -> str:
-    """Provide the image of the FROM line; returns its origin."""
+def base_image(dockerfile: str) -> tuple[str, str]:
+    """Provide the image of the FROM line, or a stand-in; returns its name and its origin."""
     name = next(line.split()[1] for line in dockerfile.splitlines() if line.startswith("FROM "))
-    full = f"docker.io/library/{name}"
-    if has_image(full):
-        return f"{full}, kept from an earlier run"
+    full, stand_in = f"docker.io/library/{name}", f"localhost/{name.partition('@')[0]}"
+    for made in (full, stand_in):
+        if has_image(made):
+            return made, "kept from an earlier run"
     if subprocess.run([*COMMAND, "pull", full], capture_output=True).returncode == 0:
-        return f"{full}, pulled"
-    python, _, suite = name.removeprefix("python:").partition("-slim-")
-    _bootstrap(full, suite, python)
-    return f"{full}, a stand-in of Debian {suite}'s packages, as no registry was reached"
+        return full, "pulled"
+    version, _, suite = name.partition("@")[0].removeprefix("python:").partition("-slim-")
+    _bootstrap(stand_in, suite, ".".join(version.split(".")[:2]))
+    return stand_in, f"a stand-in of Debian {suite}'s packages, as no registry was reached"
 
 
 def _bootstrap(name: str, suite: str, python: str) -> None:
