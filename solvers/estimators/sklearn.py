@@ -24,6 +24,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.member_learner import MemberView, member_learner
+from dualstream.solvers.core.nonlinear_names import NONLINEAR
 from dualstream.solvers.estimators.base import Model, full_spec, given_fields, value_errors
 from dualstream.solvers.estimators.flat_rows import FlatRows
 from dualstream.solvers.evaluation.progressive import scores_are_log_odds
@@ -293,6 +294,52 @@ class _OfAlgorithm:
                 raise ValueError(f"{name} is given as a parameter and in spec; leave one out")
         return self.algorithm, fields | (self.spec or {})
 
+    model_: Model
+
+    @property
+    def coef_(self) -> Floats:
+        """Weights of the features: (d,) for a regressor, (1, d) for two classes, (K, d) for more.
+
+        AttributeError where a score is no linear function of the features; see `_affine`.
+        """
+        weights, _ = self._affine()
+        return weights[0] if isinstance(self, RegressorMixin) else weights
+
+    @property
+    def intercept_(self) -> Any:
+        """Score of a row of zeros: a number for a regressor, (1,) for two classes, (K,) for more.
+
+        AttributeError as of `coef_`.
+        """
+        _, intercepts = self._affine()
+        return float(intercepts[0]) if isinstance(self, RegressorMixin) else intercepts
+
+    def _affine(self) -> tuple[Floats, Floats]:
+        """(s, d) weights and (s,) intercepts of the scores."""
+        estimator = cast("DualstreamClassifier | DualstreamRegressor", self)
+        check_is_fitted(estimator)
+        spec = estimator.model_.learner.spec
+        is_linear = spec["algorithm"] not in (*NONLINEAR, "portfolio", "semiparametric")
+        # The stages scale a row by what it contains, too.
+        stages = any(spec.get(one) not in (None, "none") for one in ("scaling", "map", "norm"))
+        if not is_linear or self.columns is not None or stages:
+            raise AttributeError(
+                "coef_ and intercept_ are those of a linear algorithm on a matrix, without"
+                " columns, scaling, map and norm"
+            )
+        width = estimator.n_features_in_
+        ends = np.arange(-1, width + 1).clip(0)  # a row of zeros, then one for each feature
+        rows = Batch.from_csr(ends, np.arange(width), np.ones(width), dim=width)
+        if isinstance(estimator, _Classifier) and len(estimator.classes_) > 2:
+            found = self.model_.class_scores(rows)
+            scores = estimator._by_class(found.classes, found.scores, -np.inf).T
+        else:
+            scores = self.model_.scores(rows)[np.newaxis]
+        # A class without rows so far has the score minus infinity, and no weights.
+        with np.errstate(invalid="ignore"):
+            weights = np.nan_to_num(scores[:, 1:] - scores[:, :1], nan=0.0)
+        return weights, scores[:, 0].copy()
+
 
 class _OfPortfolio:
     """The parameters and member figures of a portfolio."""
@@ -363,6 +410,7 @@ class DualstreamClassifier(_OfAlgorithm, _Classifier):
     ----------
     model_ : its `learner`, and the number of `rejected` rows, whose step was not finite
     classes_ : the labels, sorted
+    coef_, intercept_ : weights and intercepts of a linear algorithm on a matrix
     """
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 from sklearn.base import clone, is_classifier
-from sklearn.exceptions import ConvergenceWarning
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dualstream.solvers import Batch, make_learner
@@ -165,6 +165,47 @@ def test_members_are_shown_of_one_portfolio(rows):
     model = PortfolioClassifier().fit(x, classes)
     with pytest.raises(AttributeError, match="each class has its own members"):
         _ = model.members_
+
+
+MODELS_WITH_WEIGHTS = [
+    ("dual_ascent", {}),
+    ("sgd", {"intercept": False}),
+    ("rda", {"regularizer": {"kind": "l1", "lambda": 0.01}}),
+]
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize(("algorithm", "spec"), MODELS_WITH_WEIGHTS)
+def test_weights_and_intercepts_give_the_scores(algorithm, spec, classes):
+    rng = np.random.default_rng(classes)
+    X = rng.normal(size=(200, 5)) * [1, 2, 0.1, 1, 1] + [0, 1, 0, 0, -1]
+    y = np.argmax(X[:, :classes] + rng.normal(size=(200, classes)), axis=1)
+    model = DualstreamClassifier(algorithm, spec=spec).fit(X, y)
+    count = 1 if classes == 2 else 3
+    assert model.coef_.shape == (count, 5) and model.intercept_.shape == (count,)
+    scores = model.decision_function(X).reshape(200, count)
+    assert np.allclose(X @ model.coef_.T + model.intercept_, scores, rtol=1e-9, atol=1e-9)
+    numbers = DualstreamRegressor(algorithm="sgd").fit(X, X[:, 1] - X[:, 4])
+    assert numbers.coef_.shape == (5,) and isinstance(numbers.intercept_, float)
+    assert np.allclose(X @ numbers.coef_ + numbers.intercept_, numbers.predict(X), atol=1e-9)
+
+
+def test_weights_are_there_where_scores_are_linear(rows):
+    X, y, _ = rows
+    for model in (
+        DualstreamClassifier("net"),
+        DualstreamClassifier(norm="row"),
+        DualstreamClassifier(scaling="balanced"),
+        DualstreamClassifier(spec={"map": {"kind": "fourier", "components": 8}}),
+        PortfolioClassifier("eight"),
+    ):
+        model.fit(X[:50], y[:50])
+        assert not hasattr(model, "coef_") and not hasattr(model, "intercept_"), model
+    assert not hasattr(DualstreamClassifier(), "coef_")
+    with pytest.raises(NotFittedError):
+        DualstreamClassifier().coef_  # noqa: B018
+    unseen = DualstreamClassifier("sgd").partial_fit(X[:20], np.zeros(20, int), classes=[0, 1, 2])
+    assert unseen.intercept_[2] == -np.inf and not unseen.coef_[2].any()
 
 
 @pytest.mark.parametrize("model", [PortfolioClassifier(), DualstreamClassifier("rda")], ids=repr)
