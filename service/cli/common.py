@@ -212,4 +212,5 @@ def show_errors(errors: Any, of: str = "") -> None:
     """Print the first refused rows."""
     for error in (errors or ())[:ERRORS_SHOWN]:
         place = f"line {error['line']}" if "line" in error else f"row {error['index']}"
-        say_error(f"  {of}{place}: {error['reason']}")
+        where = f"{error['pointer']}: " if error.get("pointer") else ""
+        say_error(f"  {of}{place}: {where}{error['reason']}")

@@ -172,6 +172,8 @@ class RowsBuilder:
         self._max_nonzeros = schema.limits.nonzeros
         self._waiting = waiting
         self._ids: set[str] = set()
+        self._name_at: dict[int, str] = {}
+        """The first name of each index in the body, as kernels keep it."""
         self._rows = without_rows(schema)
         self._row_indices: list[int] = []
         self._errors: list[RowError] = []
@@ -225,8 +227,9 @@ class RowsBuilder:
         columns = self._schema.columns
         if columns is None or columns.id is None:
             return names
-        features = set(indices)
-        return sorted((one for one in names if one[0] in features), key=lambda pair: pair[0])
+        known, features = self._name_at, set(indices)
+        named = {(at, known.setdefault(at, name)) for at, name in names}
+        return sorted(one for one in named if one[0] in features)
 
     def add_flat(self, index: int, row: Mapping[str, Any]) -> None:
         """As `add`, for a row that the model's `columns` read. Raises BadRow."""

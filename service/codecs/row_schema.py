@@ -354,7 +354,8 @@ class RowSchema:
         if not name:
             raise BadRow("/x/", NO_NAME)
         pointer = f"/x/{pointer_step(name[:50])}"
-        raise BadRow(pointer, f"names and texts must have at most {LONGEST_NAME} characters")
+        reason = f"names and texts must have at most {LONGEST_NAME} characters"
+        raise BadRow(pointer, f"{reason}; only a column of type `text` may have more")
 
     def _value(self, name: str, value: float | bool | str) -> float:
         if isinstance(value, str):

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from dualstream.solvers.columns.letters import letters
+from dualstream.solvers.columns.reader import missing_numbers
 from dualstream.solvers.columns.spec import LONGEST_NAME, Ignored, crossed_columns, parts_of
 from dualstream.solvers.core.hashing import hash_names
 from dualstream.solvers.jit import Bytes, Floats, Indices, Ints
@@ -217,7 +218,7 @@ class ColumnPlan:
             first = layout.MISSING_AT + 2 * at
             values[first : first + 2] = begin, self._used
             values[layout.MISSING_TEXTS] = at + 1
-        return [float(one) for one in missing if isinstance(one, int | float)]
+        return missing_numbers(missing)
 
     def _add_declared(self) -> None:
         declared = [name for name, kind in self._types.items() if kind != "ignore"]

@@ -15,7 +15,7 @@ Nested objects are columns with dots in their names: {"user": {"age": 39}} is `u
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -76,7 +76,7 @@ class ColumnReader:
         self._indicator: bool = columns["missing_indicator"]
         missing = columns["missing"]
         self._missing = frozenset(one for one in missing if isinstance(one, str))
-        self._missing_numbers = frozenset(one for one in missing if isinstance(one, int | float))
+        self._missing_numbers = frozenset(missing_numbers(missing))
         self._null_is_missing = None in missing
         self._crosses = _by_first(crossed_columns(columns, crosses))
         self._crossed = {name for some in self._crosses.values() for one in some for name in one}
@@ -108,7 +108,11 @@ class ColumnReader:
         """
         if self.is_explicit(row):
             read = self._read(row["x"])
-            read.roles |= self._beside_x(row)
+            others = self._beside_x(row)
+            if twice := read.roles.keys() & others.keys():
+                role = min(twice)
+                raise BadColumn(getattr(self, role), f"the {role} is there twice: send it once")
+            read.roles |= others
         else:
             read = self._read(row)
         label, weight, id_ = (read.roles.get(role) for role in ("label", "weight", "id"))
@@ -128,7 +132,14 @@ class ColumnReader:
                 f"has the object `x` and the column {quoted(others[0])}: put all columns in `x`"
             )
             raise BadColumn("x", f"the row {reason}, or declare columns `x.NAME`")
-        return {known[name]: value for name, value in row.items() if name != "x"}
+        found: dict[str, Any] = {}
+        for name, value in row.items():
+            if known.get(name) in found:
+                role = known[name]
+                raise BadColumn(name, f"the {role} is there twice: send it once")
+            if name != "x":
+                found[known[name]] = value
+        return found
 
     def _id(self, given: Any) -> str | int:
         if isinstance(given, str):
@@ -215,7 +226,7 @@ class ColumnReader:
 
         Its last steps are the name: /2/user/age and /2/x/user.age are `user.age`.
         """
-        steps = [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:]]
+        steps = [nfc(step.replace("~1", "/").replace("~0", "~")) for step in pointer.split("/")[1:]]
         for first in range(len(steps)):
             name = ".".join(steps[first:])
             if name in self._types or name in self._roles:
@@ -407,6 +418,12 @@ _HANDLERS: Mapping[str, _Handler | None] = {
 
 def _twice(column: str, feature: str) -> BadColumn:
     return BadColumn(column, f"two columns give the feature {quoted(feature)}")
+
+
+def missing_numbers(missing: Sequence[str | float | None]) -> list[float]:
+    """Numbers that stand for a missing value, also those that are given as texts."""
+    found = [_number_in(one) if isinstance(one, str) else one for one in missing]
+    return [float(one) for one in found if one is not None]
 
 
 def _number_in(text: str) -> float | None:

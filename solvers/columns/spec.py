@@ -1,6 +1,7 @@
 """The fields `columns` and `crosses` of a specification, read and with all defaults."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any
@@ -129,16 +130,19 @@ def parts_of(kind: str | Mapping[str, Any]) -> tuple[str, ...]:
 class Ignored:
     """Columns that are no features: by a pattern of `ignore`, or by their type.
 
-    `trace` names the column and those of an object in it (`trace.a`), `tr*` all that begin so.
+    `trace` names the column and those of an object in it (`trace.a`). `*` stands for any
+    characters, also none: `tr*` are all that begin so, `*_id` all that end so.
     """
 
     def __init__(self, patterns: Sequence[str], types: Mapping[str, Any]) -> None:
-        self._names = {one for one in patterns if not one.endswith("*")}
+        self._names = {one for one in patterns if "*" not in one}
         self._names |= {name for name, kind in types.items() if kind == "ignore"}
-        self._beginnings = tuple(one[:-1] for one in patterns if one.endswith("*"))
+        parts = [map(re.escape, one.split("*")) for one in patterns if "*" in one]
+        wildcards = "|".join(".*".join(pattern) for pattern in parts)
+        self._wildcards = re.compile(wildcards, re.DOTALL) if wildcards else None
 
     def __contains__(self, name: str) -> bool:
-        if name in self._names or name.startswith(self._beginnings):
+        if name in self._names or (self._wildcards and self._wildcards.fullmatch(name)):
             return True
         owner = name.rpartition(".")[0]
         return bool(owner) and owner in self
@@ -171,7 +175,7 @@ def _is_free(name: str, types: Spec, ignored: list[str], label: str | None) -> b
 
 def _read_ignored(given: Any) -> list[str]:
     if not isinstance(given, list | tuple) or len(given) > MAX_COLUMNS:
-        allowed = f"a list of at most {MAX_COLUMNS} columns; `trace.*` is all that begin so"
+        allowed = f"a list of at most {MAX_COLUMNS} columns; `*` stands for any characters"
         raise InvalidSpec("/columns/ignore", given, allowed)
     return [_checked_name(name, f"/columns/ignore/{at}") for at, name in enumerate(given)]
 

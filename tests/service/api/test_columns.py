@@ -69,6 +69,40 @@ def test_a_body_with_ids_is_its_rows_one_by_one(serve, store):
     assert digest(client, "rows") == digest(client, "body")
 
 
+@pytest.mark.parametrize("missing", ["999", 999, "-1.5"])
+def test_a_number_is_missing_in_every_format(client, missing):
+    """Also where it is given as a text."""
+    sent = json.loads(str(missing))
+    texts = [{"y": 1, "a": str(sent), "b": "x"}, {"y": 0, "a": "2", "b": str(sent)}] * 100
+    numbers = [{"y": 1, "a": sent, "b": "x"}, {"y": 0, "a": 2, "b": sent}] * 100
+    bodies = {
+        "lines": (NDJSON, "\n".join(map(json.dumps, texts))),
+        "numbers": (NDJSON, "\n".join(map(json.dumps, numbers))),
+        "csv": (CSV, "y,a,b\n" + "\n".join(f"{one['y']},{one['a']},{one['b']}" for one in texts)),
+        "list": ("application/json", json.dumps(numbers)),
+    }
+    names = []
+    spec = {"algorithm": "sgd", "columns": {"missing": [missing]}}
+    for model, (kind, body) in bodies.items():
+        client.put(f"/models/{model}", json=spec)
+        headers = {"content-type": kind}
+        assert client.post(f"/models/{model}/learn", content=body, headers=headers).is_success
+        weights = client.get(f"/models/{model}/weights").json()["weights"]
+        names.append(sorted((one["name"], one["weight"]) for one in weights))
+    assert [name for name, _ in names[0]] == ["a", "b=x"]
+    assert all(one == names[0] for one in names)
+
+
+def test_refused_rows_count_for_a_column_in_any_normal_form(client):
+    client.put(
+        "/models/m", json={"algorithm": "sgd", "columns": {"types": {"caf\u00e9": "number"}}}
+    )
+    for name in ("caf\u00e9", "cafe\u0301"):
+        client.post("/models/m/learn", json={"y": 1, name: "x"})
+    (column,) = client.get("/models/m/columns").json()["columns"]
+    assert column["refused"] == 2
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_rows_left_out_change_no_order_of_names(serve, store, seed):
     """Ids are repeated, so rows are left out. Bodies above 4 KiB are read by kernels."""

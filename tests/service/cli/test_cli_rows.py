@@ -190,7 +190,7 @@ def test_rows_count_over_chunks_that_the_server_cuts_again(
 
     def in_terminal(model: str) -> dict:
         done = run(server, "learn", model, str(more))
-        assert f"{more}: {place}: 7 is not a label" in done.stderr, done.output
+        assert f"{more}: {place}: /y: 7 is not a label" in done.stderr, done.output
         assert f"{learned:,} rows learned" in done.stdout
         assert f"{first:,} known by their ids, 1 refused" in done.stdout
         again = run(server, "learn", model, str(more), "--json")

@@ -211,6 +211,13 @@ def test_the_crosses_of_lists_are_bounded():
         features({}, {f"c{n}": n for n in range(20_000)})
 
 
+def test_a_star_stands_for_any_characters():
+    row = {"user_id": 1, "_id": 2, "id": 3, "t.a.z": 4, "t.z": 5, "t.a": 6, "a\nb_id": 7, "x+": 8}
+    assert features({}, row, ignore=["*_id", "t.*.z", "x+*"], id=None) == {
+        "id": 3, "t.z": 5, "t.a": 6,
+    }  # fmt: skip
+
+
 def test_an_ignored_name_is_ignored_however_it_is_nested():
     more = {"ignore": ["trace", "x_*", "deep.er"]}
     for row in (
