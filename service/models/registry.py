@@ -235,7 +235,7 @@ class ModelRegistry:
             known = await self._specs.get(canonical(spec))
         except MemoryError:
             raise _out_of_memory() from None
-        self._check_size(known.first_bytes)
+        self.check_size(known.first_bytes)
         if may_replace is not None:
             record, created = await self._replace(model_id, spec, given, may_replace, by)
         else:
@@ -275,14 +275,14 @@ class ModelRegistry:
             raise _out_of_memory() from None
         # An estimate: a size close to the limit is measured on the built learner.
         if size > 1.25 * self.settings.max_model_bytes:
-            self._check_size(size)
+            self.check_size(size)
 
-    def _check_size(self, size: int) -> None:
+    def check_size(self, size: int, what: str = "a model of this spec") -> None:
         """Raise Problem 422 if a specification takes too much memory."""
         most = self.settings.max_model_bytes
         if size > most:
             detail = (
-                f"a model of this spec takes {size} bytes of memory before its first row, and the "
+                f"{what} takes {size} bytes of memory before its next row, and the "
                 f"limit is {most}; reduce its features or raise DUALSTREAM_MAX_MODEL_BYTES"
             )
             raise Problem(422, "model-too-large", detail)
