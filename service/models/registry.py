@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
@@ -40,6 +41,8 @@ REACH_S = 2.0
 """How long a prediction waits for its `min_seq`."""
 LOADED_AT_START = 100
 """Models that are loaded before the process is ready. Others are loaded on request."""
+START_S = 10.0
+"""Time of these loads. One that takes longer goes on while other models are served."""
 MAX_REPLACE_ATTEMPTS = 50
 """Attempts to replace a model that learns between the check and the replacement."""
 NO_INCARNATION = "-"
@@ -171,6 +174,8 @@ class ModelRegistry:
     async def prepare(self) -> None:
         """Load the kernels of all models of the store, and the first models as far as they fit.
 
+        After START_S the rest is loaded when asked for.
+
         Models with an unreadable specification or journal are set aside.
         """
         broken: dict[bytes, Exception] = {}
@@ -178,11 +183,16 @@ class ModelRegistry:
         async for record in self.records():
             if await self._has_kernels(record, broken) and len(first) < LOADED_AT_START:
                 first.append(record.id)
+        ends = time.monotonic() + START_S
         for model_id in first:
             if not self.cache.has_room:
                 return
+            loading = background_task(self.get(model_id))
+            done, _ = await asyncio.wait([loading], timeout=max(0.0, ends - time.monotonic()))
+            if not done:
+                return
             with suppress(Problem, ModelChanged):  # unreadable, or deleted
-                await self.get(model_id)
+                loading.result()
 
     async def _has_kernels(self, record: ModelRecord, broken: dict[bytes, Exception]) -> bool:
         """Load the kernels of the model's specification. False: the model is set aside.
