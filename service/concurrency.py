@@ -57,6 +57,11 @@ run_copy_in_thread = SingleThread("copies").run
 """As `run_in_thread`, for encoding and reading copies of states, which may take seconds."""
 
 
+async def run_short_here(is_short: bool, work: Callable[..., T], *args: Any) -> T:
+    """Run work in the event loop if it is short, else in a thread of the default pool."""
+    return work(*args) if is_short else await asyncio.to_thread(work, *args)
+
+
 def lower_priority(niceness: int) -> None:
     """Set the niceness of the calling thread; on Linux each thread has its own.
 

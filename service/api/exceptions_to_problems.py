@@ -39,7 +39,7 @@ def as_problem(error: Exception) -> Problem | None:
         case Conflict():
             return Problem(409, "conflict", str(error))
         case TooManyPendingRows():
-            return Problem(429, "too-many-remembered", str(error), retry_after_s=60)
+            return Problem(429, "too-many-remembered", str(error), retry_after_s=5)
         case OutcomeUnknown():
             detail = f"{error}; {_REPEAT}"
             return Problem(503, "outcome-unknown", detail, retry_after_s=1, outcome="unknown")

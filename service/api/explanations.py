@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from dualstream.service.codecs import ParsedRows
-from dualstream.service.concurrency import run_in_thread
+from dualstream.service.concurrency import run_view_in_thread
 from dualstream.service.models.model import Model
 from dualstream.solvers import Batch, Explanation as Explained, Learner, NotExpressible, explain
 from dualstream.wire.problems import Problem
@@ -42,13 +42,14 @@ async def add_explanations(
 ) -> None:
     """Add explanations to the predictions of these rows by the same learner.
 
-    Each row is explained in a thread. The caller keeps others from using the learner until this
-    ends, even if the request is cancelled. Raises Problem 409 if the model cannot be explained.
+    Each row is explained in the thread of views: a row of a large model takes a second, and short
+    rows of other models would wait. The caller keeps others from using the learner until this ends,
+    even if the request is cancelled. Raises Problem 409 if the model cannot be explained.
     """
     found: list[Explanation | None] = []
     try:
         for row in range(len(batch)):
-            explained = await run_in_thread(explain, learner, batch[row : row + 1])
+            explained = await run_view_in_thread(explain, learner, batch[row : row + 1])
             found.append(_view_of(explained, model.replica.names.get))
     except NotExpressible as reason:
         algorithm = model.replica.spec["algorithm"]

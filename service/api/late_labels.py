@@ -28,6 +28,7 @@ from dualstream.service.codecs import ListedRows, ParsedRows, check_rows, media_
 from dualstream.service.codecs.json_exact import check_names
 from dualstream.service.codecs.row_schema import BadRow
 from dualstream.service.codecs.text_values import label_of
+from dualstream.service.concurrency import run_short_here
 from dualstream.service.journal.protocol import Journal
 from dualstream.service.models.late_labels import (
     Label,
@@ -54,6 +55,8 @@ from dualstream.wire.schemas import Duplicate, Learned, Predicted, PredictedMany
 
 router = APIRouter(prefix="/models/{model_id}", tags=["late labels"])
 
+INLINE_LABEL_BYTES = 8 * 1024
+"""A longer body of labels is read, and answered, in a thread."""
 REMEMBER_PARAMETERS = ("remember", "default_label", "default_after_s")
 """Query parameters of remembered predictions."""
 LABEL_EXAMPLES: dict[str, Any] = {
@@ -125,16 +128,19 @@ async def learn_late_labels(model_id: str, request: Request) -> Response:
     if head.source is not None:
         raise invalid_source("only learn accepts it; leave it out")
     key = stored_key(head.idempotency_key)
-    requested = _LabelRequest(model, body)
+    is_short = len(body) <= INLINE_LABEL_BYTES
+    requested = await run_short_here(is_short, _LabelRequest, model, body)
     await admit_rows(request.scope, requested.count)
     mark = fingerprint_of(head, {}, body) if key else None
     labelled = await learn_labels(registry.journal, model, requested.labels, key, mark)
-    for delay_s in labelled.delays_s:
+    for number, delay_s in enumerate(labelled.delays_s, 1):
         registry.counters.saw_label(model.record.id, delay_s)
+        if number % 1000 == 0:
+            await asyncio.sleep(0)  # let the event loop serve other requests
     headers = {"dualstream-durability": request.app.state.startup.durability.decode()}
     if labelled.answer is not None:
         headers["idempotency-replayed"] = "true"
-    answer = _encode(requested.answer(labelled))
+    answer = _encode(await run_short_here(is_short, requested.answer, labelled))
     return Response(answer, media_type="application/json", headers=headers)
 
 
@@ -327,10 +333,8 @@ async def parse_rows_to_remember(model: Model, head: Head, body: bytes) -> Parse
     if kind != "application/json":
         detail = f"{kind} is not supported with remember=true; send application/json"
         raise Problem(415, "unsupported-media-type", detail)
-    if is_parsed_inline(model.row_schema, body):
-        parsed = parse_json(model.row_schema, body, False, True)
-    else:
-        parsed = await asyncio.to_thread(parse_json, model.row_schema, body, False, True)
+    is_short = is_parsed_inline(model.row_schema, body)
+    parsed = await run_short_here(is_short, parse_json, model.row_schema, body, False, True)
     check_rows(parsed.count, model.row_schema.limits.rows)
     return parsed
 

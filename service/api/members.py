@@ -19,7 +19,8 @@ from dualstream.service.api.common import Repeated, registry_of, repeated, repea
 from dualstream.service.api.views import Finite, MaybeStale, Member, Members, OneMember, staleness
 from dualstream.service.journal.audit import Author, refused
 from dualstream.service.models.model import Model
-from dualstream.service.models.registry import canonical
+from dualstream.service.models.registry import ModelRegistry, canonical
+from dualstream.service.models.sizeof import bytes_before_rows
 from dualstream.service.replica.controls import (
     Demote,
     MemberAdd,
@@ -109,6 +110,7 @@ async def add_member(
     if existing is not None:
         response.status_code = 200
         return existing
+    await _check_size(registry, model, order)
     receipt = await _submit(model, order, author_of(request), key)
     if receipt.placed.duplicate:
         before = await repeated_at(model, receipt.placed.seq)
@@ -231,10 +233,22 @@ async def _member_to_add(model: Model, given: Mapping[str, Any]) -> MemberAdd:
     requested = {field: value for field, value in given.items() if field != "name"}
     spec = await asyncio.to_thread(model.members().resolve_member, requested)
     if "algorithm" in spec:
-        whole = model.replica.spec
-        check_cost({**spec, "features": whole["features"], "task": whole["task"]})
+        check_cost(_alone(model, spec))
         await asyncio.to_thread(warm, spec["algorithm"])
     return MemberAdd(spec, name)
+
+
+def _alone(model: Model, spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The specification of a model with this learner only."""
+    whole = model.replica.spec
+    return {**spec, "features": whole["features"], "task": whole["task"]}
+
+
+async def _check_size(registry: ModelRegistry, model: Model, order: MemberAdd) -> None:
+    """Raise Problem 422 if the model with this member takes too much memory."""
+    if "algorithm" in order.spec:  # a kind follows the features that rows touch
+        size = await asyncio.to_thread(bytes_before_rows, _alone(model, order.spec))
+        registry.check_size(model.bytes + size, "the model with this member")
 
 
 def _existing(model: Model, order: MemberAdd) -> OneMember | None:

@@ -25,8 +25,9 @@ from dualstream.wire.problems import Problem
 INLINE_BYTES = 64 * 1024
 # Flat rows are read in Python: a byte of text takes up to a microsecond.
 INLINE_FLAT_BYTES = 8 * 1024
-# More rows with ids are encoded in a thread: each is encoded on its own.
+# More rows with ids are encoded in a thread: each is encoded on its own. So are more features.
 INLINE_PARTS = 100
+INLINE_FEATURES = 20_000
 # Bytes and pieces of one decompression step. Bodies longer than _INFLATED_INLINE are decompressed
 # in one thread for all bodies, at low priority: concurrent bodies take turns step by step, and the
 # event loop keeps the core.
@@ -201,9 +202,11 @@ async def request_of(
     parsed: ParsedRows, key: bytes | None, fingerprint: bytes | None, is_whole: bool = False
 ) -> Request:
     """The journal request of these rows, with the stored `key` if there is one."""
-    asked = (parsed.rows, key, fingerprint, parsed.batch_names, is_whole)
-    if isinstance(parsed.rows, ListedRows) and len(parsed.rows.ids) > INLINE_PARTS:
-        return await asyncio.to_thread(Request.of, *asked)
+    rows = parsed.rows
+    asked = (rows, key, fingerprint, parsed.batch_names, is_whole)
+    if isinstance(rows, ListedRows):
+        if len(rows.ids) > INLINE_PARTS or len(rows.indices) > INLINE_FEATURES:
+            return await asyncio.to_thread(Request.of, *asked)
     return Request.of(*asked)
 
 

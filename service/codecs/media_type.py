@@ -17,6 +17,10 @@ _ALIASES = {
 _TABS = "text/tab-separated-values"
 _CHARSETS = ("utf-8", "utf8", "us-ascii", "ascii")
 _PARAMETERS: dict[str, dict[str, tuple[str, ...]]] = {
+    "application/json": {},
+    "application/x-ndjson": {},
+    "application/vnd.apache.arrow.stream": {},
+    "text/x-libsvm": {},
     "text/csv": {"header": ("present",), "delimiter": tuple(DELIMITERS), "decimal": (".", ",")},
     "text/x-vw": {"tag": ("id",)},
 }
@@ -65,7 +69,9 @@ def _check(kind: str, name: str, value: str) -> None:
         if value.lower() not in _CHARSETS:
             raise _refused(f"charset={value} is not supported; send UTF-8")
         return
-    known = _PARAMETERS.get(kind, {})
+    known = _PARAMETERS.get(kind)
+    if known is None:  # the caller refuses the type
+        return
     if name not in known:
         names = ", ".join([*known, "charset"])
         raise _refused(f"{kind} has no parameter {quoted(name)}; known: {names}")

@@ -42,7 +42,7 @@ class ListedRows(msgspec.Struct):
     names: list[tuple[int, str]] = []
     """(index, name) pairs of features that the journal may not hold yet."""
     name_ends: list[int] = []
-    """End of each row's names in `names`; empty without names."""
+    """End of each row's names in `names`; empty without names, and if no row has an id."""
     ids: dict[int, str] = {}
     """Row -> id, of the rows that have one."""
     served_scores: list[float] = []
@@ -278,7 +278,10 @@ class RowsBuilder:
         return self._rows
 
     def build(self, single: bool = False, id_pointer: str = "/id") -> ParsedRows:
-        return ParsedRows(self._rows, self._row_indices, self._errors, single, id_pointer)
+        rows = self._rows
+        if rows.names and not rows.ids:  # one record has all rows: it names a feature once
+            rows.names, rows.name_ends = list(dict.fromkeys(rows.names)), []
+        return ParsedRows(rows, self._row_indices, self._errors, single, id_pointer)
 
 
 def _column_of(reader: ColumnReader, pointer: str) -> str:

@@ -12,6 +12,7 @@ import contextlib
 import logging
 import os
 import secrets
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,6 +54,7 @@ class MetricsDirectory:
         self.directory, self.number = directory, number
         self.is_shared = True
         """Did other workers find the counters of this one, when it looked last?"""
+        self._is_removed = False
 
     def keep_counts(self) -> None:
         """Keep all counters and histograms that are created after this call in files."""
@@ -68,8 +70,15 @@ class MetricsDirectory:
         """Sums over all workers, including dead ones. `own` collects those of this process."""
         return SharedCounts(self, own)
 
+    def remove(self) -> None:
+        """Remove the directory for good: this process serves on while it drains."""
+        self._is_removed = True
+        shutil.rmtree(self.directory, ignore_errors=True)
+
     def share_again(self) -> None:
         """Share the counters again if the directory was full or removed, and log a change."""
+        if self._is_removed:
+            return
         if not all(file.is_shared for file in CountsFile.open_files):
             self._make()
             for file in CountsFile.open_files:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from struct import Struct
 
 from dualstream.service.codecs import ListedRows
+from dualstream.service.concurrency import run_short_here
 from dualstream.service.journal.protocol import Journal, Known, NewPendingRow, Part, PendingRow
 from dualstream.service.journal.record import (
     KeyKind,
@@ -27,6 +28,9 @@ from dualstream.solvers import why_not_as_served
 from dualstream.wire.problems import Problem, key_reused
 
 _LABEL = Struct("<d")
+
+INLINE_ROWS = 100
+"""More rows are encoded, and more labels joined with their rows, in a thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,23 +118,27 @@ async def remember(
 
     Raises ModelChanged, TooManyPendingRows, and what the store raises.
     """
-    waiting = [
-        NewPendingRow(
-            make_key(KeyKind.LABEL, rows.ids[row]),
-            encode_rows(
-                rows.indptr[row : row + 2],
-                rows.indices,
-                rows.values,
-                weights=rows.weights[row : row + 1],
-                served_scores=[scores[row]],
-                served_seqs=[seq],
-                names=rows.names_of(row, row + 1),
-            ),
-            wait.default,
-            wait.wait_s,
-        )
-        for row in range(len(rows))
-    ]
+
+    def encoded() -> list[NewPendingRow]:
+        return [
+            NewPendingRow(
+                make_key(KeyKind.LABEL, rows.ids[row]),
+                encode_rows(
+                    rows.indptr[row : row + 2],
+                    rows.indices,
+                    rows.values,
+                    weights=rows.weights[row : row + 1],
+                    served_scores=[scores[row]],
+                    served_seqs=[seq],
+                    names=rows.names_of(row, row + 1),
+                ),
+                wait.default,
+                wait.wait_s,
+            )
+            for row in range(len(rows))
+        ]
+
+    waiting = await run_short_here(len(rows) <= INLINE_ROWS, encoded)
     return await journal.remember(model.record.id, model.record.incarnation, waiting)
 
 
@@ -146,18 +154,19 @@ async def learn_labels(
     Raises Problem 422 if the key was used for another request, ModelChanged, RecordError, and
     what an append raises.
     """
-    record = model.record
-    keys = [label.key for label in labels]
+    record, is_short = model.record, len(labels) <= INLINE_ROWS
+    keys = await run_short_here(is_short, lambda: [label.key for label in labels])
     # In this order: a waiting row is deleted in the same step in which its key becomes known.
     waiting = await journal.remembered(record.id, record.incarnation, keys)
     known = await model.known([*keys, *([] if key is None else [key])])
     first = None if key is None else known[-1]
     if first is None:
-        labelled, rows = _look_up(labels, waiting, known)
+        labelled, rows = await run_short_here(is_short, _look_up, labels, waiting, known)
         if not rows and (key is None or not labelled.duplicates):
             return labelled
         # If all labels are known, journal the key alone: another request must not use it.
-        request = request_of(model.row_schema.dim, labelled.found, rows, key, fingerprint)
+        asked = (model.row_schema.dim, labelled.found, rows, key, fingerprint)
+        request = await run_short_here(is_short, request_of, *asked)
         labelled.receipt = await model.submit(request)
         place = labelled.receipt.placed
         if place.conflict:
@@ -229,13 +238,15 @@ async def learn_defaults(model: Model, due: Sequence[PendingRow]) -> Receipt:
 
     Raises RecordError, and what an append raises.
     """
-    labels = [
-        Label(place, row.key[1:].decode(), _LABEL.unpack(row.default)[0])
-        for place, row in enumerate(due)
-    ]
-    return await model.submit(
-        request_of(model.row_schema.dim, labels, [_row_of(row) for row in due])
-    )
+
+    def request() -> Request:
+        labels = [
+            Label(place, row.key[1:].decode(), _LABEL.unpack(row.default)[0])
+            for place, row in enumerate(due)
+        ]
+        return request_of(model.row_schema.dim, labels, [_row_of(row) for row in due])
+
+    return await model.submit(await run_short_here(len(due) <= INLINE_ROWS, request))
 
 
 def request_of(

@@ -327,11 +327,11 @@ class Model(CommitListener):
         """Called between two groups. Starts a snapshot, a measurement and jobs that are due."""
         self.activity.saw(self.replica.learner.samples, time.time())
         is_bulk = after - before >= BULK_ROWS
-        self.snapshots.on_advance(before, after, is_bulk)
         if after >= self._measure_at:
             self._remeasure()
             if is_bulk:
                 self._measure_at = after + MEASURE_GROUPS * (after - before)
+        self.snapshots.on_advance(before, after, is_bulk)
         # Between groups only unlearning makes a job due that the model does not have yet.
         if self.replica.retained.unlearned_seq > before:
             self._begin_due(before)

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
@@ -40,6 +41,8 @@ REACH_S = 2.0
 """How long a prediction waits for its `min_seq`."""
 LOADED_AT_START = 100
 """Models that are loaded before the process is ready. Others are loaded on request."""
+START_S = 10.0
+"""Time of these loads. One that takes longer goes on while other models are served."""
 MAX_REPLACE_ATTEMPTS = 50
 """Attempts to replace a model that learns between the check and the replacement."""
 NO_INCARNATION = "-"
@@ -171,6 +174,8 @@ class ModelRegistry:
     async def prepare(self) -> None:
         """Load the kernels of all models of the store, and the first models as far as they fit.
 
+        After START_S the rest is loaded when asked for.
+
         Models with an unreadable specification or journal are set aside.
         """
         broken: dict[bytes, Exception] = {}
@@ -178,11 +183,16 @@ class ModelRegistry:
         async for record in self.records():
             if await self._has_kernels(record, broken) and len(first) < LOADED_AT_START:
                 first.append(record.id)
+        ends = time.monotonic() + START_S
         for model_id in first:
             if not self.cache.has_room:
                 return
+            loading = background_task(self.get(model_id))
+            done, _ = await asyncio.wait([loading], timeout=max(0.0, ends - time.monotonic()))
+            if not done:
+                return
             with suppress(Problem, ModelChanged):  # unreadable, or deleted
-                await self.get(model_id)
+                loading.result()
 
     async def _has_kernels(self, record: ModelRecord, broken: dict[bytes, Exception]) -> bool:
         """Load the kernels of the model's specification. False: the model is set aside.
@@ -235,7 +245,7 @@ class ModelRegistry:
             known = await self._specs.get(canonical(spec))
         except MemoryError:
             raise _out_of_memory() from None
-        self._check_size(known.first_bytes)
+        self.check_size(known.first_bytes)
         if may_replace is not None:
             record, created = await self._replace(model_id, spec, given, may_replace, by)
         else:
@@ -275,14 +285,14 @@ class ModelRegistry:
             raise _out_of_memory() from None
         # An estimate: a size close to the limit is measured on the built learner.
         if size > 1.25 * self.settings.max_model_bytes:
-            self._check_size(size)
+            self.check_size(size)
 
-    def _check_size(self, size: int) -> None:
+    def check_size(self, size: int, what: str = "a model of this spec") -> None:
         """Raise Problem 422 if a specification takes too much memory."""
         most = self.settings.max_model_bytes
         if size > most:
             detail = (
-                f"a model of this spec takes {size} bytes of memory before its first row, and the "
+                f"{what} takes {size} bytes of memory before its next row, and the "
                 f"limit is {most}; reduce its features or raise DUALSTREAM_MAX_MODEL_BYTES"
             )
             raise Problem(422, "model-too-large", detail)

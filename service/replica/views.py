@@ -59,10 +59,11 @@ class ViewedState(PositionedState):
         Runs in a thread if the state is large. It ends before the next rows are learned, even if
         the caller is cancelled. Raises JournalUnavailable while the replica is forked.
         """
-        if self.is_large:
-            return await run_to_completion(self._view_in_thread(read))
-        async with self.serving():
-            return read()
+        if not self.is_large:
+            async with self.serving():
+                if not self.is_large:  # rows that were learned before the lock was free may have
+                    return read()
+        return await run_to_completion(self._view_in_thread(read))
 
     async def _view_in_thread(self, read: Callable[[], T]) -> T:
         # Not the thread of rows: rows of other models would wait there.

@@ -9,6 +9,7 @@ import socket
 import ssl
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from contextvars import Context
 from types import FrameType
 from typing import Any
 
@@ -160,7 +161,8 @@ class Server(uvicorn.Server):
         may_drain = sig == signal.SIGTERM and self._drain_s > 0 and not self._is_draining
         if may_drain and self._loop is not None and not self.should_exit:
             self._is_draining = True
-            self._loop.call_soon_threadsafe(self._drain)
+            # Not in the context of the request that the signal interrupts: its id is in the log.
+            self._loop.call_soon_threadsafe(self._drain, context=Context())
             return
         super().handle_exit(sig, frame)
         if self._loop is not None:

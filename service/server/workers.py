@@ -212,7 +212,7 @@ class _WorkerPool:
         max_stop_s = _max_stop_s(self._settings)
         threading.Thread(
             target=_end_with_parent,
-            args=(self._alive, metrics_dir.directory, max_stop_s),
+            args=(self._alive, metrics_dir, max_stop_s),
             name="parent-watcher",
             daemon=True,
         ).start()
@@ -247,10 +247,10 @@ class _Worker:
         self.pipe.close()
 
 
-def _end_with_parent(alive: int, shared: str, max_stop_s: float) -> None:
+def _end_with_parent(alive: int, metrics_dir: MetricsDirectory, max_stop_s: float) -> None:
     """End this worker when its parent has ended, and remove the shared directory."""
     os.read(alive, 1)  # returns when the last writing end is closed
-    shutil.rmtree(shared, ignore_errors=True)
+    metrics_dir.remove()
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(max_stop_s)
     os.kill(os.getpid(), signal.SIGKILL)

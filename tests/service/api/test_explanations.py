@@ -177,4 +177,4 @@ def test_explaining_does_not_run_in_the_event_loop(client, monkeypatch):
 
     monkeypatch.setattr(explanations, "explain", seen)
     client.post("/models/m/predict?explain=true", json={"samples": [{"x": {"age": 1}}] * 3})
-    assert len(threads) == 3 and all(name.startswith("arrays") for name in threads)
+    assert len(threads) == 3 and all(name.startswith("views") for name in threads)

@@ -9,9 +9,11 @@ from functools import partial
 import httpx
 import pytest
 
+from dualstream.service.api import late_labels as of_labels
 from dualstream.service.cli.demo.server_process import ServerProcess
 from dualstream.service.journal.protocol import Limits
 from dualstream.service.journal.record import KeyKind, make_key
+from dualstream.service.models import late_labels
 from dualstream.service.models.late_labels import Label, Labelled, learn_labels
 from dualstream.service.replica.retained_rows import digest_of
 from tests.service.api import test_guard as of_guard
@@ -74,6 +76,30 @@ def sums(client) -> tuple[float, float]:
 
 def logistic(score: float, y: int) -> float:
     return math.log1p(math.exp(-score if y else score))
+
+
+def test_many_rows_and_labels_leave_the_event_loop(late, monkeypatch):
+    """Encoding 50,000 rows, and joining them with their labels, takes half a second each."""
+    in_loop = []
+
+    def watch(module, name):
+        work = getattr(module, name)
+
+        def watched(*args, **more):
+            in_loop.append(name) if asyncio._get_running_loop() else None
+            return work(*args, **more)
+
+        monkeypatch.setattr(module, name, watched)
+
+    for name in ("encode_rows", "_look_up", "request_of"):
+        watch(late_labels, name)
+    watch(of_labels, "_label")
+    few, many = [f"f{at}" for at in range(2)], [f"m{at}" for at in range(500)]
+    for ids in (many, few):
+        assert in_loop == []
+        remember(late, *ids)
+        assert label(late, *((id, 1) for id in ids)).json()["learned"] == len(ids)
+    assert set(in_loop) == {"encode_rows", "_look_up", "request_of", "_label"}
 
 
 def test_labels_are_scored_as_their_rows_were_served(late):

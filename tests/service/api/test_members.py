@@ -125,6 +125,17 @@ def test_body_that_is_no_object_is_refused(pair):
     assert_problem(pair.post("/models/m/members", json=[]), 422, "invalid-spec")
 
 
+def test_member_that_takes_too_much_memory_is_refused(client):
+    """A learner with an array over all features; the model itself follows what rows touch."""
+    spec = {"features": {"kind": "indexed", "dim": 2_147_483_646}}
+    assert client.put("/models/m", json=spec).status_code == 201
+    answer = client.post("/models/m/members", json=SPARSE)
+    problem = assert_problem(answer, 422, "model-too-large")
+    assert "the model with this member takes" in problem["detail"]
+    assert seq(client) == 0
+    assert client.post("/models/m/members", json={"kind": "diagonal_newton"}).status_code == 201
+
+
 def test_removed_member_is_gone(pair):
     answer = pair.delete("/models/m/members/steps")
     assert (answer.status_code, answer.content) == (204, b"")

@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from dualstream.service.codecs import RowSchema
+from dualstream.service.codecs import RowSchema, parse_json
 from dualstream.service.codecs.row_schema import LONGEST_NAME, BadRow
 from dualstream.service.journal import open_journal
 from dualstream.service.models.sizeof import bytes_of
@@ -133,6 +133,16 @@ def test_each_name_is_journalled_once_by_a_process():
     assert schema.features({"a": 1})[2] == [(place("a"), "a")], "not journalled yet"
     schema.mark_journalled(first)
     assert schema.features({"a": 2, "b": "x", "c": 1})[2] == [(place("c"), "c")]
+
+
+def test_each_name_is_journalled_once_by_a_request():
+    schema = RowSchema(resolve_spec(HASHED))
+    rows = [{"x": {"a": row, "b": 1}, "y": 1} for row in (1, 2)]
+    parsed = parse_json(schema, json.dumps({"samples": rows}).encode(), True)
+    assert parsed.names == [(place("a"), "a"), (place("b"), "b")]
+    rows[1]["id"] = "i"  # a row with an id may be refused by the store, so each brings its names
+    parsed = parse_json(schema, json.dumps({"samples": rows}).encode(), True)
+    assert [parsed.rows.names_of(row, row + 1) for row in (0, 1)] == [parsed.names[:2]] * 2
 
 
 def test_name_that_is_shown_as_a_text_may_be_too_long_as_a_name():

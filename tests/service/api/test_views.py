@@ -180,6 +180,23 @@ def test_a_view_of_many_classes_leaves_the_event_loop(client):
     assert watched.in_loop == [] and "served_weights" in watched.in_thread
 
 
+def test_a_view_that_waits_for_rows_knows_what_they_made_of_the_model(client):
+    """The rows that are learned when a view is asked for make the model large."""
+    model = make(client, {**SPECS["perceptron"], "task": "multiclass"}, rows=0)
+    watched = Watched(model.replica.learner)
+
+    async def view_during_rows() -> None:
+        async with model.replica.still():
+            view = asyncio.ensure_future(model.replica.view(lambda: watched.served_weights))
+            await asyncio.sleep(0)
+            model.replica.is_large = True
+        await view
+
+    assert not model.replica.is_large
+    client.portal.call(view_during_rows)
+    assert (watched.in_loop, watched.in_thread) == ([], ["served_weights"])
+
+
 def test_support_of_a_large_model_leaves_the_event_loop(client, all_are_large):
     model = make(client, SPECS["rda-l1"])
     watched = model.replica.learner = Watched(model.replica.learner)

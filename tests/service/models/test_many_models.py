@@ -5,6 +5,7 @@ import contextlib
 import gc
 import json
 import random
+import threading
 import tracemalloc
 import weakref
 from collections.abc import AsyncIterator
@@ -31,6 +32,7 @@ from dualstream.service.models import (
     snapshots as snapshots_module,
 )
 from dualstream.service.models.cache import MAX_EVICTION_SNAPSHOTS
+from dualstream.service.models.loader import ModelLoader
 from dualstream.service.models.model import Model
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.models.sizeof import bytes_of
@@ -424,6 +426,26 @@ def test_a_start_loads_the_first_models_and_the_others_when_asked(serve, store, 
     etag = first.get("/models/m1").headers["etag"]
     answer = client.put("/models/m1", json=SPEC | {"rho": 0.5}, headers={"if-match": etag})
     assert answer.status_code == 201 and answer.json()["samples"] == 0
+
+
+def test_a_start_does_not_wait_for_a_model_that_takes_long(serve, store, monkeypatch):
+    first = serve(store=store)
+    for model_id in IDS[:2]:
+        assert first.put(f"/models/{model_id}", json=SPEC).status_code == 201
+    monkeypatch.setattr(registry_module, "START_S", 0.1)
+    load, goes_on = ModelLoader._load_for_all, threading.Event()
+
+    async def slowly(self, model_id):
+        if model_id == IDS[0]:
+            await asyncio.to_thread(goes_on.wait, 30)
+        return await load(self, model_id)
+
+    monkeypatch.setattr(ModelLoader, "_load_for_all", slowly)
+    client = serve(store=store)  # ready
+    assert held(client.app._registry) == []
+    assert client.get(f"/models/{IDS[1]}").status_code == 200
+    goes_on.set()
+    assert client.get(f"/models/{IDS[0]}").status_code == 200
 
 
 def test_metrics_show_the_state_of_models_held_and_all_counts_go_on(serve):

@@ -1,15 +1,20 @@
 """A server that is stopped serves on for a while, not ready: balancers lose no request."""
 
+import asyncio
 import signal
 import socket
 import subprocess
 import time
 from pathlib import Path
+from typing import Any, cast
 
 import httpx
 import pytest
+import uvicorn
 
 from dualstream.service.cli.demo.server_process import ServerProcess
+from dualstream.service.logs import REQUEST_ID
+from dualstream.service.server.serve import Server
 from tests.service.conftest import SPEC
 
 DRAIN_S = 5.0
@@ -61,6 +66,25 @@ def test_connection_ends_after_a_response_while_draining(tmp_path: Path):
             assert b"200 OK" in answer and b"connection: close" in answer
         server.process.terminate()  # the second signal stops it at once
         server.process.wait(timeout=15)
+
+
+def test_the_log_of_a_drain_has_no_id_of_a_request():
+    """A signal is handled in the context of what it interrupts, such as a request."""
+    ids = []
+
+    class Stopping:
+        def drain(self) -> None:
+            ids.append(REQUEST_ID.get())
+
+    async def interrupt() -> None:
+        server = Server(uvicorn.Config("none"), cast(Any, Stopping()), DRAIN_S, 1.0)
+        server._loop = asyncio.get_running_loop()
+        REQUEST_ID.set("of-a-request")
+        server.handle_exit(signal.SIGTERM, None)
+        await asyncio.sleep(0)
+
+    asyncio.run(interrupt())
+    assert ids == [None]
 
 
 def test_ctrl_c_does_not_wait(tmp_path: Path):

@@ -113,7 +113,8 @@ def scraped(server: ServerProcess) -> dict[str, float]:
 def test_a_killed_worker_is_replaced_and_a_killed_parent_takes_all_along(tmp_path):
     store = f"sqlite:///{tmp_path / 'workers.db'}"
     shared = {"TMPDIR": str(tmp_path)}
-    server = ServerProcess(store, ["--workers", "2"], env=shared, stderr=subprocess.DEVNULL)
+    flags = ["--workers", "2", "--drain-s", "2"]  # the workers serve on when the parent has ended
+    server = ServerProcess(store, flags, env=shared, stderr=subprocess.DEVNULL)
     try:
         httpx.put(f"{server.url}/models/m", json=SPEC, timeout=60).raise_for_status()
         first = children(server)
