@@ -6,6 +6,7 @@ Clients live outside and never die; their responses are compared with the journa
 
 import asyncio
 import contextlib
+import gc
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -565,6 +566,9 @@ def play(seed: int, trace: Callable[[str], None] | None = None) -> Result:
     fifth of the time, and nothing depends on it. A worker that starts loads a model when a client
     asks for it. Refits report by the schedule's clock, and count as lost after moments.
     """
+    # Workers collect garbage after evictions, without traversing what is older than the schedule.
+    gc.collect()
+    gc.freeze()
     with contextlib.ExitStack() as patched:
         for owner, name, planted in (
             (dualstream.service.models.model, "bytes_of", _some_bytes),
