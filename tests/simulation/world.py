@@ -92,11 +92,7 @@ Work = Callable[["Worker"], Awaitable[Any]]
 @lru_cache
 def settings_of(snapshot_every: int) -> Settings:
     """No request is refused for its waiting time: time passes while others are slow."""
-    return Settings(
-        store="memory",
-        request_timeout_s=inf,
-        snapshot_every=snapshot_every,
-    )
+    return Settings(store="memory", request_timeout_s=inf, snapshot_every=snapshot_every)
 
 
 class Telemetry:

@@ -176,10 +176,7 @@ def long_lines(first: int, bad: bool) -> bytes:
 
 @pytest.mark.parametrize(
     ("ending", "rows_of", "first", "learned", "place"),
-    [
-        ("arrow", long_batches, 2_600, 2_499, "row 2600"),
-        ("ndjson", long_lines, 3, 1, "line 4"),
-    ],
+    [("arrow", long_batches, 2_600, 2_499, "row 2600"), ("ndjson", long_lines, 3, 1, "line 4")],
 )
 def test_rows_count_over_chunks_that_the_server_cuts_again(
     server, tmp_path, ending, rows_of, first, learned, place
