@@ -3,12 +3,7 @@
 import asyncio
 import inspect
 import time
-from collections.abc import (
-    AsyncIterator,
-    Callable,
-    Iterator,
-    Mapping,
-)
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import closing
 from functools import wraps
 from typing import Any, Self, TypeAlias, TypeVar, get_args
@@ -29,9 +24,7 @@ from dualstream.client.calls import (
 from dualstream.client.errors import NoRows, Unreachable
 from dualstream.client.files import RowFile
 from dualstream.client.methods import AwaitedMethods, BlockingMethods, Methods, method
-from dualstream.client.responses import (
-    Event,
-)
+from dualstream.client.responses import Event
 from dualstream.wire.schemas import PredictedMany
 
 T = TypeVar("T")

@@ -5,14 +5,7 @@ handles refusals. `Client` performs the actions in blocking calls, `AsyncClient`
 """
 
 import shlex
-from collections.abc import (
-    AsyncIterable,
-    Callable,
-    Coroutine,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar, overload
@@ -310,12 +303,7 @@ class Methods(Generic[Samples]):
 
     @method
     def learn_file(
-        self,
-        model: str,
-        file: RowFile,
-        *,
-        skip: int = 0,
-        on_progress: OnProgress | None = None,
+        self, model: str, file: RowFile, *, skip: int = 0, on_progress: OnProgress | None = None
     ) -> Steps[LearnedStream]:
         """Learn the rows of a file of any format, chunk by chunk, without its first `skip` chunks.
 

@@ -30,11 +30,7 @@ _END = object()
 
 
 def samples_of(
-    x: Any,
-    y: Any = None,
-    weight: Any = None,
-    ids: Any = None,
-    names: Sequence[str] | None = None,
+    x: Any, y: Any = None, weight: Any = None, ids: Any = None, names: Sequence[str] | None = None
 ) -> Iterator[dict[str, Any]]:
     """Samples of many rows; `y`, `weight` and `ids` have one value per row.
 

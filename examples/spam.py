@@ -17,16 +17,7 @@ from pathlib import Path
 from rich.console import Console
 
 from dualstream.client import Client
-from examples.common import (
-    REPORTS,
-    connected,
-    errors,
-    flags,
-    ratio,
-    show,
-    show_shares,
-    taken,
-)
+from examples.common import REPORTS, connected, errors, flags, ratio, show, show_shares, taken
 
 Sample = tuple[dict[str, str], int]
 """A message, and its label, which arrives later."""

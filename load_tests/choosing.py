@@ -16,10 +16,7 @@ from dualstream.solvers import Batch, make_learner
 from load_tests.streams.data import stream
 
 PLACE = Path(__file__).parent.parent / "docs" / "images" / "choosing.png"
-STREAMS = {
-    "a9a": "a9a, 32,561 rows: no drift",
-    "elec2": "elec2, 45,312 rows: drift",
-}
+STREAMS = {"a9a": "a9a, 32,561 rows: no drift", "elec2": "elec2, 45,312 rows: drift"}
 START = {"algorithm": "dual_ascent", "loss": "logistic", "strength": 30, "scaling": "balanced"}
 ALGORITHMS = (
     "dual_ascent",

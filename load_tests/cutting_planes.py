@@ -50,7 +50,7 @@ def against_liblinear() -> Row:
         notes=[
             f"ours: {reached:.3f} after {found.epochs:g} iterations, proved to be within "
             f"{100 * found.relative_gap:.2f} % of the optimum; LIBLINEAR: {theirs:.3f}; "
-            f"no weights are below {tight:.3f}",
+            f"no weights are below {tight:.3f}"
         ],
     )
 

@@ -176,5 +176,5 @@ def about() -> list[str]:
         "process reads and learns; there is no server and no journal. Reading is CPU time. Each "
         "round reads with a new model, so names are met for the first time. scikit-learn gets "
         "decoded texts, Vowpal Wabbit a file in its own format, whose time over an empty file is "
-        "subtracted.",
+        "subtracted."
     ]

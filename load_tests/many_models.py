@@ -123,11 +123,7 @@ def rows() -> Iterator[Row]:
         bodies = Path(folder) / "bodies"
         bodies.write_text("\n".join(map(as_json, adult_lines()[5000:10_000])) + "\n")
         sides = {}
-        for name, models, length in (
-            ("many", MODELS, ROWS),
-            ("one", 1, ROWS),
-            ("new", MODELS, 1),
-        ):
+        for name, models, length in (("many", MODELS, ROWS), ("one", 1, ROWS), ("new", MODELS, 1)):
             store = f"sqlite:///{folder}/{name}.db"
             asyncio.run(prepare(store, models, length))
             # The checker compares whole journals with the answers afterwards.

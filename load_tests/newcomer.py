@@ -112,7 +112,8 @@ def _watch(said: Queue[str | None]) -> Iterator[str]:
     yield "a server says where it is"
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
-            executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]
+            executable_path=shutil.which("chromium-headless-shell") or shutil.which("chromium"),
+            args=["--no-sandbox", "--disable-gpu"],
         )
         page = browser.new_page()
         page.goto(found.group())

@@ -45,7 +45,7 @@ def about() -> list[str]:
         "C = 1 in LIBLINEAR, that is rho = 1 / n, with a penalised intercept. With the hinge "
         "it stops after 1,000 passes with a warning, before it meets its tolerance. The seconds of "
         "the paper's Table 5 were measured on another machine, so these rows are no race. They "
-        "have rows [x, 1] scaled to norm 1, smooth hinge, gap 1e-4 (absolute) at lambda 1e-6.",
+        "have rows [x, 1] scaled to norm 1, smooth hinge, gap 1e-4 (absolute) at lambda 1e-6."
     ]
     if os.environ.get("DUALSTREAM_DATA"):
         from load_tests.offline_optima import report

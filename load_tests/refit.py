@@ -159,5 +159,5 @@ def about() -> list[str]:
         f"{CONNECTIONS} connections, one worker on one core, hinge on a sliding window of "
         f"{RETAIN:,} rows. Requests are sent when due, and latency counts from the due time. "
         f"{ROUNDS} alternating runs of {SECONDS:.0f} s: without a refit, during a refit that does "
-        "not end, and with refits that are computed and applied one after the other.",
+        "not end, and with refits that are computed and applied one after the other."
     ]

@@ -98,5 +98,5 @@ def about() -> list[str]:
         "`python -m load_tests second_worker` runs these alone: "
         f"{os.cpu_count()} cores, no process pinned; {SECONDS} s each after {WARM_SECONDS} s of "
         "warm-up, on a new store. At the same rate two workers append smaller groups, and each "
-        "applies the other's groups, too.",
+        "applies the other's groups, too."
     ]

@@ -74,5 +74,5 @@ def receiver() -> Iterator[tuple[str, list[int]]]:
 def about() -> list[str]:
     return [
         "The server samples each hundredth trace and sends its spans by OTLP over HTTP. A ratio of "
-        "1.05 is 5 % more CPU per request.",
+        "1.05 is 5 % more CPU per request."
     ]

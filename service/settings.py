@@ -136,8 +136,7 @@ class Settings(BaseSettings):
         " holds the key.",
     )
     cors_origins: str | None = _security(
-        None,
-        description="Comma-separated origins whose pages may call the API from a browser.",
+        None, description="Comma-separated origins whose pages may call the API from a browser."
     )
 
     store: str = _store(

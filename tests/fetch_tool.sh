@@ -32,10 +32,12 @@ case "$name" in
     exit 0
     ;;
   chromium)
-    if ! command -v chromium >/dev/null; then
-      { [ "$(id -u)" = 0 ] && apt-get -qq update &&
-        DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends chromium \
-          >/dev/null; } || echo "no chromium found: install it" >&2
+    # Its pages take a fifth of the CPU of the whole browser's.
+    if ! command -v chromium-headless-shell >/dev/null; then
+      { [ "$(id -u)" = 0 ] && apt-get -qq update && DEBIAN_FRONTEND=noninteractive \
+        apt-get -qq install -y --no-install-recommends chromium-headless-shell >/dev/null; } ||
+        command -v chromium >/dev/null ||
+        echo "no chromium found: install chromium-headless-shell or chromium" >&2
     fi
     exit 0
     ;;

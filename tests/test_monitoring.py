@@ -127,6 +127,9 @@ def test_alerts_read_families_that_exist():
             assert name in known or re.sub(r"_(bucket|sum|count)$", "", name) in known, name
 
 
+SCRAPE_S = 0.25
+
+
 def hurried(directory: Path, *targets: str) -> Path:
     """Configuration and rules with seconds in place of minutes."""
     rules = (DEPLOY / "alerts.yml").read_text()
@@ -135,7 +138,9 @@ def hurried(directory: Path, *targets: str) -> Path:
         rules = rules.replace(f"[{longer}]", f"[{shorter}]")
     (directory / "alerts.yml").write_text(rules)
     config = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())
-    config["global"] = {"scrape_interval": "250ms", "evaluation_interval": "250ms"}
+    config["global"] = dict.fromkeys(
+        ("scrape_interval", "evaluation_interval"), f"{round(1000 * SCRAPE_S)}ms"
+    )
     config["scrape_configs"][0]["static_configs"][0]["targets"] = list(targets)
     path = directory / "prometheus.yml"
     path.write_text(yaml.safe_dump(config))
@@ -174,17 +179,17 @@ def test_alerts_fire_in_a_prometheus_that_scrapes_a_server(tmp_path):
             client.put(f"/models/{model}", json={"algorithm": algorithm, "features": SPARSE})
             client.post(f"/models/{model}/learn", json=rows(1000, model == "loses"))
         learned = 'dualstream_samples_total{outcome="learned"} >= 1000'
-        until(lambda: len(prometheus.query(learned)) == 2, 60)
+        until(lambda: len(prometheus.query(learned)) == 2, 60, SCRAPE_S)
         down = {("DualstreamStoreAway", ""), ("DualstreamDown", "")}
         assert not prometheus.firing() & down
         for model in ("loses", "wins"):
             client.post(f"/models/{model}/learn", json=rows(100, model == "loses"))
         expected = {("DualstreamLosingToBaseline", "loses")}
         expected |= {("DualstreamNoSamples", model) for model in ("loses", "wins")}
-        until(lambda: expected <= prometheus.firing(), 60)
+        until(lambda: expected <= prometheus.firing(), 60, SCRAPE_S)
         assert ("DualstreamLosingToBaseline", "wins") not in prometheus.firing()
         assert not prometheus.firing() & down
         redis.kill()
-        until(lambda: ("DualstreamStoreAway", "") in prometheus.firing(), 60)
+        until(lambda: ("DualstreamStoreAway", "") in prometheus.firing(), 60, SCRAPE_S)
         server.kill()
-        until(lambda: ("DualstreamDown", "") in prometheus.firing(), 60)
+        until(lambda: ("DualstreamDown", "") in prometheus.firing(), 60, SCRAPE_S)

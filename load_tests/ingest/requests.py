@@ -153,9 +153,7 @@ def predict_rows() -> list[Row]:
     what = f"predict, one row, {CONNECTIONS} connections, one worker, SQLite normal"
     name = "scikit-learn's decision_function in FastAPI"
     gates = (2.0, 3.0)
-    return [
-        _row(what, "requests/s", side, figures["ours"], other, figures["peer"], gates, name),
-    ]
+    return [_row(what, "requests/s", side, figures["ours"], other, figures["peer"], gates, name)]
 
 
 def unlabelled(line: bytes) -> str:

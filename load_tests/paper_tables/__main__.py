@@ -79,11 +79,7 @@ SURVEY: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
                 "manifold identification",
                 "Thesis, Table 2.1: manifold identification by RDA",
             ),
-            (
-                "Fig. 2.2",
-                "RDA+ on MNIST",
-                "Thesis, Fig. 2.2: RDA+ on MNIST, 6 against 7",
-            ),
+            ("Fig. 2.2", "RDA+ on MNIST", "Thesis, Fig. 2.2: RDA+ on MNIST, 6 against 7"),
             (
                 "Fig. 2.3",
                 "the same with averaged iterates",
@@ -101,11 +97,7 @@ SURVEY: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
                 "error over the dimension of the approximation",
                 "Thesis, Fig. 3.1: ASSET over the dimension of the approximation",
             ),
-            (
-                "Table 3.2",
-                "ASSET, errors",
-                "Thesis, Table 3.2: ASSET on ADULT and IJCNN",
-            ),
+            ("Table 3.2", "ASSET, errors", "Thesis, Table 3.2: ASSET on ADULT and IJCNN"),
             (
                 "Table 3.2",
                 "CCAT, COVTYPE, MNIST-E; times; rivals",
@@ -125,11 +117,7 @@ SURVEY: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
                 "safeguards and parts of cutting planes",
                 "Thesis, Table 5.2, Fig. 5.1 and 5.2: OCAS and MCPA",
             ),
-            (
-                "Table 5.2",
-                "on CCAT and COVTYPE",
-                "not treated: the data are not available",
-            ),
+            ("Table 5.2", "on CCAT and COVTYPE", "not treated: the data are not available"),
         ),
     ),
     (

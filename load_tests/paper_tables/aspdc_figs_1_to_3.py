@@ -151,11 +151,7 @@ def of_large_lambda(curves: Curves, name: str) -> list[Claim]:
     a, b = first_at(aspdc, 1e-6) or 0, first_at(sdca, 1e-6) or 0
     where = f"{name}, 0.01: ASPDC"
     return [
-        (
-            f"{where}'s gap is 100 times below SPDC's after as many epochs",
-            below,
-            yes(ratio >= 100),
-        ),
+        (f"{where}'s gap is 100 times below SPDC's after as many epochs", below, yes(ratio >= 100)),
         (
             f"{where} and SDCA need the same epochs",
             f"{a} and {b} epochs to 1e-6",

@@ -67,10 +67,7 @@ def milan_so2() -> Stream:
     """Sulphur dioxide of a day from the weather and the calendar of that day."""
     kept = ("day.num", "holiday", "mean.temp", "rel.humid")
     return named_stream(
-        (
-            {k: float(row[k]) for k in kept} | {"day.of.week": row["day.of.week"]},
-            float(row["SO2"]),
-        )
+        ({k: float(row[k]) for k in kept} | {"day.of.week": row["day.of.week"]}, float(row["SO2"]))
         for row in milan_table()
     )
 

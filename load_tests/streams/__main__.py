@@ -52,10 +52,7 @@ def main() -> None:
     golden = reference()
     thirteen = [standing(case, peers, golden) for case in PROTOCOL.values()]
     others = [standing(case, peers, {}) for case in HELD_OUT.values()]
-    head = HEAD.format(
-        identity=solvers.numeric_identity(),
-        python=platform.python_version(),
-    )
+    head = HEAD.format(identity=solvers.numeric_identity(), python=platform.python_version())
     parts = (
         head,
         all_models,

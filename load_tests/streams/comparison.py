@@ -189,10 +189,7 @@ def cold_start(found: Found) -> str:
 
 
 def by_stream(
-    found: Found,
-    names: Sequence[str],
-    values: Callable[[Figures], tuple[float, float]],
-    shape: str,
+    found: Found, names: Sequence[str], values: Callable[[Figures], tuple[float, float]], shape: str
 ) -> str:
     """Two figures of each learner and stream; means over the streams that all have finished."""
     names = [name for name in names if name in (*OURS, *peers_in(found))]

@@ -91,12 +91,7 @@ async def read_certificate(
     if any(has_null(view) for view in (numbers, *(part.model_dump() for part in extra.values()))):
         extra |= {"reason": NULL_REASON}
     return CertificateView(
-        model=model_id,
-        member=member,
-        seq=seq,
-        **numbers,
-        **extra,
-        **staleness(model),
+        model=model_id, member=member, seq=seq, **numbers, **extra, **staleness(model)
     )
 
 

@@ -196,12 +196,7 @@ async def compare_members(
             known_member(learner, name)
         found = learner.compare(a, b, level)
         seq = model.replica.seq
-    return ComparisonView(
-        model=model_id,
-        seq=seq,
-        **asdict(found),
-        **staleness(model),
-    )
+    return ComparisonView(model=model_id, seq=seq, **asdict(found), **staleness(model))
 
 
 def known_member(learner: MemberLearner, name: str) -> MemberView:

@@ -118,8 +118,7 @@ IfNoneMatch = Annotated[
     list[str] | None, Header(description="Cached ETag: 304 if the model is still in this state.")
 ]
 IfMatch = Annotated[
-    list[str] | None,
-    Header(description="ETag of the model to replace if its spec differs."),
+    list[str] | None, Header(description="ETag of the model to replace if its spec differs.")
 ]
 NOT_MODIFIED: dict[int | str, dict[str, Any]] = {
     304: {"description": "The model is still in the state of If-None-Match."}
@@ -209,8 +208,7 @@ async def delete_model(
     model_id: str,
     request: Request,
     if_match: Annotated[
-        list[str] | None,
-        Header(description="ETag: the model is deleted only in this state."),
+        list[str] | None, Header(description="ETag: the model is deleted only in this state.")
     ] = None,
 ) -> None:
     """Delete a model with its journal and snapshots."""

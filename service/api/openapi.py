@@ -26,10 +26,7 @@ LEARN_EXAMPLES: dict[str, dict[str, Any]] = {
         "one dense sample": {"x": [1, 0, 0.5], "y": 0, "weight": 2},
         "samples": {"samples": [{"x": {"1": 1}, "y": 1}, {"x": {"2": 1}, "y": -1}]},
         "samples with ids": {
-            "samples": [
-                {"x": {"1": 1}, "y": 1, "id": "event-1"},
-                {"x": {"2": 1}, "y": -1, "id": 7},
-            ]
+            "samples": [{"x": {"1": 1}, "y": 1, "id": "event-1"}, {"x": {"2": 1}, "y": -1, "id": 7}]
         },
         "columns": {"x": [[1, 0, 0], [0, 1, 0]], "y": [1, 0]},
         "columns with ids": {"x": [[1, 0, 0], [0, 1, 0]], "y": [1, 0], "ids": ["event-2", None]},
@@ -56,16 +53,7 @@ PREDICT_EXAMPLES: dict[str, dict[str, Any]] = {
 # Binary media types, without examples.
 BINARY = ("application/vnd.apache.arrow.stream",)
 
-_TYPES = (
-    Sample,
-    Samples,
-    Columns,
-    Learned,
-    Predicted,
-    PredictedMany,
-    LearnedChunk,
-    LearnedStream,
-)
+_TYPES = (Sample, Samples, Columns, Learned, Predicted, PredictedMany, LearnedChunk, LearnedStream)
 
 
 def describe_hot_routes(app: FastAPI, asks_for_keys: bool) -> None:
@@ -283,7 +271,7 @@ _EVENTS = {
                     }
                 }
             },
-        },
+        }
     },
 }
 

@@ -161,12 +161,7 @@ async def begin_refit(
     try:
         by = author_of(request)
         job = await refits.begin(
-            method,
-            requested.tol,
-            requested.max_epochs,
-            rows=requested.rows,
-            by=by,
-            options=options,
+            method, requested.tol, requested.max_epochs, rows=requested.rows, by=by, options=options
         )
     except UnderWay as error:
         raise Problem(409, "refit-under-way", str(error), job=error.job) from None

@@ -253,11 +253,7 @@ def rejection_reasons(rows: int, rejected: Sequence[int], set_aside: int) -> lis
 
 
 def _not_learned(
-    model: Model,
-    parsed: ParsedRows,
-    rows: Sequence[int],
-    rejected: Sequence[int],
-    set_aside: int,
+    model: Model, parsed: ParsedRows, rows: Sequence[int], rejected: Sequence[int], set_aside: int
 ) -> list[RowError]:
     if not rejected:
         return []

@@ -36,18 +36,13 @@ class Resumed(BaseModel):
 
 
 @router.post(
-    "/resume",
-    response_model=Resumed,
-    responses={409: {"description": "The model is not paused."}},
+    "/resume", response_model=Resumed, responses={409: {"description": "The model is not paused."}}
 )
 async def resume_model(
     model_id: str,
     request: Request,
     response: Response,
-    rows: Annotated[
-        Rows,
-        Query(description="`learn` the quarantined rows, or `drop` them."),
-    ],
+    rows: Annotated[Rows, Query(description="`learn` the quarantined rows, or `drop` them.")],
     idempotency_key: IdempotencyKey = None,
 ) -> Resumed:
     """Resume learning; the quarantined rows are learned first, or dropped."""

@@ -117,11 +117,7 @@ class MemberMetrics(BaseModel):
         given = {
             "name": view.name,
             "weight": view.weight,
-            "since_start": {
-                "rows": view.rows,
-                "loss": view.loss,
-                "error_rate": view.error_rate,
-            },
+            "since_start": {"rows": view.rows, "loss": view.loss, "error_rate": view.error_rate},
             "rolling": {
                 "rows": view.rolling_rows,
                 "loss": view.rolling_loss,

@@ -14,8 +14,7 @@ def make_key(
         str, typer.Option(help="predict, learn or admin; each includes the ones before it.")
     ],
     models: Annotated[
-        str | None,
-        typer.Option(help="Comma-separated patterns of model ids; default: all."),
+        str | None, typer.Option(help="Comma-separated patterns of model ids; default: all.")
     ] = None,
     requests_per_s: Annotated[
         int | None, typer.Option(min=1, max=999_999_999, help="Rate limit in requests per second.")

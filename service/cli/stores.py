@@ -25,8 +25,7 @@ def dump(
         bool, typer.Option("--all", help="Dump all models of the store and its audit log.")
     ] = False,
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="File to write; default: standard output."),
+        Path | None, typer.Option("--output", "-o", help="File to write; default: standard output.")
     ] = None,
     store: Annotated[str | None, STORE] = None,
 ) -> None:
@@ -166,8 +165,7 @@ def replay_model(
 
 
 @app.command(
-    hidden=True,
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
 )
 def migrate() -> None:
     """Removed: use `dump` and `restore`."""

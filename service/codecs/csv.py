@@ -12,11 +12,7 @@ import numpy as np
 from msgspec import UNSET
 
 from dualstream.service.codecs.parsed_rows import ParsedRows, RowsBuilder
-from dualstream.service.codecs.record_reader import (
-    Reader,
-    parse_records,
-    parse_slowly,
-)
+from dualstream.service.codecs.record_reader import Reader, parse_records, parse_slowly
 from dualstream.service.codecs.row_buffer import RowArrays
 from dualstream.service.codecs.row_schema import BadRow, RowSchema, pointer_step
 from dualstream.service.codecs.table_columns import RESERVED, TableColumns, columns_of
@@ -59,12 +55,7 @@ class RecordReader(Reader):
     """Reader of CSV records; the first record is the header."""
 
     def __init__(
-        self,
-        schema: RowSchema,
-        body: bytes,
-        labelled: bool,
-        delimiter: str = "",
-        decimal: str = "",
+        self, schema: RowSchema, body: bytes, labelled: bool, delimiter: str = "", decimal: str = ""
     ) -> None:
         super().__init__(schema, body, labelled)
         self.delimiter = delimiter.encode() or delimiter_of(body)

@@ -17,12 +17,7 @@ from dualstream.service.codecs.flat_bulk import FlatArrays
 from dualstream.service.codecs.json_bulk import Fallback, SampleList, find_list
 from dualstream.service.codecs.json_exact import bad_line, broken_body, check_all_names
 from dualstream.service.codecs.parsed_rows import ParsedRows, RowsBuilder
-from dualstream.service.codecs.record_reader import (
-    FEW_BYTES,
-    Reader,
-    parse_records,
-    parse_slowly,
-)
+from dualstream.service.codecs.record_reader import FEW_BYTES, Reader, parse_records, parse_slowly
 from dualstream.service.codecs.row_buffer import RowArrays
 from dualstream.service.codecs.row_schema import (
     LONGEST_NAME,

@@ -6,13 +6,7 @@ from dataclasses import dataclass, field
 from math import isnan
 from typing import Any
 
-from dualstream.solvers.columns.values import (
-    BadColumn,
-    as_boolean,
-    as_category,
-    as_number,
-    as_time,
-)
+from dualstream.solvers.columns.values import BadColumn, as_boolean, as_category, as_number, as_time
 from dualstream.solvers.core.batch import LARGEST
 from dualstream.wire.values import EXACT, BadValue, number_of
 

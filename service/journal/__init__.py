@@ -15,9 +15,7 @@ __all__ = ["Limits", "make_journal", "open_journal", "sqlite_path"]
 
 
 async def open_journal(
-    url: str,
-    durability: str | None = None,
-    limits: Limits = DEFAULT_LIMITS,
+    url: str, durability: str | None = None, limits: Limits = DEFAULT_LIMITS
 ) -> "TransferJournal":
     """Open the store at `url` and return it, ready for use.
 

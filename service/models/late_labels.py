@@ -105,12 +105,7 @@ def check_may_wait(model: Model) -> None:
 
 
 async def remember(
-    journal: Journal,
-    model: Model,
-    rows: ListedRows,
-    scores: Sequence[float],
-    seq: int,
-    wait: Wait,
+    journal: Journal, model: Model, rows: ListedRows, scores: Sequence[float], seq: int, wait: Wait
 ) -> int:
     """Store rows with ids and the scores that the state at `seq` served.
 

@@ -283,12 +283,7 @@ class FirstResponses:
                 rows = AnsweredRows(scores, rejected[number], ids_there, set_aside[number])
                 self._rows += n
             self._by_key[keys[number]] = Answer(
-                seq,
-                n,
-                learned,
-                None if mistakes < 0 else mistakes,
-                loss if learned else None,
-                rows,
+                seq, n, learned, None if mistakes < 0 else mistakes, loss if learned else None, rows
             )
 
 

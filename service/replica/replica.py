@@ -23,13 +23,7 @@ from dualstream.service.concurrency import (
 )
 from dualstream.service.journal.chain import next_chain
 from dualstream.service.journal.page import end_of, size_of
-from dualstream.service.journal.protocol import (
-    Base,
-    Entry,
-    Journal,
-    ModelRecord,
-    Place,
-)
+from dualstream.service.journal.protocol import Base, Entry, Journal, ModelRecord, Place
 from dualstream.service.journal.record import Control, CorruptRecord
 from dualstream.service.replica.apply_control import apply_control
 from dualstream.service.replica.controls import check_control, needs_own_run

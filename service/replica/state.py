@@ -243,10 +243,7 @@ class PositionedState:
     """Feature names journalled up to this seq may be missing from the state."""
 
     def __init__(
-        self,
-        record: ModelRecord,
-        kept_answers: int = MAX_KEPT_ANSWERS,
-        spec: bytes | None = None,
+        self, record: ModelRecord, kept_answers: int = MAX_KEPT_ANSWERS, spec: bytes | None = None
     ) -> None:
         self.id = record.id
         self.incarnation = record.incarnation

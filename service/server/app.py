@@ -1,16 +1,18 @@
 """create_app: the composition root. Wires settings, journal, models, jobs, metrics and routes."""
 
 import asyncio
+import functools
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fastapi import Depends, FastAPI, Request
+from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dualstream.service.api import (
@@ -166,6 +168,40 @@ class Application:
         await self._layers(scope, receive, send)
 
 
+@functools.cache
+def _routes() -> list[BaseRoute]:
+    """The routes. All applications share them, because FastAPI takes 45 ms to prepare them."""
+    # Generated clients name their calls by it.
+    router = APIRouter(generate_unique_id_function=lambda route: route.name)
+    is_strict: dict[str, Any] = {"dependencies": [Depends(check_query)], "responses": OF_QUERIES}
+    # Browsers, probes, Prometheus and clients of other protocols may add query parameters.
+    lenient = (dashboard, health, inference, problem_pages)
+    for module in (
+        dashboard,
+        audit,
+        models,
+        specs,
+        timeline,
+        columns,
+        infer,
+        members,
+        samples,
+        labels,
+        versions,
+        sources,
+        pauses,
+        refits,
+        certificate,
+        curves,
+        export,
+        health,
+        inference,
+        problem_pages,
+    ):
+        router.include_router(module.router, **({} if module in lenient else is_strict))
+    return router.routes
+
+
 def create_app(
     settings: Settings | None = None,
     journal: Journal | None = None,
@@ -235,8 +271,7 @@ def create_app(
         description="Learns from a stream of labelled samples, durably and exactly once.",
         version="0.1.0",
         lifespan=lifespan,
-        # Generated clients name their calls by it.
-        generate_unique_id_function=lambda route: route.name,
+        routes=_routes(),
         docs_url=None,
         openapi_url=None,  # served by the dashboard's routes
         redoc_url=None,
@@ -245,32 +280,6 @@ def create_app(
     app.state.registry = registry
     app.state.startup = startup
     app.state.telemetry = telemetry
-    is_strict: dict[str, Any] = {"dependencies": [Depends(check_query)], "responses": OF_QUERIES}
-    # Browsers, probes, Prometheus and clients of other protocols may add query parameters.
-    lenient = (dashboard, health, inference, problem_pages)
-    for module in (
-        dashboard,
-        audit,
-        models,
-        specs,
-        timeline,
-        columns,
-        infer,
-        members,
-        samples,
-        labels,
-        versions,
-        sources,
-        pauses,
-        refits,
-        certificate,
-        curves,
-        export,
-        health,
-        inference,
-        problem_pages,
-    ):
-        app.include_router(module.router, **({} if module in lenient else is_strict))
     app.mount("/static", dashboard.DashboardFiles(), "static")
     for kind in (
         Problem,

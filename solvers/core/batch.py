@@ -354,9 +354,7 @@ class LibsvmRows:
         faults[(faults == 0) & (np.abs(found.labels) > LARGEST)] = _LABEL
         bad = [
             BadLine(
-                int(found.rows[i]),
-                int(found.lines[i]),
-                _reason(int(faults[i]), int(at[i]), dim),
+                int(found.rows[i]), int(found.lines[i]), _reason(int(faults[i]), int(at[i]), dim)
             )
             for i in np.flatnonzero(faults)
         ]

@@ -12,18 +12,7 @@ import numpy as np
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.losses import make_loss
 from dualstream.solvers.core.table_learner import SAMPLES, TableLearner
-from dualstream.solvers.jit import (
-    F8,
-    RO_F8,
-    RO_I4,
-    RO_I8,
-    Floats,
-    Indices,
-    Ints,
-    f8,
-    kernel,
-    void,
-)
+from dualstream.solvers.jit import F8, RO_F8, RO_I4, RO_I8, Floats, Indices, Ints, f8, kernel, void
 
 SCALE = 0
 """Index of `scale` among a learner's floats."""

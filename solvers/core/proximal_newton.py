@@ -132,12 +132,7 @@ def minimise(
 
 
 def minimise_over(
-    rows: Rows,
-    objective: Objective,
-    start: Floats,
-    members: Flags,
-    tol: float,
-    most: int,
+    rows: Rows, objective: Objective, start: Floats, members: Flags, tol: float, most: int
 ) -> Round | None:
     """The minimum of F over M, all other coordinates being 0; None if M has more than `most`."""
     lam, sigma, loss = objective.lam, objective.sigma, objective.loss

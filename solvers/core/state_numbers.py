@@ -51,10 +51,7 @@ def check_arrays(
 
 
 def rows_of_state(
-    what: str,
-    columns: Sequence[Array],
-    dim: int,
-    classes: tuple[str, ...] = (),
+    what: str, columns: Sequence[Array], dim: int, classes: tuple[str, ...] = ()
 ) -> Batch:
     """Rows that a learner stored, as a Batch: its rules, but any finite value is allowed.
 

@@ -18,11 +18,7 @@ from dualstream.solvers.core.learner import Outcome, State
 from dualstream.solvers.core.losses import Loss, make_loss
 from dualstream.solvers.core.refit_weights import check_weights
 from dualstream.solvers.core.scalar import sigmoid, unknown_label
-from dualstream.solvers.core.served_weights import (
-    ServedWeights,
-    count_nonzeros,
-    weights_in_parts,
-)
+from dualstream.solvers.core.served_weights import ServedWeights, count_nonzeros, weights_in_parts
 from dualstream.solvers.core.state_numbers import check_arrays
 from dualstream.solvers.jit import F8, RO_F8, Floats, kernel, void
 

@@ -234,16 +234,7 @@ class _Regressor(RegressorMixin, _Estimator):
         return self.model_.scores(rows)
 
 
-_FIELDS = (
-    "loss",
-    "rho",
-    "strength",
-    "window",
-    "scaling",
-    "norm",
-    "average",
-    "regularizer",
-)
+_FIELDS = ("loss", "rho", "strength", "window", "scaling", "norm", "average", "regularizer")
 """Fields of a specification that are parameters, so that a grid search can set them."""
 
 

@@ -23,18 +23,7 @@ from dualstream.solvers.evaluation.progressive import (
     scaled_detectors,
     scores_are_log_odds,
 )
-from dualstream.solvers.jit import (
-    B1,
-    F8_2D,
-    I8,
-    RO_F8,
-    RO_I8,
-    Flags,
-    Floats,
-    Ints,
-    kernel,
-    void,
-)
+from dualstream.solvers.jit import B1, F8_2D, I8, RO_F8, RO_I8, Flags, Floats, Ints, kernel, void
 
 # Stored in addition to the counts: the class of the last row, and the most frequent one.
 _LAST, _MOST_FREQUENT = range(2)

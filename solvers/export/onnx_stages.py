@@ -4,13 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dualstream.solvers import (
-    BalancedForm,
-    FourierForm,
-    NormForm,
-    NystroemForm,
-    StageForm,
-)
+from dualstream.solvers import BalancedForm, FourierForm, NormForm, NystroemForm, StageForm
 from dualstream.solvers.export.onnx_graph_builder import Graph
 
 _FIRST_DENSE_ROW = 21.0

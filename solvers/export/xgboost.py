@@ -47,10 +47,7 @@ def write(source: Source) -> bytes:
             "feature_types": [],
             "gradient_booster": {
                 "model": {
-                    "gbtree_model_param": {
-                        "num_parallel_tree": "1",
-                        "num_trees": str(len(trees)),
-                    },
+                    "gbtree_model_param": {"num_parallel_tree": "1", "num_trees": str(len(trees))},
                     "iteration_indptr": list(range(len(trees) + 1)),
                     "tree_info": [0] * len(trees),
                     "trees": trees,

@@ -208,13 +208,7 @@ def raise_entries(n: int, power: float, ratio: Floats, out: Floats) -> None:
 
 @kernel(void(i8, i8, F8, F8, F8, F8, F8), inline=True, apart=True)
 def base_values(
-    n: int,
-    kind: int,
-    value: Floats,
-    is_dense: Floats,
-    balance: Floats,
-    power: Floats,
-    h: Floats,
+    n: int, kind: int, value: Floats, is_dense: Floats, balance: Floats, power: Floats, h: Floats
 ) -> None:
     """h (n,): the entries in one base."""
     if kind == RAW:

@@ -17,12 +17,7 @@ from dualstream.solvers.core.learner import Learner, Outcome, State, under
 from dualstream.solvers.core.served_form import Form, served_form
 from dualstream.solvers.core.unlearning import unlearner
 from dualstream.solvers.features.stage import Stage
-from dualstream.solvers.features.wrapper import (
-    ClassLearner,
-    PrefixLearner,
-    Wrapped,
-    WrappedClasses,
-)
+from dualstream.solvers.features.wrapper import ClassLearner, PrefixLearner, Wrapped, WrappedClasses
 from dualstream.solvers.jit import Floats
 
 

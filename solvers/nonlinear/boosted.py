@@ -41,10 +41,7 @@ from dualstream.solvers.nonlinear.boosted_kernels import (
     WEIGHT,
 )
 from dualstream.solvers.nonlinear.boosted_ring import FIRST_TREE, TreeRing
-from dualstream.solvers.nonlinear.dense_columns import (
-    COLUMNS,
-    LARGEST_VALUE,
-)
+from dualstream.solvers.nonlinear.dense_columns import COLUMNS, LARGEST_VALUE
 from dualstream.solvers.nonlinear.dense_values import dense_values
 from dualstream.solvers.nonlinear.learner import NonlinearLearner
 

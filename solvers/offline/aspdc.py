@@ -22,11 +22,7 @@ class PrimalDual(Ascent):
     """A run; see method_registry.Run."""
 
     def __init__(
-        self,
-        problem: Problem,
-        start: Start,
-        options: Mapping[str, Any],
-        rng: np.random.Generator,
+        self, problem: Problem, start: Start, options: Mapping[str, Any], rng: np.random.Generator
     ) -> None:
         least = 4.0 * largest_share(problem, problem.square_norms()) / modulus(problem)
         if problem.rho < least * (1.0 - 1e-12):

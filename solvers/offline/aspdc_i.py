@@ -25,11 +25,7 @@ class Staged(Stages):
     keeps_curvature = False
 
     def __init__(
-        self,
-        problem: Problem,
-        start: Start,
-        options: Mapping[str, Any],
-        rng: np.random.Generator,
+        self, problem: Problem, start: Start, options: Mapping[str, Any], rng: np.random.Generator
     ) -> None:
         super().__init__(problem, start, options, rng)
         self._is_certified = options["stages"] == CERTIFIED

@@ -44,11 +44,7 @@ class CuttingPlanes:
     """A run; see method_registry.Run."""
 
     def __init__(
-        self,
-        problem: Problem,
-        start: Start,
-        options: Mapping[str, Any],
-        rng: np.random.Generator,
+        self, problem: Problem, start: Start, options: Mapping[str, Any], rng: np.random.Generator
     ) -> None:
         self._problem = problem
         self._parts = options["parts"]
@@ -226,10 +222,6 @@ class CuttingPlanes:
 
 
 METHOD = Method(
-    begin=CuttingPlanes,
-    losses=("hinge",),
-    intercepts={},
-    least_gap=_ZERO_GAP,
-    is_seen_through=True,
+    begin=CuttingPlanes, losses=("hinge",), intercepts={}, least_gap=_ZERO_GAP, is_seen_through=True
 )
 """Of `ocas` and `mcpa`, whose defaults differ: see options.py."""

@@ -63,11 +63,7 @@ class Descent:
     """A run; see method_registry.Run."""
 
     def __init__(
-        self,
-        problem: Problem,
-        start: Start,
-        options: Mapping[str, Any],
-        rng: np.random.Generator,
+        self, problem: Problem, start: Start, options: Mapping[str, Any], rng: np.random.Generator
     ) -> None:
         self._problem, self._rng = problem, rng
         self._table = np.zeros((problem.n, 4))
@@ -276,8 +272,4 @@ def descend(
     return visits
 
 
-METHOD = Method(
-    begin=Descent,
-    losses=("hinge", "squared_hinge"),
-    takes_fixed=True,
-)
+METHOD = Method(begin=Descent, losses=("hinge", "squared_hinge"), takes_fixed=True)

@@ -5,17 +5,7 @@ Sums run in a fixed order: the same bits on any number of threads.
 
 import math
 
-from dualstream.solvers.jit import (
-    F8,
-    F8_2D,
-    RO_F8,
-    RO_F8_2D,
-    Floats,
-    b1,
-    f8,
-    kernel,
-    void,
-)
+from dualstream.solvers.jit import F8, F8_2D, RO_F8, RO_F8_2D, Floats, b1, f8, kernel, void
 
 _BLOCK, _TILE = 32, 256
 

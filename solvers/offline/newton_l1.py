@@ -36,11 +36,7 @@ class Newton:
     """A run; see method_registry.Run."""
 
     def __init__(
-        self,
-        problem: Problem,
-        start: Start,
-        options: Mapping[str, Any],
-        rng: np.random.Generator,
+        self, problem: Problem, start: Start, options: Mapping[str, Any], rng: np.random.Generator
     ) -> None:
         self._problem, self._most = problem, options["members"]
         batch = problem.batch

@@ -89,10 +89,7 @@ OPTIONS: Mapping[str, Mapping[str, Option]] = {
     "ipm": _SETS | _KKT,
     "pdsg": _SETS
     | _KKT
-    | {
-        "width": Option(2, 1, 1_000_000, whole=True),
-        "theta": Option(1.0, 1e-3, 1e3),
-    },
+    | {"width": Option(2, 1, 1_000_000, whole=True), "theta": Option(1.0, 1e-3, 1e3)},
     "mpd": _SETS | _KKT,
 }
 """Of each method of `solve`, and of `solve_semiparametric`."""

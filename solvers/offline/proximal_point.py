@@ -39,11 +39,7 @@ class Stages:
     """Whether steps are exact; otherwise the step of ASPDC, without the term of |h_i|^2."""
 
     def __init__(
-        self,
-        problem: Problem,
-        start: Start,
-        options: Mapping[str, Any],
-        rng: np.random.Generator,
+        self, problem: Problem, start: Start, options: Mapping[str, Any], rng: np.random.Generator
     ) -> None:
         self._problem = problem
         norms = problem.square_norms()

@@ -107,13 +107,7 @@ class Relaxed:
 
 
 def _solve(
-    gram: Floats,
-    offsets: Floats,
-    slopes: Floats,
-    part: Ints,
-    parts: int,
-    box: float,
-    tol: float,
+    gram: Floats, offsets: Floats, slopes: Floats, part: Ints, parts: int, box: float, tol: float
 ) -> tuple[Floats, float]:
     """alpha, feasible to the last bit, and the free intercept.
 

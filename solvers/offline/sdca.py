@@ -26,11 +26,7 @@ class Ascent:
     """A run; see method_registry.Run."""
 
     def __init__(
-        self,
-        problem: Problem,
-        start: Start,
-        options: Mapping[str, Any],
-        rng: np.random.Generator,
+        self, problem: Problem, start: Start, options: Mapping[str, Any], rng: np.random.Generator
     ) -> None:
         self._problem = problem
         self._table = np.zeros((problem.n, 4))

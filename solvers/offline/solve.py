@@ -12,12 +12,7 @@ from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.certificate import relative_gap
 from dualstream.solvers.core.errors import InvalidRow, InvalidSpec, NotConverged, ShapeMismatch
 from dualstream.solvers.core.losses import PARAMETERS, Loss, make_loss
-from dualstream.solvers.core.spec_fields import (
-    read_choice,
-    read_kind,
-    read_loss,
-    read_number,
-)
+from dualstream.solvers.core.spec_fields import read_choice, read_kind, read_loss, read_number
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.offline.options import with_defaults
 from dualstream.solvers.offline.solution import Progress, Solution

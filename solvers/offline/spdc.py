@@ -27,11 +27,7 @@ class SaddlePoint:
     promise = math.nan
 
     def __init__(
-        self,
-        problem: Problem,
-        start: Start,
-        options: Mapping[str, Any],
-        rng: np.random.Generator,
+        self, problem: Problem, start: Start, options: Mapping[str, Any], rng: np.random.Generator
     ) -> None:
         self._problem = problem
         n, rho = problem.n, problem.rho

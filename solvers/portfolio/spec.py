@@ -35,12 +35,7 @@ _FUSED_FIELDS: Mapping[str, tuple[str, ...]] = {
     "diagonal_newton": ("loss", "gamma", *_INPUT),
 }
 _LOSSES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
-    "binary": {
-        "logistic": (),
-        "hinge": (),
-        "squared_hinge": (),
-        "smooth_hinge": ("gamma",),
-    },
+    "binary": {"logistic": (), "hinge": (), "squared_hinge": (), "smooth_hinge": ("gamma",)},
     "regression": {"squared": (), "huber": ("delta",)},
 }
 _POSITIVE = "a number in [1e-12, 1e12]"

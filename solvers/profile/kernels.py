@@ -208,9 +208,7 @@ def _add_category(
     own[least + 1] += 1.0
 
 
-@kernel(
-    i8(RO_I8, RO_I4, RO_F8, _RO_B1, RO_F8, i8, b1, I8, F8, I8, _I8_2D, F8_2D, F8, I8),
-)
+@kernel(i8(RO_I8, RO_I4, RO_F8, _RO_B1, RO_F8, i8, b1, I8, F8, I8, _I8_2D, F8_2D, F8, I8))
 def profile_rows(
     indptr: Ints,
     indices: Indices,

@@ -30,10 +30,7 @@ from dualstream.solvers.core.windows import DUAL, LABEL, WEIGHT
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.offline.solution import Progress
 from dualstream.solvers.offline.solve import solve
-from dualstream.solvers.online.dual_ascent import (
-    general_kernels as _general,
-    kernels as _l2,
-)
+from dualstream.solvers.online.dual_ascent import general_kernels as _general, kernels as _l2
 from dualstream.solvers.online.dual_ascent.kernels import (
     BIAS,
     DELTA,

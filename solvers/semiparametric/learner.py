@@ -28,11 +28,7 @@ from dualstream.solvers.core.intercept import width_of
 from dualstream.solvers.core.learner import Outcome, State
 from dualstream.solvers.core.scalar import unknown_label
 from dualstream.solvers.core.served_form import Form
-from dualstream.solvers.core.served_weights import (
-    ServedWeights,
-    count_nonzeros,
-    weights_listed,
-)
+from dualstream.solvers.core.served_weights import ServedWeights, count_nonzeros, weights_listed
 from dualstream.solvers.core.state_numbers import check_arrays, is_storable, rows_of_state
 from dualstream.solvers.core.windows import DUAL, Ring
 from dualstream.solvers.jit import Floats, Ints

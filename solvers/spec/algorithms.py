@@ -24,12 +24,7 @@ from dualstream.solvers.core.spec_fields import (
     read_whole,
     short_form,
 )
-from dualstream.solvers.nonlinear.spec import (
-    read_boosted,
-    read_neighbours,
-    read_net,
-    read_splines,
-)
+from dualstream.solvers.nonlinear.spec import read_boosted, read_neighbours, read_net, read_splines
 from dualstream.solvers.portfolio.spec import read_portfolio
 from dualstream.solvers.semiparametric.spec import read_semiparametric
 
@@ -346,16 +341,7 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     "rda_plus": Algorithm(
         "dualstream.solvers.online.rda_plus",
         "DualAveragingPlus",
-        (
-            "loss",
-            "regularizer",
-            "schedule",
-            "prox",
-            "stable",
-            "safeguard",
-            "tol",
-            "retain",
-        ),
+        ("loss", "regularizer", "schedule", "prox", "stable", "safeguard", "tol", "retain"),
         read_rda_plus,
     ),
     "sgd": Algorithm(

@@ -9,11 +9,7 @@ from dualstream.solvers import jit as _jit
 from dualstream.solvers.columns.spec import read_columns, read_crosses
 from dualstream.solvers.core.errors import InvalidSpec
 from dualstream.solvers.core.learner import Learner
-from dualstream.solvers.core.refit_methods import (
-    refit_methods,
-    why_not_method,
-    why_not_refit,
-)
+from dualstream.solvers.core.refit_methods import refit_methods, why_not_method, why_not_refit
 from dualstream.solvers.core.spec_cache import FixedSpec, worked_out_once
 from dualstream.solvers.core.spec_fields import (
     Spec,

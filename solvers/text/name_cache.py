@@ -15,19 +15,7 @@ import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba.extending import intrinsic
 
-from dualstream.solvers.jit import (
-    DISABLED,
-    I8,
-    RO_U1,
-    U1,
-    Bytes,
-    Ints,
-    b1,
-    i8,
-    kernel,
-    types,
-    void,
-)
+from dualstream.solvers.jit import DISABLED, I8, RO_U1, U1, Bytes, Ints, b1, i8, kernel, types, void
 from dualstream.solvers.text.tokens import LONGEST_NAME
 
 # A step: position of a name and of its lead (`"name": `), bytes of the lead and of the name, the

@@ -340,13 +340,7 @@ def sort_stably(
 
 @kernel(i8(I4, F8, i8, i8, b1, I4, F8))
 def finish_row(
-    indices: Indices,
-    values: Floats,
-    start: int,
-    end: int,
-    sums: bool,
-    spare: Indices,
-    held: Floats,
+    indices: Indices, values: Floats, start: int, end: int, sums: bool, spare: Indices, held: Floats
 ) -> int:
     """Finish a row of entries in their order of appearance; return where it ends, -1 if it is
     invalid.

@@ -25,7 +25,7 @@ expect.set_options(timeout=30_000)
 # run theirs.
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    path = shutil.which("chromium")
+    path = shutil.which("chromium-headless-shell") or shutil.which("chromium")
     if path is None:
         message = "no chromium is installed"
         pytest.fail(message) if os.environ.get("CI") else pytest.skip(message)

@@ -158,8 +158,7 @@ async def check_seen(url: str, kept: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "target"),
-    [("SQLite", "Redis"), ("Redis", "SQLite"), ("SQLite", "Redis Cluster")],
+    ("source", "target"), [("SQLite", "Redis"), ("Redis", "SQLite"), ("SQLite", "Redis Cluster")]
 )
 def test_a_killed_restore_is_run_again_to_the_same_bits(
     places: Places, tmp_path: Path, source: str, target: str

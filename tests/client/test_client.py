@@ -353,12 +353,7 @@ def test_a_decimal_is_the_number_that_it_is(client, server):
 
 @pytest.mark.parametrize(
     ("number", "as_float"),
-    [
-        ("NaN", float("nan")),
-        ("sNaN", float("nan")),
-        ("1E+101", 1e101),
-        ("-1E+400", None),
-    ],
+    [("NaN", float("nan")), ("sNaN", float("nan")), ("1E+101", 1e101), ("-1E+400", None)],
 )
 def test_a_decimal_is_refused_as_the_number_that_it_is(client, number, as_float):
     client.create("priced", NAMED | {"task": "regression"})
@@ -545,10 +540,7 @@ def test_lists_objects_and_times_are_not_sent_to_a_model_without_columns(value, 
     bad = good | {"price": value}
     table = pd.DataFrame({"a": 1.0, "price": pd.Series([1.5, value], dtype=object)})
     ways = {
-        0: [
-            lambda: client.learn("m", bad, 1),
-            lambda: client.predict("m", bad),
-        ],
+        0: [lambda: client.learn("m", bad, 1), lambda: client.predict("m", bad)],
         1: [
             lambda: client.learn("m", [good, bad], [1, 0]),
             lambda: client.learn("m", [good, bad]),

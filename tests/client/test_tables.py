@@ -355,8 +355,7 @@ Client(sys.argv[1]).learn("tables-slow", reader, source="t")
 def test_a_killed_process_is_resumed_by_another(server, shared_server):
     server.create("tables-slow", NAMED)
     process = subprocess.Popen(
-        [sys.executable, "-c", SLOW, shared_server.url],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        [sys.executable, "-c", SLOW, shared_server.url], env=os.environ | {"PYTHONPATH": str(ROOT)}
     )
     deadline = time.monotonic() + 60
     while server.get("tables-slow").samples < 2000 and time.monotonic() < deadline:

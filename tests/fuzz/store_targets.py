@@ -49,11 +49,7 @@ SPECS = [
         {"algorithm": "dual_ascent", "loss": "hinge", "retain": 4},
         {"algorithm": "rda_plus", "retain": 4},
         {"algorithm": "perceptron", "task": "multiclass"},
-        {
-            "algorithm": "portfolio",
-            "members": PAIR,
-            "retain": 4,
-        },
+        {"algorithm": "portfolio", "members": PAIR, "retain": 4},
     )
 ]
 INCARNATION = "0" * 32

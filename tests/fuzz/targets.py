@@ -37,21 +37,10 @@ TARGETS = {
     "vw": Target(text.vw, (*_ROWS, "service/codecs/vw.py", "solvers/text/vw.py")),
     "json": Target(text.json, ("service/codecs/json_exact.py", *_SLOW)),
     "arrow": Target(
-        text.arrow,
-        (
-            *_ROWS,
-            "service/codecs/arrow.py",
-            "wire/chunking/arrow_messages.py",
-        ),
+        text.arrow, (*_ROWS, "service/codecs/arrow.py", "wire/chunking/arrow_messages.py")
     ),
     "inflation": Target(text.inflation, ("service/codecs/decompress.py",)),
-    "cutting": Target(
-        text.cutting,
-        (
-            "wire/chunking/chunks.py",
-            "wire/chunking/arrow_messages.py",
-        ),
-    ),
+    "cutting": Target(text.cutting, ("wire/chunking/chunks.py", "wire/chunking/arrow_messages.py")),
     "messages": Target(
         store.messages,
         (

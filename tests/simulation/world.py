@@ -6,6 +6,7 @@ Clients live outside and never die; their responses are compared with the journa
 
 import asyncio
 import contextlib
+import gc
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -91,11 +92,7 @@ Work = Callable[["Worker"], Awaitable[Any]]
 @lru_cache
 def settings_of(snapshot_every: int) -> Settings:
     """No request is refused for its waiting time: time passes while others are slow."""
-    return Settings(
-        store="memory",
-        request_timeout_s=inf,
-        snapshot_every=snapshot_every,
-    )
+    return Settings(store="memory", request_timeout_s=inf, snapshot_every=snapshot_every)
 
 
 class Telemetry:
@@ -565,6 +562,9 @@ def play(seed: int, trace: Callable[[str], None] | None = None) -> Result:
     fifth of the time, and nothing depends on it. A worker that starts loads a model when a client
     asks for it. Refits report by the schedule's clock, and count as lost after moments.
     """
+    # Workers collect garbage after evictions, without traversing what is older than the schedule.
+    gc.collect()
+    gc.freeze()
     with contextlib.ExitStack() as patched:
         for owner, name, planted in (
             (dualstream.service.models.model, "bytes_of", _some_bytes),

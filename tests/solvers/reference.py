@@ -64,11 +64,7 @@ def domain(name, y, k):
         return (0.0, 1.0) if y > 0 else (-1.0, 0.0)
     if name == "squared_hinge":
         return (0.0, math.inf) if y > 0 else (-math.inf, 0.0)
-    ends = {
-        "squared": (-math.inf, math.inf),
-        "quantile": (k and k - 1, k),
-        "huber": (k and -k, k),
-    }
+    ends = {"squared": (-math.inf, math.inf), "quantile": (k and k - 1, k), "huber": (k and -k, k)}
     return ends.get(name, (-1.0, 1.0))
 
 

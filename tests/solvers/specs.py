@@ -194,11 +194,7 @@ _SPECS: dict[str, dict[str, Any]] = {
         "norm": "row",
         "retain": 20,
     },
-    "balanced-norm-running-romma": {
-        "algorithm": "romma",
-        "scaling": "balanced",
-        "norm": "running",
-    },
+    "balanced-norm-running-romma": {"algorithm": "romma", "scaling": "balanced", "norm": "running"},
     "semiparametric": {
         "algorithm": "semiparametric",
         "basis": ["constant", {"kind": "linear", "feature": 3}],
@@ -217,12 +213,7 @@ _SPECS: dict[str, dict[str, Any]] = {
     "net": {"algorithm": "net"},
     "net-numbers": {"algorithm": "net", "units": [8, 3], **_REGRESSION},
     "neighbours": {"algorithm": "neighbours", "window": 40, "neighbours": 5},
-    "neighbours-numbers": {
-        "algorithm": "neighbours",
-        "window": 40,
-        "neighbours": 5,
-        **_REGRESSION,
-    },
+    "neighbours-numbers": {"algorithm": "neighbours", "window": 40, "neighbours": 5, **_REGRESSION},
     "splines": {"algorithm": "splines"},
     "splines-numbers": {"algorithm": "splines", **_REGRESSION},
     "portfolio-nonlinear": {"algorithm": "portfolio", "members": _NONLINEAR, "retain": 20},

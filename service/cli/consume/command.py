@@ -46,8 +46,7 @@ def consume(
         ),
     ],
     model: Annotated[
-        str | None,
-        typer.Option(help="Id of the model that learns.", autocompletion=known_models),
+        str | None, typer.Option(help="Id of the model that learns.", autocompletion=known_models)
     ] = None,
     route: Annotated[
         str | None,

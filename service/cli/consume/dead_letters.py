@@ -79,11 +79,7 @@ class FileLetters:
 
 def _document(letter: DeadLetter) -> dict[str, Any]:
     message, reason = letter
-    document: dict[str, Any] = {
-        "source": message.source,
-        "offset": message.place,
-        "reason": reason,
-    }
+    document: dict[str, Any] = {"source": message.source, "offset": message.place, "reason": reason}
     if message.timestamp_ms is not None:
         document["timestamp"] = datetime.fromtimestamp(message.timestamp_ms / 1000, UTC)
     pairs = [

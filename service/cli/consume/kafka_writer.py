@@ -19,11 +19,7 @@ class KafkaWriter:
     """Writes messages to one topic. Raises ReaderError if the topic cannot be written."""
 
     def __init__(
-        self,
-        brokers: str,
-        topic: str,
-        settings: Mapping[str, str],
-        log: Callable[[str], None],
+        self, brokers: str, topic: str, settings: Mapping[str, str], log: Callable[[str], None]
     ) -> None:
         self._topic = topic
         given = {"enable.idempotence": True, "message.max.bytes": _MAX_BYTES}

@@ -5,12 +5,7 @@ from collections.abc import Callable, Mapping
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from dualstream.service.cli.consume.kafka import (
-    ANSWER_S,
-    client_settings,
-    error_text,
-    source_name,
-)
+from dualstream.service.cli.consume.kafka import ANSWER_S, client_settings, error_text, source_name
 from dualstream.service.cli.consume.reader import ReaderError
 
 

@@ -128,12 +128,7 @@ class RoutedModels:
         return str(value) if is_id else f"{self._route} is no id of a model: {str(value)[:80]!r}"
 
     def _learn(
-        self,
-        model: str,
-        source: str,
-        end: int,
-        given: Sequence[tuple[int, Row]],
-        lag: int | None,
+        self, model: str, source: str, end: int, given: Sequence[tuple[int, Row]], lag: int | None
     ) -> None:
         """Learn the rows of one model that are not before its cursor."""
         if not _MODEL_ID.fullmatch(model):

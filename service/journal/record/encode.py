@@ -216,9 +216,7 @@ def _few(indices: list[int], values: list[float] | None) -> tuple[int, bytes]:
 
 
 def _many(
-    indptr: npt.NDArray[np.int64],
-    indices: npt.NDArray[Any],
-    values: npt.NDArray[np.float64] | None,
+    indptr: npt.NDArray[np.int64], indices: npt.NDArray[Any], values: npt.NDArray[np.float64] | None
 ) -> tuple[int, list[Piece]]:
     """Row lengths, indices and values of any number of rows."""
     lengths = np.diff(indptr)

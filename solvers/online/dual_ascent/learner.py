@@ -33,10 +33,7 @@ from dualstream.solvers.core.spec_cache import WorkedOut, worked_out_once
 from dualstream.solvers.core.state_numbers import check_arrays, is_storable
 from dualstream.solvers.core.windows import Ring, Window
 from dualstream.solvers.jit import Flags, Floats, Indices, Ints
-from dualstream.solvers.online.dual_ascent import (
-    general_kernels as _general,
-    kernels as _l2,
-)
+from dualstream.solvers.online.dual_ascent import general_kernels as _general, kernels as _l2
 from dualstream.solvers.online.dual_ascent.kernels import (
     AVERAGED,
     AVG_K,

@@ -11,19 +11,7 @@ import numpy as np
 
 from dualstream.solvers.core.scalar import loss_conjugate
 from dualstream.solvers.core.windows import WEIGHT, Ring
-from dualstream.solvers.jit import (
-    F8,
-    F8_2D,
-    I4,
-    I8,
-    Floats,
-    Indices,
-    Ints,
-    f8,
-    i8,
-    kernel,
-    void,
-)
+from dualstream.solvers.jit import F8, F8_2D, I4, I8, Floats, Indices, Ints, f8, i8, kernel, void
 from dualstream.solvers.online.dual_ascent.kernels import (
     AVG_K,
     AVG_P,

@@ -48,20 +48,8 @@ from dualstream.solvers.text.flat.plan import (
     next_node,
 )
 from dualstream.solvers.text.flat.roles import read_id, read_label, read_weight
-from dualstream.solvers.text.flat.values import (
-    put_boolean,
-    put_null,
-    put_number,
-    put_text,
-)
-from dualstream.solvers.text.json import (
-    BRACKET,
-    COMMA,
-    LINE_FEED,
-    number,
-    skip_space,
-    word_end,
-)
+from dualstream.solvers.text.flat.values import put_boolean, put_null, put_number, put_text
+from dualstream.solvers.text.json import BRACKET, COMMA, LINE_FEED, number, skip_space, word_end
 from dualstream.solvers.text.name_cache import (
     CHANGES,
     LEAD_BYTES,

@@ -107,8 +107,4 @@ STAGES = {
     "row_norm": lambda _, x: normalize(x),
     "running_norm": _running_norm,
 }
-SCORES = {
-    "linear": _linear,
-    "class_mixture": _class_mixture,
-    "number_mixture": _number_mixture,
-}
+SCORES = {"linear": _linear, "class_mixture": _class_mixture, "number_mixture": _number_mixture}

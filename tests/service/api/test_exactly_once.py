@@ -117,11 +117,7 @@ def test_columns_take_ids_and_null_is_none(client):
 
 def test_another_payload_under_an_id_is_a_bad_row(client):
     learn(client, sample(0, "a"))
-    for other in (
-        sample(1, "a"),
-        sample(0, "a") | {"weight": 2},
-        sample(0, "a") | {"y": 0},
-    ):
+    for other in (sample(1, "a"), sample(0, "a") | {"weight": 2}, sample(0, "a") | {"y": 0}):
         got = learn(client, other, sample(3)).json()
         (error,) = got["errors"]
         assert error["pointer"] == "/samples/0/id" and "another sample" in error["reason"]

@@ -51,12 +51,7 @@ LINEAR = {
     "alma": {"algorithm": "alma", "features": INDEXED},
     "romma": {"algorithm": "romma", "features": INDEXED},
     "dc": {"algorithm": "dc", "features": INDEXED},
-    "classes": {
-        "algorithm": "sgd",
-        "loss": "logistic",
-        "task": "multiclass",
-        "features": INDEXED,
-    },
+    "classes": {"algorithm": "sgd", "loss": "logistic", "task": "multiclass", "features": INDEXED},
 }
 CURVED = {
     "balanced": {"algorithm": "sgd", "scaling": "balanced", "features": INDEXED},

@@ -74,7 +74,7 @@ CASES = {
             "task": "regression",
             "members": [
                 {"kind": "dual_ascent", "loss": "squared", "scaling": "none", "base": "last"}
-                | {"strength": 1.0},
+                | {"strength": 1.0}
             ],
             **DIM,
         },

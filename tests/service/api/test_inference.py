@@ -5,11 +5,7 @@ import pytest
 from tests.service.conftest import assert_problem
 
 ROWS = [[1.0, 0.0, 0.5], [0.0, 2.0, 0.0], [0.0, 0.0, 0.0]]
-INDEXED = {
-    "algorithm": "sgd",
-    "loss": "logistic",
-    "features": {"kind": "indexed", "dim": 3},
-}
+INDEXED = {"algorithm": "sgd", "loss": "logistic", "features": {"kind": "indexed", "dim": 3}}
 X = {"name": "x", "datatype": "FP64", "shape": [3, 3], "data": ROWS}
 
 

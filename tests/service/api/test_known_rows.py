@@ -28,11 +28,7 @@ def test_the_seq_of_known_rows_is_the_same_with_and_without_a_key(serve, store, 
 
     learn(samples("a", "b", "c"))
     learn(samples(None, None, None))
-    for body, seq in (
-        (samples("a"), 1),
-        (samples("b", "a"), 2),
-        (samples("a", "c", "b"), 3),
-    ):
+    for body, seq in ((samples("a"), 1), (samples("b", "a"), 2), (samples("a", "c", "b"), 3)):
         key = next(keys)
         found = [learn(body), learn(body, key), learn(body, key), learn(body, next(keys))]
         assert [one["seq"] for one in found] == [seq] * 4

@@ -389,11 +389,7 @@ def test_store_that_is_away_is_shown(pair, monkeypatch):
     assert names(pair) == ["dual", "steps"]
 
 
-CHANGES = [
-    ("POST", "members"),
-    ("DELETE", "members/dual"),
-    ("POST", "members/dual/promote"),
-]
+CHANGES = [("POST", "members"), ("DELETE", "members/dual"), ("POST", "members/dual/promote")]
 
 
 def test_outcome_that_stays_unknown_is_shown(serve, store, monkeypatch):

@@ -307,10 +307,7 @@ def test_damaged_copy_stops_who_needs_it_and_says_so(serve, store):
     back(client, version="v")
     spoil(store, "copy")
     # Whoever has to read it again refuses it by name, and nothing is journalled for it.
-    for answer in (
-        back(client, version="v"),
-        client.post("/models/m/predict?version=v", json=ROW),
-    ):
+    for answer in (back(client, version="v"), client.post("/models/m/predict?version=v", json=ROW)):
         got = assert_problem(answer, 503, "unreadable-version")
         assert digest in got["detail"]
     assert client.get("/models/m").json()["seq"] == 21

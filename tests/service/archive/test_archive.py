@@ -556,10 +556,7 @@ def test_models_before_the_damage_are_restored(stores):
                 await restored(target, archive[:at] + b"B" + archive[at + 1 :])
             assert [record.id for record in await target.list()] == ["a"]
             lines = await restored(target, archive)
-            assert lines == [
-                "a: already in this store, left unchanged",
-                "b: restored up to seq 1",
-            ]
+            assert lines == ["a: already in this store, left unchanged", "b: restored up to seq 1"]
             assert await everything(target, "b") == await everything(source, "b")
 
     asyncio.run(run())

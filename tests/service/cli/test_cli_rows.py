@@ -154,14 +154,15 @@ def test_rows_that_are_refused_are_shown_by_their_lines(server, model, tmp_path)
 def long_batches(first: int, bad: bool) -> bytes:
     """An Arrow stream of a batch of more than 1 MiB, and with `bad` a second one that begins so."""
     batches = []
-    for start, rows in ((0, first), (first, 15_000))[: 1 + bad]:
-        columns: dict[str, list] = {str(k): [float(k % 3)] * rows for k in range(1, 13)}
+    for start, rows in ((0, first), (first, 2_500))[: 1 + bad]:
+        columns: dict[str, list] = {str(k): [float(k % 3)] * rows for k in range(1, 61)}
         columns["y"] = [7 if start else 1, *[0] * (rows - 1)]
         columns["id"] = [f"r{start + row}" for row in range(rows)]
         batches.append(pa.record_batch(columns))
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batches[0].schema) as writer:
         for batch in batches:
+            assert batch.nbytes > LARGEST_BODY
             writer.write_batch(batch)
     return sink.getvalue().to_pybytes()
 
@@ -175,10 +176,7 @@ def long_lines(first: int, bad: bool) -> bytes:
 
 @pytest.mark.parametrize(
     ("ending", "rows_of", "first", "learned", "place"),
-    [
-        ("arrow", long_batches, 20_000, 14_999, "row 20000"),
-        ("ndjson", long_lines, 3, 1, "line 4"),
-    ],
+    [("arrow", long_batches, 2_600, 2_499, "row 2600"), ("ndjson", long_lines, 3, 1, "line 4")],
 )
 def test_rows_count_over_chunks_that_the_server_cuts_again(
     server, tmp_path, ending, rows_of, first, learned, place
@@ -186,7 +184,7 @@ def test_rows_count_over_chunks_that_the_server_cuts_again(
     known, more = tmp_path / f"a.{ending}", tmp_path / f"b.{ending}"
     known.write_bytes(rows_of(first, bad=False))
     more.write_bytes(rows_of(first, bad=True))
-    spec = {"algorithm": "passive_aggressive", "features": {"kind": "indexed", "dim": 12}}
+    spec = {"algorithm": "passive_aggressive", "features": {"kind": "indexed", "dim": 60}}
 
     def in_terminal(model: str) -> dict:
         done = run(server, "learn", model, str(more))

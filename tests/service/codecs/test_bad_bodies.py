@@ -87,12 +87,7 @@ def same_rows(media: str, body: str | bytes, other: str | bytes, spec: dict = IN
     [(NDJSON, "byte 22"), (VW, "not a number"), (LIBSVM, "not a finite number"), (CSV, "field")],
 )
 def test_a_line_that_is_cut_off_is_refused_alone(media, cut):
-    rows = {
-        NDJSON: '{"x": {"1": 1, "3": 0.',
-        VW: "1 | 1:1 3:",
-        LIBSVM: "1 1:1 3:",
-        CSV: "1,0.5,",
-    }
+    rows = {NDJSON: '{"x": {"1": 1, "3": 0.', VW: "1 | 1:1 3:", LIBSVM: "1 1:1 3:", CSV: "1,0.5,"}
     assert_one_bad(media, rows[media], cut)
 
 
@@ -219,11 +214,7 @@ def test_a_row_of_another_width_is_refused_alone(media, row, reason):
 
 @pytest.mark.parametrize(
     ("media", "row"),
-    [
-        (NDJSON, '{"x": {"\udcff": 1}, "y": 1}'),
-        (CSV, "1,\udcff,,1"),
-        (VW, "1 | a\udcff:1"),
-    ],
+    [(NDJSON, '{"x": {"\udcff": 1}, "y": 1}'), (CSV, "1,\udcff,,1"), (VW, "1 | a\udcff:1")],
 )
 def test_a_line_that_is_no_utf8_is_refused_alone(media, row):
     assert_one_bad(media, row, "UTF-8", HASHED)
@@ -243,12 +234,7 @@ def test_a_body_that_is_no_utf8_is_refused():
 @pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity", "nan", "inf"])
 @pytest.mark.parametrize("media", [NDJSON, CSV, VW, LIBSVM])
 def test_what_is_no_finite_number_is_refused_with_its_row(media, word):
-    rows = {
-        NDJSON: '{"x": {"1": %s}, "y": 1}',
-        CSV: "%s,0.5,,1",
-        VW: "1 | 1:%s",
-        LIBSVM: "1 1:%s",
-    }
+    rows = {NDJSON: '{"x": {"1": %s}, "y": 1}', CSV: "%s,0.5,,1", VW: "1 | 1:%s", LIBSVM: "1 1:%s"}
     reasons = {
         NDJSON: "byte",
         CSV: "number",

@@ -10,12 +10,7 @@ import numpy as np
 import pytest
 
 from dualstream.service.codecs import ListedRows, as_batch, class_texts
-from dualstream.service.codecs.flat_rows import (
-    FlatLines,
-    FlatList,
-    FlatRecords,
-    parse_flat_json,
-)
+from dualstream.service.codecs.flat_rows import FlatLines, FlatList, FlatRecords, parse_flat_json
 from dualstream.service.codecs.json_bulk import find_list
 from dualstream.service.codecs.record_reader import parse_quickly, parse_slowly
 from dualstream.service.codecs.row_schema import RowLimits, RowSchema
@@ -172,20 +167,7 @@ IDS = [
     '"2134.0"',
     '"TRUE"',
 ]
-IDS += [
-    '"-7"',
-    '"99"',
-    '"99.0"',
-    "99",
-    "-7",
-    "0",
-    "-0",
-    "12",
-    "5.0",
-    "5.5",
-    "1e5",
-    "1e300",
-]
+IDS += ['"-7"', '"99"', '"99.0"', "99", "-7", "0", "-0", "12", "5.0", "5.5", "1e5", "1e300"]
 IDS += ["18446744073709551616", "9" * 255, "9" * 256, "-" + "9" * 255]
 IDS += ["null", "true", '["a"]', '{"a": 1}', "007", f'"{"x" * 255}"', f'"{"x" * 256}"']
 TYPES = {

@@ -3,6 +3,7 @@
 import pytest
 
 from dualstream.service.codecs import as_batch, media_type, parse_body
+from dualstream.wire.chunking.chunks import CHUNK_BYTES
 from dualstream.wire.problems import Problem
 from tests.service.codecs.test_formats import HASHED, INDEXED, learn, schema_of
 
@@ -94,15 +95,17 @@ def test_utf_16_is_refused_with_advice(media, encoding):
 
 def test_bodies_by_http_are_those_of_their_media_type(client):
     client.put("/models/m", json=SPEC)
-    rows = b'{"x": {"a": 1}, "y": 1}\n' * 60_000
+    # Bodies of more than one chunk, in long rows.
+    row = b'{"x": {"a": 1, "text": "%s"}, "y": 1}\n' % (b"t" * 100)
     for media in ("application/jsonl", "application/ndjson; charset=utf8"):
-        for body, count in ((rows[:96], 4), (rows, 60_000)):
-            assert learn(client, body, media).json()["count"] == count
-    semicolons = b"city;a;y\n" + b'"Os;lo\n""";1;1\n' * 120_000
+        for count in (4, 9_000):
+            assert learn(client, count * row, media).json()["count"] == count
+    semicolons = b"city;a;y\n" + b'"Os;lo\n""%s";1;1\n' % (b"o" * 100) * 10_000
     named = semicolons.replace(b";", b"|").replace(b"Os|lo", b"Os;lo")
+    assert min(len(count * row), len(named)) > CHUNK_BYTES
     for media, body in ((CSV, semicolons), ("text/csv; delimiter=%7C", named)):
         learned = learn(client, body, media).json()
-        assert (learned["count"], learned.get("rejected")) == (120_000, 0), learned
+        assert (learned["count"], learned.get("rejected")) == (10_000, 0), learned
     scores = [
         client.post("/models/m/predict", content=body, headers={"content-type": CSV}).json()
         for body in (b"a;city\n1;Oslo\n0;Rome\n", b"a,city\n1,Oslo\n0,Rome\n")

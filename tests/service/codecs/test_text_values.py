@@ -12,12 +12,7 @@ from dualstream.service.cli.consume.entries import EntryLines
 from dualstream.service.cli.consume.reader import Message
 from dualstream.service.cli.consume.rows import BadMessage
 from dualstream.service.cli.rows import _texts, _values
-from dualstream.service.codecs import (
-    as_batch,
-    parse_body,
-    parse_named_row,
-    parse_query_row,
-)
+from dualstream.service.codecs import as_batch, parse_body, parse_named_row, parse_query_row
 from dualstream.solvers import hash_names
 from dualstream.wire.problems import Problem
 from tests.service.codecs.test_formats import HASHED, INDEXED, schema_of, stream_of

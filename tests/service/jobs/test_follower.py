@@ -26,12 +26,12 @@ def learn(client, times: int = 1) -> int:
     return answer.json()["seq"]
 
 
-def until(reached, patience_s: float = PATIENCE_S) -> float:
+def until(reached, patience_s: float = PATIENCE_S, every_s: float = 0.01) -> float:
     """Wait for it; how long it took."""
     began = time.monotonic()
     while not reached():
         assert time.monotonic() - began < patience_s
-        time.sleep(0.01)
+        time.sleep(every_s)
     return time.monotonic() - began
 
 

@@ -40,8 +40,7 @@ class Registry:
 
 
 @pytest.mark.parametrize(
-    ("error", "learned"),
-    [(RecordError("damaged"), ["b", "c"]), (JournalUnavailable("away"), [])],
+    ("error", "learned"), [(RecordError("damaged"), ["b", "c"]), (JournalUnavailable("away"), [])]
 )
 def test_a_damaged_row_of_one_model_stops_no_other(monkeypatch, error, learned):
     found = []

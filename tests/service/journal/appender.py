@@ -11,12 +11,7 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
 from dualstream.service.journal import open_journal
-from dualstream.service.journal.protocol import (
-    Change,
-    Journal,
-    JournalUnavailable,
-    OutcomeUnknown,
-)
+from dualstream.service.journal.protocol import Change, Journal, JournalUnavailable, OutcomeUnknown
 from tests.forked import forks
 from tests.service.journal.groups import Log, rows
 

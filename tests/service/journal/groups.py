@@ -67,11 +67,7 @@ def _part(tags: Sequence[int], key: bytes | None, payload: str, continues: bool)
 def _continued(part: Part) -> Part:
     rows = decode_merged(part.body)[1][0]
     assert isinstance(rows, Rows)
-    options: dict[str, Any] = {
-        "key": part.key,
-        "fingerprint": part.fingerprint,
-        "continues": True,
-    }
+    options: dict[str, Any] = {"key": part.key, "fingerprint": part.fingerprint, "continues": True}
     body = encode_rows(rows.indptr, rows.indices, rows.values, rows.labels, **options)
     return Part(body, part.count, **options)
 

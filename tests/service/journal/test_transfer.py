@@ -58,11 +58,7 @@ async def test_staged_model_is_invisible_until_it_is_shown(journal):
     row = NewPendingRow(b"\6late", b"row", b"", 60.0)
     await journal.remember(*staged, [row])
     rows_ = await journal.kept_rows(*staged)
-    for look in (
-        journal.get(MODEL),
-        journal.position(MODEL),
-        journal.delete(MODEL),
-    ):
+    for look in (journal.get(MODEL), journal.position(MODEL), journal.delete(MODEL)):
         with pytest.raises(UnknownModel):
             await look
     with pytest.raises(ModelChanged):

@@ -58,14 +58,7 @@ async def unreadable(registry: ModelRegistry) -> None:
 
 @pytest.mark.parametrize(
     "way",
-    [
-        evict,
-        delete,
-        replace,
-        deleted_by_another_process,
-        replaced_by_another_process,
-        unreadable,
-    ],
+    [evict, delete, replace, deleted_by_another_process, replaced_by_another_process, unreadable],
 )
 def test_a_model_that_leaves_memory_is_freed_at_once(tmp_path, way: Way) -> None:
     async def scenario() -> list[object]:

@@ -27,10 +27,7 @@ from dualstream.service.journal.protocol import JournalUnavailable
 from dualstream.service.journal.record import KeyKind, make_key
 from dualstream.service.journal.sqlite.connection_thread import ConnectionThread
 from dualstream.service.metrics import Telemetry
-from dualstream.service.models import (
-    registry as registry_module,
-    snapshots as snapshots_module,
-)
+from dualstream.service.models import registry as registry_module, snapshots as snapshots_module
 from dualstream.service.models.cache import MAX_EVICTION_SNAPSHOTS
 from dualstream.service.models.loader import ModelLoader
 from dualstream.service.models.model import Model

@@ -129,9 +129,7 @@ def test_less_durable_than_asked_for_is_shown_and_not_learned_on(serve, server):
 def test_a_file_that_is_locked_refuses_appends_until_it_is_free(serve, tmp_path, monkeypatch):
     path = tmp_path / "locked.db"
     monkeypatch.setattr(
-        app_module,
-        "make_journal",
-        lambda *_: SqliteJournal(str(path), busy_timeout_s=0.1),
+        app_module, "make_journal", lambda *_: SqliteJournal(str(path), busy_timeout_s=0.1)
     )
     client = serve()
     client.put("/models/m", json=SPEC)

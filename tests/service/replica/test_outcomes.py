@@ -3,13 +3,7 @@
 import numpy as np
 import pytest
 
-from dualstream.service.replica.controls import (
-    Demote,
-    Promote,
-    Refit,
-    Rollback,
-    control_of,
-)
+from dualstream.service.replica.controls import Demote, Promote, Refit, Rollback, control_of
 from dualstream.service.replica.outcomes import ControlOutcome, ControlOutcomes
 from dualstream.solvers import CorruptState
 

@@ -40,6 +40,7 @@ def test_drain_serves_and_closes_connections(tmp_path: Path, flags: list[str]):
             assert learned.status_code == 200 and learned.headers["connection"] == "close"
             assert client.get("/healthz").json() == {"alive": True}
             served += 1
+            time.sleep(0.02)
         assert served
         server.process.wait(timeout=30)
         assert time.monotonic() - began >= DRAIN_S
@@ -58,7 +59,7 @@ def test_connection_ends_after_a_response_while_draining(tmp_path: Path):
             assert b"connection: close" not in open_one.recv(4096)
             server.process.terminate()
             while httpx.get(f"{server.url}/readyz").status_code == 200:
-                pass
+                time.sleep(0.01)
             open_one.sendall(request)
             answer = b""
             while piece := open_one.recv(4096):

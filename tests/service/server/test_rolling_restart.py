@@ -74,6 +74,7 @@ def test_rolling_restart_loses_no_request(tmp_path: Path):
         seq, deadline = 0, time.monotonic() + 20
         while seq < len(learned) and time.monotonic() < deadline:
             seq = httpx.get(f"{servers[0].url}/models/m", timeout=60).json()["seq"]
+            time.sleep(0.02)
     finally:
         for server in servers:
             server.__exit__()

@@ -52,10 +52,7 @@ def test_a_column_that_comes_late_is_used(spec):
     assert wrong[13_000:].mean() < (0.45 if spec["algorithm"] == "splines" else 0.3)
 
 
-@pytest.mark.parametrize(
-    "rows",
-    ["constant", "one class", "equal", "empty", "duplicates"],
-)
+@pytest.mark.parametrize("rows", ["constant", "one class", "equal", "empty", "duplicates"])
 def test_rows_that_say_nothing_are_scored_and_learned(spec, rows):
     x, y = dense(3000)
     if rows == "constant":

@@ -98,12 +98,7 @@ def test_progress_is_shown_each_epoch_and_true_ends_the_run(method):
 
     loss = first_loss(method)
     found = solve(
-        rows_for(loss),
-        method,
-        loss=loss,
-        rho=rho_for(method, 1e-4),
-        tol=0.0,
-        callback=watch,
+        rows_for(loss), method, loss=loss, rho=rho_for(method, 1e-4), tol=0.0, callback=watch
     )
     assert found.status == "cancelled" and len(got) == 3
     epochs = [progress.epochs for progress in got]

@@ -131,12 +131,7 @@ def test_weights_do_not_depend_on_how_long_all_rows_are(kind, inner):
     plain.learn(batch)
     for factor in (2.0**-600, 2.0**-300, 2.0**300):
         scaled = Batch(
-            batch.indptr,
-            batch.indices,
-            batch.values * factor,
-            batch.labels,
-            batch.weights,
-            DIM,
+            batch.indptr, batch.indices, batch.values * factor, batch.labels, batch.weights, DIM
         )
         learner = dc(kind, inner, intercept=False)
         assert not learner.learn(scaled).rejected.any()

@@ -10,10 +10,7 @@ from hypothesis import given, settings, strategies as st
 from dualstream.solvers import Batch, CorruptState, make_learner
 from dualstream.solvers.core.losses import LOSSES, MARGIN_LOSSES, make_loss
 from dualstream.solvers.jit import DISABLED
-from dualstream.solvers.online.dual_ascent import (
-    general_kernels as _general,
-    kernels as _l2,
-)
+from dualstream.solvers.online.dual_ascent import general_kernels as _general, kernels as _l2
 from dualstream.solvers.online.dual_ascent.replay import draw_visits
 from tests.solvers import reference
 from tests.solvers.online.test_dual_ascent import WINDOWS, bytes_of, rows_of, spec_of

@@ -124,11 +124,7 @@ def test_rows_one_by_one_and_a_restart_give_the_same_bits(spec, adult):
 
 def test_row_whose_step_overflows_leaves_no_trace():
     learner = make_learner(
-        {
-            "algorithm": "fobos",
-            "task": "regression",
-            "features": {"kind": "indexed", "dim": 2},
-        }
+        {"algorithm": "fobos", "task": "regression", "features": {"kind": "indexed", "dim": 2}}
     )
     learner.learn(Batch.from_dense([[1.0, 2.0]], [1.0]))
     before = learner.state()

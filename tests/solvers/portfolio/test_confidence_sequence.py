@@ -78,12 +78,7 @@ def test_a_narrower_boundary_would_be_crossed():
 
 def test_no_rows_say_nothing():
     found = portfolio().compare("dual-3", "dual-30")
-    assert (found.rows, found.mean, found.low, found.high) == (
-        0,
-        0.0,
-        -MAX_LOG_LOSS,
-        MAX_LOG_LOSS,
-    )
+    assert (found.rows, found.mean, found.low, found.high) == (0, 0.0, -MAX_LOG_LOSS, MAX_LOG_LOSS)
 
 
 @pytest.mark.parametrize("level", [0.0, 1.0, -0.5, math.nan])

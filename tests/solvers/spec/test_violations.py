@@ -32,10 +32,7 @@ def test_features_are_hashed_by_default(algorithm):
             ["/foo", "/bar", "/rho", "/norm", "/seed"],
         ),
         # What an unknown algorithm makes of its fields cannot be judged, the others can.
-        (
-            {"algorithm": "sgdd", "rho": -1, "seed": -5, "foo": 1},
-            ["/algorithm", "/foo", "/seed"],
-        ),
+        ({"algorithm": "sgdd", "rho": -1, "seed": -5, "foo": 1}, ["/algorithm", "/foo", "/seed"]),
         (
             {"algorithm": "sgd", "task": "x", "rho": -1, "loss": "squared", "labels": ["a", "b"]},
             ["/task", "/rho"],

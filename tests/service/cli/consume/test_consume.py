@@ -77,7 +77,7 @@ def consumed(server, topic: str, *flags: str, model: str | None = "clicks") -> t
 
 
 def refused(server, *arguments: str) -> tuple[int, str]:
-    done = CliRunner().invoke(app, ["consume", *arguments, "--url", server.url])
+    done = CliRunner().invoke(app, ["consume", *arguments, "--url", server.url, *SHORT])
     return done.exit_code, done.stderr
 
 

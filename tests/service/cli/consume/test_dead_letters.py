@@ -48,13 +48,7 @@ def test_a_file_has_one_object_per_line(tmp_path):
             "value_base64": "/wA=",
             "headers": [{"name": "h", "value": None}],
         },
-        {
-            "source": "kafka/t/1",
-            "offset": 5,
-            "reason": "a tombstone",
-            "key": "k",
-            "value": None,
-        },
+        {"source": "kafka/t/1", "offset": 5, "reason": "a tombstone", "key": "k", "value": None},
     ]
 
 
