@@ -223,15 +223,14 @@ class Consumer:
 
     def _add(self, source: str, messages: Sequence[Message]) -> None:
         """Add messages to the partition's batch; post it whenever it is full."""
-        now = self._clock()
+        now, line_of, batch = self._clock(), self._lines.line, self._batches.get(source)
         for message in messages:
-            batch = self._batches.get(source)
             if batch is None:  # it moved: its messages are read again
                 return
             if message.offset < batch.end:
                 continue
             try:
-                line = self._lines.line(message)
+                line = line_of(message)
             except BadMessage as bad:
                 batch.add_bad(DeadLetter(message, str(bad)), now)
             else:
@@ -243,6 +242,7 @@ class Consumer:
                 batch.add(message, line, now)
             if batch.rows_seen >= self._max_rows:
                 self._post(batch)
+                batch = self._batches.get(source)
 
     def _post(self, batch: Batch) -> None:
         """Post a batch, until the server has answered; then begin the next one."""
