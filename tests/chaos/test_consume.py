@@ -103,6 +103,7 @@ class RoutedTopic(Topic):
 
     what = "2 Kafka consumers, 3 partitions, 3 models by --route, server and consumers killed"
     models = ("m0", "m1", "m2")
+    faults = (*Topic.faults, "both")
     flags = ("--route", "key", *Topic.short)
 
     def send(self, partition: int, offsets: Sequence[int]) -> None:
@@ -169,6 +170,7 @@ class Session(Log):
 
     what = "1 MQTT consumer, server and consumer killed, broker restarted"
     consumers = 1
+    faults = (*Log.faults, "both")
 
     def __init__(self, server: Mosquitto) -> None:
         self._server = server
@@ -238,10 +240,15 @@ class Storm:
             self.server.kill()
             self._run.faults["server killed"] += 1
             self.server = self._serve()
-        elif what == "consumer":
+        elif what in ("consumer", "both"):
+            if what == "both":  # what the consumer has read waits for the server
+                self.server.kill()
+                time.sleep(0.3)
             self.consumers[number].kill()
             self.consumers[number].wait()
-            self._run.faults["consumer killed"] += 1
+            self._run.faults[f"{what} killed"] += 1
+            if what == "both":
+                self.server = self._serve()
             self.consumers[number] = self._consume()
         elif what == "log":
             self._source.restart()
