@@ -24,6 +24,7 @@ test: $(STAMP)-dev
 	tests/fetch_tool.sh prometheus
 	tests/fetch_tool.sh redis
 	tests/fetch_tool.sh nats
+	tests/fetch_tool.sh mosquitto
 	tests/fetch_tool.sh strace
 	tests/fetch_tool.sh nginx
 	tests/fetch_tool.sh rclone
@@ -60,6 +61,7 @@ chaos: $(STAMP)-bench
 	tests/fetch_tool.sh strace
 	tests/fetch_tool.sh tansu
 	tests/fetch_tool.sh nats
+	tests/fetch_tool.sh mosquitto
 	DUALSTREAM_CHAOS_FAULTS=200 DUALSTREAM_CHAOS_ROUNDS=20 \
 	  DUALSTREAM_RELIABILITY=load_tests/RELIABILITY.md \
 	  $(BIN)/python -m pytest tests/chaos tests/simulation tests/service/journal/test_processes.py

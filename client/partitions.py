@@ -17,9 +17,9 @@ from dualstream.wire.values import BadValue, value_of
 CSV = "text/csv"
 _PARTITION = re.compile(r"([^/=]+)=([^/]*)/")
 _NULL = "__HIVE_DEFAULT_PARTITION__"
-_OF_SAMPLE = ("id", "y", "weight")
+OF_SAMPLE = ("id", "y", "weight")
 """Next to `x` these are fields of the sample; other columns become features."""
-_X = re.compile(rb'"x"\s*:\s*(?=\{)')
+_X = re.compile(rb'"(?:x|\\u0078)"\s*:\s*')
 _fields = msgspec.json.Decoder(dict[str, Raw])
 
 
@@ -90,23 +90,29 @@ def _joined(cells: Any, delimiter: str) -> bytes:
 
 
 def _line(line: bytes, values: Mapping[str, bytes]) -> bytes:
-    """The text itself stays, so that numbers keep their digits and a repeated name is refused."""
     try:
-        fields = _fields.decode(line)
-        x = bytes(fields.get("x", b""))
-        if x.startswith(b"["):
-            return line
-        if not x.startswith(b"{"):
-            return _inserted(line, values, fields)
-        features = {name: value for name, value in values.items() if name not in _OF_SAMPLE}
-        of_sample = {name: value for name, value in values.items() if name in _OF_SAMPLE}
-        found = _X.search(line)
-        if found is not None:
-            inner = _inserted(line[found.end() :], features, _fields.decode(x))
-            line = line[: found.end()] + inner
-        return _inserted(line, of_sample, fields)
+        return insert_columns(line, values)
     except (msgspec.DecodeError, RecursionError):
         return line
+
+
+def insert_columns(line: bytes, values: Mapping[str, bytes]) -> bytes:
+    """A row of JSON with the columns that it lacks; `values` are JSON texts.
+
+    The text itself stays, so that numbers keep their digits and a repeated name is refused. Columns
+    become features if the row has `x`, unless that is a list. Raises DecodeError, RecursionError.
+    """
+    fields = _fields.decode(line)
+    x = bytes(fields.get("x", b""))
+    if not x.startswith((b"{", b"[")):
+        return _inserted(line, values, fields)
+    features = {name: value for name, value in values.items() if name not in OF_SAMPLE}
+    of_sample = {name: value for name, value in values.items() if name in OF_SAMPLE}
+    found = next((one for one in _X.finditer(line) if line.startswith(x, one.end())), None)
+    if found is not None and x.startswith(b"{"):
+        inner = _inserted(line[found.end() :], features, _fields.decode(x))
+        line = line[: found.end()] + inner
+    return _inserted(line, of_sample, fields)
 
 
 def _inserted(text: bytes, values: Mapping[str, bytes], fields: Mapping[str, Raw]) -> bytes:

@@ -157,10 +157,13 @@ def is_tracing_wanted() -> bool:
         return False
     try:
         import opentelemetry.exporter.otlp.proto.http.trace_exporter
+        import opentelemetry.propagate
         import opentelemetry.sdk.trace.export  # noqa: F401
     except ImportError as missing:
         raise ValueError(
             f"{named[0]} is set, but {missing.name} is not installed; "
             "run pip install 'dualstream[otel]', or unset the variable"
         ) from None
+    except ValueError as wrong:  # the import looks up the names
+        raise ValueError(f"OTEL_PROPAGATORS: {wrong}") from None
     return True

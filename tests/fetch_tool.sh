@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Usage: fetch_tool.sh axe | buildah | chromium | nats | nginx | prometheus | rclone | redis | strace | tansu | wrk
+# Usage: fetch_tool.sh axe | buildah | chromium | mosquitto | nats | nginx | prometheus | rclone | redis | strace | tansu | wrk
 # Puts a program under .cache/NAME if the machine has none: downloads Debian's packages and unpacks
 # them, without root and without a system service. If that fails, prints what to install.
 # Tansu, a broker of Kafka's protocol, rclone, an S3 server, and the rules of axe-core come in Python
@@ -40,6 +40,10 @@ case "$name" in
         echo "no chromium found: install chromium-headless-shell or chromium" >&2
     fi
     exit 0
+    ;;
+  mosquitto)
+    command=mosquitto
+    packages=(mosquitto mosquitto-clients libcjson1 libdlt2 libmosquitto1 libwrap0)
     ;;
   nats)
     command=nats-server
@@ -85,7 +89,7 @@ case "$name" in
     packages=(wrk libluajit-5.1-2 libluajit-5.1-common libssl3)
     ;;
   *)
-    echo "usage: $0 axe | buildah | chromium | nats | nginx | prometheus | rclone | redis | strace | tansu | wrk" >&2
+    echo "usage: $0 axe | buildah | chromium | mosquitto | nats | nginx | prometheus | rclone | redis | strace | tansu | wrk" >&2
     exit 2
     ;;
 esac
@@ -95,7 +99,7 @@ if command -v "$command" >/dev/null || [ -x "$root/usr/bin/$command" ] ||
   exit 0
 fi
 if ! command -v apt-get >/dev/null || ! command -v dpkg >/dev/null; then
-  echo "no $command found: install it (NATS 2.9, nginx 1.22, Prometheus 2.42, Redis 7, strace 6, wrk 4.1 or newer)" >&2
+  echo "no $command found: install it (Mosquitto 2.0, NATS 2.9, nginx 1.22, Prometheus 2.42, Redis 7, strace 6, wrk 4.1 or newer)" >&2
   exit 0
 fi
 
@@ -104,7 +108,7 @@ state="$PWD/.cache/apt-$name"
 mkdir -p "$state/lists/partial" "$state/archives/partial"
 apt=(apt-get -qq -o "Dir::State::lists=$state/lists" -o "Dir::Cache=$state" -o "APT::Sandbox::User=$(id -un)")
 if ! { "${apt[@]}" update && (cd "$state/archives" && "${apt[@]}" download "${packages[@]}"); }; then
-  echo "could not fetch $command: install it (NATS 2.9, nginx 1.22, Prometheus 2.42, Redis 7, strace 6, wrk 4.1 or newer)" >&2
+  echo "could not fetch $command: install it (Mosquitto 2.0, NATS 2.9, nginx 1.22, Prometheus 2.42, Redis 7, strace 6, wrk 4.1 or newer)" >&2
   exit 0
 fi
 mkdir -p "$root.partial"

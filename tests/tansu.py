@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from itertools import repeat
 from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
@@ -48,18 +49,22 @@ class Broker:
         topic: str,
         values: Iterable[bytes | None],
         partition: int = 0,
-        key: bytes | None = None,
+        key: bytes | list[bytes] | None = None,
         headers: Sequence[tuple[str, bytes]] = (),
     ) -> None:
-        """Write messages to a partition, and wait until they are acknowledged."""
+        """Write messages to a partition, and wait until they are acknowledged.
+
+        `key` is that of all messages, or a list with one for each.
+        """
         failed: list[object] = []
-        for value in values:
+        keys = iter(key) if isinstance(key, list) else repeat(key)
+        for value, one in zip(values, keys, strict=False):
             while True:
                 try:
                     self._producer.produce(
                         topic,
                         value,
-                        key,
+                        one,
                         partition,
                         headers=list(headers),
                         on_delivery=lambda error, _: failed.append(error) if error else None,

@@ -1,6 +1,7 @@
 """Two `dualstream consume` processes and their server are killed: every message is learned once.
 
-They read a Kafka topic of three partitions, or a stream of Redis or NATS, which is killed, too.
+They read a Kafka topic of three partitions, for one model or for three, or a stream of Redis or
+NATS, which is killed, too. One process reads topics of MQTT.
 
 DUALSTREAM_CHAOS_ROUNDS is the number of faults (default 3), DUALSTREAM_CHAOS_SEED their seed.
 """
@@ -28,6 +29,7 @@ from tests.chaos.check_models import _learned_in_one_go
 from tests.chaos.report import Run, recorded
 from tests.docs.documents import ROOT
 from tests.history import read_all
+from tests.mosquitto import Mosquitto, running_mosquitto
 from tests.nats_server import NatsServer, running_nats
 from tests.redis_server import RedisServer, redis_or_skip
 from tests.tansu import Broker, running_tansu
@@ -47,14 +49,42 @@ def message(partition: int, offset: int) -> bytes:
     return json.dumps({"x": {str(tag): 1}, "y": tag % 2, "id": f"m{tag}"}).encode()
 
 
-class Topic:
+class Log:
+    """What the consumers read; `restart` is a fault of the log itself."""
+
+    what = ""
+    url = ""
+    partitions = 1
+    consumers = 2
+    models = ("m",)
+    """Models that learn: message n of a partition is for model n modulo their number."""
+    faults = ("server", "consumer", "log", "rebalance")
+    flags: tuple[str, ...] = ("--model", "m")
+
+    def send(self, partition: int, offsets: Sequence[int]) -> None:
+        raise NotImplementedError
+
+    def restart(self) -> None:
+        raise NotImplementedError
+
+    def cursors(self, written: int) -> dict[str, int | str]:
+        """The cursors of a model that has learned all messages."""
+        raise NotImplementedError
+
+    def check_cursors(self, found: Sequence[dict[str, int | str]], written: int) -> None:
+        """Assert that the cursors of the models are after all messages."""
+        assert found == [self.cursors(written)]
+
+
+class Topic(Log):
     """A topic of Tansu."""
 
     what = "2 Kafka consumers, 3 partitions, server and consumers killed"
     partitions = 3
     faults = ("server", "consumer", "rebalance")
     # Tansu begins a group after half of the session timeout.
-    flags = ("--kafka", "session.timeout.ms=1000", "--kafka", "heartbeat.interval.ms=200")
+    short = ("--kafka", "session.timeout.ms=1000", "--kafka", "heartbeat.interval.ms=200")
+    flags = (*Log.flags, *short)
 
     def __init__(self, tansu: Broker) -> None:
         self._tansu = tansu
@@ -68,13 +98,30 @@ class Topic:
         return {f"kafka/storm/{n}": written for n in range(self.partitions)}
 
 
-class Stream:
+class RoutedTopic(Topic):
+    """A topic whose messages have one of three models as key."""
+
+    what = "2 Kafka consumers, 3 partitions, 3 models by --route, server and consumers killed"
+    models = ("m0", "m1", "m2")
+    faults = (*Topic.faults, "both")
+    flags = ("--route", "key", *Topic.short)
+
+    def send(self, partition: int, offsets: Sequence[int]) -> None:
+        keys = [self.models[n % len(self.models)].encode() for n in offsets]
+        self._tansu.send("storm", [message(partition, n) for n in offsets], partition, keys)
+
+    def check_cursors(self, found: Sequence[dict[str, int | str]], written: int) -> None:
+        # A cursor moves with the rows of its model: the last one is among the last three.
+        for number, one in enumerate(found):
+            last = max(range(number, written, len(self.models)))
+            assert one.keys() == self.cursors(written).keys()
+            assert all(last < cursor <= written for cursor in one.values()), one
+
+
+class Stream(Log):
     """A stream of a Redis that loses nothing when it is killed."""
 
     what = "2 consumers of a Redis stream, server, consumers and Redis killed"
-    partitions = 1
-    faults = ("server", "consumer", "log", "rebalance")
-    flags = ()
 
     def __init__(self, server: RedisServer) -> None:
         self._server = server
@@ -97,13 +144,10 @@ class Stream:
         return {"redis/storm": last.decode()}
 
 
-class Jets:
+class Jets(Log):
     """A stream of NATS in files, which a killed process leaves whole."""
 
     what = "2 consumers of a NATS stream, server, consumers and NATS killed"
-    partitions = 1
-    faults = ("server", "consumer", "log", "rebalance")
-    flags = ()
 
     def __init__(self, server: NatsServer) -> None:
         self._server = server
@@ -121,10 +165,34 @@ class Jets:
         return {"nats/storm": written + 1}
 
 
-class Storm:
-    """A server, two consumers, and faults from a seed."""
+class Session(Log):
+    """A session of Mosquitto, which stores it when it is stopped."""
 
-    def __init__(self, run: Run, log: Topic | Stream | Jets, folder: Path) -> None:
+    what = "1 MQTT consumer, server and consumer killed, broker restarted"
+    consumers = 1
+    faults = (*Log.faults, "both")
+
+    def __init__(self, server: Mosquitto) -> None:
+        self._server = server
+        self.url = f"mqtt://{server.place}/storm/%23"
+        server.subscribe("dualstream-m", "storm/#")
+
+    def send(self, partition: int, offsets: Sequence[int]) -> None:
+        self._server.send("storm/a", [message(partition, n) for n in offsets])
+
+    def restart(self) -> None:
+        self._server.stop()
+        self._server.start()
+
+    def check_cursors(self, found: Sequence[dict[str, int | str]], written: int) -> None:
+        # It counts messages, also those that were delivered again.
+        assert found[0]["mqtt/dualstream-m"] >= written
+
+
+class Storm:
+    """A server, its consumers, and faults from a seed."""
+
+    def __init__(self, run: Run, log: Log, folder: Path) -> None:
         self._run, self._source, self._chance = run, log, Random(SEED)
         with socket.create_server(("127.0.0.1", 0)) as probe:
             self._port = probe.getsockname()[1]
@@ -134,16 +202,16 @@ class Storm:
         self.server = self._serve()
         self.written = 0
         with Client(self.url) as client:
-            client.create("m", SPEC)
-        self.consumers = [self._consume(), self._consume()]
+            for model in log.models:
+                client.create(model, SPEC)
+        self.consumers = [self._consume() for _ in range(log.consumers)]
 
     def _serve(self) -> ServerProcess:
         flags = ("--keep-records", "1000000", "--snapshot-every", "400")
         return ServerProcess(self.store, [*flags, "--port", str(self._port)])
 
     def _consume(self) -> "subprocess.Popen[bytes]":
-        source = self._source.url
-        command = [sys.executable, "-m", "dualstream.service", "consume", source, "--model", "m"]
+        command = [sys.executable, "-m", "dualstream.service", "consume", self._source.url]
         return subprocess.Popen(
             [*command, "--url", self.url, *self._source.flags, *BATCHES],
             stdout=self._log,
@@ -166,19 +234,23 @@ class Storm:
             assert time.monotonic() < deadline, "nothing is learned"
             time.sleep(0.02)
         time.sleep(self._chance.uniform(0.0, 0.3))
-        number = self._chance.randrange(2)
+        number = self._chance.randrange(self._source.consumers)
         what = self._source.faults[self._run.faults.total() % len(self._source.faults)]
         if what == "server":
             self.server.kill()
             self._run.faults["server killed"] += 1
             self.server = self._serve()
-        elif what == "consumer":
+        elif what in ("consumer", "both"):
+            if what == "both":  # what the consumer has read waits for the server
+                self.server.kill()
+                time.sleep(0.3)
             self.consumers[number].kill()
             self.consumers[number].wait()
-            self._run.faults["consumer killed"] += 1
+            self._run.faults[f"{what} killed"] += 1
+            if what == "both":
+                self.server = self._serve()
             self.consumers[number] = self._consume()
         elif what == "log":
-            assert not isinstance(self._source, Topic)
             self._source.restart()
             self._run.faults["log killed"] += 1
         else:  # a member that leaves, and one that joins, while batches are in flight
@@ -190,7 +262,7 @@ class Storm:
 
     def learned(self) -> int:
         with Client(self.url) as client:
-            return client.get("m").samples or 0
+            return sum(client.get(model).samples or 0 for model in self._source.models)
 
     def settle(self) -> None:
         """Wait until every message is learned."""
@@ -207,33 +279,39 @@ class Storm:
         self._log.close()
 
 
-async def check(storm: Storm, partitions: int, digest: str) -> None:
+async def check(storm: Storm, log: Log, digests: dict[str, str]) -> None:
     """Each message is journalled once, in order, and one learner has every bit of the state."""
     journal = await open_journal(storm.store)
+    total = 0
     try:
-        record = await journal.get("m")
-        replayed = Replica(record)
-        await replayed.catch_up(journal)
-        entries = await read_all(journal, "m", record.incarnation)
-        _, batch = _learned_in_one_go(record, replayed, entries)
-        assert replayed.capture().state_digest() == digest
+        for number, (model, digest) in enumerate(digests.items()):
+            record = await journal.get(model)
+            replayed = Replica(record)
+            await replayed.catch_up(journal)
+            entries = await read_all(journal, model, record.incarnation)
+            _, batch = _learned_in_one_go(record, replayed, entries)
+            assert replayed.capture().state_digest() == digest
+            tags = batch.indices.tolist()
+            total += len(tags)
+            for partition in range(log.partitions):
+                found = [tag % 100_000 for tag in tags if tag // 100_000 == partition]
+                assert found == list(range(number, storm.written, len(digests))), partition
     finally:
         await journal.close()
-    tags = batch.indices.tolist()
-    for partition in range(partitions):
-        found = [tag - partition * 100_000 for tag in tags if tag // 100_000 == partition]
-        assert [tag - found[0] for tag in found] == list(range(storm.written)), partition
-    assert len(tags) == partitions * storm.written
+    assert total == log.partitions * storm.written
 
 
-@pytest.fixture(params=[Topic, Stream, Jets])
+@pytest.fixture(params=[Topic, RoutedTopic, Stream, Jets, Session])
 def log(request, tmp_path):
-    if request.param is Topic:
+    if issubclass(request.param, Topic):
         with running_tansu(tmp_path / "tansu.log") as tansu:
-            yield Topic(tansu)
+            yield request.param(tansu)
     elif request.param is Jets:
         with running_nats(tmp_path / "nats") as server:
             yield Jets(server)
+    elif request.param is Session:
+        with running_mosquitto(tmp_path / "mosquitto") as server:
+            yield Session(server)
     else:
         with redis_or_skip(appendfsync="always") as server:
             yield Stream(server)
@@ -247,11 +325,13 @@ def test_every_message_is_learned_once(log, tmp_path):
                 storm.fault()
             storm.settle()
             with Client(storm.url) as client:
-                digest = client.get("m", digest=True).state_digest
-                cursors = {one.name: one.next for one in client.sources("m")}
+                digests = {m: client.get(m, digest=True).state_digest or "" for m in log.models}
+                cursors = [
+                    {one.name: one.next for one in client.sources(model)} for model in log.models
+                ]
         finally:
             storm.end()
-        assert cursors == log.cursors(storm.written)
-        asyncio.run(check(storm, log.partitions, digest))
+        log.check_cursors(cursors, storm.written)
+        asyncio.run(check(storm, log, digests))
         run.acknowledged += log.partitions * storm.written
     assert run.outcome == "passed"

@@ -19,7 +19,7 @@ COMMANDS = {
     if not command.hidden
 }
 # test_cli.py runs `serve`, test_demo.py the demo, test_show.py `resume`, and the
-# guides of Kafka, Redis streams and NATS `consume`.
+# guides of Kafka, Redis streams, NATS and MQTT `consume`.
 ELSEWHERE = {"serve", "demo", "resume", "consume"}
 
 

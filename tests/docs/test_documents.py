@@ -24,6 +24,7 @@ ELSEWHERE = {
     "docs/guides/kafka.md": "test_kafka_doc.py",
     "docs/guides/redis.md": "test_redis_doc.py",
     "docs/guides/nats.md": "test_nats_doc.py",
+    "docs/guides/mqtt.md": "test_mqtt_doc.py",
     "docs/guides/tables.md": "test_stores_doc.py",
     "docs/operate/backup.md": "../service/cli/test_backup.py",
 }

@@ -1,4 +1,4 @@
-"""`dualstream consume`: learns from Kafka topics, Redis and NATS streams, exactly once.
+"""`dualstream consume`: learns from Kafka topics, Redis and NATS streams and MQTT topics.
 
 command.py       the command and its options
 loop.py          reads partitions, posts batches, waits and retries
@@ -9,6 +9,7 @@ kafka_writer.py  the writer of Kafka topics
 redis.py         the reader of Redis streams, and its dead letters
 entries.py       entries of Redis streams -> offsets and rows
 nats.py          the reader of NATS JetStream
+mqtt.py          the reader of MQTT topics
 server.py        the model, by the Python client
 predictions.py   scores rows without a label, and writes the answers
 labels.py        learns late labels

@@ -1,4 +1,4 @@
-"""Command `consume`: learn the messages of a Kafka topic, a Redis stream or a NATS stream."""
+"""Command `consume`: learn the messages of Kafka, Redis, NATS or MQTT."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -41,7 +41,8 @@ def consume(
     source: Annotated[
         str,
         typer.Argument(
-            help="kafka://HOST:PORT/TOPIC, redis://HOST:PORT/DB/STREAM or nats://HOST:PORT/STREAM",
+            help="kafka://HOST:PORT/TOPIC, redis://HOST:PORT/DB/STREAM, nats://HOST:PORT/STREAM or"
+            " mqtt://HOST:PORT/TOPIC",
             metavar="SOURCE",
         ),
     ],
@@ -63,7 +64,8 @@ def consume(
     group: Annotated[
         str | None,
         typer.Option(
-            help="Kafka group that shares the partitions; default: dualstream-MODEL or -FIELD."
+            help="Kafka group that shares the partitions, or client id of MQTT; default:"
+            " dualstream-MODEL or -FIELD."
         ),
     ] = None,
     column: Annotated[
@@ -71,7 +73,8 @@ def consume(
         typer.Option(
             metavar="FIELD=COLUMN",
             help="Add a field of the message to the row: key, timestamp, offset or headers.NAME (of"
-            " Redis timestamp or offset; the key of NATS is the subject); repeatable.",
+            " Redis timestamp or offset; the key of NATS is the subject, of MQTT the topic);"
+            " repeatable.",
         ),
     ] = None,
     kafka: Annotated[
@@ -139,14 +142,16 @@ def consume(
 
     Reads each partition from the model's cursor, which moves in the step that journals the rows.
     Any number of processes share the partitions of a topic; one reads a stream. Waits while the
-    server is away. Needs `pip install 'dualstream[kafka]'`, `'dualstream[redis]'` or
-    `'dualstream[nats]'`. Passwords are in the URL, or in REDISCLI_AUTH, NATS_USER, NATS_PASSWORD.
+    server is away. Needs `pip install 'dualstream[kafka]'`, `[redis]`, `[nats]` or `[mqtt]`.
+    Passwords are in the URL, or in REDISCLI_AUTH, NATS_USER, NATS_PASSWORD, MQTT_USER and
+    MQTT_PASSWORD. MQTT delivers a message again after a kill: give each an id.
 
     Examples:
 
         dualstream consume kafka://localhost:9092/clicks --model clicks
         dualstream consume redis://localhost:6379/0/clicks --model clicks
         dualstream consume nats://localhost:4222/CLICKS --model clicks
+        dualstream consume 'mqtt://localhost:1883/plant/+/temperature' --model heat
         dualstream consume kafka://localhost:9092/clicks --model clicks --dead-letter bad.ndjson
         dualstream consume kafka://localhost:9092/views --model clicks --predict-to scores
         dualstream consume kafka://localhost:9092/outcomes --model clicks --labels --features views
@@ -163,6 +168,9 @@ def consume(
             source=source,
             learner=learner,
             dead_letter=dead_letter,
+            reset=reset,
+            until_end=until_end,
+            batch_rows=batch_rows,
             group=group,
             kafka=kafka or (),
             columns=parse_columns(column or ()),

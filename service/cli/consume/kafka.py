@@ -298,19 +298,22 @@ class KafkaReader:
 
     def _messages(self, given: Sequence[KafkaMessage]) -> list[Message]:
         found = []
-        following, ended = self._next, self._ended
+        following, last, name = self._next, None, ""
         for one in given:
             error = one.error()
             if error is not None:
                 self._on_error(one, error)
+                last = None
                 continue
-            name = f"kafka/{one.topic()}/{one.partition()}"
+            place = one.topic(), one.partition()
+            if place != last:  # fields that all messages of a partition share
+                last, name = place, f"kafka/{place[0]}/{place[1]}"
+                self._ended.discard(name)
             if name in following:
                 kind, timestamp = one.timestamp()
                 offset, value = one.offset(), one.value()
                 assert offset is not None
                 following[name] = offset + 1
-                ended.discard(name)
                 key: Any = one.key()
                 headers: Any = one.headers() or ()
                 found.append(

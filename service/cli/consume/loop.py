@@ -31,8 +31,8 @@ T = TypeVar("T")
 EARLIEST, LATEST = "earliest", "latest"
 TRANSIENT = ("model-changed",)
 FIRST_WAIT_S, MAX_WAIT_S = 0.1, 5.0
-SLICE_S = 0.5
-"""Longest call that a signal does not end."""
+SLICE_S, MIN_PAUSE_S = 0.5, 0.02
+"""Longest call that a signal does not end, and shortest one if no row waits."""
 HOW_TO_RESET = "continue with --reset earliest or --reset latest"
 UNLISTED = "refused; the server lists the reasons of the first 100 rows of a batch"
 
@@ -216,22 +216,21 @@ class Consumer:
     def _pause_s(self) -> float:
         """Seconds until the oldest batch must be posted, and at most SLICE_S."""
         since = [batch.since for batch in self._batches.values() if batch.rows_seen]
-        pause_s = self._max_wait_s
+        pause_s = max(self._max_wait_s, MIN_PAUSE_S)
         if since:
             pause_s = max(0.0, min(since) + self._max_wait_s - self._clock())
         return min(pause_s, SLICE_S)
 
     def _add(self, source: str, messages: Sequence[Message]) -> None:
         """Add messages to the partition's batch; post it whenever it is full."""
-        now = self._clock()
+        now, line_of, batch = self._clock(), self._lines.line, self._batches.get(source)
         for message in messages:
-            batch = self._batches.get(source)
             if batch is None:  # it moved: its messages are read again
                 return
             if message.offset < batch.end:
                 continue
             try:
-                line = self._lines.line(message)
+                line = line_of(message)
             except BadMessage as bad:
                 batch.add_bad(DeadLetter(message, str(bad)), now)
             else:
@@ -243,6 +242,7 @@ class Consumer:
                 batch.add(message, line, now)
             if batch.rows_seen >= self._max_rows:
                 self._post(batch)
+                batch = self._batches.get(source)
 
     def _post(self, batch: Batch) -> None:
         """Post a batch, until the server has answered; then begin the next one."""

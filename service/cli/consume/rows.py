@@ -8,13 +8,14 @@ import msgspec
 from msgspec import Raw
 
 from dualstream.client import BadInput
+from dualstream.client.partitions import OF_SAMPLE, insert_columns
 from dualstream.service.cli.consume.reader import Message
 
 TOMBSTONE = "the message has no value (a tombstone)"
 EMPTY = "the message is empty"
 _HEADERS = "headers."
-# Next to `x` these are fields of the sample; other columns become features.
-_OF_SAMPLE = ("id", "y", "weight")
+_LINE_FEED, _RETURN = b"\n\r"
+"""As numbers: bytes are searched for a number ten times as fast as for a byte string."""
 
 
 class BadMessage(Exception):
@@ -52,7 +53,7 @@ class RowLines:
             raise BadMessage(_fault(value)) from None
         if self._columns:
             value = _with_fields(value, self._found(message))
-        if b"\n" in value or b"\r" in value:
+        if _LINE_FEED in value or _RETURN in value:
             value = msgspec.json.format(value, indent=-1)
         return value.strip()
 
@@ -122,24 +123,15 @@ def _with_fields(value: bytes, found: dict[str, Any]) -> bytes:
     Raises BadMessage if the row has such a column.
     """
     fields = _fields.decode(value)
-    x, features = bytes(fields.get("x", b"")), found
-    if x.startswith((b"{", b"[")):
-        _add(fields, {name: found[name] for name in found if name in _OF_SAMPLE})
-        features = {name: found[name] for name in found if name not in _OF_SAMPLE}
-        if not features:
-            return msgspec.json.encode(fields)
-        if x.startswith(b"["):
-            raise BadMessage(f"x is a list, which takes no column {next(iter(features))!r}")
+    x, inner = bytes(fields.get("x", b"")), fields
+    features = [name for name in found if name not in OF_SAMPLE]
+    if x.startswith(b"[") and features:
+        raise BadMessage(f"x is a list, which takes no column {features[0]!r}")
+    if x.startswith(b"{"):
         inner = _fields.decode(x)
-        _add(inner, features)
-        fields["x"] = Raw(msgspec.json.encode(inner))
-    else:
-        _add(fields, features)
-    return msgspec.json.encode(fields)
-
-
-def _add(fields: dict[str, Raw], columns: dict[str, Any]) -> None:
-    for name, value in columns.items():
-        if name in fields:
+    for name in found:
+        if name in (inner if name in features else fields):
             raise BadMessage(f"the row has the column {name!r} already")
-        fields[name] = Raw(msgspec.json.encode(value))
+    return insert_columns(
+        value, {name: msgspec.json.encode(value) for name, value in found.items()}
+    )

@@ -39,6 +39,9 @@ class Asked(NamedTuple):
     """The model, or the route."""
     dead_letter: str | None
     columns: Mapping[str, str]
+    reset: str | None
+    until_end: bool
+    batch_rows: int
     group: str | None
     kafka: Sequence[str]
     is_routed: bool
@@ -126,7 +129,7 @@ def _routed_models(client: Client, asked: Asked, reader: Any) -> RoutedModels:
 
 
 def _open_redis(asked: Asked, client: Client, counters: Counters, stack: ExitStack) -> Opened:
-    _refuse_options_of_kafka(asked)
+    _refuse(asked, _OF_KAFKA)
     _check_installed("redis", "redis", "redis")
     from dualstream.service.cli.consume.redis import RedisLetters, RedisReader, parse_stream
 
@@ -142,7 +145,7 @@ def _open_redis(asked: Asked, client: Client, counters: Counters, stack: ExitSta
 
 
 def _open_nats(asked: Asked, client: Client, counters: Counters, stack: ExitStack) -> Opened:
-    _refuse_options_of_kafka(asked)
+    _refuse(asked, _OF_KAFKA)
     _check_installed("nats", "nats", "nats-py")
     from dualstream.service.cli.consume.nats import NatsReader, parse_nats
 
@@ -153,25 +156,62 @@ def _open_nats(asked: Asked, client: Client, counters: Counters, stack: ExitStac
     return Opened(reader, ModelServer(client, asked.learner), RowLines(asked.columns), dead)
 
 
+def _open_mqtt(asked: Asked, client: Client, counters: Counters, stack: ExitStack) -> Opened:
+    _refuse(asked, {name: why for name, why in _OF_KAFKA.items() if name != "group"} | _NOT_OF_MQTT)
+    for field in ("offset", "timestamp"):
+        if field in asked.columns.values():
+            raise BadInput(f"--column {field}: messages of MQTT have no {field}")
+    _check_installed("mqtt", "paho", "paho-mqtt")
+    from dualstream.service.cli.consume.mqtt import AcknowledgingServer, MqttReader, parse_mqtt
+
+    topic, dead = parse_mqtt(asked.source), _dead_letters(asked.dead_letter, (), FileLetters)
+    user, password = (os.environ.get(f"MQTT_{name}") for name in ("USER", "PASSWORD"))  # noqa: TID251
+    topic = topic._replace(user=topic.user or user, password=topic.password or password)
+    # The broker sends the next batch while one is posted.
+    group, window = asked.group or f"dualstream-{asked.learner}", 2 * asked.batch_rows
+    reader = MqttReader(topic, group, window, say_error)
+    stack.enter_context(closing(reader))
+    say_error(
+        "MQTT delivers a message again after a kill or a lost connection; one without an id is then"
+        " learned again"
+    )
+    server = AcknowledgingServer(client, asked.learner, reader)
+    return Opened(reader, server, RowLines(asked.columns), dead)
+
+
 _REDIS = ("redis", "rediss")
 _OPENERS: Mapping[str, Callable[[Asked, Client, Counters, ExitStack], Opened]] = {
     "kafka": _open_kafka,
     **dict.fromkeys(_REDIS, _open_redis),
     **dict.fromkeys(("nats", "tls"), _open_nats),
+    **dict.fromkeys(("mqtt", "mqtts"), _open_mqtt),
 }
-_KNOWN = "kafka://HOST:PORT/TOPIC, redis://HOST:PORT/DB/STREAM or nats://HOST:PORT/STREAM"
+_KNOWN = (
+    "kafka://HOST:PORT/TOPIC, redis://HOST:PORT/DB/STREAM, nats://HOST:PORT/STREAM or"
+    " mqtt://HOST:PORT/TOPIC"
+)
+# Options that a source does not have, and why.
+_OF_KAFKA = dict.fromkeys(
+    ("kafka", "group", "route", "predict-to", "labels"), "is an option of kafka:// sources"
+)
+_NOT_OF_MQTT = dict.fromkeys(
+    ("reset", "until-end"), "does not apply to mqtt:// sources: topics have no begin and no end"
+)
 
 
-def _refuse_options_of_kafka(asked: Asked) -> None:
-    for name, given in (
-        ("kafka", asked.kafka),
-        ("group", asked.group),
-        ("route", asked.is_routed),
-        ("predict-to", asked.predict_to),
-        ("labels", asked.has_labels),
-    ):
-        if given:
-            raise BadInput(f"--{name} is an option of kafka:// sources")
+def _refuse(asked: Asked, reasons: Mapping[str, str]) -> None:
+    given = {
+        "kafka": asked.kafka,
+        "group": asked.group,
+        "route": asked.is_routed,
+        "predict-to": asked.predict_to,
+        "labels": asked.has_labels,
+        "reset": asked.reset,
+        "until-end": asked.until_end,
+    }
+    for name, reason in reasons.items():
+        if given[name]:
+            raise BadInput(f"--{name} {reason}")
 
 
 def _check_installed(scheme: str, module: str, package: str) -> None:

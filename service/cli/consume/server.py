@@ -34,9 +34,21 @@ class ModelServer:
     def learn(
         self, source: str, start: int, end: int, rows: Sequence[Row], lag: int | None
     ) -> Learned:
-        """Learn rows and move the cursor from `start` to `end`, in one step."""
+        """Learn rows and move the cursor from `start` to `end`, in one step.
+
+        Raises BadInput if the cursor was set to something that is no offset.
+        """
         batch, lines = self._batch(source, start, end, lag), b"\n".join(line for _, line in rows)
-        return self._client.learn_lines(self._model, lines, source=batch, scores=True)
+        try:
+            return self._client.learn_lines(self._model, lines, source=batch, scores=True)
+        except Refused as refused:
+            cursor: Any = refused.problem.get("cursor")
+            if refused.kind == "source-moved" and self._offset(source, cursor) is None:
+                raise BadInput(
+                    f"the cursor of {source} is {cursor!r}, not an offset; set it to the next one:"
+                    f" dualstream sources {self._model} --set {source}=OFFSET"
+                ) from None
+            raise
 
     def spec(self) -> Mapping[str, Any]:
         """The model's specification."""

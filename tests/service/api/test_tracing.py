@@ -209,6 +209,14 @@ def test_the_server_does_not_start_without_the_extra(monkeypatch: pytest.MonkeyP
         create_app(Settings(store="sqlite:///:memory:"))
 
 
+def test_the_server_does_not_start_with_unknown_propagators(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delitem(sys.modules, "opentelemetry.propagate")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318")
+    monkeypatch.setenv("OTEL_PROPAGATORS", "tracecontext,b4")
+    with pytest.raises(ValueError, match=r"OTEL_PROPAGATORS: Propagator b4 not found"):
+        create_app(Settings(store="sqlite:///:memory:"))
+
+
 @pytest.mark.parametrize(("status", "code"), [(499, "UNSET"), (500, "ERROR"), (503, "ERROR")])
 def test_an_error_of_the_server_marks_the_span(
     collector: Collector, monkeypatch: pytest.MonkeyPatch, status: int, code: str

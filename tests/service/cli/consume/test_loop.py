@@ -91,6 +91,14 @@ def test_the_bytes_of_a_batch_are_limited():
     assert [count for *_, count in server.requests] == [3, 3, 3]
 
 
+def test_reading_pauses_also_if_no_row_may_wait():
+    reader, pauses = FakeReader(FakeLog(**{A: []})), list[float]()
+    read = reader.read
+    reader.read = lambda rows, seconds: pauses.append(seconds) or read(rows, seconds)
+    consumer(reader, FakeServer(), max_wait_s=0.0).turn()
+    assert pauses == [pytest.approx(0.02)]
+
+
 def test_a_batch_waits_for_rows_until_its_time():
     log, now = FakeLog(**{A: [row(0), row(1)]}), [0.0]
     reader, server = FakeReader(log), FakeServer()

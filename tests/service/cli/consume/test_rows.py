@@ -81,6 +81,22 @@ def test_fields_become_features_next_to_x():
     }
 
 
+@pytest.mark.parametrize(
+    ("value", "sent"),
+    [
+        (b'{"a": 1.50, "a": 2}', b'{"user":"ann","a": 1.50, "a": 2}'),
+        (b" {}", b'{"user":"ann"}'),
+        (b'{"x": {"a": 1.50, "a": 2}, "y": 1}', b'{"x": {"user":"ann","a": 1.50, "a": 2}, "y": 1}'),
+        (b'{"x": {"x": {"b": 1}}}', b'{"x": {"user":"ann","x": {"b": 1}}}'),
+        (b'{"\\u0078":{},"x" : {"b": 1}}', b'{"\\u0078":{},"x" : {"user":"ann","b": 1}}'),
+        (b'{"\\u0078": {"b": 1}}', b'{"\\u0078": {"user":"ann","b": 1}}'),
+    ],
+)
+def test_the_text_of_a_row_stays_as_it_is(value, sent):
+    """Numbers keep their digits, and the server refuses a name that is repeated."""
+    assert line(value, "key=user") == sent
+
+
 def test_a_message_without_the_field_has_no_such_column():
     assert json.loads(line(b"{}", "key=user", "headers.no=no", key=None)) == {}
 
