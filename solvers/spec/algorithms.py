@@ -257,7 +257,14 @@ def read_dual_averaging(spec: Mapping[str, Any], task: str) -> Spec:
         "regularizer": regularizer,
         "schedule": schedule,
         "prox": read_choice(spec, "prox", "thesis", ("thesis", "xiao")),
+        **_average_if_given(spec),
     }
+
+
+def _average_if_given(spec: Mapping[str, Any]) -> Spec:
+    """The primal average of an algorithm that has none by default; {} without it."""
+    average = read_average({"average": spec.get("average")}, "")
+    return {} if average is None else {"average": average}
 
 
 def read_rda_plus(spec: Mapping[str, Any], task: str) -> Spec:
@@ -303,7 +310,7 @@ def read_ogd(spec: Mapping[str, Any], task: str) -> Spec:
     return {"C": read_number(spec, "", "C", 0.5, *_POSITIVE)}
 
 
-def read_fobos(spec: Mapping[str, Any], task: str) -> Spec:
+def read_sgd_l1(spec: Mapping[str, Any], task: str) -> Spec:
     return {
         "loss": short_form(read_loss(spec, task)),
         "lambda": read_number(spec, "", "lambda", 0.001, *_NOT_NEGATIVE),
@@ -315,9 +322,15 @@ def read_fobos(spec: Mapping[str, Any], task: str) -> Spec:
 def read_truncated_gradient(spec: Mapping[str, Any], task: str) -> Spec:
     theta = spec.get("theta")
     if theta is not None:
+        **_average_if_given(spec),
         theta = read_number(spec, "", "theta", 0.0, *_NOT_NEGATIVE)
     period = read_whole(spec, "", "period", 10, 1, 1_000_000_000)
-    return read_fobos(spec, task) | {"period": period, "theta": theta}
+    return read_sgd_l1(spec, task) | {"period": period, "theta": theta}
+
+def read_fobos(spec: Mapping[str, Any], task: str) -> Spec:
+    sigma = read_number(spec, "", "sigma", 0.0, *_NOT_NEGATIVE)
+    return read_sgd_l1(spec, task) | ({"sigma": sigma} if sigma else {})
+
 
 
 ALGORITHMS: Mapping[str, Algorithm] = {
@@ -340,7 +353,7 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     "rda": Algorithm(
         "dualstream.solvers.online.dual_averaging",
         "DualAveraging",
-        ("loss", "regularizer", "schedule", "prox"),
+        ("loss", "regularizer", "schedule", "prox", "average"),
         read_dual_averaging,
     ),
     "rda_plus": Algorithm(
@@ -380,13 +393,13 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     "truncated_gradient": Algorithm(
         "dualstream.solvers.online.truncated_gradient",
         "TruncatedGradient",
-        ("loss", "lambda", "gamma", "period", "theta", "refit"),
+        ("loss", "lambda", "gamma", "period", "theta", "average", "refit"),
         read_truncated_gradient,
     ),
     "fobos": Algorithm(
         "dualstream.solvers.online.truncated_gradient",
         "TruncatedGradient",
-        ("loss", "lambda", "gamma", "refit"),
+        ("loss", "lambda", "sigma", "gamma", "average", "refit"),
         read_fobos,
     ),
     "dc": Algorithm(
@@ -396,6 +409,12 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         read_dc,
     ),
     "perceptron": Algorithm("dualstream.solvers.online.margin", "Perceptron", (), read_no_fields),
+    "sgd_l1": Algorithm(
+        "dualstream.solvers.online.truncated_gradient",
+        "TruncatedGradient",
+        ("loss", "lambda", "gamma", "average", "refit"),
+        read_sgd_l1,
+    ),
     "passive_aggressive": Algorithm(
         "dualstream.solvers.online.margin",
         "PassiveAggressive",

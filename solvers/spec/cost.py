@@ -234,6 +234,8 @@ def _of_learner(spec: Mapping[str, Any], learns: bool) -> Cost:
         return cost + _of_nonlinear(spec, learns)
     if spec["algorithm"] == "rda_plus":
         cost.is_even = False
+    if spec["algorithm"] == "sgd_l1" and learns:
+        cost += Cost(row=_PASS * width, worst=_PASS * width)
     if spec["algorithm"] != "dual_ascent":
         return cost
     regularizer = spec["regularizer"]

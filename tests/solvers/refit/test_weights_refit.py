@@ -42,6 +42,9 @@ SPECS = {
     },
     "fobos": {"algorithm": "fobos", "lambda": 0.05},
     "truncated_gradient": {
+    "fobos-l2": {"algorithm": "fobos", "loss": "hinge", "lambda": 0.0, "sigma": 0.05},
+    "fobos-average": {"algorithm": "fobos", "lambda": 0.05, "average": {"kappa": 1.0}},
+    "sgd_l1": {"algorithm": "sgd_l1", "lambda": 0.05},
         "algorithm": "truncated_gradient", "lambda": 0.05, "loss": "squared_hinge", "period": 3,
     },
     "pa1": {"algorithm": "passive_aggressive", "C": 0.05, "intercept": False},
@@ -63,7 +66,7 @@ def objective(spec, w, x, batch):
     spec = resolve_spec(spec | FEATURES)
     algorithm, counts = spec["algorithm"], batch.weights > 0.0
     y = batch.labels if spec["task"] == "regression" else np.where(batch.labels > 0, 1.0, -1.0)
-    loss = {"asset": "hinge"}.get(algorithm) or spec.get("loss")
+    loss = spec.get("loss", "hinge")
     if algorithm == "passive_aggressive":
         loss = "hinge" if spec["variant"] == "pa1" else "squared_hinge"
     z = x @ w[:-1] + w[-1]
@@ -72,8 +75,8 @@ def objective(spec, w, x, batch):
     if algorithm == "passive_aggressive":
         return (0.5 * w @ w + spec["C"] * total) / (spec["C"] * counts.sum())
     mean = total / counts.sum()
-    if algorithm in ("fobos", "truncated_gradient"):
-        return mean + spec["lambda"] * np.abs(w).sum()
+    if algorithm in ("fobos", "truncated_gradient", "sgd_l1"):
+        return mean + spec["lambda"] * np.abs(w).sum() + 0.5 * spec.get("sigma", 0.0) * w @ w
     if algorithm == "asset":
         g = w[:-1] if spec["bound"] else w
         return mean + 0.5 * spec["lambda"] * g @ g
@@ -129,7 +132,8 @@ def steps_from(spec, w, batch, x, t, reach, norm):
     spec = resolve_spec(spec | FEATURES)
     algorithm, w = spec["algorithm"], w.copy()
     has_box = bool(spec.get("bound"))
-    radius = 1.0 / math.sqrt(spec.get("lambda", 1.0))
+    chosen = make_loss(spec.get("loss", "hinge"))
+    radius = math.sqrt(chosen.value(0.0, 1.0) / (spec.get("lambda") or 1.0))
     found = []
     for row, y, c in zip(x, batch.labels, batch.weights, strict=True):
         if c == 0.0:
@@ -141,6 +145,8 @@ def steps_from(spec, w, batch, x, t, reach, norm):
             is_strong = spec["step"] == "strongly_convex"
             lam, hit = spec["lambda"], float(y * m < 1.0)
             eta = 1.0 / (lam * t) if is_strong else reach / math.sqrt(norm * t)
+            if "loss" in spec:
+                hit = -y * chosen.slope(m, y)
             shrunk = (1.0 - eta * lam) * w + eta * c * y * hit * h
             g = shrunk[:-1] if has_box else shrunk
             w_next = shrunk * min(1.0, radius / max(np.linalg.norm(g), 1e-300))
@@ -154,17 +160,19 @@ def steps_from(spec, w, batch, x, t, reach, norm):
             tau = min(cost, loss / hh) if spec["variant"] == "pa1" else loss / (hh + 0.5 / cost)
             w = w + tau * y * h
         else:
-            loss = spec["loss"]
-            slope = make_loss(loss).slope(m, y)
+            slope = chosen.slope(m, y)
             if algorithm == "sgd":
                 w = (1.0 - spec["mu"] * spec["rho"]) * w - spec["mu"] * c * slope * h
             else:
                 alpha, period = math.sqrt(2.0 / t) / spec["gamma"], spec.get("period", 1)
                 w = w - alpha * c * slope * h
-                if t % period == 0:
+                if algorithm == "sgd_l1":
+                    w = w - alpha * spec["lambda"] * np.sign(w)
+                if t % period == 0 and algorithm != "sgd_l1":
                     cut = alpha * spec["lambda"] * period
                     w = np.sign(w) * np.maximum(np.abs(w) - cut, 0.0)
         found.append(w)
+                w = w / (1.0 + alpha * spec.get("sigma", 0.0))
     return found
 
 
@@ -195,6 +203,8 @@ def test_it_goes_on_from_there_with_the_step_that_each_has(name):
         steps = 1.0 / np.sqrt(np.arange(5, len(iterates) + 1))
         expected = steps @ np.array(iterates[4:]) / steps.sum()
     np.testing.assert_allclose(served(learner), expected, rtol=1e-9, atol=1e-11)
+    if name == "fobos-average":
+        expected = np.mean([w, *iterates], axis=0)
 
 
 @every
