@@ -295,7 +295,14 @@ def read_asset(spec: Mapping[str, Any], task: str) -> Spec:
         average = {"from": read_whole(average, "/average", "from", None, 1, 2**53)}
     else:
         average = read_average(spec, "hinge")
+    loss = read_loss({"loss": "hinge", **spec}, task)
+    if loss["kind"] == "quantile":
+        allowed = "a function of label times score, which quantile is not"
+        raise InvalidSpec("/loss", spec["loss"], allowed)
+    if loss["kind"] == "epsilon_insensitive" and not loss["epsilon"] < 1.0:
+        raise InvalidSpec("/loss/epsilon", loss["epsilon"], "below 1, or weights of 0 are optimal")
     return {
+        **({} if loss["kind"] == "hinge" else {"loss": short_form(loss)}),
         "lambda": read_number(spec, "", "lambda", 1e-5, *_POSITIVE),
         "step": step,
         "average": average,
@@ -315,22 +322,22 @@ def read_sgd_l1(spec: Mapping[str, Any], task: str) -> Spec:
         "loss": short_form(read_loss(spec, task)),
         "lambda": read_number(spec, "", "lambda", 0.001, *_NOT_NEGATIVE),
         "gamma": read_number(spec, "", "gamma", 2.0, *_POSITIVE),
+        **_average_if_given(spec),
         **_refit(spec, True),
     }
 
-
-def read_truncated_gradient(spec: Mapping[str, Any], task: str) -> Spec:
-    theta = spec.get("theta")
-    if theta is not None:
-        **_average_if_given(spec),
-        theta = read_number(spec, "", "theta", 0.0, *_NOT_NEGATIVE)
-    period = read_whole(spec, "", "period", 10, 1, 1_000_000_000)
-    return read_sgd_l1(spec, task) | {"period": period, "theta": theta}
 
 def read_fobos(spec: Mapping[str, Any], task: str) -> Spec:
     sigma = read_number(spec, "", "sigma", 0.0, *_NOT_NEGATIVE)
     return read_sgd_l1(spec, task) | ({"sigma": sigma} if sigma else {})
 
+
+def read_truncated_gradient(spec: Mapping[str, Any], task: str) -> Spec:
+    theta = spec.get("theta")
+    if theta is not None:
+        theta = read_number(spec, "", "theta", 0.0, *_NOT_NEGATIVE)
+    period = read_whole(spec, "", "period", 10, 1, 1_000_000_000)
+    return read_sgd_l1(spec, task) | {"period": period, "theta": theta}
 
 
 ALGORITHMS: Mapping[str, Algorithm] = {
@@ -387,7 +394,7 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     "asset": Algorithm(
         "dualstream.solvers.online.asset",
         "Asset",
-        ("lambda", "step", "average", "bound", "refit"),
+        ("loss", "lambda", "step", "average", "bound", "refit"),
         read_asset,
     ),
     "truncated_gradient": Algorithm(
@@ -402,6 +409,12 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         ("loss", "lambda", "sigma", "gamma", "average", "refit"),
         read_fobos,
     ),
+    "sgd_l1": Algorithm(
+        "dualstream.solvers.online.truncated_gradient",
+        "TruncatedGradient",
+        ("loss", "lambda", "gamma", "average", "refit"),
+        read_sgd_l1,
+    ),
     "dc": Algorithm(
         "dualstream.solvers.online.difference_of_convex",
         "DC",
@@ -409,12 +422,6 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         read_dc,
     ),
     "perceptron": Algorithm("dualstream.solvers.online.margin", "Perceptron", (), read_no_fields),
-    "sgd_l1": Algorithm(
-        "dualstream.solvers.online.truncated_gradient",
-        "TruncatedGradient",
-        ("loss", "lambda", "gamma", "average", "refit"),
-        read_sgd_l1,
-    ),
     "passive_aggressive": Algorithm(
         "dualstream.solvers.online.margin",
         "PassiveAggressive",

@@ -197,6 +197,13 @@ _SPECS: dict[str, dict[str, Any]] = {
     "norm-running-sgd": {"algorithm": "sgd", "norm": "running", **_REGRESSION},
     "asset": {"algorithm": "asset", "lambda": 0.01},
     "asset-bound": {"algorithm": "asset", "bound": 3, "average": {"from": 50}},
+    "asset-logistic": {"algorithm": "asset", "loss": "logistic", "lambda": 0.01},
+    "asset-squared-bound": {
+        "algorithm": "asset",
+        "loss": "squared",
+        "bound": 3,
+        "average": {"kappa": 0.9},
+    },
     "asset-strongly_convex": {"algorithm": "asset", "step": "strongly_convex", "average": None},
     "asset-fourier": {
         "algorithm": "asset",

@@ -40,11 +40,12 @@ SPECS = {
     "asset-strongly_convex": {
         "algorithm": "asset", "lambda": 0.02, "step": "strongly_convex", "average": None,
     },
+    "asset-logistic": {"algorithm": "asset", "loss": "logistic", "lambda": 0.02},
     "fobos": {"algorithm": "fobos", "lambda": 0.05},
-    "truncated_gradient": {
     "fobos-l2": {"algorithm": "fobos", "loss": "hinge", "lambda": 0.0, "sigma": 0.05},
     "fobos-average": {"algorithm": "fobos", "lambda": 0.05, "average": {"kappa": 1.0}},
     "sgd_l1": {"algorithm": "sgd_l1", "lambda": 0.05},
+    "truncated_gradient": {
         "algorithm": "truncated_gradient", "lambda": 0.05, "loss": "squared_hinge", "period": 3,
     },
     "pa1": {"algorithm": "passive_aggressive", "C": 0.05, "intercept": False},
@@ -144,9 +145,9 @@ def steps_from(spec, w, batch, x, t, reach, norm):
         if algorithm == "asset":
             is_strong = spec["step"] == "strongly_convex"
             lam, hit = spec["lambda"], float(y * m < 1.0)
-            eta = 1.0 / (lam * t) if is_strong else reach / math.sqrt(norm * t)
             if "loss" in spec:
                 hit = -y * chosen.slope(m, y)
+            eta = 1.0 / (lam * t) if is_strong else reach / math.sqrt(norm * t)
             shrunk = (1.0 - eta * lam) * w + eta * c * y * hit * h
             g = shrunk[:-1] if has_box else shrunk
             w_next = shrunk * min(1.0, radius / max(np.linalg.norm(g), 1e-300))
@@ -165,14 +166,14 @@ def steps_from(spec, w, batch, x, t, reach, norm):
                 w = (1.0 - spec["mu"] * spec["rho"]) * w - spec["mu"] * c * slope * h
             else:
                 alpha, period = math.sqrt(2.0 / t) / spec["gamma"], spec.get("period", 1)
-                w = w - alpha * c * slope * h
                 if algorithm == "sgd_l1":
                     w = w - alpha * spec["lambda"] * np.sign(w)
+                w = w - alpha * c * slope * h
                 if t % period == 0 and algorithm != "sgd_l1":
                     cut = alpha * spec["lambda"] * period
                     w = np.sign(w) * np.maximum(np.abs(w) - cut, 0.0)
-        found.append(w)
                 w = w / (1.0 + alpha * spec.get("sigma", 0.0))
+        found.append(w)
     return found
 
 
@@ -202,9 +203,9 @@ def test_it_goes_on_from_there_with_the_step_that_each_has(name):
     if "from" in name:
         steps = 1.0 / np.sqrt(np.arange(5, len(iterates) + 1))
         expected = steps @ np.array(iterates[4:]) / steps.sum()
-    np.testing.assert_allclose(served(learner), expected, rtol=1e-9, atol=1e-11)
     if name == "fobos-average":
         expected = np.mean([w, *iterates], axis=0)
+    np.testing.assert_allclose(served(learner), expected, rtol=1e-9, atol=1e-11)
 
 
 @every
