@@ -172,7 +172,7 @@ def current(
     return w
 
 
-@kernel(f8(RO_F8_2D, i8, RO_F8, RO_I8, i8, RO_F8_2D, i8))
+@kernel(f8(RO_F8_2D, i8, RO_F8, RO_I8, i8, RO_F8_2D, i8), inline=True)
 def total(w: Floats, j: int, f: Floats, k: Ints, steps: int, sums: Floats, now: int) -> float:
     """The sum of w_j over all steps so far, of which `now` are in `sums`: see lazy_average.py."""
     v, mark, seen, theta, period = w[j, 0], w[j, 1], w[j, 3], f[THETA], k[PERIOD]
@@ -369,18 +369,28 @@ def learn_rows(
         if pull > 0.0:
             pull_all(w, alpha * pull, sums, now)
         if g != 0.0:
-            # The last pass is the intercept's.
-            for p in range(begin, end + (bias != 0.0)):
-                x = values[p] if p < end else bias
-                place = int(indices[p]) if p < end else end_of_w
-                if averaged:
-                    w[place, 2], w[place, 3] = total(w, place, f, k, steps - 1, sums, now), now
-                at = current(w[place, 0], w[place, 1], cut_sum, cuts, theta, first_cut, period)
-                at -= g / scale * x
-                if abs(at) <= max(theta, cut):
-                    at = shrink(at, cut / scale)
-                w[place, 0] = at
-                w[place, 1] = new_sum if abs(at) <= theta else float(new_cuts)
+            step, v_cut, most = g / scale, cut / scale, max(theta, cut)
+            if averaged:
+                for p in range(np.uint64(begin), np.uint64(end)):
+                    j = np.uint32(indices[p])
+                    w[j, 2], w[j, 3] = total(w, int(j), f, k, steps - 1, sums, now), now
+                j = np.uint32(end_of_w)
+                w[j, 2], w[j, 3] = total(w, end_of_w, f, k, steps - 1, sums, now), now
+            for p in range(np.uint64(begin), np.uint64(end)):
+                x, j = values[p], np.uint32(indices[p])
+                at = current(w[j, 0], w[j, 1], cut_sum, cuts, theta, first_cut, period) - step * x
+                if abs(at) <= most:
+                    at = shrink(at, v_cut)
+                w[j, 0] = at
+                w[j, 1] = new_sum if abs(at) <= theta else float(new_cuts)
+            if bias != 0.0:
+                j = np.uint32(end_of_w)
+                at = current(w[j, 0], w[j, 1], cut_sum, cuts, theta, first_cut, period)
+                at -= step * bias
+                if abs(at) <= most:
+                    at = shrink(at, v_cut)
+                w[j, 0] = at
+                w[j, 1] = new_sum if abs(at) <= theta else float(new_cuts)
             updated[i] = end > begin or bias != 0.0
         cuts = new_cuts
         f[CUT_SUM], f[SCALE] = new_sum, scale / shrunk
