@@ -153,6 +153,16 @@ class Columns(MaybeStale, kw_only=True):
     columns: list[Column]
 
 
+class LocalPhases(Struct):
+    """Local phases of an `rda_plus` model since a process loaded it; delta is 0 at the optimum."""
+
+    delta: float | None
+    accepted: int
+    refused: int
+    unsolved: int
+    max_features: int
+
+
 class Support(MaybeStale, kw_only=True):
     """Features that a sparse model uses, and how stable they are."""
 
@@ -161,6 +171,7 @@ class Support(MaybeStale, kw_only=True):
     features: list[Weight]
     unchanged_since: int
     changes_per_1000: float
+    local_phases: LocalPhases | None = None
 
 
 class Counted(Struct):

@@ -67,7 +67,12 @@ from dualstream.solvers.core.served_form import (
 )
 from dualstream.solvers.core.served_weights import ServedWeights, WeightSurvey, survey_weights
 from dualstream.solvers.core.shared_ones import are_shared_ones, shared_ones
-from dualstream.solvers.core.sparse_support import Support
+from dualstream.solvers.core.sparse_support import (
+    LocalPhases,
+    Support,
+    local_phases_of,
+    support_of,
+)
 from dualstream.solvers.core.spec_cache import FixedSpec, WorkedOut
 from dualstream.solvers.core.state_format import digest_of, dump, load
 from dualstream.solvers.core.state_numbers import check_arrays
@@ -134,6 +139,7 @@ __all__ = [
     "Learner",
     "LibsvmRows",
     "Linear",
+    "LocalPhases",
     "MAX_CLASSES",
     "MAX_DIM",
     "MAX_WINDOW_ROWS",
@@ -196,6 +202,7 @@ __all__ = [
     "hash_row",
     "learning_cost",
     "load",
+    "local_phases_of",
     "make_learner",
     "making_seconds",
     "member_learner",
@@ -211,6 +218,7 @@ __all__ = [
     "solve",
     "solve_semiparametric",
     "sorted_row",
+    "support_of",
     "survey_weights",
     "take_refit",
     "takes_weights",

@@ -66,6 +66,7 @@ _options: Any = TargetOptions
 CPUTargetOptions.noalias = _options.Mapping("noalias")
 
 SHARED_KERNELS = (
+    "core/lazy_average.py",
     "core/scalar.py",
     "features/column_table.py",
     "nonlinear/boosted_kernels.py",

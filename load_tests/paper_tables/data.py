@@ -73,11 +73,11 @@ def arrhythmia() -> tuple[Floats, Floats]:
     return x, np.where(table[:, -1] == 1.0, 1.0, -1.0)
 
 
-def sixes_and_sevens() -> Batch:
-    """MNIST's training images of the digits 6 (-1) and 7 (1), pixels from 0 to 255."""
-    with gzip.open(folder() / "train-images-idx3-ubyte.gz") as file:
+def sixes_and_sevens(of: str = "train") -> Batch:
+    """MNIST's images of the digits 6 (-1) and 7 (1), pixels from 0 to 255; `of` train or t10k."""
+    with gzip.open(folder() / f"{of}-images-idx3-ubyte.gz") as file:
         pixels = np.frombuffer(file.read(), np.uint8, offset=16).reshape(-1, 784)
-    with gzip.open(folder() / "train-labels-idx1-ubyte.gz") as file:
+    with gzip.open(folder() / f"{of}-labels-idx1-ubyte.gz") as file:
         digits = np.frombuffer(file.read(), np.uint8, offset=8)
     chosen = (digits == 6) | (digits == 7)
     return Batch.from_dense(

@@ -13,7 +13,6 @@ from starlette.types import Receive, Scope, Send
 
 from dualstream.service.api.access import not_allowed
 from dualstream.service.api.asgi_helpers import read_count, read_query, send_problem
-from dualstream.service.api.models import support_of
 from dualstream.service.api.responses import problem_of
 from dualstream.service.api.views import NULL_REASON, PauseView, has_null, staleness
 from dualstream.service.journal.protocol import JournalError, ModelRecord, UnknownModel
@@ -23,7 +22,7 @@ from dualstream.service.models.readiness import Readiness
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.replica.replica import Replica
 from dualstream.service.transport.connection_limits import EVENT_STREAM
-from dualstream.solvers import Certificate, Learner
+from dualstream.solvers import Certificate, Learner, support_of
 from dualstream.wire.problems import Problem
 
 DEFAULT_INTERVAL_MS = 500

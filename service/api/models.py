@@ -1,6 +1,6 @@
 """Models: create, list, read, delete; progressive metrics, weights, support."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any
@@ -21,11 +21,11 @@ from dualstream.service.models.registry import PAGE, ModelRegistry
 from dualstream.service.replica.spec import read_spec
 from dualstream.solvers import (
     Coefficients,
-    Learner,
-    Support,
     class_label,
     coefficients_of,
+    local_phases_of,
     member_learner,
+    support_of,
     survey_weights,
     weights_dim,
 )
@@ -125,6 +125,25 @@ NOT_MODIFIED: dict[int | str, dict[str, Any]] = {
 }
 
 
+class LocalPhases(BaseModel):
+    """Local phases of an `rda_plus` model, and how far it is from the optimum."""
+
+    delta: float | None = Field(
+        description="Root mean square, over all features and the intercept, of the least"
+        " subgradient of the objective on the retained rows; 0 at the optimum. Null without rows."
+    )
+    accepted: int = Field(
+        description="Local phases whose weights were taken, since this process loaded the model."
+    )
+    refused: int = Field(
+        description="Those whose weights predicted newer rows worse than the model did."
+    )
+    unsolved: int = Field(
+        description="Those with more than `max_features` active features, or without a minimum."
+    )
+    max_features: int
+
+
 class SupportView(MaybeStale):
     """Features with non-zero weights, of a sparse model."""
 
@@ -133,6 +152,7 @@ class SupportView(MaybeStale):
     features: list[Weight]
     unchanged_since: int = Field(description="Number of learned rows at the last change of a sign.")
     changes_per_1000: float = Field(description="Weights that changed sign, per 1,000 rows.")
+    local_phases: LocalPhases | None = Field(None, description="Only of `rda_plus`.")
 
 
 @router.put(
@@ -331,6 +351,7 @@ def _support_view_of(model: Model) -> dict[str, Any]:
     if found is None:
         reason = f"{model.replica.spec['algorithm']} does not track its support; see weights"
         raise Problem(404, "no-support", reason)
+    phases = local_phases_of(model.replica.learner)
     return {
         "seq": model.replica.seq,
         "features": json_list_of(
@@ -340,13 +361,8 @@ def _support_view_of(model: Model) -> dict[str, Any]:
         ),
         "unchanged_since": found.unchanged_since,
         "changes_per_1000": found.changes_per_1000,
+        **({} if phases is None else {"local_phases": phases}),
     }
-
-
-def support_of(learner: Learner) -> Support | None:
-    """The learner's support; None if it does not track one. O(dim)."""
-    find: Callable[[], Support] | None = getattr(learner, "support", None)
-    return None if find is None else find()
 
 
 def _matches(if_match: Sequence[str] | None, record: ModelRecord) -> bool:

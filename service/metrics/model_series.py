@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 
 from dualstream.service.models.model import Model
 from dualstream.service.replica.replica import Replica
-from dualstream.solvers import MemberView, member_learner
+from dualstream.solvers import MemberView, local_phases_of, member_learner
 from dualstream.solvers.profile import MODERATE
 
 STATE_AGE_S = 15.0
@@ -86,6 +86,15 @@ FAMILIES = {
         f"of a model, from {MODERATE} on.",
         ("column",),
     ),
+    "local_phases": Family(
+        _COUNTER,
+        "Local phases of rda_plus since this process loaded the model, by outcome: accepted, "
+        "refused, unsolved.",
+        ("outcome",),
+    ),
+    "optimality_delta": Family(
+        _GAUGE, "Distance of rda_plus to the optimality conditions on its retained rows."
+    ),
     "primal": Family(_GAUGE, "Regularised loss of the served weights on the window."),
     "dual": Family(_GAUGE, "Lower bound of the regularised loss of any weights."),
     "gap": Family(_GAUGE, "Duality gap: primal - dual."),
@@ -122,6 +131,10 @@ class ModelSeries(Collector):
             drifts = replica.profile.drifts(replica.names.are_full)
             for column, index in drifts[:COLUMNS_PER_MODEL]:
                 self._put("column_drift", index if index >= MODERATE else None, column)
+        if (phases := local_phases_of(replica.learner)) is not None:
+            for outcome in ("accepted", "refused", "unsolved"):
+                self._put("local_phases", getattr(phases, outcome), outcome)
+            self._put("optimality_delta", phases.delta)
         certificate = replica.certificate
         if certificate is not None:
             self._put("primal", certificate.primal)

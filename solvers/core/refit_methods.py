@@ -56,7 +56,9 @@ docs/guides/semiparametric.md.
 
 ALL_METHODS = (*METHODS, *SEMIPARAMETRIC_METHODS)
 
-_TAKES_WEIGHTS = ("sgd", "spg", "asset", "truncated_gradient", "fobos", "passive_aggressive")
+SPARSE_STEPS = ("truncated_gradient", "fobos", "sgd_l1")
+"""Algorithms of online/truncated_gradient.py."""
+_TAKES_WEIGHTS = ("sgd", "spg", "asset", *SPARSE_STEPS, "passive_aggressive")
 
 _DERIVED = {
     "rda": "its weights are computed from the sum of all gradients",
@@ -107,12 +109,17 @@ def _why_no_problem(spec: Mapping[str, Any]) -> str | None:
         )
     if algorithm in ("sgd", "spg") and not spec["rho"] >= _MIN_RHO:
         return "with rho 0 a window has no unique optimum"
-    if algorithm in ("truncated_gradient", "fobos"):
-        if not spec["lambda"] >= _MIN_RHO:
+    if algorithm == "asset" and spec["bound"] is not None and _loss(spec) != "hinge":
+        return f"no method here leaves the intercept unpenalised with the {_loss(spec)} loss"
+    if algorithm in SPARSE_STEPS:
+        kind = regularizer_of(spec)
+        if kind == "elastic_net":
+            return "no method here minimises a loss with both lambda and sigma"
+        if not spec["sigma" if kind == "l2" else "lambda"] >= _MIN_RHO:
             return "with lambda 0 a window has no unique optimum"
         if spec.get("theta") is not None:
             return "weights beyond theta are not truncated, which no regularizer expresses"
-        if (loss := _loss(spec)) in NONSMOOTH_LOSSES:
+        if kind == "l1" and (loss := _loss(spec)) in NONSMOOTH_LOSSES:
             return f"no method here minimises the {loss} loss with lambda |w|_1"
     return None
 
@@ -177,16 +184,17 @@ def why_not_method(spec: Mapping[str, Any], method: str) -> str | None:
 
 
 def _loss(spec: Mapping[str, Any]) -> str:
-    if spec["algorithm"] == "asset":
-        return "hinge"
     if spec["algorithm"] == "passive_aggressive":
         return "hinge" if spec["variant"] == "pa1" else "squared_hinge"
-    loss = spec["loss"]
+    # Only `asset` may have none: hinge.
+    loss = spec.get("loss", "hinge")
     return str(loss if isinstance(loss, str) else loss["kind"])
 
 
 def regularizer_of(spec: Mapping[str, Any]) -> str:
-    if spec["algorithm"] in ("truncated_gradient", "fobos"):
-        return "l1"
+    if spec["algorithm"] in SPARSE_STEPS:
+        if "sigma" not in spec:
+            return "l1"
+        return "elastic_net" if spec["lambda"] else "l2"
     regularizer = spec.get("regularizer", "l2")
     return str(regularizer if isinstance(regularizer, str) else regularizer["kind"])

@@ -1,19 +1,29 @@
 """ASSET and ASSET*: projected stochastic subgradient steps for a support vector machine.
 
-    min over g, b of  (lambda / 2) |g|^2 + mean of max(0, 1 - y (g'h + b))
+    min over g, b of  (lambda / 2) |g|^2 + mean of l(y (g'h + b)),   l hinge by default
 
 Lee and Wright, "ASSET: Approximate stochastic subgradient estimation training for support vector
-machines" (2012), and Algorithm 3 of Lee's thesis (2011); h is a row after its feature map. With R =
-1 / sqrt(lambda), D_Z = sqrt(R^2 + B^2) (R without a bound), D_G^2 the mean of |h|^2 (+ 1 with b or
-a constant 1), and step j = 1, 2, ... over rows of positive weight c,
+machines" (2012), and Algorithm 3 of Lee's thesis (2011); h is a row after its feature map. With R,
+D_Z = sqrt(R^2 + B^2) (R without a bound), D_G, and step j = 1, 2, ... over rows of positive weight
+c,
 
     eta_j = D_Z / (D_G sqrt(j))       ASSET  (`step: sqrt`)
     eta_j = 1 / (lambda j)            ASSET* (`step: strongly_convex`), without b
-    g <- (1 - eta lambda) g + eta c y h [y (g'h + b) < 1], then projected to the ball |g| <= R
-    b <- b + eta c y [the same], then clipped to [-B, B]
+    g <- (1 - eta lambda) g - eta c y h l'(y (g'h + b)), then projected to the ball |g| <= R
+    b <- b - eta c y [the same], then clipped to [-B, B]
+
+Equation (3.1) takes any convex loss l of the margin. So `loss` is any loss that is a function of
+y z for y = -1 or 1: all but `quantile`. A regression has no margin. The thesis gives R and D_G for
+the hinge loss, l' = -1 where the margin is below 1:
+
+    R = 1 / sqrt(lambda),   D_G^2 = the mean of |h|^2 (+ 1 with b or a constant 1)
+
+Here they follow from what they stand for. Strong duality gives lambda |g|^2 <= l(0) at the optimum,
+so R = sqrt(l(0) / lambda). D_G^2 bounds the mean of |l' h|^2 over all |g| <= R and |b| <= B, eq.
+(3.24): with the largest |l'|, which for `squared` and `squared_hinge` grows as a + a (R |h| + B).
 
 With `bound` B the intercept is b, not penalised. Without it the intercept is a last coordinate of
-1, as for all learners. D_G^2 is the running mean over the first 100 rows and is fixed afterwards,
+1, as for all learners. D_G^2 is a running mean over the first 100 rows and is fixed afterwards,
 because a stream has no mean known in advance. `average: {"from": K}` serves the mean of the
 iterates from step K on, weighted by eta, as in the paper; `{"kappa": k}` serves the fading average
 of all learners.
@@ -37,9 +47,9 @@ from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.errors import CorruptState, RefitError
 from dualstream.solvers.core.learner import Outcome, State
 from dualstream.solvers.core.losses import make_loss
-from dualstream.solvers.core.scalar import clip
+from dualstream.solvers.core.scalar import clip, loss_slope, loss_value
 from dualstream.solvers.core.state_numbers import check_arrays
-from dualstream.solvers.core.table_learner import SAMPLES, TableLearner
+from dualstream.solvers.core.table_learner import SAMPLES, TableLearner, loss_of
 from dualstream.solvers.jit import (
     B1,
     F8,
@@ -65,11 +75,13 @@ SCALE, SQUARE, NORM_SUM, AVG_P, AVG_K, AVG_S, B, AVG_B = range(8)
 LAMBDA, KAPPA, BOUND, BIAS = range(8, 12)
 # D, which replaces D_Z after a refit; 0 before.
 DISTANCE = 12
-N_FLOATS = 13
+# R; the largest |l'| is SLOPE + GROWTH |z|.
+RADIUS, SLOPE, GROWTH, LOSS = range(13, 17)
+N_FLOATS = LOSS + 6
 assert SAMPLES == 0
 STEPS, NORM_ROWS = 1, 2
-AVERAGED, FROM, STRONGLY_CONVEX, RESUM_EVERY = range(3, 7)
-N_INTS = 7
+AVERAGED, FROM, STRONGLY_CONVEX, RESUM_EVERY, HINGE = range(3, 8)
+N_INTS = 8
 
 # Number of rows in the mean D_G^2, and the minimum of that mean.
 NORM_OF = 100
@@ -98,8 +110,14 @@ class Asset(TableLearner):
         average = spec["average"] or {"kappa": 0.0}
         # kappa = 0 averages one iterate: the last one, which is served anyway.
         averaged = average.get("kappa") != 0.0
-        super().__init__(spec, make_loss("hinge"), N_FLOATS, N_INTS, 2 if averaged else 1)
+        loss = loss_of(spec) if "loss" in spec else make_loss("hinge")
+        super().__init__(spec, loss, N_FLOATS, N_INTS, 2 if averaged else 1)
         floats, ints = self._floats, self._ints
+        floats[RADIUS] = math.sqrt(loss.value(0.0, 1.0)) / math.sqrt(spec["lambda"])
+        is_bounded = math.isfinite(loss.hi)
+        floats[SLOPE] = loss.hi if is_bounded else 1.0 / loss.gamma
+        floats[GROWTH], floats[LOSS:] = 0.0 if is_bounded else floats[SLOPE], loss.numbers
+        ints[HINGE] = loss.name == "hinge"
         floats[SCALE] = floats[AVG_K] = 1.0
         floats[LAMBDA], floats[KAPPA] = spec["lambda"], average.get("kappa", 1.0)
         floats[BOUND] = spec["bound"] or 0.0
@@ -138,7 +156,7 @@ class Asset(TableLearner):
         floats, ints = self._floats, self._ints
         self._w[:] = 0.0
         self._w[:, 0], floats[SCALE], floats[B] = weights, 1.0, 0.0
-        radius = 1.0 / math.sqrt(floats[LAMBDA])
+        radius = floats[RADIUS]
         if (bound := floats[BOUND]) > 0.0:
             floats[B] = min(max(float(weights[-1]), -bound), bound)
             self._w[-1, 0] = 0.0
@@ -265,7 +283,9 @@ def learn_rows(
     lam, kappa, bound, bias = f[LAMBDA], f[KAPPA], f[BOUND], f[BIAS]
     samples, steps, norm_rows = k[SAMPLES], k[STEPS], k[NORM_ROWS]
     averaged, first_averaged, is_strong = k[AVERAGED] != 0, k[FROM], k[STRONGLY_CONVEX] != 0
-    radius = 1.0 / math.sqrt(lam)
+    logistic, margin, eps, gamma = f[LOSS], f[LOSS + 1], f[LOSS + 2], f[LOSS + 3]
+    b_lo, b_hi = f[LOSS + 4], f[LOSS + 5]
+    radius, is_hinge = f[RADIUS], k[HINGE] != 0
     distance = math.sqrt(radius * radius + bound * bound)
     if f[DISTANCE] > 0.0:
         distance = f[DISTANCE]
@@ -292,9 +312,12 @@ def learn_rows(
             dz += bias * w[end_of_w, 1]
         hh += bias * bias
         score = fv * dv + fz * dz + served_b
-        loss = max(0.0, 1.0 - y * score)
+        if is_hinge:
+            loss = max(0.0, 1.0 - y * score)
+        else:
+            loss = loss_value(score, y, logistic, margin, eps, gamma, b_lo, b_hi)
         scores[i], losses[i] = score, loss
-        if not abs(score) < _INFINITY:
+        if not (abs(score) < _INFINITY and loss < _INFINITY):
             scores[i] = losses[i] = np.nan
             rejected[i] = True
             continue
@@ -306,7 +329,8 @@ def learn_rows(
         new_norm_rows, new_norm_sum = norm_rows, norm_sum
         if norm_rows < NORM_OF:
             new_norm_rows += 1
-            new_norm_sum += hh + (1.0 if bound > 0.0 else 0.0)
+            most = f[SLOPE] + f[GROWTH] * (radius * math.sqrt(hh) + bound)
+            new_norm_sum += most * most * (hh + (1.0 if bound > 0.0 else 0.0))
         t = steps + 1.0
         if is_strong:
             eta, keep = 1.0 / (lam * t), 1.0 - 1.0 / t
@@ -315,7 +339,10 @@ def learn_rows(
             eta = distance / math.sqrt(mean * t)
             keep = 1.0 - eta * lam
         m = scale * dv
-        size = eta * c * y if y * (m + b) < 1.0 else 0.0
+        if is_hinge:
+            size = eta * c * y if y * (m + b) < 1.0 else 0.0
+        else:
+            size = -eta * c * loss_slope(m + b, y, logistic, margin, eps, gamma, b_lo, b_hi)
         new_scale = keep * scale
         is_due = abs(new_scale) < flush_below
         shrink, new_p = 1.0, avg_p

@@ -11,7 +11,9 @@ Xiao's paper, so gamma in the one is half of gamma in the other. beta_t is gamma
 (1 + ln t) for a strongly convex Psi. The intercept is free: for it lambda = sigma = 0. A row's
 weight multiplies its gradient; t counts rows of positive weight.
 
-Weights are computed on reading and only G is stored, so a row costs O(entries).
+Weights are computed on reading and only G is stored, so a row costs O(entries). With `average` the
+primal average of the weights is served, as in section 2.6.2 of the thesis: core/lazy_average.py
+sums the weights that no row touches. The sign pattern remains that of the iterates.
 
 **The sign pattern.** A weight is active where |G_j| > t lambda. As t grows, a weight that no row
 touches can only become 0, first at the least t with t lambda >= |G_j|. So its sign at the last
@@ -28,6 +30,18 @@ import numpy.typing as npt
 
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.errors import CorruptState
+from dualstream.solvers.core.lazy_average import (
+    KAPPA,
+    MAX_STEP,
+    NOW,
+    K,
+    LazyAverage,
+    add_step,
+    is_due,
+    lazy_sum,
+    settle_sums,
+    unit_of,
+)
 from dualstream.solvers.core.learner import Outcome, State
 from dualstream.solvers.core.scalar import loss_slope, loss_value, prefetch, shrink
 from dualstream.solvers.core.sparse_support import Support
@@ -89,12 +103,14 @@ class DualAveraging(TableLearner):
 
     STATE_FLOATS = {"recent_changes": RECENT}
     STATE_INTS = {"samples": SAMPLES, "steps": STEPS, "last_change": LAST_CHANGE}
-    COLUMNS = ("gradient_sum",)
+    COLUMNS = ("gradient_sum", "z", "seen")
     SIGNS = np.uint8(SIGN_BITS)
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
         loss = loss_of(spec)
-        super().__init__(spec, loss, N_FLOATS, N_INTS, 1)
+        average = spec.get("average")
+        super().__init__(spec, loss, N_FLOATS, N_INTS, 3 if average and average["kappa"] else 1)
+        self._average = LazyAverage(average, self._features.width)
         regularizer, schedule = spec["regularizer"], spec["schedule"]
         floats, ints = self._floats, self._ints
         floats[LAMBDA] = regularizer.get("lambda", 0.0)
@@ -110,11 +126,13 @@ class DualAveraging(TableLearner):
 
     def _learn_rows(self, batch: Batch, out: Outcome) -> None:
         n, row, ints, ring = len(batch.labels), 0, self._ints, self._ring
+        average = self._average
         while True:
             row = learn_rows(
                 batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, row,
                 out.scores, out.losses, out.updated, out.rejected,
-                self._w, self._signs, self._floats, ints, *ring.arrays, self._listed,
+                self._w, self._signs, self._floats, ints,
+                average.sums, average.scalars, *ring.arrays, self._listed,
             )  # fmt: skip
             if ints[WANTS] == ROOM:
                 first, last = int(ints[FIRST]), int(ints[LAST])
@@ -134,18 +152,22 @@ class DualAveraging(TableLearner):
         batch.check_width(self._features.dim)
         scores = np.empty(len(batch.labels))
         score_rows(
-            batch.indptr, batch.indices, batch.values, scores, self._w, self._floats, self._ints
-        )
+            batch.indptr, batch.indices, batch.values, scores,
+            self._w, self._floats, self._ints, *self._average.arrays,
+        )  # fmt: skip
         return scores
 
     def _served_of(self, rows: Floats) -> Floats:
         served = np.empty(len(rows))
-        current_weights(rows, self._floats, self._ints, served)
+        if self._average.is_on:
+            average_weights(rows, *self._average.arrays, served)
+        else:
+            current_weights(rows, self._floats, self._ints, served)
         return served
 
     def state(self) -> State:
         """See Learner."""
-        return super().state() | {"signs": self._signs.copy()}
+        return super().state() | {"signs": self._signs.copy()} | self._average.state()
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """See Learner."""
@@ -153,11 +175,13 @@ class DualAveraging(TableLearner):
         signs = np.asarray(state["signs"])
         if signs.dtype != np.uint8 or np.any(signs & ~self.SIGNS):
             raise CorruptState("signs contains an invalid sign")
+        self._average.check(state)
         super().restore(state)
+        self._average.restore(state)
         self._signs[:] = signs
 
     def support(self) -> Support:
-        """The features in use and since when. O(dim)."""
+        """The features in use, and since when the iterates have had their signs. O(dim)."""
         (served,) = self.served_weights()
         active, weights = served.sparse()
         last_change, recent = pattern_history(self._w, self._signs, self._floats, self._ints)
@@ -186,16 +210,51 @@ def current_weights(w: Floats, f: Floats, k: Ints, out: Floats) -> None:
     out[end] = -inverse_free * w[end, 0]
 
 
-@kernel(void(RO_I8, RO_I4, RO_F8, F8, RO_F8_2D, RO_F8, RO_I8))
+@kernel(void(RO_F8_2D, RO_F8_2D, RO_F8, F8))
+def average_weights(w: Floats, sums: Floats, scalars: Floats, out: Floats) -> None:
+    """All averaged weights, (width,)."""
+    unit, now, end = unit_of(scalars), int(scalars[NOW]), out.shape[0] - 1
+    for j in range(end):
+        out[j] = unit * (w[j, 1] + lazy_sum(-w[j, 0], 0.0, w[j, 2], sums, now))
+    out[end] = unit * w[end, 1]
+
+
+@kernel(void(F8_2D, F8_2D, F8, f8))
+def settle(w: Floats, sums: Floats, scalars: Floats, cut: float) -> None:
+    """Add to every z what its weight has summed to, in the unit of the next step."""
+    unit, now, end = scalars[K] * scalars[KAPPA], int(scalars[NOW]), w.shape[0] - 1
+    for j in range(end):
+        w[j, 1] = (w[j, 1] + lazy_sum(-w[j, 0], 0.0, w[j, 2], sums, now)) * unit
+        w[j, 2] = 0.0
+    w[end, 1] *= unit
+    settle_sums(sums, scalars, cut)
+
+
+@kernel(void(RO_I8, RO_I4, RO_F8, F8, RO_F8_2D, RO_F8, RO_I8, RO_F8_2D, RO_F8))
 def score_rows(
-    indptr: Ints, indices: Indices, values: Floats, scores: Floats, w: Floats, f: Floats, k: Ints
+    indptr: Ints,
+    indices: Indices,
+    values: Floats,
+    scores: Floats,
+    w: Floats,
+    f: Floats,
+    k: Ints,
+    sums: Floats,
+    scalars: Floats,
 ) -> None:
     """Scores (n,), summed like in learn_rows."""
     inverse, inverse_free = inverse_curvatures(k[STEPS], f, k)
-    cut = k[STEPS] * f[LAMBDA]
-    intercept = -inverse_free * w[w.shape[0] - 1, 0]
+    cut, end_of_w, averaged = k[STEPS] * f[LAMBDA], w.shape[0] - 1, w.shape[1] == 3
+    unit, now = unit_of(scalars), int(scalars[NOW])
+    intercept = -inverse_free * w[end_of_w, 0]
     for i in range(scores.shape[0]):
         dot = 0.0
+        if averaged:
+            for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):
+                j = np.uint32(indices[p])
+                dot += values[p] * (w[j, 1] + lazy_sum(-w[j, 0], 0.0, w[j, 2], sums, now))
+            scores[i] = unit * (dot + f[BIAS] * w[end_of_w, 1])
+            continue
         for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):
             dot += values[p] * shrink(-w[np.uint32(indices[p]), 0], cut)
         scores[i] = inverse * dot + f[BIAS] * intercept
@@ -249,7 +308,7 @@ def sweep(w: Floats, signs: Bytes, f: Floats, k: Ints, listed: Indices) -> None:
 @kernel(
     i8(
         RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, i8,
-        F8, F8, B1, B1, F8_2D, U1, F8, I8,
+        F8, F8, B1, B1, F8_2D, U1, F8, I8, F8_2D, F8,
         I8, I4, F8, F8_2D, I4,
     )
 )  # fmt: skip
@@ -268,6 +327,8 @@ def learn_rows(
     signs: Bytes,
     f: Floats,
     k: Ints,
+    sums: Floats,
+    scalars: Floats,
     ring_starts: Ints,
     ring_indices: Indices,
     ring_values: Floats,
@@ -281,12 +342,13 @@ def learn_rows(
 
     indptr, indices, values, labels, weights   see Batch; labels are valid for the task
     scores, losses, updated, rejected          (n,) written; the flags must be False initially
-    w       (width, 1)               G; the last row is the intercept's
+    w       (width, 1 or 3)          G, and z and `seen` where averaged; the intercept's row is last
     signs   (dim,) uint8             of every weight when last touched
     f, k    (N_FLOATS,), (N_INTS,)   see the constants at the top of this file
+    sums, scalars                    see lazy_average.LazyAverage
     ring_*                           RDA+: see windows.Ring; its last column is the losses
     listed  (width,)                 RDA+: the LISTED weights with that bit, in any order
-    Cost O(entries) per row.
+    Cost O(entries) per row; if averaged, O(entries log steps).
     """
     recent, lam, bias = f[RECENT], f[LAMBDA], f[BIAS]
     logistic, margin, eps, gamma = f[LOSS], f[LOSS + 1], f[LOSS + 2], f[LOSS + 3]
@@ -297,8 +359,10 @@ def learn_rows(
     inverse, inverse_free = inverse_curvatures(steps, f, k)
     cut = steps * lam
     n, end_of_w = labels.shape[0], w.shape[0] - 1
-    is_far = w.shape[0] > _CACHED
+    is_far = w.shape[0] * w.shape[1] > _CACHED
     wants = NOTHING
+    averaged, unit, now = w.shape[1] == 3, unit_of(scalars), int(scalars[NOW])
+    small_step, max_step = (0.0, MAX_STEP) if averaged else (_SMALL_STEP, 1e290)
 
     i = start
     while i < n:
@@ -318,16 +382,22 @@ def learn_rows(
         dot = 0.0
         for p in range(np.uint64(begin), np.uint64(end)):
             dot += values[p] * shrink(-w[np.uint32(indices[p]), 0], cut)
-        score = inverse * dot + bias * (-inverse_free * w[end_of_w, 0])
+        m = score = inverse * dot + bias * (-inverse_free * w[end_of_w, 0])
+        if averaged:
+            dot = 0.0
+            for p in range(np.uint64(begin), np.uint64(end)):
+                j = np.uint32(indices[p])
+                dot += values[p] * (w[j, 1] + lazy_sum(-w[j, 0], 0.0, w[j, 2], sums, now))
+            score = unit * (dot + bias * w[end_of_w, 1])
         loss = loss_value(score, y, logistic, margin, eps, gamma, b_lo, b_hi)
-        g = c * loss_slope(score, y, logistic, margin, eps, gamma, b_lo, b_hi)
+        g = c * loss_slope(m, y, logistic, margin, eps, gamma, b_lo, b_hi)
         finite = abs(score) < _INFINITY and loss < _INFINITY and abs(g) < _INFINITY
         # Write nothing until all numbers are known to be finite. The sums are finite, and a term
         # below 1e290 cannot make them infinite. No entry is beyond 1e100.
-        if finite and not abs(g) < _SMALL_STEP:
-            finite = abs(g) < 1e290
+        if finite and not abs(g) < small_step:
+            finite = abs(g) < max_step and abs(m) < _INFINITY
             for p in range(begin, end):
-                finite = finite and abs(g * values[p]) < 1e290
+                finite = finite and abs(g * values[p]) < max_step
         if not finite:
             scores[i] = losses[i] = np.nan
             rejected[i] = True
@@ -342,12 +412,19 @@ def learn_rows(
         steps += 1
         recent *= _FADE
         new_cut = steps * lam
+        new_unit = scalars[K] * scalars[KAPPA]
+        if averaged and is_due(sums, scalars):
+            settle(w, sums, scalars, cut)
+            new_unit, now = 1.0, 0
         if g != 0.0:
             for p in range(np.uint64(begin), np.uint64(end)):
                 j = np.uint32(indices[p])
                 old = w[j, 0]
                 new = old + g * values[p]
                 w[j, 0] = new
+                if averaged:
+                    w[j, 1] += lazy_sum(-old, 0.0, w[j, 2], sums, now)
+                    w[j, 2] = now
                 before = POSITIVE * (-old > cut) + NEGATIVE * (old > cut)
                 after = POSITIVE * (-new > new_cut) + NEGATIVE * (new > new_cut)
                 noted = signs[j] & SIGN_BITS
@@ -370,6 +447,10 @@ def learn_rows(
             updated[i - 1] = end > begin or bias != 0.0
         inverse, inverse_free = inverse_curvatures(steps, f, k)
         cut = new_cut
+        if averaged:
+            w[end_of_w, 1] -= inverse_free * w[end_of_w, 0] / new_unit
+            add_step(inverse, cut, new_unit, sums, scalars)
+            unit, now = unit_of(scalars), now + 1
 
         if not is_plus:
             continue

@@ -27,6 +27,7 @@ The row that ends a stable phase waits for the local phase: a few ms for tens of
 1,000 rows, seconds for MAX_MEMBERS dense ones. With more there is no local phase.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,8 +36,18 @@ import numpy.typing as npt
 
 from dualstream.solvers.core.errors import CorruptState
 from dualstream.solvers.core.learner import State
-from dualstream.solvers.core.proximal_newton import Objective, Optimum, Rows, mean_loss, minimise
+from dualstream.solvers.core.proximal_newton import (
+    MAX_MEMBERS,
+    Objective,
+    Optimum,
+    Rows,
+    evaluate,
+    mean_loss,
+    minimise,
+    optimality,
+)
 from dualstream.solvers.core.scalar import clip
+from dualstream.solvers.core.sparse_support import LocalPhases
 from dualstream.solvers.core.state_numbers import check_arrays, is_storable
 from dualstream.solvers.core.windows import DUAL, LABEL, WEIGHT
 from dualstream.solvers.jit import (
@@ -94,6 +105,8 @@ class DualAveragingPlus(DualAveraging):
         ints[IS_PLUS], ints[RETAIN], ints[STABLE] = 1, spec["retain"], spec["stable"]
         ints[NEXT_TRY] = max(spec["retain"], spec["stable"])
         self._listed = np.zeros(self._features.width, np.int32)
+        # Not part of the state.
+        self._outcomes = {"accepted": 0, "refused": 0, "unsolved": 0}
 
     def has_long_row(self, rows: int) -> bool:
         """See core/learner.py: the row that starts a local phase."""
@@ -112,11 +125,16 @@ class DualAveragingPlus(DualAveraging):
             middle = (first + last) // 2
             older = self._minimum(self._rows(first, middle, columns), places)
             newer = ring.rows[middle:last]
-            if older is None or mean_loss(
+            if older is None:
+                self._outcomes["unsolved"] += 1
+                return
+            if mean_loss(
                 self._rows(middle, last, columns), self._loss.numbers, older.weights
             ) > weighted_mean(newer[:, DUAL].copy(), newer[:, WEIGHT].copy()):
+                self._outcomes["refused"] += 1
                 return
         optimum = self._minimum(self._rows(first, last, columns), places)
+        self._outcomes["unsolved" if optimum is None else "accepted"] += 1
         if optimum is not None:
             hand_back(
                 columns, optimum.weights, optimum.gradient,
@@ -126,6 +144,31 @@ class DualAveragingPlus(DualAveraging):
             listed = np.flatnonzero(self._signs)
             self._listed[: len(listed)] = listed
             ints[LISTED] = len(listed)
+
+    def local_phases(self) -> LocalPhases:
+        """Outcomes of the local phases of this object, and delta. O(dim + retained entries)."""
+        return LocalPhases(self._delta(), **self._outcomes, max_features=MAX_MEMBERS)
+
+    def _delta(self) -> float | None:
+        ints, ring = self._ints, self._ring
+        first, last = int(ints[FIRST]), int(ints[LAST])
+        if first == last:
+            return None
+        entries = ring.indices[ring.starts[first] : ring.starts[last]]
+        # A coordinate that is 0, and in no retained row, counts as 0.
+        used = np.append(self._served()[:-1] != 0.0, False)
+        used[entries] = True
+        columns = np.flatnonzero(used).astype(np.int32)
+        rows, lam = self._rows(first, last, columns), float(self._floats[LAMBDA])
+        weights = self._served_of(self._w[np.append(columns, self._features.dim)])
+        scores, gradient = np.empty(len(rows.labels)), np.empty(len(weights))
+        evaluate(
+            rows.indptr, rows.indices, rows.values, rows.labels, rows.weights, rows.bias,
+            self._loss.numbers, lam, float(self._floats[SIGMA]), weights, scores, gradient,
+        )  # fmt: skip
+        has_one = rows.bias != 0.0
+        share = (len(columns) + has_one) / (self._features.dim + has_one)
+        return optimality(weights, gradient, lam, rows.bias) * math.sqrt(share)
 
     def _rows(self, first: int, last: int, columns: Indices) -> Rows:
         """Retained rows, with their entries renumbered within `columns`."""
@@ -168,7 +211,8 @@ class DualAveragingPlus(DualAveraging):
             (*self.STATE_FLOATS, *self.STATE_INTS), ()
         )
         shapes["signs"] = self._signs.shape
-        check_arrays(state, shapes | dict.fromkeys(self.COLUMNS, (self._features.width,)))
+        shapes["gradient_sum"] = (self._features.width,)
+        check_arrays(state, shapes)
         for name in ("listed", *(f"ring_{part}" for part in _RING)):
             if name not in state:
                 raise CorruptState(f"the state has no {name}")

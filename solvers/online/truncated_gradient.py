@@ -1,4 +1,4 @@
-"""Truncated gradient, and FOBOS for lambda |w|_1: gradient steps with soft thresholds.
+"""Truncated gradient, FOBOS, and SGD with lambda |w|_1: steps sqrt(2 / t) / gamma.
 
 Lee, "Optimization methods for regularized convex formulations in machine learning" (thesis), eq.
 (2.7), after Langford et al. (2009): the step t on a row (h, y) of weight c is
@@ -9,14 +9,22 @@ Lee, "Optimization methods for regularized convex formulations in machine learni
         w_j - cut_t sgn(w_j)   if cut_t < |w_j| <= theta
         w_j                    otherwise
 
-FOBOS, eq. (2.6), is this with period 1 and theta infinite. t counts rows of positive weight. The
-intercept is truncated like any other weight.
+FOBOS, eq. (2.6), is this with period 1 and theta infinite, for lambda |w|_1 + sigma |w|^2 / 2; with
+sigma each w_j is then divided by 1 + alpha_t sigma. `sgd_l1` is the SGD of section 2.6.2, which
+takes the subgradient lambda sgn(w_j) instead of a threshold:
 
-A weight is brought up to date when it is read. While |w_j| <= theta, all missed truncations are one
-soft threshold by their sum: the total of all thresholds so far is stored, and with each such weight
-the total at its last update. Beyond theta a weight does not change unless the first missed
-threshold, the largest, reaches it: with such a weight the number of thresholds at its last update
-is stored.
+    w <- w - alpha_t (c Q'(h.w; y) h + lambda sgn(w))
+
+t counts rows of positive weight. The intercept is penalised like any other weight.
+
+A weight is brought up to date when it is read. It is `scale` times a stored v; `scale` is the
+product of the divisions. While |w_j| <= theta, all missed truncations are one soft threshold of v
+by their sum: the total of all thresholds so far is stored, and with each such weight the total at
+its last update. Beyond theta a weight does not change unless the first missed threshold, the
+largest, reaches it: with such a weight the number of thresholds at its last update is stored. The
+weights of `sgd_l1` keep changing sign around 0, so it visits all of them at each row.
+
+With `average` the primal average of the weights is served: see core/lazy_average.py.
 """
 
 import math
@@ -24,9 +32,22 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.learner import Outcome
+from dualstream.solvers.core.lazy_average import (
+    KAPPA,
+    MAX_STEP,
+    NOW,
+    K,
+    LazyAverage,
+    add_step,
+    is_due,
+    lazy_sum,
+    settle_sums,
+    unit_of,
+)
+from dualstream.solvers.core.learner import Outcome, State
 from dualstream.solvers.core.scalar import loss_slope, loss_value, prefetch, shrink
 from dualstream.solvers.core.table_learner import SAMPLES, TableLearner, loss_of
 from dualstream.solvers.jit import (
@@ -50,8 +71,8 @@ from dualstream.solvers.jit import (
 
 # Indices of a learner's scalars, in two arrays: first its state, then constants of its
 # specification.
-CUT_SUM = 0
-LAMBDA, GAMMA, THETA, BIAS, LOSS = range(1, 6)
+CUT_SUM, SCALE = range(2)
+LAMBDA, GAMMA, THETA, BIAS, SIGMA, PULL, LOSS = range(2, 9)
 N_FLOATS = LOSS + 6
 assert SAMPLES == 0
 STEPS = 1
@@ -64,18 +85,24 @@ _INFINITY = math.inf
 
 
 class TruncatedGradient(TableLearner):
-    """The learner of `algorithm: truncated_gradient` and `fobos`; `spec` is resolved."""
+    """The learner of `algorithm: truncated_gradient`, `fobos` and `sgd_l1`; `spec` is resolved."""
 
     STATE_FLOATS = {"cut_sum": CUT_SUM}
     STATE_INTS = {"samples": SAMPLES, "steps": STEPS}
-    COLUMNS = ("w", "mark")
+    COLUMNS = ("w", "mark", "z", "seen")
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
-        loss = loss_of(spec)
-        super().__init__(spec, loss, N_FLOATS, N_INTS, 2)
+        loss, average = loss_of(spec), spec.get("average")
+        super().__init__(spec, loss, N_FLOATS, N_INTS, 4 if average and average["kappa"] else 2)
+        self._average = LazyAverage(average, self._features.width)
         theta = spec.get("theta")
         floats, ints = self._floats, self._ints
-        floats[LAMBDA], floats[GAMMA] = spec["lambda"], spec["gamma"]
+        # `sgd_l1` has no thresholds.
+        floats[PULL if spec["algorithm"] == "sgd_l1" else LAMBDA] = spec["lambda"]
+        floats[GAMMA] = spec["gamma"]
+        floats[SCALE], floats[SIGMA] = 1.0, spec.get("sigma", 0.0)
+        if floats[SIGMA] > 0.0:
+            self.STATE_FLOATS = {"scale": SCALE, **self.STATE_FLOATS}  # type: ignore[misc]
         floats[THETA] = math.inf if theta is None else theta
         floats[BIAS], floats[LOSS:] = self._features.bias, loss.numbers
         ints[PERIOD], ints[BINARY] = spec.get("period", 1), self._binary
@@ -84,6 +111,7 @@ class TruncatedGradient(TableLearner):
         learn_rows(
             batch.indptr, batch.indices, batch.values, batch.labels, batch.weights,
             out.scores, out.losses, out.updated, out.rejected, self._w, self._floats, self._ints,
+            *self._average.arrays,
         )  # fmt: skip
 
     def predict(self, batch: Batch) -> Floats:
@@ -91,13 +119,14 @@ class TruncatedGradient(TableLearner):
         batch.check_width(self._features.dim)
         scores = np.empty(len(batch.labels))
         score_rows(
-            batch.indptr, batch.indices, batch.values, scores, self._w, self._floats, self._ints
-        )
+            batch.indptr, batch.indices, batch.values, scores, self._w, self._floats, self._ints,
+            *self._average.arrays,
+        )  # fmt: skip
         return scores
 
     def _served_of(self, rows: Floats) -> Floats:
         served = np.empty(len(rows))
-        current_weights(rows, self._floats, self._ints, served)
+        all_weights(rows, self._floats, self._ints, *self._average.arrays, served)
         return served
 
     def _take_weights(self, weights: Floats, reach: float, rows: int) -> None:
@@ -108,15 +137,30 @@ class TruncatedGradient(TableLearner):
         """
         cuts = self._ints[STEPS] // self._ints[PERIOD]
         is_cut = np.abs(weights) <= self._floats[THETA]
+        self._floats[SCALE] = 1.0
         self._w[:, 0] = weights
         self._w[:, 1] = np.where(is_cut, self._floats[CUT_SUM], float(cuts))
+        if self._average.is_on:
+            # The average of these weights alone.
+            self._w[:, 2], self._w[:, 3] = weights, 0.0
+            self._average.restart(float(self._floats[CUT_SUM]))
+
+    def state(self) -> State:
+        """See Learner."""
+        return super().state() | self._average.state()
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """See Learner."""
+        self._average.check(state)
+        super().restore(state)
+        self._average.restore(state)
 
 
 @kernel(f8(f8, f8, f8, i8, f8, f8, i8))
 def current(
     w: float, mark: float, cut_sum: float, cuts: int, theta: float, first_cut: float, period: int
 ) -> float:
-    """The current value of a weight: `w` as last written, after all truncations since.
+    """The current v of a weight: `w` as last written, after all truncations since.
 
     mark        the sum of the thresholds then, or if |w| > theta their number
     first_cut   alpha_t lambda period for t = 1: the threshold at t is that divided by sqrt(t)
@@ -128,33 +172,102 @@ def current(
     return w
 
 
-@kernel(void(RO_F8_2D, RO_F8, RO_I8, F8))
-def current_weights(w: Floats, f: Floats, k: Ints, out: Floats) -> None:
-    """All current weights, (width,)."""
-    first_cut = math.sqrt(2.0) / f[GAMMA] * f[LAMBDA] * k[PERIOD]
-    cuts = k[STEPS] // k[PERIOD]
+@kernel(f8(RO_F8_2D, i8, RO_F8, RO_I8, i8, RO_F8_2D, i8), inline=True)
+def total(w: Floats, j: int, f: Floats, k: Ints, steps: int, sums: Floats, now: int) -> float:
+    """The sum of w_j over all steps so far, of which `now` are in `sums`: see lazy_average.py."""
+    v, mark, seen, theta, period = w[j, 0], w[j, 1], w[j, 3], f[THETA], k[PERIOD]
+    if abs(v) <= theta:
+        return float(w[j, 2] + lazy_sum(v, mark, seen, sums, now))
+    last, next_cut = now, (mark + 1.0) * period
+    first_cut = math.sqrt(2.0) / f[GAMMA] * f[LAMBDA] * period
+    if next_cut <= steps and abs(v) <= first_cut / math.sqrt(next_cut):
+        # 0 from the step next_cut on.
+        last = max(int(seen), int(next_cut) - 1 - (steps - now))
+    return float(w[j, 2] + v * (sums[last, 0] - sums[int(seen), 0]))
+
+
+@kernel(void(RO_F8_2D, RO_F8, RO_I8, RO_F8_2D, RO_F8, F8))
+def all_weights(w: Floats, f: Floats, k: Ints, sums: Floats, scalars: Floats, out: Floats) -> None:
+    """All served weights, (width,): the current ones or the averages."""
+    period, steps, theta = k[PERIOD], k[STEPS], f[THETA]
+    first_cut = math.sqrt(2.0) / f[GAMMA] * f[LAMBDA] * period
+    cuts, unit, now = steps // period, unit_of(scalars), int(scalars[NOW])
     for j in range(out.shape[0]):
-        out[j] = current(w[j, 0], w[j, 1], f[CUT_SUM], cuts, f[THETA], first_cut, k[PERIOD])
+        if w.shape[1] == 4:
+            out[j] = unit * total(w, j, f, k, steps, sums, now)
+        else:
+            at = current(w[j, 0], w[j, 1], f[CUT_SUM], cuts, theta, first_cut, period)
+            out[j] = f[SCALE] * at
 
 
-@kernel(void(RO_I8, RO_I4, RO_F8, F8, RO_F8_2D, RO_F8, RO_I8))
+@kernel(void(RO_I8, RO_I4, RO_F8, F8, RO_F8_2D, RO_F8, RO_I8, RO_F8_2D, RO_F8))
 def score_rows(
-    indptr: Ints, indices: Indices, values: Floats, scores: Floats, w: Floats, f: Floats, k: Ints
+    indptr: Ints,
+    indices: Indices,
+    values: Floats,
+    scores: Floats,
+    w: Floats,
+    f: Floats,
+    k: Ints,
+    sums: Floats,
+    scalars: Floats,
 ) -> None:
     """Scores (n,), summed like in learn_rows."""
-    first_cut = math.sqrt(2.0) / f[GAMMA] * f[LAMBDA] * k[PERIOD]
-    cut_sum, theta, period = f[CUT_SUM], f[THETA], k[PERIOD]
-    cuts, end = k[STEPS] // period, w.shape[0] - 1
-    intercept = current(w[end, 0], w[end, 1], cut_sum, cuts, theta, first_cut, period)
+    cut_sum, theta, period, steps = f[CUT_SUM], f[THETA], k[PERIOD], k[STEPS]
+    first_cut = math.sqrt(2.0) / f[GAMMA] * f[LAMBDA] * period
+    cuts, end = steps // period, w.shape[0] - 1
+    averaged, unit, now = w.shape[1] == 4, unit_of(scalars), int(scalars[NOW])
     for i in range(scores.shape[0]):
         score = 0.0
+        if averaged:
+            for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):
+                score += values[p] * total(w, indices[p], f, k, steps, sums, now)
+            scores[i] = unit * (score + f[BIAS] * total(w, end, f, k, steps, sums, now))
+            continue
         for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):
             x, j = values[p], np.uint32(indices[p])
             score += x * current(w[j, 0], w[j, 1], cut_sum, cuts, theta, first_cut, period)
-        scores[i] = score + f[BIAS] * intercept
+        at_end = current(w[end, 0], w[end, 1], cut_sum, cuts, theta, first_cut, period)
+        scores[i] = f[SCALE] * (score + f[BIAS] * at_end)
 
 
-@kernel(void(RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, F8, F8, B1, B1, F8_2D, F8, I8))
+@kernel(void(F8_2D, F8, RO_I8, F8_2D, F8))
+def settle(w: Floats, f: Floats, k: Ints, sums: Floats, scalars: Floats) -> None:
+    """Begin new prefix sums, with every sum so far in its z in the unit of the next step.
+
+    If `scale` is not 1, every weight is brought up to date, and `scale` becomes 1.
+    """
+    period, steps, theta, cut_sum, scale = k[PERIOD], k[STEPS], f[THETA], f[CUT_SUM], f[SCALE]
+    first_cut = math.sqrt(2.0) / f[GAMMA] * f[LAMBDA] * period
+    cuts, unit, now = steps // period, scalars[K] * scalars[KAPPA], int(scalars[NOW])
+    for j in range(w.shape[0]):
+        if w.shape[1] == 4:
+            w[j, 2], w[j, 3] = total(w, j, f, k, steps, sums, now) * unit, 0.0
+        if scale != 1.0:
+            at = current(w[j, 0], w[j, 1], cut_sum, cuts, theta, first_cut, period)
+            w[j, 0], w[j, 1] = scale * at, 0.0
+    if scale != 1.0:
+        f[SCALE], f[CUT_SUM] = 1.0, 0.0
+    settle_sums(sums, scalars, f[CUT_SUM])
+
+
+@kernel(void(F8_2D, f8, RO_F8_2D, i8))
+def pull_all(w: Floats, by: float, sums: Floats, now: int) -> None:
+    """w_j -= by sgn(w_j) for all weights, which have no thresholds."""
+    for j in range(w.shape[0]):
+        if w[j, 0] != 0.0:
+            if w.shape[1] == 4:
+                w[j, 2] += w[j, 0] * (sums[now, 0] - sums[int(w[j, 3]), 0])
+                w[j, 3] = now
+            w[j, 0] -= by if w[j, 0] > 0.0 else -by
+
+
+@kernel(
+    void(
+        RO_I8, RO_I4, RO_F8, RO_F8, RO_F8,
+        F8, F8, B1, B1, F8_2D, F8, I8, F8_2D, F8,
+    )
+)  # fmt: skip
 def learn_rows(
     indptr: Ints,
     indices: Indices,
@@ -168,6 +281,8 @@ def learn_rows(
     w: Floats,
     f: Floats,
     k: Ints,
+    sums: Floats,
+    scalars: Floats,
 ) -> None:
     """Score and learn every row: the step in the module docstring.
 
@@ -176,21 +291,29 @@ def learn_rows(
 
     indptr, indices, values, labels, weights   see Batch; labels are valid for the task
     scores, losses, updated, rejected          (n,) written; the flags must be False initially
-    w       (width, 2)               weights as last written, and their marks; see `current`
+    w       (width, 2 or 4)          v as last written, its mark (see `current`); if averaged also z
+                                     and `seen`
     f, k    (N_FLOATS,), (N_INTS,)   see the constants at the top of this file
-    Cost O(entries) per row.
+    sums, scalars                    see lazy_average.LazyAverage
+    Cost O(entries) per row; O(entries log steps) if averaged; O(width) for sgd_l1. O(width) once
+    per 1e30-fold decay of `scale` (1e3 if averaged).
     """
-    cut_sum, gamma_star, theta, bias = f[CUT_SUM], f[GAMMA], f[THETA], f[BIAS]
+    gamma_star, theta, bias, lam = f[GAMMA], f[THETA], f[BIAS], f[LAMBDA]
+    sigma, pull = f[SIGMA], f[PULL]
     logistic, margin, eps, gamma = f[LOSS], f[LOSS + 1], f[LOSS + 2], f[LOSS + 3]
     b_lo, b_hi = f[LOSS + 4], f[LOSS + 5]
     samples, steps, period, binary = k[SAMPLES], k[STEPS], k[PERIOD], k[BINARY] != 0
-    first_cut = math.sqrt(2.0) / gamma_star * f[LAMBDA] * period
+    first_cut = math.sqrt(2.0) / gamma_star * lam * period
     cuts = steps // period
     until_cut = period - (steps - cuts * period)
     n, end_of_w = labels.shape[0], w.shape[0] - 1
-    is_far = 2 * w.shape[0] > _CACHED
+    is_far = w.shape[1] * w.shape[0] > _CACHED
+    averaged, unit, now = w.shape[1] == 4, unit_of(scalars), int(scalars[NOW])
+    small_step, max_step = (0.0, MAX_STEP) if averaged else (_SMALL_STEP, 1e290)
+    settle_below = 1e-3 if averaged else 1e-30
 
     for i in range(n):
+        cut_sum, scale = f[CUT_SUM], f[SCALE]
         begin, end = indptr[i], indptr[i + 1]
         if is_far and i + 1 < n:
             for p in range(end, indptr[i + 2]):
@@ -199,23 +322,28 @@ def learn_rows(
         if binary and y == 0.0:
             y = -1.0
 
-        score = 0.0
+        m = 0.0
         for p in range(np.uint64(begin), np.uint64(end)):
             x, j = values[p], np.uint32(indices[p])
-            score += x * current(w[j, 0], w[j, 1], cut_sum, cuts, theta, first_cut, period)
+            m += x * current(w[j, 0], w[j, 1], cut_sum, cuts, theta, first_cut, period)
         at_end = current(w[end_of_w, 0], w[end_of_w, 1], cut_sum, cuts, theta, first_cut, period)
-        score += bias * at_end
+        m = score = scale * (m + bias * at_end)
+        if averaged:
+            score = 0.0
+            for p in range(np.uint64(begin), np.uint64(end)):
+                score += values[p] * total(w, indices[p], f, k, steps, sums, now)
+            score = unit * (score + bias * total(w, end_of_w, f, k, steps, sums, now))
         loss = loss_value(score, y, logistic, margin, eps, gamma, b_lo, b_hi)
-        slope = loss_slope(score, y, logistic, margin, eps, gamma, b_lo, b_hi)
+        slope = loss_slope(m, y, logistic, margin, eps, gamma, b_lo, b_hi)
         alpha = math.sqrt(2.0 / (steps + 1.0)) / gamma_star
         g = alpha * c * slope
         finite = abs(score) < _INFINITY and loss < _INFINITY and abs(g) < _INFINITY
         # Write nothing until all numbers are known to be finite. The weights are finite, and a step
         # below 1e290 cannot make them infinite. No entry is beyond 1e100.
-        if finite and not abs(g) < _SMALL_STEP:
-            finite = abs(g) < 1e290
+        if finite and not abs(g) < small_step:
+            finite = abs(g) < max_step and abs(m) < _INFINITY
             for p in range(begin, end):
-                finite = finite and abs(g * values[p]) < 1e290
+                finite = finite and abs(g * values[p]) < max_step
         if not finite:
             scores[i] = losses[i] = np.nan
             rejected[i] = True
@@ -225,6 +353,11 @@ def learn_rows(
         if c == 0.0:
             continue
 
+        shrunk, new_unit = 1.0 + alpha * sigma, scalars[K] * scalars[KAPPA]
+        if scale / shrunk < settle_below or (averaged and is_due(sums, scalars)):
+            k[STEPS] = steps
+            settle(w, f, k, sums, scalars)
+            cut_sum, scale, new_unit, now = f[CUT_SUM], f[SCALE], 1.0, 0
         steps += 1
         until_cut -= 1
         cut, new_sum, new_cuts = 0.0, cut_sum, cuts
@@ -232,23 +365,37 @@ def learn_rows(
             new_cuts += 1
             until_cut = period
             cut = first_cut / math.sqrt(float(new_cuts) * period)
-            new_sum += cut
+            new_sum += cut / scale
+        if pull > 0.0:
+            pull_all(w, alpha * pull, sums, now)
         if g != 0.0:
+            step, v_cut, most = g / scale, cut / scale, max(theta, cut)
+            if averaged:
+                for p in range(np.uint64(begin), np.uint64(end)):
+                    j = np.uint32(indices[p])
+                    w[j, 2], w[j, 3] = total(w, int(j), f, k, steps - 1, sums, now), now
+                j = np.uint32(end_of_w)
+                w[j, 2], w[j, 3] = total(w, end_of_w, f, k, steps - 1, sums, now), now
             for p in range(np.uint64(begin), np.uint64(end)):
                 x, j = values[p], np.uint32(indices[p])
-                at = current(w[j, 0], w[j, 1], cut_sum, cuts, theta, first_cut, period) - g * x
-                if abs(at) <= max(theta, cut):
-                    at = shrink(at, cut)
+                at = current(w[j, 0], w[j, 1], cut_sum, cuts, theta, first_cut, period) - step * x
+                if abs(at) <= most:
+                    at = shrink(at, v_cut)
                 w[j, 0] = at
                 w[j, 1] = new_sum if abs(at) <= theta else float(new_cuts)
             if bias != 0.0:
-                at = at_end - g * bias
-                if abs(at) <= max(theta, cut):
-                    at = shrink(at, cut)
-                w[end_of_w, 0] = at
-                w[end_of_w, 1] = new_sum if abs(at) <= theta else float(new_cuts)
+                j = np.uint32(end_of_w)
+                at = current(w[j, 0], w[j, 1], cut_sum, cuts, theta, first_cut, period)
+                at -= step * bias
+                if abs(at) <= most:
+                    at = shrink(at, v_cut)
+                w[j, 0] = at
+                w[j, 1] = new_sum if abs(at) <= theta else float(new_cuts)
             updated[i] = end > begin or bias != 0.0
-        cut_sum, cuts = new_sum, new_cuts
+        cuts = new_cuts
+        f[CUT_SUM], f[SCALE] = new_sum, scale / shrunk
+        if averaged:
+            add_step(f[SCALE], new_sum, new_unit, sums, scalars)
+            unit, now = unit_of(scalars), now + 1
 
-    f[CUT_SUM] = cut_sum
     k[SAMPLES], k[STEPS] = samples, steps

@@ -5,12 +5,13 @@
 h_i are n rows of weight c_i > 0 as the feature stages transform them now, so the result suits the
 rows to come. Q, R and rho are those of the learner's own steps:
 
-| algorithm                     | Q                          | R         | rho     |
-|-------------------------------|----------------------------|-----------|---------|
-| sgd, spg                      | its loss                   | w^2 / 2   | rho     |
-| asset                         | hinge                      | w^2 / 2   | lambda  |
-| truncated_gradient, fobos     | its loss                   | norm 1    | lambda  |
-| passive_aggressive, pa1, pa2  | hinge, squared hinge       | w^2 / 2   | 1/(C n) |
+| algorithm                         | Q                      | R         | rho     |
+|-----------------------------------|------------------------|-----------|---------|
+| sgd, spg                          | its loss               | w^2 / 2   | rho     |
+| asset                             | its loss               | w^2 / 2   | lambda  |
+| truncated_gradient, fobos, sgd_l1 | its loss               | norm 1    | lambda  |
+| fobos with lambda 0               | its loss               | w^2 / 2   | sigma   |
+| passive_aggressive, pa1, pa2      | hinge, squared hinge   | w^2 / 2   | 1/(C n) |
 
 PA has no published objective. Its step on a row is the first dual step on it in the problem |w|^2 /
 2 + C sum of the losses (Shalev-Shwartz and Singer, "A primal-dual perspective of online learning
@@ -30,7 +31,7 @@ from dualstream.solvers.core.certificate import relative_gap
 from dualstream.solvers.core.errors import RefitError, SolverError
 from dualstream.solvers.core.learner import State
 from dualstream.solvers.core.losses import NONSMOOTH_LOSSES
-from dualstream.solvers.core.refit_methods import takes_weights
+from dualstream.solvers.core.refit_methods import SPARSE_STEPS, regularizer_of, takes_weights
 from dualstream.solvers.core.refit_weights import taking_weights
 from dualstream.solvers.core.table_learner import loss_of
 from dualstream.solvers.jit import Floats
@@ -61,15 +62,16 @@ class Objective:
         algorithm = spec["algorithm"]
         intercept = "penalized" if spec["intercept"] else "none"
         if algorithm == "asset":
-            bound = spec["bound"]
+            loss, bound = spec.get("loss", "hinge"), spec["bound"]
             if bound is not None:
-                return cls("hinge", spec["lambda"], "free", most=bound)
-            return cls("hinge", spec["lambda"], intercept)
+                return cls(loss, spec["lambda"], "free", most=bound)
+            return cls(loss, spec["lambda"], intercept)
         if algorithm == "passive_aggressive":
             loss = "hinge" if spec["variant"] == "pa1" else "squared_hinge"
             return cls(loss, 1.0 / (spec["C"] * rows), intercept)
-        if algorithm in ("truncated_gradient", "fobos"):
-            return cls(spec["loss"], spec["lambda"], intercept, "l1")
+        if algorithm in SPARSE_STEPS:
+            kind = regularizer_of(spec)
+            return cls(spec["loss"], spec["lambda" if kind == "l1" else "sigma"], intercept, kind)
         return cls(spec["loss"], spec["rho"], intercept)
 
     @property

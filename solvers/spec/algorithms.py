@@ -252,7 +252,14 @@ def read_dual_averaging(spec: Mapping[str, Any], task: str) -> Spec:
         "regularizer": regularizer,
         "schedule": schedule,
         "prox": read_choice(spec, "prox", "thesis", ("thesis", "xiao")),
+        **_average_if_given(spec),
     }
+
+
+def _average_if_given(spec: Mapping[str, Any]) -> Spec:
+    """The primal average of an algorithm that has none by default; {} without it."""
+    average = read_average({"average": spec.get("average")}, "")
+    return {} if average is None else {"average": average}
 
 
 def read_rda_plus(spec: Mapping[str, Any], task: str) -> Spec:
@@ -283,7 +290,14 @@ def read_asset(spec: Mapping[str, Any], task: str) -> Spec:
         average = {"from": read_whole(average, "/average", "from", None, 1, 2**53)}
     else:
         average = read_average(spec, "hinge")
+    loss = read_loss({"loss": "hinge", **spec}, task)
+    if loss["kind"] == "quantile":
+        allowed = "a function of label times score, which quantile is not"
+        raise InvalidSpec("/loss", spec["loss"], allowed)
+    if loss["kind"] == "epsilon_insensitive" and not loss["epsilon"] < 1.0:
+        raise InvalidSpec("/loss/epsilon", loss["epsilon"], "below 1, or weights of 0 are optimal")
     return {
+        **({} if loss["kind"] == "hinge" else {"loss": short_form(loss)}),
         "lambda": read_number(spec, "", "lambda", 1e-5, *_POSITIVE),
         "step": step,
         "average": average,
@@ -298,13 +312,19 @@ def read_ogd(spec: Mapping[str, Any], task: str) -> Spec:
     return {"C": read_number(spec, "", "C", 0.5, *_POSITIVE)}
 
 
-def read_fobos(spec: Mapping[str, Any], task: str) -> Spec:
+def read_sgd_l1(spec: Mapping[str, Any], task: str) -> Spec:
     return {
         "loss": short_form(read_loss(spec, task)),
         "lambda": read_number(spec, "", "lambda", 0.001, *_NOT_NEGATIVE),
         "gamma": read_number(spec, "", "gamma", 2.0, *_POSITIVE),
+        **_average_if_given(spec),
         **_refit(spec, True),
     }
+
+
+def read_fobos(spec: Mapping[str, Any], task: str) -> Spec:
+    sigma = read_number(spec, "", "sigma", 0.0, *_NOT_NEGATIVE)
+    return read_sgd_l1(spec, task) | ({"sigma": sigma} if sigma else {})
 
 
 def read_truncated_gradient(spec: Mapping[str, Any], task: str) -> Spec:
@@ -312,7 +332,7 @@ def read_truncated_gradient(spec: Mapping[str, Any], task: str) -> Spec:
     if theta is not None:
         theta = read_number(spec, "", "theta", 0.0, *_NOT_NEGATIVE)
     period = read_whole(spec, "", "period", 10, 1, 1_000_000_000)
-    return read_fobos(spec, task) | {"period": period, "theta": theta}
+    return read_sgd_l1(spec, task) | {"period": period, "theta": theta}
 
 
 ALGORITHMS: Mapping[str, Algorithm] = {
@@ -335,7 +355,7 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     "rda": Algorithm(
         "dualstream.solvers.online.dual_averaging",
         "DualAveraging",
-        ("loss", "regularizer", "schedule", "prox"),
+        ("loss", "regularizer", "schedule", "prox", "average"),
         read_dual_averaging,
     ),
     "rda_plus": Algorithm(
@@ -360,20 +380,26 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     "asset": Algorithm(
         "dualstream.solvers.online.asset",
         "Asset",
-        ("lambda", "step", "average", "bound", "refit"),
+        ("loss", "lambda", "step", "average", "bound", "refit"),
         read_asset,
     ),
     "truncated_gradient": Algorithm(
         "dualstream.solvers.online.truncated_gradient",
         "TruncatedGradient",
-        ("loss", "lambda", "gamma", "period", "theta", "refit"),
+        ("loss", "lambda", "gamma", "period", "theta", "average", "refit"),
         read_truncated_gradient,
     ),
     "fobos": Algorithm(
         "dualstream.solvers.online.truncated_gradient",
         "TruncatedGradient",
-        ("loss", "lambda", "gamma", "refit"),
+        ("loss", "lambda", "sigma", "gamma", "average", "refit"),
         read_fobos,
+    ),
+    "sgd_l1": Algorithm(
+        "dualstream.solvers.online.truncated_gradient",
+        "TruncatedGradient",
+        ("loss", "lambda", "gamma", "average", "refit"),
+        read_sgd_l1,
     ),
     "dc": Algorithm(
         "dualstream.solvers.online.difference_of_convex",

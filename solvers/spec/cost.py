@@ -19,6 +19,7 @@ from dualstream.solvers.core.intercept import width_of
 from dualstream.solvers.core.learner import Learner
 from dualstream.solvers.core.member_learner import member_learner
 from dualstream.solvers.core.nonlinear_names import NONLINEAR
+from dualstream.solvers.core.refit_methods import SPARSE_STEPS
 from dualstream.solvers.core.served_form import classes_of
 from dualstream.solvers.core.spec_fields import age_features
 from dualstream.solvers.evaluation.guard.spec import FIELD as _GUARD
@@ -33,7 +34,7 @@ MAX_COLUMNS = 128
 _CALL, _ROW, _ENTRY = 2e-5, 5e-7, 1e-8
 _PORTFOLIO_CALL, _PORTFOLIO_ROW, _MEMBER_ENTRY = 4e-5, 2e-6, 1.5e-8
 _ENTROPY, _ENTROPY_AVERAGE, _PASS, _SCORED = 3.5e-8, 2e-8, 4e-9, 1.5e-8
-_STEP, _RETAINED_ROW = 5e-7, 1e-7
+_STEP, _RETAINED_ROW, _SETTLED = 5e-7, 1e-7, 1e-8
 _DRAWN, _CHOICE = 5e-8, 5e-8
 _COSINE, _FREQUENCY, _LANDMARK, _SQUARE, _CUBE = 5e-8, 5e-10, 3e-8, 1e-9, 1.2e-9
 _CLONE, _CLONE_MEMBER, _CLONED = 5e-4, 2e-4, 1e-8
@@ -234,6 +235,12 @@ def _of_learner(spec: Mapping[str, Any], learns: bool) -> Cost:
         return cost + _of_nonlinear(spec, learns)
     if spec["algorithm"] == "rda_plus":
         cost.is_even = False
+    if spec["algorithm"] == "sgd_l1" and learns:
+        cost += Cost(row=_PASS * width, worst=_PASS * width)
+    if spec["algorithm"] in (*SPARSE_STEPS, "rda") and spec.get("average") and learns:
+        # The passes of core/lazy_average.py, whose import compiles kernels.
+        settling = _SETTLED * width
+        cost += Cost(row=settling / max(256, width // 256), peak=settling, worst=settling)
     if spec["algorithm"] != "dual_ascent":
         return cost
     regularizer = spec["regularizer"]

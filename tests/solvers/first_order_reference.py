@@ -63,17 +63,41 @@ def ogd(spec, batch):
 
 def truncated(spec, batch):
     """The weights after all rows, every one of them cut every time: (2.7) of the thesis."""
+    return truncated_iterates(spec, batch)[-1]
+
+
+def truncated_iterates(spec, batch):
+    """The weights after each row, (n, dim + 1): (2.7), (2.6) and the SGD of section 2.6.2."""
     loss, period = loss_from(spec), resolve_spec(spec).get("period", 1)
     theta = np.inf if spec.get("theta") is None else spec["theta"]
     x = dense(batch, spec.get("intercept", True))
-    w, t = np.zeros(x.shape[1]), 0
+    w, t, found = np.zeros(x.shape[1]), 0, []
     for h, y, c in zip(x, batch.labels, batch.weights, strict=True):
-        if c == 0.0:
-            continue
-        t += 1
-        alpha = np.sqrt(2.0 / t) / spec["gamma"]
-        w = w - alpha * c * loss.slope(h @ w, y) * h
-        if t % period == 0:
-            cut = alpha * spec["lambda"] * period
-            w = np.where(np.abs(w) <= max(theta, cut), soft(w, cut), w)
-    return w
+        if c > 0.0:
+            t += 1
+            alpha = np.sqrt(2.0 / t) / spec["gamma"]
+            step = alpha * c * loss.slope(h @ w, y) * h
+            if spec["algorithm"] == "sgd_l1":
+                w = w - step - alpha * spec["lambda"] * np.sign(w)
+            else:
+                w = w - step
+                if t % period == 0:
+                    cut = alpha * spec["lambda"] * period
+                    w = np.where(np.abs(w) <= max(theta, cut), soft(w, cut), w)
+                w = w / (1.0 + alpha * spec.get("sigma", 0.0))
+        found.append(w)
+    return np.array(found)
+
+
+def averages(iterates, weights, kappa):
+    """The average after each row by (27) of Ying, Yuan, Sayed (2016); rows of weight 0 count not.
+
+    iterates (n, m), weights (n,)
+    """
+    mean, share, found = np.zeros(iterates.shape[1]), 0.0, []
+    for w, c in zip(iterates, weights, strict=True):
+        if c > 0.0:
+            share = kappa * share + 1.0
+            mean = mean + (w - mean) / share
+        found.append(mean)
+    return np.array(found)

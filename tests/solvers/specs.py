@@ -125,6 +125,22 @@ _SPECS: dict[str, dict[str, Any]] = {
         "prox": "xiao",
     },
     "rda-squared": {"algorithm": "rda", **_REGRESSION},
+    "rda-averaged": {"algorithm": "rda", "average": {"kappa": 1.0}},
+    "fobos-elastic_net-averaged": {
+        "algorithm": "fobos",
+        "sigma": 0.5,
+        "average": {"kappa": 0.9},
+        **_REGRESSION,
+    },
+    "fobos-l2": {"algorithm": "fobos", "lambda": 0.0, "sigma": 0.1},
+    "truncated_gradient-theta-averaged": {
+        "algorithm": "truncated_gradient",
+        "theta": 0.1,
+        "period": 3,
+        "average": {"kappa": 0.5},
+    },
+    "sgd_l1": {"algorithm": "sgd_l1"},
+    "sgd_l1-averaged": {"algorithm": "sgd_l1", "loss": "hinge", "average": {"kappa": 1.0}},
     "rda_plus-l1": {"algorithm": "rda_plus", "stable": 1, "retain": 15},
     "rda_plus-squared": {
         "algorithm": "rda_plus",
@@ -181,6 +197,13 @@ _SPECS: dict[str, dict[str, Any]] = {
     "norm-running-sgd": {"algorithm": "sgd", "norm": "running", **_REGRESSION},
     "asset": {"algorithm": "asset", "lambda": 0.01},
     "asset-bound": {"algorithm": "asset", "bound": 3, "average": {"from": 50}},
+    "asset-logistic": {"algorithm": "asset", "loss": "logistic", "lambda": 0.01},
+    "asset-squared-bound": {
+        "algorithm": "asset",
+        "loss": "squared",
+        "bound": 3,
+        "average": {"kappa": 0.9},
+    },
     "asset-strongly_convex": {"algorithm": "asset", "step": "strongly_convex", "average": None},
     "asset-fourier": {
         "algorithm": "asset",

@@ -20,6 +20,7 @@ const ALGORITHMS = {
   spg: "stochastic proximal steps",
   truncated_gradient: "truncated gradient: sparse weights",
   fobos: "FOBOS: sparse weights",
+  sgd_l1: "stochastic subgradient with lambda |w|_1: a baseline",
   asset: "ASSET: kernels by random features",
   ogd: "online gradient descent",
   perceptron: "perceptron",

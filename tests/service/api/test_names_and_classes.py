@@ -281,6 +281,15 @@ def test_support_of_a_sparse_model_and_of_none(client):
     got = client.get("/models/sparse/support").json()
     assert 2 in [feature["index"] for feature in got["features"]]
     assert 0 <= got["unchanged_since"] <= 300 and got["changes_per_1000"] > 0
+    assert "local_phases" not in got
+    client.put("/models/plus", json=spec | {"algorithm": "rda_plus", "stable": 5, "retain": 100})
+    client.post("/models/plus/learn", json=body)
+    phases = client.get("/models/plus/support").json()["local_phases"]
+    assert phases["accepted"] + phases["refused"] + phases["unsolved"] >= 1
+    assert phases["delta"] >= 0.0 and phases["max_features"] == 500
+    scraped = client.get("/metrics").text
+    assert 'dualstream_local_phases_total{model="plus",outcome="accepted"} ' in scraped
+    assert 'dualstream_optimality_delta{model="plus"}' in scraped
     assert_problem(client.get("/models/sparse/certificate"), 404, "no-certificate")
     client.put("/models/dense", json=CLASSES | {"task": "binary"})
     assert_problem(client.get("/models/dense/support"), 404, "no-support")

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from dualstream.solvers import Batch, InvalidSpec, make_learner, resolve_spec, solve
+from dualstream.solvers.core.losses import make_loss
 from dualstream.solvers.features.fourier import Fourier
 from tests.solvers.conftest import GOLDEN
 from tests.solvers.features.test_maps import dense
 from tests.solvers.features.test_scaling import mixed_rows
+from tests.solvers.first_order_reference import loss_from
 
 REPLAY = json.loads((GOLDEN / "svm.json").read_text())["asset_replay"]
 REPLAYS = [case for case in REPLAY["cases"] if case["alg"].startswith("asset")]
@@ -27,10 +29,19 @@ def spec_of(dim, **fields):
     return {"algorithm": "asset", "features": {"kind": "indexed", "dim": dim}} | fields
 
 
+def largest_slope(loss, reach):
+    """A bound of |l'(z)| for |z| <= reach; losses with a kink or a tail never exceed theirs."""
+    if loss.name in ("squared", "squared_hinge"):
+        return max(abs(loss.slope(z, 1.0)) for z in (-reach, reach))
+    return loss.hi
+
+
 class Reference:
     """The algorithm as it is written, with g as it stands and a plain weighted mean."""
 
-    def __init__(self, dim, lam, step="sqrt", average=None, bound=0.0, constant=False):
+    def __init__(self, dim, lam, step="sqrt", average=None, bound=0.0, constant=False, loss=None):
+        self.loss = loss or make_loss("hinge")
+        self.radius = np.sqrt(self.loss.value(0.0, 1.0) / lam)
         self.lam, self.step, self.average, self.bound = lam, step, average, bound
         self.constant = constant
         self.g, self.b = np.zeros(dim + constant), 0.0
@@ -42,6 +53,11 @@ class Reference:
             return self.sums[:-1] / self.total, self.sums[-1] / self.total
         return self.g, self.b
 
+    def slope(self, z, y):
+        if self.loss.name == "hinge":
+            return -y * (y * z < 1)
+        return self.loss.slope(z, y)
+
     def learn(self, x, y, c=1.0):
         h = np.append(x, 1.0) if self.constant else x
         g, b = self.served()
@@ -50,12 +66,13 @@ class Reference:
             return score
         self.j += 1
         if len(self.norms) < 100:
-            self.norms.append(h @ h + (self.bound > 0))
-        radius = self.lam**-0.5
+            most = largest_slope(self.loss, self.radius * np.linalg.norm(h) + self.bound)
+            self.norms.append(most**2 * (h @ h + (self.bound > 0)))
+        radius = self.radius
         eta = np.hypot(radius, self.bound) / np.sqrt(np.mean(self.norms) * self.j)
         if self.step == "strongly_convex":
             eta = 1 / (self.lam * self.j)
-        push = eta * c * y * (y * (self.g @ h + self.b) < 1)
+        push = -eta * c * self.slope(self.g @ h + self.b, y)
         self.g = (1 - eta * self.lam) * self.g + push * h
         self.b = np.clip(self.b + push, -self.bound, self.bound)
         self.g *= min(1.0, radius / max(np.linalg.norm(self.g), 1e-300))
@@ -95,6 +112,59 @@ def test_scores_and_weights_are_those_of_the_definition(lam, average, step, boun
     assert learner.certificate() is None and learner.probabilities(np.zeros(1)) is None
 
 
+MARGIN_LOSSES = {
+    "logistic": "logistic",
+    "squared_hinge": "squared_hinge",
+    "smooth_hinge": {"kind": "smooth_hinge", "gamma": 0.5},
+    "squared": "squared",
+    "absolute": "absolute",
+    "epsilon_insensitive": {"kind": "epsilon_insensitive", "epsilon": 0.2},
+    "huber": {"kind": "huber", "delta": 0.5},
+}
+
+
+@pytest.mark.parametrize("loss", MARGIN_LOSSES)
+@pytest.mark.parametrize(
+    ("step", "bound", "intercept"),
+    [("sqrt", None, True), ("sqrt", 2.0, True), ("strongly_convex", None, False)],
+)
+def test_other_losses_of_the_margin_follow_the_definition(loss, step, bound, intercept):
+    batch = mixed_rows(300)
+    batch.weights[10:20], batch.weights[100:120] = 0.0, 2.5
+    fields = {"lambda": 0.05, "step": step, "bound": bound, "average": {"kappa": 0.9}}
+    learner = make_learner(spec_of(8, **fields, intercept=intercept, loss=MARGIN_LOSSES[loss]))
+    made = loss_from({"loss": MARGIN_LOSSES[loss]})
+    reference = Reference(
+        8, 0.05, step, fields["average"], bound or 0.0, intercept and not bound, made
+    )
+    scores = learner.learn(batch).scores
+    for row, x in enumerate(dense(batch)):
+        y = batch.labels[row]
+        # The loss is one of the margin alone.
+        assert made.value(0.7 * y, y) == pytest.approx(made.value(-0.7 * y, -y))
+        # Large steps on a curved loss amplify rounding errors.
+        assert scores[row] == pytest.approx(reference.learn(x, y, batch.weights[row]), abs=1e-5)
+    assert (learner.probabilities(np.zeros(1)) is not None) == (loss == "logistic")
+
+
+@pytest.mark.parametrize("loss", MARGIN_LOSSES)
+def test_the_optimum_of_each_loss_is_in_the_ball_and_is_approached(loss):
+    batch, lam = mixed_rows(300), 0.1
+    made = loss_from({"loss": MARGIN_LOSSES[loss]})
+    found = solve(batch, "sdca", loss=MARGIN_LOSSES[loss], rho=lam, tol=1e-8, intercept="none")
+    assert lam * found.weights @ found.weights <= made.value(0.0, 1.0)
+    learner = make_learner(
+        spec_of(8, **{"lambda": lam, "average": {"from": 5000}}, intercept=False)
+        | {"loss": MARGIN_LOSSES[loss]}
+    )
+    for _ in range(50):
+        learner.learn(batch)
+    z = learner.predict(batch)
+    mean = np.mean([made.value(a, b) for a, b in zip(z, batch.labels, strict=True)])
+    objective = mean + 0.5 * lam * learner.weights @ learner.weights
+    assert found.dual - 1e-12 <= objective <= 1.05 * found.primal
+
+
 def test_the_square_of_the_norm_does_not_drift():
     batch = mixed_rows(500)
     learner = make_learner(spec_of(8, average=None))
@@ -114,6 +184,9 @@ def test_the_square_of_the_norm_does_not_drift():
         ({"bound": 10, "step": "strongly_convex"}, "/bound"),
         ({"bound": -1}, "/bound"),
         ({"average": {"from": 0}}, "/average/from"),
+        ({"loss": "quantile"}, "/loss"),
+        ({"loss": {"kind": "epsilon_insensitive", "epsilon": 1}}, "/loss/epsilon"),
+        ({"loss": "logistic", "bound": 3, "refit": {}}, "/refit"),
         ({"average": {"from": 5, "kappa": 1}}, "/average/kappa"),
     ],
 )
@@ -126,7 +199,8 @@ def test_a_field_out_of_range_is_named(fields, field):
 def test_defaults_are_written_out():
     resolved = resolve_spec(spec_of(8))
     asset = {"lambda": 1e-5, "step": "sqrt", "average": {"kappa": 0.9995}, "bound": None}
-    assert asset.items() <= resolved.items()
+    assert asset.items() <= resolved.items() and "loss" not in resolved
+    assert resolve_spec(spec_of(8, loss="hinge")) == resolved
     assert resolve_spec(resolved) == resolved
 
 

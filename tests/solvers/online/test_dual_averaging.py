@@ -167,7 +167,6 @@ def test_row_whose_step_overflows_leaves_no_trace(adult):
         {"schedule": {"kind": "sqrt", "sigma": 1.0}},
         {"schedule": {"kind": "log", "sigma": 0.0}},
         {"prox": "nesterov"},
-        {"average": None},
         {"stable": 100},
     ],
     ids=str,

@@ -241,3 +241,70 @@ def test_damaged_state_is_refused_and_nothing_changes(damage, adult):
 def test_wrong_field_is_refused(fields):
     with pytest.raises(InvalidSpec):
         resolve_spec(PLUS | fields)
+
+
+def delta_of(learner, batch, lam, sigma):
+    """(2.45) over rows of weight above 0, written out for the logistic loss."""
+    x, w = dense(batch, 1.0), all_weights(learner)
+    slopes = -batch.labels / (1 + np.exp(batch.labels * (x @ w)))
+    gradient = x.T @ (batch.weights * slopes) / len(x) + sigma * np.append(w[:-1], 0.0)
+    inner, free = gradient[:-1], gradient[-1]
+    at_zero = np.maximum(np.abs(inner) - lam, 0.0)
+    rest = np.where(w[:-1] != 0.0, inner + lam * np.sign(w[:-1]), at_zero)
+    return np.sqrt(np.mean(np.append(rest, free) ** 2))
+
+
+@pytest.mark.parametrize("sigma", [0.0, 0.1])
+def test_report_of_local_phases_has_delta_of_the_retained_rows(sigma, adult):
+    kind = {"kind": "elastic_net", "lambda": 0.05, "sigma": sigma}
+    learner = make_learner(PLUS | {"regularizer": kind})
+    assert learner.local_phases().delta is None
+    batch = weighted(adult)
+    for n in (1, 40, 250):
+        learner.learn(batch[learner.samples : n])
+        seen = batch[:n].take(batch.weights[:n] > 0)
+        if len(seen):
+            found = learner.local_phases().delta
+            assert found == pytest.approx(delta_of(learner, seen, 0.05, sigma), rel=1e-9)
+    assert learner.local_phases().accepted == 0
+    first_try(learner, batch[250:])
+    report = learner.local_phases()
+    assert report.delta < 1e-8
+    assert (report.accepted, report.refused, report.unsolved, report.max_features) == (1, 0, 0, 500)
+
+
+def test_report_counts_refused_local_phases():
+    learner = make_learner(
+        {
+            "algorithm": "rda_plus",
+            "regularizer": {"kind": "l1", "lambda": 0.01},
+            "features": {"kind": "indexed", "dim": 30},
+            "stable": 20,
+            "retain": 100,
+        }
+    )
+    learner.learn(drifting(5000, 30, 0, seed=5))
+    report = learner.local_phases()
+    assert report.refused >= 1 and report.unsolved == 0
+    other = make_learner(learner.spec)
+    other.restore(learner.state())
+    fresh = other.local_phases()
+    assert (fresh.accepted, fresh.refused) == (0, 0) and fresh.delta == report.delta
+
+
+def test_report_counts_local_phases_with_too_many_features():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((60, 600))
+    learner = make_learner(
+        {
+            "algorithm": "rda_plus",
+            "regularizer": {"kind": "l1", "lambda": 0.0},
+            "features": {"kind": "indexed", "dim": 600},
+            "stable": 1,
+            "retain": 10,
+        }
+    )
+    for _ in range(8):
+        learner.learn(Batch.from_dense(x, np.where(x[:, 0] > 0, 1.0, -1.0)))
+    report = learner.local_phases()
+    assert report.unsolved >= 1 and report.accepted == report.refused == 0

@@ -94,6 +94,7 @@ MEASURED = {
     "dual ascent": ({"algorithm": "dual_ascent", "features": "hashed"}, 0),
     "entropy": ({"algorithm": "dual_ascent", "regularizer": "entropy", "features": "hashed"}, 0),
     "replay": ({"algorithm": "dual_ascent", "replay": {"steps": 10_000}, "features": "hashed"}, 0),
+    "sgd_l1": ({"algorithm": "sgd_l1", "features": "hashed"}, 0),
     "fourier": (
         {
             "algorithm": "dual_ascent",
@@ -133,6 +134,16 @@ def test_the_estimate_has_the_order_of_magnitude_of_what_is_measured(name):
         began = time.thread_time()
         learner.predict(batch)
         assert time.thread_time() - began < 20 * predicting_cost(learner).seconds(rows, batch.nnz)
+
+
+def test_a_pass_of_an_average_over_all_weights_is_a_peak():
+    spec = {"algorithm": "rda", "features": {"kind": "hashed", "bits": 20}}
+    plain, averaged = (
+        learning_cost(make_learner(resolve_spec(spec | more)))
+        for more in ({}, {"average": {"kappa": 1.0}})
+    )
+    assert plain.peak == 0.0 and averaged.peak > 1e-3
+    assert averaged.row - plain.row == pytest.approx(averaged.peak / 4096)
 
 
 def test_the_estimate_grows_with_classes_and_members():
