@@ -18,17 +18,17 @@ RULE = """\
 
 Each member corrects a base: the mean of the targets so far, or the last target. Its prediction is
 the base plus what it has learned, clipped to the range of the targets seen and 5 % beyond. The
-portfolio predicts the mean of the members, weighted by their shares. Errors are measured in S,
-the running root mean square of the portfolio's own errors, so a change of unit or zero (y → a y +
-b) changes predictions the same way from row 2 on.
+portfolio predicts the mean of the members, weighted by their shares. S is the running root mean
+square of the portfolio's own errors, and A their running mean absolute value. Errors are measured
+in S or A, so a change of unit or zero (y → a y + b) changes predictions the same way from row 2 on.
 
 After each label
 
 1. the target is clipped to within 50 S of the prediction, which limits the damage of one outlier;
-2. each share is multiplied by exp(-c/8 · loss), with c the row's weight and the loss the squared
-   error in S², at most 32; then shares are normalised and mixed with 0.001 of equal shares;
+2. each share is multiplied by exp(-c/8 · loss), with c the row's weight and the loss the absolute
+   error in A / 2, at most 64; then shares are normalised and mixed with 0.001 of equal shares;
 3. each member takes its own step towards the target;
-4. S, the mean, the last target, the minimum and the maximum are updated.
+4. S, A, the mean, the last target, the minimum and the maximum are updated.
 
 Row 1 is predicted as 0 and left out of all figures.
 
@@ -37,11 +37,17 @@ Row 1 is predicted as 0 and left out of all figures.
     sum -8 ln sum_k v_k exp(-c/8 loss_k)  <=  min_k sum c loss_k + 8 (ln K + T ln(1 / 0.999)).
 
 The left side is the loss of the shares as a whole. It exceeds the loss of the best member by at
-most 18.4 for ten members, and 0.008 a row. On a row of weight 1 where all members are within 2 S
-of the target, the portfolio's own loss is at most its term on the left, because the squared loss
-is exp-concave there (Haussler, Kivinen, Warmuth 1998; Cesa-Bianchi and Lugosi 2006, section 3.3;
-for the mixing Herbster and Warmuth 1998). On other rows that is an observation. A test checks the
-bound.
+most 18.4 for ten members, and 0.008 a row (Herbster and Warmuth 1998). The absolute loss is convex:
+on a row of weight 1 where no loss is at its limit and all are in a range d, the portfolio's own
+loss is at most its term on the left and d² / 64 (Cesa-Bianchi and Lugosi 2006, section 2.2). A test
+checks the bound.
+
+Models with a [`spec_version`](../reference/specification.md#common-fields) below 5 charge the
+squared error in S², at most 32. Its own bound is sharper: where all members are within 2 S of the
+target, the portfolio's loss is at most the term on the left, because the squared loss is
+exp-concave there (Haussler, Kivinen, Warmuth 1998; section 3.3). But a few wild targets then decide
+on the shares. [Alternatives](#alternatives) has the errors of both: create a model with
+`"spec_version": 4` where the squared error is what matters.
 """
 
 MEMBERS = """\
@@ -58,18 +64,18 @@ was fixed.
 """
 
 ADDED = """\
-`fast` and `full` add `net`, `boosted-20480`, `boosted-1024`, in `full` `neighbours` and `splines`,
-and `stack`: see [Nonlinear learners](../guides/nonlinear.md). Each of them learns the target
-itself, without a base:
+`fast` and `full` add `net`, `boosted-20480`, `boosted-2048-absolute`, in `full` `neighbours` and
+`splines`, and `stack`: see [Nonlinear learners](../guides/nonlinear.md). Each of them learns the
+target itself, without a base:
 
 | member | learner |
 | --- | --- |
 | `net` | neural network, Huber loss |
 | `boosted-20480` | boosted trees over the last 20,480 rows, squared loss |
-| `boosted-1024` | the same over the last 1,024 rows |
+| `boosted-2048-absolute` | the same over the last 2,048 rows, absolute loss: leaves are medians |
 | `neighbours` | mean of the nearest of the last 1,000 rows |
 | `splines` | a curve of each column |
-| `stack` | recursive least squares on the predictions of all others |
+| `stack` | recursive least squares, Huber loss, on the predictions of all others |
 """
 
 TRIED = """\
@@ -83,11 +89,12 @@ MAE and RMSE divided by those of `ten`, geometric means; below 1 is better than 
 """
 
 TRIED_MORE = """\
-1/8 is the largest `eta` for which the guarantee holds with 2 S; a larger one is better on some
-streams. Worse in the same study, whose code is not kept: calibrating each member as the binary
-portfolio does, the member of largest share instead of the mean, and less than 50 S. A larger
-limit is better where the target jumps, and lets outliers do more damage. No effect: the cap of
-32, the rate of S, the clipping range.
+The constants were chosen with squared errors in the rule, the limit of 64 and the half of A with
+absolute ones. Not better in `full`: a median of the members by their shares instead of the mean;
+leaves that are medians in the long window, too; trees grown on the signs of the errors. Worse, in
+an earlier study whose code is not kept: calibrating each member as the binary portfolio does, the
+member of largest share instead of the mean, and less than 50 S. A larger limit is better where the
+target jumps, and lets outliers do more damage. No effect: the rate of S, the clipping range.
 """
 
 STREAMS = """\

@@ -33,8 +33,8 @@ def why_not_as_served(spec: Mapping[str, Any]) -> str | None:
 class AsServed:
     """Puts served scores into the outcomes of one model.
 
-    Loss: that of the specification; for a portfolio the log-loss, or half the squared error; hinge
-    for algorithms without a choice of loss.
+    Loss: that of the specification; for a portfolio and the learners of solvers/nonlinear the
+    log-loss, or half the squared error; hinge for others without a choice of loss.
     """
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
@@ -65,7 +65,7 @@ def as_served(spec: Mapping[str, Any]) -> AsServed:
 
 
 def _loss_of(spec: Mapping[str, Any]) -> Loss:
-    if spec["algorithm"] in ("portfolio", *NONLINEAR):
+    if spec["algorithm"] in ("portfolio", *NONLINEAR) and "loss" not in spec:
         return make_loss("squared" if spec["task"] == "regression" else "logistic")
     loss = spec.get("loss", "hinge")
     if isinstance(loss, str):

@@ -8,7 +8,9 @@ approximation: a gradient boosting machine", 2001; Chen and Guestrin, "XGBoost",
 histograms as in Ke et al., "LightGBM", 2017). Each row keeps the leaf that it reached in each tree,
 so that removing a tree is one subtraction for each row. The cost of a row does not depend on W.
 
-The loss is logistic for classes and squared for numbers. The score of a row is from before it is
+The loss is logistic for classes and squared for numbers, or absolute with `loss: absolute`: then
+the values of leaves are medians of the errors (as in Friedman's LAD_TreeBoost), which a few wild
+targets do not move. The score of a row is from before it is
 learned. Columns are those of dense_columns.py; with more than DRAWN columns, a tree may split a
 draw of about DRAWN of them, by a hash of the seed and the number of the tree. No row is rejected.
 
@@ -40,11 +42,13 @@ from dualstream.solvers.nonlinear.boosted_kernels import (
     TREES,
     WEIGHT,
 )
-from dualstream.solvers.nonlinear.boosted_ring import FIRST_TREE, TreeRing
+from dualstream.solvers.nonlinear.boosted_ring import FIRST_TREE, NO_ERRORS, TreeRing
 from dualstream.solvers.nonlinear.dense_columns import COLUMNS, LARGEST_VALUE
 from dualstream.solvers.nonlinear.dense_values import dense_values
 from dualstream.solvers.nonlinear.learner import NonlinearLearner
 
+ERRORS_REACH = 4.0
+"""Medians of the absolute errors up to which an error counts in the choice of splits."""
 FIRST_REACH = 20.0
 """Distances between the quartiles of the first targets within which they count."""
 
@@ -55,6 +59,7 @@ class Boosted(TreeRing, NonlinearLearner):
     def __init__(self, spec: Mapping[str, Any]) -> None:
         NonlinearLearner.__init__(self, spec)
         TreeRing.__init__(self, spec)
+        self._is_absolute = "loss" in spec
 
     # -- learning and scoring --------------------------------------------------------------------
 
@@ -70,6 +75,8 @@ class Boosted(TreeRing, NonlinearLearner):
                 self._threshold, self._left, self._value,
             )  # fmt: skip
             self._make_up(why)
+        if self._is_absolute:
+            np.abs(batch.labels - scores, out=losses)
 
     def _grow(self) -> None:
         """Replace the oldest tree, or add one."""
@@ -87,18 +94,54 @@ class Boosted(TreeRing, NonlinearLearner):
         if is_taken:
             _kernels.drop_tree(self._about, self._leaves, n, tree, self._value)
         # The ring's best constant moves with the stream; trees alone leave a part of its error.
-        self._f[BASE] += _kernels.move_base(self._about, n, self._is_binary)
+        self._f[BASE] += self._move_base()
         slopes, curvatures, units = np.empty(n), np.empty(n), np.empty(2)
-        packed = np.empty(n, np.int64)
-        _kernels.slopes_of(self._about, n, self._is_binary, slopes, curvatures)
+        packed, errors = np.empty(n, np.int64), NO_ERRORS
+        if self._is_absolute:
+            curvatures[:] = self._about[:n, WEIGHT]
+            errors = self._errors()
+            np.multiply(self._limited(errors), -curvatures, out=slopes)
+        else:
+            _kernels.slopes_of(self._about, n, self._is_binary, slopes, curvatures)
         steepest = _kernels.pack_slopes(slopes, curvatures, packed, units)
         least_gain = 1e-3 if self._is_binary else 1e-12 * steepest * steepest
         most_value = _kernels.most_value(self._is_binary)
-        self._grow_tree(tree, slopes, curvatures, packed, units, least_gain, most_value)
+        self._grow_tree(tree, slopes, curvatures, packed, units, least_gain, most_value, errors)
+
+    def _errors(self) -> Floats:
+        about = self._about[: int(self._k[ROWS])]
+        errors: Floats = about[:, TARGET] - about[:, MARGIN]
+        return errors
+
+    def _median(self, values: Floats) -> float:
+        """The weighted median of numbers (n,) of the ring's rows."""
+        n = len(values)
+        weights = self._about[:n, WEIGHT].copy()
+        return float(_kernels.median_of(values, weights, np.arange(n, dtype=np.int32), 0, n))
+
+    def _move_base(self) -> float:
+        """Move all margins by the same step towards the best one, and return it."""
+        n = int(self._k[ROWS])
+        if not self._is_absolute:
+            return float(_kernels.move_base(self._about, n, self._is_binary))
+        step = self._median(self._errors())
+        self._about[:n, MARGIN] += step
+        return step
+
+    def _limited(self, errors: Floats) -> Floats:
+        """The errors (n,) within ERRORS_REACH medians of their size.
+
+        A split that suits them (Friedman, as above, section 4.4) is better than one that suits
+        their signs, and a few wild targets do not choose it.
+        """
+        most = ERRORS_REACH * self._median(np.abs(errors))
+        return np.clip(errors, -most, most) if most > 0.0 else np.sign(errors)
 
     def _base(self) -> float:
-        """The best constant: the log odds, or the mean, of the rows in the ring."""
+        """The best constant: the log odds, the mean, or the median, of the rows in the ring."""
         about = self._about[: int(self._k[ROWS])]
+        if self._is_absolute:
+            return self._median(about[:, TARGET].copy())
         total = math.fsum(about[:, WEIGHT])
         target = math.fsum(about[:, WEIGHT] * about[:, TARGET])
         if self._is_binary:

@@ -76,6 +76,7 @@ _HEAVIEST, _MOST_WEIGHT, _WEIGHT_RATE = 1e6, 1000.0, 1e-3
 _MOST_VALUE = 6.0
 """Largest step of a leaf for classes, in log odds, before it is multiplied by the step."""
 _LARGEST_SUM, _TINY, _LOW = 2.0**30, 1e-290, 0xFFFFFFFF
+_MOST_KEY = 2**63 - 1
 
 _I8_2D, _F4_2D, _U1_2D, _I4_2D = i8[:, ::1], types.float32[:, ::1], u1[:, ::1], i4[:, ::1]
 
@@ -467,9 +468,57 @@ def best_split(
     grown[leaf, GAIN], grown[leaf, COLUMN], grown[leaf, EDGE] = best - now, column, edge
 
 
+@kernel(i8(i8), inline=True)
+def sort_key(bits: int) -> int:
+    """A whole number in the order of the float with these bits (IEEE 754)."""
+    return bits ^ ((bits >> 63) & _MOST_KEY)
+
+
+@kernel(f8(F8, RO_F8, I4, i8, i8))
+def median_of(values: Floats, weights: Floats, order: Indices, first: int, end: int) -> float:
+    """The weighted median of values[r] for rows r in order[first:end], which it partitions.
+
+    The range of keys is halved until one is left, at most 64 times. If rows of exactly half the
+    weight are not above that one, it is the mean of this and the next value.
+    """
+    bits, last = values.view(np.int64), end
+    half, low, high = 0.0, _MOST_KEY, -_MOST_KEY
+    for a in range(first, end):
+        key = sort_key(bits[order[a]])
+        low, high = min(low, key), max(high, key)
+        half += 0.5 * weights[order[a]]
+    while low < high:
+        middle = (low >> 1) + (high >> 1) + (low & high & 1)
+        split, below, low_end, high_start = first, 0.0, low, high
+        for a in range(first, end):
+            # Without branches, which cannot be predicted here.
+            r = order[a]
+            key = sort_key(bits[r])
+            is_low = key <= middle
+            order[a], order[split] = order[split], r
+            split += 1 if is_low else 0
+            below += weights[r] if is_low else 0.0
+            low_end = max(low_end, key if is_low else low)
+            high_start = min(high_start, high if is_low else key)
+        if below >= half:
+            end, high = split, low_end
+        else:
+            first, low = split, high_start
+            half -= below
+    found, held = values[order[first]], 0.0
+    for a in range(first, end):
+        held += weights[order[a]]
+    if held != half or end == last:
+        return float(found)
+    above = values[order[end]]
+    for a in range(end + 1, last):
+        above = min(above, values[order[a]])
+    return float(0.5 * (found + above))
+
+
 @kernel(
     void(
-        _U1_2D, i8, RO_F8, RO_F8, RO_I8, F8, RO_I8, i8, F8_2D, I8, i8, f8, f8, f8, f8, f8,
+        _U1_2D, i8, RO_F8, RO_F8, RO_I8, F8, F8, RO_I8, i8, F8_2D, I8, i8, f8, f8, f8, f8, f8,
         I4, I4, _I8_2D, F8_2D, F8_2D, i8, _I4_2D, F8_2D, _I4_2D, F8_2D, _U1_2D, F8_2D,
     )
 )  # fmt: skip
@@ -480,6 +529,7 @@ def grow_tree(
     curvatures: Floats,
     packed: Ints,
     units: Floats,
+    errors: Floats,
     used: Ints,
     n_used: int,
     edges: Floats,
@@ -505,6 +555,7 @@ def grow_tree(
 ) -> None:
     """Grow a tree leaf by leaf on the first n rows, and add it to their margins.
 
+    errors    (n,) whose medians are the values of the leaves; (0,) for Newton steps
     used      (n_used,) the columns that it may split
     order, right (n,), histograms (most_leaves, n_used MAX_BINS), grown (most_leaves, N_GROWN),
               sums (3, MAX_BINS) are overwritten
@@ -589,10 +640,14 @@ def grow_tree(
         best_split(histograms, large, used, n_edges, n_used, grown, sums, least_rows, ridge, units)
     for leaf in range(n_leaves):
         node = int(grown[leaf, NODE])
-        bend = max(grown[leaf, CURVATURE], 0.0)
-        change = -grown[leaf, SLOPE] / (bend + ridge)
+        first, end = int(grown[leaf, FIRST]), int(grown[leaf, END])
+        if errors.shape[0] > 0:
+            change = median_of(errors, curvatures, order, first, end)
+        else:
+            bend = max(grown[leaf, CURVATURE], 0.0)
+            change = -grown[leaf, SLOPE] / (bend + ridge)
         value[tree, node] = step * clip(change, -most_value, most_value)
-        for a in range(int(grown[leaf, FIRST]), int(grown[leaf, END])):
+        for a in range(first, end):
             r = order[a]
             leaves[r, tree] = node
             about[r, MARGIN] += value[tree, node]

@@ -52,6 +52,7 @@ RIDGE = 1.0
 LEAST_ROWS = 10.0
 """Rows of a leaf."""
 
+NO_ERRORS = np.empty(0)
 _SHORT_WINDOW, _BINS_OF_SHORT = 4096, 32
 _INTS = ("rows_held", "at", "since_tree", "oldest", "grown", "learned", "next_bins", "samples")
 _INT_PLACES = (ROWS, AT, SINCE_TREE, OLDEST, GROWN, LEARNED, NEXT_BINS, SAMPLES)
@@ -177,11 +178,15 @@ class TreeRing:
         units: Floats,
         least_gain: float,
         most_value: float,
+        errors: Floats = NO_ERRORS,
     ) -> None:
-        """Grow a tree on these gradients and second derivatives (n,) of the ring's rows."""
+        """Grow a tree on these gradients and second derivatives (n,) of the ring's rows.
+
+        errors    as in boosted_kernels.grow_tree
+        """
         n, columns, leaves = len(slopes), self._drawn(int(self._k[COLUMNS])), self.spec["leaves"]
         _kernels.grow_tree(
-            self._codes, n, slopes, curvatures, packed, units, columns, len(columns),
+            self._codes, n, slopes, curvatures, packed, units, errors, columns, len(columns),
             self._edges, self._n_edges, leaves, self.spec["step"], RIDGE, LEAST_ROWS,
             least_gain, most_value, np.empty(n, np.int32), np.empty(n, np.int32),
             np.empty((leaves, MAX_BINS * max(1, len(columns))), np.int64),

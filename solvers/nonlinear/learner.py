@@ -25,7 +25,7 @@ class NonlinearLearner:
     """The Learner protocol, except `_learn_rows`, `_score_form`, `predict`, `samples`, `state` and
     `_restore`.
 
-    The loss is logistic for classes and squared for numbers.
+    The loss is logistic for classes, and squared for numbers unless the specification has another.
     """
 
     never_rejects = True

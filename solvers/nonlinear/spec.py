@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dualstream.solvers.core.errors import InvalidSpec
-from dualstream.solvers.core.spec_fields import Spec, read_number, read_whole
+from dualstream.solvers.core.spec_fields import Spec, read_choice, read_number, read_whole
 
 MAX_WINDOW = 1_000_000
 MAX_UNITS = 256
@@ -13,7 +13,11 @@ MAX_UNITS = 256
 def read_boosted(spec: Mapping[str, Any], task: str) -> Spec:
     """The fields of `algorithm: boosted`, see boosted.py."""
     step = read_number(spec, "", "step", 0.3, 1e-6, 1.0, "a number in [1e-6, 1]")
-    return {
+    if "loss" in spec and task != "regression":
+        raise InvalidSpec("/loss", spec["loss"], "left out unless the task is regression")
+    loss = read_choice(spec, "loss", "squared", ("squared", "absolute"))
+    # Specifications of earlier releases have no field for the squared loss.
+    return ({"loss": loss} if loss == "absolute" else {}) | {
         "window": read_whole(spec, "", "window", 20_480, 32, MAX_WINDOW),
         "trees": read_whole(spec, "", "trees", 30, 1, 1000),
         "renewal": read_whole(spec, "", "renewal", 60, 1, 1000),

@@ -41,7 +41,13 @@ from dualstream.solvers.portfolio.contributions import mixed_contributions
 from dualstream.solvers.portfolio.members import MemberSet, has_weights
 from dualstream.solvers.portfolio.presets import Member, members_of
 from dualstream.solvers.portfolio.retained_rows import RetainedRows
-from dualstream.solvers.portfolio.spec import MAX_MEMBERS, ModelFactory, read_member, read_name
+from dualstream.solvers.portfolio.spec import (
+    MAX_MEMBERS,
+    ModelFactory,
+    charges_absolute,
+    read_member,
+    read_name,
+)
 from dualstream.solvers.portfolio.weighting import Rule
 from dualstream.solvers.portfolio.weighting_kernels import ROW_LOSS, SCORE
 
@@ -76,7 +82,8 @@ class Portfolio:
 
     def _new_rule(self, members: Sequence[Member]) -> Rule:
         spec = self.spec
-        return Rule(members, spec["eta"], spec["share"], classes=spec["task"] == "binary")
+        is_binary, absolute = spec["task"] == "binary", charges_absolute(spec)
+        return Rule(members, spec["eta"], spec["share"], classes=is_binary, absolute=absolute)
 
     # -- learning and scoring --------------------------------------------------------------------
 

@@ -208,12 +208,27 @@ PRESETS: Mapping[str, tuple[Member, ...]] = {
 }
 """Presets of the binary task by name."""
 
+_ABSOLUTE = {**_boosted(2048, renewal=30), "name": "boosted-2048-absolute", "loss": "absolute"}
+
+
+def _of_numbers(adds: Sequence[Member]) -> tuple[Member, ...]:
+    """The same nonlinear members, with absolute errors in the short window."""
+    return tuple(_ABSOLUTE if one["name"] == "boosted-1024" else one for one in adds)
+
+
 REGRESSION_PRESETS: Mapping[str, tuple[Member, ...]] = {
+    "ten": TEN,
+    "fast": (*TEN, *_of_numbers(FAST_ADDS), STACK),
+    "full": (*TEN, *_of_numbers(FULL_ADDS), STACK),
+}
+"""Presets of regression by name."""
+
+_EARLIER_REGRESSION: Mapping[str, tuple[Member, ...]] = {
     "ten": TEN,
     "fast": (*TEN, *FAST_ADDS, STACK),
     "full": (*TEN, *FULL_ADDS, STACK),
 }
-"""Presets of regression by name."""
+"""The same before spec_version 5."""
 
 
 DEFAULT = "full"
@@ -230,8 +245,10 @@ def presets_of(task: str) -> Mapping[str, tuple[Member, ...]]:
 
 def members_of(spec: Mapping[str, Any]) -> Sequence[Member]:
     """The members of a resolved portfolio: those of its preset, or those that it lists."""
-    given = spec["members"]
-    return presets_of(spec["task"])[given] if isinstance(given, str) else given
+    given, presets = spec["members"], presets_of(spec["task"])
+    if presets is REGRESSION_PRESETS and spec.get("spec_version", 1) < 5:
+        presets = _EARLIER_REGRESSION
+    return presets[given] if isinstance(given, str) else given
 
 
 def shared_algorithms(spec: Mapping[str, Any]) -> list[Member]:

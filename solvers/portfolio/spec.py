@@ -214,6 +214,13 @@ def reach_of(whole: Mapping[str, Any]) -> float:
     return REACH if is_limited else 0.0
 
 
+def charges_absolute(whole: Mapping[str, Any]) -> bool:
+    """Whether members of regression are charged with absolute errors; before `spec_version` 5 with
+    squared ones.
+    """
+    return bool(whole["task"] == "regression" and whole.get("spec_version", 1) >= 5)
+
+
 def model_spec(member: Mapping[str, Any], whole: Mapping[str, Any]) -> Spec:
     """The specification of the model for a resolved member without `kind`."""
     body = {field: value for field, value in member.items() if field != "name"}

@@ -10,8 +10,10 @@ log-loss with forgetting 0.9995:
 
 P starts at I / 10 and w at the mean of the members. For numbers, h_k is the distance of the
 member's prediction from the mean of the targets in units S of the portfolio's error, the loss is
-squared and the error is clipped at 5 S (recursive least squares; P starts at I). P is halved while
-its trace is more than 1000 per entry, as forgetting would let it grow for ever where no row says
+squared and the error is clipped at 5 S (recursive least squares; P starts at I). Where the rule
+charges absolute errors, the loss is Huber's instead, with delta S: a row counts with its weight
+times min(1, S / |error|) (P. Huber, "Robust statistics", 1981, section 7.8). P is halved while its
+trace is more than 1000 per entry, as forgetting would let it grow for ever where no row says
 anything.
 
 In every kernel, for K members
@@ -19,7 +21,7 @@ In every kernel, for K members
 """
 
 from dualstream.solvers.core.scalar import clip, logistic_root, sigmoid
-from dualstream.solvers.jit import F8, F8_2D, RO_I8_2D, Floats, Ints, f8, i8, kernel, void
+from dualstream.solvers.jit import F8, F8_2D, RO_I8_2D, Floats, Ints, b1, f8, i8, kernel, void
 
 ROLE, BASE = range(2)
 MEMBER, PRIOR, STACK = range(3)
@@ -94,12 +96,16 @@ def learn_class(y: float, c: float, stack: Floats) -> None:
         stack[size, a] += c * y * dual * stack[size + 2, a]
 
 
-@kernel(void(f8, f8, F8_2D), inline=True)
-def learn_number(target: float, c: float, stack: Floats) -> None:
+@kernel(void(f8, f8, b1, F8_2D), inline=True)
+def learn_number(target: float, c: float, is_absolute: bool, stack: Floats) -> None:
     """Learn a target of weight c, as the inputs H in units of S from the mean."""
     c = min(c, _HEAVIEST)
     size = stack.shape[1]
-    error = clip(target - stack_score(stack), -_MOST_ERROR, _MOST_ERROR)
+    error = target - stack_score(stack)
+    if is_absolute:
+        c /= max(1.0, abs(error))
+    else:
+        error = clip(error, -_MOST_ERROR, _MOST_ERROR)
     bend_stack(c, stack)
     for a in range(size):
         stack[size, a] += c * error * stack[size + 2, a]

@@ -428,7 +428,7 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     "boosted": Algorithm(
         "dualstream.solvers.nonlinear.boosted",
         "Boosted",
-        ("window", "trees", "renewal", "step", "leaves", "seed"),
+        ("loss", "window", "trees", "renewal", "step", "leaves", "seed"),
         read_boosted,
         stages_are_own=True,
     ),

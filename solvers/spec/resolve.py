@@ -33,7 +33,7 @@ _FIRST = ("algorithm", "task")
 # ... and after them: for a learner behind stages, and for one with its own stages.
 _LAST = ("features", "map", "scaling", "norm", "intercept", "seed", "labels")
 _LAST_OF_OWN_STAGES = ("features", "labels")
-SPEC_VERSION = 4
+SPEC_VERSION = 5
 """The rules that new models follow where a specification names none. A stored specification without
 `spec_version` follows version 1.
 
@@ -45,6 +45,8 @@ SPEC_VERSION = 4
     multiclass models with learners of `core/nonlinear_names.SHARED` have one for all classes: see
     `nonlinear/class_scorer.py`
 4   models have a profile of their columns: see `ColumnProfile`
+5   portfolios for regression weigh members by absolute errors: see `charges_absolute`;
+    `fast` and `full` have boosted trees for them: see `presets.REGRESSION_PRESETS`
 """
 
 # A specification with only these fields is of a portfolio by default; with fields that a portfolio

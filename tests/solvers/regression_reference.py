@@ -1,9 +1,9 @@
 """Reference implementation of the regression portfolio: one row at a time, rows as dicts of
 columns.
 
-A prediction is a mean of K members' predictions, weighted by the exponentials of their squared
-errors. Errors are in units of S, the running root mean square of the mixture's own errors, so y ->
-a y + b gives p -> a p + b from the second row on.
+A prediction is a mean of K members' predictions, weighted by the exponentials of their squared or
+absolute errors. Errors are in units of S, the running root mean square of the mixture's own errors,
+so y -> a y + b gives p -> a p + b from the second row on.
 """
 
 import copy
@@ -16,6 +16,7 @@ ETA = 1 / 8  # the squared error of predictions within 2 S is exp-concave up to 
 SHARE = 0.001
 REACH = 50.0  # targets are clipped to within this many S of the prediction
 WORST = 32.0  # the largest loss, in S^2
+WORST_ABSOLUTE = 64.0  # the same in A / 2, with A the running mean absolute error
 RATE = 0.01  # of the running mean square, from row 101 on
 BEYOND = 0.05  # predictions may exceed the range of targets by this share of the range
 
@@ -77,13 +78,13 @@ class Learner:
 class RegressionPortfolio:
     """learn(row, y) returns (p, z): the prediction and the members' predictions before the step."""
 
-    def __init__(self, members=MEMBERS, reach=8.0):
-        self.members = members
+    def __init__(self, members=MEMBERS, reach=8.0, absolute=True):
+        self.members, self.absolute = members, absolute
         self.balanced = BalancedReference(reach=reach)
         self.norms = {kind: NormReference(kind) for kind in ("row", "running")}
         self.learners = [Learner(member) for member in members]
         self.v = [1.0 / len(members)] * len(members)
-        self.n, self.total, self.square = 0, 0.0, 0.0
+        self.n, self.total, self.square, self.mean_error = 0, 0.0, 0.0, 0.0
         self.mean = self.last = self.low = self.high = 0.0
         self.regret_terms = (
             None  # for the last row: the loss of the mixture, and those of the members
@@ -126,6 +127,7 @@ class RegressionPortfolio:
                 self.learners[k].step(inputs[member.norm], f, r, c, self.n + 1, scale)
 
         self.square += max(1.0 / self.n, RATE) * ((y - p) ** 2 - self.square)
+        self.mean_error += max(1.0 / self.n, RATE) * (abs(y - p) - self.mean_error)
         self.total += c
         self.mean += c / self.total * (y - self.mean)
         self.last = y
@@ -141,6 +143,8 @@ class RegressionPortfolio:
 
     def weigh(self, z, y, c, scale):
         losses = [min(squared((y - x) / scale), WORST) for x in z]
+        if self.absolute:
+            losses = [min(abs(y - x) / (0.5 * self.mean_error), WORST_ABSOLUTE) for x in z]
         least = min(losses)
         v = [
             v * math.exp(-ETA * c * (loss - least)) for v, loss in zip(self.v, losses, strict=True)

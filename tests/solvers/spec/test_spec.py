@@ -27,7 +27,7 @@ DEFAULT = {
     "intercept": True,
     "seed": 0,
     "labels": None,
-    "spec_version": 4,
+    "spec_version": 5,
 }
 
 
@@ -83,6 +83,18 @@ def test_averaging_is_on_for_losses_with_a_kink(loss):
     kinked = loss in ("hinge", "absolute", "quantile", "epsilon_insensitive")
     assert resolved(loss=loss, task=task)["average"] == ({"kappa": 0.9995} if kinked else None)
     assert resolved(loss=loss, task=task, average=None)["average"] is None
+
+
+def test_boosted_trees_name_their_loss_only_where_it_is_absolute():
+    """Members of stored states, which have no such field, stay resolved."""
+    trees = {"algorithm": "boosted", "task": "regression"}
+    assert resolve_spec(trees) == resolve_spec(trees | {"loss": "squared"})
+    assert "loss" not in resolve_spec(trees)
+    assert resolve_spec(trees | {"loss": "absolute"})["loss"] == "absolute"
+    with pytest.raises(InvalidSpec, match="loss must be one of squared, absolute"):
+        resolve_spec(trees | {"loss": "huber"})
+    with pytest.raises(InvalidSpec, match="loss must be left out unless the task is regression"):
+        resolve_spec({"algorithm": "boosted", "loss": "logistic"})
 
 
 def test_regression_starts_from_squared_loss():
