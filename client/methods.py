@@ -265,6 +265,8 @@ class Methods(Generic[Samples]):
             raise BadInput("give either a key or a source")
         if offset and not isinstance(source, str):
             raise BadInput("an offset needs the name of a source: source='NAME'")
+        if offset < 0:
+            raise BadInput(f"the offset must be 0 or more, got {offset}")
         if isinstance(source, str) or is_table(x):
             _check_table(x, y=y, weight=weight, ids=ids, names=names)
             if isinstance(source, str):

@@ -130,6 +130,8 @@ def _learn(
     found = {}
     try:
         table = _table(part)
+        if not table.num_rows:  # its columns may have no types
+            return {}
         groups = [(str(model), table)] if by is None else _groups(table, by, lane, lanes)
         with server.client() as client:
             for name, rows in groups:

@@ -6,7 +6,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def cluster() -> Iterator[Client]:
     with (
         LocalCluster(

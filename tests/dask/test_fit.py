@@ -77,7 +77,7 @@ def test_the_same_seed_gives_the_same_bits_also_when_a_worker_is_killed(cluster)
 
     def run(seed, kill=False):
         def watch(progress):
-            if kill and progress.epochs in (10.0, 20.0):
+            if kill and progress.epochs == 15.0:
                 # The duals that this process has are recomputed, from the first round on.
                 pid = next(iter(cluster.run(os.getpid).values()))
                 os.kill(pid, signal.SIGKILL)
@@ -86,7 +86,7 @@ def test_the_same_seed_gives_the_same_bits_also_when_a_worker_is_killed(cluster)
         return fit(parts_of(batch), rho=2e-3, tol=1e-4, seed=seed, callback=watch, client=cluster)
 
     first, through, other = run(3), run(3, kill=True), run(4)
-    assert len(set(killed)) == 2 and first.converged and first.rounds > 4
+    assert len(killed) == 1 and first.converged and first.rounds > 4
     assert np.array_equal(through.weights, first.weights) and through.intercept == first.intercept
     assert [one.gap for one in through.trace] == [one.gap for one in first.trace]
     assert not np.array_equal(other.weights, first.weights)

@@ -99,6 +99,7 @@ def test_rows_of_each_model_are_learned_in_order_by_models_that_are_created(clus
     frame["shop"] = np.random.default_rng(1).choice([7, 12, 30, 31, 45], 1200)
     table = pa.Table.from_pandas(frame, preserve_index=False)
     parts = [dask.delayed(table.slice)(first, 300) for first in range(0, 1200, 300)]
+    parts.insert(1, dask.delayed(frame[:0]))
     asked = {"by": "shop", "source": "all", "url": server.url, "client": cluster}
     with pytest.raises(Refused) as refused:
         learn_partitions(parts, **asked)
