@@ -23,7 +23,7 @@ def rows() -> list[Row]:
 
 def about() -> list[str]:
     with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
         Client(cluster),
     ):
         lines = [

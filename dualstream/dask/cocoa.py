@@ -11,7 +11,7 @@ rows that are not given: at the current dual variables its weights are w, and a 
 So the steps of all partitions can be added.
 
 Acceleration: Ma, Jaggi, Curtis, Srebro, Takac, "An accelerated communication-efficient primal-dual
-optimization framework for structured machine learning" (2019). The local problem is that at
+optimization framework for structured machine learning" (2017). The local problem is that at
 u + m (u - u before), m the momentum of FISTA, which restarts when the dual falls (O'Donoghue,
 Candes, 2015). Rounds grow with the root of R^2 / rho instead of R^2 / rho.
 
@@ -35,7 +35,7 @@ from dualstream.dask.shared import cluster_of, partitions_of
 from dualstream.solvers import Batch, InvalidRow, InvalidSpec, NotConverged, Progress, Solution
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.offline.method_registry import Start, first_duals, method_of
-from dualstream.solvers.offline.options import with_defaults
+from dualstream.solvers.offline.options import Option, with_defaults
 from dualstream.solvers.offline.problem import Bounds, Problem
 from dualstream.solvers.offline.solve import problem_of
 
@@ -99,6 +99,13 @@ def fit(
     """
     asked = _Asked(loss, rho, intercept)
     asked.of(Batch.from_dense(np.zeros((0, 1)), []))  # raises InvalidSpec before any work
+    for name, (option, value) in {
+        "tol": (Option(0.0, 0.0, 1.0), tol),
+        "seed": (Option(0, 0, 2**63, whole=True), seed),
+        "local_epochs": (Option(1, 1, 1_000_000, whole=True), local_epochs),
+        "max_rounds": (Option(0, 0, 1_000_000, whole=True), max_rounds),
+    }.items():
+        option.read(f"/{name}", value)
     columns = [label] if weight is None else [label, weight]
     run = _Rounds(cluster_of(client), partitions_of(data), asked, columns)
     began, trace, status = time.perf_counter(), list[Progress](), ""
@@ -142,10 +149,8 @@ class _Rounds:
         self, cluster: Cluster, parts: Sequence[Any], asked: _Asked, columns: Sequence[str]
     ) -> None:
         self._cluster, self._asked, self.exchanged = cluster, asked, 0
-        batches = [
-            cluster.submit(_batch, part, number, columns, pure=False)
-            for number, part in enumerate(cluster.compute(parts))
-        ]
+        numbers, count = range(len(parts)), len(parts)
+        batches = self._each(_batch, cluster.compute(parts), numbers, [columns] * count)
         shapes = cluster.gather(self._each(_shape, batches))
         self.features: tuple[str, ...] = shapes[0][1]
         for number, (dim, features, _) in enumerate(shapes):
@@ -153,7 +158,7 @@ class _Rounds:
                 raise BadInput(f"partition {number} has other columns than partition 0")
         self._total = sum(total for *_, total in shapes)
         if not self._total > 0.0:
-            raise InvalidSpec("/data", f"{len(parts)} partitions", "rows with a weight above 0")
+            raise InvalidSpec("/data", f"{count} partitions", "rows with a weight above 0")
         # A partition without rows has no steps to add, and makes those of the others shorter.
         self._batches = [b for b, (*_, total) in zip(batches, shapes, strict=True) if total > 0.0]
         self._duals = self._each(_first_duals, self._batches)
@@ -182,6 +187,7 @@ class _Rounds:
         self.weights = whole / scale
         norm = 0.5 * asked.rho * float(np.sum(self.weights * self.weights))
         found = Bounds(float(values) + norm, -float(conjugates) - norm, float(gaps))
+        # The momentum of FISTA. A lower dual restarts it.
         if found.dual < self._dual:
             self._t = 1.0
         following = 0.5 * (1.0 + math.sqrt(1.0 + 4.0 * self._t * self._t))
@@ -214,27 +220,32 @@ class _Rounds:
 # -- tasks on the workers --------------------------------------------------------------------------
 
 
-def _batch(part: Any, number: int, columns: Sequence[str]) -> tuple[Batch, tuple[str, ...]]:
+def _batch(
+    asked: _Asked, part: Any, number: int, columns: Sequence[str]
+) -> tuple[Batch, tuple[str, ...]]:
     """The rows of a partition, and the names of its features."""
-    if isinstance(part, Batch):
-        return part, ()
-    names = [name for name in part.columns if name not in columns]
     try:
-        label, *weight = (part[name].to_numpy(np.float64) for name in columns)
-        x = part[names].to_numpy(np.float64)
+        batch, names = (part, ()) if isinstance(part, Batch) else _of_frame(part, columns)
+        asked.of(batch)
     except (KeyError, ValueError, TypeError) as wrong:
         raise BadInput(
             f"partition {number}: {wrong}; the label, the weight and all features must be columns"
             " of numbers: drop or encode the others"
         ) from wrong
-    try:
-        return Batch.from_dense(x, label, *weight), tuple(map(str, names))
     except InvalidRow as wrong:
         raise InvalidRow(wrong.row, f"{wrong.reason}, in partition {number}") from wrong
+    return batch, names
+
+
+def _of_frame(frame: Any, columns: Sequence[str]) -> tuple[Batch, tuple[str, ...]]:
+    names = [name for name in frame.columns if name not in columns]
+    label, *weight = (frame[name].to_numpy(np.float64) for name in columns)
+    x = frame[names].to_numpy(np.float64)
+    return Batch.from_dense(x, label, *weight), tuple(map(str, names))
 
 
 def _shape(asked: _Asked, rows: tuple[Batch, tuple[str, ...]]) -> tuple[int, Any, float]:
-    """Width, names of the features, and weight of all rows. Raises InvalidRow for a label."""
+    """Width, names of the features, and weight of all rows."""
     batch, features = rows
     return batch.dim, features, asked.of(batch).total
 

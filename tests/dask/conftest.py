@@ -10,7 +10,7 @@ from distributed import Client, LocalCluster
 def cluster() -> Iterator[Client]:
     with (
         LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0"
         ) as local,
         Client(local) as client,
     ):
