@@ -38,6 +38,9 @@ class Refused(ClientError):
         """The first 100 refused rows: index, pointer, reason; also line in line formats."""
         super().__init__(self.detail)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.problem, self.status)
+
     @property
     def has_no_rows(self) -> bool:
         """The body has no rows at all, for example a header alone."""

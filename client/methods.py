@@ -236,13 +236,14 @@ class Methods(Generic[Samples]):
         scores: bool = False,
         rows_per_request: int = ROWS_PER_REQUEST,
         source: Source | str | None = None,
+        offset: int = 0,
     ) -> Steps[Learned]:
         """Learn one sample or many, in their order; rows.py lists the types that `x` may have.
 
         A table with the Arrow C stream interface (Polars, DuckDB, pyarrow, ...) has its label in a
         column. It is read once and sent as Arrow streams of about 1 MiB. With the name of a source
-        as `source`, the offset of a row is its index in the table: rows before the source's cursor
-        are skipped, and each piece of the others is a batch of the source.
+        as `source`, the offset of a row is its index in the table, plus `offset`: rows before the
+        source's cursor are skipped, and each piece of the others is a batch of the source.
 
         Rows of a model with `columns` may contain their label; then leave `y` out.
         One sample is a row and its label; its score is in the response. Many rows are sent in
@@ -255,10 +256,16 @@ class Methods(Generic[Samples]):
         """
         if source is not None and key is not None:
             raise BadInput("give either a key or a source")
+        if offset and not isinstance(source, str):
+            raise BadInput("an offset needs the name of a source: source='NAME'")
+        if offset < 0:
+            raise BadInput(f"the offset must be 0 or more, got {offset}")
         if isinstance(source, str) or is_table(x):
             _check_table(x, y=y, weight=weight, ids=ids, names=names)
             if isinstance(source, str):
-                return (yield from self._learn_source(model, bodies_of_table(x), source, scores))
+                bodies = bodies_of_table(x)
+                bodies.row = offset
+                return (yield from self._learn_source(model, bodies, source, scores))
             if source is not None:
                 raise BadInput("the source of a table is a name: source='NAME'")
             return (yield from self._learn_bodies(model, _ahead(x), key, scores))

@@ -27,6 +27,7 @@ BENCHMARKS = (
     "overload",
     "consume",
     "cutting_planes",
+    "dask",
     "newcomer",
     "offline",
     "refit",

@@ -27,7 +27,7 @@ DATA_FILES = (
     *("service/static/index.html", "service/static/js/main.js"),
     *("service/static/vendor/uplot/uPlot.iife.min.js", "service/cli/demo/adult.xz"),
     *("service/journal/redis/lua/append.lua", "service/py.typed", "solvers/py.typed"),
-    *("client/py.typed", "wire/py.typed", "py.typed"),
+    *("client/py.typed", "wire/py.typed", "py.typed", "dask/__init__.py", "dask/learn.py"),
 )
 CODE_SUFFIXES = (".py", ".lua", ".xz", ".typed", ".html", ".css", ".js", ".svg")
 ANSWERED_WITHIN_S = 60

@@ -18,6 +18,7 @@ Kernels never raise. They return a number, which the Python layer turns into one
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from typing import Any
 
 
 class SolverError(Exception):
@@ -87,6 +88,9 @@ class InvalidRow(SolverError):
         super().__init__(f"row {row}: {reason}")
         self.row = row
         self.reason = reason
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.row, self.reason)
 
     @classmethod
     def of_label(cls, row: int, label: float, is_binary: bool) -> "InvalidRow":

@@ -92,10 +92,15 @@ class Problem:
         _rows.scores_of(*self.rows, self.bias, w, out)
         return out
 
-    def from_duals(self, duals: Floats) -> Floats:
-        """(dim + 1,) w' of these dual variables."""
+    def weighted_sum(self, duals: Floats) -> Floats:
+        """(dim + 1,) f + sum_i c_i lambda_i h_i."""
         u = np.zeros(self.width) if self.fixed is None else self.fixed.copy()
         _rows.add_rows(*self.rows, self.bias, self.batch.weights * duals, u)
+        return u
+
+    def from_duals(self, duals: Floats) -> Floats:
+        """(dim + 1,) w' of these dual variables."""
+        u = self.weighted_sum(duals)
         u /= self.rho * self.total
         return u
 
@@ -113,9 +118,10 @@ class Problem:
 
     def loss_gap(self, w: Floats, duals: Floats) -> float:
         """The loss part of the gap: the whole gap if w = w'."""
-        return float(self._sums(w, duals)[2]) / self.total
+        return float(self.sums(w, duals)[2]) / self.total
 
-    def _sums(self, w: Floats, duals: Floats) -> Floats:
+    def sums(self, w: Floats, duals: Floats) -> Floats:
+        """(3,) sums of c_i times Q(z_i), Q*(-lambda_i), and the term of the gap of row i."""
         sums = np.empty(3)
         columns = self.labels, self.batch.weights, self.numbers
         _rows.sum_terms(self.scores(w), duals, *columns, sums)
@@ -125,7 +131,7 @@ class Problem:
         """Primal at w, dual at `duals`, and the gap; `dashed` is w' if known."""
         if dashed is None:
             dashed = self.from_duals(duals)
-        values, conjugates, gaps = self._sums(w, duals) / self.total
+        values, conjugates, gaps = self.sums(w, duals) / self.total
         primal = values + 0.5 * self.rho * _square(w)
         if self.fixed is not None:
             primal -= float(np.sum(self.fixed * w)) / self.total

@@ -77,7 +77,7 @@ def solve(
     from dualstream.solvers.offline.method_registry import Start, method_of
 
     chosen = method_of(method)
-    problem = _problem(batch, method, chosen, loss, regularizer, rho, intercept, fixed, total)
+    problem = problem_of(batch, method, chosen, loss, regularizer, rho, intercept, fixed, total)
     if duals is not None and weights is not None:
         raise InvalidSpec("/weights", "given", "left out if duals are given")
     start = Start(
@@ -180,7 +180,7 @@ class _Loop:
         )
 
 
-def _problem(
+def problem_of(
     batch: Batch,
     name: str,
     method: "Method",
@@ -191,6 +191,7 @@ def _problem(
     fixed: npt.ArrayLike | None,
     total: float | None,
 ) -> "Problem":
+    """The problem of these arguments of `solve`. Raises as `solve`."""
     from dualstream.solvers.offline.problem import Problem
 
     read = read_loss({"loss": loss}, "binary")

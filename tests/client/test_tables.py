@@ -201,6 +201,8 @@ def test_labels_of_several_types_are_texts(server):
         (lambda c: c.learn("m", named(0)), "there are no rows to send"),
         (lambda c: c.predict("m", named(0)), "there are no rows to send"),
         (lambda c: c.learn("m", named(0), source="s"), "there are no rows to send"),
+        (lambda c: c.learn("m", named(3), offset=3), "an offset needs the name of a source"),
+        (lambda c: c.learn("m", named(3), source="s", offset=-3), "the offset must be 0 or more"),
         (lambda c: c.learn("m", named(3), source="é"), "the source's name must have"),
     ],
 )
@@ -297,6 +299,21 @@ class Failing(httpx.HTTPTransport):
             response.read()
             raise httpx.ReadError("planted")
         return response
+
+
+def test_tables_that_continue_a_source_are_one_table(server):
+    table = pa.concat_tables([named(5000, seed) for seed in range(2)])
+    server.create("tables-whole", NAMED)
+    server.create("tables-parts", NAMED)
+    server.learn("tables-whole", table, source="t")
+    server.learn("tables-parts", table.slice(0, 7000), source="t")
+    with pytest.raises(Refused, match="source") as refused:
+        server.learn("tables-parts", table.slice(8000), source="t", offset=8000)
+    assert (refused.value.kind, refused.value.problem["cursor"]) == ("source-moved", 7000)
+    # The first 2,000 rows of this part are known.
+    rest = server.learn("tables-parts", table.slice(5000), source="t", offset=5000)
+    assert (rest.learned, rest.source.next) == (3000, 10_000)
+    assert digest(server, "tables-parts") == digest(server, "tables-whole")
 
 
 def test_a_source_resumes_at_the_row_where_it_was_killed(server, shared_server):

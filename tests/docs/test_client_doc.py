@@ -1,4 +1,4 @@
-"""The Python blocks of three guides run as written and print what they say."""
+"""The Python blocks of four guides run as written and print what they say."""
 
 import re
 import subprocess
@@ -18,6 +18,7 @@ CREATE = 'Client("http://127.0.0.1:8000").create("clicks")\n'
         ("python-client", "", "3,000 rows"),
         ("tables", "", ""),
         ("sources", f"from dualstream.client import Client\n{CREATE}", ""),
+        ("dask", "", ""),
     ],
 )
 def test_the_blocks_run_as_written(tmp_path, guide, before, progress):
@@ -25,9 +26,11 @@ def test_the_blocks_run_as_written(tmp_path, guide, before, progress):
     program = before + "".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
     got = re.findall(r"print\(.*\)  # (.*)", program)
     with ServerProcess(f"sqlite:///{tmp_path / 'client.db'}") as server:
+        # A file, which the processes of a Dask cluster import.
         program = program.replace("http://127.0.0.1:8000", server.url)
+        (tmp_path / "program.py").write_text(program)
         done = subprocess.run(
-            [sys.executable, "-c", program],
+            [sys.executable, "program.py"],
             capture_output=True,
             text=True,
             timeout=100,

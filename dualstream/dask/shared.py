@@ -1,0 +1,29 @@
+"""The partitions of a data set, and the cluster that works on them."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from distributed import Client, default_client
+
+from dualstream.client import BadInput
+
+
+def partitions_of(data: Any) -> list[Any]:
+    """The partitions of a Dask DataFrame, or of a list of delayed ones. Raises BadInput."""
+    if hasattr(data, "partitions"):
+        return [data.partitions[number] for number in range(data.npartitions)]
+    parts = list(data) if isinstance(data, Iterable) else []
+    if not parts or not all(hasattr(part, "__dask_graph__") for part in parts):
+        raise BadInput(
+            f"the data must be a Dask DataFrame or a list of delayed partitions, got {data!r:.60};"
+            " dask.dataframe.from_pandas makes one of a pandas DataFrame"
+        )
+    return parts
+
+
+def cluster_of(client: Client | None) -> Client:
+    """This client of a cluster, or the one that was made last. Raises BadInput."""
+    try:
+        return client or default_client()
+    except ValueError:
+        raise BadInput("there is no Dask cluster: call dask.distributed.Client() first") from None
