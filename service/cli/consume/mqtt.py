@@ -107,7 +107,8 @@ class MqttReader:
         """Epoch of the last `start`."""
         self._fault = ""
         """Why nothing more can be read."""
-        self._trouble = "it does not answer"
+        self._troubles = set[str]()
+        """Faults since the broker has accepted a connection."""
         self._is_subscribed = False
         self._client = self._new_client(client_id)
         try:
@@ -147,7 +148,7 @@ class MqttReader:
             self._changed.wait_for(lambda: self._is_subscribed or self._fault, START_S)
             self._raise_fault()
             if not self._is_subscribed:
-                raise ReaderError(f"the MQTT broker at {self._broker}: {self._trouble}")
+                raise ReaderError(f"the MQTT broker at {self._broker} does not answer")
 
     def _raise_fault(self) -> None:
         if self._fault:
@@ -157,12 +158,17 @@ class MqttReader:
 
     def _on_connect(self, client: Any, _: Any, flags: Any, reason: Any, about: Any) -> None:
         if reason.is_failure:
-            self._note(str(reason))
+            with self._changed:
+                why = f"the broker at {self._broker} refuses the connection: {reason}"
+                if self._is_subscribed:  # it did not at the start
+                    self._note(why)
+                else:
+                    self._fail(why)
             return
         if self._is_subscribed:
             lost = "" if flags.session_present else "; it has lost the session, and its messages"
             self._log(f"MQTT: the broker answers{lost}")
-            self._trouble = ""
+            self._troubles.clear()
         # A retained message is an old value, which was delivered when it was published.
         options = SubscribeOptions(qos=1, retainHandling=SubscribeOptions.RETAIN_DO_NOT_SEND)
         client.subscribe(self._topic.filter, options=options)
@@ -171,7 +177,7 @@ class MqttReader:
         with self._changed:
             if reasons[0].is_failure:
                 self._fail(f"the broker refuses the topics {self._topic.filter!r}: {reasons[0]}")
-            self._is_subscribed, self._trouble = True, ""
+            self._is_subscribed = True
             self._changed.notify()
 
     def _on_disconnect(self, client: Any, _: Any, flags: Any, reason: Any, about: Any) -> None:
@@ -181,7 +187,7 @@ class MqttReader:
             self._waiting.clear()
             if reason.value == TAKEN_OVER:
                 self._fail("another client has connected with this client id; choose a --group")
-            elif self._is_subscribed:  # not every broker gives that reason
+            elif self._is_subscribed and not self._fault:  # not every broker gives that reason
                 self._note(f"the connection of {self.source} is lost: {reason}")
 
     def _on_message(self, client: Any, _: Any, message: MQTTMessage) -> None:
@@ -201,10 +207,10 @@ class MqttReader:
         self._client.disconnect()
 
     def _note(self, trouble: str) -> None:
-        """Log a fault of the connection once."""
-        if trouble != self._trouble and self._is_subscribed and not self._fault:
+        """Log a fault of the connection, once while the broker accepts none."""
+        if trouble not in self._troubles:
             self._log(f"MQTT: {trouble}")
-        self._trouble = trouble
+        self._troubles.add(trouble)
 
     # -- the session -------------------------------------------------------------------------------
 

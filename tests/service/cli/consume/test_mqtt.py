@@ -202,7 +202,7 @@ def test_errors_name_what_is_wrong(mqtt, reading, tmp_path, monkeypatch):
     monkeypatch.setattr("dualstream.service.cli.consume.mqtt.START_S", 0.3)
     with (
         broker_that_answers() as place,
-        pytest.raises(ReaderError, match=f"the MQTT broker at {place}: it does not answer"),
+        pytest.raises(ReaderError, match=f"the MQTT broker at {place} does not answer"),
     ):
         reading(f"mqtt://{place}/t", "m")
     with broker_that_answers(b"\x20\x03\x00\x00\x00", b"\x90\x04\x00\x01\x00\x87") as place:
@@ -239,9 +239,19 @@ def test_passwords_and_tls(reading, tmp_path, monkeypatch):
             reading(f"{url}/a", "m")
         monkeypatch.setenv("SSL_CERT_FILE", str(key))
         reading(f"{url}/a", "m").close()
-        monkeypatch.setattr("dualstream.service.cli.consume.mqtt.START_S", 1.0)
-        with pytest.raises(ReaderError, match=f"localhost:{broker.port}: Not authorized"):
+        with pytest.raises(ReaderError, match="refuses the connection: Not authorized"):
             reading(f"{url}/a".replace("secret", "wrong"), "m")
+        # The password is changed: the process waits, and says so once.
+        said = list[str]()
+        reading(f"{url}/a", "m", said=said)
+        broker.stop()
+        passwords.write_bytes(b"")
+        broker.start()
+        deadline = time.monotonic() + 20
+        while len(said) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert "is lost" in said[0] and "refuses the connection: Not authorized" in said[1]
 
 
 @contextmanager
