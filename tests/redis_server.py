@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import redis
 
 UNPACKED = Path(__file__).parent.parent / ".cache" / "redis"
 """Where tests/fetch_tool.sh redis puts Debian's packages."""
@@ -123,6 +124,14 @@ def redis_or_skip(**options: str) -> Iterator[RedisServer]:
         pytest.skip(str(error))
     with running_redis(**options) as server:
         yield server
+
+
+def cut_stream(client: redis.Redis, stream: str, seq: int) -> None:
+    """Replace a stream by its entries up to `seq`. Valkey sets no last id below a deleted one."""
+    entries = client.xrange(stream, "-", f"{seq}-0")
+    client.delete(stream)
+    for entry, fields in entries:
+        client.xadd(stream, fields, id=entry)
 
 
 def _program() -> tuple[str, dict[str, str]]:

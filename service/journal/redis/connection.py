@@ -148,7 +148,9 @@ class RedisConnection:
 
         Raises JournalUnavailable; NotReplicated if a replica does not confirm in time.
         """
-        # WAIT covers the writes before the last command on this connection, so send one first.
+        # WAIT covers what precedes the last command on this connection; for Valkey 9, the last that
+        # may write. So send one that writes nothing.
+        await self.call("PUBLISH", "ds:none", "", is_read=True)
         info = await self.call("INFO", "replication", is_read=True)
         count = max(self._replicas_seen, replicas_of(info))
         found = 0

@@ -10,6 +10,7 @@ import redis
 from dualstream.service.journal.protocol import JournalUnavailable, ModelChanged, Part
 from dualstream.service.journal.record import CorruptRecord, KeyKind, encode_rows, make_key
 from dualstream.service.journal.redis import store as redis_journal
+from tests.redis_server import cut_stream
 from tests.service.journal.conftest import Store
 from tests.service.journal.groups import Log, fingerprint, keyed, places, rows
 
@@ -190,8 +191,7 @@ async def test_an_entry_that_is_not_what_the_log_says_is_damage(
         await log.append(rows(1))
         await log.append(rows(2))
         entry = client.xrange("ds:{adult}:log")[1][1][b"e"]
-        client.xdel("ds:{adult}:log", "2-0")
-        client.execute_command("XSETID", "ds:{adult}:log", "1-0")
+        cut_stream(client, "ds:{adult}:log", 1)
         client.xadd("ds:{adult}:log", {"e": entry[:size]}, id=f"{seq}-0")
         client.hset("ds:{adult}:head", "seq", seq)
         with pytest.raises(CorruptRecord, match=got):

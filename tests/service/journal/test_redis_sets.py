@@ -133,6 +133,7 @@ def test_a_restore_ends_once_every_replica_has_it(
     monkeypatch.setattr(line, "REPLICAS_MS", 100)
     monkeypatch.setattr(line, "SETTLED_S", 0.2)
     archive = asyncio.run(archive_of("moved", tmp_path))
+    until(lambda: sentinels.is_followed(sentinels.primary(), 2), "the replicas")
     replica = next(server for server in sentinels.servers if server is not sentinels.primary())
     replica.pause()
     try:

@@ -16,6 +16,7 @@ from dualstream.service.journal.protocol import (
     Trimmed,
     Usage,
 )
+from tests.redis_server import cut_stream
 from tests.service.journal.conftest import Store
 from tests.service.journal.groups import Log, rows
 
@@ -313,7 +314,5 @@ def lose_last_entries(store: Store, log: Log, entry: int, chain: list[str]) -> N
         return
     with redis.Redis.from_url(store.url) as client:
         prefix = f"ds:{{{log.model}}}:"
-        for key, _ in client.xrange(f"{prefix}log", f"({seq}-0"):
-            client.xdel(f"{prefix}log", key)
-        client.execute_command("XSETID", f"{prefix}log", f"{seq}-0")
+        cut_stream(client, f"{prefix}log", seq)
         client.hset(f"{prefix}head", mapping={"seq": seq, "chain": chain[entry]})
