@@ -67,12 +67,7 @@ from dualstream.solvers.core.served_form import (
 )
 from dualstream.solvers.core.served_weights import ServedWeights, WeightSurvey, survey_weights
 from dualstream.solvers.core.shared_ones import are_shared_ones, shared_ones
-from dualstream.solvers.core.sparse_support import (
-    LocalPhases,
-    Support,
-    local_phases_of,
-    support_of,
-)
+from dualstream.solvers.core.sparse_support import LocalPhases, Support, local_phases_of, support_of
 from dualstream.solvers.core.spec_cache import FixedSpec, WorkedOut
 from dualstream.solvers.core.state_format import digest_of, dump, load
 from dualstream.solvers.core.state_numbers import check_arrays
