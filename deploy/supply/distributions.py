@@ -61,8 +61,9 @@ def reached(wanted: Iterable[Requirement]) -> dict[str, metadata.Distribution | 
 def licence(distribution: metadata.Distribution) -> str:
     """Licence in the metadata: an SPDX expression, else classifiers, else a short text."""
     told = distribution.metadata
-    if told["License-Expression"]:
-        return str(told["License-Expression"])
+    # Not by [...]: the package importlib_metadata, if it is imported, raises KeyError then.
+    if expression := told.get("License-Expression"):
+        return str(expression)
     classifiers = [
         text.rpartition(" :: ")[2]
         for text in told.get_all("Classifier", [])
@@ -71,4 +72,4 @@ def licence(distribution: metadata.Distribution) -> str:
     if classifiers:
         return ", ".join(classifiers)
     # Some packages put the whole licence text there; its first line is the name.
-    return re.sub(r"\s+", " ", (told["License"] or "not said").strip().splitlines()[0])
+    return re.sub(r"\s+", " ", (told.get("License") or "not said").strip().splitlines()[0])

@@ -109,10 +109,8 @@ class ColumnReader:
         if self.is_explicit(row):
             read = self._read(row["x"])
             others = self._beside_x(row)
-            if twice := read.roles.keys() & others.keys():
-                role = min(twice)
-                raise BadColumn(getattr(self, role), f"the {role} is there twice: send it once")
-            read.roles |= others
+            for role, value in others.items():
+                _add_role(read.roles, role, value)
         else:
             read = self._read(row)
         label, weight, id_ = (read.roles.get(role) for role in ("label", "weight", "id"))
@@ -134,11 +132,8 @@ class ColumnReader:
             raise BadColumn("x", f"the row {reason}, or declare columns `x.NAME`")
         found: dict[str, Any] = {}
         for name, value in row.items():
-            if known.get(name) in found:
-                role = known[name]
-                raise BadColumn(name, f"the {role} is there twice: send it once")
             if name != "x":
-                found[known[name]] = value
+                _add_role(found, known[name], value)
         return found
 
     def _id(self, given: Any) -> str | int:
@@ -418,6 +413,13 @@ _HANDLERS: Mapping[str, _Handler | None] = {
 
 def _twice(column: str, feature: str) -> BadColumn:
     return BadColumn(column, f"two columns give the feature {quoted(feature)}")
+
+
+def _add_role(roles: dict[str, Any], role: str, value: Any) -> None:
+    """Add a label, weight or id. Raises BadColumn if the row has another one."""
+    if roles.setdefault(role, value) != value:
+        reason = f"the {role} is there twice, as {quoted(roles[role])} and {quoted(value)}"
+        raise BadColumn(role, reason)
 
 
 def missing_numbers(missing: Sequence[str | float | None]) -> list[float]:

@@ -372,8 +372,10 @@ def test_who_cannot_says_why():
     never = {"rda", "rda_plus", "romma", "alma", "dc", "perceptron", "ogd", "portfolio", *NONLINEAR}
     assert {algorithms[name] for name in able} & never == set()
     assert {algorithms[name] for name in set(SPECS) - able} - never == {
+        "asset",
         "fobos",
         "passive_aggressive",
+        "sgd_l1",
         "truncated_gradient",
     }
     assert all(len(why) > 20 for why in reasons.values() if why is not None)
