@@ -1,6 +1,5 @@
 """Supply chain: pinned versions, licences and audits of all dependencies."""
 
-from importlib import metadata
 
 import httpx
 import pytest
