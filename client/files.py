@@ -18,11 +18,11 @@ from pathlib import Path
 from threading import Thread
 from typing import BinaryIO, TypeVar, cast
 
+from dualstream.client.arrow_tables import bodies_of_file
 from dualstream.client.calls import ARROW, JSON, NDJSON
 from dualstream.client.errors import BadInput
 from dualstream.client.partitions import partitions_of, values_of, with_columns
 from dualstream.client.stores import StoredFile
-from dualstream.client.tables import bodies_of_file
 from dualstream.wire.chunking.chunks import CHUNK_BYTES, CHUNKERS, Chunking
 from dualstream.wire.problems import Problem
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeAlia
 import msgspec
 from msgspec import UNSET
 
+from dualstream.client.arrow_tables import TableBodies, bodies_of_table, scores_table
 from dualstream.client.calls import (
     JSON,
     NDJSON,
@@ -28,7 +29,7 @@ from dualstream.client.calls import (
 )
 from dualstream.client.errors import BadInput, NoRows, Refused
 from dualstream.client.files import Piece, RowFile, read_ahead
-from dualstream.client.progress import OnProgress, Progress, ProgressBar, both
+from dualstream.client.progress_bar import OnProgress, Progress, ProgressBar, both
 from dualstream.client.responses import (
     Certificate,
     Change,
@@ -67,7 +68,6 @@ from dualstream.client.rows import (
     sample_of,
     samples_of,
 )
-from dualstream.client.tables import TableBodies, bodies_of_table, scores_table
 from dualstream.wire.chunking.chunks import CHUNK_BYTES
 from dualstream.wire.problems import MAX_ERRORS
 from dualstream.wire.schemas import (

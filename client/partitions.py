@@ -12,7 +12,7 @@ from msgspec import Raw
 
 from dualstream.client.calls import NDJSON
 from dualstream.wire.chunking.csv_records import delimiter_of, record_end
-from dualstream.wire.values import BadValue, value_of
+from dualstream.wire.text_values import BadValue, value_of
 
 CSV = "text/csv"
 _PARTITION = re.compile(r"([^/=]+)=([^/]*)/")
@@ -30,7 +30,7 @@ def partitions_of(path: str) -> dict[str, str]:
 
 
 def values_of(texts: Mapping[str, str]) -> dict[str, Any]:
-    """The texts as values, by the table of `wire.values`."""
+    """The texts as values, by the table of `wire.text_values`."""
     return {name: _value(text) for name, text in texts.items()}
 
 

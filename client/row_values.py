@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from dualstream.client.errors import BadInput
-from dualstream.wire.values import EXACT, TOO_LONG
+from dualstream.wire.text_values import EXACT, TOO_LONG
 
 _PLAIN = frozenset({float, int, str, bool, type(None)})
 _TEXT = frozenset({str})

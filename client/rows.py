@@ -2,7 +2,7 @@
 
 A sample is {"x": ..., "y": ..., "weight": ..., "id": ...}. Rows are lists of numbers, dicts of
 features by name, a NumPy array, a pandas DataFrame or a scipy.sparse matrix. None of these
-libraries is imported here. Other tables are sent as Arrow, see tables.py. For a model with
+libraries is imported here. Other tables are sent as Arrow, see arrow_tables.py. For a model with
 `columns` a row also has lists, nested objects and times, and the columns of its label, weight and
 id. Missing values (NaN, None, NA, NaT) are sent as null; a server refuses such rows, unless the
 model has `columns`. Infinite numbers, integers that lose digits as a float, and names that are

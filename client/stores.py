@@ -19,8 +19,8 @@ from urllib.parse import parse_qsl, quote
 
 import httpx
 
+from dualstream.client.arrow_tables import pyarrow_for
 from dualstream.client.errors import BadInput
-from dualstream.client.tables import pyarrow_for
 
 STORES, WEB = ("s3", "gs"), ("http", "https")
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?]*)([^?]*)(\?.*)?", re.DOTALL)

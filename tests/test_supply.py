@@ -1,6 +1,5 @@
 """Supply chain: pinned versions, licences and audits of all dependencies."""
 
-
 import httpx
 import pytest
 

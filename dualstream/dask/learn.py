@@ -16,9 +16,9 @@ from zlib import crc32
 from distributed import Client as Cluster
 
 from dualstream.client import BadInput, Client, Refused, SourceCursor
+from dualstream.client.arrow_tables import pyarrow_for
 from dualstream.client.clients import URL
 from dualstream.client.rows import has_stream
-from dualstream.client.tables import pyarrow_for
 from dualstream.dask.shared import cluster_of, partitions_of
 
 

@@ -45,9 +45,9 @@ repeats to the last digit. Tables can be run alone, so seconds come from several
 **Reproduced** means that our mean is within three of the printed standard deviations of the printed
 mean. Some papers round deviations to 0.000; "within rounding" marks where that decides. If a paper
 prints no numbers, the claim of its figure is tested. An outcome "a of b" has b figures or claims in
-all. `python -m load_tests.paper_tables NAME` runs one section again, NAME as in its folder. The last
-three sections are an appendix: all figures of Table 3.2 are reproduced, and the others have none
-printed. See also [Formulas by file](formulas.md) and [Misprints](misprints.md).
+all. `python -m load_tests.paper_tables NAME` runs one section again, NAME as in its folder. The
+last three sections are an appendix: all figures of Table 3.2 are reproduced, and the others have
+none printed. See also [Formulas by file](formulas.md) and [Misprints](misprints.md).
 
 """
 

@@ -27,7 +27,7 @@ from dualstream.service.api.responses import first_errors, learned_before, rejec
 from dualstream.service.codecs import ListedRows, ParsedRows, check_rows, media_type, parse_json
 from dualstream.service.codecs.json_exact import check_names
 from dualstream.service.codecs.row_schema import BadRow
-from dualstream.service.codecs.text_values import label_of
+from dualstream.service.codecs.text_fields import label_of
 from dualstream.service.concurrency import run_short_here
 from dualstream.service.journal.protocol import Journal
 from dualstream.service.models.late_labels import (

@@ -27,7 +27,7 @@ from dualstream.client import (
 )
 from dualstream.client.calls import new_key
 from dualstream.client.files import STANDARD_INPUT, is_pipe
-from dualstream.client.progress import OnProgress, ProgressBar, both
+from dualstream.client.progress_bar import OnProgress, ProgressBar, both
 from dualstream.client.stores import files_of_folder, is_url, source_of, stored_files
 from dualstream.service.cli.common import (
     JSON,
@@ -46,7 +46,7 @@ from dualstream.service.cli.common import (
     show_errors,
 )
 from dualstream.wire.schemas import PredictedMany
-from dualstream.wire.values import BadValue, value_of
+from dualstream.wire.text_values import BadValue, value_of
 
 Files = Annotated[
     list[str] | None,

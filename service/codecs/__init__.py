@@ -17,7 +17,7 @@ vw.py              text/x-vw
 libsvm.py          text/x-libsvm
 flat_rows.py       the same formats for models with `columns`
 flat_bulk.py       kernels of flat rows in NDJSON, JSON lists and CSV
-text_values.py     texts as features, labels and weights
+text_fields.py     texts as features, labels and weights
 query.py           parameters of GET predict
 tensors.py         inputs and outputs of the Open Inference Protocol
 """

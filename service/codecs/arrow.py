@@ -24,7 +24,7 @@ from dualstream.service.codecs.table_columns import TableColumns, columns_of, pa
 from dualstream.solvers import Batch, InvalidRow, class_places, hash_names
 from dualstream.wire.chunking.arrow_messages import streams_in
 from dualstream.wire.problems import Problem
-from dualstream.wire.values import EXACT
+from dualstream.wire.text_values import EXACT
 
 Table = tuple[Any, TableColumns]
 """A record batch, and the roles of its columns."""

@@ -1,7 +1,8 @@
 """CSV codec (text/csv, RFC 4180) with a header: y or label, weight, id; others are features.
 
-Fields become values by the table in wire/values.py, quoted or not. An empty field is a feature that
-the row does not have. The delimiter is a parameter of the media type, or found from the header.
+Fields become values by the table in wire/text_values.py, quoted or not. An empty field is a feature
+that the row does not have. The delimiter is a parameter of the media type, or found from the
+header.
 """
 
 import re
@@ -16,7 +17,7 @@ from dualstream.service.codecs.record_reader import Reader, parse_records, parse
 from dualstream.service.codecs.row_buffer import RowArrays
 from dualstream.service.codecs.row_schema import BadRow, RowSchema, pointer_step
 from dualstream.service.codecs.table_columns import RESERVED, TableColumns, columns_of
-from dualstream.service.codecs.text_values import feature_of, label_of, weight_of
+from dualstream.service.codecs.text_fields import feature_of, label_of, weight_of
 from dualstream.solvers import hash_names
 from dualstream.solvers.text import (
     FEATURE,

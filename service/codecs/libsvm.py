@@ -6,7 +6,7 @@ import numpy as np
 
 from dualstream.service.codecs.parsed_rows import ParsedRows, labels_and_classes
 from dualstream.service.codecs.row_schema import BadRow, Label, RowSchema
-from dualstream.service.codecs.text_values import label_of
+from dualstream.service.codecs.text_fields import label_of
 from dualstream.solvers import Batch
 from dualstream.wire.problems import Problem, RowError
 

@@ -18,10 +18,10 @@ from dualstream.service.codecs.row_schema import (
     too_many_nonzeros,
     unescaped_step,
 )
-from dualstream.service.codecs.text_values import label_of
+from dualstream.service.codecs.text_fields import label_of
 from dualstream.solvers import BadColumn, Batch, ColumnReader, class_places
 from dualstream.wire.problems import Problem, RowError, quoted
-from dualstream.wire.values import nfc
+from dualstream.wire.text_values import nfc
 
 
 class ListedRows(msgspec.Struct):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from dualstream.service.codecs.flat_rows import parse_flat_query
 from dualstream.service.codecs.parsed_rows import ParsedRows, RowsBuilder
 from dualstream.service.codecs.row_schema import BadRow, RowSchema, pointer_step
-from dualstream.service.codecs.text_values import feature_number, feature_of
+from dualstream.service.codecs.text_fields import feature_number, feature_of
 from dualstream.wire.problems import Problem, RowError, beginning, quoted
 
 

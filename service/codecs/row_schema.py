@@ -13,7 +13,7 @@ from dualstream.solvers.columns.plan import ColumnPlan, NoPlan
 from dualstream.solvers.jit import Indices
 from dualstream.solvers.text import PlaceTable
 from dualstream.wire.problems import beginning, quoted
-from dualstream.wire.values import EXACT, TOO_LONG, nfc
+from dualstream.wire.text_values import EXACT, TOO_LONG, nfc
 
 # Larger numbers overflow when they are squared and summed.
 LARGEST = 1e100

@@ -18,7 +18,7 @@ from dualstream.service.codecs.row_schema import (
     pointer_step,
     refuse_duplicates,
 )
-from dualstream.service.codecs.text_values import feature_number, label_of, weight_of
+from dualstream.service.codecs.text_fields import feature_number, label_of, weight_of
 from dualstream.solvers.text import POWERS_OF_TEN, read_examples
 
 _BLANKS = str.maketrans("\t\r", "  ")

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from dualstream.client import FORMATS, BadInput, NoRows, RowFile
-from dualstream.client.tables import pyarrow_for
+from dualstream.client.arrow_tables import pyarrow_for
 from dualstream.service.codecs.csv import check_delimiter
 from dualstream.service.codecs.flat_rows import FlatRecords, read_row
 from dualstream.service.codecs.media_type import media_type

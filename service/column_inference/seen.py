@@ -8,7 +8,7 @@ from typing import Any
 
 from dualstream.solvers.columns.values import BadColumn, as_boolean, as_category, as_number, as_time
 from dualstream.solvers.core.batch import LARGEST
-from dualstream.wire.values import EXACT, BadValue, number_of
+from dualstream.wire.text_values import EXACT, BadValue, number_of
 
 FEW_ROWS = 20
 """With fewer rows, distinct values say nothing about a column."""

@@ -24,7 +24,7 @@ from dualstream.service.journal.protocol import (
 )
 from dualstream.service.replica.entries import Content
 from dualstream.service.replica.fork_detection import Lost, contradicts, may_contradict
-from dualstream.service.replica.groups import BULK_ROWS, Group, is_whole, own_entry
+from dualstream.service.replica.group_commit import BULK_ROWS, Group, is_whole, own_entry
 from dualstream.service.replica.outcomes import Applied, clear_outcomes
 from dualstream.service.replica.recovery import REPLAYS, Forked
 from dualstream.service.replica.replica import Replica

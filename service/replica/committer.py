@@ -7,8 +7,8 @@ appended while the bulk group before it is learned.
 Small groups run as callbacks without a task. With many models a group often holds one row, and a
 task costs as much time again.
 
-This module decides the order of groups and resolves their futures. `groups.py` forms groups and
-appends them; `apply_or_rebuild.py` applies them to the replica.
+This module decides the order of groups and resolves their futures. `group_commit.py` forms groups
+and appends them; `apply_or_rebuild.py` applies them to the replica.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from dualstream.service.journal.protocol import (
 )
 from dualstream.service.journal.record import RecordError
 from dualstream.service.replica.apply_or_rebuild import SILENT, Applying, CommitListener, Others
-from dualstream.service.replica.groups import (
+from dualstream.service.replica.group_commit import (
     BULK_ROWS,
     GROUP_ROWS,
     Appending,

@@ -18,7 +18,7 @@ from dualstream.solvers.core.hashing import hash_names
 from dualstream.solvers.jit import Bytes, Floats, Indices, Ints
 from dualstream.solvers.text.flat import plan as layout
 from dualstream.solvers.text.flat.times import AGE, HOUR, MONTH_DAY, WEEKDAY, YEAR_DAY
-from dualstream.wire.values import nfc
+from dualstream.wire.text_values import nfc
 
 _KINDS = {
     "number": layout.NUMBER,

@@ -36,7 +36,7 @@ from dualstream.solvers.columns.values import (
 )
 from dualstream.solvers.core.spec_fields import AGE
 from dualstream.wire.problems import quoted
-from dualstream.wire.values import EXACT, BadValue, nfc, number_of
+from dualstream.wire.text_values import EXACT, BadValue, nfc, number_of
 
 Features = dict[str, float | bool | str]
 MAX_DEPTH = 16

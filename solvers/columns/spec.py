@@ -16,7 +16,7 @@ from dualstream.solvers.core.spec_fields import (
     read_whole,
     short_form,
 )
-from dualstream.wire.values import EXACT, nfc
+from dualstream.wire.text_values import EXACT, nfc
 
 LONGEST_NAME = 1024
 MAX_COLUMNS = 10_000

@@ -1,8 +1,9 @@
 """One value of a column, as features: numbers, booleans, categories, texts, times.
 
 A value is what JSON has: None, a bool, a number, a text; the readers of tables make such. A text
-that is a number or a boolean by the table of wire/values.py counts as that where the type asks for
-one, so all formats agree. Every function raises BadColumn with a reason that shows the value.
+that is a number or a boolean by the table of wire/text_values.py counts as that where the type
+asks for one, so all formats agree. Every function raises BadColumn with a reason that shows the
+value.
 """
 
 import math
@@ -13,7 +14,7 @@ from typing import Any
 from unicodedata import category
 
 from dualstream.wire.problems import quoted
-from dualstream.wire.values import BadValue, nfc, number_of, value_of
+from dualstream.wire.text_values import BadValue, nfc, number_of, value_of
 
 _TRUE, _FALSE = frozenset(("true", "yes", "1")), frozenset(("false", "no", "0"))
 _BOOLEANS = {"True": "true", "TRUE": "true", "False": "false", "FALSE": "false"}
@@ -24,7 +25,7 @@ _SECONDS_FROM, _SECONDS_BELOW = 1e8, 1e11
 """A time that is a number within these is in seconds (1973 to 5138), a larger one in milliseconds.
 A smaller one is no time, unless its digits are a date: 20240506."""
 _MAY_BE_NUMBER = frozenset("+-.0123456789 \t\r\ntTfFnNiI")
-"""A text that begins otherwise is no number and no boolean by the table of wire/values.py."""
+"""A text that begins otherwise is no number and no boolean by the table of wire/text_values.py."""
 _A_TIME = (
     "a time: ISO 8601 of the years 1 to 9999 in UTC, or seconds (from 1e8) or milliseconds (from"
     " 1e11) since 1970"

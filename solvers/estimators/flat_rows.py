@@ -14,7 +14,7 @@ from dualstream.solvers.core.batch import LARGEST, Batch
 from dualstream.solvers.core.hashing import NamePlaces, hash_row
 from dualstream.solvers.estimators.base import value_errors
 from dualstream.solvers.spec.resolve import resolve_spec
-from dualstream.wire.values import EXACT, TOO_LONG
+from dualstream.wire.text_values import EXACT, TOO_LONG
 
 _ROLES = ("label", "id", "weight")
 _LONGEST = 1024

@@ -24,7 +24,7 @@ from dualstream.solvers.core.learner import Learner
 from dualstream.solvers.estimators.base import Model, full_spec, given_fields, value_errors
 from dualstream.solvers.estimators.flat_rows import FlatRows
 from dualstream.solvers.jit import Floats
-from dualstream.wire.values import EXACT, TOO_LONG, nfc
+from dualstream.wire.text_values import EXACT, TOO_LONG, nfc
 
 __all__ = [
     "DualstreamClassifier",

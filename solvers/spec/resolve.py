@@ -26,7 +26,7 @@ from dualstream.solvers.portfolio.presets import LINEAR, shared_algorithms
 from dualstream.solvers.portfolio.spec import ModelFactory
 from dualstream.solvers.spec.algorithms import ALGORITHMS, Algorithm
 from dualstream.solvers.spec.violations import with_all_violations
-from dualstream.wire.values import nfc
+from dualstream.wire.text_values import nfc
 
 # Fields of every model: in a resolved specification they come before the algorithm's own fields ...
 _FIRST = ("algorithm", "task")

@@ -19,7 +19,7 @@ from dualstream.service.journal.redis.store import RedisJournal
 from dualstream.service.journal.sqlite import append
 from dualstream.service.journal.sqlite.store import SqliteJournal
 from dualstream.service.replica.committer import Committer
-from dualstream.service.replica.groups import Appending
+from dualstream.service.replica.group_commit import Appending
 from dualstream.service.replica.replica import Replica
 
 MARK = Path(os.environ.get("DUALSTREAM_CRASH_MARK", "/nonexistent"))

@@ -15,7 +15,7 @@ from dualstream.service.cli.consume.reader import Message
 from dualstream.service.cli.consume.rows import BadMessage
 from dualstream.service.codecs import as_batch, parse_body, parse_query_row
 from dualstream.service.codecs.row_schema import BadRow
-from dualstream.service.codecs.text_values import feature_of, label_of, weight_of
+from dualstream.service.codecs.text_fields import feature_of, label_of, weight_of
 from dualstream.service.journal.record import (
     Control,
     RecordError,

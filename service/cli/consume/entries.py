@@ -16,7 +16,7 @@ from dualstream.client import BadInput
 from dualstream.service.cli.consume.reader import Message
 from dualstream.service.cli.consume.rows import BadMessage, RowLines
 from dualstream.wire.problems import quoted
-from dualstream.wire.values import BadValue, number_of, value_of
+from dualstream.wire.text_values import BadValue, number_of, value_of
 
 SOURCE = "redis/"
 """Beginning of the name of a stream in the model's cursors."""

@@ -17,7 +17,7 @@ from dualstream.service.journal.protocol import AppendRequest
 from dualstream.service.journal.record import Control, KeyKind, decode_merged, make_key
 from dualstream.service.models.replay import replay
 from dualstream.service.replica.controls import Pause
-from dualstream.service.replica.groups import Appending, Group
+from dualstream.service.replica.group_commit import Appending, Group
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import ControlRequest
 from dualstream.service.replica.state import NOT_IN_STATE

@@ -14,7 +14,7 @@ from dualstream.service.jobs.refit_window import Window, last_rows
 from dualstream.service.journal.protocol import Entry, Trimmed
 from dualstream.service.journal.record import Control
 from dualstream.service.replica.controls import apply_to
-from dualstream.service.replica.groups import Appending, Group
+from dualstream.service.replica.group_commit import Appending, Group
 from dualstream.service.replica.requests import ControlRequest, Request
 from dualstream.solvers import Batch
 from tests.service.api.test_refits import (

@@ -16,7 +16,7 @@ from dualstream.service.codecs.record_reader import parse_quickly, parse_slowly
 from dualstream.service.codecs.row_schema import RowLimits, RowSchema
 from dualstream.solvers import resolve_spec
 from dualstream.solvers.jit import DISABLED
-from dualstream.wire.values import nfc
+from dualstream.wire.text_values import nfc
 
 BODIES = 3 if DISABLED else 40
 TEXTS = [

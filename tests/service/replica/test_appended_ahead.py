@@ -13,7 +13,7 @@ import pytest
 import dualstream.service.replica.replica
 from dualstream.service.journal.protocol import AppendRequest, JournalUnavailable, OutcomeUnknown
 from dualstream.service.replica.apply_or_rebuild import Applying
-from dualstream.service.replica.groups import BULK_ROWS
+from dualstream.service.replica.group_commit import BULK_ROWS
 from tests.service.journal.faulty import Fault
 from tests.service.replica.test_committer import Bench, learn_in_slices, lose, request, run
 

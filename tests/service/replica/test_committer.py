@@ -25,7 +25,7 @@ from dualstream.service.models.registry import canonical
 from dualstream.service.replica.apply_or_rebuild import CommitListener
 from dualstream.service.replica.committer import Committer
 from dualstream.service.replica.controls import Demote
-from dualstream.service.replica.groups import BULK_ROWS, GROUP_ROWS
+from dualstream.service.replica.group_commit import BULK_ROWS, GROUP_ROWS
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import ControlRequest, Request
 from dualstream.solvers import Batch, resolve_spec

@@ -30,7 +30,7 @@ from dualstream.service.models.versions import take_version
 from dualstream.service.replica.apply_or_rebuild import Applying
 from dualstream.service.replica.committer import Committer
 from dualstream.service.replica.controls import Demote
-from dualstream.service.replica.groups import BULK_ROWS
+from dualstream.service.replica.group_commit import BULK_ROWS
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import ControlRequest
 from dualstream.solvers import RefitError

@@ -16,7 +16,7 @@ from dualstream.service.journal.record import Control, Rows, decode_merged
 from dualstream.service.replica.apply_or_rebuild import Applying
 from dualstream.service.replica.committer import Committer
 from dualstream.service.replica.entries import as_batch
-from dualstream.service.replica.groups import Appending, next_group
+from dualstream.service.replica.group_commit import Appending, next_group
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import NewRows, Request
 from dualstream.solvers import Batch, Outcome

@@ -1,11 +1,11 @@
 """Texts of CSV, queries, Redis fields, Vowpal Wabbit and LIBSVM as features, labels and weights.
 
-All formats read texts by the table in wire/values.py; here a refused text becomes a BadRow.
+All formats read texts by the table in wire/text_values.py; here a refused text becomes a BadRow.
 """
 
 from dualstream.service.codecs.row_schema import BadRow, Label, pointer_step
 from dualstream.wire.problems import quoted
-from dualstream.wire.values import BadValue, number_of, value_of
+from dualstream.wire.text_values import BadValue, number_of, value_of
 
 
 def feature_of(name: str, text: str) -> float | int | bool | str:

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pytest
 
 from dualstream.client import AsyncClient, BadInput, Client, Refused, Source, Unreachable
+from dualstream.client.arrow_tables import PIECE_BYTES, TableBodies, bodies_of_table
 from dualstream.client.calls import NDJSON
-from dualstream.client.tables import PIECE_BYTES, TableBodies, bodies_of_table
 
 ROOT = Path(__file__).parent.parent.parent
 NAMED = {"algorithm": "sgd", "features": {"kind": "hashed", "bits": 12}}
@@ -355,7 +355,7 @@ import time
 import pyarrow as pa
 
 from dualstream.client import Client
-from tests.client.test_tables import named
+from tests.client.test_arrow_tables import named
 
 
 def slowly():
