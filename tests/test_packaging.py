@@ -69,7 +69,9 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     written = run("git", "write-tree", env=env).strip()
     run("git", "archive", "--output", folder / "tree.tar", written, env=env)
     with tarfile.open(folder / "tree.tar") as archive:
-        archive.extractall(folder / "tree", filter="tar")
+        # Debian's Python 3.11.2 has no filters.
+        archive.extraction_filter = getattr(tarfile, "tar_filter", None)
+        archive.extractall(folder / "tree")
     return folder / "tree"
 
 

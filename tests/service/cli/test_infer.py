@@ -450,6 +450,8 @@ def test_a_decimal_comma_is_given_as_a_format(shared_server):
     learn = ["learn", "comma", "-", "--format", "csv-decimal-comma", "--url", shared_server.url]
     assert "40 rows learned" in CliRunner().invoke(app, learn, input=body).output
     assert json.loads(done.stdout)["columns"]["types"] == {"a": "number", "b": "number"}
+    with Client(shared_server.url) as client:
+        client.delete("comma")
 
 
 @pytest.mark.parametrize("name", ["rows.csv", "rows.parquet", "rows.feather"])
