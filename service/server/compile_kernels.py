@@ -25,7 +25,7 @@ NOTICE_AFTER_S = 2.0
 """Imports with a full kernel cache take less."""
 PARSERS = "dualstream.solvers.text."
 """Modules that parse. They import each other: two processes would compile them twice."""
-PARSER_WORK = 4
+PARSER_WORK = 2
 """Work of a byte of a parser's source, in bytes of other kernels, as measured."""
 
 
@@ -37,7 +37,7 @@ def folder_of(package: str) -> Path:
 
 
 def kernel_modules() -> dict[str, int]:
-    """Modules with kernels, and the work of each: its size in bytes, times four for a parser."""
+    """Modules with kernels, and the work of each: its size in bytes, twice for a parser."""
     modules = {}
     for package in PACKAGES:
         folder = folder_of(package)
