@@ -60,16 +60,16 @@ def reached(wanted: Iterable[Requirement]) -> dict[str, metadata.Distribution | 
 
 def licence(distribution: metadata.Distribution) -> str:
     """Licence in the metadata: an SPDX expression, else classifiers, else a short text."""
-    told = distribution.metadata
+    fields = distribution.metadata
     # Not by [...]: the package importlib_metadata, if it is imported, raises KeyError then.
-    if expression := told.get("License-Expression"):
+    if expression := fields.get("License-Expression"):
         return str(expression)
     classifiers = [
         text.rpartition(" :: ")[2]
-        for text in told.get_all("Classifier", [])
+        for text in fields.get_all("Classifier", [])
         if text.startswith("License :: ") and text != "License :: OSI Approved"
     ]
     if classifiers:
         return ", ".join(classifiers)
     # Some packages put the whole licence text there; its first line is the name.
-    return re.sub(r"\s+", " ", (told.get("License") or "not said").strip().splitlines()[0])
+    return re.sub(r"\s+", " ", (fields.get("License") or "not said").strip().splitlines()[0])

@@ -1,11 +1,9 @@
 """The reader of MQTT topics on a real Mosquitto, and `dualstream consume mqtt://...`."""
 
 import json
-import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,11 +21,11 @@ from dualstream.service.cli.consume.mqtt import MqttReader, parse_mqtt
 from dualstream.service.cli.consume.reader import Message, ReaderError
 from dualstream.service.cli.consume.rows import RowLines
 from dualstream.wire.schemas import Learned
-from tests.docs.documents import ROOT
 from tests.mosquitto import Mosquitto, environment, running_mosquitto, tool
 from tests.service.cli.consume.fakes import FakeServer
 from tests.service.cli.consume.test_loop import Letters, numbers, row
 from tests.service.cli.consume.test_redis import until
+from tests.service.cli.consume.test_redis_consume import started
 from tests.service.conftest import shared_server
 
 __all__ = ["shared_server"]
@@ -252,24 +250,6 @@ def test_passwords_and_tls(reading, tmp_path, monkeypatch):
             assert time.monotonic() < deadline
             time.sleep(0.02)
         assert "is lost" in said[0] and "refuses the connection: Not authorized" in said[1]
-
-
-@contextmanager
-def started(server: Any, source: str, *flags: str) -> Iterator["subprocess.Popen[str]"]:
-    """The command in a process of its own, which is killed if it has not ended."""
-    command = [sys.executable, "-m", "dualstream.service", "consume", source, "--model", "clicks"]
-    process = subprocess.Popen(
-        [*command, "--url", server.url, *flags],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def learned(client: Client, count: int) -> None:
