@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from dualstream.service.codecs.parsed_rows import ListedRows, ParsedRows
 from dualstream.solvers import Batch
+from dualstream.solvers.jit import Ints
 
 
 def listed_with_ids(parsed: ParsedRows, ids: dict[int, str]) -> ParsedRows:
@@ -35,10 +36,17 @@ def listed_with_ids(parsed: ParsedRows, ids: dict[int, str]) -> ParsedRows:
 
 def with_names_by_index(parsed: ParsedRows) -> ParsedRows:
     """The same rows without ids, with new names in the order of the rows and their indices."""
-    batch = parsed.rows
+    batch, names = parsed.rows, parsed.batch_names
     assert isinstance(batch, Batch)
-    names, _ = _names_by_row(batch, parsed.batch_names)
-    return replace(parsed, batch_names=list(dict.fromkeys(names)))
+    if not names:
+        return parsed
+    places = _name_places(batch, names)
+    entries = np.flatnonzero(places >= 0)
+    # The last assignment counts: backwards it is the first entry.
+    first = np.full(len(names), -1)
+    first[places[entries[::-1]]] = entries[::-1]
+    order = np.argsort(first, kind="stable")[np.count_nonzero(first < 0) :]
+    return replace(parsed, batch_names=[names[place] for place in order.tolist()])
 
 
 def _names_by_row(
@@ -47,10 +55,23 @@ def _names_by_row(
     """Names of each row's non-zero features that are in `names`, and their ends."""
     if not names:
         return [], []
-    by_index = sorted(names)
-    indices = np.array([index for index, _ in by_index], np.int32)
-    at = np.searchsorted(indices, batch.indices)
+    places = _name_places(batch, names)
+    ends = np.concatenate([[0], np.cumsum(places >= 0)])[batch.indptr[1:]]
+    return [names[place] for place in places[places >= 0].tolist()], ends.tolist()
+
+
+_TABLE = 1 << 19
+"""Most features of which a table is made for a body: 4 MB."""
+
+
+def _name_places(batch: Batch, names: Sequence[tuple[int, str]]) -> Ints:
+    """Of each entry of the batch the place of its name in `names`; -1 without one."""
+    indices = np.array([index for index, _ in names], np.int64)
+    if batch.dim <= _TABLE:
+        table = np.full(batch.dim, -1)
+        table[indices] = np.arange(len(names))
+        return table[batch.indices]
+    by_index = np.argsort(indices)
+    at = np.searchsorted(indices[by_index], batch.indices)
     at[at == len(names)] = 0
-    is_new = indices[at] == batch.indices
-    ends = np.concatenate([[0], np.cumsum(is_new)])[batch.indptr[1:]]
-    return [by_index[k] for k in at[is_new].tolist()], ends.tolist()
+    return np.where(indices[by_index[at]] == batch.indices, by_index[at], -1)
