@@ -1,17 +1,17 @@
 """Python client of the server: `Client`, and `AsyncClient` with the same methods to await.
 
-clients.py       Client and AsyncClient: perform the actions that a method yields
-methods.py       the methods of both clients, each written once
-calls.py         one request: path, headers, response, retries
-rows.py          rows of any type -> NDJSON bodies
-row_values.py    their values -> JSON
-arrow_tables.py  tables with the Arrow C stream interface, Parquet -> Arrow bodies
-files.py         files of rows -> chunks with idempotency keys or offsets
-stores.py        files of object stores, web servers and folders
-partitions.py    folders such as day=2024-05-01 -> columns
-responses.py     types of the responses
-progress_bar.py  progress of a learn, and its bar in the terminal
-errors.py        exceptions
+clients.py          Client and AsyncClient: perform the actions that a method yields
+methods.py          the methods of both clients, each written once
+calls.py            one request: path, headers, response, retries
+rows.py             rows of any type -> NDJSON bodies
+row_values.py       their values -> JSON
+arrow_tables.py     tables with the Arrow C stream interface, Parquet -> Arrow bodies
+resumable_files.py  files of rows -> chunks with idempotency keys or offsets
+stores.py           files of object stores, web servers and folders
+partitions.py       folders such as day=2024-05-01 -> columns
+responses.py        types of the responses
+progress_bar.py     progress of a learn, and its bar in the terminal
+errors.py           exceptions
 
 Needs httpx and msgspec; rich for a progress bar, zstandard for .zst files, pyarrow for tables and
 Parquet.
@@ -19,7 +19,6 @@ Parquet.
 
 from dualstream.client.clients import AsyncClient, Client
 from dualstream.client.errors import BadInput, ClientError, NoRows, Refused, Unreachable
-from dualstream.client.files import FORMATS, RowFile, kind_of
 from dualstream.client.progress_bar import Progress
 from dualstream.client.responses import (
     Certificate,
@@ -43,6 +42,7 @@ from dualstream.client.responses import (
     Versions,
     Weights,
 )
+from dualstream.client.resumable_files import FORMATS, RowFile, kind_of
 from dualstream.wire.schemas import Learned, LearnedStream, Predicted, PredictedMany
 from dualstream.wire.sources import Source
 

@@ -22,9 +22,9 @@ from dualstream.client.calls import (
     with_api_key,
 )
 from dualstream.client.errors import NoRows, Unreachable
-from dualstream.client.files import RowFile
 from dualstream.client.methods import AwaitedMethods, BlockingMethods, Methods, method
 from dualstream.client.responses import Event
+from dualstream.client.resumable_files import RowFile
 from dualstream.wire.schemas import PredictedMany
 
 T = TypeVar("T")

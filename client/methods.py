@@ -28,7 +28,6 @@ from dualstream.client.calls import (
     with_key,
 )
 from dualstream.client.errors import BadInput, NoRows, Refused
-from dualstream.client.files import Piece, RowFile, read_ahead
 from dualstream.client.progress_bar import OnProgress, Progress, ProgressBar, both
 from dualstream.client.responses import (
     Certificate,
@@ -54,6 +53,7 @@ from dualstream.client.responses import (
     Versions,
     Weights,
 )
+from dualstream.client.resumable_files import Piece, RowFile, read_ahead
 from dualstream.client.row_values import labels_body, plain, sample_line
 from dualstream.client.rows import (
     ROWS_PER_REQUEST,

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self, TypeAlias
 
-from dualstream.client.files import Piece
+from dualstream.client.resumable_files import Piece
 from dualstream.wire.schemas import Learned
 
 

@@ -67,6 +67,7 @@ CPUTargetOptions.noalias = _options.Mapping("noalias")
 
 SHARED_KERNELS = (
     "core/lazy_average.py",
+    "core/loss_steps.py",
     "core/scalar.py",
     "features/column_table.py",
     "nonlinear/boosted_kernels.py",

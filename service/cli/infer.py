@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dualstream.client import FORMATS, BadInput, RowFile
-from dualstream.client.files import STANDARD_INPUT
+from dualstream.client.resumable_files import STANDARD_INPUT
 from dualstream.service.cli.common import (
     JSON,
     URL,

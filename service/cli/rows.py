@@ -26,8 +26,8 @@ from dualstream.client import (
     kind_of,
 )
 from dualstream.client.calls import new_key
-from dualstream.client.files import STANDARD_INPUT, is_pipe
 from dualstream.client.progress_bar import OnProgress, ProgressBar, both
+from dualstream.client.resumable_files import STANDARD_INPUT, is_pipe
 from dualstream.client.stores import files_of_folder, is_url, source_of, stored_files
 from dualstream.service.cli.common import (
     JSON,

@@ -15,7 +15,7 @@ certificate measures optimisation, not how well the model predicts new rows.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dualstream.solvers.core.scalar import gap_term, loss_conjugate, loss_value
+from dualstream.solvers.core.loss_steps import gap_term, loss_conjugate, loss_value
 from dualstream.solvers.jit import (
     F8,
     F8_2D,

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dualstream.solvers.core.scalar import loss_curvature, loss_slope, loss_value, soft
+from dualstream.solvers.core.loss_steps import loss_curvature, loss_slope, loss_value
+from dualstream.solvers.core.scalar import soft
 from dualstream.solvers.jit import (
     F8,
     F8_2D,

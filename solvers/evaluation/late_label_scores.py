@@ -12,9 +12,9 @@ import numpy as np
 
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.learner import Outcome
+from dualstream.solvers.core.loss_steps import loss_value
 from dualstream.solvers.core.losses import Loss, make_loss
 from dualstream.solvers.core.nonlinear_names import NONLINEAR
-from dualstream.solvers.core.scalar import loss_value
 from dualstream.solvers.core.spec_cache import worked_out_once
 from dualstream.solvers.jit import B1, F8, RO_F8, Flags, Floats, kernel, types, void
 

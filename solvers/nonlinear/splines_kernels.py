@@ -13,7 +13,8 @@ import math
 
 import numpy as np
 
-from dualstream.solvers.core.scalar import clip, log1pexp, logistic_root, sigmoid
+from dualstream.solvers.core.loss_steps import logistic_root
+from dualstream.solvers.core.scalar import clip, log1pexp, sigmoid
 from dualstream.solvers.jit import (
     F8,
     F8_2D,

@@ -1,6 +1,7 @@
 """Kernel of sequential steps on single dual variables (l2), shared by several methods."""
 
-from dualstream.solvers.core.scalar import dual_argmin, prefetch
+from dualstream.solvers.core.loss_steps import dual_argmin
+from dualstream.solvers.core.scalar import prefetch
 from dualstream.solvers.jit import (
     F8,
     F8_2D,

@@ -1,6 +1,6 @@
 """The kernel of SPDC: O(entries) per step, although the primal step changes every coordinate."""
 
-from dualstream.solvers.core.scalar import dual_argmin
+from dualstream.solvers.core.loss_steps import dual_argmin
 from dualstream.solvers.jit import (
     F8,
     F8_2D,

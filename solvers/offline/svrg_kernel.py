@@ -1,6 +1,6 @@
 """The kernel of SVRG: O(entries) per step."""
 
-from dualstream.solvers.core.scalar import loss_slope
+from dualstream.solvers.core.loss_steps import loss_slope
 from dualstream.solvers.jit import (
     F8,
     F8_2D,

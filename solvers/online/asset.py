@@ -46,8 +46,9 @@ import numpy.typing as npt
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.errors import CorruptState, RefitError
 from dualstream.solvers.core.learner import Outcome, State
+from dualstream.solvers.core.loss_steps import loss_slope, loss_value
 from dualstream.solvers.core.losses import make_loss
-from dualstream.solvers.core.scalar import clip, loss_slope, loss_value
+from dualstream.solvers.core.scalar import clip
 from dualstream.solvers.core.state_numbers import check_arrays
 from dualstream.solvers.core.table_learner import SAMPLES, TableLearner, loss_of
 from dualstream.solvers.jit import (

@@ -30,6 +30,7 @@ import numpy.typing as npt
 
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.errors import CorruptState
+from dualstream.solvers.core.forgetting_windows import Ring
 from dualstream.solvers.core.lazy_average import (
     KAPPA,
     MAX_STEP,
@@ -43,11 +44,11 @@ from dualstream.solvers.core.lazy_average import (
     unit_of,
 )
 from dualstream.solvers.core.learner import Outcome, State
-from dualstream.solvers.core.scalar import loss_slope, loss_value, prefetch, shrink
+from dualstream.solvers.core.loss_steps import loss_slope, loss_value
+from dualstream.solvers.core.scalar import prefetch, shrink
 from dualstream.solvers.core.sparse_support import Support
 from dualstream.solvers.core.state_numbers import check_arrays
 from dualstream.solvers.core.table_learner import SAMPLES, TableLearner, loss_of
-from dualstream.solvers.core.windows import Ring
 from dualstream.solvers.jit import (
     B1,
     F8,

@@ -25,8 +25,9 @@ import numpy as np
 
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.learner import Outcome
+from dualstream.solvers.core.loss_steps import dual_argmin, loss_slope, loss_value
 from dualstream.solvers.core.losses import make_loss
-from dualstream.solvers.core.scalar import dual_argmin, loss_slope, loss_value, prefetch
+from dualstream.solvers.core.scalar import prefetch
 from dualstream.solvers.core.table_learner import SAMPLES, TableLearner, loss_of
 from dualstream.solvers.jit import (
     B1,

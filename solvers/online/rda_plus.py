@@ -35,6 +35,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dualstream.solvers.core.errors import CorruptState
+from dualstream.solvers.core.forgetting_windows import DUAL, LABEL, WEIGHT
 from dualstream.solvers.core.learner import State
 from dualstream.solvers.core.proximal_newton import (
     MAX_MEMBERS,
@@ -49,7 +50,6 @@ from dualstream.solvers.core.proximal_newton import (
 from dualstream.solvers.core.scalar import clip
 from dualstream.solvers.core.sparse_support import LocalPhases
 from dualstream.solvers.core.state_numbers import check_arrays, is_storable
-from dualstream.solvers.core.windows import DUAL, LABEL, WEIGHT
 from dualstream.solvers.jit import (
     F8,
     F8_2D,

@@ -48,7 +48,8 @@ from dualstream.solvers.core.lazy_average import (
     unit_of,
 )
 from dualstream.solvers.core.learner import Outcome, State
-from dualstream.solvers.core.scalar import loss_slope, loss_value, prefetch, shrink
+from dualstream.solvers.core.loss_steps import loss_slope, loss_value
+from dualstream.solvers.core.scalar import prefetch, shrink
 from dualstream.solvers.core.table_learner import SAMPLES, TableLearner, loss_of
 from dualstream.solvers.jit import (
     B1,

@@ -31,7 +31,8 @@ import math
 
 import numpy as np
 
-from dualstream.solvers.core.scalar import clip, dual_step, gap_term, loss_slope, sigmoid_of
+from dualstream.solvers.core.loss_steps import dual_step, gap_term, loss_slope
+from dualstream.solvers.core.scalar import clip, sigmoid_of
 from dualstream.solvers.features.column_table import (
     DELTA,
     FIRST,

@@ -17,12 +17,12 @@ from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.certificate import Certificate, relative_gap
 from dualstream.solvers.core.errors import CorruptState
 from dualstream.solvers.core.explanation import entries_of_last_row
+from dualstream.solvers.core.forgetting_windows import RowBuffer
 from dualstream.solvers.core.learner import State
 from dualstream.solvers.core.losses import make_loss
 from dualstream.solvers.core.served_form import Form, Linear, NormForm, StageForm
 from dualstream.solvers.core.served_weights import ServedWeights, weights_listed
 from dualstream.solvers.core.state_numbers import check_arrays
-from dualstream.solvers.core.windows import RowBuffer
 from dualstream.solvers.features.column_form import balanced_form
 from dualstream.solvers.features.column_table import (
     BALANCED,

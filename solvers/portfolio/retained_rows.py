@@ -8,9 +8,9 @@ import numpy.typing as npt
 
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.errors import CorruptState
+from dualstream.solvers.core.forgetting_windows import LABEL, WEIGHT, RowBuffer
 from dualstream.solvers.core.learner import State
 from dualstream.solvers.core.state_numbers import is_storable, rows_of_state
-from dualstream.solvers.core.windows import LABEL, WEIGHT, RowBuffer
 from dualstream.solvers.jit import (
     F8,
     F8_2D,

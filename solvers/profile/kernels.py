@@ -6,8 +6,6 @@ row touches a column that it does not have. Every RESCALED_ROWS rows all sums ar
 weight of the last row.
 """
 
-import math
-
 from dualstream.solvers.jit import (
     F8,
     F8_2D,
@@ -34,10 +32,6 @@ MAX_COLUMNS = 256
 """Maximum number of columns of a profile; the first ones are kept."""
 SHORT_ROWS, LONG_ROWS = 1_000.0, 10_000.0
 """Mean age of a row in the two windows, in rows."""
-MIN_ROWS = 2_000
-"""Rows in a column's windows before its stability index is computed."""
-SMOOTHING = 0.01
-"""Share of a distribution that is spread evenly over the bins."""
 
 _SHORT_GROWTH = SHORT_ROWS / (SHORT_ROWS - 1.0)
 _LONG_GROWTH = LONG_ROWS / (LONG_ROWS - 1.0)
@@ -69,14 +63,14 @@ CELLS = BODY + SAMPLED
 
 # The rest of `cells`, of numbers: first the sample; then edges, and the bins of both windows.
 _EDGES = 9
-_BINS = 2 * _EDGES + 2
+NUMBER_BINS = 2 * _EDGES + 2
 """Below, at and between the edges; the last bin is of rows with a missing value or a text."""
-_EDGES_FROM, _NUMBERS_FROM = BODY, BODY + 16
+_EDGES_FROM, NUMBERS_FROM = BODY, BODY + 16
 # ... of categories: the most frequent ones (index + 1, count, error), and the bins.
 TOP = 10
 TOP_FROM = BODY
-_CATEGORY_BINS = 32
-_CATEGORIES_FROM = BODY + 3 * TOP
+CATEGORY_BINS = 32
+CATEGORIES_FROM = BODY + 3 * TOP
 
 
 @kernel(i8(I8, i8), inline=True)
@@ -114,8 +108,8 @@ def _rescale(clock: Floats, columns: int, counts: Ints, cells: Floats) -> None:
         own[LONG_START] *= long
         own[LONG_HELD] *= long
         is_category = counts[column, KIND] == CATEGORY
-        first = _CATEGORIES_FROM if is_category else _NUMBERS_FROM
-        bins = _CATEGORY_BINS if is_category else _BINS
+        first = CATEGORIES_FROM if is_category else NUMBERS_FROM
+        bins = CATEGORY_BINS if is_category else NUMBER_BINS
         for at in range(first, first + bins):
             own[at] *= short
             own[at + bins] *= long
@@ -143,8 +137,8 @@ def _add_to_bin(own: Floats, clock: Floats, bin_: int) -> None:
     """Count the row in a bin of numbers."""
     own[SHORT_HELD] += clock[SHORT]
     own[LONG_HELD] += clock[LONG]
-    own[_NUMBERS_FROM + bin_] += clock[SHORT]
-    own[_NUMBERS_FROM + _BINS + bin_] += clock[LONG]
+    own[NUMBERS_FROM + bin_] += clock[SHORT]
+    own[NUMBERS_FROM + NUMBER_BINS + bin_] += clock[LONG]
 
 
 @kernel(void(I8, F8, F8, i8, f8), inline=True)
@@ -192,8 +186,8 @@ def _add_category(
         own[SHORT_HELD] += clock[SHORT]
         own[LONG_HELD] += clock[LONG]
     bin_ = ((index & _KEY_MASK) * 2246822519 & _KEY_MASK) >> 27
-    own[_CATEGORIES_FROM + bin_] += clock[SHORT]
-    own[_CATEGORIES_FROM + _CATEGORY_BINS + bin_] += clock[LONG]
+    own[CATEGORIES_FROM + bin_] += clock[SHORT]
+    own[CATEGORIES_FROM + CATEGORY_BINS + bin_] += clock[LONG]
     own[LAST] = index
     # Space-Saving: a new value takes the place of the least frequent one, and its count as error.
     least = TOP_FROM
@@ -287,7 +281,7 @@ def profile_rows(
                 count[MISSING] += 1
                 is_number = count[KIND] == NUMBER or count[KIND] == BOOLEAN
                 if is_number and count[BINNED_ROW] != NOT_SEEN:
-                    _add_to_bin(own, clock, _BINS - 1)
+                    _add_to_bin(own, clock, NUMBER_BINS - 1)
                 continue
             is_first = count[LAST_ROW] != number
             if is_first:
@@ -306,67 +300,8 @@ def profile_rows(
             elif is_first and role == IS_OTHER:
                 count[OTHERS] += 1
                 if count[BINNED_ROW] != NOT_SEEN:
-                    _add_to_bin(own, clock, _BINS - 1)
+                    _add_to_bin(own, clock, NUMBER_BINS - 1)
         for at in range(with_words):
             column = texts[at]
             _add_number(counts[column], cells[column], clock, number, words[column])
     return int(indptr.shape[0]) - 1
-
-
-@kernel(f8(F8, i8, i8, f8, f8, f8, f8), inline=True)
-def _index_of(
-    own: Floats,
-    first: int,
-    bins: int,
-    short_absent: float,
-    long_absent: float,
-    short_unit: float,
-    long_unit: float,
-) -> float:
-    """Population stability index of two windows whose bins begin at `first`.
-
-    The units make the weight of the last row 1 in both windows. So the past, which is the long
-    window without the short one, has no weight below 0, and none for the last row.
-    """
-    recent_sum = short_absent * short_unit
-    past_absent = max(0.0, long_absent * long_unit - recent_sum)
-    past_sum = past_absent
-    for at in range(first, first + bins):
-        recent = own[at] * short_unit
-        recent_sum += recent
-        past_sum += max(0.0, own[at + bins] * long_unit - recent)
-    if not (recent_sum > 0.0 and past_sum > 0.0):
-        return 0.0
-    even = SMOOTHING / (bins + 1)
-    to_recent, to_past = (1.0 - SMOOTHING) / recent_sum, (1.0 - SMOOTHING) / past_sum
-    p = short_absent * short_unit * to_recent + even
-    q = past_absent * to_past + even
-    found = (p - q) * math.log(p / q)
-    for at in range(first, first + bins):
-        recent = own[at] * short_unit
-        p = recent * to_recent + even
-        q = max(0.0, own[at + bins] * long_unit - recent) * to_past + even
-        found += (p - q) * math.log(p / q)
-    return found
-
-
-@kernel(void(F8, I8, _I8_2D, F8_2D, F8))
-def stability_indices(clock: Floats, sizes: Ints, counts: Ints, cells: Floats, out: Floats) -> None:
-    """Population stability index of each column; NaN for times and before MIN_ROWS rows.
-
-    out  (columns,)
-    """
-    short_unit, long_unit = 1.0 / clock[SHORT], 1.0 / clock[LONG]
-    for column in range(out.shape[0]):
-        count, own = counts[column], cells[column]
-        out[column] = math.nan
-        binned = count[BINNED_ROW]
-        if binned == NOT_SEEN or sizes[ROWS] - binned < MIN_ROWS:
-            continue
-        # Rows without the column: what the window has, and the column does not.
-        short = max(0.0, clock[SHORT_TOTAL] - own[SHORT_START] - own[SHORT_HELD])
-        long = max(0.0, clock[LONG_TOTAL] - own[LONG_START] - own[LONG_HELD])
-        is_category = count[KIND] == CATEGORY
-        first = _CATEGORIES_FROM if is_category else _NUMBERS_FROM
-        bins = _CATEGORY_BINS if is_category else _BINS
-        out[column] = _index_of(own, first, bins, short, long, short_unit, long_unit)

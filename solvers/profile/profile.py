@@ -18,6 +18,7 @@ from dualstream.solvers.jit import Floats, Ints
 from dualstream.solvers.profile import kernels as k
 from dualstream.solvers.profile.column import Column, Moments, moments_of, top_of, value_of
 from dualstream.solvers.profile.names import ColumnNames
+from dualstream.solvers.profile.stability_index import stability_indices
 
 SPEC_VERSION = 4
 """Models of an older `spec_version` have no profile: their states lack it."""
@@ -225,7 +226,7 @@ class ColumnProfile:
         """Population stability index (columns,) of each column; NaN without one."""
         used = int(self._sizes[k.COLUMNS])
         out = np.empty(used)
-        k.stability_indices(self._clock, self._sizes, self._counts, self._cells, out)
+        stability_indices(self._clock, self._sizes, self._counts, self._cells, out)
         return out
 
     def column_names(self) -> list[str]:

@@ -22,11 +22,11 @@ import numpy as np
 
 from dualstream.solvers.core.certificate import Certificate, row_sums, summed
 from dualstream.solvers.core.errors import RefitError, SolverError
+from dualstream.solvers.core.forgetting_windows import DUAL, LABEL, WEIGHT
 from dualstream.solvers.core.learner import State
 from dualstream.solvers.core.refit_methods import why_not_method
 from dualstream.solvers.core.regularizers import l2_sums
 from dualstream.solvers.core.state_numbers import rows_of_state
-from dualstream.solvers.core.windows import DUAL, LABEL, WEIGHT
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.offline.solution import Progress
 from dualstream.solvers.offline.solve import solve

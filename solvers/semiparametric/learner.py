@@ -24,13 +24,13 @@ from dualstream.solvers.core.errors import (
     SolverError,
 )
 from dualstream.solvers.core.explanation import Explanation
+from dualstream.solvers.core.forgetting_windows import DUAL, Ring
 from dualstream.solvers.core.intercept import width_of
 from dualstream.solvers.core.learner import Outcome, State
 from dualstream.solvers.core.scalar import unknown_label
 from dualstream.solvers.core.served_form import Form
 from dualstream.solvers.core.served_weights import ServedWeights, count_nonzeros, weights_listed
 from dualstream.solvers.core.state_numbers import check_arrays, is_storable, rows_of_state
-from dualstream.solvers.core.windows import DUAL, Ring
 from dualstream.solvers.jit import Floats, Ints
 from dualstream.solvers.offline.semiparametric.window import expansion
 from dualstream.solvers.online.dual_ascent.refit import overlap, prints_of

@@ -8,7 +8,7 @@ import pytest
 import zstandard
 
 from dualstream.client.errors import BadInput
-from dualstream.client.files import RowFile, kind_of
+from dualstream.client.resumable_files import RowFile, kind_of
 from dualstream.service.codecs.decompress import Inflating
 from dualstream.wire.problems import Problem
 

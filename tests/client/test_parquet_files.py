@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from dualstream.client import AsyncClient, BadInput, Client, NoRows, RowFile, kind_of
 from dualstream.client.arrow_tables import PIECE_BYTES
-from dualstream.client.files import PARQUET
+from dualstream.client.resumable_files import PARQUET
 from dualstream.service.cli import app
 from tests.client.test_arrow_tables import FLAT, NAMED, digest, flat, learn_lines, named
 

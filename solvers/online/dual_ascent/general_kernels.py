@@ -20,14 +20,8 @@ import math
 
 import numpy as np
 
-from dualstream.solvers.core.scalar import (
-    clip,
-    logistic_root,
-    loss_conjugate,
-    loss_value,
-    sigmoid,
-    soft,
-)
+from dualstream.solvers.core.loss_steps import logistic_root, loss_conjugate, loss_value
+from dualstream.solvers.core.scalar import clip, sigmoid, soft
 from dualstream.solvers.jit import (
     B1,
     F8,

@@ -25,7 +25,8 @@ import math
 
 import numpy as np
 
-from dualstream.solvers.core.scalar import dual_step, loss_conjugate, loss_value, prefetch, sigmoid
+from dualstream.solvers.core.loss_steps import dual_step, loss_conjugate, loss_value
+from dualstream.solvers.core.scalar import prefetch, sigmoid
 from dualstream.solvers.jit import (
     B1,
     F8,

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.certificate import Certificate, relative_gap, row_sums
 from dualstream.solvers.core.errors import InvalidRow, RefitError, UnlearningError
+from dualstream.solvers.core.forgetting_windows import Ring, Window
 from dualstream.solvers.core.intercept import Features
 from dualstream.solvers.core.learner import Outcome, State
 from dualstream.solvers.core.losses import Loss, make_loss
@@ -31,7 +32,6 @@ from dualstream.solvers.core.served_weights import (
 )
 from dualstream.solvers.core.spec_cache import WorkedOut, worked_out_once
 from dualstream.solvers.core.state_numbers import check_arrays, is_storable
-from dualstream.solvers.core.windows import Ring, Window
 from dualstream.solvers.jit import Flags, Floats, Indices, Ints
 from dualstream.solvers.online.dual_ascent import general_kernels as _general, kernels as _l2
 from dualstream.solvers.online.dual_ascent.kernels import (

@@ -9,8 +9,8 @@ leaves no rounding error of the old values.
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.core.scalar import loss_value
-from dualstream.solvers.core.windows import DUAL, LABEL, WEIGHT, Ring
+from dualstream.solvers.core.forgetting_windows import DUAL, LABEL, WEIGHT, Ring
+from dualstream.solvers.core.loss_steps import loss_value
 from dualstream.solvers.jit import (
     F8,
     F8_2D,

@@ -9,8 +9,8 @@ the retained rows, so a row that had left it may return.
 
 import numpy as np
 
-from dualstream.solvers.core.scalar import loss_conjugate
-from dualstream.solvers.core.windows import WEIGHT, Ring
+from dualstream.solvers.core.forgetting_windows import WEIGHT, Ring
+from dualstream.solvers.core.loss_steps import loss_conjugate
 from dualstream.solvers.jit import F8, F8_2D, I4, I8, Floats, Indices, Ints, f8, i8, kernel, void
 from dualstream.solvers.online.dual_ascent.kernels import (
     AVG_K,

@@ -22,7 +22,7 @@ import zstandard
 from typer.testing import CliRunner, Result
 
 from dualstream.client import AsyncClient, Client, LearnedStream, RowFile, kind_of
-from dualstream.client.files import read_ahead
+from dualstream.client.resumable_files import read_ahead
 from dualstream.client.rows import LARGEST_BODY
 from dualstream.service.cli import app
 from dualstream.service.cli.demo.server_process import ServerProcess

@@ -8,7 +8,7 @@ import pyarrow.ipc
 import pytest
 
 from dualstream.client.errors import BadInput
-from dualstream.client.files import RowFile, kind_of
+from dualstream.client.resumable_files import RowFile, kind_of
 from dualstream.service.codecs import as_batch, parse_body, parse_chunk
 from dualstream.wire.problems import Problem
 from tests.service.codecs.test_formats import HASHED, learn, schema_of, stream_of

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from dualstream.solvers.core import scalar as _scalar
+from dualstream.solvers.core import loss_steps as _steps, scalar as _scalar
 from dualstream.solvers.core.losses import LOSSES, make_loss
 from dualstream.solvers.jit import DISABLED
 from tests.solvers import reference
@@ -136,7 +136,7 @@ def test_step_of_a_zero_row_at_a_tie_is_zero():
     s=st.floats(-300, 300).map(lambda e: 10.0**e),
 )
 def test_logistic_step_is_a_number_in_its_domain_at_any_scale(sign, m, s):
-    b, conjugate = _scalar.logistic_step(sign * m, s)
+    b, conjugate = _steps.logistic_step(sign * m, s)
     assert 0.0 <= b <= 1.0
     assert -0.6932 <= conjugate <= 0.0
     assert conjugate == pytest.approx(_scalar.xlogx(b) + _scalar.xlogx(1 - b), abs=1e-15)
@@ -149,7 +149,7 @@ def test_logistic_step_is_a_number_in_its_domain_at_any_scale(sign, m, s):
 @example(c=-700.0, s=350.0)
 def test_logistic_step_solves_its_equation(c, s):
     """For large s Newton's steps alone would advance by one unit at a time."""
-    b, _ = _scalar.logistic_step(c, s)
+    b, _ = _steps.logistic_step(c, s)
     expected = reference._logistic(c, s)
     assert b == pytest.approx(expected, rel=1e-11, abs=1e-300)
 
@@ -162,11 +162,11 @@ def test_gap_term_is_never_negative_and_zero_at_the_slope(name, parameter, z, y,
     lo, hi = reference.domain(name, y, parameter)
     lo, hi = max(lo, -4.0), min(hi, 4.0)
     tau = min(max(lo + place * (hi - lo), lo), hi)
-    term = _scalar.gap_term(z, tau, y, *loss.numbers)
+    term = _steps.gap_term(z, tau, y, *loss.numbers)
     expected = loss.value(z, y) + reference.conjugate(name, tau, y, parameter) + tau * z
     assert term >= 0.0
     assert term == pytest.approx(expected, abs=1e-10)
-    assert _scalar.gap_term(z, -loss.slope(z, y), y, *loss.numbers) == pytest.approx(0, abs=1e-10)
+    assert _steps.gap_term(z, -loss.slope(z, y), y, *loss.numbers) == pytest.approx(0, abs=1e-10)
 
 
 @pytest.mark.parametrize("name", ["squared", "squared_hinge"])
@@ -175,7 +175,7 @@ def test_gap_term_is_never_negative_and_zero_at_the_slope(name, parameter, z, y,
 def test_gap_term_that_overflows_is_no_better_than_the_truth(name, z, tau):
     """The true term is about z^2 / 2, or at least -tau z: never 0 where it cannot be computed."""
     y = 1.0
-    term = _scalar.gap_term(z, tau, y, *make_loss(name).numbers)
+    term = _steps.gap_term(z, tau, y, *make_loss(name).numbers)
     is_zero = name == "squared_hinge" and z > 1.0
     assert term == (pytest.approx(tau * z, rel=1e-9) if is_zero and tau * z < 1e308 else np.inf)
 

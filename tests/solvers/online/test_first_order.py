@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dualstream.solvers import Batch, InvalidRow, InvalidSpec, make_learner, resolve_spec
-from dualstream.solvers.core import scalar as _scalar
+from dualstream.solvers.core import loss_steps as _steps, scalar as _scalar
 from tests.solvers import first_order_reference as reference
 from tests.solvers.conftest import GOLDEN
 
@@ -208,9 +208,9 @@ def test_numbers_that_the_kernels_share(loss):
     for z, y, s in zip(
         rng.normal(size=50), rng.choice([-1.0, 1.0], 50), rng.random(50), strict=True
     ):
-        argmin = _scalar.dual_argmin(z, s, y, *loss.numbers)
-        assert argmin == _scalar.dual_step(z, s, y, *loss.numbers)[0]
+        argmin = _steps.dual_argmin(z, s, y, *loss.numbers)
+        assert argmin == _steps.dual_step(z, s, y, *loss.numbers)[0]
         slopes = loss.slope(z + 1e-6, y) - loss.slope(z - 1e-6, y)
-        curvature = _scalar.loss_curvature(z, y, *loss.numbers)
+        curvature = _steps.loss_curvature(z, y, *loss.numbers)
         assert curvature == pytest.approx(slopes / 2e-6, abs=1e-5)
         assert _scalar.shrink(z, s) == _scalar.soft(z, s)

@@ -16,6 +16,7 @@ from dualstream.solvers import (
 )
 from dualstream.solvers.jit import DISABLED
 from dualstream.solvers.profile import ColumnNames, kernels as k
+from dualstream.solvers.profile.stability_index import SMOOTHING
 
 N = 600 if DISABLED else 6_000
 TYPES = {
@@ -141,8 +142,8 @@ def bins_of(edges, value):
 def stability(short, long):
     bins = len(short)
     long = long - short  # the past without the recent rows
-    p = (1 - k.SMOOTHING) * short / short.sum() + k.SMOOTHING / bins
-    q = (1 - k.SMOOTHING) * long / long.sum() + k.SMOOTHING / bins
+    p = (1 - SMOOTHING) * short / short.sum() + SMOOTHING / bins
+    q = (1 - SMOOTHING) * long / long.sum() + SMOOTHING / bins
     return float(np.sum((p - q) * np.log(p / q)))
 
 

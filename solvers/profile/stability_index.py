@@ -1,0 +1,94 @@
+"""Drift of a column: the population stability index of its last rows against its own past.
+
+PSI = sum over the bins of (p - q) log(p / q), with p the shares of the short window and q those of
+the long window without the short one. kernels.py fills the bins of both windows.
+"""
+
+import math
+
+from dualstream.solvers.jit import F8, F8_2D, I8, Floats, Ints, f8, i8, kernel, void
+from dualstream.solvers.profile.kernels import (
+    BINNED_ROW,
+    CATEGORIES_FROM,
+    CATEGORY,
+    CATEGORY_BINS,
+    KIND,
+    LONG,
+    LONG_HELD,
+    LONG_START,
+    LONG_TOTAL,
+    NOT_SEEN,
+    NUMBER_BINS,
+    NUMBERS_FROM,
+    ROWS,
+    SHORT,
+    SHORT_HELD,
+    SHORT_START,
+    SHORT_TOTAL,
+)
+
+_I8_2D = i8[:, ::1]
+
+MIN_ROWS = 2_000
+"""Rows in a column's windows before its stability index is computed."""
+SMOOTHING = 0.01
+"""Share of a distribution that is spread evenly over the bins."""
+
+
+@kernel(f8(F8, i8, i8, f8, f8, f8, f8), inline=True)
+def _index_of(
+    own: Floats,
+    first: int,
+    bins: int,
+    short_absent: float,
+    long_absent: float,
+    short_unit: float,
+    long_unit: float,
+) -> float:
+    """Population stability index of two windows whose bins begin at `first`.
+
+    The units make the weight of the last row 1 in both windows. So the past, which is the long
+    window without the short one, has no weight below 0, and none for the last row.
+    """
+    recent_sum = short_absent * short_unit
+    past_absent = max(0.0, long_absent * long_unit - recent_sum)
+    past_sum = past_absent
+    for at in range(first, first + bins):
+        recent = own[at] * short_unit
+        recent_sum += recent
+        past_sum += max(0.0, own[at + bins] * long_unit - recent)
+    if not (recent_sum > 0.0 and past_sum > 0.0):
+        return 0.0
+    even = SMOOTHING / (bins + 1)
+    to_recent, to_past = (1.0 - SMOOTHING) / recent_sum, (1.0 - SMOOTHING) / past_sum
+    p = short_absent * short_unit * to_recent + even
+    q = past_absent * to_past + even
+    found = (p - q) * math.log(p / q)
+    for at in range(first, first + bins):
+        recent = own[at] * short_unit
+        p = recent * to_recent + even
+        q = max(0.0, own[at + bins] * long_unit - recent) * to_past + even
+        found += (p - q) * math.log(p / q)
+    return found
+
+
+@kernel(void(F8, I8, _I8_2D, F8_2D, F8))
+def stability_indices(clock: Floats, sizes: Ints, counts: Ints, cells: Floats, out: Floats) -> None:
+    """Population stability index of each column; NaN for times and before MIN_ROWS rows.
+
+    out  (columns,)
+    """
+    short_unit, long_unit = 1.0 / clock[SHORT], 1.0 / clock[LONG]
+    for column in range(out.shape[0]):
+        count, own = counts[column], cells[column]
+        out[column] = math.nan
+        binned = count[BINNED_ROW]
+        if binned == NOT_SEEN or sizes[ROWS] - binned < MIN_ROWS:
+            continue
+        # Rows without the column: what the window has, and the column does not.
+        short = max(0.0, clock[SHORT_TOTAL] - own[SHORT_START] - own[SHORT_HELD])
+        long = max(0.0, clock[LONG_TOTAL] - own[LONG_START] - own[LONG_HELD])
+        is_category = count[KIND] == CATEGORY
+        first = CATEGORIES_FROM if is_category else NUMBERS_FROM
+        bins = CATEGORY_BINS if is_category else NUMBER_BINS
+        out[column] = _index_of(own, first, bins, short, long, short_unit, long_unit)
