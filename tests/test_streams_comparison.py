@@ -18,7 +18,7 @@ from load_tests.streams.compared import (
     thinned,
 )
 from load_tests.streams.figures import BINS, BLOCK, Figures, calibration_error
-from load_tests.streams.rolling import EARLY, EVERY, rolling
+from load_tests.streams.retrained import EARLY, EVERY, rolling
 
 
 def stream(rows, positive=0.5):

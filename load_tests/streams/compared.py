@@ -16,7 +16,7 @@ from load_tests.streams.generators import GENERATORS, ROWS, as_numbers
 from load_tests.streams.held_out import svmguide1
 from load_tests.streams.peers import LOGISTIC, PEERS, WIDE, VowpalWabbit, log_odds
 from load_tests.streams.prequential import Peer
-from load_tests.streams.rolling import lightgbm_trees, rolling
+from load_tests.streams.retrained import lightgbm_trees, rolling
 
 RARE = 0.01
 """Share of positives in thinned streams."""

@@ -4,7 +4,7 @@ import re
 from typing import Any, NamedTuple
 
 from dualstream.service.codecs.row_schema import is_key
-from dualstream.service.column_inference.seen import (
+from dualstream.service.column_inference.sampled_values import (
     FEW_ROWS,
     Seen,
     is_boolean,

@@ -8,7 +8,13 @@ from dualstream.client import BadInput
 from dualstream.service.codecs.row_schema import BadRow, RowSchema
 from dualstream.service.codecs.text_fields import label_of
 from dualstream.service.column_inference.kinds import parts_of_name
-from dualstream.service.column_inference.seen import FEW_ROWS, Seen, is_number, is_whole, key_of
+from dualstream.service.column_inference.sampled_values import (
+    FEW_ROWS,
+    Seen,
+    is_number,
+    is_whole,
+    key_of,
+)
 from dualstream.solvers import MAX_CLASSES, resolve_spec
 from dualstream.solvers.columns.values import as_number
 from dualstream.wire.text_values import nfc

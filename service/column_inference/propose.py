@@ -10,7 +10,12 @@ from dualstream.service.codecs.row_schema import BadRow, RowSchema, pointer_step
 from dualstream.service.column_inference.kinds import Choice, is_entry_id, is_row_weight, kind_of
 from dualstream.service.column_inference.labels import Label, choose_label, leaks
 from dualstream.service.column_inference.sample import Sample
-from dualstream.service.column_inference.seen import Seen, is_missing, missing_marks, seen_in
+from dualstream.service.column_inference.sampled_values import (
+    Seen,
+    is_missing,
+    missing_marks,
+    seen_in,
+)
 from dualstream.solvers import resolve_spec
 
 _DEFAULT_MARKS = ("", "NaN")

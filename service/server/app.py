@@ -23,11 +23,11 @@ from dualstream.service.api import (
     dashboard,
     export,
     health,
-    infer,
-    inference,
+    infer_columns,
     late_labels as labels,
     members,
     models,
+    open_inference,
     problem_pages,
     refits,
     resume as pauses,
@@ -175,7 +175,7 @@ def _routes() -> list[BaseRoute]:
     router = APIRouter(generate_unique_id_function=lambda route: route.name)
     is_strict: dict[str, Any] = {"dependencies": [Depends(check_query)], "responses": OF_QUERIES}
     # Browsers, probes, Prometheus and clients of other protocols may add query parameters.
-    lenient = (dashboard, health, inference, problem_pages)
+    lenient = (dashboard, health, open_inference, problem_pages)
     for module in (
         dashboard,
         audit,
@@ -183,7 +183,7 @@ def _routes() -> list[BaseRoute]:
         specs,
         timeline,
         columns,
-        infer,
+        infer_columns,
         members,
         samples,
         labels,
@@ -195,7 +195,7 @@ def _routes() -> list[BaseRoute]:
         curves,
         export,
         health,
-        inference,
+        open_inference,
         problem_pages,
     ):
         router.include_router(module.router, **({} if module in lenient else is_strict))

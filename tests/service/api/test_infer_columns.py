@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from dualstream.service.api.infer import MAX_BYTES, MAX_COLUMNS
+from dualstream.service.api.infer_columns import MAX_BYTES, MAX_COLUMNS
 from dualstream.service.cli import app
 from tests.service.codecs.test_flat_rows import ARROW, CSV, NDJSON, as_arrow, as_csv, generated
 from tests.service.conftest import assert_problem
