@@ -1,17 +1,15 @@
 """PUT /models/{id}/weights: weights that were computed elsewhere enter a model as a refit does."""
 
 import asyncio
-import re
 from collections.abc import Mapping
 from hashlib import sha256
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 import msgspec
 from fastapi import APIRouter, Header, Request, Response
-from pydantic import BaseModel, Field, StrictFloat, model_validator
 
 from dualstream.service.api.access import author_of
-from dualstream.service.api.asgi_helpers import stored_key_of
+from dualstream.service.api.asgi_helpers import read_head, stored_key_of
 from dualstream.service.api.common import (
     Repeated,
     check_not_paused,
@@ -20,6 +18,7 @@ from dualstream.service.api.common import (
     repeated_at,
 )
 from dualstream.service.api.refits import RefitView, refit_view
+from dualstream.service.api.request_body import read_body
 from dualstream.service.codecs.json_exact import check_all_names
 from dualstream.service.codecs.row_schema import LARGEST, BadRow, RowSchema, pointer_step
 from dualstream.service.jobs.refit import MAX_BYTES, Refits
@@ -38,33 +37,40 @@ router = APIRouter(prefix="/models/{model_id}", tags=["refits"])
 
 METHOD = "given"
 """Method of such a refit in the list of refits and in the audit log."""
-_Bound = Annotated[float, Field(strict=True, ge=0.0, allow_inf_nan=False)]
+_Bound = Annotated[float, msgspec.Meta(ge=0.0, le=LARGEST)]
 
 
-class NewWeights(BaseModel, extra="forbid"):
+class NewWeights(msgspec.Struct, forbid_unknown_fields=True):
     """Weights, and what is known of them."""
 
-    weights: dict[str, StrictFloat] = Field(
-        description="Weight of each feature, by its name in `GET weights`, such as `age` or"
-        " `site=news`, or with numbered features by its index from 1. All others are 0.",
-        examples=[{"1": 0.5, "3": -2}],
-    )
-    intercept: float = Field(0.0, strict=True, allow_inf_nan=False)
-    rows: int = Field(
-        ge=1, le=10**15, strict=True, description="Number of rows that they were computed from."
-    )
-    objective: _Bound | None = Field(
-        None, description="Objective of the model's problem at these weights."
-    )
-    gap: _Bound | None = Field(
-        None, description="Objective minus a lower bound of it; given with `objective`."
-    )
+    weights: Annotated[
+        dict[str, Any],
+        msgspec.Meta(
+            description="Weight of each feature, by its name in `GET weights`, such as `age` or"
+            " `site=news`, or with numbered features by its index from 1. All others are 0.",
+            extra_json_schema={
+                "additionalProperties": {"type": "number"},
+                "examples": [{"1": 0.5, "3": -2}],
+            },
+        ),
+    ]
+    rows: Annotated[
+        int,
+        msgspec.Meta(ge=1, le=10**15, description="Number of rows that they were computed from."),
+    ]
+    intercept: Annotated[float, msgspec.Meta(ge=-LARGEST, le=LARGEST)] = 0.0
+    objective: Annotated[
+        _Bound | None,
+        msgspec.Meta(description="Objective of the model's problem at these weights."),
+    ] = None
+    gap: Annotated[
+        _Bound | None,
+        msgspec.Meta(description="Objective minus a lower bound of it; given with `objective`."),
+    ] = None
 
-    @model_validator(mode="after")
-    def _check_bounds(self) -> Self:
+    def __post_init__(self) -> None:
         if (self.objective is None) != (self.gap is None):
             raise ValueError("send both objective and gap, or neither")
-        return self
 
     @property
     def bounds(self) -> tuple[float, float] | None:
@@ -74,6 +80,9 @@ class NewWeights(BaseModel, extra="forbid"):
         return self.objective, self.gap
 
 
+_SCHEMA = msgspec.json.schema_components((NewWeights,))[1]["NewWeights"]
+
+
 @router.put(
     "/weights",
     response_model=RefitView,
@@ -81,10 +90,12 @@ class NewWeights(BaseModel, extra="forbid"):
         409: {"description": "The model cannot take weights, or was changed in between."},
         422: {"description": "A weight is invalid, or the model cannot serve it."},
     },
+    openapi_extra={
+        "requestBody": {"required": True, "content": {"application/json": {"schema": _SCHEMA}}}
+    },
 )
 async def set_weights(
     model_id: str,
-    requested: NewWeights,
     request: Request,
     response: Response,
     idempotency_key: Annotated[
@@ -93,23 +104,26 @@ async def set_weights(
     ] = None,
 ) -> RefitView:
     """Replace the weights of a linear model, such as by the optimum of an offline solver."""
-    model = await registry_of(request).get(model_id)
+    registry = registry_of(request)
+    model = await registry.get(model_id)
     key = stored_key_of(idempotency_key)
-    mark = msgspec.json.encode(requested.model_dump(), order="sorted")
+    head, limit = read_head(request.scope), registry.settings.max_body_bytes
+    body = await read_body(request.receive, head, limit, request.scope)
+    requested = await asyncio.to_thread(_read, body)
     await model.refresh()
-    if (before := await repeated(model, key, mark)) is not None:
+    if (before := await repeated(model, key, body)) is not None:
         return await _again(model, requested, before, response)
     if (why_not := why_not_set_weights(model.replica.spec)) is not None:
         detail = f"the weights of model {model_id!r} cannot be set: {why_not}"
         raise Problem(409, "cannot-refit", detail)
     check_not_paused(model)
-    arrays = await asyncio.to_thread(_arrays_of, model, requested, await request.body())
+    arrays = await asyncio.to_thread(_arrays_of, model, requested)
     async with model.committer.between_groups():
         seq, records = model.replica.seq, records_of(model.replica)
     name = sha256(model.clock.new_nonce()).hexdigest()[:12]
     order = Refit(name, seq, METHOD, records)
     by = author_of(request)
-    receipt = await model.submit(ControlRequest.of(order, key, mark, arrays, by))
+    receipt = await model.submit(ControlRequest.of(order, key, body, arrays, by))
     entered = receipt.placed.seq
     if receipt.placed.conflict:
         raise key_reused()
@@ -165,15 +179,26 @@ def _job(requested: NewWeights, name: str, seq: int, entered: int) -> RefitJob:
     return job
 
 
-def _arrays_of(model: Model, requested: NewWeights, body: bytes) -> Arrays:
+def _read(body: bytes) -> NewWeights:
+    """Decode the body. Raises Problem 400, 422."""
+    try:
+        requested = msgspec.json.decode(body, type=NewWeights)
+        check_all_names(body)
+    except msgspec.ValidationError as wrong:
+        raise Problem(422, "invalid-weights", str(wrong)) from None
+    except BadRow as bad:
+        raise Problem(422, "invalid-weights", f"{bad.reason}; send it once") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as broken:
+        raise Problem(400, "malformed-body", f"the body is not JSON: {broken}") from None
+    return requested
+
+
+def _arrays_of(model: Model, requested: NewWeights) -> Arrays:
     """Arrays of the control record. Raises Problem 422."""
     try:
-        check_all_names(body)
-        if not abs(requested.intercept) <= LARGEST:
-            raise BadRow("/intercept", "the number must be in [-1e100, 1e100]")
         places, values = _places_of(model.row_schema, model.replica.spec, requested.weights)
     except BadRow as bad:
-        pointer = re.sub("^/x(?=/|$)", "/weights", bad.pointer)
+        pointer = bad.pointer.replace("/x", "/weights", 1)
         errors = [RowError(0, pointer, bad.reason)]
         raise Problem(422, "invalid-weights", f"{pointer}: {bad.reason}", errors) from None
     given = places, values, requested.intercept, requested.rows, requested.bounds
@@ -187,16 +212,18 @@ def _arrays_of(model: Model, requested: NewWeights, body: bytes) -> Arrays:
 
 
 def _places_of(
-    schema: RowSchema, spec: Mapping[str, Any], given: dict[str, float]
+    schema: RowSchema, spec: Mapping[str, Any], given: dict[str, Any]
 ) -> tuple[list[int], list[float]]:
     """Indices from 0 and their weights. Raises BadRow."""
     columns = ColumnNames(spec)
     named: dict[int, str] = {}
     for name, weight in given.items():
-        (place,), _, _ = schema.features({name: 1.0})
-        schema.features({name: weight})  # checks the number
-        reason = None
-        if place in named:
+        reason, place = None, -1
+        if type(weight) in (int, float):
+            (place,), _, _ = schema.features({name: weight or 1.0})
+        if place < 0:
+            reason = f"must have a number, got {quoted(weight)}"
+        elif place in named:
             reason = f"has the index of {quoted(named[place])}, {place + 1}; use more `bits`"
         elif schema.columns is not None:
             reason = _why_no_feature(schema.composed(name), columns, schema.columns, spec)
