@@ -712,6 +712,33 @@ class Methods(Generic[Samples]):
         return Call("DELETE", model_path(model, "refits", job), Refit)
 
     @method
+    def set_weights(
+        self,
+        model: str,
+        weights: Mapping[str, float] | Sequence[float],
+        intercept: float = 0.0,
+        *,
+        rows: int,
+        objective: float | None = None,
+        gap: float | None = None,
+        key: str | None = None,
+    ) -> Call[Refit]:
+        """Replace the weights of a linear model by weights that were computed elsewhere.
+
+        weights         by name of the feature; a sequence is that of features 1, 2, ...
+        rows            number of rows that they were computed from
+        objective, gap  of the model's problem at these weights, if known
+        """
+        if not isinstance(weights, Mapping):
+            weights = {str(index): weight for index, weight in enumerate(weights, 1)}
+        named = {name: float(weight) for name, weight in weights.items()}
+        given = {"weights": named, "intercept": float(intercept), "rows": rows}
+        if objective is not None or gap is not None:
+            given |= {"objective": objective, "gap": gap}
+        headers = {**_JSON_BODY, **with_key(key or new_key())}
+        return Call("PUT", model_path(model, "weights"), Refit, {}, headers, encoded(given))
+
+    @method
     def unlearn(self, model: str, sample: str | int) -> Call[Unlearned]:
         """Unlearn a retained sample; repeat the call until its `status` is done."""
         return Call("DELETE", model_path(model, "samples", str(sample)), Unlearned)

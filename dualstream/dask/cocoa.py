@@ -48,9 +48,22 @@ class Fit(Solution):
 
     features: tuple[str, ...] = ()
     """Names of the columns that the weights belong to; empty for partitions that are batches."""
+    rows: int = 0
+    """Rows with a weight above 0."""
     rounds: int = 0
     bytes_exchanged: int = 0
     """Bytes of the vectors that the workers received and returned."""
+
+    def as_weights(self) -> dict[str, Any]:
+        """Arguments of `Client.set_weights`, to serve this solution: `**best.as_weights()`."""
+        weights: list[float] = self.weights.tolist()
+        return {
+            "weights": dict(zip(self.features, weights, strict=True)) if self.features else weights,
+            "intercept": self.intercept,
+            "rows": self.rows,
+            "objective": self.primal,
+            "gap": self.gap,
+        }
 
 
 class _Asked(NamedTuple):
@@ -137,6 +150,7 @@ def fit(
         "cocoa",
         trace=tuple(trace),
         features=run.features,
+        rows=run.rows,
         rounds=number,
         bytes_exchanged=run.exchanged,
     )
@@ -153,9 +167,10 @@ class _Rounds:
         batches = self._each(_batch, cluster.compute(parts), numbers, [columns] * count)
         shapes = cluster.gather(self._each(_shape, batches))
         self.features: tuple[str, ...] = shapes[0][1]
-        for number, (dim, features, _) in enumerate(shapes):
-            if (dim, features) != shapes[0][:2]:
+        for number, shape in enumerate(shapes):
+            if shape[:2] != shapes[0][:2]:
                 raise BadInput(f"partition {number} has other columns than partition 0")
+        self.rows = sum(rows for *_, rows, _ in shapes)
         self._total = sum(total for *_, total in shapes)
         if not self._total > 0.0:
             raise InvalidSpec("/data", f"{count} partitions", "rows with a weight above 0")
@@ -244,10 +259,11 @@ def _of_frame(frame: Any, columns: Sequence[str]) -> tuple[Batch, tuple[str, ...
     return Batch.from_dense(x, label, *weight), tuple(map(str, names))
 
 
-def _shape(asked: _Asked, rows: tuple[Batch, tuple[str, ...]]) -> tuple[int, Any, float]:
-    """Width, names of the features, and weight of all rows."""
+def _shape(asked: _Asked, rows: tuple[Batch, tuple[str, ...]]) -> tuple[int, Any, int, float]:
+    """Width, names of the features, number of rows that count, and weight of all rows."""
     batch, features = rows
-    return batch.dim, features, asked.of(batch).total
+    counted = int(np.count_nonzero(batch.weights > 0.0))
+    return batch.dim, features, counted, asked.of(batch).total
 
 
 def _first_duals(asked: _Asked, rows: tuple[Batch, Any]) -> Floats:

@@ -53,7 +53,7 @@ REQUIRED_SCOPES: dict[str, Methods] = {
     "/models/{model_id}/metrics": {"GET": PREDICT},
     "/models/{model_id}/timeline": {"GET": PREDICT},
     "/models/{model_id}/columns": {"GET": PREDICT},
-    "/models/{model_id}/weights": {"GET": PREDICT},
+    "/models/{model_id}/weights": {"GET": PREDICT, "PUT": ADMIN},
     "/models/{model_id}/curves": {"GET": PREDICT},
     "/models/{model_id}/support": {"GET": PREDICT},
     "/models/{model_id}/certificate": {"GET": PREDICT},

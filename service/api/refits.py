@@ -71,7 +71,7 @@ class RefitView(BaseModel):
         " `superseded`: another result for the same window came first. `lost`: its process, or"
         " records that it used, were lost."
     )  # fmt: skip
-    method: str
+    method: str = Field(description="`given`: the weights were set by `PUT weights`.")
     tol: float
     max_epochs: int
     options: dict[str, Any]
@@ -166,7 +166,7 @@ async def begin_refit(
     except UnderWay as error:
         raise Problem(409, "refit-under-way", str(error), job=error.job) from None
     response.headers["location"] = f"/models/{model_id}/refits/{job.job}"
-    return _view(model_id, job)
+    return refit_view(model_id, job)
 
 
 @router.get("/refits", response_model=RefitList)
@@ -174,13 +174,13 @@ async def list_refits(model_id: str, request: Request) -> RefitList:
     """The last refits, by all workers."""
     model = await registry_of(request).get(model_id)
     jobs = await model.job(Refits).all()
-    return RefitList(model=model_id, refits=[_view(model_id, job) for job in jobs])
+    return RefitList(model=model_id, refits=[refit_view(model_id, job) for job in jobs])
 
 
 @router.get("/refits/{job}", response_model=RefitView)
 async def read_refit(model_id: str, job: str, request: Request) -> RefitView:
     """Progress and outcome of a refit."""
-    return _view(model_id, await _known(await registry_of(request).get(model_id), job))
+    return refit_view(model_id, await _known(await registry_of(request).get(model_id), job))
 
 
 @router.delete(
@@ -200,7 +200,7 @@ async def cancel_refit(model_id: str, job: str, request: Request, response: Resp
         await model.job(Refits).end(job, author_of(request))
     found = await _known(model, job)
     response.status_code = 202 if found.is_under_way else 200
-    return _view(model_id, found)
+    return refit_view(model_id, found)
 
 
 async def _known(model: Model, name: str) -> RefitJob:
@@ -211,7 +211,8 @@ async def _known(model: Model, name: str) -> RefitJob:
     return job
 
 
-def _view(model_id: str, job: RefitJob) -> RefitView:
+def refit_view(model_id: str, job: RefitJob) -> RefitView:
+    """The response for a refit."""
     fields = structs.asdict(job)
     return RefitView(
         model=model_id,

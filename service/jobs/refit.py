@@ -148,6 +148,11 @@ class Refits(Job):
         """The refit with this name."""
         return next((job for job in await self.all() if job.job == name), None)
 
+    async def add(self, job: RefitJob) -> None:
+        """List weights that a request has set. If the store fails, they are not listed."""
+        with contextlib.suppress(JournalError):
+            await self._table.add(job)
+
     async def end(self, name: str, by: Author) -> None:
         """Cancel a refit in any process, unless its result is being entered."""
         here = self._local.get(name)

@@ -106,6 +106,10 @@ class RefitTable:
 
         await self._change(add, entry)
 
+    async def add(self, job: RefitJob) -> None:
+        """Add a refit that has ended."""
+        await self._change(lambda jobs: [job, *jobs][:KEPT])
+
     async def write(self, job: RefitJob) -> RefitJob:
         """Write the progress of a refit. Returns its entry before that."""
         before, job.updated_ms = job, now_ms()

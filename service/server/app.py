@@ -36,6 +36,7 @@ from dualstream.service.api import (
     timeline,
     unlearn as samples,
     versions,
+    weights,
 )
 from dualstream.service.api.access import AccessControl, not_allowed, requirement_of
 from dualstream.service.api.api_keys import KeyRing
@@ -191,6 +192,7 @@ def _routes() -> list[BaseRoute]:
         sources,
         pauses,
         refits,
+        weights,
         certificate,
         curves,
         export,

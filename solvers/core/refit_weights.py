@@ -5,6 +5,7 @@ changed. An average of iterates restarts at the new weights. The step size decid
 rows undo the new weights, so each learner sets it: see its `take_weights`.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Protocol, cast
 
@@ -19,6 +20,8 @@ from dualstream.solvers.jit import Floats
 WEIGHTS = ("rows", "reach", "width", "counts", "places", "weights")
 """Arrays of a refit of weights: the number of rows, a bound on the distance from the best weights
 for each problem, and the nonzero weights of each problem."""
+MIN_DOUBT = 1e-3
+"""Minimum gap, as a share of the objective, for learners that derive a step size from it."""
 
 
 class TakesWeights(Learner, Protocol):
@@ -60,6 +63,29 @@ def enter_weights(learner: Learner, arrays: Mapping[str, npt.NDArray[np.float64]
     except RefitError:
         learner.restore(before)
         raise
+
+
+def weights_arrays(weights: Floats, reach: Floats, rows: int) -> dict[str, Floats]:
+    """The arrays of a refit: the nonzero weights (problems, width), problem by problem."""
+    owners, places = np.nonzero(weights)
+    counts = np.bincount(owners, minlength=len(weights))
+    return {
+        "rows": np.array([float(rows)]),
+        "reach": reach,
+        "width": np.array([float(weights.shape[1])]),
+        "counts": counts.astype(np.float64),
+        "places": places.astype(np.float64),
+        "weights": weights[owners, places],
+    }
+
+
+def reach_of(gap: float, objective: float, rho: float) -> float:
+    """Bound on the distance to the weights that minimise an objective with rho |w|^2 / 2.
+
+    rho |w - w*|^2 / 2 is at most the gap. But a gap far below the effect of new rows gives steps
+    too short to follow them.
+    """
+    return math.sqrt(2.0 * max(gap, MIN_DOUBT * objective, 1e-300) / rho)
 
 
 def check_weights(weights: Floats, reach: Floats, problems: int, width: int) -> None:

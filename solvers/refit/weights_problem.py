@@ -32,16 +32,13 @@ from dualstream.solvers.core.errors import RefitError, SolverError
 from dualstream.solvers.core.learner import State
 from dualstream.solvers.core.losses import NONSMOOTH_LOSSES
 from dualstream.solvers.core.refit_methods import SPARSE_STEPS, regularizer_of, takes_weights
-from dualstream.solvers.core.refit_weights import taking_weights
+from dualstream.solvers.core.refit_weights import reach_of, taking_weights, weights_arrays
 from dualstream.solvers.core.table_learner import loss_of
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.offline import Progress, Solution, solve
 from dualstream.solvers.offline.problem import Problem
 from dualstream.solvers.offline.row_kernels import sum_terms
 from dualstream.solvers.spec.resolve import make_learner
-
-MIN_DOUBT = 1e-3
-"""Minimum gap, as a share of the objective, for learners that derive a step size from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,10 +219,7 @@ class Refitting:
         dual = found.dual * share
         reach = 0.0
         if self._objective.regularizer == "l2":
-            # rho |w - w*|^2 / 2 is at most the gap. But a gap far below the effect of new rows
-            # would give steps too short to follow them.
-            doubt = max(primal - dual, MIN_DOUBT * primal, 1e-300)
-            reach = math.sqrt(2.0 * doubt / self._objective.rho)
+            reach = reach_of(primal - dual, primal, self._objective.rho)
         before = self._at(served, rows)
         # If the free intercept exceeds its bounds, the bounds have a gap of their own.
         is_within = abs(found.intercept) <= self._objective.most
@@ -265,16 +259,7 @@ class Refitted:
     @property
     def arrays(self) -> Mapping[str, npt.NDArray[np.float64]]:
         """The journalled arrays: the nonzero weights, problem by problem."""
-        owners, places = np.nonzero(self.weights)
-        counts = np.bincount(owners, minlength=len(self.weights))
-        return {
-            "rows": np.array([float(self.rows)]),
-            "reach": self.reach,
-            "width": np.array([float(self.weights.shape[1])]),
-            "counts": counts.astype(np.float64),
-            "places": places.astype(np.float64),
-            "weights": self.weights[owners, places],
-        }
+        return weights_arrays(self.weights, self.reach, self.rows)
 
     @property
     def dropped(self) -> None:

@@ -640,6 +640,7 @@ def calls_of(client: Client) -> None:
         lambda: client.refits("m"),
         lambda: client.read_refit("m", "j"),
         lambda: client.cancel_refit("m", "j"),
+        lambda: client.set_weights("m", {"a": 1}, rows=9, objective=1.0, gap=0.1, key="k"),
         lambda: client.unlearn("m", "s"),
         lambda: client.audit("m", after="1-1.m"),
         lambda: client.ready(),
@@ -658,7 +659,7 @@ def test_every_call_is_a_route_and_every_answer_has_its_fields(server):
     own = {"host", "content-length", *http.headers}
     with Client(http=http) as recorded:
         calls_of(recorded)
-    assert len(sent) == 41
+    assert len(sent) == 42
     for call in sent:
         given = tuple(call.url.path.split("/"))
         found = [

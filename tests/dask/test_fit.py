@@ -45,6 +45,8 @@ def test_the_optimum_is_that_of_one_machine(cluster, loss):
     assert [one.gap for one in found.trace][-1] == found.gap and len(
         found.trace
     ) == found.rounds + 1
+    assert found.rows == 119  # one has no weight
+    assert found.as_weights()["weights"] == found.weights.tolist()
     # Three partitions have rows: u down, u_k and three numbers up, at each certificate.
     assert found.bytes_exchanged == len(found.trace) * 3 * (2 * len(w) + 3) * 8
 
@@ -104,6 +106,13 @@ def test_a_data_frame_is_fitted_by_the_names_of_its_columns(cluster):
     alone = solve(batch, loss="squared", rho=RHO, tol=1e-10, intercept="penalized")
     assert found.features == ("age", "member")
     assert found.weights == pytest.approx(alone.weights, abs=1e-4)
+    assert found.as_weights() == {
+        "weights": dict(zip(("age", "member"), found.weights.tolist(), strict=True)),
+        "intercept": found.intercept,
+        "rows": 90,
+        "objective": found.primal,
+        "gap": found.gap,
+    }
     ended = fit(data, "price", loss="squared", tol=0.0, max_rounds=2, client=cluster)
     assert (ended.status, ended.rounds, len(ended.trace)) == ("max_rounds", 2, 3)
     assert fit(data, "price", callback=lambda _: True, loss="squared").status == "cancelled"

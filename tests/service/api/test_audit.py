@@ -99,6 +99,12 @@ def test_each_route_that_changes_a_model_is_shown_of_with_the_key_that_asked(key
     assert found[2]["detail"]["version"] == "v" and found[-2]["detail"]["algorithm"]
     assert KEYS["owner"][0] not in json.dumps(found)
 
+    ask("PUT", OF_MODEL, model="w", json={"algorithm": "sgd"})
+    ask("PUT", f"{OF_MODEL}/weights", model="w", json={"weights": {"a": 1}, "rows": 9})
+    assert [(one["action"], one["seq"]) for one in changes(keyed, "w")] == [
+        ("create", 0), ("refit", 1),
+    ]  # fmt: skip
+
     ask("PUT", OF_MODEL, model="p", json=PORTFOLIO)
     member, named = f"{OF_MODEL}/members", {"name": "b"}
     ask("POST", member, model="p", json={"name": "c", "algorithm": "sgd"})

@@ -1,0 +1,252 @@
+"""PUT /models/{id}/weights: weights that were computed elsewhere enter a model as a refit does."""
+
+import asyncio
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Header, Request, Response
+
+from dualstream.service.api.access import author_of
+from dualstream.service.api.asgi_helpers import read_head, stored_key_of
+from dualstream.service.api.common import (
+    Repeated,
+    check_not_paused,
+    registry_of,
+    repeated,
+    repeated_at,
+)
+from dualstream.service.api.refits import RefitView, refit_view
+from dualstream.service.api.request_body import read_body
+from dualstream.service.codecs.json_exact import check_all_names
+from dualstream.service.codecs.row_schema import LARGEST, BadRow, RowSchema, pointer_step
+from dualstream.service.jobs.refit import MAX_BYTES, Refits
+from dualstream.service.jobs.refit_status import RefitJob, now_ms
+from dualstream.service.models.model import Model
+from dualstream.service.replica.controls import Arrays, Refit, records_of
+from dualstream.service.replica.requests import ControlRequest, OutcomeForgotten
+from dualstream.solvers import ColumnReader, RefitError
+from dualstream.solvers.core.certificate import relative_gap
+from dualstream.solvers.profile.kernels import BOOLEAN, IS_MISSING, IS_NUMBER, NUMBER
+from dualstream.solvers.profile.names import ColumnNames
+from dualstream.solvers.refit.given_weights import given_weights, why_not_set_weights
+from dualstream.wire.problems import Problem, RowError, key_reused, quoted
+
+router = APIRouter(prefix="/models/{model_id}", tags=["refits"])
+
+METHOD = "given"
+"""Method of such a refit in the list of refits and in the audit log."""
+_Bound = Annotated[float, msgspec.Meta(ge=0.0, le=LARGEST)]
+
+
+class NewWeights(msgspec.Struct, forbid_unknown_fields=True):
+    """Weights, and what is known of them."""
+
+    weights: Annotated[
+        dict[str, Any],
+        msgspec.Meta(
+            description="Weight of each feature, by its name in `GET weights`, such as `age` or"
+            " `site=news`, or with numbered features by its index from 1. All others are 0.",
+            extra_json_schema={
+                "additionalProperties": {"type": "number"},
+                "examples": [{"1": 0.5, "3": -2}],
+            },
+        ),
+    ]
+    rows: Annotated[
+        int,
+        msgspec.Meta(ge=1, le=10**15, description="Number of rows that they were computed from."),
+    ]
+    intercept: Annotated[float, msgspec.Meta(ge=-LARGEST, le=LARGEST)] = 0.0
+    objective: Annotated[
+        _Bound | None,
+        msgspec.Meta(description="Objective of the model's problem at these weights."),
+    ] = None
+    gap: Annotated[
+        _Bound | None,
+        msgspec.Meta(description="Objective minus a lower bound of it; given with `objective`."),
+    ] = None
+
+    def __post_init__(self) -> None:
+        if (self.objective is None) != (self.gap is None):
+            raise ValueError("send both objective and gap, or neither")
+
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        """Objective and gap."""
+        if self.objective is None or self.gap is None:
+            return None
+        return self.objective, self.gap
+
+
+_SCHEMA = msgspec.json.schema_components((NewWeights,))[1]["NewWeights"]
+
+
+@router.put(
+    "/weights",
+    response_model=RefitView,
+    responses={
+        409: {"description": "The model cannot take weights, or was changed in between."},
+        422: {"description": "A weight is invalid, or the model cannot serve it."},
+    },
+    openapi_extra={
+        "requestBody": {"required": True, "content": {"application/json": {"schema": _SCHEMA}}}
+    },
+)
+async def set_weights(
+    model_id: str,
+    request: Request,
+    response: Response,
+    idempotency_key: Annotated[
+        list[str] | None,
+        Header(description="The weights are set once; a repeat gets the first answer."),
+    ] = None,
+) -> RefitView:
+    """Replace the weights of a linear model, such as by the optimum of an offline solver."""
+    registry = registry_of(request)
+    model = await registry.get(model_id)
+    key = stored_key_of(idempotency_key)
+    head, limit = read_head(request.scope), registry.settings.max_body_bytes
+    body = await read_body(request.receive, head, limit, request.scope)
+    requested = await asyncio.to_thread(_read, body)
+    await model.refresh()
+    if (before := await repeated(model, key, body)) is not None:
+        return await _again(model, requested, before, response)
+    if (why_not := why_not_set_weights(model.replica.spec)) is not None:
+        detail = f"the weights of model {model_id!r} cannot be set: {why_not}"
+        raise Problem(409, "cannot-refit", detail)
+    check_not_paused(model)
+    arrays = await asyncio.to_thread(_arrays_of, model, requested)
+    async with model.committer.between_groups():
+        seq, records = model.replica.seq, records_of(model.replica)
+    name = sha256(model.clock.new_nonce()).hexdigest()[:12]
+    order = Refit(name, seq, METHOD, records)
+    by = author_of(request)
+    receipt = await model.submit(ControlRequest.of(order, key, body, arrays, by))
+    entered = receipt.placed.seq
+    if receipt.placed.conflict:
+        raise key_reused()
+    if receipt.placed.duplicate:
+        return await _again(model, requested, await repeated_at(model, entered), response)
+    if receipt.control_outcome is None:
+        raise OutcomeForgotten("refit", entered)
+    if (refusal := receipt.control_outcome.refusal) is not None:
+        raise _refused(refusal)
+    job = _job(requested, name, seq, entered)
+    await model.job(Refits).add(job)
+    return refit_view(model_id, job)
+
+
+def _refused(reason: str) -> Problem:
+    """The refusal of weights that came after another change in the journal."""
+    return Problem(409, "conflict", reason)
+
+
+async def _again(
+    model: Model, requested: NewWeights, before: Repeated, response: Response
+) -> RefitView:
+    if before.outcome is None:
+        raise OutcomeForgotten("refit", before.seq)
+    before.check_done(_refused(""))
+    before.mark(response)
+    fields = before.outcome.fields
+    job = await model.job(Refits).find(fields["job"])
+    return refit_view(
+        model.record.id, job or _job(requested, fields["job"], fields["seq"], before.seq)
+    )
+
+
+def _job(requested: NewWeights, name: str, seq: int, entered: int) -> RefitJob:
+    """The weights as a refit in the list of refits."""
+    now = now_ms()
+    job = RefitJob(
+        job=name,
+        status="done",
+        method=METHOD,
+        tol=1.0,
+        max_epochs=0,
+        seq=seq,
+        rows=requested.rows,
+        entered_seq=entered,
+        created_ms=now,
+        updated_ms=now,
+    )
+    if requested.bounds is not None:
+        objective, gap = requested.bounds
+        job.dual = objective - gap
+        job.relative_gap = relative_gap(gap, objective, job.dual)
+    return job
+
+
+def _read(body: bytes) -> NewWeights:
+    """Decode the body. Raises Problem 400, 422."""
+    try:
+        requested = msgspec.json.decode(body, type=NewWeights)
+        check_all_names(body)
+    except msgspec.ValidationError as wrong:
+        raise Problem(422, "invalid-weights", str(wrong)) from None
+    except BadRow as bad:
+        raise Problem(422, "invalid-weights", f"{bad.reason}; send it once") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as broken:
+        raise Problem(400, "malformed-body", f"the body is not JSON: {broken}") from None
+    return requested
+
+
+def _arrays_of(model: Model, requested: NewWeights) -> Arrays:
+    """Arrays of the control record. Raises Problem 422."""
+    try:
+        places, values = _places_of(model.row_schema, model.replica.spec, requested.weights)
+    except BadRow as bad:
+        pointer = bad.pointer.replace("/x", "/weights", 1)
+        errors = [RowError(0, pointer, bad.reason)]
+        raise Problem(422, "invalid-weights", f"{pointer}: {bad.reason}", errors) from None
+    given = places, values, requested.intercept, requested.rows, requested.bounds
+    try:
+        arrays = given_weights(model.replica.spec, *given)
+    except RefitError as error:
+        raise Problem(422, "invalid-weights", str(error)) from None
+    if sum(array.nbytes for array in arrays.values()) > MAX_BYTES:
+        raise Problem(422, "invalid-weights", f"the weights have more than {MAX_BYTES} bytes")
+    return arrays
+
+
+def _places_of(
+    schema: RowSchema, spec: Mapping[str, Any], given: dict[str, Any]
+) -> tuple[list[int], list[float]]:
+    """Indices from 0 and their weights. Raises BadRow."""
+    columns = ColumnNames(spec)
+    named: dict[int, str] = {}
+    for name, weight in given.items():
+        reason, place = None, -1
+        if type(weight) in (int, float):
+            (place,), _, _ = schema.features({name: weight or 1.0})
+        if place < 0:
+            reason = f"must have a number, got {quoted(weight)}"
+        elif place in named:
+            reason = f"has the index of {quoted(named[place])}, {place + 1}; use more `bits`"
+        elif schema.columns is not None:
+            reason = _why_no_feature(schema.composed(name), columns, schema.columns, spec)
+        if reason is not None:
+            raise BadRow(f"/x/{pointer_step(name)}", f"{quoted(name)} {reason}")
+        named[place] = name
+    return list(named), list(given.values())
+
+
+def _why_no_feature(
+    name: str, columns: ColumnNames, reader: ColumnReader, spec: Mapping[str, Any]
+) -> str | None:
+    """Why no flat row has a feature of this name; None if some may have it."""
+    if (found := columns.column_of(name)) is None:  # a cross
+        return None
+    column, kind, role = found
+    if (declared := columns.declared.get(column)) is not None:
+        has_value = role != IS_NUMBER or kind in (NUMBER, BOOLEAN)
+        if role == IS_MISSING or (kind == declared and has_value):
+            return None
+        of = f"column {quoted(column)} of type {reader.kind_of(column)}"
+        return f"is not the name of a feature of {of}; see GET weights for such names"
+    roles = (reader.label, reader.weight, reader.id)
+    if column in roles or reader.ignores(column) or spec["columns"]["unknown"] != "infer":
+        return "is not the name of a feature: the model's `columns` leave it out"
+    return None
