@@ -74,9 +74,10 @@ from dualstream.service.models.readiness import Readiness
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.settings import Settings, check_binding
 from dualstream.service.tracing import Tracing, is_tracing_wanted
-from dualstream.service.transport.body_memory import CONNECTION, BodyMemory
+from dualstream.service.transport.body_memory import CONNECTION, MAX_BODIES, BodyMemory
 from dualstream.service.transport.connection_limits import (
     MAX_BODY_STEP_S,
+    MAX_CONNECTIONS,
     MAX_HEAD_BYTES,
     MAX_HEAD_S,
     Connections,
@@ -232,7 +233,7 @@ def create_app(
     telemetry.watch(registry)
     startup = Readiness(registry.store_identity, registry.store_status, registry.bring_up)
     connections = Connections(
-        settings.max_connections,
+        MAX_CONNECTIONS,
         Limits(MAX_HEAD_BYTES, MAX_HEAD_S, MAX_BODY_STEP_S, settings.keep_alive_s),
         telemetry.saw_closed,
         time.monotonic,
@@ -292,7 +293,7 @@ def create_app(
     ):
         app.add_exception_handler(kind, _answer_problem)
     describe_hot_routes(app, settings.asks_for_keys)
-    bodies = BodyMemory(settings.max_bodies_bytes, time.monotonic)
+    bodies = BodyMemory(MAX_BODIES * settings.max_body_bytes, time.monotonic)
     hot = HotPath(app, registry, startup, bodies, telemetry)
     layers: ASGIApp = hot
     if keys is not None:

@@ -16,6 +16,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from dualstream.wire.problems import Problem
 
+MAX_BODIES = 32
+"""Number of bodies of the maximum size that fit in the memory of a worker."""
 SLOW_BYTES_PER_S = 256 * 1024
 """A client below this rate may be aborted for others."""
 GRACE_S = 1.0
