@@ -560,9 +560,12 @@ class Methods(Generic[Samples]):
             return
         found = yield from self._do(Call[Model]("GET", model_path(model), Model))
         if found.spec.get("columns") is None:
+            advice = "convert it, or create the model with `columns`"
+            if "feature 'x' is" in nested[0]:
+                advice = 'if these are samples {"x": ..., "y": ...}, learn them by `learn_iter`'
             raise BadInput(
                 f"{nested[0]}; model {model!r} has no `columns`, so a feature must be a number,"
-                " bool or text: convert it, or create the model with `columns`"
+                f" bool or text: {advice}"
             )
 
     def _predict_piece(

@@ -57,7 +57,17 @@ app = typer.Typer(
     " files or settings; 3 the server refused; 4 no server answered;"
     " 5 serve: workers keep ending; 130 interrupted.",
 )
-console = Console()
+
+
+class _Output(Console):
+    """Standard output."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise the BrokenPipeError that rich handles, for `_Commands`; rich exits with 1."""
+        raise
+
+
+console = _Output()
 errors = Console(stderr=True)
 _PIPED_COLUMNS = 1_000
 
@@ -91,7 +101,7 @@ def say(line: str) -> None:
 
 def show_table(table: Table) -> None:
     """Print a table, as wide as the terminal; without a terminal, one line a row."""
-    (console if console.is_terminal else Console(width=_PIPED_COLUMNS)).print(table)
+    (console if console.is_terminal else _Output(width=_PIPED_COLUMNS)).print(table)
 
 
 def print_json(document: Any) -> None:

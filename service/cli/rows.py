@@ -285,8 +285,13 @@ def _scored(answer: PredictedMany) -> list[tuple[Any, Any, Any]]:
 
 def _records() -> Any:
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(["score", "label", "probability"])
-    return writer.writerows
+    header = [("score", "label", "probability")]
+
+    def write(rows: Sequence[tuple[Any, Any, Any]]) -> None:
+        writer.writerows(header + list(rows))
+        header.clear()
+
+    return write
 
 
 def _objects() -> Any:
