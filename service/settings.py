@@ -42,7 +42,7 @@ REMOVED = {
     "kept_answers": "1000",
     "max_rows": "1000000",
     "max_in_flight": "512",
-    "max_bodies_bytes": "DUALSTREAM_MAX_BODY_BYTES times 32",
+    "max_bodies_bytes": "DUALSTREAM_MAX_BODY_BYTES times 32, or 134217728 if that is more",
     "max_connections": "10000",
     "redis_input": "off; learn a stream with `dualstream consume redis://HOST:PORT/DB/STREAM`",
 }
@@ -181,8 +181,8 @@ class Settings(BaseSettings):
         16 * 1024 * 1024,
         ge=1,
         description="Maximum size of a request body in bytes, also after decompression. In a"
-        " streamed upload the limit applies to each row. 32 times this is the memory for bodies of"
-        " unanswered requests, per worker.",
+        " streamed upload the limit applies to each row. 32 times this, but at least 128 MiB, is"
+        " the memory for bodies of unanswered requests, per worker.",
     )
     max_upload_bytes: int | None = _limits(
         None,

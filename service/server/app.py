@@ -74,7 +74,7 @@ from dualstream.service.models.readiness import Readiness
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.settings import Settings, check_binding
 from dualstream.service.tracing import Tracing, is_tracing_wanted
-from dualstream.service.transport.body_memory import CONNECTION, MAX_BODIES, BodyMemory
+from dualstream.service.transport.body_memory import CONNECTION, BodyMemory, memory_limit
 from dualstream.service.transport.connection_limits import (
     MAX_BODY_STEP_S,
     MAX_CONNECTIONS,
@@ -293,7 +293,7 @@ def create_app(
     ):
         app.add_exception_handler(kind, _answer_problem)
     describe_hot_routes(app, settings.asks_for_keys)
-    bodies = BodyMemory(MAX_BODIES * settings.max_body_bytes, time.monotonic)
+    bodies = BodyMemory(memory_limit(settings.max_body_bytes), time.monotonic)
     hot = HotPath(app, registry, startup, bodies, telemetry)
     layers: ASGIApp = hot
     if keys is not None:

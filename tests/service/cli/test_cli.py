@@ -27,7 +27,7 @@ from dualstream.service.settings import (
     check_variables,
 )
 from dualstream.service.transport import connection_limits as connections
-from dualstream.service.transport.body_memory import MAX_BODIES
+from dualstream.service.transport.body_memory import MAX_BODIES, memory_limit
 from tests.docs.documents import ROOT
 
 DOC = (ROOT / "docs/reference/settings.md").read_text()
@@ -97,7 +97,8 @@ def test_removed_settings_have_the_values_that_are_said():
     assert {name: format(value, "g" if value < 1e6 else "") for name, value in fixed.items()} == {
         name: value for name, value in REMOVED.items() if value[0].isdigit()
     }
-    assert REMOVED["max_bodies_bytes"] == f"DUALSTREAM_MAX_BODY_BYTES times {MAX_BODIES}"
+    least = f"times {MAX_BODIES}, or {memory_limit(1)} if that is more"
+    assert REMOVED["max_bodies_bytes"] == f"DUALSTREAM_MAX_BODY_BYTES {least}"
 
 
 def test_removed_settings_are_warned_of(monkeypatch):

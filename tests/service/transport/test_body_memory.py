@@ -123,6 +123,11 @@ def test_of_an_upload_counts_what_is_not_learned_yet(serve):
     assert one.said[0]["status"] == 200 and client.app.bodies.used == 0
 
 
+def test_the_limit_follows_from_the_largest_body_and_fits_uploads(serve):
+    for largest, limit in ((2**26, 2**31), (2**24, 2**29), (1000, 2**27)):
+        assert serve(max_body_bytes=largest).app.bodies.limit == limit
+
+
 def test_one_alone_always_has_room(serve):
     client = serve()
     client.app.bodies.limit = 10
