@@ -40,6 +40,7 @@ REMOVED = {
     "max_remembered": "100000",
     "remembered_bytes": "67108864",
     "kept_answers": "1000",
+    "models_held": "unlimited; DUALSTREAM_MODELS_BYTES bounds their memory",
     "max_rows": "1000000",
     "max_in_flight": "512",
     "max_bodies_bytes": "DUALSTREAM_MAX_BODY_BYTES times 32, or 134217728 if that is more",
@@ -204,9 +205,6 @@ class Settings(BaseSettings):
         ge=1,
         description="Memory for models in bytes, per worker. Models beyond it are evicted and"
         " reloaded on use.",
-    )
-    models_held: int | None = _models(
-        None, ge=1, description="Maximum number of models in memory, per worker."
     )
     metrics_max_models: int = _models(
         500, ge=1, description="Maximum number of models with their own series on `/metrics`."

@@ -91,7 +91,7 @@ class ModelRegistry:
             self.admission,
             jobs,
         )
-        self.cache = ModelCache(settings.models_bytes, settings.models_held, self._on_eviction)
+        self.cache = ModelCache(settings.models_bytes, self._on_eviction)
         self._specs = KnownSpecs(DEFAULT_LIMITS)
         self.loader = ModelLoader(self.deps, self, self.cache, self._specs)
 

@@ -52,7 +52,7 @@ def test_docs_list_the_settings_of_every_group():
     for group in groups:
         assert f"## {group}\n\n{table(group)}\n" in DOC, table(group)
     listed = re.findall(r"^\| `", DOC.partition("## Memory")[0], re.MULTILINE)
-    assert len(listed) == len(Settings.model_fields) <= 35
+    assert len(listed) == len(Settings.model_fields) <= 34
     for name, value in REMOVED.items():
         assert f"`{name.upper()}` {value}" in DOC.replace("\n", " "), name
 
@@ -274,7 +274,7 @@ def test_an_empty_variable_is_not_an_absent_one(monkeypatch):
     assert run() == 0 and not served.pop().asks_for_keys
     assert run(KEYS="") == 0 and served.pop().asks_for_keys
     assert run(STORE="") == 0 and served.pop().store == ""
-    assert run(PORT="") == 2 and run(MODELS_HELD="") == 2 and not served
+    assert run(PORT="") == 2 and run(METRICS_MAX_MODELS="") == 2 and not served
     assert run("--port", "8000", "--keys", "", PORT="9") == 0
     assert served[-1].port == 8000 and served[-1].asks_for_keys
     assert run(PORT="9") == 0 and served[-1].port == 9
