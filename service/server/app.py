@@ -59,7 +59,7 @@ from dualstream.service.jobs import MODEL_JOBS
 from dualstream.service.jobs.follower import Follower
 from dualstream.service.jobs.label_timeouts import DefaultLabels
 from dualstream.service.journal import Limits as JournalLimits, make_journal
-from dualstream.service.journal.protocol import Journal, JournalError
+from dualstream.service.journal.protocol import JournalError
 from dualstream.service.journal.record import RecordError
 from dualstream.service.logs import REQUEST_ID
 from dualstream.service.metrics import Telemetry
@@ -204,14 +204,9 @@ def _routes() -> list[BaseRoute]:
 
 
 def create_app(
-    settings: Settings | None = None,
-    journal: Journal | None = None,
-    metrics_dir: MetricsDirectory | None = None,
+    settings: Settings | None = None, metrics_dir: MetricsDirectory | None = None
 ) -> Application:
-    """The ASGI application.
-
-    journal       replaces the store that `settings.store` names
-    metrics_dir   set if the process is one of several workers
+    """The ASGI application; `metrics_dir` is set if the process is one of several workers.
 
     Raises UnsafeBinding if the settings open the server to other hosts without keys, BadKeys
     if keys cannot be read, and ValueError if the store lacks what the settings ask for, or if
@@ -221,13 +216,12 @@ def create_app(
     check_binding(settings)
     is_traced = is_tracing_wanted()
     keys = KeyRing(settings.keys, settings.keys_file) if settings.asks_for_keys else None
-    if journal is None:
-        limits = JournalLimits(
-            key_ttl_s=settings.key_ttl_s,
-            remember_s=settings.remember_s,
-            audit_s=86_400 * settings.audit_days,
-        )
-        journal = make_journal(settings.store, settings.durability, limits)
+    limits = JournalLimits(
+        key_ttl_s=settings.key_ttl_s,
+        remember_s=settings.remember_s,
+        audit_s=86_400 * settings.audit_days,
+    )
+    journal = make_journal(settings.store, settings.durability, limits)
     telemetry = Telemetry(settings.metrics_max_models, metrics_dir)
     registry = ModelRegistry(journal, settings, telemetry, MODEL_JOBS)
     telemetry.watch(registry)
