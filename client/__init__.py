@@ -1,7 +1,10 @@
 """Python client of the server: `Client`, and `AsyncClient` with the same methods to await.
 
 clients.py          Client and AsyncClient: perform the actions that a method yields
-methods.py          the methods of both clients, each written once
+learn.py            methods that learn, of both clients, each written once
+predict.py          methods that score rows
+manage.py           methods that manage models
+method.py           what these methods have in common
 calls.py            one request: path, headers, response, retries
 rows.py             rows of any type -> NDJSON bodies
 row_values.py       their values -> JSON

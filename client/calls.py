@@ -100,7 +100,7 @@ Steps: TypeAlias = Generator[Action, Any, T]
 def send(call: Call[T], patience_s: float) -> Steps[T]:
     """Send a call; retry until `patience_s` after the first failure.
 
-    Raises Refused, Unreachable, and BadInput for an invalid URL or header.
+    Raises Refused, Unreachable, and BadInput for an invalid URL, parameter or header.
     """
     failures, deadline, cause = 0, 0.0, None
     may_be_done = False  # an attempt whose response was lost may have succeeded
@@ -108,7 +108,7 @@ def send(call: Call[T], patience_s: float) -> Steps[T]:
         asked_s = 0.0
         try:
             response: httpx.Response = yield call
-        except (httpx.UnsupportedProtocol, httpx.LocalProtocolError) as wrong:
+        except (httpx.UnsupportedProtocol, httpx.LocalProtocolError, UnicodeEncodeError) as wrong:
             raise BadInput(str(wrong)) from wrong
         except httpx.TransportError as failure:
             may_be_done = may_be_done or not isinstance(failure, httpx.ConnectError)
@@ -151,8 +151,15 @@ def _unavailable(response: httpx.Response) -> tuple[str, float]:
 
 
 def model_path(model: str, *steps: str) -> str:
-    """The path of a route of a model."""
-    return "/".join(["/models", *(quote(step, safe="") for step in (model, *steps))])
+    """The path of a route of a model. Raises BadInput for names that are not Unicode."""
+    return "/".join(["/models", *(quote(_utf8(step), safe="") for step in (model, *steps))])
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as wrong:
+        raise BadInput(f"{text!r:.80} is not valid Unicode: {wrong.reason}") from None
 
 
 def asked(**given: Any) -> dict[str, str]:
@@ -171,7 +178,7 @@ def new_key() -> str:
 
 def with_key(key: str) -> dict[str, str]:
     """The header of an idempotency key. Raises BadInput."""
-    encoded = key.encode()
+    encoded = _utf8(key)
     if not 1 <= len(encoded) <= LONGEST_KEY or any(ord(c) < 32 or ord(c) == 127 for c in key):
         limits = f"1 to {LONGEST_KEY} bytes of UTF-8 without control characters"
         raise BadInput(f"an idempotency key must have {limits}, got {len(encoded)} bytes")

@@ -1,9 +1,9 @@
-"""`Client` and `AsyncClient`: perform the actions that the methods of methods.py yield."""
+"""`Client` and `AsyncClient`: perform the actions that the methods yield."""
 
 import asyncio
 import inspect
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from functools import wraps
 from typing import Any, Self, TypeAlias, TypeVar, get_args
@@ -22,7 +22,10 @@ from dualstream.client.calls import (
     with_api_key,
 )
 from dualstream.client.errors import NoRows, Unreachable
-from dualstream.client.methods import AwaitedMethods, BlockingMethods, Methods, method
+from dualstream.client.learn import LearnMethods
+from dualstream.client.manage import ManageMethods
+from dualstream.client.method import Awaited, Blocking, method
+from dualstream.client.predict import PredictMethods
 from dualstream.client.responses import Event
 from dualstream.client.resumable_files import RowFile
 from dualstream.wire.schemas import PredictedMany
@@ -37,7 +40,7 @@ OnRetry: TypeAlias = Callable[[str, float], None]
 """Called with the reason and the seconds that are left for retries."""
 
 
-class Client(BlockingMethods):
+class Client(Blocking, LearnMethods[Iterable[Any]], PredictMethods, ManageMethods):
     """Blocking client of the server at `url`; `with Client() as client:` closes its connections.
 
     A request that fails, or gets 429, 502, 503 or 504, is retried for `patience_s`. Every learn has
@@ -136,7 +139,9 @@ class Client(BlockingMethods):
         return next(action.items, None)  # type: ignore[arg-type]
 
 
-class AsyncClient(AwaitedMethods):
+class AsyncClient(
+    Awaited, LearnMethods[Iterable[Any] | AsyncIterable[Any]], PredictMethods, ManageMethods
+):
     """As Client, with methods to await; `async with AsyncClient() as client:` closes it."""
 
     def __init__(
@@ -250,7 +255,7 @@ def _awaited(steps: Callable[..., Any]) -> Callable[..., Any]:
 
 def _add_methods(client: type, made: Callable[[Callable[..., Any]], Any]) -> None:
     """Replace each `method` by a function that performs its actions."""
-    for name, member in vars(Methods).items():
+    for name, member in inspect.getmembers_static(client):
         if isinstance(member, method):
             function = made(member.steps)
             signature = inspect.signature(member.steps)

@@ -57,6 +57,8 @@ TITLE = "Many models"
 MODELS, ROWS, ENTRY_ROWS = 10_000, 2000, 500
 HELD = 500
 """Models in memory at most."""
+MODEL_BYTES = {ROWS: 676_072, 1: 53_237}
+"""Memory of a model by its number of rows, as the server measures it."""
 EXPONENT = 1.1
 SHARES = (0.2, 0.5)
 """Open-loop rates, as shares of the closed-loop throughput of the many models."""
@@ -127,7 +129,8 @@ def rows() -> Iterator[Row]:
             store = f"sqlite:///{folder}/{name}.db"
             asyncio.run(prepare(store, models, length))
             # The checker compares whole journals with the answers afterwards.
-            flags = ["--keep-records", "1000000000", "--models-held", str(HELD)]
+            memory = str(HELD * MODEL_BYTES[length])
+            flags = ["--keep-records", "1000000000", "--models-bytes", memory]
             with ServerProcess(store, flags):
                 pass  # Prepared stores are on disk by now, and kernels are compiled.
             began = time.perf_counter()

@@ -40,6 +40,11 @@ REMOVED = {
     "max_remembered": "100000",
     "remembered_bytes": "67108864",
     "kept_answers": "1000",
+    "models_held": "unlimited; DUALSTREAM_MODELS_BYTES bounds their memory",
+    "max_rows": "1000000",
+    "max_in_flight": "512",
+    "max_bodies_bytes": "DUALSTREAM_MAX_BODY_BYTES times 32, or 134217728 if that is more",
+    "max_connections": "10000",
     "redis_input": "off; learn a stream with `dualstream consume redis://HOST:PORT/DB/STREAM`",
 }
 """Former settings and their fixed values. A server that is given one prints a warning."""
@@ -60,8 +65,7 @@ def _group(name: str) -> partial[Any]:
 
 
 _network, _security, _store = _group("Network"), _group("Security"), _group("Store")
-_limits, _models, _overload = _group("Limits"), _group("Models"), _group("Overload")
-_logs = _group("Logs")
+_limits, _models, _logs = _group("Limits"), _group("Models"), _group("Logs")
 
 
 class Settings(BaseSettings):
@@ -178,18 +182,13 @@ class Settings(BaseSettings):
         16 * 1024 * 1024,
         ge=1,
         description="Maximum size of a request body in bytes, also after decompression. In a"
-        " streamed upload the limit applies to each row.",
+        " streamed upload the limit applies to each row. 32 times this, but at least 128 MiB, is"
+        " the memory for bodies of unanswered requests, per worker.",
     )
     max_upload_bytes: int | None = _limits(
         None,
         ge=1,
         description="Maximum size of a streamed upload in bytes, also after decompression.",
-    )
-    max_rows: int = _limits(
-        1_000_000,
-        ge=1,
-        description="Maximum number of rows or labels of a request. Streamed uploads have no such"
-        " limit.",
     )
     max_models: int | None = _limits(
         None, ge=1, description="Maximum number of models in the store."
@@ -207,28 +206,8 @@ class Settings(BaseSettings):
         description="Memory for models in bytes, per worker. Models beyond it are evicted and"
         " reloaded on use.",
     )
-    models_held: int | None = _models(
-        None, ge=1, description="Maximum number of models in memory, per worker."
-    )
     metrics_max_models: int = _models(
         500, ge=1, description="Maximum number of models with their own series on `/metrics`."
-    )
-
-    max_in_flight: int = _overload(
-        512,
-        ge=1,
-        description="Number of waiting requests, per worker, above which learning is refused.",
-    )
-    max_bodies_bytes: int = _overload(
-        512 * 1024**2,
-        ge=1,
-        description="Memory for bodies of unanswered requests in bytes, per worker.",
-    )
-    max_connections: int = _overload(
-        10_000,
-        ge=1,
-        description="Maximum number of open connections, per worker. The longest idle is closed"
-        " first.",
     )
 
     log_level: Literal["debug", "info", "warning", "error"] = _logs(

@@ -13,14 +13,8 @@ from dualstream.client.responses import Refit
 from dualstream.service.cli.common import (
     JSON,
     REFUSED,
-    SHORT_PATIENCE_S,
-    URL,
-    ApiKey,
     Model,
-    Patience,
-    Url,
-    app,
-    connected,
+    command,
     number_of,
     print_json,
     say,
@@ -31,15 +25,13 @@ from dualstream.service.cli.common import (
 ASK_EVERY_S = 0.5
 
 
-@app.command()
+@command()
 def rollback(
+    client: Client,
     model: Model,
     version: Annotated[str | None, typer.Option(help="Name of a version.")] = None,
     seq: Annotated[int | None, typer.Option(min=0, help="Log position of the state.")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
-    url: Url = URL,
-    api_key: ApiKey = None,
-    patience: Patience = SHORT_PATIENCE_S,
     as_json: JSON = False,
 ) -> None:
     """Restore an earlier state of a model. The journal keeps what was learned since.
@@ -54,16 +46,16 @@ def rollback(
     place = f"version {version}" if seq is None else f"seq {seq:,}"
     if not yes:
         typer.confirm(f"Restore {model} as of {place}?", abort=True)
-    with connected(url, api_key, patience, as_json) as client:
-        done = client.roll_back(model, version=version, seq=seq)
+    done = client.roll_back(model, version=version, seq=seq)
     if as_json:
         print_json(done)
     else:
         say(f"{model}: serves the state of {place} since seq {done.seq:,}")
 
 
-@app.command()
+@command()
 def sources(
+    client: Client,
     model: Model,
     set_: Annotated[
         str | None,
@@ -74,9 +66,6 @@ def sources(
     forget: Annotated[
         str | None, typer.Option(metavar="NAME", help="Let it begin at any offset.")
     ] = None,
-    url: Url = URL,
-    api_key: ApiKey = None,
-    patience: Patience = SHORT_PATIENCE_S,
     as_json: JSON = False,
 ) -> None:
     """List the sources of a model: the next offset of each, its lag and counts of rows.
@@ -89,16 +78,15 @@ def sources(
         dualstream sources clicks --set kafka/clicks/0=1200
         dualstream sources clicks --forget redis/clicks
     """
-    with connected(url, api_key, patience, as_json) as client:
-        if set_ is not None:
-            name, equals, offset = set_.partition("=")
-            if not (name and equals and offset):
-                raise BadInput(f"--set must be NAME=OFFSET, got {set_!r}")
-            is_number = offset.isascii() and offset.isdigit()
-            client.set_source(model, name, int(offset) if is_number else offset)
-        if forget is not None:
-            client.forget_source(model, forget)
-        found = client.sources(model)
+    if set_ is not None:
+        name, equals, offset = set_.partition("=")
+        if not (name and equals and offset):
+            raise BadInput(f"--set must be NAME=OFFSET, got {set_!r}")
+        is_number = offset.isascii() and offset.isdigit()
+        client.set_source(model, name, int(offset) if is_number else offset)
+    if forget is not None:
+        client.forget_source(model, forget)
+    found = client.sources(model)
     if as_json:
         print_json(found)
         return
@@ -110,13 +98,11 @@ def sources(
     show_table(table)
 
 
-@app.command()
+@command()
 def labels(
+    client: Client,
     model: Model,
     pairs: Annotated[list[str], typer.Argument(help="ID=LABEL of remembered rows.")],
-    url: Url = URL,
-    api_key: ApiKey = None,
-    patience: Patience = SHORT_PATIENCE_S,
     as_json: JSON = False,
 ) -> None:
     """Learn labels of rows that were predicted with `remember`, by the ids of the rows.
@@ -125,8 +111,7 @@ def labels(
 
         dualstream labels clicks a7=1 a8=0
     """
-    with connected(url, api_key, patience, as_json) as client:
-        learned = client.learn_labels(model, dict(map(_label_of, pairs)))
+    learned = client.learn_labels(model, dict(map(_label_of, pairs)))
     if as_json:
         print_json(learned)
     else:
@@ -155,8 +140,9 @@ def _value_of(text: str) -> Any:
         return text
 
 
-@app.command()
+@command()
 def refit(
+    client: Client,
     model: Model,
     method: Annotated[str | None, typer.Option(help="Solver; default: of the model.")] = None,
     tol: Annotated[float | None, typer.Option(help="Relative gap at which it stops.")] = None,
@@ -168,9 +154,6 @@ def refit(
         typer.Option(metavar="NAME=VALUE", help="Option of the solver: parts=8; repeatable."),
     ] = None,
     wait: Annotated[bool, typer.Option(help="Wait until it is done.")] = True,
-    url: Url = URL,
-    api_key: ApiKey = None,
-    patience: Patience = SHORT_PATIENCE_S,
     as_json: JSON = False,
 ) -> None:
     """Solve the model's window to the optimum, and let the result enter the model.
@@ -181,11 +164,10 @@ def refit(
 
         dualstream refit clicks --tol 1e-6
     """
-    with connected(url, api_key, patience, as_json) as client:
-        options = dict(map(_option_of, option)) if option else None
-        job = client.refit(model, method=method, tol=tol, rows=rows, options=options)
-        if wait:
-            job = _ended(client, job, quiet=as_json)
+    options = dict(map(_option_of, option)) if option else None
+    job = client.refit(model, method=method, tol=tol, rows=rows, options=options)
+    if wait:
+        job = _ended(client, job, quiet=as_json)
     if as_json:
         print_json(msgspec.to_builtins(job))
     else:
@@ -209,13 +191,11 @@ def _ended(client: Client, job: Refit, quiet: bool) -> Refit:
     return job
 
 
-@app.command()
+@command()
 def resume(
+    client: Client,
     model: Model,
     rows: Annotated[str, typer.Option(help="`learn` or `drop` the rows in quarantine.")],
-    url: Url = URL,
-    api_key: ApiKey = None,
-    patience: Patience = SHORT_PATIENCE_S,
     as_json: JSON = False,
 ) -> None:
     """End a pause of learning that the guard began.
@@ -224,8 +204,7 @@ def resume(
 
         dualstream resume clicks --rows drop
     """
-    with connected(url, api_key, patience, as_json) as client:
-        done = client.resume(model, rows=rows)
+    done = client.resume(model, rows=rows)
     if as_json:
         print_json(done)
     else:

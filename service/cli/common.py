@@ -1,10 +1,12 @@
 """Common parts of all commands: options, output, errors, exit codes."""
 
 import errno
+import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from typing import Annotated, Any, NoReturn
 
 import httpx
@@ -57,7 +59,17 @@ app = typer.Typer(
     " files or settings; 3 the server refused; 4 no server answered;"
     " 5 serve: workers keep ending; 130 interrupted.",
 )
-console = Console()
+
+
+class _Output(Console):
+    """Standard output."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise the BrokenPipeError that rich handles, for `_Commands`; rich exits with 1."""
+        raise
+
+
+console = _Output()
 errors = Console(stderr=True)
 _PIPED_COLUMNS = 1_000
 
@@ -91,7 +103,13 @@ def say(line: str) -> None:
 
 def show_table(table: Table) -> None:
     """Print a table, as wide as the terminal; without a terminal, one line a row."""
-    (console if console.is_terminal else Console(width=_PIPED_COLUMNS)).print(table)
+    (console if console.is_terminal else _Output(width=_PIPED_COLUMNS)).print(table)
+
+
+def without_none(answer: msgspec.Struct) -> dict[str, Any]:
+    """A response as a document, without absent fields."""
+    found: dict[str, Any] = msgspec.to_builtins(answer)
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def print_json(document: Any) -> None:
@@ -166,6 +184,33 @@ def connected(
         said = on_retry(url)
         with Client(url, api_key=api_key, patience_s=patience_s, on_retry=said) as client:
             yield client
+
+
+def command(
+    name: str | None = None, patience_s: float = SHORT_PATIENCE_S
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorator of a command whose first parameter is the client of a server.
+
+    Adds the options --url, --api-key and --patience before the last one, --json.
+    """
+    options = {"url": (URL, Url), "api_key": (None, ApiKey), "patience": (patience_s, Patience)}
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        @wraps(function)
+        def run(url: str, api_key: str | None, patience: float, **given: Any) -> None:
+            with connected(url, api_key, patience, given["as_json"]) as client:
+                function(client, **given)
+
+        _, *own, last = inspect.signature(function).parameters.values()
+        added = [
+            inspect.Parameter(name, last.kind, default=default, annotation=annotation)
+            for name, (default, annotation) in options.items()
+        ]
+        parameters = [one.replace(kind=one.KEYWORD_ONLY) for one in (*own, *added, last)]
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        return app.command(name)(run)
+
+    return register
 
 
 def on_retry(url: str) -> Callable[[str, float], None]:

@@ -11,24 +11,19 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from dualstream.client import BadInput, Refused
+from dualstream.client import BadInput, Client, Refused
 from dualstream.client.responses import Column, Model as ModelAnswer
 from dualstream.service.cli.common import (
     JSON,
     REFUSED,
-    SHORT_PATIENCE_S,
-    URL,
-    ApiKey,
     Model,
-    Patience,
-    Url,
-    app,
-    connected,
+    command,
     fail,
     known_models,
     print_json,
     say,
     show_table,
+    without_none,
 )
 
 SUFFIXES = {
@@ -41,23 +36,17 @@ SUFFIXES = {
 """Format of `export` -> ending of its file."""
 
 
-@app.command("models")
-def list_models(
-    url: Url = URL,
-    api_key: ApiKey = None,
-    patience: Patience = SHORT_PATIENCE_S,
-    as_json: JSON = False,
-) -> None:
+@command("models")
+def list_models(client: Client, as_json: JSON = False) -> None:
     """List the server's models.
 
     Example:
 
         dualstream models --json
     """
-    with connected(url, api_key, patience, as_json) as client:
-        found = client.models()
+    found = client.models()
     if as_json:
-        print_json([_document(model) for model in found])
+        print_json([without_none(model) for model in found])
         return
     table = Table("model", "algorithm", "seq", "samples", "created", box=None)
     for model in found:
@@ -67,8 +56,9 @@ def list_models(
     show_table(table)
 
 
-@app.command()
+@command()
 def create(
+    client: Client,
     model: Model,
     spec: Annotated[
         str | None, typer.Option(help="JSON file, or - for standard input; default: {}.")
@@ -80,9 +70,6 @@ def create(
     replace: Annotated[
         bool, typer.Option("--replace", help="Delete an existing model that has another spec.")
     ] = False,
-    url: Url = URL,
-    api_key: ApiKey = None,
-    patience: Patience = SHORT_PATIENCE_S,
     as_json: JSON = False,
 ) -> None:
     """Create a model from a spec. An existing model with the same spec is kept.
@@ -92,27 +79,24 @@ def create(
         dualstream create clicks
         dualstream create spam --set algorithm=dual_ascent --set features.kind=hashed
     """
-    with connected(url, api_key, patience, as_json) as client:
-        try:
-            created = client.create(model, read_spec(spec, changes or []), replace=replace)
-        except Refused as refused:
-            if refused.kind == "conflict" and not as_json:  # the server names its own headers
-                text = f"model {model!r} exists with another spec; --replace deletes it first"
-                fail(text, REFUSED)
-            raise
+    try:
+        created = client.create(model, read_spec(spec, changes or []), replace=replace)
+    except Refused as refused:
+        if refused.kind == "conflict" and not as_json:  # the server names its own headers
+            text = f"model {model!r} exists with another spec; --replace deletes it first"
+            fail(text, REFUSED)
+        raise
     if as_json:
-        print_json(_document(created))
+        print_json(without_none(created))
     else:
         say(f"{created.id}: {_algorithm(created)}, seq {created.seq:,}")
 
 
-@app.command()
+@command()
 def delete(
+    client: Client,
     model: Model,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
-    url: Url = URL,
-    api_key: ApiKey = None,
-    patience: Patience = SHORT_PATIENCE_S,
     as_json: JSON = False,
 ) -> None:
     """Delete a model, its journal and its versions.
@@ -123,21 +107,18 @@ def delete(
     """
     if not yes:
         typer.confirm(f"Delete {model} and all that it has learned?", abort=True)
-    with connected(url, api_key, patience, as_json) as client:
-        client.delete(model)
+    client.delete(model)
     if as_json:
         print_json({"deleted": model})
     else:
         say(f"{model} is deleted")
 
 
-@app.command()
+@command()
 def certificate(
+    client: Client,
     model: Model,
     member: Annotated[str | None, typer.Option(help="Certificate of this member.")] = None,
-    url: Url = URL,
-    api_key: ApiKey = None,
-    patience: Patience = SHORT_PATIENCE_S,
     as_json: JSON = False,
 ) -> None:
     """Show the duality gap: how far the weights are from the optimum on their window.
@@ -146,8 +127,7 @@ def certificate(
 
         dualstream certificate clicks --member dual-30
     """
-    with connected(url, api_key, patience, as_json) as client:
-        found = client.certificate(model, member=member)
+    found = client.certificate(model, member=member)
     if as_json:
         print_json(_set_only(found))
         return
@@ -158,13 +138,11 @@ def certificate(
     say(f"{kind}, on {found.rows:,} retained rows, seq {found.seq:,}")
 
 
-@app.command("columns")
+@command("columns")
 def show_columns(
+    client: Client,
     model: Model,
     sort: Annotated[str, typer.Option(help="psi: largest drift first; or name.")] = "psi",
-    url: Url = URL,
-    api_key: ApiKey = None,
-    patience: Patience = SHORT_PATIENCE_S,
     as_json: JSON = False,
 ) -> None:
     """Show what the columns of a model's stream hold, and which have moved from their past.
@@ -175,8 +153,7 @@ def show_columns(
     """
     if sort not in ("psi", "name"):
         raise typer.BadParameter(f"must be psi or name, got {sort!r}", param_hint="--sort")
-    with connected(url, api_key, patience, as_json) as client:
-        found = client.columns(model, sort=sort)
+    found = client.columns(model, sort=sort)
     if as_json:
         print_json(_set_only(found))
         return
@@ -210,8 +187,9 @@ def column_cells(one: Column) -> list[str]:
     return [one.name, one.kind, *counts, one.drift or ""]
 
 
-@app.command()
+@command()
 def export(
+    client: Client,
     model: Model,
     format: Annotated[str, typer.Option(help=f"{', '.join(SUFFIXES)}.")] = "json",
     output: Annotated[
@@ -221,9 +199,6 @@ def export(
         ),
     ] = None,
     member: Annotated[str | None, typer.Option(help="Export only this member.")] = None,
-    url: Url = URL,
-    api_key: ApiKey = None,
-    patience: Patience = SHORT_PATIENCE_S,
     as_json: JSON = False,
 ) -> None:
     """Export a model to a file, with which another program scores rows as the server does.
@@ -233,38 +208,35 @@ def export(
         dualstream export clicks --format onnx
         dualstream export clicks --member dual-30 --format json -o - > clicks.json
     """
-    with connected(url, api_key, patience, as_json) as client:
-        if format not in SUFFIXES:
-            raise BadInput(f"--format must be one of {', '.join(SUFFIXES)}, got {format!r}")
-        if as_json and output == "-":
-            raise BadInput("--json and --output - both write to standard output; give another file")
-        written = client.export(model, format, member=member)
-        if output == "-":
-            sys.stdout.buffer.write(written)
-            return
-        stem = model if member is None else f"{model}.{member}"
-        file = Path(output or f"{stem}.{SUFFIXES[format]}")
-        try:
-            file.write_bytes(written)
-        except OSError as wrong:
-            raise BadInput(f"{file}: {wrong.strerror}") from None
+    if format not in SUFFIXES:
+        raise BadInput(f"--format must be one of {', '.join(SUFFIXES)}, got {format!r}")
+    if as_json and output == "-":
+        raise BadInput("--json and --output - both write to standard output; give another file")
+    written = client.export(model, format, member=member)
+    if output == "-":
+        sys.stdout.buffer.write(written)
+        return
+    stem = model if member is None else f"{model}.{member}"
+    file = Path(output or f"{stem}.{SUFFIXES[format]}")
+    try:
+        file.write_bytes(written)
+    except OSError as wrong:
+        raise BadInput(f"{file}: {wrong.strerror}") from None
     if as_json:
         print_json({"model": model, "format": format, "file": str(file), "bytes": len(written)})
     else:
         say(f"{file}: {model} as {format}, {len(written):,} bytes")
 
 
-@app.command("audit")
+@command("audit")
 def list_changes(
+    client: Client,
     model: Annotated[
         str | None, typer.Argument(help="Only changes of this model.", autocompletion=known_models)
     ] = None,
     after: Annotated[
         str | None, typer.Option(help="Only changes after this `place` in the log.")
     ] = None,
-    url: Url = URL,
-    api_key: ApiKey = None,
-    patience: Patience = SHORT_PATIENCE_S,
     as_json: JSON = False,
 ) -> None:
     """Show who changed models, oldest change first, including deleted models.
@@ -273,8 +245,7 @@ def list_changes(
 
         dualstream audit clicks
     """
-    with connected(url, api_key, patience, as_json) as client:
-        found = client.audit(model, after=after)
+    found = client.audit(model, after=after)
     if as_json:
         print_json(found)
         return
@@ -334,8 +305,3 @@ def _algorithm(model: ModelAnswer) -> str:
 def _set_only(answer: Any) -> dict[str, Any]:
     found: dict[str, Any] = msgspec.to_builtins(answer)
     return {name: value for name, value in found.items() if name != "stale" or value}
-
-
-def _document(model: ModelAnswer) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.to_builtins(model)
-    return {name: value for name, value in found.items() if value is not None}

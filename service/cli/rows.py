@@ -33,13 +33,8 @@ from dualstream.service.cli.common import (
     JSON,
     PATIENCE_S,
     SOME_REFUSED,
-    URL,
-    ApiKey,
     Model,
-    Patience,
-    Url,
-    app,
-    connected,
+    command,
     print_json,
     say,
     say_error,
@@ -64,8 +59,9 @@ Format = Annotated[
 ]
 
 
-@app.command()
+@command(patience_s=PATIENCE_S)
 def learn(
+    client: Client,
     model: Model,
     files: Files = None,
     form: Format = None,
@@ -81,9 +77,6 @@ def learn(
     progress: Annotated[
         bool | None, typer.Option(help="Show a progress bar; default: only in a terminal.")
     ] = None,
-    url: Url = URL,
-    api_key: ApiKey = None,
-    patience: Patience = PATIENCE_S,
     as_json: JSON = False,
 ) -> None:
     """Learn the rows of files, once each, in order and in bounded memory.
@@ -99,23 +92,22 @@ def learn(
         dualstream learn clicks data/ 's3://bucket/day=2024-*/' https://example.org/rows.csv.gz
         zcat rows.gz | dualstream learn clicks - --format libsvm
     """
-    with connected(url, api_key, patience, as_json) as client:
-        named = row_files(files or ["-"], form, key)
-        if skip and (len(named) != 1 or named[0].source):
-            raise BadInput("--skip needs exactly one file, which is neither a URL nor of a folder")
-        shows = sys.stderr.isatty() if progress is None else progress
-        learned, empty = [], list[NoRows]()
-        for file in named:
-            with _noted(empty):
-                learned.append((file, _learn_file(client, model, file, skip, shows)))
-        _report_empty(empty, len(named))
-        if as_json:
-            print_json({"files": [_document(file, result) for file, result in learned]})
-        rejected = sum(result.rejected or 0 for _, result in learned)
-        for file, result in learned:
-            if not as_json:
-                say(_line(file, result))
-            show_errors(result.errors, f"{file.name}: ")
+    named = row_files(files or ["-"], form, key)
+    if skip and (len(named) != 1 or named[0].source):
+        raise BadInput("--skip needs exactly one file, which is neither a URL nor of a folder")
+    shows = sys.stderr.isatty() if progress is None else progress
+    learned, empty = [], list[NoRows]()
+    for file in named:
+        with _noted(empty):
+            learned.append((file, _learn_file(client, model, file, skip, shows)))
+    _report_empty(empty, len(named))
+    if as_json:
+        print_json({"files": [_document(file, result) for file, result in learned]})
+    rejected = sum(result.rejected or 0 for _, result in learned)
+    for file, result in learned:
+        if not as_json:
+            say(_line(file, result))
+        show_errors(result.errors, f"{file.name}: ")
     if rejected:
         raise typer.Exit(SOME_REFUSED)
 
@@ -167,8 +159,9 @@ def _line(file: RowFile, result: LearnedStream) -> str:
     return f"{file.name}: {learned}{before}{known}{refused}{loss}, seq {result.seq}"
 
 
-@app.command()
+@command(patience_s=PATIENCE_S)
 def predict(
+    client: Client,
     model: Model,
     files: Files = None,
     features: Annotated[
@@ -180,9 +173,6 @@ def predict(
     min_seq: Annotated[
         int | None, typer.Option(min=0, help="Wait up to 2 s until the state has this seq.")
     ] = None,
-    url: Url = URL,
-    api_key: ApiKey = None,
-    patience: Patience = PATIENCE_S,
     as_json: JSON = False,
 ) -> None:
     """Score the rows of files, or one row. Labels in the files are ignored.
@@ -196,29 +186,28 @@ def predict(
         dualstream predict clicks -x age=39 -x city=Oslo --json
     """
     rejected = 0
-    with connected(url, api_key, patience, as_json) as client:
-        write = _objects() if as_json else _records()
-        if features:
-            if files:
-                raise BadInput("give either -x or files")
-            texts = _texts(features)
-            # Columns have types, by which the server reads texts: zip 02134 is no number.
-            is_flat = client.get(model).spec.get("columns") is not None
-            row = texts if is_flat else _values(texts)
-            result = client.predict(model, row, version=version, min_seq=min_seq)
-            write([(result.score, result.label, result.probability)])
-            return
-        named, empty = row_files(files or ["-"], form, None), list[NoRows]()
-        for file in named:
-            before = 0
-            with _noted(empty):
-                for answer in client.predict_file(model, file, min_seq=min_seq, version=version):
-                    write(_scored(answer))
-                    if answer.rejected is not UNSET:
-                        rejected += answer.rejected
-                        _show_refused(file, answer, before)
-                    before += len(answer.scores)
-        _report_empty(empty, len(named))
+    write = _objects() if as_json else _records()
+    if features:
+        if files:
+            raise BadInput("give either -x or files")
+        texts = _texts(features)
+        # Columns have types, by which the server reads texts: zip 02134 is no number.
+        is_flat = client.get(model).spec.get("columns") is not None
+        row = texts if is_flat else _values(texts)
+        result = client.predict(model, row, version=version, min_seq=min_seq)
+        write([(result.score, result.label, result.probability)])
+        return
+    named, empty = row_files(files or ["-"], form, None), list[NoRows]()
+    for file in named:
+        before = 0
+        with _noted(empty):
+            for answer in client.predict_file(model, file, min_seq=min_seq, version=version):
+                write(_scored(answer))
+                if answer.rejected is not UNSET:
+                    rejected += answer.rejected
+                    _show_refused(file, answer, before)
+                before += len(answer.scores)
+    _report_empty(empty, len(named))
     if rejected:
         raise typer.Exit(SOME_REFUSED)
 
@@ -285,8 +274,13 @@ def _scored(answer: PredictedMany) -> list[tuple[Any, Any, Any]]:
 
 def _records() -> Any:
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(["score", "label", "probability"])
-    return writer.writerows
+    header = [("score", "label", "probability")]
+
+    def write(rows: Sequence[tuple[Any, Any, Any]]) -> None:
+        writer.writerows(header + list(rows))
+        header.clear()
+
+    return write
 
 
 def _objects() -> Any:

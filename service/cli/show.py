@@ -7,42 +7,31 @@ import msgspec
 import typer
 from rich.table import Table
 
-from dualstream.client.responses import Model as ModelAnswer
+from dualstream.client import Client
 from dualstream.service.cli.common import (
     JSON,
     REFUSED,
-    SHORT_PATIENCE_S,
-    URL,
-    ApiKey,
     Model,
-    Patience,
-    Url,
-    app,
-    connected,
+    command,
     number_of,
     print_json,
     say,
     show_table,
+    without_none,
 )
 
 _MIB = 1024 * 1024
 
 
-@app.command()
-def status(
-    url: Url = URL,
-    api_key: ApiKey = None,
-    patience: Patience = SHORT_PATIENCE_S,
-    as_json: JSON = False,
-) -> None:
+@command()
+def status(client: Client, as_json: JSON = False) -> None:
     """Show whether the server is ready, its store, and what is wrong. Exit code 3: not ready.
 
     Example:
 
         dualstream status
     """
-    with connected(url, api_key, patience, as_json) as client:
-        found = client.ready()
+    found = client.ready()
     if as_json:
         print_json(found)
     else:
@@ -65,24 +54,17 @@ def _status_lines(found: Mapping[str, Any]) -> Iterable[str]:
         yield f"unreadable  {model}: {reason}"
 
 
-@app.command()
-def show(
-    model: Model,
-    url: Url = URL,
-    api_key: ApiKey = None,
-    patience: Patience = SHORT_PATIENCE_S,
-    as_json: JSON = False,
-) -> None:
+@command()
+def show(client: Client, model: Model, as_json: JSON = False) -> None:
     """Show a model: counts, errors, the best baseline and its specification.
 
     Example:
 
         dualstream show clicks
     """
-    with connected(url, api_key, patience, as_json) as client:
-        found, metrics = client.get(model), client.metrics(model)
+    found, metrics = client.get(model), client.metrics(model)
     if as_json:
-        print_json({**_without_none(found), "metrics": metrics})
+        print_json({**without_none(found), "metrics": metrics})
         return
     say(f"{found.id}: seq {found.seq:,}, created {found.created:%Y-%m-%d %H:%M}")
     say(f"samples     {found.samples or 0:,} learned, {found.rejected or 0:,} rejected")
@@ -97,22 +79,15 @@ def show(
     say("spec        " + msgspec.json.format(msgspec.json.encode(found.spec), indent=2).decode())
 
 
-@app.command()
-def metrics(
-    model: Model,
-    url: Url = URL,
-    api_key: ApiKey = None,
-    patience: Patience = SHORT_PATIENCE_S,
-    as_json: JSON = False,
-) -> None:
+@command()
+def metrics(client: Client, model: Model, as_json: JSON = False) -> None:
     """Show progressive metrics: since the start, over the last 1,000 rows, and fading.
 
     Example:
 
         dualstream metrics clicks
     """
-    with connected(url, api_key, patience, as_json) as client:
-        found = client.metrics(model)
+    found = client.metrics(model)
     if as_json:
         print_json(found)
         return
@@ -137,24 +112,17 @@ def _flat(metrics: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, f
             yield prefix + name, value
 
 
-@app.command()
-def members(
-    model: Model,
-    url: Url = URL,
-    api_key: ApiKey = None,
-    patience: Patience = SHORT_PATIENCE_S,
-    as_json: JSON = False,
-) -> None:
+@command()
+def members(client: Client, model: Model, as_json: JSON = False) -> None:
     """Show the members of a portfolio, the heaviest first.
 
     Example:
 
         dualstream members clicks
     """
-    with connected(url, api_key, patience, as_json) as client:
-        found = client.members(model)
+    found = client.members(model)
     if as_json:
-        print_json(_without_none(found))
+        print_json(without_none(found))
         return
     table = Table("member", "weight", "loss", "error", "last loss", "last error", "", box=None)
     for column in table.columns[1:6]:
@@ -167,14 +135,12 @@ def members(
     show_table(table)
 
 
-@app.command()
+@command()
 def weights(
+    client: Client,
     model: Model,
     top: Annotated[int, typer.Option(min=1, max=10_000, help="Number of weights.")] = 20,
     member: Annotated[str | None, typer.Option(help="Weights of this member.")] = None,
-    url: Url = URL,
-    api_key: ApiKey = None,
-    patience: Patience = SHORT_PATIENCE_S,
     as_json: JSON = False,
 ) -> None:
     """Show the largest weights of a linear model or member.
@@ -183,10 +149,9 @@ def weights(
 
         dualstream weights clicks --top 10
     """
-    with connected(url, api_key, patience, as_json) as client:
-        found = client.weights(model, top=top, member=member)
+    found = client.weights(model, top=top, member=member)
     if as_json:
-        print_json(_without_none(found))
+        print_json(without_none(found))
         return
     has_labels = any(one.label is not None for one in found.weights)
     table = Table("feature", *(["label"] if has_labels else []), "weight", box=None)
@@ -198,16 +163,14 @@ def weights(
     say(f"{found.nonzeros:,} of {found.dim:,} weights are not 0; intercept {found.intercept}")
 
 
-@app.command()
+@command()
 def versions(
+    client: Client,
     model: Model,
     take: Annotated[
         str | None, typer.Option("--take", help="Save the state as a version of this name.")
     ] = None,
     note: Annotated[str, typer.Option(help="Note of the saved version.")] = "",
-    url: Url = URL,
-    api_key: ApiKey = None,
-    patience: Patience = SHORT_PATIENCE_S,
     as_json: JSON = False,
 ) -> None:
     """List the versions of a model, or save one.
@@ -217,12 +180,11 @@ def versions(
         dualstream versions clicks
         dualstream versions clicks --take before-sale --note "prices change tomorrow"
     """
-    with connected(url, api_key, patience, as_json) as client:
-        if take is not None:
-            client.take_version(model, take, note=note)
-        found = client.versions(model)
+    if take is not None:
+        client.take_version(model, take, note=note)
+    found = client.versions(model)
     if as_json:
-        print_json(_without_none(found))
+        print_json(without_none(found))
         return
     table = Table("version", "seq", "created", "bytes", "digest", "note", box=None)
     for one in found.versions:
@@ -231,8 +193,3 @@ def versions(
             one.name, f"{one.seq:,}", created, f"{one.bytes:,}", one.digest[:12], one.note
         )
     show_table(table)
-
-
-def _without_none(answer: ModelAnswer | msgspec.Struct) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.to_builtins(answer)
-    return {name: value for name, value in found.items() if value is not None}

@@ -20,6 +20,8 @@ from typing import Any, Protocol
 from dualstream.service.journal.protocol import OutcomeUnknown
 from dualstream.wire.problems import Problem
 
+MAX_WAITING = 512
+"""Waiting requests of a worker above which learning is refused."""
 MIN_QUEUE = 288
 """Requests that may always wait at once: 256 clients that each wait for an answer, and some."""
 MAX_WAIT_S = 0.05

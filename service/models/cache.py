@@ -130,20 +130,15 @@ class ModelCache:
     """Models in memory, by id.
 
     budget_bytes  memory of all models together; a single model may take more
-    max_models    number of models; None: only the budget counts
     on_eviction   called with each evicted model
     """
 
     def __init__(
-        self,
-        budget_bytes: int,
-        max_models: int | None = None,
-        on_eviction: Callable[[Model], None] = lambda model: None,
+        self, budget_bytes: int, on_eviction: Callable[[Model], None] = lambda model: None
     ) -> None:
         self.bytes = 0
         self.pins: dict[str, int] = {}
-        self._budget_bytes, self._max_models = budget_bytes, max_models
-        self._on_eviction = on_eviction
+        self._budget_bytes, self._on_eviction = budget_bytes, on_eviction
         # Each segment in the order of the last use. No model is in both.
         self._probation: OrderedDict[str, Model] = OrderedDict()
         self._protected: OrderedDict[str, Model] = OrderedDict()
@@ -246,11 +241,7 @@ class ModelCache:
         return count, size
 
     def _is_over(self, count: int, size: int) -> bool:
-        if count <= 1:
-            return False
-        return size > self._budget_bytes or (
-            self._max_models is not None and count > self._max_models
-        )
+        return count > 1 and size > self._budget_bytes
 
     @property
     def has_room(self) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from dualstream.service.clock import SYSTEM_CLOCK, Clock
-from dualstream.service.codecs import MAX_NONZEROS, RowLimits
+from dualstream.service.codecs.row_schema import DEFAULT_LIMITS
 from dualstream.service.concurrency import background_task, drop_traceback
 from dualstream.service.journal.audit import SERVER, Author, describe_spec
 from dualstream.service.journal.protocol import (
@@ -21,7 +21,7 @@ from dualstream.service.journal.protocol import (
     Place,
     UnknownModel,
 )
-from dualstream.service.models.admission import MAX_WAIT_S, AdmissionControl, IdleShare
+from dualstream.service.models.admission import MAX_WAIT_S, MAX_WAITING, AdmissionControl, IdleShare
 from dualstream.service.models.cache import ModelCache, Pin
 from dualstream.service.models.compiled_specs import KnownSpecs
 from dualstream.service.models.deps import Counters, ModelDeps
@@ -74,7 +74,7 @@ class ModelRegistry:
         self.store_identity = StoreIdentity(journal)
         self.clock = clock
         self.admission = AdmissionControl(
-            settings.max_in_flight,
+            MAX_WAITING,
             MAX_WAIT_S,
             settings.request_timeout_s,
             counters.saw_shed,
@@ -91,8 +91,8 @@ class ModelRegistry:
             self.admission,
             jobs,
         )
-        self.cache = ModelCache(settings.models_bytes, settings.models_held, self._on_eviction)
-        self._specs = KnownSpecs(RowLimits(settings.max_rows, MAX_NONZEROS))
+        self.cache = ModelCache(settings.models_bytes, self._on_eviction)
+        self._specs = KnownSpecs(DEFAULT_LIMITS)
         self.loader = ModelLoader(self.deps, self, self.cache, self._specs)
 
     def __iter__(self) -> Iterator[Model]:

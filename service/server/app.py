@@ -60,7 +60,7 @@ from dualstream.service.jobs import MODEL_JOBS
 from dualstream.service.jobs.follower import Follower
 from dualstream.service.jobs.label_timeouts import DefaultLabels
 from dualstream.service.journal import Limits as JournalLimits, make_journal
-from dualstream.service.journal.protocol import Journal, JournalError
+from dualstream.service.journal.protocol import JournalError
 from dualstream.service.journal.record import RecordError
 from dualstream.service.logs import REQUEST_ID
 from dualstream.service.metrics import Telemetry
@@ -75,9 +75,10 @@ from dualstream.service.models.readiness import Readiness
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.settings import Settings, check_binding
 from dualstream.service.tracing import Tracing, is_tracing_wanted
-from dualstream.service.transport.body_memory import CONNECTION, BodyMemory
+from dualstream.service.transport.body_memory import CONNECTION, BodyMemory, memory_limit
 from dualstream.service.transport.connection_limits import (
     MAX_BODY_STEP_S,
+    MAX_CONNECTIONS,
     MAX_HEAD_BYTES,
     MAX_HEAD_S,
     Connections,
@@ -205,14 +206,9 @@ def _routes() -> list[BaseRoute]:
 
 
 def create_app(
-    settings: Settings | None = None,
-    journal: Journal | None = None,
-    metrics_dir: MetricsDirectory | None = None,
+    settings: Settings | None = None, metrics_dir: MetricsDirectory | None = None
 ) -> Application:
-    """The ASGI application.
-
-    journal       replaces the store that `settings.store` names
-    metrics_dir   set if the process is one of several workers
+    """The ASGI application; `metrics_dir` is set if the process is one of several workers.
 
     Raises UnsafeBinding if the settings open the server to other hosts without keys, BadKeys
     if keys cannot be read, and ValueError if the store lacks what the settings ask for, or if
@@ -222,19 +218,18 @@ def create_app(
     check_binding(settings)
     is_traced = is_tracing_wanted()
     keys = KeyRing(settings.keys, settings.keys_file) if settings.asks_for_keys else None
-    if journal is None:
-        limits = JournalLimits(
-            key_ttl_s=settings.key_ttl_s,
-            remember_s=settings.remember_s,
-            audit_s=86_400 * settings.audit_days,
-        )
-        journal = make_journal(settings.store, settings.durability, limits)
+    limits = JournalLimits(
+        key_ttl_s=settings.key_ttl_s,
+        remember_s=settings.remember_s,
+        audit_s=86_400 * settings.audit_days,
+    )
+    journal = make_journal(settings.store, settings.durability, limits)
     telemetry = Telemetry(settings.metrics_max_models, metrics_dir)
     registry = ModelRegistry(journal, settings, telemetry, MODEL_JOBS)
     telemetry.watch(registry)
     startup = Readiness(registry.store_identity, registry.store_status, registry.bring_up)
     connections = Connections(
-        settings.max_connections,
+        MAX_CONNECTIONS,
         Limits(MAX_HEAD_BYTES, MAX_HEAD_S, MAX_BODY_STEP_S, settings.keep_alive_s),
         telemetry.saw_closed,
         time.monotonic,
@@ -294,7 +289,7 @@ def create_app(
     ):
         app.add_exception_handler(kind, _answer_problem)
     describe_hot_routes(app, settings.asks_for_keys)
-    bodies = BodyMemory(settings.max_bodies_bytes, time.monotonic)
+    bodies = BodyMemory(memory_limit(settings.max_body_bytes), time.monotonic)
     hot = HotPath(app, registry, startup, bodies, telemetry)
     layers: ASGIApp = hot
     if keys is not None:

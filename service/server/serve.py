@@ -21,7 +21,7 @@ from dualstream.service.models.sizeof import keep_freed_blocks
 from dualstream.service.server.app import Application, create_app
 from dualstream.service.settings import Settings, without_password
 from dualstream.service.transport.body_protocol import protocol_of
-from dualstream.service.transport.connection_limits import connection_limit
+from dualstream.service.transport.connection_limits import MAX_CONNECTIONS, connection_limit
 
 log = logging.getLogger("dualstream.server")
 
@@ -90,10 +90,10 @@ def make_server(settings: Settings, metrics_dir: MetricsDirectory | None = None)
     check_certificate(settings)
     keep_freed_blocks()
     app = create_app(settings, metrics_dir=metrics_dir)
-    app.connections.limit = connection_limit(settings.max_connections)
-    if app.connections.limit < settings.max_connections:
+    app.connections.limit = connection_limit()
+    if app.connections.limit < MAX_CONNECTIONS:
         log.warning(
-            "max_connections is reduced to %d by the limit of open files; raise ulimit -n",
+            "at most %d connections are open at once, by the limit of open files; raise ulimit -n",
             app.connections.limit,
         )
     config = uvicorn.Config(

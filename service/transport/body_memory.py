@@ -16,6 +16,9 @@ from starlette.types import Message, Receive, Scope, Send
 
 from dualstream.wire.problems import Problem
 
+MAX_BODIES, MIN_LIMIT_BYTES = 32, 128 * 1024**2
+"""Number of bodies of the maximum size that fit in the memory of a worker, and the least memory:
+streamed uploads are learned in pieces of 1 MiB, however short a body has to be."""
 SLOW_BYTES_PER_S = 256 * 1024
 """A client below this rate may be aborted for others."""
 GRACE_S = 1.0
@@ -27,6 +30,11 @@ CANDIDATES = 64
 CONNECTION = "connection"
 """Scope key of the request's connection, which `abort` closes; absent without uvicorn."""
 _MEMORY, _BODY = "body_memory", "body"
+
+
+def memory_limit(max_body_bytes: int) -> int:
+    """Memory for the bodies of a worker in bytes, by the maximum size of one body."""
+    return max(MAX_BODIES * max_body_bytes, MIN_LIMIT_BYTES)
 
 
 class BodyMemory:

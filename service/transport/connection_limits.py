@@ -24,6 +24,8 @@ PAUSE_S = 0.001
 """Pause between two steps. One event-loop iteration is too short for a request."""
 MIN_BYTES = 1024
 """Bytes of a body, or of a response that is read, that count as progress."""
+MAX_CONNECTIONS = 10_000
+"""Maximum number of open connections of a worker."""
 MAX_HEAD_BYTES = 64 * 1024
 """Maximum length of a request's path and headers together."""
 MAX_HEAD_S = 10.0
@@ -245,8 +247,8 @@ class Connections:
         return min(found)[-1] if found else event_stream
 
 
-def connection_limit(requested: int) -> int:
-    """`requested`, or fewer if the process may not open as many files.
+def connection_limit() -> int:
+    """MAX_CONNECTIONS, or fewer if the process may not open as many files.
 
     Raises the process's soft limit of open files to its hard limit.
     """
@@ -255,5 +257,5 @@ def connection_limit(requested: int) -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         soft = hard
     if soft == resource.RLIM_INFINITY:
-        return requested
-    return max(1, min(requested, soft - RESERVED_FILES))
+        return MAX_CONNECTIONS
+    return max(1, min(MAX_CONNECTIONS, soft - RESERVED_FILES))

@@ -101,6 +101,20 @@ def _without_chunks(cycle: Any, app: Any) -> Any:
     return run
 
 
+def _check_headers(version: str, headers: list[tuple[bytes, bytes]]) -> None:
+    """Raise Problem for a host or a transfer coding that RFC 9112 (3.2, 6.1) refuses."""
+    names = [name for name, _ in headers]
+    if version == "1.1" and names.count(b"host") != 1:
+        detail = f"an HTTP/1.1 request needs one Host header, and has {names.count(b'host')}"
+        raise Problem(400, "malformed-request", detail)
+    if b"transfer-encoding" not in names:
+        return
+    codings = b",".join(value for name, value in headers if name == b"transfer-encoding")
+    if codings.strip().lower() != b"chunked":
+        detail = "the only Transfer-Encoding is chunked; compress a body with Content-Encoding"
+        raise Problem(501, "unsupported-transfer-encoding", detail)
+
+
 class LimitedProtocol(HttpToolsProtocol):
     """Protocol of one connection."""
 
@@ -283,6 +297,11 @@ class LimitedProtocol(HttpToolsProtocol):
         if size > self.open_connections.limits.head_bytes:
             self._refuse_head()
             raise ValueError("the head is too long")
+        try:
+            _check_headers(self.parser.get_http_version(), self.headers)
+        except Problem as problem:
+            self._error = problem
+            raise
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:

@@ -108,8 +108,9 @@ class Storm:
     def _started(self) -> ServerProcess:
         server = ServerProcess(
             self._store,
-            (*FLAGS, "--models-held", str(HELD)) if self._is_crowded else FLAGS,
-            env={"DUALSTREAM_FULL_MARK": str(self._full)},
+            FLAGS,
+            env={"DUALSTREAM_FULL_MARK": str(self._full)}
+            | ({"MOST_MODELS": str(HELD)} if self._is_crowded else {}),
             stderr=self._log.fileno(),
             module="tests.chaos.server",
         )

@@ -277,6 +277,32 @@ def test_what_cannot_be_sent_is_shown_before(client, given, why):
         client.learn("nobody", {"a": 1}, 1, key="k" * 256)
 
 
+def test_half_of_a_surrogate_pair_is_named(client):
+    half = "a\ud83d"
+    for send in (
+        lambda: client.create(half),
+        lambda: client.get(half),
+        lambda: client.learn("m", {"a": 1}, 1, key=half),
+        lambda: client.predict("m", {"a": 1}, version=half),
+        lambda: client.audit(half),
+        lambda: client.delete_version("m", half),
+    ):
+        with pytest.raises(BadInput, match="surrogates not allowed"):
+            send()
+
+
+def test_samples_are_not_rows(client):
+    client.create("samples", SPEC)
+    samples = [{"x": {"1": 1.0}, "y": 1}, {"x": [0, 1, 0, 0], "y": 0}]
+    for given in (samples, samples[0]):
+        with pytest.raises(
+            BadInput, match='samples {"x": ..., "y": ...}, learn them by `learn_iter`'
+        ):
+            client.learn("samples", given)
+    assert client.learn_iter("samples", samples).seq == 2
+    client.delete("samples")
+
+
 def test_explanations_of_many_rows_are_joined_and_curves_are_read(client):
     client.create("bent", {"algorithm": "splines"})
     rows = [{"age": float(k % 7), "hour": float(k % 5)} for k in range(60)]

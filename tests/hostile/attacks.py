@@ -124,22 +124,23 @@ def _garbage() -> Iterator[bytes]:
         yield rng.randbytes(rng.randint(1, 4000))
         yield good * rng.randint(1, 30) + b"\x16\x03" + rng.randbytes(200)
     yield b"GET / HTTP/9.9\r\n\r\n"
-    yield b"POST LEARN HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n"
-    yield good + b"POST LEARN HTTP/1.1\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n{}"
-    yield b"POST LEARN HTTP/1.1\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"
-    yield b"POST LEARN HTTP/1.1\r\ncontent-length: -1\r\n\r\n"
-    yield "GET /mod\u00e9les HTTP/1.1\r\n\r\n".encode()
+    learn = b"POST LEARN HTTP/1.1\r\nhost: server\r\n"
+    yield learn + b"transfer-encoding: chunked\r\n\r\nzz\r\n"
+    yield good + learn + b"content-length: 5\r\ncontent-length: 6\r\n\r\n{}"
+    yield learn + b"content-length: 3\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"
+    yield learn + b"content-length: -1\r\n\r\n"
+    yield "GET /mod\u00e9les HTTP/1.1\r\nhost: server\r\n\r\n".encode()
 
 
 def _heads() -> Iterator[bytes]:
     begin = b"GET /livez HTTP/1.1\r\nhost: server\r\n"
     yield begin + b"x: " + b"a" * 4_000_000
     yield begin + b"".join(b"x-%d: y\r\n" % n for n in range(200_000))
-    yield b"GET /" + b"a" * 1_000_000 + b" HTTP/1.1\r\n\r\n"
+    yield b"GET /" + b"a" * 1_000_000 + b" HTTP/1.1\r\nhost: server\r\n\r\n"
     yield begin + b"a" * 100_000 + b": 1\r\n\r\n"
     yield request(b"GET", b"/livez", b"", b"authorization: Bearer " + b"k" * 200_000)
     # After a chunked body: endless trailers, and one chunk that is all extension.
-    chunked = b"POST LEARN HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n"
+    chunked = b"POST LEARN HTTP/1.1\r\nhost: server\r\ntransfer-encoding: chunked\r\n\r\n"
     yield chunked + b"1\r\n{\r\n0\r\n" + b"x: y\r\n" * 200_000
     yield chunked + b"1;" + b"e" * 1_000_000
 
@@ -209,14 +210,17 @@ ATTACKS = {
         _drips,
         *(1000, 20),
         ends=frozenset(["408, closed", "closed"]),
-        pieces=lambda: (b"GET /livez HTTP/1.1\r\nx: ", b"a"),
+        pieces=lambda: (b"GET /livez HTTP/1.1\r\nhost: server\r\nx: ", b"a"),
     ),
     "slow bodies": Attack(
         "a byte of a body each second",
         _drips,
         *(1000, 20),
         ends=frozenset(["408, closed", "closed"]),
-        pieces=lambda: (b"POST LEARN HTTP/1.1\r\ncontent-length: 1000000\r\n\r\n", b" "),
+        pieces=lambda: (
+            b"POST LEARN HTTP/1.1\r\nhost: server\r\ncontent-length: 1000000\r\n\r\n",
+            b" ",
+        ),
     ),
     "slow chunks": Attack(
         "a chunk of a byte each second",
@@ -224,7 +228,8 @@ ATTACKS = {
         *(1000, 20),
         ends=frozenset(["408, closed", "closed"]),
         pieces=lambda: (
-            b"POST LEARN HTTP/1.1\r\ncontent-type: text/csv\r\ntransfer-encoding: chunked\r\n\r\n",
+            b"POST LEARN HTTP/1.1\r\nhost: server\r\ncontent-type: text/csv\r\n"
+            b"transfer-encoding: chunked\r\n\r\n",
             b"1\r\n1\r\n",
         ),
     ),

@@ -11,6 +11,7 @@ import yaml
 
 from deploy.kubernetes.prometheus_rule import TARGET, manifest
 from dualstream.service.settings import Settings
+from dualstream.service.transport.body_memory import memory_limit
 from tests.kubernetes.rendered import (
     MANIFESTS,
     OVERLAYS,
@@ -99,7 +100,8 @@ def test_every_variable_is_a_setting_and_files_are_in_the_secret(overlay, monkey
     grace_s = pod(overlay)["spec"]["terminationGracePeriodSeconds"]
     assert grace_s >= settings.drain_s + settings.stop_timeout_s + SNAPSHOT_S
     memory = container(overlay)["resources"]["limits"]["memory"]
-    needed = settings.workers * (SERVER_BYTES + settings.models_bytes + settings.max_bodies_bytes)
+    bodies_bytes = memory_limit(settings.max_body_bytes)
+    needed = settings.workers * (SERVER_BYTES + settings.models_bytes + bodies_bytes)
     assert needed <= int(memory.removesuffix("Gi")) * 2**30 <= 1.5 * needed
 
 

@@ -51,7 +51,7 @@ def rows(spec: dict[str, Any], first: int, n: int) -> list[dict[str, Any]]:
 
 def opened(url: str) -> TestClient:
     # Keys and pending rows do not expire, as when the store was written.
-    lasting = {"key_ttl_s": 10**9, "remember_s": 10**9, "models_held": 200}
+    lasting = {"key_ttl_s": 10**9, "remember_s": 10**9}
     settings = Settings(store=url, snapshot_every=30, adopt=not IS_SAME_MACHINE, **lasting)
     return TestClient(create_app(settings))
 

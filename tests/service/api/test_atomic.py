@@ -151,7 +151,7 @@ def test_a_worker_that_stands_behind_refuses_and_learns_the_others(client, serve
 
 
 def test_a_model_that_is_not_in_memory_refuses_and_learns(client, serve, store):
-    small = serve(store=store, models_held=1)
+    small = serve(store=store, models_bytes=1)
     small.put("/models/n", json=SPEC)
     learn(small, sample(0, "a"), sample(1))
     small.post("/models/n/learn", json=sample(1))

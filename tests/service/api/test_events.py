@@ -105,7 +105,7 @@ def test_the_stream_ends_with_the_model(model, quick):
 
 def test_listening_does_not_hold_a_model(serve, store, quick):
     """Of one that left memory the store's seq is shown, and nobody loads it for that."""
-    client = serve(store=store, models_held=1)
+    client = serve(store=store, models_bytes=1)
     client.put("/models/m", json=SPEC)
     listener = Listener(client)
     assert listener.status() == 200 and listener.hear()[2]["samples"] == 0

@@ -102,8 +102,9 @@ def test_every_format_has_the_longest_name(kind: str, pad: int):
 def test_requests_of_every_kind_are_bounded(serve, monkeypatch):
     monkeypatch.setattr(chunks, "CHUNK_BYTES", 1024)
     monkeypatch.setattr(hot, "CHUNK_BYTES", 1024)
-    monkeypatch.setattr("dualstream.service.models.registry.MAX_NONZEROS", 2)
-    client = serve(max_rows=2)
+    limits = RowLimits(rows=2, nonzeros=2)
+    monkeypatch.setattr("dualstream.service.models.registry.DEFAULT_LIMITS", limits)
+    client = serve()
     client.put("/models/m", json={**SPEC, "algorithm": "sgd"})
     row = {"x": {"1": 1, "2": 1}, "y": 1}
     three = {"samples": [row] * 3}

@@ -27,6 +27,7 @@ from dualstream.service.settings import (
     check_variables,
 )
 from dualstream.service.transport import connection_limits as connections
+from dualstream.service.transport.body_memory import MAX_BODIES, memory_limit
 from tests.docs.documents import ROOT
 
 DOC = (ROOT / "docs/reference/settings.md").read_text()
@@ -51,7 +52,7 @@ def test_docs_list_the_settings_of_every_group():
     for group in groups:
         assert f"## {group}\n\n{table(group)}\n" in DOC, table(group)
     listed = re.findall(r"^\| `", DOC.partition("## Memory")[0], re.MULTILINE)
-    assert len(listed) == len(Settings.model_fields) <= 39
+    assert len(listed) == len(Settings.model_fields) <= 34
     for name, value in REMOVED.items():
         assert f"`{name.upper()}` {value}" in DOC.replace("\n", " "), name
 
@@ -88,11 +89,16 @@ def test_removed_settings_have_the_values_that_are_said():
         "max_keys": DEFAULT_LIMITS.max_keys,
         "max_remembered": DEFAULT_LIMITS.max_remembered,
         "remembered_bytes": DEFAULT_LIMITS.remembered_bytes,
+        "max_rows": codecs.RowLimits().rows,
+        "max_in_flight": pressure.MAX_WAITING,
+        "max_connections": connections.MAX_CONNECTIONS,
         "kept_answers": answers.MAX_KEPT_ANSWERS,
     }
     assert {name: format(value, "g" if value < 1e6 else "") for name, value in fixed.items()} == {
         name: value for name, value in REMOVED.items() if value[0].isdigit()
     }
+    least = f"times {MAX_BODIES}, or {memory_limit(1)} if that is more"
+    assert REMOVED["max_bodies_bytes"] == f"DUALSTREAM_MAX_BODY_BYTES {least}"
 
 
 def test_removed_settings_are_warned_of(monkeypatch):
@@ -129,7 +135,7 @@ def test_unknown_settings_refuse_the_start(monkeypatch):
         ("DUALSTREAM_DURABILTY", "DUALSTREAM_DURABILITY"),
         ("DUALSTREAM_STOR", "DUALSTREAM_STORE"),
         ("DUALSTREAM_KEY_FILE", "DUALSTREAM_KEYS_FILE"),
-        ("DUALSTREAM_MAX_ROW", "DUALSTREAM_MAX_ROWS"),
+        ("DUALSTREAM_MAX_MODEL", "DUALSTREAM_MAX_MODELS"),
         ("DUALSTREAM_APIKEY", "DUALSTREAM_API_KEY"),
         ("DUALSTREAM_XYZ", "docs/reference/settings.md"),
         ("DUALSTREAM_", "docs/reference/settings.md"),
@@ -165,7 +171,7 @@ def test_no_variable_of_this_repository_is_unknown():
     text = "\n".join(file.read_text() for file in files)
     used = set(re.findall(r"(?<!_)DUALSTREAM_[A-Z0-9_]*[A-Z0-9]", text)) - {
         *("DUALSTREAM_PROT", "DUALSTREAM_XYZ", "DUALSTREAM_DURABILTY", "DUALSTREAM_STOR"),
-        *("DUALSTREAM_KEY_FILE", "DUALSTREAM_MAX_ROW", "DUALSTREAM_APIKEY"),
+        *("DUALSTREAM_KEY_FILE", "DUALSTREAM_MAX_MODEL", "DUALSTREAM_APIKEY"),
         *("DUALSTREAM_SERVICE_HOST", "DUALSTREAM_SERVICE_PORT_HTTP"),
         *("DUALSTREAM_PORT_8000_TCP", "DUALSTREAM_PORT_8000_TCP_ADDR"),
     }
@@ -268,7 +274,7 @@ def test_an_empty_variable_is_not_an_absent_one(monkeypatch):
     assert run() == 0 and not served.pop().asks_for_keys
     assert run(KEYS="") == 0 and served.pop().asks_for_keys
     assert run(STORE="") == 0 and served.pop().store == ""
-    assert run(PORT="") == 2 and run(MODELS_HELD="") == 2 and not served
+    assert run(PORT="") == 2 and run(METRICS_MAX_MODELS="") == 2 and not served
     assert run("--port", "8000", "--keys", "", PORT="9") == 0
     assert served[-1].port == 8000 and served[-1].asks_for_keys
     assert run(PORT="9") == 0 and served[-1].port == 9

@@ -114,6 +114,7 @@ def test_a_file_without_rows_does_not_end_the_run(shared_server, model, tmp_path
         ("dualstream models > /dev/full", 2, "the output cannot be written"),
         ("dualstream predict inputs -x 1=1 > /dev/full", 2, "the output cannot be written"),
         ("dualstream predict inputs many.csv | head -1; exit ${PIPESTATUS[0]}", 0, ""),
+        ("dualstream models | true; exit ${PIPESTATUS[0]}", 0, ""),
     ],
 )
 def test_an_output_that_cannot_be_written_is_an_error(
@@ -125,6 +126,13 @@ def test_an_output_that_cannot_be_written_is_an_error(
     assert done.returncode == code and said in done.stderr, done.stderr
     assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
     assert len(done.stderr.splitlines()) == bool(said)
+
+
+def test_a_prediction_that_fails_prints_no_header(shared_server, model, tmp_path):
+    (tmp_path / "rows.csv").write_bytes(ROWS)
+    for given in ("missing.csv", "rows.csv --version v", "-x 1=inf"):
+        done = shell(shared_server, f"dualstream predict inputs {given}", tmp_path)
+        assert done.returncode in (2, 3) and done.stdout == "" and done.stderr, given
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_a_second_server_on_the_store_shows_its_models_without_being_asked_for_t
     one.post("/models/m/learn", json={"samples": [GOOD] * 5})
     learned = 'dualstream_samples_total{model="m",outcome="learned"}'
     assert scraped(other)[learned] == scraped(one)[learned] == 5
-    full = serve(store=store, models_held=1)
+    full = serve(store=store, models_bytes=1)
     full.put("/models/n", json=SPEC)
     # There is no room for both: the one in use stays.
     assert models_in(scraped(full), "dualstream_samples_total") == {"n"}

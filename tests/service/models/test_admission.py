@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from dualstream.service.journal.protocol import OutcomeUnknown
+from dualstream.service.models import registry
 from dualstream.service.models.admission import (
     LEARN,
     MIN_QUEUE,
@@ -243,8 +244,9 @@ def test_a_refusal_comes_a_moment_later_and_before_the_body_is_parsed(serve, mon
     assert client.post(LEARNING, content=b"no JSON").status_code == 400
 
 
-def test_a_server_that_is_stuck_refuses_answers_and_gives_up(serve):
-    client = serve(max_in_flight=1, request_timeout_s=0.5)
+def test_a_server_that_is_stuck_refuses_answers_and_gives_up(serve, monkeypatch):
+    monkeypatch.setattr(registry, "MAX_WAITING", 1)
+    client = serve(request_timeout_s=0.5)
     client.put("/models/m", json=SPEC)
     row, key = {"x": [1, 0, 0, 0, 2], "y": 1}, {"idempotency-key": "k"}
     journal = client.app._registry.journal

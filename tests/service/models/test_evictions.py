@@ -52,7 +52,7 @@ async def replayed(registry: ModelRegistry) -> dict[str, bytes]:
 
 def test_a_row_loads_the_model_and_is_scored_by_what_was_learned_before(store):
     async def scenario() -> None:
-        async with serving(store, models_held=2) as registry:
+        async with serving(store, most=2) as registry:
             await evicted(registry)
             receipt = await learn(registry, "m", rows(300, 301))
             assert receipt.placed.seq == 301
@@ -78,7 +78,7 @@ def test_models_come_and_go_by_chance_in_two_workers(store, spec):
 
     async def scenario() -> None:
         # On a slow machine snapshots are due earlier; the reader below needs the whole journal.
-        held = {"models_held": 2, "keep_records": 10_000}
+        held = {"most": 2, "keep_records": 10_000}
         async with serving(store, **held) as one, serving(store, **held) as other:
             for model_id in ids:
                 await one.create(model_id, spec)
@@ -113,7 +113,7 @@ def test_models_come_and_go_by_chance_in_two_workers(store, spec):
 @pytest.mark.parametrize("how", ["made anew", "deleted"])
 def test_nothing_is_refused_by_what_it_was(serve, store, how):
     """The follower does not report changes of models that are not in memory."""
-    here, other = serve(store=store, models_held=1), serve(store=store)
+    here, other = serve(store=store, models_bytes=1), serve(store=store)
     for name in ("m", "x"):
         assert here.put(f"/models/{name}", json=ADULT).status_code == 201
     other.delete("/models/m")
@@ -152,7 +152,7 @@ def test_a_loss_is_counted_once_by_whatever_brings_the_model_back(store, monkeyp
     """The store lost what the model had learned when it left memory."""
 
     async def scenario() -> None:
-        async with serving(store, models_held=2) as registry:
+        async with serving(store, most=2) as registry:
             await evicted(registry)
             _, lineage = registry.loader._evicted_lineages["m"]
             for seq in (301, 302, 303):
@@ -181,7 +181,7 @@ def test_a_loss_is_counted_once_by_whatever_brings_the_model_back(store, monkeyp
 
 def test_no_loss_is_counted_of_another_incarnation(store):
     async def scenario() -> None:
-        async with serving(store, models_held=2) as registry, serving(store) as other:
+        async with serving(store, most=2) as registry, serving(store) as other:
             await evicted(registry)
             await other.delete("m")
             await other.create("m", ADULT)
@@ -197,7 +197,7 @@ def test_a_loss_is_counted_of_what_learned_before_its_making_was_answered(store,
     lineages = []
 
     async def scenario() -> None:
-        async with serving(store, models_held=2) as registry:
+        async with serving(store, most=2) as registry:
             await create(registry, OTHERS)
             made = registry.journal.create
 
@@ -222,7 +222,7 @@ def test_the_trails_of_the_models_that_left_last_are_kept(store, monkeypatch):
     monkeypatch.setattr("dualstream.service.models.loader.MAX_EVICTED_LINEAGES", 2)
 
     async def scenario() -> None:
-        async with serving(store, models_held=1) as registry:
+        async with serving(store, models_bytes=1) as registry:
             await create(registry, IDS[:5])
             assert list(registry.loader._evicted_lineages) == IDS[2:4]
             await registry.get(IDS[2])
@@ -233,7 +233,7 @@ def test_the_trails_of_the_models_that_left_last_are_kept(store, monkeypatch):
 
 @pytest.fixture
 def server(tmp_path) -> Iterator[httpx.Client]:
-    with ServerProcess(f"sqlite:///{tmp_path / 'many.db'}", ["--models-held", "2"]) as process:
+    with ServerProcess(f"sqlite:///{tmp_path / 'many.db'}", ["--models-bytes", "1"]) as process:
         with httpx.Client(base_url=process.url, timeout=30) as client:
             yield client
 

@@ -62,7 +62,7 @@ async def unreadable(registry: ModelRegistry) -> None:
 )
 def test_a_model_that_leaves_memory_is_freed_at_once(tmp_path, way: Way) -> None:
     async def scenario() -> list[object]:
-        async with serving(f"sqlite:///{tmp_path / 'store.db'}", models_held=2) as registry:
+        async with serving(f"sqlite:///{tmp_path / 'store.db'}", most=2) as registry:
             await create(registry, ["m", "x", "y"])
             await learn(registry, "m", rows(0, 300))
             model = registry.find("m")

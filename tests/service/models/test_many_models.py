@@ -28,7 +28,7 @@ from dualstream.service.journal.record import KeyKind, make_key
 from dualstream.service.journal.sqlite.connection_thread import ConnectionThread
 from dualstream.service.metrics import Telemetry
 from dualstream.service.models import registry as registry_module, snapshots as snapshots_module
-from dualstream.service.models.cache import MAX_EVICTION_SNAPSHOTS
+from dualstream.service.models.cache import MAX_EVICTION_SNAPSHOTS, ModelCache
 from dualstream.service.models.loader import ModelLoader
 from dualstream.service.models.model import Model
 from dualstream.service.models.registry import ModelRegistry
@@ -45,11 +45,15 @@ IDS = [f"m{n}" for n in range(8)]
 
 
 @contextlib.asynccontextmanager
-async def serving(store: str, **given: object) -> AsyncIterator[ModelRegistry]:
-    """A registry as a server has it."""
+async def serving(
+    store: str, most: int | None = None, **given: object
+) -> AsyncIterator[ModelRegistry]:
+    """A registry as a server has it, with memory for `most` models, however large they are."""
     journal = await open_journal(store)
     registry = ModelRegistry(journal, Settings(store=store, **given), Telemetry(), MODEL_JOBS)
     registry.counters.watch(registry)
+    if most is not None:
+        registry.cache._is_over = lambda count, size: count > most
     try:
         yield registry
     finally:
@@ -119,7 +123,7 @@ def test_models_stay_within_their_number_under_load_and_keep_their_bits(store):
     async def run():
         chance = random.Random(3)
         rows_of = dict.fromkeys(IDS, 0)
-        async with serving(store, models_held=3) as registry:
+        async with serving(store, most=3) as registry:
             await create(registry, IDS)
 
             async def client(first: int):
@@ -182,7 +186,7 @@ def test_a_model_larger_than_the_budget_is_served_and_stays(store):
 
 def test_a_model_in_use_does_not_leave_until_it_is_not(store):
     async def run():
-        async with serving(store, models_held=1) as registry:
+        async with serving(store, models_bytes=1) as registry:
             await create(registry, IDS[:3])
             with registry.pinned("m0"):
                 model = await registry.get("m0")
@@ -202,7 +206,7 @@ def test_what_comes_back_has_the_same_bits_and_goes_on(store, many, cheap_snapsh
     """A long journal leaves with a snapshot, a short one without."""
 
     async def run():
-        async with serving(store, models_held=1) as registry:
+        async with serving(store, models_bytes=1) as registry:
             await create(registry, ["m0", "m1"])
             for first in range(0, many, many // 10):
                 await learn(registry, "m0", rows(first, first + many // 10))
@@ -229,7 +233,7 @@ def test_what_comes_back_has_the_same_bits_and_goes_on(store, many, cheap_snapsh
 
 def test_the_memory_of_what_leaves_is_free_at_once(store):
     async def run():
-        async with serving(store, models_held=1) as registry:
+        async with serving(store, models_bytes=1) as registry:
             await create(registry, ["m0", "m1"])
             for first in (0, 1000):
                 await learn(registry, "m0", rows(first, first + 1000))
@@ -297,7 +301,7 @@ def test_what_a_forgotten_model_has_under_way_is_left(store, monkeypatch, is_pla
 
 def test_a_loading_goes_on_where_its_client_leaves(store):
     async def run():
-        async with serving(store, models_held=1) as registry:
+        async with serving(store, models_bytes=1) as registry:
             await create(registry, ["m0", "m1"])
             first, *others = (asyncio.create_task(registry.get("m0")) for _ in range(4))
             await asyncio.sleep(0)
@@ -324,7 +328,7 @@ def test_who_waits_for_a_loading_is_shown_why_it_failed(store):
 
 def test_keys_and_first_answers_survive(store):
     async def run():
-        async with serving(store, models_held=1) as registry:
+        async with serving(store, models_bytes=1) as registry:
             await create(registry, ["m0", "m1"])
             first = await learn(registry, "m0", rows(0, 4), "k")
             for n in range(4, 904, 100):
@@ -340,7 +344,7 @@ def test_keys_and_first_answers_survive(store):
 
 def test_requests_for_one_missing_model_share_one_load(store, monkeypatch):
     async def run():
-        async with serving(store, models_held=1) as registry:
+        async with serving(store, models_bytes=1) as registry:
             await create(registry, ["m0", "m1"])
             await leave(registry, "m0", ["m1"])
             loads = []
@@ -356,7 +360,7 @@ def test_requests_for_one_missing_model_share_one_load(store, monkeypatch):
 
 def test_a_model_wanted_while_its_snapshot_is_written_stays(store, monkeypatch, cheap_snapshots):
     async def run():
-        async with serving(store, models_held=1) as registry:
+        async with serving(store, models_bytes=1) as registry:
             await create(registry, ["m0", "m1"])
             for first in range(0, 1500, 100):
                 await learn(registry, "m0", rows(first, first + 100))
@@ -381,7 +385,7 @@ def test_a_model_wanted_while_its_snapshot_is_written_stays(store, monkeypatch, 
 
 def test_a_model_goes_though_its_snapshot_cannot_be_written(store, monkeypatch, cheap_snapshots):
     async def run():
-        async with serving(store, models_held=1) as registry:
+        async with serving(store, models_bytes=1) as registry:
             await create(registry, ["m0", "m1"])
             for first in range(0, 1500, 100):
                 await learn(registry, "m0", rows(first, first + 100))
@@ -403,7 +407,8 @@ def test_a_start_loads_the_first_models_and_the_others_when_asked(serve, store, 
     for model_id in IDS:
         assert first.put(f"/models/{model_id}", json=SPEC).status_code == 201
         first.post(f"/models/{model_id}/learn", json={"x": [1, 0, 0, 0, 2], "y": 1})
-    client = serve(store=store, models_held=5)
+    monkeypatch.setattr(ModelCache, "_is_over", lambda cache, count, size: count > 5)
+    client = serve(store=store)
     registry = client.app._registry
     assert held(registry) == IDS[:3]
     # A list loads none, and tells of the others what the store knows.
@@ -446,7 +451,7 @@ def test_a_start_does_not_wait_for_a_model_that_takes_long(serve, store, monkeyp
 
 
 def test_metrics_show_the_state_of_models_held_and_all_counts_go_on(serve):
-    client = serve(models_held=1)
+    client = serve(models_bytes=1)
 
     def metrics():
         return shown(client.app._registry, client.get("/metrics").content)
@@ -485,7 +490,7 @@ def test_adopting_goes_over_all_models_within_the_budget(serve, store, monkeypat
     monkeypatch.setattr(
         "dualstream.service.replica.state.numeric_identity", lambda: "another machine"
     )
-    client = serve(store=store, adopt=True, models_held=2)
+    client = serve(store=store, adopt=True, models_bytes=1)
     assert len(client.app._registry) <= 2
     journal = client.app._registry.journal
 

@@ -287,7 +287,7 @@ def test_others_are_answered_while_a_model_is_loaded(tmp_path: Path, idle_url, n
     one = body_of(case, 1)
     for _ in range(ATTEMPTS):
         # `first` takes the only place at the start, so the request for `m` loads it.
-        with ServerProcess(store, [*FLAGS, "--models-held", "1"]) as server:
+        with ServerProcess(store, [*FLAGS, "--models-bytes", "1"]) as server:
             with httpx.Client(base_url=server.url, timeout=120) as client:
                 work = partial(send, client, "m", "predict", case, one)
                 is_good = blocks_no_other(name, server.url, idle_url, work)

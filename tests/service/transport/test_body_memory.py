@@ -78,7 +78,8 @@ class Sender:
     [*product(ROWS_GO_TO, [False, True]), ("/models/m/rollback", False)],
 )
 def test_many_half_sent_bodies_hold_no_more_than_their_bound(serve, path, is_packed):
-    client = serve(max_bodies_bytes=MOST)
+    client = serve()
+    client.app.bodies.limit = MOST
     client.put("/models/m", json=PLAIN)
     packed = gzip.compress(2 * PIECE, 0)[: len(PIECE) + 20]  # as good as half of it comes out
     headers = [(b"content-type", b"application/json")]
@@ -107,7 +108,8 @@ def test_many_half_sent_bodies_hold_no_more_than_their_bound(serve, path, is_pac
 
 
 def test_of_an_upload_counts_what_is_not_learned_yet(serve):
-    client = serve(max_bodies_bytes=6 * CHUNK_BYTES)
+    client = serve()
+    client.app.bodies.limit = 6 * CHUNK_BYTES
     client.put("/models/m", json=PLAIN)
     one = Sender(client, "/models/m/learn", (b"content-type", b"application/x-ndjson"))
     lines = b'{"x": {"1": 1}, "y": 1}\n' * (CHUNK_BYTES // 24)
@@ -121,8 +123,14 @@ def test_of_an_upload_counts_what_is_not_learned_yet(serve):
     assert one.said[0]["status"] == 200 and client.app.bodies.used == 0
 
 
+def test_the_limit_follows_from_the_largest_body_and_fits_uploads(serve):
+    for largest, limit in ((2**26, 2**31), (2**24, 2**29), (1000, 2**27)):
+        assert serve(max_body_bytes=largest).app.bodies.limit == limit
+
+
 def test_one_alone_always_has_room(serve):
-    client = serve(max_bodies_bytes=10)
+    client = serve()
+    client.app.bodies.limit = 10
     client.put("/models/m", json=PLAIN)
     one = Sender(client, "/models/m/learn")
     one.send(b'{"x": {"1": 1}, ')

@@ -21,7 +21,7 @@ from dualstream.service.transport.connection_limits import EVENT_STREAM, Connect
 from dualstream.service.transport.http_protocol import MAX_HEADERS
 from dualstream.wire.problems import Problem
 
-GET = b"GET /x HTTP/1.1\r\n\r\n"
+GET = b"GET /x HTTP/1.1\r\nhost: a\r\n\r\n"
 HEAD_BYTES = 64 * 1024
 
 
@@ -113,6 +113,38 @@ def test_head_and_body_leave_in_one_write():
     run(got)
 
 
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"GET /x HTTP/1.1\r\n\r\n", b"400"),
+        (b"GET /x HTTP/1.1\r\nhost: a\r\nHost: a\r\n\r\n", b"400"),
+        (b"GET /x HTTP/1.0\r\n\r\n", b"200"),
+        (b"GET /x HTTP/1.1\r\nHost:\r\n\r\n", b"200"),
+        *(
+            (b"POST /x HTTP/1.1\r\nhost: a\r\n" + codings + b"\r\n\r\n1\r\n1\r\n0\r\n\r\n", status)
+            for codings, status in (
+                (b"transfer-encoding: chunked", b"200"),
+                (b"Transfer-Encoding:  Chunked ", b"200"),
+                (b"transfer-encoding: gzip, chunked", b"501"),
+                (b"transfer-encoding: gzip\r\ntransfer-encoding: chunked", b"501"),
+            )
+        ),
+    ],
+)
+def test_hosts_and_transfer_codings_that_rfc_9112_refuses(head, status):
+    async def got() -> None:
+        world = World(answer)
+        one, line = world.connect()
+        one.data_received(head)
+        while not line.written:
+            await asyncio.sleep(0)
+        assert line.written.split()[1] == status
+        assert line.is_closed == (status != b"200" or b"HTTP/1.0" in head)
+        assert world.served == ["/x"] * (status == b"200")
+
+    run(got)
+
+
 @pytest.mark.parametrize("method", [b"GET", b"HEAD"])
 def test_a_head_does_not_wait_for_a_late_body(method):
     async def got() -> None:
@@ -124,7 +156,7 @@ def test_a_head_does_not_wait_for_a_late_body(method):
             await send({"type": "http.response.body", "body": b"1"})
 
         one, line = World(late).connect()
-        one.data_received(method + b" /x HTTP/1.1\r\n\r\n")
+        one.data_received(method + b" /x HTTP/1.1\r\nhost: a\r\n\r\n")
         while not line.written.endswith(b"\r\n\r\n"):
             await asyncio.sleep(0)
         may_go_on.set()
@@ -168,7 +200,9 @@ def test_pipelined_requests_are_answered_in_order_one_at_a_time():
         world = World(slow)
         one, line = world.connect()
         paths = [f"/{number}" for number in range(1000)]
-        one.data_received(b"".join(b"GET %b HTTP/1.1\r\n\r\n" % path.encode() for path in paths))
+        one.data_received(
+            b"".join(b"GET %b HTTP/1.1\r\nhost: a\r\n\r\n" % path.encode() for path in paths)
+        )
         while line.answers < 999:
             assert not line.is_reading, "nothing more is read while requests wait"
             assert one.state() is State.ANSWER
@@ -203,7 +237,7 @@ def test_of_many_pipelined_requests_few_are_in_memory():
             await asyncio.sleep(0)
         assert len(world.served) == 10_000 and line.is_reading
         # Behind a request in many pieces comes the next one, and a part of a third.
-        post = b"POST /x HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n"
+        post = b"POST /x HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
         one.data_received(post + b"1\r\nx\r\n" * 10_000 + b"0\r\n\r\n" + GET + GET[:9])
         while line.answers < 10_002:
             await asyncio.sleep(0)
@@ -262,8 +296,8 @@ def test_a_head_of_many_lines_is_refused(end):
     async def got() -> None:
         world = World(answer)
         for begin in (
-            b"GET /x HTTP/1.1\r\n",
-            b"POST /x HTTP/1.1\r\ntransfer-encoding: chunked\r\n",
+            b"GET /x HTTP/1.1\r\nhost: a\r\n",
+            b"POST /x HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n",
         ):
             one, line = world.connect()
             if begin.startswith(b"POST"):  # as trailers
@@ -281,9 +315,9 @@ def test_a_head_of_many_lines_is_refused(end):
 @pytest.mark.parametrize("begin", ["head", "trailers", "chunk"])
 def test_a_line_without_an_end_is_refused(begin):
     async def got() -> None:
-        chunked = b"POST /x HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n"
+        chunked = b"POST /x HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
         sent = {
-            "head": b"GET /x HTTP/1.1\r\nx: ",
+            "head": b"GET /x HTTP/1.1\r\nhost: a\r\nx: ",
             "trailers": chunked + b"1\r\nx\r\n0\r\nx: ",
             "chunk": chunked + b"1;x=",
         }[begin]
@@ -314,7 +348,7 @@ def test_a_body_in_chunks_is_not_read_ahead_of_the_application():
             await answer(scope, receive, send)
 
         one, line = World(slow).connect()
-        one.data_received(b"POST /x HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n")
+        one.data_received(b"POST /x HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n")
         sent = 0
         while line.is_reading:
             one.data_received(b"1\r\nx\r\n" * 20_000)
@@ -334,7 +368,7 @@ def test_an_answered_request_keeps_nothing_of_its_body():
     async def got() -> None:
         one, line = World(answer).connect()
         for size in (50_000, MAX_BUFFERED):
-            head = b"POST /x HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % size
+            head = b"POST /x HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % size
             answers = line.answers
             one.data_received(head + bytes(40_000))
             while line.answers == answers:
@@ -354,7 +388,7 @@ def test_an_error_follows_the_answers_to_earlier_requests():
             await may_answer.wait()
             await answer(scope, receive, send)
 
-        post = b"POST /y HTTP/1.1\r\ncontent-length: 4\r\n\r\n"
+        post = b"POST /y HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\n\r\n"
         world = World(slow)
         lines = []
         for sent in (GET, GET * 2, GET + post):  # the last of these has not begun
@@ -385,7 +419,7 @@ def test_a_connection_that_is_gone_is_free_at_once():
         for sent in (
             GET,
             GET * 3,
-            b"POST /y HTTP/1.1\r\ncontent-length: 9\r\n\r\n1",
+            b"POST /y HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\n1",
             b"\0\r\n\r\n",
         ):
             one = world.protocol(world.config, ServerState(), {})
@@ -471,7 +505,7 @@ def test_a_long_body_comes_in_before_it_is_asked_for_up_to_a_limit():
 
         one, line = World(read).connect()
         size, piece = 3 * MAX_BUFFERED, b"x" * (MAX_BUFFERED // 4)
-        one.data_received(b"POST /x HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % size)
+        one.data_received(b"POST /x HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % size)
         for number in range(4):
             assert line.is_reading, number
             one.data_received(piece)
@@ -520,7 +554,7 @@ def test_a_body_whose_head_came_behind_another_request_is_read():
 
         world = World(read)
         one, line = world.connect()
-        one.data_received(GET + b"POST /y HTTP/1.1\r\ncontent-length: 5\r\n\r\n")
+        one.data_received(GET + b"POST /y HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\n")
         await asyncio.sleep(0)
         one.data_received(b"12345" + GET)  # while the first one is being answered
         goes_on.set()
@@ -534,7 +568,7 @@ def test_a_body_whose_head_came_behind_another_request_is_read():
 def test_a_head_is_not_too_large_for_what_came_before_it():
     """A connection that has asked a hundred times, each time for little, and then brings a body."""
     world = World(reads(bodies := []))
-    head = b"POST /y HTTP/1.1\r\ncontent-length: 3\r\n\r\n"
+    head = b"POST /y HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\n\r\n"
 
     async def got() -> None:
         one, line = world.connect()
@@ -556,7 +590,9 @@ def test_what_follows_an_upgrade_that_is_not_spoken_is_the_next_request():
     async def got() -> None:
         world = World(answer)
         one, line = world.connect()
-        upgrade = b"GET /%d HTTP/1.1\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
+        upgrade = (
+            b"GET /%d HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
+        )
         one.data_received(b"".join(upgrade % number for number in range(40)) + GET)
         while line.answers < 41:
             await asyncio.sleep(0)
@@ -565,7 +601,7 @@ def test_what_follows_an_upgrade_that_is_not_spoken_is_the_next_request():
     run(got)
 
 
-UPGRADE = b"POST /y HTTP/1.1\r\nconnection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\n"
+UPGRADE = b"POST /y HTTP/1.1\r\nhost: a\r\nconnection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\n"
 
 
 def reads(bodies: list[bytes]) -> Any:
@@ -638,7 +674,7 @@ def test_bodies_behind_upgrades_that_come_together_are_each_read_in_turn():
 @pytest.mark.parametrize("body", [b"", b"transfer-encoding: chunked\r\n", b"content-length: 3\r\n"])
 def test_an_upgrade_is_ignored_whatever_its_protocol_and_body(protocol: bytes, body: bytes):
     framed = {b"": b"", b"t": b"3\r\nabc\r\n0\r\n\r\n", b"c": b"abc"}[body[:1]]
-    head = b"%b /y HTTP/1.1\r\nconnection: upgrade\r\nupgrade: %b\r\n%b\r\n"
+    head = b"%b /y HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: %b\r\n%b\r\n"
 
     async def got() -> None:
         bodies: list[bytes] = []
@@ -654,17 +690,20 @@ def test_an_upgrade_is_ignored_whatever_its_protocol_and_body(protocol: bytes, b
 
 
 @pytest.mark.parametrize(
-    "framing",
-    [b"transfer-encoding: gzip\r\n", b"transfer-encoding: chunked\r\ncontent-length: 3\r\n"],
+    ("framing", "status"),
+    [
+        (b"transfer-encoding: gzip\r\n", b"501"),
+        (b"transfer-encoding: chunked\r\ncontent-length: 3\r\n", b"400"),
+    ],
 )
-def test_a_body_of_no_length_behind_an_upgrade_is_refused(framing: bytes):
+def test_a_body_of_no_length_behind_an_upgrade_is_refused(framing: bytes, status: bytes):
     async def got() -> None:
         world = World(reads([]))
         one, line = world.connect()
         one.data_received(UPGRADE + framing + b"\r\n" + GET + GET)
         while not line.is_closed:
             await asyncio.sleep(0)
-        assert b"HTTP/1.1 400" in line.written and "/x" not in world.served
+        assert b"HTTP/1.1 " + status in line.written and "/x" not in world.served
 
     run(got)
 
