@@ -14,7 +14,7 @@ server.py        the model, by the Python client
 predictions.py   scores rows without a label, and writes the answers
 labels.py        learns late labels
 progress.py      how far a model has read a Kafka topic
-routes.py        learns many models from one topic
+routes.py        many models of one topic
 fields.py        label and id of a row
 rows.py          messages -> lines of NDJSON
 dead_letters.py  messages that are not learned

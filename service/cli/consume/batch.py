@@ -1,5 +1,6 @@
 """A batch of one partition: consecutive offsets, with their rows and bad messages."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dualstream.service.cli.consume.dead_letters import DeadLetter
@@ -7,6 +8,11 @@ from dualstream.service.cli.consume.reader import Message
 
 Row = tuple[Message, bytes]
 """A message and its row as a line of JSON."""
+
+
+def span(rows: Sequence[Row]) -> tuple[str, int, int]:
+    """Source, first and last offset: equal for the same rows that are taken again."""
+    return rows[0][0].source, rows[0][0].offset, rows[-1][0].offset
 
 
 @dataclass(slots=True)

@@ -253,13 +253,7 @@ class KafkaReader:
 
     def committed(self) -> dict[str, int]:
         """The group's committed offsets. Raises OSError."""
-        try:
-            found = self._consumer.committed(list(self._assigned.values()), timeout=ANSWER_S)
-        except KafkaException as away:
-            raise OSError(f"no committed offsets from Kafka: {error_text(away)}") from None
-        return {
-            source_name(one.topic, one.partition): one.offset for one in found if one.offset >= 0
-        }
+        return committed_offsets(self._consumer, list(self._assigned.values()))
 
     def commit(self, source: str, offset: int) -> None:
         """Commit an offset for the group. Raises OSError, also if the partition has moved."""
@@ -338,6 +332,15 @@ class KafkaReader:
     def close(self) -> None:
         """Leave the group."""
         self._consumer.close()
+
+
+def committed_offsets(consumer: Consumer, partitions: list[TopicPartition]) -> dict[str, int]:
+    """Committed offsets of the consumer's group, by partition. Raises OSError."""
+    try:
+        found = consumer.committed(partitions, timeout=ANSWER_S)
+    except KafkaException as away:
+        raise OSError(f"no committed offsets from Kafka: {error_text(away)}") from None
+    return {source_name(one.topic, one.partition): one.offset for one in found if one.offset >= 0}
 
 
 def _code(error: KafkaException) -> int | None:

@@ -152,18 +152,39 @@ def test_the_progress_of_a_topic_is_that_of_the_cursors(tansu):
     tansu.create("progress", 2)
     tansu.send("progress", [row(n) for n in range(5)], 0)
     first, second = "kafka/progress/0", "kafka/progress/1"
-    with closing(KafkaProgress(tansu.brokers, "progress", {}, print)) as progress:
-        ends = progress.ends({})
-        assert ends == progress.ends({first: 5}) == {first: 5, second: 0}
-        assert not progress.is_read({}, ends)
-        assert not progress.is_read({first: 4}, ends)
-        assert progress.is_read({first: 5}, ends)
+    at: dict[str, int] = {}
+    with closing(KafkaProgress(tansu.brokers, "progress", "g", lambda: at, {}, print)) as progress:
+        ends = progress.ends()
+        assert ends == {first: 5, second: 0}
+        for at[first], is_read in ((0, False), (4, False), (5, True)):
+            assert progress.ends() == ends and progress.is_read(ends) == is_read
         tansu.send("progress", [row(1)], 0)
-        assert progress.is_read({first: 5}, ends)
+        assert progress.is_read(ends)
         # The last offsets may have no message: the end of a transaction is one.
-        assert progress.is_read({first: 6}, {first: 8, second: 3})
+        at[first] = 6
+        assert progress.is_read({first: 8, second: 3})
     with pytest.raises(ReaderError, match="the topic 'nothing' cannot be read"):
-        KafkaProgress(tansu.brokers, "nothing", {}, print)
+        KafkaProgress(tansu.brokers, "nothing", "g", None, {}, print)
+
+
+def test_without_cursors_the_progress_is_what_the_group_has_committed(tansu, reading):
+    tansu.create("committed", 2)
+    tansu.send("committed", [row(n) for n in range(5)], 1)
+    with closing(
+        KafkaProgress(tansu.brokers, "committed", "committed", None, {}, print)
+    ) as progress:
+        ends = progress.ends()
+        assert ends == {"kafka/committed/0": 0, "kafka/committed/1": 5} and not progress.is_read(
+            ends
+        )
+        reader = reading(tansu, "committed")
+        deadline = time.monotonic() + 30
+        while not reader.assigned():
+            assert time.monotonic() < deadline
+            reader.read(1, 0.05)
+        for offset, is_read in ((4, False), (5, True)):
+            reader.commit("kafka/committed/1", offset)
+            assert progress.is_read(ends) == is_read
 
 
 def test_a_topic_that_does_not_exist_is_an_error(tansu, reading):
