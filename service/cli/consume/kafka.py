@@ -107,7 +107,7 @@ class KafkaReader:
         settings: Mapping[str, str],
         log: Callable[[str], None],
     ) -> None:
-        self.epoch = 0
+        self.epoch, self.reads_ahead = 0, True
         self._log = log
         self._last_error = ""
         self._assigned: dict[str, TopicPartition] = {}
@@ -199,6 +199,7 @@ class KafkaReader:
         one = self._assigned[source]
         place = TopicPartition(one.topic, one.partition, offset)
         self._next[source] = offset
+        self._kept = [message for message in self._kept if message.source != source]
         self._ended.discard(source)
         if source in self._stopped:
             self._stopped.discard(source)
@@ -235,7 +236,7 @@ class KafkaReader:
 
     def is_at_end(self, source: str) -> bool:
         """Has the partition been read to its end?"""
-        return source in self._ended
+        return source in self._ended and not self._kept
 
     def lag(self, source: str, offset: int) -> int | None:
         """Offsets up to the end of the partition, as the last fetch has reported it."""

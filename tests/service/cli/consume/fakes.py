@@ -37,7 +37,7 @@ class FakeReader:
 
     def __init__(self, log: FakeLog, assigned: Sequence[str] | None = None) -> None:
         self.log = log
-        self.epoch = 0
+        self.epoch, self.reads_ahead = 0, True
         self.mine = list(log.messages if assigned is None else assigned)
         self.positions: dict[str, int] = {}
         self.waited_s: list[float] = []

@@ -86,6 +86,26 @@ def test_partitions_are_read_from_the_cursors(tansu, reading):
     assert {one.lag_rows for one in one.counters.partitions.values()} == {0}
 
 
+def test_messages_that_came_during_a_wait_are_before_the_end_and_are_dropped_by_a_start(
+    tansu, reading
+):
+    tansu.create("kept")
+    tansu.send("kept", [row(n) for n in range(3)])
+    source, reader = "kafka/kept/0", reading(tansu, "kept")
+    until(lambda: source in reader.assigned(), consumer(reader, FakeServer()))
+    reader.start(source, 0)
+    found: list[Message] = []
+    while len(found) < 3 or not reader.is_at_end(source):
+        found += reader.read(10, 0.1)
+    reader._kept = found[1:]
+    assert not reader.is_at_end(source)
+    reader.start(source, 0)
+    again: list[Message] = []
+    while len(again) < 3:
+        again += reader.read(10, 0.1)
+    assert again == found
+
+
 def test_messages_have_key_time_and_headers(tansu, reading):
     tansu.create("fields")
     tansu.send("fields", [b"{}"], key=b"ann", headers=[("tenant", b"x"), ("tenant", b"y")])
