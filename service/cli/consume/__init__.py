@@ -2,7 +2,7 @@
 
 command.py       the command and its options
 loop.py          reads partitions, posts batches, waits and retries
-batch.py         rows of one partition between two offsets
+batch.py         rows of one partition between two offsets, and steps before they are learned
 reader.py        what a reader of a log offers
 kafka.py         the reader of Kafka topics
 kafka_writer.py  the writer of Kafka topics

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
 from dualstream.client import Refused, Unreachable
-from dualstream.service.cli.consume.batch import Batch, Row
+from dualstream.service.cli.consume.batch import Batch, Row, Step
 from dualstream.service.cli.consume.counters import Counters
 from dualstream.service.cli.consume.dead_letters import (
     PAUSED,
@@ -20,6 +20,7 @@ from dualstream.service.cli.consume.dead_letters import (
     DeadLetters,
     LoggedLetters,
     reasons,
+    without_reason,
 )
 from dualstream.service.cli.consume.reader import Bounds, Message, Reader, ReaderError
 from dualstream.service.cli.consume.rows import BadMessage, RowLines
@@ -34,7 +35,6 @@ FIRST_WAIT_S, MAX_WAIT_S = 0.1, 5.0
 SLICE_S, MIN_PAUSE_S = 0.5, 0.02
 """Longest call that a signal does not end, and shortest one if no row waits."""
 HOW_TO_RESET = "continue with --reset earliest or --reset latest"
-UNLISTED = "refused; the server lists the reasons of the first 100 rows of a batch"
 
 
 class Server(Protocol):
@@ -52,20 +52,6 @@ class Server(Protocol):
 
     def set_source(self, source: str, offset: int) -> None:
         """Set the cursor."""
-        ...
-
-
-class Step(Protocol):
-    """What is done with the rows of a batch before the cursor passes them.
-
-    It is done again after a failure, and by the next process after a kill.
-    """
-
-    def take(self, rows: Sequence[Row]) -> tuple[list[Row], list[DeadLetter]]:
-        """Returns the rows that are still to be learned, and dead letters.
-
-        Raises Unreachable and Refused, and OSError to be called again later.
-        """
         ...
 
 
@@ -329,7 +315,7 @@ class Consumer:
         self.counters.paused += len(errors) - len(refused)
         rejected = (learned.rejected or 0) - (len(errors) - len(refused))
         if rejected:
-            refused += _without_reason(learned, {index for index, _ in errors}, len(rows))
+            refused += without_reason(learned, {index for index, _ in errors}, len(rows))
             self._refuse(source, rows, refused, rejected)
 
     def _refuse(
@@ -412,14 +398,3 @@ class Consumer:
 
 def _is_transient(refused: Refused) -> bool:
     return refused.status >= 500 or refused.kind in TRANSIENT
-
-
-def _without_reason(learned: Learned, known: set[int], rows: int) -> list[tuple[int, str]]:
-    """Refused rows beyond those whose reasons the answer lists: they have no score."""
-    if not isinstance(learned.scores, list) or len(learned.scores) != rows:
-        return []
-    known = known | {one.index for one in learned.duplicates or ()}
-    found = [
-        index for index, score in enumerate(learned.scores) if score is None and index not in known
-    ]
-    return [(index, UNLISTED) for index in found]

@@ -69,8 +69,8 @@ class ReaderError(Exception):
 
 
 class Reader(Protocol):
-    """Reads the partitions that it is assigned. One method is called at a time, but
-    `commit` also during `read`.
+    """Reads the partitions that it is assigned. One method is called at a time; only
+    `commit` is called during `read`, too.
 
     Offsets are numbers, which grow with each message. `cursor` converts one to what the server
     stores.

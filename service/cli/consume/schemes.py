@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 
 from dualstream.client import BadInput, Client
 from dualstream.service.cli.common import WRONG, fail, say_error
+from dualstream.service.cli.consume.batch import Step
 from dualstream.service.cli.consume.counters import Counters
 from dualstream.service.cli.consume.dead_letters import DeadLetters, FileLetters, LoggedLetters
 from dualstream.service.cli.consume.entries import EntryLines, check_columns
 from dualstream.service.cli.consume.labels import Labels
-from dualstream.service.cli.consume.loop import Server, Step
+from dualstream.service.cli.consume.loop import Server
 from dualstream.service.cli.consume.predictions import Predictions
 from dualstream.service.cli.consume.reader import without_user
 from dualstream.service.cli.consume.routes import RoutedModels
