@@ -16,6 +16,7 @@ arrow.py           application/vnd.apache.arrow.stream
 vw.py              text/x-vw
 libsvm.py          text/x-libsvm
 flat_rows.py       the same formats for models with `columns`
+flat_arrow.py      Arrow for models with `columns`
 flat_bulk.py       kernels of flat rows in NDJSON, JSON lists and CSV
 text_fields.py     texts as features, labels and weights
 query.py           parameters of GET predict
@@ -26,8 +27,8 @@ from collections.abc import Callable
 
 from dualstream.service.codecs.arrow import parse_arrow
 from dualstream.service.codecs.csv import parse_csv
+from dualstream.service.codecs.flat_arrow import parse_flat_arrow
 from dualstream.service.codecs.flat_rows import (
-    parse_flat_arrow,
     parse_flat_csv,
     parse_flat_json,
     parse_flat_ndjson,

@@ -1,4 +1,4 @@
-"""Flat rows of models with `columns`, in JSON, NDJSON, CSV, Arrow and queries.
+"""Flat rows of models with `columns`, in JSON, NDJSON, CSV and queries; Arrow: flat_arrow.py.
 
 A row is an object of its columns: no `x`, and the label among them. solvers/columns/ makes
 features of it. A row in explicit form ({"x": {...}, "y": 1}) is read, too; the row is its `x` then.
@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from dualstream.service.codecs.arrow import tables_in
 from dualstream.service.codecs.csv import RecordReader, check_delimiter
 from dualstream.service.codecs.flat_bulk import FlatArrays
 from dualstream.service.codecs.json_bulk import Fallback, SampleList, find_list
@@ -26,14 +25,11 @@ from dualstream.service.codecs.row_schema import (
     pointer_step,
     refuse_duplicates,
 )
-from dualstream.service.codecs.table_columns import MAX_COLUMNS, TableColumns, pandas_index
-from dualstream.solvers.columns.tables import plain
+from dualstream.service.codecs.table_columns import MAX_COLUMNS, TableColumns
 from dualstream.solvers.text import COMMA, LINE_FEED, count_lines
 from dualstream.wire.problems import Problem, RowError, quoted
 
 Row = dict[str, Any]
-MAX_VALUES = 1 << 22
-"""Maximum number of values of an Arrow table, those in lists and structs counted."""
 
 
 class _Samples(msgspec.Struct, forbid_unknown_fields=True):
@@ -77,8 +73,8 @@ def parse_flat_json(
         raise Problem(400, "malformed-body", "the body is nested too deeply") from None
     builder = RowsBuilder(schema, labelled, waiting)
     for index, raw in enumerate(raws):
-        _add(builder, index, f"{pointer}/{index}", partial(read_row, bytes(raw)))
-    return builder.build(id_pointer=pointer + "/{}" + _id_pointer(schema, body))
+        add_read(builder, index, f"{pointer}/{index}", partial(read_row, bytes(raw)))
+    return builder.build(id_pointer=pointer + "/{}" + id_pointer_of(schema, body))
 
 
 def _samples_in(body: bytes) -> list[msgspec.Raw] | None:
@@ -98,18 +94,19 @@ def _parse_one(builder: RowsBuilder, schema: RowSchema, body: bytes) -> ParsedRo
         content = {}
     if not isinstance(content, dict):
         raise Problem(422, "invalid-body", "the body must be a row or a list of rows")
-    _add(builder, 0, "", partial(read_row, body))
-    return builder.build(single=True, id_pointer=_id_pointer(schema, body))
+    add_read(builder, 0, "", partial(read_row, body))
+    return builder.build(single=True, id_pointer=id_pointer_of(schema, body))
 
 
-def _add(builder: RowsBuilder, index: int, prefix: str, read: Callable[[], Row]) -> None:
+def add_read(builder: RowsBuilder, index: int, prefix: str, read: Callable[[], Row]) -> None:
+    """Add the row that `read` returns, or the reason why it is refused, at the pointer `prefix`."""
     try:
         builder.add_flat(index, read())
     except BadRow as bad:
         builder.refuse(index, prefix + bad.pointer, bad.reason)
 
 
-def _id_pointer(schema: RowSchema, given: bytes | Collection[str]) -> str:
+def id_pointer_of(schema: RowSchema, given: bytes | Collection[str]) -> str:
     """JSON pointer of a row's id, of a body of JSON or a table with these columns.
 
     `meta.id` is one name if there is such a name, otherwise `id` in the object `meta`.
@@ -163,7 +160,7 @@ class FlatList(SampleList):
         self, schema: RowSchema, body: bytes, labelled: bool, start: int, pointer: str
     ) -> None:
         super().__init__(schema, body, labelled, start, pointer)
-        self.id_pointer = _id_pointer(schema, body)
+        self.id_pointer = id_pointer_of(schema, body)
 
     def _new_arrays(self, rows: int) -> RowArrays:
         return FlatArrays(self._schema, self._labelled, rows, self._body)
@@ -204,7 +201,7 @@ class FlatRecords(RecordReader):
     """Reader of CSV records. A field is a text, and the type of its column decides what it is."""
 
     def roles(self, names: list[str]) -> TableColumns:
-        return _as_they_are(self.schema, names)
+        return roleless_columns(self.schema, names)
 
     def pointer(self, name: str) -> str:
         return f"/{pointer_step(name[:50])}"
@@ -238,7 +235,7 @@ def parse_flat_ndjson(schema: RowSchema, body: bytes, labelled: bool) -> ParsedR
     """One row a line; a line that is not valid is a row error; blank lines are skipped."""
     parse = parse_slowly if schema.column_plan is None else parse_records
     parsed = parse(FlatLines(schema, body, labelled))
-    parsed.id_pointer = _id_pointer(schema, body)
+    parsed.id_pointer = id_pointer_of(schema, body)
     return parsed
 
 
@@ -254,132 +251,11 @@ def parse_flat_csv(
     decimal = parameters.get("decimal", "")
     reader = FlatRecords(schema, body, labelled, delimiter, decimal)
     parsed = parse_slowly(reader) if reader.nodes is None else parse_records(reader)
-    parsed.id_pointer = _id_pointer(schema, reader.columns.names)
+    parsed.id_pointer = id_pointer_of(schema, reader.columns.names)
     return parsed
 
 
-def parse_flat_arrow(schema: RowSchema, body: bytes, labelled: bool) -> ParsedRows:
-    """Arrow streams, whose columns may have any type that JSON has, also lists, structs, times.
-
-    Tables without structs, whose rows are all valid, are read as JSON by kernels. Raises Problem as
-    `parse_arrow`.
-    """
-    builder, reader = RowsBuilder(schema, labelled), schema.columns
-    assert reader is not None
-    index = 0
-
-    def columns(pa: Any, arrow_schema: Any) -> TableColumns:
-        return _as_they_are(schema, arrow_schema.names, pandas_index(arrow_schema.metadata or {}))
-
-    tables: list[tuple[list[str], list[list[Any]], int]] = []
-    is_json = schema.column_plan is not None
-    for table, found in tables_in(body, columns):
-        used = [at for at in found.features if not reader.ignores(found.names[at])]
-        names, values = [found.names[at] for at in used], [table.column(at) for at in used]
-        _check_size(values)
-        is_json = is_json and bool(names) and all(map(_is_json, values))
-        tables.append((names, [_listed(column) for column in values], table.num_rows))
-    # Kernels read the rows as JSON, in a fraction of the time.
-    if is_json and (text := _as_lines(tables)) is not None:
-        parsed = parse_flat_ndjson(schema, text, labelled)
-        if not parsed.errors:
-            return parsed
-    for names, lists, rows in tables:
-        for row in zip(*lists, strict=True) if lists else [()] * rows:
-            _add(builder, index, "", partial(dict, zip(names, row, strict=True)))
-            index += 1
-    return builder.build(
-        id_pointer=_id_pointer(schema, [name for one in tables for name in one[0]])
-    )
-
-
-def _as_lines(tables: Sequence[tuple[list[str], list[list[Any]], int]]) -> bytes | None:
-    """NDJSON of names, columns and numbers of rows; None if a value is not JSON."""
-    encode = msgspec.json.Encoder().encode
-    try:
-        return b"\n".join(
-            encode(dict(zip(names, row, strict=True)))
-            for names, lists, _ in tables
-            for row in zip(*lists, strict=True)
-        )
-    except TypeError:
-        return None
-
-
-def _is_json(column: Any) -> bool:
-    """Has JSON all values of an Arrow array, as they are? It has no NaN and no infinity."""
-    import pyarrow.compute as compute
-    import pyarrow.types as of
-
-    kind = column.type
-    if of.is_float32(kind) or of.is_float64(kind):
-        return compute.all(compute.is_finite(column)).as_py() is not False
-    if of.is_list(kind) or of.is_large_list(kind) or of.is_dictionary(kind):
-        kind = kind.value_type
-    return bool(
-        of.is_integer(kind)
-        or of.is_boolean(kind)
-        or of.is_string(kind)
-        or of.is_large_string(kind)
-        or of.is_string_view(kind)
-        or of.is_timestamp(kind)
-        or of.is_date(kind)
-        or of.is_null(kind)
-    )
-
-
-def _check_size(columns: Sequence[Any]) -> None:
-    """Raise Problem 413 if lists and objects in the columns hold too many values."""
-    values = sum(map(_values_in, columns))
-    if values > MAX_VALUES:
-        reason = f"the table has {values:,} values; the limit is {MAX_VALUES:,}; split it"
-        raise Problem(413, "body-too-large", reason)
-
-
-def _values_in(column: Any) -> int:
-    """Number of values of an Arrow array, those in lists and structs counted."""
-    import pyarrow.types as of
-
-    kind = column.type
-    if of.is_struct(kind):
-        return len(column) + sum(map(_values_in, column.flatten()))
-    if of.is_list(kind) or of.is_large_list(kind) or of.is_fixed_size_list(kind):
-        return len(column) + _values_in(column.flatten())
-    return len(column)
-
-
-class Unreadable:
-    """A value of Arrow that Python does not hold, such as a date in the year 20,000."""
-
-    def __repr__(self) -> str:
-        return "a value that Python does not hold"
-
-
-def _listed(column: Any) -> list[Any]:
-    """The values of an Arrow array as JSON has them; those of a dictionary are shared."""
-    import pyarrow
-    import pyarrow.types as of
-
-    if of.is_dictionary(column.type):
-        values = [*_listed(column.dictionary), None]
-        return [values[-1 if at is None else at] for at in column.indices.to_pylist()]
-    if of.is_timestamp(column.type) and column.type.unit == "ns":
-        # Python's times have microseconds.
-        column = column.cast(pyarrow.timestamp("us", column.type.tz), safe=False)
-    try:
-        return [plain(one) for one in column.to_pylist()]
-    except Exception:  # pyarrow raises errors of many kinds, and says not for which value
-        return [_cell(one) for one in column]
-
-
-def _cell(scalar: Any) -> Any:
-    try:
-        return plain(scalar.as_py())
-    except Exception:  # of the same many kinds
-        return Unreadable()
-
-
-def _as_they_are(
+def roleless_columns(
     schema: RowSchema, given: Sequence[str], left_out: Collection[str] = ()
 ) -> TableColumns:
     """All columns but those left out. Raises Problem 422 for names that no row can have."""

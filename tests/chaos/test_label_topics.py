@@ -1,5 +1,6 @@
 """Rows, predictions and labels as topics: processes are killed, and each label is joined once.
 
+One model reads the topics, or each of three reads the messages that have its name as their key.
 DUALSTREAM_CHAOS_ROUNDS is the number of rounds (default 1), DUALSTREAM_CHAOS_SEED their seed.
 """
 
@@ -12,6 +13,8 @@ import sys
 import time
 from pathlib import Path
 from random import Random
+
+import pytest
 
 from dualstream.client import Client
 from dualstream.service.cli.demo.server_process import ServerProcess
@@ -29,7 +32,7 @@ SEED = int(os.environ.get("DUALSTREAM_CHAOS_SEED", "1"))
 SPEC = {"algorithm": "dual_ascent", "features": {"kind": "indexed", "dim": 1 << 20}}
 EVENTS, LOST = 2500, 5
 """Events of a round, and labels of rows that do not exist."""
-WHAT = "rows, predictions and late labels on Kafka topics, all processes killed"
+WHAT = "rows, predictions and late labels on Kafka topics{}, all processes killed"
 # Tansu begins a group after half of the session timeout.
 SHORT = ("--kafka", "session.timeout.ms=1000", "--kafka", "heartbeat.interval.ms=200")
 SETTLING_S = 120.0
@@ -38,7 +41,8 @@ SETTLING_S = 120.0
 class Loop:
     """A server, a process that scores, one that learns labels, and faults from a seed."""
 
-    def __init__(self, run: Run, tansu: Broker, folder: Path) -> None:
+    def __init__(self, run: Run, tansu: Broker, folder: Path, models: tuple[str, ...]) -> None:
+        self.models = models
         self._run, self._tansu, self._chance = run, tansu, Random(SEED)
         with socket.create_server(("127.0.0.1", 0)) as probe:
             self._port = probe.getsockname()[1]
@@ -50,6 +54,8 @@ class Loop:
         self.written = 0
         with Client(self.url) as client:
             client.create("m", SPEC)
+        self._spec = folder / "spec.json"
+        self._spec.write_text(json.dumps(SPEC))
         tansu.create("rows", 2)
         tansu.create("outcomes", 2)
         tansu.create("scores")
@@ -60,7 +66,8 @@ class Loop:
         return ServerProcess(self.store, [*flags, "--port", str(self._port)])
 
     def _score(self) -> "subprocess.Popen[bytes]":
-        return self._consume("rows", "--predict-to", "scores")
+        create = ("--create", str(self._spec)) if len(self.models) > 1 else ()
+        return self._consume("rows", "--predict-to", "scores", *create)
 
     def _label(self) -> "subprocess.Popen[bytes]":
         dead = ("--dead-letter", str(self.dead))
@@ -68,7 +75,8 @@ class Loop:
 
     def _consume(self, topic: str, *flags: str) -> "subprocess.Popen[bytes]":
         source = f"kafka://{self._tansu.brokers}/{topic}"
-        command = [sys.executable, "-m", "dualstream.service", "consume", source, "--model", "m"]
+        command = [sys.executable, "-m", "dualstream.service", "consume", source]
+        command += ["--route", "key"] if len(self.models) > 1 else ["--model", "m"]
         return subprocess.Popen(
             [*command, "--url", self.url, *SHORT, "--batch-rows", "200", *flags],
             stdout=self._log,
@@ -80,17 +88,24 @@ class Loop:
         """Write labels in another order than their rows, and before most of them."""
         tags = [self.written + n + 1 for n in range(EVENTS)]
         self.written += EVENTS
-        labels = [json.dumps({"id": f"e{tag}", "y": tag % 2}).encode() for tag in tags]
-        labels += [b'{"id": "none%d", "y": 1}' % n for n in range(LOST)]
-        rows = [json.dumps({"x": {str(tag): 1}, "id": f"e{tag}"}).encode() for tag in tags]
+        labels = [(tag, {"id": f"e{tag}", "y": tag % 2}) for tag in tags]
+        labels += [(n, {"id": f"none{n}", "y": 1}) for n in range(LOST)]
+        rows = [(tag, {"x": {str(tag): 1}, "id": f"e{tag}"}) for tag in tags]
         self._chance.shuffle(labels)
         half = EVENTS // 2
-        self._tansu.send("rows", rows[:half:2], 0)
-        self._tansu.send("rows", rows[1:half:2], 1)
+        self._send("rows", rows[:half:2], 0)
+        self._send("rows", rows[1:half:2], 1)
         # One partition is ahead of the other, so that labels wait for their rows.
-        self._tansu.send("rows", rows[half:], 0)
-        self._tansu.send("outcomes", labels[::2], 0)
-        self._tansu.send("outcomes", labels[1::2], 1)
+        self._send("rows", rows[half:], 0)
+        self._send("outcomes", labels[::2], 0)
+        self._send("outcomes", labels[1::2], 1)
+
+    def model_of(self, tag: int) -> str:
+        return self.models[tag % len(self.models)]
+
+    def _send(self, topic: str, given: list[tuple[int, dict]], partition: int) -> None:
+        keys = [self.model_of(tag).encode() for tag, _ in given]
+        self._tansu.send(topic, [json.dumps(one).encode() for _, one in given], partition, keys)
 
     def fault(self, number: int) -> None:
         """Kill the processes at seeded moments while labels are learned."""
@@ -110,18 +125,16 @@ class Loop:
 
     def learned(self) -> int:
         with Client(self.url) as client:
-            return client.get("m").samples or 0
+            return sum(client.get(model.id).samples or 0 for model in client.models())
+
+    def refused(self) -> list[dict]:
+        """The dead letters of labels."""
+        return [json.loads(line) for line in self.dead.read_text().splitlines()]
 
     def settle(self) -> None:
-        """Wait until all topics are read."""
-
-        def is_read() -> bool:
-            with Client(self.url) as client:
-                cursors = {one.name: int(one.next) for one in client.sources("m")}
-            labels = self.written + LOST * (self.written // EVENTS)
-            return sum(cursors.values()) == self.written + labels
-
-        self._until(is_read)
+        """Wait until all labels are read."""
+        rounds = self.written // EVENTS
+        self._until(lambda: self.learned() == self.written and len(self.refused()) >= LOST * rounds)
 
     def _until(self, done) -> None:
         deadline = time.monotonic() + SETTLING_S
@@ -137,47 +150,54 @@ class Loop:
         self._log.close()
 
 
-async def check(loop: Loop, digest: str) -> None:
-    """Each row is journalled once, with its own label, and its score as it was served."""
+async def check(loop: Loop, model: str, digest: str) -> None:
+    """Each row of a model is journalled once, with its label and its score as it was served."""
     journal = await open_journal(loop.store)
     try:
-        record = await journal.get("m")
+        record = await journal.get(model)
         replayed = Replica(record)
         await replayed.catch_up(journal)
-        entries = await read_all(journal, "m", record.incarnation)
+        entries = await read_all(journal, model, record.incarnation)
         batch = _rows(entries, replayed.dim)
         learner = make_learner(replayed.spec)
         learner.learn(batch)
         for name, values in learner.state().items():
             assert replayed.learner.state()[name].tobytes() == values.tobytes(), name
         assert replayed.capture().state_digest() == digest
-        assert not await journal.kept_rows("m", record.incarnation)
+        assert not await journal.kept_rows(model, record.incarnation)
     finally:
         await journal.close()
     tags = (batch.indices + 1).tolist()
-    assert sorted(tags) == list(range(1, loop.written + 1))
+    assert sorted(tags) == [
+        tag for tag in range(1, loop.written + 1) if loop.model_of(tag) == model
+    ]
     assert [y > 0 for y in batch.labels.tolist()] == [tag % 2 == 1 for tag in tags]
 
 
-def test_every_label_is_joined_once(tmp_path):
-    with recorded(Run(WHAT, "SQLite `normal`", seeds=[SEED])) as run:
+@pytest.mark.parametrize("models", [("m",), ("m", "n", "o")], ids=["one", "many"])
+def test_every_label_is_joined_once(tmp_path, models):
+    what = WHAT.format(" of three models" * (len(models) > 1))
+    with recorded(Run(what, "SQLite `normal`", seeds=[SEED])) as run:
         with running_tansu(tmp_path / "tansu.log") as tansu:
-            loop = Loop(run, tansu, tmp_path)
+            loop = Loop(run, tansu, tmp_path, models)
             try:
                 for number in range(ROUNDS):
                     loop.fault(number)
                 loop.settle()
                 with Client(loop.url) as client:
-                    model = client.get("m", digest=True)
+                    found = [client.get(model, digest=True) for model in models]
             finally:
                 loop.end()
             written = tansu.whole("scores")
-        assert model.samples == loop.written
-        asyncio.run(check(loop, model.state_digest))
-        scored = [json.loads(one.value())["id"] for one in written]
-        assert set(scored) == {f"e{tag + 1}" for tag in range(loop.written)}
-        assert all(one.key().decode() == id_ for one, id_ in zip(written, scored, strict=True))
-        letters = [json.loads(line) for line in loop.dead.read_text().splitlines()]
+        for model in found:
+            asyncio.run(check(loop, model.id, model.state_digest))
+        scored = [json.loads(one.value()) for one in written]
+        assert {(one["model"], one["id"]) for one in scored} == {
+            (loop.model_of(tag), f"e{tag}") for tag in range(1, loop.written + 1)
+        }
+        ids = [one["id"] for one in scored]
+        assert all(one.key().decode() == id_ for one, id_ in zip(written, ids, strict=True))
+        letters = loop.refused()
         assert {json.loads(one["value"])["id"] for one in letters} == {
             f"none{n}" for n in range(LOST)
         }

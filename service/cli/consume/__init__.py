@@ -2,7 +2,7 @@
 
 command.py       the command and its options
 loop.py          reads partitions, posts batches, waits and retries
-batch.py         rows of one partition between two offsets
+batch.py         rows of one partition between two offsets, and steps before they are learned
 reader.py        what a reader of a log offers
 kafka.py         the reader of Kafka topics
 kafka_writer.py  the writer of Kafka topics
@@ -14,7 +14,7 @@ server.py        the model, by the Python client
 predictions.py   scores rows without a label, and writes the answers
 labels.py        learns late labels
 progress.py      how far a model has read a Kafka topic
-routes.py        learns many models from one topic
+routes.py        many models of one topic
 fields.py        label and id of a row
 rows.py          messages -> lines of NDJSON
 dead_letters.py  messages that are not learned

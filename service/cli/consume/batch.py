@@ -1,12 +1,33 @@
-"""A batch of one partition: consecutive offsets, with their rows and bad messages."""
+"""A batch of one partition, its rows and bad messages, and the steps before it is learned."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from dualstream.service.cli.consume.dead_letters import DeadLetter
 from dualstream.service.cli.consume.reader import Message
 
 Row = tuple[Message, bytes]
 """A message and its row as a line of JSON."""
+
+
+def span(rows: Sequence[Row]) -> tuple[str, int, int]:
+    """Source, first and last offset: equal for the same rows that are taken again."""
+    return rows[0][0].source, rows[0][0].offset, rows[-1][0].offset
+
+
+class Step(Protocol):
+    """What is done with the rows of a batch before the cursor passes them.
+
+    It is done again after a failure, and by the next process after a kill.
+    """
+
+    def take(self, rows: Sequence[Row]) -> tuple[list[Row], list[DeadLetter]]:
+        """Returns the rows that are still to be learned, and dead letters.
+
+        Raises Unreachable and Refused, and OSError to be called again later.
+        """
+        ...
 
 
 @dataclass(slots=True)

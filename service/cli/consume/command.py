@@ -65,7 +65,7 @@ def consume(
         str | None,
         typer.Option(
             help="Kafka group that shares the partitions, or client id of MQTT; default:"
-            " dualstream-MODEL or -FIELD."
+            " dualstream-MODEL or -FIELD. --labels appends -labels to it."
         ),
     ] = None,
     column: Annotated[
@@ -156,6 +156,7 @@ def consume(
         dualstream consume kafka://localhost:9092/views --model clicks --predict-to scores
         dualstream consume kafka://localhost:9092/outcomes --model clicks --labels --features views
         dualstream consume kafka://localhost:9092/events --route headers.tenant
+        dualstream consume kafka://localhost:9092/views --route key --predict-to scores
     """
     counters = Counters()
     with ExitStack() as stack:
@@ -225,8 +226,8 @@ def _learner(
         raise BadInput("--features belongs to --labels")
     if create is not None and route is None:
         raise BadInput("--create belongs to --route")
-    if route is not None and (labels or predict_to is not None):
-        raise BadInput("--route only learns; it takes neither --labels nor --predict-to")
+    if create is not None and labels:
+        raise BadInput("--create belongs to the command that reads the rows, not to --labels")
     if route is not None:
         check_route(route)
     found = route if model is None else model

@@ -107,7 +107,7 @@ class KafkaReader:
         settings: Mapping[str, str],
         log: Callable[[str], None],
     ) -> None:
-        self.epoch = 0
+        self.epoch, self.reads_ahead = 0, True
         self._log = log
         self._last_error = ""
         self._assigned: dict[str, TopicPartition] = {}
@@ -199,6 +199,7 @@ class KafkaReader:
         one = self._assigned[source]
         place = TopicPartition(one.topic, one.partition, offset)
         self._next[source] = offset
+        self._kept = [message for message in self._kept if message.source != source]
         self._ended.discard(source)
         if source in self._stopped:
             self._stopped.discard(source)
@@ -235,7 +236,7 @@ class KafkaReader:
 
     def is_at_end(self, source: str) -> bool:
         """Has the partition been read to its end?"""
-        return source in self._ended
+        return source in self._ended and not self._kept
 
     def lag(self, source: str, offset: int) -> int | None:
         """Offsets up to the end of the partition, as the last fetch has reported it."""
@@ -253,13 +254,7 @@ class KafkaReader:
 
     def committed(self) -> dict[str, int]:
         """The group's committed offsets. Raises OSError."""
-        try:
-            found = self._consumer.committed(list(self._assigned.values()), timeout=ANSWER_S)
-        except KafkaException as away:
-            raise OSError(f"no committed offsets from Kafka: {error_text(away)}") from None
-        return {
-            source_name(one.topic, one.partition): one.offset for one in found if one.offset >= 0
-        }
+        return committed_offsets(self._consumer, list(self._assigned.values()))
 
     def commit(self, source: str, offset: int) -> None:
         """Commit an offset for the group. Raises OSError, also if the partition has moved."""
@@ -338,6 +333,15 @@ class KafkaReader:
     def close(self) -> None:
         """Leave the group."""
         self._consumer.close()
+
+
+def committed_offsets(consumer: Consumer, partitions: list[TopicPartition]) -> dict[str, int]:
+    """Committed offsets of the consumer's group, by partition. Raises OSError."""
+    try:
+        found = consumer.committed(partitions, timeout=ANSWER_S)
+    except KafkaException as away:
+        raise OSError(f"no committed offsets from Kafka: {error_text(away)}") from None
+    return {source_name(one.topic, one.partition): one.offset for one in found if one.offset >= 0}
 
 
 def _code(error: KafkaException) -> int | None:

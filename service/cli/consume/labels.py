@@ -4,11 +4,11 @@ A label is learned once by its id, and it is posted before the cursor passes it.
 is not known waits until all rows that precede it in the topic of the rows have been scored.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from dualstream.client import Refused
-from dualstream.service.cli.consume.batch import Row
+from dualstream.service.cli.consume.batch import Row, span
 from dualstream.service.cli.consume.counters import Counters
 from dualstream.service.cli.consume.dead_letters import PAUSED, DeadLetter, reasons
 from dualstream.service.cli.consume.fields import RowFields
@@ -24,12 +24,9 @@ _ALL_REFUSED = ("unknown-sample", "expired-sample", "invalid-rows")
 class LabelServer(Protocol):
     """The model of a server. Methods raise Unreachable and Refused, without retries."""
 
-    def spec(self) -> Mapping[str, Any]:
-        """The model's specification."""
-        ...
-
-    def sources(self) -> dict[str, int]:
-        """The model's cursors."""
+    @property
+    def fields(self) -> RowFields:
+        """The names of the ids and labels of the model's rows."""
         ...
 
     def label(self, lines: Sequence[bytes]) -> Learned:
@@ -37,15 +34,25 @@ class LabelServer(Protocol):
         ...
 
 
+class LabelServers(Protocol):
+    """One model, or many."""
+
+    def each(
+        self, rows: Sequence[Row], call: Callable[[LabelServer, Sequence[Row]], None]
+    ) -> tuple[int, list[DeadLetter]]:
+        """As of `Scorers`."""
+        ...
+
+
 class RowTopic(Protocol):
     """The topic of the rows. Methods raise OSError if it does not answer."""
 
-    def ends(self, cursors: Mapping[str, int]) -> dict[str, int]:
+    def ends(self) -> dict[str, int]:
         """Offset of the next message to be written, by partition."""
         ...
 
-    def is_read(self, cursors: Mapping[str, int], ends: Mapping[str, int]) -> bool:
-        """Are all messages before `ends` also before the cursors?"""
+    def is_read(self, ends: Mapping[str, int]) -> bool:
+        """Have all messages before `ends` been scored?"""
         ...
 
 
@@ -59,13 +66,12 @@ class Labels:
     rows   None if clients have scored the rows before their labels are written
     """
 
-    def __init__(self, server: LabelServer, rows: RowTopic | None, counters: Counters) -> None:
-        self._server, self._rows, self._counters = server, rows, counters
-        self._fields: RowFields | None = None
+    def __init__(self, models: LabelServers, rows: RowTopic | None, counters: Counters) -> None:
+        self._models, self._rows, self._counters = models, rows, counters
         self._batch: tuple[str, int, int] | None = None
-        """Source and offsets of the batch that the following describes."""
-        self._left: list[Row] = []
-        """Labels to be posted, as id and label in JSON."""
+        """The batch that the following describes, which is kept for a call after a failure."""
+        self._left: dict[int, Row] = {}
+        """Labels to be posted, by offset."""
         self._letters: list[DeadLetter] = []
         self._ends: dict[str, int] | None = None
         """Ends of the rows' topic after the labels were read."""
@@ -74,57 +80,66 @@ class Labels:
         """Post labels. Returns no rows, and the refused labels. Raises LabelWaits."""
         if not rows:
             return [], []
-        self._begin(rows)
-        unknown = self._post()
+        if self._batch != span(rows):
+            self._batch, self._left = span(rows), {row[0].offset: row for row in rows}
+            self._letters, self._ends = [], None
+        passed, unknown = self._post()
         if unknown and self._rows is not None:
-            cursors = self._server.sources()
             if self._ends is None:
-                self._ends = self._rows.ends(cursors)
-            if not self._rows.is_read(cursors, self._ends):
+                self._ends = self._rows.ends()
+            if not self._rows.is_read(self._ends):
                 raise LabelWaits("labels wait for rows that are not scored yet")
-            unknown = self._post()
-        letters, self._letters, self._left, self._batch = [*self._letters, *unknown], [], [], None
-        return [], letters
+            passed, unknown = self._post()
+        self._counters.duplicates += passed
+        self._batch = None
+        return [], [*self._letters, *unknown]
 
-    def _begin(self, rows: Sequence[Row]) -> None:
-        """Take the labels of a batch, unless it is the one that is taken already."""
-        batch = (rows[0][0].source, rows[0][0].offset, rows[-1][0].offset)
-        if batch == self._batch:
-            return
-        if self._fields is None:
-            self._fields = RowFields(self._server.spec())
-        self._batch, self._left, self._letters, self._ends = batch, [], [], None
+    def _post(self) -> tuple[int, list[DeadLetter]]:
+        """Post what is left: see `each`. Labels of unknown rows are dead letters, and stay left."""
+        unknown = list[DeadLetter]()
+        passed, without_model = self._models.each(
+            list(self._left.values()), lambda server, rows: self._label(server, rows, unknown)
+        )
+        return passed, unknown + without_model
+
+    def _label(self, server: LabelServer, rows: Sequence[Row], unknown: list[DeadLetter]) -> None:
+        """Post the labels of one model."""
+        fields, given = server.fields, list[Row]()
         for message, line in rows:
-            id_, label = self._fields.read(line)
+            id_, label = fields.read(line)
             if id_ is None or label is None:
-                name = self._fields.id if id_ is None else self._fields.label
+                name = fields.id if id_ is None else fields.label
                 self._letters.append(DeadLetter(message, f"the label has no field {name!r}"))
+                del self._left[message.offset]
             else:
-                self._left.append((message, b'{"id":%b,"y":%b}' % (id_, label)))
-
-    def _post(self) -> list[DeadLetter]:
-        """Post what is left; returns the labels of unknown rows, which stay left."""
-        unknown, kept, given = list[DeadLetter](), list[Row](), self._left
+                given.append((message, b'{"id":%b,"y":%b}' % (id_, label)))
         for first in range(0, len(given), MAX_ERRORS):  # so that the answer has every error
-            some = given[first : first + MAX_ERRORS]
-            try:
-                answer = self._server.label([line for _, line in some])
-            except Refused as refused:
-                if refused.kind not in _ALL_REFUSED:
-                    raise
-                answer = Learned(
-                    "", 0, 0, 0, 0, None, None, False, errors=[dict(one) for one in refused.errors]
-                )
-            self._counters.learned += answer.count if answer.learned is None else answer.learned
-            self._counters.duplicates += answer.left_out()
-            for index, reason in reasons(answer.errors or ()):
-                letter = DeadLetter(some[index][0], reason)
-                if reason.startswith(UNKNOWN):
-                    unknown.append(letter)
-                    kept.append(some[index])
-                elif reason.startswith(PAUSED):
-                    self._counters.paused += 1
-                else:
-                    self._letters.append(letter)
-            self._left = kept + given[first + MAX_ERRORS :]
-        return unknown
+            self._label_some(server, given[first : first + MAX_ERRORS], unknown)
+
+    def _label_some(
+        self, server: LabelServer, given: Sequence[Row], unknown: list[DeadLetter]
+    ) -> None:
+        """Post labels as one request."""
+        try:
+            answer = server.label([line for _, line in given])
+        except Refused as refused:
+            if refused.kind not in _ALL_REFUSED:
+                raise
+            answer = Learned(
+                "", 0, 0, 0, 0, None, None, False, errors=[dict(one) for one in refused.errors]
+            )
+        self._counters.learned += answer.count if answer.learned is None else answer.learned
+        self._counters.duplicates += answer.left_out()
+        stay = set[int]()
+        for index, reason in reasons(answer.errors or ()):
+            letter = DeadLetter(given[index][0], reason)
+            if reason.startswith(UNKNOWN):
+                unknown.append(letter)
+                stay.add(letter.message.offset)
+            elif reason.startswith(PAUSED):
+                self._counters.paused += 1
+            else:
+                self._letters.append(letter)
+        for message, _ in given:
+            if message.offset not in stay:
+                del self._left[message.offset]

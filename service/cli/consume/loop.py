@@ -7,12 +7,12 @@ one has read in the same time is refused (409) and continues at the cursor.
 
 import random
 import time
-from collections import defaultdict
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
 from dualstream.client import Refused, Unreachable
-from dualstream.service.cli.consume.batch import Batch, Row
+from dualstream.service.cli.consume.batch import Batch, Row, Step
 from dualstream.service.cli.consume.counters import Counters
 from dualstream.service.cli.consume.dead_letters import (
     PAUSED,
@@ -20,6 +20,7 @@ from dualstream.service.cli.consume.dead_letters import (
     DeadLetters,
     LoggedLetters,
     reasons,
+    without_reason,
 )
 from dualstream.service.cli.consume.reader import Bounds, Message, Reader, ReaderError
 from dualstream.service.cli.consume.rows import BadMessage, RowLines
@@ -34,7 +35,6 @@ FIRST_WAIT_S, MAX_WAIT_S = 0.1, 5.0
 SLICE_S, MIN_PAUSE_S = 0.5, 0.02
 """Longest call that a signal does not end, and shortest one if no row waits."""
 HOW_TO_RESET = "continue with --reset earliest or --reset latest"
-UNLISTED = "refused; the server lists the reasons of the first 100 rows of a batch"
 
 
 class Server(Protocol):
@@ -55,26 +55,18 @@ class Server(Protocol):
         ...
 
 
-class Step(Protocol):
-    """What is done with the rows of a batch before the cursor passes them.
-
-    It is done again after a failure, and by the next process after a kill.
-    """
-
-    def take(self, rows: Sequence[Row]) -> tuple[list[Row], list[DeadLetter]]:
-        """Returns the rows that are still to be learned, and dead letters.
-
-        Raises Unreachable and Refused, and OSError to be called again later.
-        """
-        ...
-
-
 class Changed(Exception):
     """The partitions have changed, or the consumer stops: what is in memory is not posted."""
 
 
+Read = list[tuple[Message, bytes | str]]
+"""Messages, each with its row as a line of JSON, or the reason why it has no row."""
+
+
 class Consumer:
     """Reads all partitions that `reader` is assigned, and posts their rows.
+
+    While the server learns a batch, a thread reads the next messages.
 
     reset   where to continue if the cursor is outside the log: earliest, latest, or None (an error)
     step    takes the rows of each batch first
@@ -105,6 +97,9 @@ class Consumer:
         self._outside: set[str] = set()
         """Partitions whose cursor is not in the log, as the reader has found."""
         self._epoch = reader.epoch
+        self._ahead: Read = []
+        """What was read while the server learned a batch."""
+        self._thread = ThreadPoolExecutor(1)
         self._is_stopping = False
 
     def stop(self) -> None:
@@ -125,14 +120,10 @@ class Consumer:
         """Start new partitions, read once, and post the batches that are full or old."""
         try:
             self._start_sources()
-            messages = self._reader.read(self._max_rows, self._pause_s())
+            found, self._ahead = self._ahead or self._read(self._pause_s()), []
             self._check_epoch()
             self._note_lag()
-            by_source: defaultdict[str, list[Message]] = defaultdict(list)
-            for message in messages:
-                by_source[message.source].append(message)
-            for source, some in by_source.items():
-                self._add(source, some)
+            self._add(found)
             for batch in list(self._batches.values()):
                 if batch.rows_seen and self._clock() - batch.since >= self._max_wait_s:
                     self._post(batch)
@@ -147,6 +138,7 @@ class Consumer:
             self._epoch = self._reader.epoch
             self._batches.clear()
             self._outside.clear()
+            self._ahead = []
         for source in self._reader.lost():
             self._outside.add(source)
             self._batches.pop(source, None)
@@ -172,6 +164,7 @@ class Consumer:
     def _start(self, source: str, offset: int, cursor: int) -> None:
         """Read a partition from `offset`; the first batch begins at `cursor`."""
         self._reader.start(source, offset)
+        self._ahead = [one for one in self._ahead if one[0].source != source]
         self._batches[source] = Batch(source, cursor)
         self.counters.started(source, self._reader.cursor(cursor))
 
@@ -221,24 +214,33 @@ class Consumer:
             pause_s = max(0.0, min(since) + self._max_wait_s - self._clock())
         return min(pause_s, SLICE_S)
 
-    def _add(self, source: str, messages: Sequence[Message]) -> None:
-        """Add messages to the partition's batch; post it whenever it is full."""
-        now, line_of, batch = self._clock(), self._lines.line, self._batches.get(source)
-        for message in messages:
-            if batch is None:  # it moved: its messages are read again
-                return
-            if message.offset < batch.end:
-                continue
+    def _read(self, seconds: float) -> Read:
+        """Read messages, and convert them to rows."""
+        found, line_of = Read(), self._lines.line
+        for message in self._reader.read(self._max_rows, seconds):
             try:
-                line = line_of(message)
+                found.append((message, line_of(message)))
             except BadMessage as bad:
-                batch.add_bad(DeadLetter(message, str(bad)), now)
+                found.append((message, str(bad)))
+        return found
+
+    def _add(self, found: Read) -> None:
+        """Add messages to the batches of their partitions; post each whenever it is full."""
+        now, batch, source = self._clock(), None, ""
+        for message, line in found:
+            if message.source != source:
+                source = message.source
+                batch = self._batches.get(source)
+            if batch is None or message.offset < batch.end:  # it moved: they are read again
+                continue
+            if isinstance(line, str):
+                batch.add_bad(DeadLetter(message, line), now)
             else:
                 if batch.rows and batch.size + len(line) > self._max_bytes:
                     self._post(batch)
                     batch = self._batches.get(source)
                     if batch is None:
-                        return
+                        continue
                 batch.add(message, line, now)
             if batch.rows_seen >= self._max_rows:
                 self._post(batch)
@@ -274,7 +276,7 @@ class Consumer:
         """Learn these rows as one append, or as several if the server says it is too large."""
         lag = self._reader.lag(source, end)
         try:
-            learned = self._retry(lambda: self._server.learn(source, start, end, rows, lag))
+            learned = self._retry(lambda: self._learn(source, start, end, rows, lag))
         except Refused as refused:
             if refused.kind not in TOO_LARGE or not rows:
                 raise
@@ -289,6 +291,18 @@ class Consumer:
             return
         self._count(source, rows, learned)
 
+    def _learn(
+        self, source: str, start: int, end: int, rows: Sequence[Row], lag: int | None
+    ) -> Learned:
+        """Learn rows, and read the next ones in the same time."""
+        if self._ahead or not self._reader.reads_ahead:
+            return self._server.learn(source, start, end, rows, lag)
+        reading = self._thread.submit(self._read, 0.0)
+        try:
+            return self._server.learn(source, start, end, rows, lag)
+        finally:
+            self._ahead = reading.result()
+
     def _count(self, source: str, rows: Sequence[Row], learned: Learned) -> None:
         """Count the answer's rows; refused ones are dead letters."""
         known = learned.left_out()
@@ -301,7 +315,7 @@ class Consumer:
         self.counters.paused += len(errors) - len(refused)
         rejected = (learned.rejected or 0) - (len(errors) - len(refused))
         if rejected:
-            refused += _without_reason(learned, {index for index, _ in errors}, len(rows))
+            refused += without_reason(learned, {index for index, _ in errors}, len(rows))
             self._refuse(source, rows, refused, rejected)
 
     def _refuse(
@@ -321,11 +335,15 @@ class Consumer:
     def _is_at_end(self) -> bool:
         """Is all that the log has learned? Also if other processes have all partitions."""
         assigned = self._reader.assigned()
-        return self._reader.epoch > 0 and all(
-            name in self._batches
-            and not self._batches[name].rows_seen
-            and self._reader.is_at_end(name)
-            for name in assigned
+        return (
+            self._reader.epoch > 0
+            and not self._ahead
+            and all(
+                name in self._batches
+                and not self._batches[name].rows_seen
+                and self._reader.is_at_end(name)
+                for name in assigned
+            )
         )
 
     def _note_lag(self) -> None:
@@ -380,14 +398,3 @@ class Consumer:
 
 def _is_transient(refused: Refused) -> bool:
     return refused.status >= 500 or refused.kind in TRANSIENT
-
-
-def _without_reason(learned: Learned, known: set[int], rows: int) -> list[tuple[int, str]]:
-    """Refused rows beyond those whose reasons the answer lists: they have no score."""
-    if not isinstance(learned.scores, list) or len(learned.scores) != rows:
-        return []
-    known = known | {one.index for one in learned.duplicates or ()}
-    found = [
-        index for index, score in enumerate(learned.scores) if score is None and index not in known
-    ]
-    return [(index, UNLISTED) for index in found]

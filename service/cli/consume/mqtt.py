@@ -84,7 +84,7 @@ class MqttReader:
     def __init__(
         self, topic: MqttTopic, client_id: str, window: int, log: Callable[[str], None]
     ) -> None:
-        self.epoch = 1
+        self.epoch, self.reads_ahead = 1, False
         """Changes when the connection is lost: the broker delivers what it has not acknowledged."""
         self.source = f"mqtt/{client_id}"
         try:

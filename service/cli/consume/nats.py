@@ -80,7 +80,7 @@ class NatsReader:
         user: str | None = None,
         password: str | None = None,
     ) -> None:
-        self.epoch = 1
+        self.epoch, self.reads_ahead = 1, False
         self._name, self._source, self._log = stream.name, stream.source, log
         self._runner = asyncio.Runner()
         self._client = NatsClient()

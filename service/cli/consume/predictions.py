@@ -4,14 +4,14 @@ The rows are remembered for their late labels. They are scored before the cursor
 after a kill they may be scored again, which replaces the waiting row and learns nothing.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import msgspec
 from msgspec import Raw
 
 from dualstream.client import PredictedMany, Refused
-from dualstream.service.cli.consume.batch import Row
+from dualstream.service.cli.consume.batch import Row, span
 from dualstream.service.cli.consume.counters import Counters
 from dualstream.service.cli.consume.dead_letters import DeadLetter, reasons
 from dualstream.service.cli.consume.fields import RowFields
@@ -23,12 +23,29 @@ from dualstream.wire.problems import MAX_ERRORS
 class Scorer(Protocol):
     """The model of a server. Methods raise Unreachable and Refused, without retries."""
 
-    def spec(self) -> Mapping[str, Any]:
-        """The model's specification."""
+    remembers: bool
+    """Are rows remembered? The step clears it if the model refuses."""
+
+    @property
+    def fields(self) -> RowFields:
+        """Where the model's rows have their ids and labels."""
         ...
 
     def predict(self, lines: Sequence[bytes], remember: bool) -> PredictedMany:
         """Score rows; store them with their scores if `remember`."""
+        ...
+
+
+class Scorers(Protocol):
+    """One model, or many."""
+
+    def each(
+        self, rows: Sequence[Row], call: Callable[[Scorer, Sequence[Row]], None]
+    ) -> tuple[int, list[DeadLetter]]:
+        """Call with each model and its rows, without those that its cursor has passed.
+
+        Returns the number of the latter, and dead letters of rows without a model.
+        """
         ...
 
 
@@ -47,19 +64,38 @@ class Predictions:
     """Scores the rows of a batch that have no label; a Step of the loop."""
 
     def __init__(
-        self, server: Scorer, writer: Writer, counters: Counters, log: Callable[[str], None]
+        self, models: Scorers, writer: Writer, counters: Counters, log: Callable[[str], None]
     ) -> None:
-        self._server, self._writer, self._counters, self._log = server, writer, counters, log
-        self._fields: RowFields | None = None
-        self._remembers = True
+        self._models, self._writer, self._counters, self._log = models, writer, counters, log
+        self._batch: tuple[str, int, int] | None = None
+        """The batch that the following describes, which is kept for a call after a failure."""
+        self._left: dict[int, Row] = {}
+        """Rows of models that have not scored theirs, by offset."""
+        self._labelled: list[Row] = []
+        self._records: list[Record] = []
+        self._letters: list[DeadLetter] = []
 
     def take(self, rows: Sequence[Row]) -> tuple[list[Row], list[DeadLetter]]:
         """Score rows and write the answers; returns the labelled rows, and the refused ones."""
-        if self._fields is None:
-            self._fields = RowFields(self._server.spec())
+        if not rows:
+            return [], []
+        if self._batch != span(rows):
+            self._batch, self._left = span(rows), {row[0].offset: row for row in rows}
+            self._labelled, self._records, self._letters = [], [], []
+        passed, letters = self._models.each(list(self._left.values()), self._take)
+        if self._records and self._writer.write(self._records):
+            raise ReaderError("the broker refuses predictions as too large; raise its limit")
+        self._counters.predicted += len(self._records)
+        self._counters.duplicates += passed
+        self._batch = None
+        return self._labelled, [*self._letters, *letters]
+
+    def _take(self, server: Scorer, rows: Sequence[Row]) -> None:
+        """Score the rows of one model."""
         labelled, unlabelled, ids = list[Row](), list[Row](), list[bytes | None]()
+        fields = server.fields
         for row in rows:
-            id_, label = self._fields.read(row[1])
+            id_, label = fields.read(row[1])
             if label is None:
                 unlabelled.append(row)
                 ids.append(id_)
@@ -67,14 +103,16 @@ class Predictions:
                 labelled.append(row)
         letters, records = list[DeadLetter](), list[Record]()
         for first, end in _requests(ids):
-            self._score(unlabelled[first:end], ids[first:end], records, letters)
-        if records and self._writer.write(records):
-            raise ReaderError("the broker refuses predictions as too large; raise its limit")
-        self._counters.predicted += len(records)
-        return labelled, letters
+            self._score(server, unlabelled[first:end], ids[first:end], records, letters)
+        self._labelled += labelled
+        self._records += records
+        self._letters += letters
+        for message, _ in rows:
+            del self._left[message.offset]
 
     def _score(
         self,
+        server: Scorer,
         rows: Sequence[Row],
         ids: Sequence[bytes | None],
         records: list[Record],
@@ -82,20 +120,20 @@ class Predictions:
     ) -> None:
         """Score rows of one request, or of several if the server says it is too large."""
         try:
-            answer = self._server.predict([line for _, line in rows], self._remembers)
+            answer = server.predict([line for _, line in rows], server.remembers)
         except Refused as refused:
-            if refused.kind == "cannot-remember" and self._remembers:
+            if refused.kind == "cannot-remember" and server.remembers:
                 self._log(f"predictions are written, but {refused.detail}")
-                self._remembers = False
-                self._score(rows, ids, records, letters)
+                server.remembers = False
+                self._score(server, rows, ids, records, letters)
             elif refused.kind not in TOO_LARGE:
                 raise
             elif len(rows) == 1:
                 letters.append(DeadLetter(rows[0][0], refused.detail))
             else:
                 middle = len(rows) // 2
-                self._score(rows[:middle], ids[:middle], records, letters)
-                self._score(rows[middle:], ids[middle:], records, letters)
+                self._score(server, rows[:middle], ids[:middle], records, letters)
+                self._score(server, rows[middle:], ids[middle:], records, letters)
             return
         bad = dict(reasons(answer.errors or ()))
         letters += [DeadLetter(rows[index][0], bad[index]) for index in sorted(bad)]

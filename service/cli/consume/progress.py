@@ -1,24 +1,40 @@
-"""How far a model has read a Kafka topic that another process reads."""
+"""How far another process, which scores rows, has read a Kafka topic."""
 
 import time
 from collections.abc import Callable, Mapping
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from dualstream.service.cli.consume.kafka import ANSWER_S, client_settings, error_text, source_name
+from dualstream.service.cli.consume.kafka import (
+    ANSWER_S,
+    client_settings,
+    committed_offsets,
+    error_text,
+    source_name,
+)
 from dualstream.service.cli.consume.reader import ReaderError
 
 
 class KafkaProgress:
-    """Compares a model's cursors with a topic. Raises ReaderError if the topic does not exist."""
+    """Compares cursors with a topic. Raises ReaderError if the topic does not exist.
+
+    group     group whose committed offsets are the cursors
+    cursors   the cursors, if they are not those of the group
+    """
 
     def __init__(
-        self, brokers: str, topic: str, settings: Mapping[str, str], log: Callable[[str], None]
+        self,
+        brokers: str,
+        topic: str,
+        group: str,
+        cursors: Callable[[], Mapping[str, int]] | None,
+        settings: Mapping[str, str],
+        log: Callable[[str], None],
     ) -> None:
-        self._topic = topic
+        self._topic, self._cursors = topic, cursors or self._committed
         # The group is never joined: partitions are assigned by hand.
         own = {
-            "group.id": "dualstream-progress",
+            "group.id": group,
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
             "enable.partition.eof": True,
@@ -42,12 +58,20 @@ class KafkaProgress:
             raise OSError(f"the topic {self._topic!r} cannot be read: {found.error.str()}")
         return [source_name(self._topic, number) for number in sorted(found.partitions)]
 
-    def ends(self, cursors: Mapping[str, int]) -> dict[str, int]:
+    def _committed(self) -> dict[str, int]:
+        places = [
+            TopicPartition(self._topic, int(name.rpartition("/")[2])) for name in self._partitions()
+        ]
+        return committed_offsets(self._consumer, places)
+
+    def ends(self) -> dict[str, int]:
         """Offset of the next message to be written, by partition. Raises OSError."""
+        cursors = self._cursors()
         return {name: self._look(name, cursors.get(name, 0))[1] for name in self._partitions()}
 
-    def is_read(self, cursors: Mapping[str, int], ends: Mapping[str, int]) -> bool:
+    def is_read(self, ends: Mapping[str, int]) -> bool:
         """Are all messages before `ends` also before the cursors? Raises OSError."""
+        cursors = self._cursors()
         for name, end in ends.items():
             cursor = cursors.get(name, 0)
             if cursor < end:

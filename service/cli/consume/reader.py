@@ -69,7 +69,8 @@ class ReaderError(Exception):
 
 
 class Reader(Protocol):
-    """Reads the partitions that it is assigned. All methods are called by one thread.
+    """Reads the partitions that it is assigned. One method is called at a time; only
+    `commit` is called during `read`, too.
 
     Offsets are numbers, which grow with each message. `cursor` converts one to what the server
     stores.
@@ -77,6 +78,8 @@ class Reader(Protocol):
 
     epoch: int
     """Changes whenever partitions are assigned or revoked. All of them must then be started."""
+    reads_ahead: bool
+    """May a thread call `read` while the server learns? Then it returns at once after 0 seconds."""
 
     def assigned(self) -> Collection[str]:
         """The partitions of this process."""

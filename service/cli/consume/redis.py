@@ -110,7 +110,7 @@ class RedisReader:
     """
 
     def __init__(self, stream: Stream, password: str | None, log: Callable[[str], None]) -> None:
-        self.epoch = 1
+        self.epoch, self.reads_ahead = 1, False
         self._name, self._source = stream.name, stream.source
         self._log: Callable[[str], None] = lambda line: None
         self._client = connect(stream, password)

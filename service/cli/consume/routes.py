@@ -1,4 +1,4 @@
-"""Routing of `dualstream consume`: each message is learned by the model that it names.
+"""Routing of `dualstream consume`: each message goes to the model that it names.
 
 Every model has its own cursor of each partition, so each row is learned once. The offset that the
 group has committed is where the next process begins: all that is before it is learned. It then
@@ -7,14 +7,17 @@ skips the rows that are before the cursors of their models.
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 import msgspec
 
 from dualstream.client import BadInput, Refused
 from dualstream.service.cli.consume.batch import Row
-from dualstream.service.cli.consume.dead_letters import reasons
+from dualstream.service.cli.consume.dead_letters import DeadLetter, reasons
 from dualstream.service.cli.consume.fields import read_field
+from dualstream.service.cli.consume.labels import LabelServer
+from dualstream.service.cli.consume.predictions import Scorer
 from dualstream.service.cli.consume.rows import BadMessage, field_of
 from dualstream.service.cli.consume.server import TOO_LARGE
 from dualstream.wire.schemas import Duplicate, Learned
@@ -25,7 +28,7 @@ _MODEL_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _VALUE = "value."
 
 
-class Model(Protocol):
+class Model(Scorer, LabelServer, Protocol):
     """A model of a server. Methods raise Unreachable and Refused, without retries."""
 
     def sources(self) -> dict[str, int]:
@@ -55,7 +58,7 @@ class RoutedModels:
     """Many models, as the one Server of the loop.
 
     route    field of the message with the model's id: key, headers.NAME or value.COLUMN
-    models   the model of an id
+    models   makes the model of an id
     create   creates the model of an id; None if messages of unknown models are dead letters
     """
 
@@ -66,12 +69,15 @@ class RoutedModels:
         offsets: Offsets,
         create: Callable[[str], object] | None = None,
     ) -> None:
-        self._route, self._models, self._offsets, self._create = route, models, offsets, create
+        self._route, self._offsets, self._create = route, offsets, create
+        self._make, self._models = models, dict[str, Model]()
         self._cursors: dict[tuple[str, str], int | None] = {}
         """Cursor of each model and source; None if the model has not learned from the source."""
         self._batch: tuple[str, int, int] | None = None
         self._done: set[str] = set()
         """Models that have learned their rows of the batch."""
+        self._taken: dict[str, dict[str, None]] = {}
+        """Models of whose rows a step has taken some, by source: their cursors have to move."""
         self._answer = _empty(0)
 
     def sources(self) -> dict[str, int]:
@@ -92,15 +98,53 @@ class RoutedModels:
         """
         if self._batch != (source, start, end):
             self._batch, self._done, self._answer = (source, start, end), set(), _empty(len(rows))
-        for model, places in self._by_model(rows).items():
+        found = self._by_model(rows)
+        for model in [*found, *self._taken.get(source, ())]:
             if model not in self._done:
-                self._learn(model, source, end, [(place, rows[place]) for place in places], lag)
+                places = found.get(model, [])
+                learn = partial(self._learn, model, source, start, end, rows, places, lag)
+                reason = self._attempt(model, source, learn)
+                if reason is not None:
+                    self._refuse(places, reason)
                 self._done.add(model)
         self._offsets.commit(source, end)
+        self._taken.pop(source, None)
         if len(self._cursors) > MAX_CURSORS:
             self._cursors.clear()
+            self._models.clear()
         answer, self._batch = self._answer, None
         return answer
+
+    def each(
+        self, rows: Sequence[Row], call: Callable[[Model, Sequence[Row]], None]
+    ) -> tuple[int, list[DeadLetter]]:
+        """Call with each model and its rows of a partition that its cursor has not passed.
+
+        Returns the number of the rows that are passed, and dead letters of rows without a model.
+        `call` is repeated if its model does not exist and is created.
+        """
+        passed, letters = 0, list[DeadLetter]()
+        for model, places in self._by_model(rows).items():
+            given = [rows[place] for place in places]
+            source = given[0][0].source
+            reason = self._attempt(model, source, partial(self._take, model, source, given, call))
+            if reason is None:
+                passed += self._passed(model, source, given)
+            else:
+                letters += [DeadLetter(message, reason) for message, _ in given]
+        return passed, letters
+
+    def _take(
+        self,
+        model: str,
+        source: str,
+        rows: Sequence[Row],
+        call: Callable[[Model, Sequence[Row]], None],
+    ) -> None:
+        left = rows[self._passed(model, source, rows) :]
+        if left:
+            call(self._model(model), left)
+            self._taken.setdefault(source, {})[model] = None
 
     def _by_model(self, rows: Sequence[Row]) -> dict[str, list[int]]:
         """Indices of each model's rows. Rows without a model have the id of their reason."""
@@ -127,32 +171,44 @@ class RoutedModels:
         is_id = isinstance(value, str) and _MODEL_ID.fullmatch(value)
         return str(value) if is_id else f"{self._route} is no id of a model: {str(value)[:80]!r}"
 
-    def _learn(
-        self, model: str, source: str, end: int, given: Sequence[tuple[int, Row]], lag: int | None
-    ) -> None:
-        """Learn the rows of one model that are not before its cursor."""
+    def _attempt(self, model: str, source: str, do: Callable[[], None]) -> str | None:
+        """Do it, also with a model that has to be created first. Returns why there is no model."""
         if not _MODEL_ID.fullmatch(model):
-            self._refuse([place for place, _ in given], model.strip())
-            return
+            return model.strip()
         try:
-            cursor = self._cursor(model, source)
-            rows = [one for one in given if cursor is None or one[1][0].offset >= cursor]
-            if rows:
-                first = rows[0][1][0].offset if cursor is None else cursor
-                self._post(model, source, first, end, rows, lag)
-                self._cursors[model, source] = end
-            self._known([place for place, _ in given[: len(given) - len(rows)]])
+            do()
         except Refused as refused:
             self._cursors.pop((model, source), None)
-            if refused.kind == "unknown-model" and self._create is None:
-                self._refuse([place for place, _ in given], refused.detail)
-            elif refused.kind == "unknown-model" and self._create is not None:
+            if refused.kind == "unknown-model":
+                self._models.pop(model, None)
+                if self._create is None:
+                    return refused.detail
                 self._create(model)
-                self._learn(model, source, end, given, lag)
-            else:
-                if refused.kind == "source-moved":
-                    self._move_back(source, refused)
-                raise
+                return self._attempt(model, source, do)
+            if refused.kind == "source-moved":
+                self._move_back(source, refused)
+            raise
+        return None
+
+    def _learn(
+        self,
+        model: str,
+        source: str,
+        start: int,
+        end: int,
+        rows: Sequence[Row],
+        places: Sequence[int],
+        lag: int | None,
+    ) -> None:
+        """Learn the rows of one model that are not before its cursor, which moves to `end`."""
+        cursor = self._cursor(model, source)
+        passed = self._passed(model, source, [rows[place] for place in places])
+        first = start if cursor is None else cursor
+        if first < end:
+            left = [(place, rows[place]) for place in places[passed:]]
+            self._post(model, source, first, end, left, lag)
+            self._cursors[model, source] = end
+        self._known(places[:passed])
 
     def _move_back(self, source: str, refused: Refused) -> None:
         """Commit the cursor of a model whose store has lost rows, so that they are read again."""
@@ -162,8 +218,18 @@ class RoutedModels:
 
     def _cursor(self, model: str, source: str) -> int | None:
         if (model, source) not in self._cursors:
-            self._cursors[model, source] = self._models(model).sources().get(source)
+            self._cursors[model, source] = self._model(model).sources().get(source)
         return self._cursors[model, source]
+
+    def _passed(self, model: str, source: str, rows: Sequence[Row]) -> int:
+        """Number of the first rows that are before the model's cursor."""
+        cursor = self._cursor(model, source)
+        return 0 if cursor is None else sum(message.offset < cursor for message, _ in rows)
+
+    def _model(self, model: str) -> Model:
+        if model not in self._models:
+            self._models[model] = self._make(model)
+        return self._models[model]
 
     def _post(
         self,
@@ -177,7 +243,7 @@ class RoutedModels:
         """Learn rows as one append, or as several if the server says it is too large."""
         posted, places = [row for _, row in rows], [place for place, _ in rows]
         try:
-            learned = self._models(model).learn(source, first, end, posted, lag)
+            learned = self._model(model).learn(source, first, end, posted, lag)
         except Refused as refused:
             if refused.kind not in TOO_LARGE:
                 raise
@@ -189,7 +255,7 @@ class RoutedModels:
                 self._post(model, source, cut, end, rows[middle:], lag)
             else:
                 self._refuse(places, refused.detail)
-                self._models(model).learn(source, first, end, (), lag)
+                self._model(model).learn(source, first, end, (), lag)
             return
         self._count(places, learned)
 

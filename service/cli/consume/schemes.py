@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 
 from dualstream.client import BadInput, Client
 from dualstream.service.cli.common import WRONG, fail, say_error
+from dualstream.service.cli.consume.batch import Step
 from dualstream.service.cli.consume.counters import Counters
 from dualstream.service.cli.consume.dead_letters import DeadLetters, FileLetters, LoggedLetters
 from dualstream.service.cli.consume.entries import EntryLines, check_columns
 from dualstream.service.cli.consume.labels import Labels
-from dualstream.service.cli.consume.loop import Server, Step
+from dualstream.service.cli.consume.loop import Server
 from dualstream.service.cli.consume.predictions import Predictions
 from dualstream.service.cli.consume.reader import without_user
 from dualstream.service.cli.consume.routes import RoutedModels
@@ -99,23 +100,25 @@ def _open_kafka(asked: Asked, client: Client, counters: Counters, stack: ExitSta
         return KafkaWriter(to.brokers, to.name, settings, say_error)
 
     dead = _dead_letters(asked.dead_letter, ("kafka",), lambda url: KafkaLetters(writer(url)))
-    group = asked.group or f"dualstream-{asked.learner}" + "-labels" * asked.has_labels
+    scorers = asked.group or f"dualstream-{asked.learner}"
+    group = scorers + "-labels" * asked.has_labels
     reader = KafkaReader(topic.brokers, [topic.name], group, settings, say_error)
     stack.enter_context(closing(reader))
     one = ModelServer(client, asked.learner)
-    opened = Opened(reader, one, RowLines(asked.columns), dead)
-    if asked.is_routed:
-        return opened._replace(server=_routed_models(client, asked, reader))
+    models = _routed_models(client, asked, reader) if asked.is_routed else one
+    step: Step | None = None
     if asked.has_labels:
         rows = None
         if asked.features is not None:
-            rows = KafkaProgress(topic.brokers, asked.features, settings, say_error)
+            cursors = None if asked.is_routed else one.sources
+            rows = KafkaProgress(
+                topic.brokers, asked.features, scorers, cursors, settings, say_error
+            )
             stack.enter_context(closing(rows))
-        return opened._replace(step=Labels(one, rows, counters))
-    if asked.predict_to is not None:
-        step = Predictions(one, writer(asked.predict_to), counters, say_error)
-        return opened._replace(step=step)
-    return opened
+        step = Labels(models, rows, counters)
+    elif asked.predict_to is not None:
+        step = Predictions(models, writer(asked.predict_to), counters, say_error)
+    return Opened(reader, models, RowLines(asked.columns), dead, step)
 
 
 def _routed_models(client: Client, asked: Asked, reader: Any) -> RoutedModels:

@@ -1,11 +1,14 @@
 """A model of a server, by the public Python client: its cursors, and batches that move them."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, Self
 
 from dualstream.client import BadInput, Client, Learned, PredictedMany, Refused, Source
 from dualstream.service.cli.consume.batch import Row
+from dualstream.service.cli.consume.dead_letters import DeadLetter
 from dualstream.service.cli.consume.entries import EntryLines, entry_cursor, entry_offset
+from dualstream.service.cli.consume.fields import RowFields
 
 TOO_LARGE = ("body-too-large", "too-many-rows", "malformed-body")
 """Problems of a body as a whole: a smaller one may pass."""
@@ -17,8 +20,23 @@ class ModelServer:
     client    with a patience of 0: the loop itself waits, because it must stay in its group
     """
 
+    remembers = True
+
     def __init__(self, client: Client, model: str) -> None:
         self._client, self._model = client, model
+
+    def each(
+        self, rows: Sequence[Row], call: Callable[[Self, Sequence[Row]], None]
+    ) -> tuple[int, list[DeadLetter]]:
+        """Call with this model and all rows, as `RoutedModels` does for many."""
+        if rows:
+            call(self, rows)
+        return 0, []
+
+    @cached_property
+    def fields(self) -> RowFields:
+        """The names of the ids and labels of the model's rows."""
+        return RowFields(self._client.get(self._model).spec)
 
     def sources(self) -> dict[str, int]:
         """Offsets of the model's cursors. Raises BadInput for a server without sources."""
@@ -49,10 +67,6 @@ class ModelServer:
                     f" dualstream sources {self._model} --set {source}=OFFSET"
                 ) from None
             raise
-
-    def spec(self) -> Mapping[str, Any]:
-        """The model's specification."""
-        return self._client.get(self._model).spec
 
     def predict(self, lines: Sequence[bytes], remember: bool) -> PredictedMany:
         """Score rows; store them with their scores if `remember`."""

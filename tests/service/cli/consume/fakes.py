@@ -6,10 +6,12 @@ cursor, and answers 409 with the cursor, or a duplicate.
 
 import json
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 from dualstream.client import PredictedMany, Refused, Unreachable
 from dualstream.service.cli.consume.batch import Row
+from dualstream.service.cli.consume.fields import RowFields
 from dualstream.service.cli.consume.reader import Bounds, Message, Record, outside_numbers
 from dualstream.wire.schemas import Duplicate, Learned
 
@@ -35,7 +37,7 @@ class FakeReader:
 
     def __init__(self, log: FakeLog, assigned: Sequence[str] | None = None) -> None:
         self.log = log
-        self.epoch = 0
+        self.epoch, self.reads_ahead = 0, True
         self.mine = list(log.messages if assigned is None else assigned)
         self.positions: dict[str, int] = {}
         self.waited_s: list[float] = []
@@ -124,7 +126,7 @@ class FakeServer:
         self.before_learn: Callable[[], None] = lambda: None
         self.waiting: dict[str, Any] = {}
         """Remembered rows by their ids."""
-        self.remembers = True
+        self.remembers, self.can_remember = True, True
         self.labels: dict[str, Any] = {}
         """Learned late labels by their ids."""
 
@@ -152,16 +154,22 @@ class FakeServer:
             raise lost
         return answer
 
-    def spec(self) -> dict[str, Any]:
+    def each(self, rows, call):
+        if rows:
+            call(self, rows)
+        return 0, []
+
+    @cached_property
+    def fields(self) -> RowFields:
         self._fail()
-        return {}
+        return RowFields({})
 
     def predict(self, lines: Sequence[bytes], remember: bool) -> PredictedMany:
         if len(lines) > self.max_rows:
             raise refused(413, "too-many-rows")
         if sum(map(len, lines)) > self.max_body:
             raise refused(413, "body-too-large")
-        if remember and not self.remembers:
+        if remember and not self.can_remember:
             raise refused(409, "cannot-remember")
         lost = self._fail()
         rows = [json.loads(line) for line in lines]

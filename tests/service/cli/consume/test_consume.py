@@ -207,8 +207,8 @@ def test_errors_are_one_line_and_name_what_to_do(tansu, client, shared_server, t
         ([topic, "--labels", "--predict-to", "no"], "--labels and --predict-to are two commands"),
         ([topic, "--features", "errors"], "--features belongs to --labels"),
         ([topic, "--create", "errors"], "--create belongs to --route"),
+        ([topic, "--route", "key", "--create", "s", "--labels"], "--create belongs to the command"),
         ([topic, "--route", "key"], "send either --model ID or --route FIELD"),
-        ([topic, "--route", "key", "--labels"], "--route only learns; it takes neither --labels "),
         ([topic, "--route", "tenant"], "--route must be key, headers.NAME or value.COLUMN, got "),
     ):
         code, said = refused(shared_server, *wrong, *model)

@@ -86,6 +86,26 @@ def test_partitions_are_read_from_the_cursors(tansu, reading):
     assert {one.lag_rows for one in one.counters.partitions.values()} == {0}
 
 
+def test_messages_that_came_during_a_wait_are_before_the_end_and_are_dropped_by_a_start(
+    tansu, reading
+):
+    tansu.create("kept")
+    tansu.send("kept", [row(n) for n in range(3)])
+    source, reader = "kafka/kept/0", reading(tansu, "kept")
+    until(lambda: source in reader.assigned(), consumer(reader, FakeServer()))
+    reader.start(source, 0)
+    found: list[Message] = []
+    while len(found) < 3 or not reader.is_at_end(source):
+        found += reader.read(10, 0.1)
+    reader._kept = found[1:]
+    assert not reader.is_at_end(source)
+    reader.start(source, 0)
+    again: list[Message] = []
+    while len(again) < 3:
+        again += reader.read(10, 0.1)
+    assert again == found
+
+
 def test_messages_have_key_time_and_headers(tansu, reading):
     tansu.create("fields")
     tansu.send("fields", [b"{}"], key=b"ann", headers=[("tenant", b"x"), ("tenant", b"y")])
@@ -152,18 +172,39 @@ def test_the_progress_of_a_topic_is_that_of_the_cursors(tansu):
     tansu.create("progress", 2)
     tansu.send("progress", [row(n) for n in range(5)], 0)
     first, second = "kafka/progress/0", "kafka/progress/1"
-    with closing(KafkaProgress(tansu.brokers, "progress", {}, print)) as progress:
-        ends = progress.ends({})
-        assert ends == progress.ends({first: 5}) == {first: 5, second: 0}
-        assert not progress.is_read({}, ends)
-        assert not progress.is_read({first: 4}, ends)
-        assert progress.is_read({first: 5}, ends)
+    at: dict[str, int] = {}
+    with closing(KafkaProgress(tansu.brokers, "progress", "g", lambda: at, {}, print)) as progress:
+        ends = progress.ends()
+        assert ends == {first: 5, second: 0}
+        for at[first], is_read in ((0, False), (4, False), (5, True)):
+            assert progress.ends() == ends and progress.is_read(ends) == is_read
         tansu.send("progress", [row(1)], 0)
-        assert progress.is_read({first: 5}, ends)
+        assert progress.is_read(ends)
         # The last offsets may have no message: the end of a transaction is one.
-        assert progress.is_read({first: 6}, {first: 8, second: 3})
+        at[first] = 6
+        assert progress.is_read({first: 8, second: 3})
     with pytest.raises(ReaderError, match="the topic 'nothing' cannot be read"):
-        KafkaProgress(tansu.brokers, "nothing", {}, print)
+        KafkaProgress(tansu.brokers, "nothing", "g", None, {}, print)
+
+
+def test_without_cursors_the_progress_is_what_the_group_has_committed(tansu, reading):
+    tansu.create("committed", 2)
+    tansu.send("committed", [row(n) for n in range(5)], 1)
+    with closing(
+        KafkaProgress(tansu.brokers, "committed", "committed", None, {}, print)
+    ) as progress:
+        ends = progress.ends()
+        assert ends == {"kafka/committed/0": 0, "kafka/committed/1": 5} and not progress.is_read(
+            ends
+        )
+        reader = reading(tansu, "committed")
+        deadline = time.monotonic() + 30
+        while not reader.assigned():
+            assert time.monotonic() < deadline
+            reader.read(1, 0.05)
+        for offset, is_read in ((4, False), (5, True)):
+            reader.commit("kafka/committed/1", offset)
+            assert progress.is_read(ends) == is_read
 
 
 def test_a_topic_that_does_not_exist_is_an_error(tansu, reading):

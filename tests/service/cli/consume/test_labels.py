@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections.abc import Callable
 
 import pytest
 from msgspec.structs import replace
@@ -22,17 +23,18 @@ def label(number: int, y: int | None = None) -> bytes:
 class Rows:
     """The topic of the rows, as a log in memory."""
 
-    def __init__(self, log: FakeLog, *sources: str) -> None:
-        self._log, self._sources = log, sources
+    def __init__(self, cursors: Callable[[], dict[str, int]], log: FakeLog, *sources: str) -> None:
+        self._cursors, self._log, self._sources = cursors, log, sources
         self.failures = 0
 
-    def ends(self, cursors):
+    def ends(self):
         if self.failures:
             self.failures -= 1
             raise OSError("the broker is away")
         return {name: self._log.bounds(name).end for name in self._sources}
 
-    def is_read(self, cursors, ends):
+    def is_read(self, ends):
+        cursors = self._cursors()
         return all(cursors.get(name, 0) >= end for name, end in ends.items())
 
 
@@ -101,7 +103,7 @@ def test_a_label_waits_for_its_row():
         log.messages[C].append(replace(last, offset=last.offset + 1))
 
     reader.on_wait = score_more
-    one = labelling(reader, server, Rows(log, C), dead=dead)
+    one = labelling(reader, server, Rows(server.sources, log, C), dead=dead)
     drained(one, reader, server)
     assert waits >= 3 and set(server.labels) == {"v1", "v2", "v7"}
     assert [offset for _, offset, _ in dead.written] == [2]
@@ -113,7 +115,7 @@ def test_a_label_that_waits_is_no_part_of_another_partition():
     log = FakeLog(**{A: [label(7)], B: [b"{"], C: [features(7)]})
     reader, server, dead = FakeReader(log, [A]), FakeServer(), Letters()
     reader.on_wait = lambda: reader.rebalance(B)
-    one = labelling(reader, server, Rows(log, C), dead=dead)
+    one = labelling(reader, server, Rows(server.sources, log, C), dead=dead)
     one.turn()
     drained(one, reader, server)
     assert [source for source, *_ in dead.written] == [B]
@@ -128,11 +130,11 @@ def test_a_row_that_is_scored_between_the_label_and_the_look_at_the_cursors_is_f
     reader, server, dead = FakeReader(log, [A]), FakeServer(), Letters()
 
     class Late(Rows):
-        def is_read(self, cursors, ends):
+        def is_read(self, ends):
             server.waiting["v0"] = 1
             return True
 
-    drained(labelling(reader, server, Late(log, C), dead=dead), reader, server)
+    drained(labelling(reader, server, Late(server.sources, log, C), dead=dead), reader, server)
     assert server.labels == {"v0": 0} and dead.written == []
 
 
@@ -163,7 +165,7 @@ def test_any_order_of_failures_joins_every_label_once(seed):
         **{C: [features(n) for n in range(60)]},
     )
     server, topic, dead = FakeServer(), Topic(), Letters(failures=chance.randrange(3))
-    rows, processes, readers = Rows(log, C), [], []
+    rows, processes, readers = Rows(server.sources, log, C), [], []
     for mine in ([A, B], [B], [C], [C]):
         reader = FakeReader(log, mine)
         given = {"dead": dead, "max_rows": chance.randint(1, 9)}

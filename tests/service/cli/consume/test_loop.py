@@ -3,6 +3,7 @@
 import itertools
 import json
 import random
+import threading
 
 import pytest
 
@@ -198,6 +199,39 @@ def test_messages_that_were_read_across_a_rebalance_are_dropped():
     reader.on_read = lambda: reader.rebalance(A) if next(times) in (1, 2) else None
     drained(consumer(reader, server), reader, server)
     assert numbers(server) == list(range(8))
+
+
+def test_messages_are_read_while_the_server_learns():
+    reader, server = FakeReader(FakeLog(**{A: [row(n) for n in range(12)]})), FakeServer()
+    is_read = threading.Event()
+    waits = []
+
+    def read() -> None:
+        if threading.current_thread() is not threading.main_thread():
+            is_read.set()
+
+    def learn() -> None:
+        waits.append(is_read.wait(30.0))
+
+    reader.on_read, server.before_learn = read, learn
+    reader.rebalance(A)
+    one = consumer(reader, server)
+    one.run(until_end=True)
+    assert numbers(server) == list(range(12)) and waits == [True] * 3
+
+
+def test_messages_that_were_read_ahead_are_dropped_when_the_cursor_moves_back():
+    """The store loses rows 2 and 3 after the batches that follow them were read."""
+    reader, server = FakeReader(FakeLog(**{A: [row(n) for n in range(16)]})), FakeServer()
+
+    def lose() -> None:
+        if len(server.requests) == 2:
+            server.cursors[A], server.learned = 2, server.learned[:2]
+
+    server.before_learn = lose
+    one = consumer(reader, server)
+    drained(one, reader, server)
+    assert numbers(server) == list(range(16)) and one.counters.moved == 1
 
 
 def test_bad_messages_are_dead_letters_and_the_cursor_passes_them():

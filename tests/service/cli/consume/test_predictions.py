@@ -90,7 +90,7 @@ def test_a_body_that_is_too_large_is_halved():
 
 def test_a_model_that_cannot_remember_predicts():
     reader, server, topic = FakeReader(FakeLog(**{A: [features(1), b"{}"]})), FakeServer(), Topic()
-    server.remembers, said = False, []
+    server.can_remember, said = False, []
     drained(predicting(reader, server, topic, said=said), reader, server)
     assert [value["id"] for value in topic.values] == ["v1", None] and server.waiting == {}
     assert [record.key for record in topic.records] == [b"v1", None]
