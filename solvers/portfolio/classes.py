@@ -39,7 +39,7 @@ class PortfolioClasses(OneVsRest):
         self._make_scorers = make_scorers
         self.scorers = make_scorers()
         self._given = np.empty((0, 0, 0))
-        """(1 + K, n, S): scores of the shared members, while rows are learned."""
+        """(n, 1 + K, S): scores of the shared members, while rows are learned."""
 
     def _add_class(self) -> None:
         super()._add_class()
@@ -49,27 +49,28 @@ class PortfolioClasses(OneVsRest):
     def _learn_known(
         self, batch: Batch, places: Ints, is_met: bool
     ) -> tuple[Floats, Floats, Flags, Flags]:
-        self._given = _by_class([scorer.learn(batch, places, is_met) for scorer in self.scorers])
+        scores = [scorer.learn(batch, places, is_met) for scorer in self.scorers]
+        self._given = np.stack(scores, axis=-1)
         result = super()._learn_known(batch, places, is_met)
         self._given = np.empty((0, 0, 0))
         return result
 
     def _learn_one(self, index: int, batch: Batch) -> Outcome:
         one = self.learners[index - 1] if index else self.none_of_them
-        return cast(Portfolio, one).learn(batch, self._given[index])
+        return cast(Portfolio, one).learn(batch, self._given[:, index])
 
     def scores(self, batch: Batch) -> Floats:
         """See KnownClasses."""
-        given = _by_class([scorer.predict(batch) for scorer in self.scorers])
+        given = np.stack([scorer.predict(batch) for scorer in self.scorers], axis=-1)
         scores = np.empty((len(self.learners), len(batch)))
         for place, one in enumerate(self.learners):
-            scores[place] = cast(Portfolio, one).predict(batch, given[1 + place])
+            scores[place] = cast(Portfolio, one).predict(batch, given[:, 1 + place])
         return scores
 
     def explain_class(self, place: int, row: Batch) -> Explanation:
         """See OneVsRest. What shared members say belongs to the base."""
-        given = _by_class([scorer.predict(row) for scorer in self.scorers])
-        return cast(Portfolio, self.learners[place]).explain(row, given[1 + place, 0])
+        given = np.stack([scorer.predict(row) for scorer in self.scorers], axis=-1)
+        return cast(Portfolio, self.learners[place]).explain(row, given[0, 1 + place])
 
     def has_long_row(self, rows: int) -> bool:
         """See core/learner.py."""
@@ -89,11 +90,6 @@ class PortfolioClasses(OneVsRest):
             scorer.restore(under(f"shared.{index}.", state), classes)
         super().restore(state)
         self.scorers = scorers
-
-
-def _by_class(scores: list[Floats]) -> Floats:
-    """(1 + K, n, S) from the scores (n, 1 + K) of S scorers."""
-    return np.ascontiguousarray(np.stack(scores).transpose(2, 1, 0))
 
 
 def make_classes(spec: Mapping[str, Any], models: ModelFactory) -> Multiclass:
