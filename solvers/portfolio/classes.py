@@ -4,7 +4,8 @@ Each class against the rest has a portfolio of its own: linear members, splines,
 members, calibrations and a stack. Members of core/nonlinear_names.SHARED exist once: a scorer (see
 nonlinear/class_scorer.py) learns every row and scores all classes, and the portfolio of a class
 takes the log odds of its class as the score of that member. The portfolio for classes that no row
-has had yet takes those of column 0.
+has had yet takes those of column 0. It learns each batch first, and what splines compute from the
+rows alone (nonlinear/spline_columns.py) is shared by all classes.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +17,7 @@ import numpy.typing as npt
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.class_names import names_of
 from dualstream.solvers.core.explanation import Explanation
-from dualstream.solvers.core.learner import Outcome, State, under
+from dualstream.solvers.core.learner import Learner, Outcome, State, under
 from dualstream.solvers.core.spec_cache import FixedSpec
 from dualstream.solvers.jit import Flags, Floats, Ints
 from dualstream.solvers.nonlinear.class_scorer import ClassScorer
@@ -45,6 +46,10 @@ class PortfolioClasses(OneVsRest):
         super()._add_class()
         for scorer in self.scorers:
             scorer.add_class()
+
+    def _join(self, learner: Learner, first: Learner) -> None:
+        """See OneVsRest."""
+        cast(Portfolio, learner).share_columns(cast(Portfolio, first))
 
     def _learn_known(
         self, batch: Batch, places: Ints, is_met: bool
