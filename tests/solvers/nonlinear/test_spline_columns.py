@@ -29,6 +29,7 @@ def of_class(state, owner):
     return {name[len(prefix) :]: a for name, a in state.items() if name.startswith(prefix)}
 
 
+@pytest.mark.slow
 def test_splines_that_share_columns_are_those_of_models_alone():
     batch = wide_rows()
     learner, at = learner_of_classes(WIDTH, members=MEMBERS), 0
