@@ -4,7 +4,7 @@ In every kernel, besides the arrays of boosted_kernels.py, for 1 + K outputs (se
     margins  (W, R)     float32: the margin of each row of the ring for each output, R >= 1 + K
     vectors  (T, N, R)  what a leaf adds to the margins
     base     (R,)       the margins without trees
-    m, p     (1 + K,)   scratch: margins and probabilities of one row
+    m, p     (2, 1 + K), (n, 1 + K)  scratch: numbers of one row, probabilities of all
 TARGET in `about` is the output of the row's class.
 """
 
@@ -43,6 +43,7 @@ from dualstream.solvers.nonlinear.boosted_kernels import (
     limited_weight,
 )
 from dualstream.solvers.nonlinear.dense_columns import COLUMNS, Singles, count_features, dense_row
+from dualstream.solvers.nonlinear.hashed_numbers import drawn_number
 from dualstream.solvers.nonlinear.softmax import softmax, total_of
 
 _F8_3D, _I4_2D = f8[:, :, ::1], i4[:, ::1]
@@ -56,11 +57,11 @@ def add(more: Floats, out: Floats) -> None:
         out[c] += more[c]
 
 
-@kernel(void(F8, F8), inline=True, apart=True)
-def multiply(factors: Floats, out: Floats) -> None:
-    """out *= factors."""
+@kernel(void(F8, F8, F8), inline=True, apart=True)
+def multiply(numbers: Floats, factors: Floats, out: Floats) -> None:
+    """out = numbers * factors."""
     for c in range(out.shape[0]):
-        out[c] *= factors[c]
+        out[c] = numbers[c] * factors[c]
 
 
 @kernel(void(types.float32[::1], F8), inline=True, apart=True)
@@ -181,36 +182,48 @@ def score_rows(
             add(vectors[t, node], own)
 
 
-@kernel(void(_F4_2D, _U1_2D, i8, i8, i8, F8, _F8_3D))
-def move_margins(
-    margins: Singles, leaves: Bytes, n: int, tree: int, outputs: int, shift: Floats, vectors: Floats
-) -> None:
-    """Add `shift` (R,) to the margins of all rows, and subtract a tree; -1 for none."""
+@kernel(void(F8_2D, i8, F8))
+def class_weights(about: Floats, n: int, out: Floats) -> None:
+    """out (R,), which is 0 before: the weight of each output's rows among the first n."""
     for r in range(n):
-        add_to_margins(outputs, 1.0, shift, margins[r])
-        if tree >= 0:
-            add_to_margins(outputs, -1.0, vectors[tree, leaves[r, tree]], margins[r])
+        out[int(about[r, TARGET])] += about[r, WEIGHT]
 
 
-@kernel(void(_F4_2D, F8_2D, i8, F8, F8, F8, F8, F8))
+@kernel(void(i8, i8, F8))
+def draw_contrast(seed: int, first: int, contrast: Floats) -> None:
+    """contrast (1 + K,): drawn numbers from number `first` on."""
+    for c in range(contrast.shape[0]):
+        contrast[c] = drawn_number(seed, first + c)
+
+
+@kernel(void(_F4_2D, F8_2D, _U1_2D, i8, i8, F8, _F8_3D, F8, F8_2D, F8_2D, F8, F8))
 def contrast_slopes(
     margins: Singles,
     about: Floats,
+    leaves: Bytes,
     n: int,
+    tree: int,
+    shift: Floats,
+    vectors: Floats,
     contrast: Floats,
     m: Floats,
     p: Floats,
     slopes: Floats,
     curvatures: Floats,
 ) -> None:
-    """Derivatives of the loss of n rows along one direction of the margins, `contrast` (1 + K,)."""
+    """Add `shift` (R,) to the margins of n rows, subtract a tree (-1 for none), and derive the loss
+    along one direction of the margins, `contrast` (1 + K,); p: their probabilities.
+    """
+    outputs = contrast.shape[0]
     for r in range(n):
-        widened(margins[r], m)
-        softmax(m, p)
-        multiply(contrast, p)
-        mean = total_of(p)
-        multiply(contrast, p)
-        square = total_of(p)
+        add_to_margins(outputs, 1.0, shift, margins[r])
+        if tree >= 0:
+            add_to_margins(outputs, -1.0, vectors[tree, leaves[r, tree]], margins[r])
+        widened(margins[r], m[0])
+        softmax(m[0], p[r])
+        multiply(p[r], contrast, m[0])
+        multiply(m[0], contrast, m[1])
+        mean, square = total_of(m[0]), total_of(m[1])
         slopes[r] = about[r, WEIGHT] * (mean - contrast[int(about[r, TARGET])])
         curvatures[r] = about[r, WEIGHT] * max(square - mean * mean, 0.0)
 
@@ -224,11 +237,7 @@ def add_derivatives(weight: float, p: Floats, slopes: Floats, curvatures: Floats
         curvatures[c] += share * (1.0 - p[c])
 
 
-@kernel(
-    void(
-        _F4_2D, F8_2D, _U1_2D, i8, i8, f8, f8, f8, F8, F8, F8_2D, F8_2D, _F8_3D,
-    )
-)  # fmt: skip
+@kernel(void(_F4_2D, F8_2D, _U1_2D, i8, i8, f8, f8, f8, F8_2D, F8_2D, F8_2D, _F8_3D))
 def fill_leaves(
     margins: Singles,
     about: Floats,
@@ -238,7 +247,6 @@ def fill_leaves(
     step: float,
     ridge: float,
     most_value: float,
-    m: Floats,
     p: Floats,
     slopes: Floats,
     curvatures: Floats,
@@ -247,17 +255,16 @@ def fill_leaves(
     """Set the vectors of a tree's leaves by a Newton step for each output, and add the tree to the
     margins of n rows.
 
-    slopes, curvatures (N, 1 + K) are 0 before.
+    slopes, curvatures (N, 1 + K) are 0 before; p is that of contrast_slopes.
     """
+    outputs = p.shape[1]
     for r in range(n):
-        widened(margins[r], m)
-        softmax(m, p)
         node, weight = leaves[r, tree], about[r, WEIGHT]
-        add_derivatives(weight, p, slopes[node], curvatures[node])
+        add_derivatives(weight, p[r], slopes[node], curvatures[node])
         slopes[node, int(about[r, TARGET])] -= weight
     for node in range(slopes.shape[0]):
-        for c in range(m.shape[0]):
+        for c in range(outputs):
             change = -slopes[node, c] / (curvatures[node, c] + ridge)
             vectors[tree, node, c] = step * clip(change, -most_value, most_value)
     for r in range(n):
-        add_to_margins(m.shape[0], 1.0, vectors[tree, leaves[r, tree]], margins[r])
+        add_to_margins(outputs, 1.0, vectors[tree, leaves[r, tree]], margins[r])

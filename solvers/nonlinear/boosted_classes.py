@@ -10,7 +10,7 @@ the ring.
 
 Memory in bytes, in addition to boosted_ring.py with 2 T for T, and for R outputs, a power of two
 above the number of classes: 4 R for each row of the ring, 2^21 / R of them at most, and 8 R for
-each node, of which all trees together have at most 2^14.
+each node, of which all trees together have at most 2^14. While a tree grows, 8 R more for each row.
 """
 
 from collections.abc import Mapping
@@ -32,14 +32,12 @@ from dualstream.solvers.nonlinear.boosted_kernels import (
     SINCE_TREE,
     TARGET,
     TREES as LIVING,
-    WEIGHT,
     most_value,
     pack_slopes,
 )
 from dualstream.solvers.nonlinear.boosted_ring import FIRST_TREE, RIDGE, TreeRing
 from dualstream.solvers.nonlinear.class_scorer import ClassScorer
 from dualstream.solvers.nonlinear.dense_columns import COLUMNS
-from dualstream.solvers.nonlinear.hashed_numbers import drawn_number
 
 MAX_MARGINS = 2**21
 """Margins of the ring: outputs times rows."""
@@ -130,17 +128,13 @@ class BoostedClasses(TreeRing, ClassScorer):
             self._renew_bins()
         tree, is_taken = self._next_tree()
         base = self._frequencies()
-        _kernels.move_margins(
-            self._margins, self._leaves, n, tree if is_taken else -1, outputs,
-            base - self._base, self._vectors,
+        slopes, curvatures, units = np.empty(n), np.empty(n), np.empty(2)
+        packed, m, p = np.empty(n, np.int64), np.empty((2, outputs)), np.empty((n, outputs))
+        _kernels.contrast_slopes(
+            self._margins, self._about, self._leaves, n, tree if is_taken else -1,
+            base - self._base, self._vectors, self._contrast(), m, p, slopes, curvatures,
         )  # fmt: skip
         self._base = base
-        slopes, curvatures, units = np.empty(n), np.empty(n), np.empty(2)
-        packed, scratch = np.empty(n, np.int64), np.empty((2, outputs))
-        _kernels.contrast_slopes(
-            self._margins, self._about, n, self._contrast(), scratch[0], scratch[1], slopes,
-            curvatures,
-        )  # fmt: skip
         pack_slopes(slopes, curvatures, packed, units)
         most = most_value(True)
         self._grow_tree(tree, slopes, curvatures, packed, units, LEAST_GAIN, most)
@@ -149,23 +143,22 @@ class BoostedClasses(TreeRing, ClassScorer):
         # A softmax of K classes has K - 1 degrees of freedom (Friedman 2001, algorithm 6).
         step = STEP * self.spec["step"] * max(0.5, 1.0 - 1.0 / self.classes)
         _kernels.fill_leaves(
-            self._margins, self._about, self._leaves, n, tree, step, RIDGE, most, scratch[0],
-            scratch[1], sums[0], sums[1], self._vectors,
+            self._margins, self._about, self._leaves, n, tree, step, RIDGE, most, p, sums[0],
+            sums[1], self._vectors,
         )  # fmt: skip
 
     def _frequencies(self) -> Floats:
         """The log frequency of each output in the ring, up to a constant."""
-        about = self._about[: int(self._k[ROWS])]
-        weights = np.bincount(about[:, TARGET].astype(np.int64), about[:, WEIGHT], self._room)
-        base = np.zeros(self._room)
+        weights, base = np.zeros(self._room), np.zeros(self._room)
+        _kernels.class_weights(self._about, int(self._k[ROWS]), weights)
         base[: self._outputs] = np.log(weights[: self._outputs] + 0.5)
         return base
 
     def _contrast(self) -> Floats:
         """The direction of the next tree: a number of mean 0 for each output."""
-        first = int(self._k[GROWN]) * _DIRECTIONS
-        seed = self.spec["seed"]
-        return np.array([drawn_number(seed, first + c) for c in range(self._outputs)])
+        contrast = np.empty(self._outputs)
+        _kernels.draw_contrast(self.spec["seed"], int(self._k[GROWN]) * _DIRECTIONS, contrast)
+        return contrast
 
     # -- state -----------------------------------------------------------------------------------
 

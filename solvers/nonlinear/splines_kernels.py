@@ -2,11 +2,14 @@
 
 In every kernel, for S columns and KNOTS knots a column
     k        see dense_columns.py, then ROWS to SAMPLES below
-    f        (2,)        the intercept and its curvature
-    knots, weights, curvatures (S, KNOTS), n_knots (S,)   the function of each column is linear
-                         between its knots and constant beyond the outer ones
+    f        (3,)        the intercept and its curvature, see below
+    knots (S, KNOTS), n_knots (S,)   the function of each column is linear between its knots and
+                         constant beyond the outer ones
+    own, curvatures (S KNOTS,)   the function and its curvature at each knot
     ring     (W, S)      float32: values of the last rows, from which knots are placed
-    at, share (S,)       scratch: the knot below a value, and how far it is from there to the next
+    at, share (R, S)     of R rows, for each column that has knots: the knot below the value, as an
+                         index of `own`, and how far the value is from there to the next knot
+    used     (R,)        columns in use after each of these rows
 """
 
 import math
@@ -42,124 +45,142 @@ from dualstream.solvers.nonlinear.dense_columns import (
     dense_row,
 )
 
-ROWS, RING_AT, LEARNED, NEXT_KNOTS, SAMPLES = range(N_OF_COLUMNS, N_OF_COLUMNS + 5)
-"""Rows in the ring, the place of the next, rows learned, the number of these at which knots are
-placed next, and all rows."""
-N_INTS = N_OF_COLUMNS + 5
+ROWS, RING_AT, LEARNED, NEXT_KNOTS = range(N_OF_COLUMNS, N_OF_COLUMNS + 4)
+"""Rows in the ring, the place of the next, rows learned, and the number of these at which knots are
+placed next."""
+N_INTS = N_OF_COLUMNS + 4
 INTERCEPT, CURVATURE, MEAN_SQUARE = range(3)
 """MEAN_SQUARE: for numbers, of the running errors."""
 N_FLOATS = 3
 KNOTS = 16
 DONE, NEEDS_COLUMN, NEEDS_KNOTS, NEEDS_REVIEW = range(4)
-"""Why `learn_rows` returns; only NEEDS_COLUMN comes before the row."""
+"""Why `locate_rows` returns; only NEEDS_COLUMN comes before the row."""
 
 _DAMPING, _REACH, _RATE = 0.1, 50.0, 0.01
-_F4, _F4_2D = types.float32[::1], types.float32[:, ::1]
-
-
-@kernel(void(f8, i8, F8_2D, I8, I8, F8), inline=True)
-def locate(value: float, j: int, knots: Floats, n_knots: Ints, at: Ints, share: Floats) -> None:
-    """Set at[j] and share[j] for a value of column j."""
-    low, high = 0, n_knots[j] - 1
-    if high < 1:
-        at[j], share[j] = 0, 0.0
-        return
-    while high - low > 1:
-        middle = (low + high) >> 1
-        if value >= knots[j, middle]:
-            low = middle
-        else:
-            high = middle
-    width = knots[j, low + 1] - knots[j, low]
-    at[j], share[j] = low, clip((value - knots[j, low]) / width, 0.0, 1.0)
-
-
-@kernel(f8(F8, I8, F8, F8_2D, I8, F8_2D, I8, F8), inline=True)
-def score_of(
-    x: Floats,
-    k: Ints,
-    f: Floats,
-    knots: Floats,
-    n_knots: Ints,
-    weights: Floats,
-    at: Ints,
-    share: Floats,
-) -> float:
-    """The score of one dense row x; sets at and share."""
-    score = float(f[INTERCEPT])
-    for j in range(k[COLUMNS]):
-        if n_knots[j] == 0:
-            continue
-        locate(x[j], j, knots, n_knots, at, share)
-        score += (1.0 - share[j]) * weights[j, at[j]]
-        if share[j] > 0.0:
-            score += share[j] * weights[j, at[j] + 1]
-    return score
-
-
-@kernel(f8(i8, i8, f8, f8, f8, F8_2D), inline=True)
-def curve(j: int, knot: int, part: float, c: float, decay: float, curvatures: Floats) -> float:
-    """Add to the curvature of a knot; the square of the step's direction in the row, 0 for none."""
-    if part == 0.0:
-        return 0.0
-    curvatures[j, knot] = decay * curvatures[j, knot] + c * part * part
-    return float(part * part / (_DAMPING + curvatures[j, knot]))
+_F4, _F4_2D, _I8_2D = types.float32[::1], types.float32[:, ::1], i8[:, ::1]
 
 
 @kernel(
     types.UniTuple(i8, 2)(
-        RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, i8, F8, F8, b1, f8, I8, I8, I8, I8, F8, F8, F8_2D, I8,
-        F8_2D, F8_2D, _F4_2D, I8, F8,
+        RO_I8, RO_I4, RO_F8, RO_F8, i8, I8, I8, I8, I8, F8, F8_2D, I8, _F4_2D, _I8_2D, F8_2D, I8,
     )
 )  # fmt: skip
-def learn_rows(
+def locate_rows(
     indptr: Ints,
     indices: Indices,
     values: Floats,
-    labels: Floats,
     weights: Floats,
     start: int,
-    scores: Floats,
-    losses: Floats,
-    is_binary: bool,
-    decay: float,
     keys: Ints,
     columns: Ints,
     counts: Ints,
     k: Ints,
-    f: Floats,
     x: Floats,
     knots: Floats,
     n_knots: Ints,
-    own: Floats,
-    curvatures: Floats,
     ring: Singles,
     at: Ints,
     share: Floats,
+    used: Ints,
 ) -> tuple[int, int]:
-    """Score rows from `start` on and take their Newton steps; the next row and why it stopped.
-
-    `own` are the weights of the knots. The step is implicit: for classes the root of the dual step
-    along the diagonal Newton direction, for numbers the error divided by 1 plus its square.
+    """Locate at most R rows from `start` on among the knots, and enter those of positive weight in
+    the ring; the next row and why it stopped.
     """
-    for i in range(start, labels.shape[0]):
-        begin, end = indptr[i], indptr[i + 1]
-        c = weights[i]
-        learns = c > 0.0
+    end = min(weights.shape[0], start + used.shape[0])
+    for i in range(start, end):
+        learns, row = weights[i] > 0.0, i - start
         if learns and (
-            count_features(indices, begin, end, ring.shape[1], keys, columns, counts, k) == 0
+            count_features(
+                indices, indptr[i], indptr[i + 1], ring.shape[1], keys, columns, counts, k
+            )
+            == 0
         ):
             return i, NEEDS_COLUMN
-        dense_row(indices, values, begin, end, keys, columns, k, x)
-        score = score_of(x, k, f, knots, n_knots, own, at, share)
-        y = labels[i]
+        dense_row(indices, values, indptr[i], indptr[i + 1], keys, columns, k, x)
+        used[row], q = k[COLUMNS], 0
+        for j in range(k[COLUMNS]):
+            if n_knots[j] == 0:
+                continue
+            low, high = 0, n_knots[j] - 1
+            part = 0.0
+            if high > 0:
+                while high - low > 1:
+                    middle = (low + high) >> 1
+                    if x[j] >= knots[j, middle]:
+                        low = middle
+                    else:
+                        high = middle
+                part = clip((x[j] - knots[j, low]) / (knots[j, low + 1] - knots[j, low]), 0.0, 1.0)
+            at[row, q], share[row, q] = KNOTS * j + low, part
+            q += 1
+        if not learns:
+            continue
+        for j in range(k[COLUMNS]):
+            ring[k[RING_AT], j] = x[j]
+        k[RING_AT] = k[RING_AT] + 1 if k[RING_AT] + 1 < ring.shape[0] else 0
+        k[ROWS] = min(k[ROWS] + 1, ring.shape[0])
+        k[LEARNED] += 1
+        if k[SINCE_REVIEW] >= REVIEW_ROWS:
+            return i + 1, NEEDS_REVIEW
+        if k[LEARNED] >= k[NEXT_KNOTS]:
+            return i + 1, NEEDS_KNOTS
+    return end, DONE
+
+
+@kernel(f8(i8, RO_I8, RO_F8, RO_F8, RO_F8), inline=True)
+def score_at(with_knots: int, at: Ints, share: Floats, f: Floats, own: Floats) -> float:
+    """The score of one row."""
+    score = float(f[INTERCEPT])
+    for q in range(with_knots):
+        score += (1.0 - share[q]) * own[at[q]]
+        if share[q] > 0.0:
+            score += share[q] * own[at[q] + 1]
+    return score
+
+
+@kernel(f8(i8, f8, f8, f8, F8), inline=True)
+def curve(knot: int, part: float, c: float, decay: float, curvatures: Floats) -> float:
+    """Add to the curvature of a knot; the square of the step's direction in the row, 0 for none."""
+    if part == 0.0:
+        return 0.0
+    curvatures[knot] = decay * curvatures[knot] + c * part * part
+    return float(part * part / (_DAMPING + curvatures[knot]))
+
+
+@kernel(void(RO_F8, RO_F8, i8, i8, i8, F8, F8, b1, f8, i8, _I8_2D, F8_2D, I8, F8, F8, F8))
+def learn_rows(
+    labels: Floats,
+    weights: Floats,
+    start: int,
+    end: int,
+    learned: int,
+    scores: Floats,
+    losses: Floats,
+    is_binary: bool,
+    decay: float,
+    with_knots: int,
+    at: Ints,
+    share: Floats,
+    used: Ints,
+    f: Floats,
+    own: Floats,
+    curvatures: Floats,
+) -> None:
+    """Score rows `start` to `end` and take their Newton steps, after `learned` rows.
+
+    The step is implicit: for classes the root of the dual step along the diagonal Newton direction,
+    for numbers the error divided by 1 plus its square.
+    """
+    for i in range(start, end):
+        knot, part = at[i - start], share[i - start]
+        c, y = weights[i], labels[i]
+        score = score_at(with_knots, knot, part, f, own)
         scores[i] = score
         if is_binary:
             losses[i] = log1pexp(-score if y > 0.0 else score)
         else:
             losses[i] = 0.5 * (y - score) * (y - score)
-        k[SAMPLES] += 1
-        if not learns:
+        if not c > 0.0:
             continue
         target, bend = y, c
         if is_binary:
@@ -170,19 +191,17 @@ def learn_rows(
             if scale > 0.0:
                 target = clip(y, score - _REACH * scale, score + _REACH * scale)
             error = target - score
-            rate = max(1.0 / (k[LEARNED] + 1.0), _RATE)
+            rate = max(1.0 / (learned + 1.0), _RATE)
             f[MEAN_SQUARE] += rate * (error * error - f[MEAN_SQUARE])
-        used = k[COLUMNS]
-        of_column = 1.0 / math.sqrt(max(1.0, float(used)))
+        learned += 1
+        of_column = 1.0 / math.sqrt(max(1.0, float(used[i - start])))
         f[CURVATURE] = decay * f[CURVATURE] + bend
         square = 1.0 / (_DAMPING + f[CURVATURE])
-        for j in range(used):
-            if n_knots[j] == 0:
-                continue
-            low, high = (1.0 - share[j]) * of_column, share[j] * of_column
-            square += curve(j, at[j], low, bend, decay, curvatures)
-            if share[j] > 0.0:
-                square += curve(j, at[j] + 1, high, bend, decay, curvatures)
+        for q in range(with_knots):
+            low, high = (1.0 - part[q]) * of_column, part[q] * of_column
+            square += curve(knot[q], low, bend, decay, curvatures)
+            if part[q] > 0.0:
+                square += curve(knot[q] + 1, high, bend, decay, curvatures)
         if is_binary:
             sign = 1.0 if y > 0.0 else -1.0
             _, dual = logistic_root(sign * score, c * square)
@@ -190,85 +209,53 @@ def learn_rows(
         else:
             step = c * (target - score) / (1.0 + c * square)
         f[INTERCEPT] += step / (_DAMPING + f[CURVATURE])
-        for j in range(used):
-            if n_knots[j] == 0:
-                continue
-            low, high = (1.0 - share[j]) * of_column, share[j] * of_column
+        for q in range(with_knots):
+            low, high = (1.0 - part[q]) * of_column, part[q] * of_column
             if low > 0.0:
-                own[j, at[j]] += step * low * of_column / (_DAMPING + curvatures[j, at[j]])
+                own[knot[q]] += step * low * of_column / (_DAMPING + curvatures[knot[q]])
             if high > 0.0:
-                above = _DAMPING + curvatures[j, at[j] + 1]
-                own[j, at[j] + 1] += step * high * of_column / above
-        row = k[RING_AT]
-        for j in range(used):
-            ring[row, j] = x[j]
-        k[RING_AT] = row + 1 if row + 1 < ring.shape[0] else 0
-        k[ROWS] = min(k[ROWS] + 1, ring.shape[0])
-        k[LEARNED] += 1
-        if k[SINCE_REVIEW] >= REVIEW_ROWS:
-            return i + 1, NEEDS_REVIEW
-        if k[LEARNED] >= k[NEXT_KNOTS]:
-            return i + 1, NEEDS_KNOTS
-    return labels.shape[0], DONE
+                above = _DAMPING + curvatures[knot[q] + 1]
+                own[knot[q] + 1] += step * high * of_column / above
 
 
-@kernel(void(i8, _F4, F8_2D, I8, F8_2D, F8_2D, F8_2D))
-def place_knots(
-    j: int,
-    values: Singles,
-    knots: Floats,
-    n_knots: Ints,
-    weights: Floats,
-    curvatures: Floats,
-    new: Floats,
-) -> None:
-    """Place the knots of column j at quantiles of sorted values (n > 0); its function stays.
-
-    new (3, KNOTS) is scratch.
-    """
-    n, held, found = values.shape[0], n_knots[j], 0
+@kernel(i8(_F4, F8))
+def place_knots(values: Singles, knots: Floats) -> int:
+    """Place knots (KNOTS,) at quantiles of sorted values (n > 0), the rest 0; their number."""
+    n, found = values.shape[0], 0
+    for q in range(KNOTS):
+        knots[q] = 0.0
     for q in range(KNOTS):
         value = np.float64(values[q * (n - 1) // (KNOTS - 1)])
-        if found > 0 and not value > new[0, found - 1]:
-            continue
-        new[0, found], new[1, found], new[2, found] = value, 0.0, 0.0
-        if held == 1:
-            new[1, found], new[2, found] = weights[j, 0], curvatures[j, 0]
-        elif held > 1:
-            a = 0
-            while a < held - 2 and value >= knots[j, a + 1]:
-                a += 1
-            part = clip((value - knots[j, a]) / (knots[j, a + 1] - knots[j, a]), 0.0, 1.0)
-            new[1, found] = (1.0 - part) * weights[j, a] + part * weights[j, a + 1]
-            new[2, found] = (1.0 - part) * curvatures[j, a] + part * curvatures[j, a + 1]
-        found += 1
+        if found == 0 or value > knots[found - 1]:
+            knots[found] = value
+            found += 1
+    return found
+
+
+@kernel(void(i8, RO_F8, i8, RO_F8, F8, F8))
+def carry_over(held: int, old: Floats, found: int, new: Floats, own: Floats, out: Floats) -> None:
+    """Move the values `own` (KNOTS,) of a function from `held` old knots to `found` new ones.
+
+    out (KNOTS,) is scratch.
+    """
     for q in range(KNOTS):
-        knots[j, q] = new[0, q] if q < found else 0.0
-        weights[j, q] = new[1, q] if q < found else 0.0
-        curvatures[j, q] = new[2, q] if q < found else 0.0
-    n_knots[j] = found
+        out[q] = 0.0
+        if q < found and held == 1:
+            out[q] = own[0]
+        elif q < found and held > 1:
+            a = 0
+            while a < held - 2 and new[q] >= old[a + 1]:
+                a += 1
+            part = clip((new[q] - old[a]) / (old[a + 1] - old[a]), 0.0, 1.0)
+            out[q] = (1.0 - part) * own[a] + part * own[a + 1]
+    for q in range(KNOTS):
+        own[q] = out[q]
 
 
-@kernel(
-    void(RO_I8, RO_I4, RO_F8, F8, I8, I8, I8, F8, F8, F8_2D, I8, F8_2D, I8, F8)
-)  # fmt: skip
+@kernel(void(i8, _I8_2D, F8_2D, RO_F8, RO_F8, F8))
 def score_rows(
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
-    scores: Floats,
-    keys: Ints,
-    columns: Ints,
-    k: Ints,
-    f: Floats,
-    x: Floats,
-    knots: Floats,
-    n_knots: Ints,
-    own: Floats,
-    at: Ints,
-    share: Floats,
+    with_knots: int, at: Ints, share: Floats, f: Floats, own: Floats, scores: Floats
 ) -> None:
-    """Scores (n,) of rows."""
+    """Scores (R,) of rows."""
     for i in range(scores.shape[0]):
-        dense_row(indices, values, indptr[i], indptr[i + 1], keys, columns, k, x)
-        scores[i] = score_of(x, k, f, knots, n_knots, own, at, share)
+        scores[i] = score_at(with_knots, at[i], share[i], f, own)

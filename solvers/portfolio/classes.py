@@ -4,7 +4,8 @@ Each class against the rest has a portfolio of its own: linear members, splines,
 members, calibrations and a stack. Members of core/nonlinear_names.SHARED exist once: a scorer (see
 nonlinear/class_scorer.py) learns every row and scores all classes, and the portfolio of a class
 takes the log odds of its class as the score of that member. The portfolio for classes that no row
-has had yet takes those of column 0.
+has had yet takes those of column 0. It learns each batch first, and what splines compute from the
+rows alone (nonlinear/spline_columns.py) is shared by all classes.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +17,7 @@ import numpy.typing as npt
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.class_names import names_of
 from dualstream.solvers.core.explanation import Explanation
-from dualstream.solvers.core.learner import Outcome, State, under
+from dualstream.solvers.core.learner import Learner, Outcome, State, under
 from dualstream.solvers.core.spec_cache import FixedSpec
 from dualstream.solvers.jit import Flags, Floats, Ints
 from dualstream.solvers.nonlinear.class_scorer import ClassScorer
@@ -39,37 +40,42 @@ class PortfolioClasses(OneVsRest):
         self._make_scorers = make_scorers
         self.scorers = make_scorers()
         self._given = np.empty((0, 0, 0))
-        """(1 + K, n, S): scores of the shared members, while rows are learned."""
+        """(n, 1 + K, S): scores of the shared members, while rows are learned."""
 
     def _add_class(self) -> None:
         super()._add_class()
         for scorer in self.scorers:
             scorer.add_class()
 
+    def _join(self, learner: Learner, first: Learner) -> None:
+        """See OneVsRest."""
+        cast(Portfolio, learner).share_columns(cast(Portfolio, first))
+
     def _learn_known(
         self, batch: Batch, places: Ints, is_met: bool
     ) -> tuple[Floats, Floats, Flags, Flags]:
-        self._given = _by_class([scorer.learn(batch, places, is_met) for scorer in self.scorers])
+        scores = [scorer.learn(batch, places, is_met) for scorer in self.scorers]
+        self._given = np.stack(scores, axis=-1)
         result = super()._learn_known(batch, places, is_met)
         self._given = np.empty((0, 0, 0))
         return result
 
     def _learn_one(self, index: int, batch: Batch) -> Outcome:
         one = self.learners[index - 1] if index else self.none_of_them
-        return cast(Portfolio, one).learn(batch, self._given[index])
+        return cast(Portfolio, one).learn(batch, self._given[:, index])
 
     def scores(self, batch: Batch) -> Floats:
         """See KnownClasses."""
-        given = _by_class([scorer.predict(batch) for scorer in self.scorers])
+        given = np.stack([scorer.predict(batch) for scorer in self.scorers], axis=-1)
         scores = np.empty((len(self.learners), len(batch)))
         for place, one in enumerate(self.learners):
-            scores[place] = cast(Portfolio, one).predict(batch, given[1 + place])
+            scores[place] = cast(Portfolio, one).predict(batch, given[:, 1 + place])
         return scores
 
     def explain_class(self, place: int, row: Batch) -> Explanation:
         """See OneVsRest. What shared members say belongs to the base."""
-        given = _by_class([scorer.predict(row) for scorer in self.scorers])
-        return cast(Portfolio, self.learners[place]).explain(row, given[1 + place, 0])
+        given = np.stack([scorer.predict(row) for scorer in self.scorers], axis=-1)
+        return cast(Portfolio, self.learners[place]).explain(row, given[0, 1 + place])
 
     def has_long_row(self, rows: int) -> bool:
         """See core/learner.py."""
@@ -89,11 +95,6 @@ class PortfolioClasses(OneVsRest):
             scorer.restore(under(f"shared.{index}.", state), classes)
         super().restore(state)
         self.scorers = scorers
-
-
-def _by_class(scores: list[Floats]) -> Floats:
-    """(1 + K, n, S) from the scores (n, 1 + K) of S scorers."""
-    return np.ascontiguousarray(np.stack(scores).transpose(2, 1, 0))
 
 
 def make_classes(spec: Mapping[str, Any], models: ModelFactory) -> Multiclass:

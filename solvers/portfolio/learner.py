@@ -113,6 +113,14 @@ class Portfolio:
         self._samples += n
         return Outcome(columns[0], columns[1], batch.weights > 0.0, np.zeros(n, np.bool_))
 
+    def share_columns(self, other: "Portfolio") -> None:
+        """Share what depends on the rows alone with a portfolio of the same members that has
+        learned the same rows, and from now on learns each batch first. Raises CorruptState."""
+        own, first = ((p._members.describe(), p._promoted) for p in (self, other))
+        if own != first:
+            raise CorruptState("the members of the classes differ")
+        self._members.share_columns(other._members)
+
     def predict(self, batch: Batch, given: Floats | None = None) -> Floats:
         """See Learner: log odds of classes; given (n, S) as in `learn`."""
         batch.check_width(self._dim)

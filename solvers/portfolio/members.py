@@ -147,6 +147,13 @@ class MemberSet:
             return rule.count(scores, batch.labels, batch.weights)
         return self._fused.learn(batch, self._fused_indices, scores, rule)
 
+    def share_columns(self, other: "MemberSet") -> None:
+        """See Portfolio."""
+        for index, member in self._separate.items():
+            one = other._separate[index]
+            if isinstance(member, ModelMember) and isinstance(one, ModelMember):
+                member.share_columns(one)
+
     def predict(self, batch: Batch, given: Floats | None = None) -> Floats:
         """Raw scores (n, K); given (n, S) as in `learn`."""
         scores = np.zeros((len(batch), len(self.members)))

@@ -65,6 +65,12 @@ class ModelMember:
                     resets += [done - 1] * int(np.count_nonzero(np.isfinite(score)))
         return np.concatenate(scores), resets
 
+    def share_columns(self, other: "ModelMember") -> None:
+        """See Portfolio."""
+        share = getattr(self._learner, "share_columns", None)
+        if share is not None:
+            share(other._learner)
+
     def has_long_row(self, rows: int) -> bool:
         """See core/learner.py."""
         return has_long_row(self._learner, rows)
