@@ -27,7 +27,7 @@ FIRST_COMPILATION_S = 120.0
 WATCHED_ROWS_PER_S = 2500.0
 # A server with compiled kernels is ready earlier.
 AHEAD_AFTER_S = 2.5
-# Modules that the model needs first, then those that the server compiles last.
+# Modules that the model needs and the server does not compile before it is ready.
 COMPILED_AHEAD = (
     "dualstream.solvers.portfolio.weighting_kernels",
     "dualstream.solvers.portfolio.fused_kernels",
@@ -36,9 +36,6 @@ COMPILED_AHEAD = (
     "dualstream.solvers.nonlinear.neighbours_kernels",
     "dualstream.solvers.nonlinear.splines_kernels",
     "dualstream.solvers.portfolio.retained_rows",
-    "dualstream.solvers.evaluation.late_label_scores",
-    "dualstream.solvers.evaluation.progressive",
-    "dualstream.solvers.evaluation.drift.detectors",
 )
 ROWS_TO_PREDICT = 3
 WEIGHTS_SHOWN = 8
