@@ -128,13 +128,22 @@ def _stream(
             body = {"samples": samples[first : first + ROWS_PER_REQUEST]}
             time.sleep(max(0.0, due - time.perf_counter()))
             due += ROWS_PER_REQUEST / rows_per_s
-            answer = client.post(f"/models/{MODEL}/learn", json=body)
-            done = answer.raise_for_status().json()["seq"]
+            done = _learn(client, body, str(first))["seq"]
             bar.update(task, completed=done)
             if done // REPORT_EVERY > reported // REPORT_EVERY or done == len(samples):
                 now = time.perf_counter()
                 _report(console, client, done, (done - reported) / (now - began))
                 began, reported = time.perf_counter(), done
+
+
+def _learn(client: httpx.Client, body: dict[str, Any], key: str) -> dict[str, Any]:
+    """Learn a body once. A server on a busy machine may refuse it, and says when to repeat it."""
+    headers = {"Idempotency-Key": key}
+    while True:
+        answer = client.post(f"/models/{MODEL}/learn", json=body, headers=headers)
+        if answer.status_code != httpx.codes.SERVICE_UNAVAILABLE:
+            return dict(answer.raise_for_status().json())
+        time.sleep(float(answer.headers.get("retry-after", 1)))
 
 
 def _errors(client: httpx.Client) -> tuple[float, float, float]:
