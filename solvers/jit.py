@@ -174,7 +174,7 @@ def kernel(
     some tens of arrays cost more than a row. With `apart` the caller promises that arrays never
     overlap, which lets LLVM vectorize loops over several of them. With `inner` (default: `inline`)
     only kernels call it, and a call from Python is a TypeError: the entry from Python unpacks each
-    array and contains an inlined kernel once more, so it takes a quarter of the compilation.
+    array and contains an inlined kernel once more, so it takes a tenth of the compilation.
 
     A kernel receives preallocated arrays and updates them in place. It allocates nothing, raises
     nothing and draws no random numbers. It may call kernels of its own file and of SHARED_KERNELS.
