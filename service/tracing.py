@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _STOP_S = 5
 """Time that the last spans may take to be sent."""
+_LOW_BITS = (1 << 64) - 1
 
 Attributes: TypeAlias = dict[str, str | int | None]
 
@@ -119,6 +120,9 @@ class Tracing:
             self._provider.sampler,
             Decision.DROP,
         )
+        # TraceIdRatioBased, also as the root of ParentBased; other samplers have no bound.
+        root = getattr(self._sampler, "_root", self._sampler)
+        self._bound = getattr(root, "bound", _LOW_BITS + 1)
 
     def begin(self, method: str, headers: Iterable[tuple[bytes, bytes]]) -> RequestSpan | None:
         """Start the span of a request, as a child of its `traceparent`; None if not sampled."""
@@ -138,6 +142,8 @@ class Tracing:
     def _draw(self, method: str) -> bool:
         """Draw the id of a new trace. Is it sampled? A span that is dropped costs 10 us more."""
         drawn = self._next_trace_id()
+        if drawn & _LOW_BITS >= self._bound:
+            return False
         result = self._sampler.should_sample(self._no_parent, drawn, method, self._kind)
         is_kept = result.decision is not self._drop
         self._drawn = drawn if is_kept else 0

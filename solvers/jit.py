@@ -167,17 +167,21 @@ _KERNELS: list[tuple[Any, Any]] = []
 
 
 def kernel(
-    signature: Any, *, inline: bool = False, apart: bool = False
+    signature: Any, *, inline: bool = False, apart: bool = False, inner: bool | None = None
 ) -> Callable[[_Function], _Function]:
     """Compile a function for `signature` (of numba types) when its module is imported.
 
     With `inline` the code is inlined into its callers: a call passes six numbers per array, and
     some tens of arrays cost more than a row. With `apart` the caller promises that arrays never
-    overlap, which lets LLVM vectorize loops over several of them.
+    overlap, which lets LLVM vectorize loops over several of them. With `inner` (default: `inline`)
+    only kernels call it, and a call from Python is a TypeError: the entry from Python unpacks each
+    array and contains an inlined kernel once more, so it takes a tenth of the compilation.
 
     A kernel receives preallocated arrays and updates them in place. It allocates nothing, raises
     nothing and draws no random numbers. It may call kernels of its own file and of SHARED_KERNELS.
     """
+
+    is_inner = inline if inner is None else inner
 
     def compile_it(function: _Function) -> _Function:
         if DISABLED:
@@ -186,8 +190,9 @@ def kernel(
         # Without allocations no references need counting. numba's atomic reference counts for every
         # view of a row took a quarter of a portfolio's time.
         options = {"nogil": True, "error_model": "numpy", "_nrt": False}
-        options |= {"cache": _CACHE_DIR is not None}
+        options |= {"cache": _CACHE_DIR is not None, "no_cfunc_wrapper": True}
         options |= {"forceinline": inline} | ({"noalias": True} if apart else {})
+        options |= {"no_cpython_wrapper": is_inner}
         # Set only while this kernel is compiled: other users of numba keep their own cache. Under a
         # lock: modules are imported in threads, and numba reads the directory more than once.
         with _MAKING:
@@ -196,6 +201,9 @@ def kernel(
                 compiled = jit(signature, **options)(function)
             finally:
                 _config.CACHE_DIR = before
+        if is_inner:
+            # Forget the entry that is not there: a call of it ends the process.
+            compiled._clear()
         _KERNELS.append((compiled, signature))
         return compiled  # type: ignore[no-any-return]
 

@@ -27,6 +27,8 @@ PARSERS = "dualstream.solvers.text."
 """Modules that parse. They import each other: two processes would compile them twice."""
 PARSER_WORK = 2
 """Work of a byte of a parser's source, in bytes of other kernels, as measured."""
+COMPILED_LAST = ("dualstream.solvers.text.flat.csv", "dualstream.solvers.text.flat.json")
+"""Half of the work of the server's imports, and its last part."""
 
 
 def folder_of(package: str) -> Path:
@@ -68,21 +70,25 @@ def compile_here(modules: Sequence[str]) -> None:
     """Import only these modules and what they need. The process is useless for anything else
     after it.
 
-    The import of their package would compile everything in its own order, in every process. An
-    empty package takes its place.
+    The import of their packages would compile everything in its own order, in every process. Empty
+    packages take their place.
     """
-    package = ModuleType("dualstream.solvers")
-    package.__path__ = [str(folder_of("dualstream.solvers"))]
-    sys.modules["dualstream.solvers"] = package
+    for name in ("dualstream.solvers", "dualstream.solvers.text"):
+        package = ModuleType(name)
+        package.__path__ = [str(folder_of(name))]
+        sys.modules[name] = package
     for name in modules:
         importlib.import_module(name)
 
 
 @contextmanager
 def notice_of_compilation(say: Callable[[str], None]) -> Iterator[None]:
-    """Context manager around imports: call `say` if they have to compile kernels."""
+    """Context manager around the server's imports: call `say` if they have to compile kernels.
 
+    On several cores another process then compiles the last ones.
+    """
     done = threading.Event()
+    begun: list[subprocess.Popen[bytes]] = []
 
     def notify() -> None:
         while not done.wait(NOTICE_AFTER_S):
@@ -90,6 +96,8 @@ def notice_of_compilation(say: Callable[[str], None]) -> Iterator[None]:
             compiled = getattr(sys.modules.get("dualstream.solvers.jit"), "compiled_anew", None)
             if compiled is not None and compiled():
                 say("kernels are compiled for this machine, once; this takes half a minute or more")
+                if len(os.sched_getaffinity(0)) > 1:
+                    begun.append(begin(COMPILED_LAST))
                 return
 
     thread = threading.Thread(target=notify, name="notice_of_compilation", daemon=True)
@@ -99,6 +107,9 @@ def notice_of_compilation(say: Callable[[str], None]) -> Iterator[None]:
     finally:
         done.set()
         thread.join()
+        for process in begun:
+            process.kill()
+            process.wait()
 
 
 def begin(modules: Sequence[str]) -> subprocess.Popen[bytes]:

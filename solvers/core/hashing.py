@@ -77,7 +77,7 @@ def sorted_row(row: Mapping[int, float]) -> tuple[list[int], list[float]]:
     return indices, values
 
 
-@kernel(i8(i8, i8))
+@kernel(i8(i8, i8), inner=True)
 def rotated(x: int, by: int) -> int:
     """The 32-bit number x, rotated to the left."""
     return ((x << by) | (x >> (32 - by))) & _MASK

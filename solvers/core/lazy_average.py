@@ -86,7 +86,7 @@ class LazyAverage:
             self.sums[:], self.scalars[:KAPPA] = state["average_sums"], state["average"]
 
 
-@kernel(f8(f8, f8, f8, RO_F8_2D, i8))
+@kernel(f8(f8, f8, f8, RO_F8_2D, i8), inner=True)
 def lazy_sum(v: float, mark: float, seen: float, sums: Floats, now: int) -> float:
     """Sum over the steps after `seen` up to `now` of a_s sgn(v) max(0, |v| + mark - C_s)."""
     if v == 0.0:
@@ -107,7 +107,7 @@ def lazy_sum(v: float, mark: float, seen: float, sums: Floats, now: int) -> floa
     return total if v > 0.0 else -total
 
 
-@kernel(f8(RO_F8))
+@kernel(f8(RO_F8), inner=True)
 def unit_of(scalars: Floats) -> float:
     """The factor between sums and averages: K / S_N, or 0 before the first step."""
     return float(scalars[K] / scalars[S]) if scalars[S] > 0.0 else 0.0
@@ -120,7 +120,7 @@ def is_due(sums: Floats, scalars: Floats) -> bool:
     return int(scalars[NOW]) + 1 == sums.shape[0] or unit < _LEAST_K
 
 
-@kernel(void(F8_2D, F8, f8))
+@kernel(void(F8_2D, F8, f8), inner=True)
 def settle_sums(sums: Floats, scalars: Floats, threshold: float) -> None:
     """Begin new prefix sums, after the caller added the old ones to each z; each `seen` is 0."""
     sums[0, 0] = sums[0, 1] = 0.0
@@ -128,7 +128,7 @@ def settle_sums(sums: Floats, scalars: Floats, threshold: float) -> None:
     scalars[NOW] = 0.0
 
 
-@kernel(void(f8, f8, f8, F8_2D, F8))
+@kernel(void(f8, f8, f8, F8_2D, F8), inner=True)
 def add_step(scale: float, threshold: float, unit: float, sums: Floats, scalars: Floats) -> None:
     """Append a step with a_s = scale, C_s = threshold and K = unit."""
     now = int(scalars[NOW])

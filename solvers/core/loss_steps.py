@@ -20,7 +20,7 @@ from dualstream.solvers.core.scalar import clip, log1pexp, sigmoid, soft, xlogx
 from dualstream.solvers.jit import f8, kernel, types
 
 
-@kernel(types.UniTuple(f8, 2)(f8, f8))
+@kernel(types.UniTuple(f8, 2)(f8, f8), inner=True)
 def logistic_root(c: float, s: float) -> tuple[float, float]:
     """The root u of F(u) = u + c + s sigmoid(u), and b = sigmoid(u).
 
@@ -81,7 +81,7 @@ def logistic_step(c: float, s: float) -> tuple[float, float]:
     return b, math.log(b) - (1.0 - b) * u
 
 
-@kernel(f8(f8, f8, f8, f8, f8))
+@kernel(f8(f8, f8, f8, f8, f8), inner=True)
 def best_b(r: float, curvature: float, eps: float, lo: float, hi: float) -> float:
     """argmax over lo <= b <= hi of  b r - eps |b| - curvature b^2 / 2; the smallest |b| at a tie.
 

@@ -243,7 +243,7 @@ def optimality(w: Floats, gradient: Floats, lam: float, bias: float) -> float:
     return math.sqrt(total / max(count, 1))
 
 
-@kernel(void(RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, f8, RO_F8, f8, RO_F8, F8_2D))
+@kernel(void(RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, f8, RO_F8, f8, RO_F8, F8_2D), inner=True)
 def hessian(
     indptr: Ints,
     indices: Indices,
@@ -279,7 +279,7 @@ def hessian(
             h[r, j] = h[j, r]
 
 
-@kernel(f8(RO_I4, RO_F8, RO_I8, RO_F8, f8, RO_F8, f8, F8))
+@kernel(f8(RO_I4, RO_F8, RO_I8, RO_F8, f8, RO_F8, f8, F8), inner=True)
 def steepest_curvature(
     indices: Indices,
     values: Floats,
@@ -306,7 +306,7 @@ def steepest_curvature(
     return largest
 
 
-@kernel(b1(F8_2D, i8, F8))
+@kernel(b1(F8_2D, i8, F8), inner=True)
 def solve_symmetric(a: Floats, size: int, b: Floats) -> bool:
     """b = A^-1 b for a positive definite A, given and overwritten in its upper half.
 
@@ -334,7 +334,7 @@ def solve_symmetric(a: Floats, size: int, b: Floats) -> bool:
     return True
 
 
-@kernel(b1(F8_2D, f8, F8, f8, f8, F8, F8, F8_2D, F8, I8))
+@kernel(b1(F8_2D, f8, F8, f8, f8, F8, F8, F8_2D, F8, I8), inner=True)
 def solve_with_signs(
     h: Floats,
     damping: float,
@@ -391,7 +391,7 @@ def solve_with_signs(
     return True
 
 
-@kernel(void(F8_2D, f8, f8, f8, F8, F8_2D, F8_2D, I8))
+@kernel(void(F8_2D, f8, f8, f8, F8, F8_2D, F8_2D, I8), inner=True)
 def minimise_model(
     h: Floats,
     damping: float,

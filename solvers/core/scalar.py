@@ -157,7 +157,7 @@ def unknown_label(labels: Floats, binary: bool) -> int:
     return -1
 
 
-@kernel(f8(RO_F8, i8, i8, f8))
+@kernel(f8(RO_F8, i8, i8, f8), inner=True)
 def scaled_norm(values: Floats, begin: int, end: int, bias: float) -> float:
     """The 2-norm of entries `begin` to `end` and `bias`, safe from underflow of the squares."""
     largest = abs(bias)
@@ -178,7 +178,7 @@ def shrink(x: float, eps: float) -> float:
     return x - (at_least if at_least < eps else eps)
 
 
-@kernel(f8(f8, f8))
+@kernel(f8(f8, f8), inner=True)
 def balance(share: float, power: float) -> float:
     """share^(-power): the factor of a sparse column under balanced scaling."""
     if power == 0.25:
@@ -188,7 +188,7 @@ def balance(share: float, power: float) -> float:
     return math.exp(-power * math.log(share))
 
 
-@kernel(f8(f8, f8, f8, f8, f8))
+@kernel(f8(f8, f8, f8, f8, f8), inner=True)
 def dense_value(x: float, t: float, c: float, mu: float, m: float) -> float:
     """h_j of a dense column x of balanced scaling, see features/scaling.py."""
     share = c / t
@@ -199,7 +199,7 @@ def dense_value(x: float, t: float, c: float, mu: float, m: float) -> float:
     return (x - mu * share) / math.sqrt(var)
 
 
-@kernel(f8(f8, f8, f8, f8))
+@kernel(f8(f8, f8, f8, f8), inner=True)
 def sparse_ratio(x: float, c: float, mu: float, m: float) -> float:
     """x / rms_j of a sparse column, see features/scaling.py."""
     square = m / c + mu * mu
@@ -208,7 +208,7 @@ def sparse_ratio(x: float, c: float, mu: float, m: float) -> float:
     return x / math.sqrt(square)
 
 
-@kernel(f8(f8, f8, f8, f8, f8, f8))
+@kernel(f8(f8, f8, f8, f8, f8, f8), inner=True)
 def sparse_value(x: float, t: float, c: float, mu: float, m: float, power: float) -> float:
     """h_j of a sparse column x of balanced scaling, see features/scaling.py."""
     return sparse_ratio(x, c, mu, m) * balance(c / t, power)
@@ -244,7 +244,7 @@ bits_of: Any = _plain_bits_of if DISABLED else intrinsic(_bits_of)
 float_of: Any = _plain_float_of if DISABLED else intrinsic(_float_of)
 
 
-@kernel(f8(f8), inline=True)
+@kernel(f8(f8), inline=True, inner=False)
 def exp_of(x: float) -> float:
     """exp(x) for x in [-708, 709], to about one unit in the last place; NaN for NaN.
 
@@ -266,7 +266,7 @@ def exp_of(x: float) -> float:
     return p * scale
 
 
-@kernel(f8(f8), inline=True)
+@kernel(f8(f8), inline=True, inner=False)
 def log_of(x: float) -> float:
     """log(x) for a normal x > 0, to about one unit in the last place; see exp_of."""
     bits = bits_of(x)
@@ -283,7 +283,7 @@ def log_of(x: float) -> float:
     return n * _LN2_HIGH + (2.0 * s + (2.0 * s * s2 * p + n * _LN2_LOW))
 
 
-@kernel(f8(f8), inline=True)
+@kernel(f8(f8), inline=True, inner=False)
 def sigmoid_of(x: float) -> float:
     """sigmoid(x) for |x| <= 708; see exp_of."""
     e = exp_of(-abs(x))

@@ -90,7 +90,7 @@ def enter_places(places: Indices, touched: Indices, first: int, used: int) -> No
         places[at, 0], places[at, 1] = touched[slot] + 1, slot
 
 
-@kernel(i8(i8, i8, I4_2D, I4, F8_2D, RO_F8, i8, I8))
+@kernel(i8(i8, i8, I4_2D, I4, F8_2D, RO_F8, i8, I8), inner=True)
 def new_slot(
     index: int,
     at: int,
@@ -127,7 +127,7 @@ def bring_entry(n: int, slot: int, value: float, table: Floats, e: Floats, slots
         e[COUNT, n] = e[MEAN, n] = e[M, n] = e[PLACE, n] = 0.0
 
 
-@kernel(void(i8, f8, F8, F8, F8, F8, F8), inline=True, apart=True)
+@kernel(void(i8, f8, F8, F8, F8, F8, F8), inline=True, apart=True, inner=False)
 def limit_entries(
     n: int, reach: float, value: Floats, count: Floats, mean: Floats, m: Floats, out: Floats
 ) -> None:
@@ -222,7 +222,7 @@ def base_values(
             h[p] = balance[p] if is_dense[p] > 0.0 else balance[p] * power[p]
 
 
-@kernel(void(i8, F8_2D, I4, F8_2D, I8, I8))
+@kernel(void(i8, F8_2D, I4, F8_2D, I8, I8), inner=True)
 def change_dense(n: int, table: Floats, dense: Indices, e: Floats, slots: Ints, k: Ints) -> None:
     """Update the list of dense columns: removals first, then additions."""
     at = table.shape[1] - N_STATISTICS + PLACE
@@ -338,7 +338,7 @@ def ask_for_row(indices: Indices, begin: int, end: int, places: Indices, table: 
         prefetch(table, np.int64(places[at, 1]))
 
 
-@kernel(f8(F8_2D, i8, i8))
+@kernel(f8(F8_2D, i8, i8), inner=True)
 def small_factor(h: Floats, n: int, base: int) -> float:
     """1 / |h| where the squares are subnormal; 0 if 1 / |h| is not finite either."""
     largest = 0.0

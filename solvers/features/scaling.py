@@ -163,7 +163,7 @@ class Balanced:
         self._undo = None
 
 
-@kernel(i8(F8_2D, I4, i8, f8))
+@kernel(i8(F8_2D, I4, i8, f8), inner=True)
 def without_rare(columns: Floats, dense: Indices, held: int, t: float) -> int:
     """Make dense columns with c_j < t / 4 sparse; return how many are left."""
     kept = 0
@@ -177,7 +177,7 @@ def without_rare(columns: Floats, dense: Indices, held: int, t: float) -> int:
     return kept
 
 
-@kernel(i8(I4, i8, i8))
+@kernel(i8(I4, i8, i8), inner=True)
 def with_column(dense: Indices, held: int, column: int) -> int:
     """Insert a column into the sorted list of dense ones; return their number."""
     q = held

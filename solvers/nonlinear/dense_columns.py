@@ -153,7 +153,7 @@ def enter_features(
         keys[cell], columns[cell], counts[cell] = features[i], own[i], counted[i]
 
 
-@kernel(i8(RO_I4, i8, i8, i8, I8, I8, I8, I8), inline=True)
+@kernel(i8(RO_I4, i8, i8, i8, I8, I8, I8, I8), inline=True, inner=False)
 def count_features(
     indices: Indices,
     begin: int,

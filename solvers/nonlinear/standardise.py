@@ -18,7 +18,7 @@ MEMORY = 2000.0
 REACH = 8.0
 
 
-@kernel(void(i8, F8, F8_2D), inline=True)
+@kernel(void(i8, F8, F8_2D), inline=True, inner=False)
 def count_moments(n: int, x: Floats, moments: Floats) -> None:
     """Count one row of n columns."""
     for j in range(n):
@@ -35,7 +35,7 @@ def count_moments(n: int, x: Floats, moments: Floats) -> None:
         moments[MEAN_SQUARE, j] = square + rate * ((1.0 - rate) * apart * apart - square)
 
 
-@kernel(f8(f8, i8, F8_2D), inline=True)
+@kernel(f8(f8, i8, F8_2D), inline=True, inner=False)
 def standardised(value: float, j: int, moments: Floats) -> float:
     """The distance of a value of column j from its mean, in standard deviations, at most REACH."""
     square = moments[MEAN_SQUARE, j]

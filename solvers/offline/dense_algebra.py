@@ -10,7 +10,7 @@ from dualstream.solvers.jit import F8, F8_2D, RO_F8, RO_F8_2D, Floats, b1, f8, k
 _BLOCK, _TILE = 32, 256
 
 
-@kernel(void(F8, RO_F8, RO_F8, RO_F8, RO_F8, f8, f8, f8, f8), apart=True)
+@kernel(void(F8, RO_F8, RO_F8, RO_F8, RO_F8, f8, f8, f8, f8), apart=True, inner=True)
 def subtract_four(
     out: Floats,
     first: Floats,
@@ -27,7 +27,7 @@ def subtract_four(
         out[j] -= (a * first[j] + b * second[j]) + (c * third[j] + d * fourth[j])
 
 
-@kernel(void(F8, RO_F8, f8), apart=True)
+@kernel(void(F8, RO_F8, f8), apart=True, inner=True)
 def subtract(out: Floats, row: Floats, a: float) -> None:
     """out -= a row."""
     for j in range(out.shape[0]):

@@ -237,7 +237,7 @@ def flush(w: Floats, p: float, scale: float) -> None:
         w[j, 0] *= scale
 
 
-@kernel(void(F8_2D, f8))
+@kernel(void(F8_2D, f8), inner=True)
 def scale_average(w: Floats, k: float) -> None:
     """z *= k: the same average with k = 1."""
     for j in range(w.shape[0]):

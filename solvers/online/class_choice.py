@@ -47,7 +47,7 @@ def check_classes(batch: Batch) -> None:
         raise InvalidRow(int(np.argmax(missing)), "the label must be a class")
 
 
-@kernel(f8(RO_F8_2D, i8, i8))
+@kernel(f8(RO_F8_2D, i8, i8), inner=True)
 def log_normaliser(scores: Floats, row: int, known: int) -> float:
     """log of the sum of sigmoid(scores[k, row]) over the first `known` classes, at least one."""
     top = -log1pexp(-scores[0, row])

@@ -191,7 +191,7 @@ def move(
     return shrunk, new, length(shrunk - alpha, new - beta, ww, m, x2)
 
 
-@kernel(types.Tuple((f8, f8, i8))(f8, f8, f8, f8, f8, f8, types.boolean, f8, i8, f8))
+@kernel(types.Tuple((f8, f8, i8))(f8, f8, f8, f8, f8, f8, types.boolean, f8, i8, f8), inner=True)
 def descend_pil(
     m: float,
     x2: float,
@@ -242,7 +242,7 @@ def sigmoid_slope(u: float, d: float, gap: float, sech2: float) -> float:
     return 4.0 * (r * r * (r + 2.0) / ((r + 1.0) * (r + 1.0)) - before)
 
 
-@kernel(types.Tuple((f8, f8, i8))(f8, f8, f8, f8, f8, f8, f8, f8, f8, i8, f8))
+@kernel(types.Tuple((f8, f8, i8))(f8, f8, f8, f8, f8, f8, f8, f8, f8, i8, f8), inner=True)
 def descend_sigmoid(
     m: float,
     x2: float,

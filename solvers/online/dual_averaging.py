@@ -261,7 +261,7 @@ def score_rows(
         scores[i] = inverse * dot + f[BIAS] * intercept
 
 
-@kernel(i8(f8, f8))
+@kernel(i8(f8, f8), inner=True)
 def became_zero(gradient: float, lam: float) -> int:
     """The least t with t lambda >= |G_j|, if there is one."""
     size = abs(gradient)

@@ -137,7 +137,7 @@ class Alma(Romma):
         self._ints[NORMALIZE] = spec["normalize"]
 
 
-@kernel(f8(f8, f8, f8, f8, i8, f8, f8))
+@kernel(f8(f8, f8, f8, f8, i8, f8, f8), inner=True)
 def additive_step(
     m: float, loss: float, x2: float, norm: float, kind: int, c_step: float, c: float
 ) -> float:
@@ -152,7 +152,7 @@ def additive_step(
     return min(1.0, c) * full if kind == PA else min(c * c_step, full)
 
 
-@kernel(types.UniTuple(f8, 3)(f8, f8, f8, f8))
+@kernel(types.UniTuple(f8, 3)(f8, f8, f8, f8), inner=True)
 def romma_step(m: float, norm: float, ww: float, share: float) -> tuple[float, float, float]:
     """a, beta and |w'|^2 of w' = a w + beta y x; a = 1 and beta = 0 for no step.
 

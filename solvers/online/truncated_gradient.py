@@ -252,7 +252,7 @@ def settle(w: Floats, f: Floats, k: Ints, sums: Floats, scalars: Floats) -> None
     settle_sums(sums, scalars, f[CUT_SUM])
 
 
-@kernel(void(F8_2D, f8, RO_F8_2D, i8))
+@kernel(void(F8_2D, f8, RO_F8_2D, i8), inner=True)
 def pull_all(w: Floats, by: float, sums: Floats, now: int) -> None:
     """w_j -= by sgn(w_j) for all weights, which have no thresholds."""
     for j in range(w.shape[0]):

@@ -86,7 +86,7 @@ def conjugates(u: Floats, b: Floats, out: Floats) -> None:
         out[j] = b[j] * u[j] - (max(u[j], 0.0) + log_of(1.0 + e))
 
 
-@kernel(void(i8, F8_2D), inline=True)
+@kernel(void(i8, F8_2D), inline=True, inner=False)
 def logistic_roots(n: int, lanes: Floats) -> None:
     """U and B = sigmoid(U) at the root of u + C + S sigmoid(u), for n members, and CONJUGATE.
 

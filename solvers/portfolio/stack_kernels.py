@@ -112,7 +112,7 @@ def learn_number(target: float, c: float, is_absolute: bool, stack: Floats) -> N
         stack[size, a] += c * error * stack[size + 2, a]
 
 
-@kernel(i8(RO_I8_2D), inline=True)
+@kernel(i8(RO_I8_2D), inline=True, inner=False)
 def stack_among(roles: Ints) -> int:
     """The index of the stack among the members, -1 for none."""
     for j in range(roles.shape[0]):

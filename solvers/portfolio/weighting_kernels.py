@@ -151,7 +151,7 @@ def mixed_class(
     return 0.5 if abs(p - 0.5) < 1e-12 else p
 
 
-@kernel(f8(i8, RO_F8), inline=True)
+@kernel(f8(i8, RO_F8), inline=True, inner=False)
 def base_of(base: int, g: Floats) -> float:
     """The base that a member's score is added to."""
     if base == NO_BASE:
@@ -222,7 +222,7 @@ def begin_calibrations(m: Floats, r: Floats) -> None:
             r[RESETS, j] += 1.0
 
 
-@kernel(void(F8, F8, F8, f8), inline=True, apart=True)
+@kernel(void(F8, F8, F8, f8), inline=True, apart=True, inner=False)
 def share_out(v: Floats, gain: Floats, is_active: Floats, share: float) -> None:
     """v_k <- v_k gain_k, normalised and mixed, over the active members."""
     total = active = 0.0

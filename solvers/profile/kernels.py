@@ -91,7 +91,7 @@ def enter_features(table: Ints, indices: Ints, codes: Ints) -> None:
         table[slot_of(table, index)] = codes[i] << CODE_SHIFT | (index + 1)
 
 
-@kernel(void(F8, i8, _I8_2D, F8_2D))
+@kernel(void(F8, i8, _I8_2D, F8_2D), inner=True)
 def _rescale(clock: Floats, columns: int, counts: Ints, cells: Floats) -> None:
     """Divide all sums of weights by the weight of the last row."""
     short, long = 1.0 / clock[SHORT], 1.0 / clock[LONG]
@@ -115,7 +115,7 @@ def _rescale(clock: Floats, columns: int, counts: Ints, cells: Floats) -> None:
             own[at + bins] *= long
 
 
-@kernel(void(F8))
+@kernel(void(F8), inner=True)
 def _set_edges(own: Floats) -> None:
     """Sort the sample, and replace it by its deciles and empty bins."""
     for i in range(BODY + 1, BODY + SAMPLED):

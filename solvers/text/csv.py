@@ -66,7 +66,7 @@ def byte_kinds(delimiter: int) -> Bytes:
     return kinds
 
 
-@kernel(i8(RO_U1, i8))
+@kernel(i8(RO_U1, i8), inner=True)
 def past_blanks(text: Bytes, p: int) -> int:
     """The next position that is neither a space nor a tab."""
     while text[p] == 32 or text[p] == 9:
@@ -74,7 +74,7 @@ def past_blanks(text: Bytes, p: int) -> int:
     return p
 
 
-@kernel(i8(RO_U1, i8, b1, RO_U1))
+@kernel(i8(RO_U1, i8, b1, RO_U1), inner=True)
 def field_end(text: Bytes, p: int, ascii_only: bool, byte_kinds: Bytes) -> int:
     """End of the field at p, after its first quote if it has one; -1 if it is not of the common
     form."""
@@ -97,7 +97,7 @@ def field_end(text: Bytes, p: int, ascii_only: bool, byte_kinds: Bytes) -> int:
         q += one
 
 
-@kernel(i8(RO_U1, i8, i8))
+@kernel(i8(RO_U1, i8, i8), inner=True)
 def word_form(text: Bytes, start: int, end: int) -> int:
     """_TRUE, _FALSE, _STRANGE for NaN and infinity in any case; else _TEXT."""
     word: Any = np.int64(0)
@@ -119,7 +119,7 @@ def word_form(text: Bytes, start: int, end: int) -> int:
     return _TEXT
 
 
-@kernel(i8(RO_U1, i8, i8))
+@kernel(i8(RO_U1, i8, i8), inner=True)
 def form_of(text: Bytes, start: int, end: int) -> int:
     """Kind of the field text[start:end], which is not empty."""
     first, last = text[start], text[end - 1]
@@ -130,7 +130,7 @@ def form_of(text: Bytes, start: int, end: int) -> int:
     return word_form(text, start, end)
 
 
-@kernel(i8(RO_U1, i8, i8))
+@kernel(i8(RO_U1, i8, i8), inner=True)
 def form_of_no_number(text: Bytes, start: int, end: int) -> int:
     """Whether a field that begins like a number is certainly a text."""
     first, last = text[start], text[end - 1]

@@ -77,7 +77,7 @@ _KIND[128:] = _BEYOND_ASCII
 _KIND[:32] = _KIND[34] = _KIND[92] = _OTHER
 
 
-@kernel(i8(RO_U1, i8))
+@kernel(i8(RO_U1, i8), inner=True)
 def skip_space(text: Bytes, p: int) -> int:
     """The next position that is neither a space, a tab nor a carriage return."""
     while text[p] == 32 or text[p] == 9 or text[p] == 13:
@@ -85,7 +85,7 @@ def skip_space(text: Bytes, p: int) -> int:
     return p
 
 
-@kernel(i8(RO_U1, i8, b1, U1, i8))
+@kernel(i8(RO_U1, i8, b1, U1, i8), inner=True)
 def read_string(text: Bytes, start: int, ascii_only: bool, out: Bytes, at: int) -> int:
     """Copy the string whose first byte is at `start` to out[at:]; the position of its end quote, or
     -1.
@@ -109,7 +109,7 @@ def read_string(text: Bytes, start: int, ascii_only: bool, out: Bytes, at: int) 
     return int(p) if text[p] == 34 else -1
 
 
-@kernel(i8(RO_U1, i8))
+@kernel(i8(RO_U1, i8), inner=True)
 def word_end(text: Bytes, p: int) -> int:
     """End of the word true or false at p, -1 for anything else."""
     if text[p] == 116 and text[p + 1] == 114 and text[p + 2] == 117 and text[p + 3] == 101:
@@ -377,7 +377,7 @@ def read_list(
             return -1
 
 
-@kernel(i8(RO_U1, i8, b1, RO_F8, U1))
+@kernel(i8(RO_U1, i8, b1, RO_F8, U1), inner=True)
 def scalar_end(text: Bytes, p: int, ascii_only: bool, powers: Floats, buffer: Bytes) -> int:
     """End of the string, number, or word at p, or -1."""
     if text[p] == 34:
@@ -389,7 +389,7 @@ def scalar_end(text: Bytes, p: int, ascii_only: bool, powers: Floats, buffer: By
     return p
 
 
-@kernel(i8(RO_U1, i8))
+@kernel(i8(RO_U1, i8), inner=True)
 def weight_end(text: Bytes, p: int) -> int:
     """End of the word weight at p, -1 for any other."""
     if (
@@ -456,7 +456,7 @@ def read_x(
     return p
 
 
-@kernel(i8(RO_U1, i8, b1, i8, RO_F8, F8, i8, I8, RO_I4, RO_I8, RO_U1, U1))
+@kernel(i8(RO_U1, i8, b1, i8, RO_F8, F8, i8, I8, RO_I4, RO_I8, RO_U1, U1), inner=True)
 def read_y(
     text: Bytes,
     p: int,
@@ -493,7 +493,7 @@ def read_y(
     return p
 
 
-@kernel(i8(RO_U1, i8, RO_F8, F8, i8))
+@kernel(i8(RO_U1, i8, RO_F8, F8, i8), inner=True)
 def read_weight(text: Bytes, p: int, powers: Floats, weights: Floats, row: int) -> int:
     """Read the weight at p into weights[row]; the position after it, or -1."""
     if text[p] == 45:

@@ -134,7 +134,7 @@ def _bad_line(
     return BadLine(row, line, _REASONS[code].format(token=token, dim=dim))
 
 
-@kernel(i8(RO_U1, i8))
+@kernel(i8(RO_U1, i8), inner=True)
 def token_end(text: Bytes, p: int) -> int:
     """End of the token that contains position p."""
     while _KIND[text[p]] == _TOKEN:
@@ -142,7 +142,7 @@ def token_end(text: Bytes, p: int) -> int:
     return p
 
 
-@kernel(b1(RO_U1, i8, i8))
+@kernel(b1(RO_U1, i8, i8), inner=True)
 def is_not_finite_word(text: Bytes, start: int, end: int) -> bool:
     """Whether a token is nan, inf or infinity, signed or not, in any case."""
     if text[start] == 43 or text[start] == 45:
@@ -229,7 +229,7 @@ def read_number(text: Bytes, p: int, powers: Floats) -> tuple[float, int, int]:
     return (-x if negative else x), _READ, p
 
 
-@kernel(types.UniTuple(i8, 2)(RO_U1, i8))
+@kernel(types.UniTuple(i8, 2)(RO_U1, i8), inner=True)
 def read_index(text: Bytes, p: int) -> tuple[int, int]:
     """The index before a colon, and the position of the colon; position -1 if it is not a whole
     number.
@@ -249,7 +249,7 @@ def read_index(text: Bytes, p: int) -> tuple[int, int]:
     return (-index if negative else index), p
 
 
-@kernel(i8(RO_U1, i8))
+@kernel(i8(RO_U1, i8), inner=True)
 def line_end(text: Bytes, p: int) -> int:
     """Position of the next line feed."""
     while text[p] != 10:

@@ -89,7 +89,7 @@ word_at: Any = _plain_word_at if DISABLED else intrinsic(_word_at)
 trailing_zeros: Any = _plain_trailing_zeros if DISABLED else intrinsic(_trailing_zeros)
 
 
-@kernel(i8(i8, b1))
+@kernel(i8(i8, b1), inner=True)
 def first_stop(word: int, ascii_only: bool) -> int:
     """The first of eight bytes that ends a string or is not of the common form; else 8.
 
@@ -143,7 +143,7 @@ def is_same(text: Bytes, a: int, b: int, count: int) -> bool:
     return bool(differing & ((np.int64(1) << (8 * count)) - 1) == 0)
 
 
-@kernel(b1(i8, i8, I8))
+@kernel(b1(i8, i8, I8), inner=True)
 def is_new_name(mixed: int, object_at: int, memo: Ints) -> bool:
     """Whether a name without a step, with this hash, is the first such name of its object.
 
@@ -163,7 +163,7 @@ def is_new_name(mixed: int, object_at: int, memo: Ints) -> bool:
     return True
 
 
-@kernel(i8(RO_U1, i8, b1, i8, i8, I8))
+@kernel(i8(RO_U1, i8, b1, i8, i8, I8), inner=True)
 def find_step(
     text: Bytes, p: int, ascii_only: bool, before: int, object_at: int, memo: Ints
 ) -> int:
@@ -267,7 +267,7 @@ def find_text(step: int, size: int, a: int, b: int, c: int, slot: int, memo: Int
     return int(memo[slot + _TEXT_PLACE]) if differing == 0 else -1
 
 
-@kernel(void(i8, i8, i8, i8, i8, i8, i8, I8))
+@kernel(void(i8, i8, i8, i8, i8, i8, i8, I8), inner=True)
 def store_text(
     step: int, size: int, a: int, b: int, c: int, slot: int, place: int, memo: Ints
 ) -> None:
@@ -278,7 +278,7 @@ def store_text(
     memo[CHANGES] += 1
 
 
-@kernel(i8(RO_U1, i8, i8, U1, i8))
+@kernel(i8(RO_U1, i8, i8, U1, i8), inner=True)
 def copy_bytes(text: Bytes, start: int, end: int, out: Bytes, at: int) -> int:
     """out[at:] = text[start:end]; returns its end in out."""
     for k in range(end - start):
@@ -286,7 +286,7 @@ def copy_bytes(text: Bytes, start: int, end: int, out: Bytes, at: int) -> int:
     return at + end - start
 
 
-@kernel(void(I8, i8))
+@kernel(void(I8, i8), inner=True)
 def forget_since(memo: Ints, changes: int) -> None:
     """Clear the cache if it changed since: the names of a row that failed to parse are not
     stored.

@@ -49,13 +49,13 @@ _C1, _C2, _C3 = 0xCC9E2D51, 0x1B873593, 0xE6546B64
 _F1, _F2 = 0x85EBCA6B, 0xC2B2AE35
 
 
-@kernel(i8(u1))
+@kernel(i8(u1), inner=True)
 def digit(byte: int) -> int:
     """Value of a decimal digit; other bytes give values below 0 or above 9."""
     return int(byte) - 48
 
 
-@kernel(f8(f8, f8, f8))
+@kernel(f8(f8, f8, f8), inner=True)
 def product_error(a: float, b: float, product: float) -> float:
     """a b - product, exactly, where product is a b rounded (Dekker, 1971)."""
     t = 134_217_729.0 * a
@@ -88,7 +88,7 @@ def scaled(mantissa: int, exponent: int, powers: Floats) -> tuple[float, bool]:
     return total, total + rest * (1.0 + 1e-9) == total
 
 
-@kernel(types.Tuple((f8, i8))(RO_U1, i8, RO_F8))
+@kernel(types.Tuple((f8, i8))(RO_U1, i8, RO_F8), inner=True)
 def json_number(text: Bytes, p: int, powers: Floats) -> tuple[float, int]:
     """The JSON number at position p and where it ends; -1 if it cannot be read exactly.
 
@@ -198,7 +198,7 @@ def add_places(table: Indices, places: Ints) -> None:
         table[slot_of(table, places[i])] = ~places[i]
 
 
-@kernel(b1(RO_I4, I4, i8, U1, i8, I4, I8, U1, I8))
+@kernel(b1(RO_I4, I4, i8, U1, i8, I4, I8, U1, I8), inner=True)
 def store_name(
     journalled: Indices,
     seen: Indices,
@@ -236,7 +236,7 @@ def store_name(
     return True
 
 
-@kernel(void(I4, I4, I8, i8))
+@kernel(void(I4, I4, I8, i8), inner=True)
 def drop_names(seen: Indices, places: Indices, count: Ints, kept: int) -> None:
     """Remove the last stored names, all except the first `kept`."""
     while count[0] > kept:
@@ -269,7 +269,7 @@ def label_slot(text: Bytes, start: int, end: int, slots: Indices, ends: Ints, la
     return int(slot)
 
 
-@kernel(void(I4, F8, i8, i8, I4, F8))
+@kernel(void(I4, F8, i8, i8, I4, F8), inner=True)
 def sort_by_rank(
     indices: Indices, values: Floats, start: int, end: int, spare: Indices, held: Floats
 ) -> None:
@@ -338,7 +338,7 @@ def sort_stably(
         run *= 2
 
 
-@kernel(i8(I4, F8, i8, i8, b1, I4, F8))
+@kernel(i8(I4, F8, i8, i8, b1, I4, F8), inner=True)
 def finish_row(
     indices: Indices, values: Floats, start: int, end: int, sums: bool, spare: Indices, held: Floats
 ) -> int:

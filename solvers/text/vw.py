@@ -49,7 +49,7 @@ _KIND[:32] = _STRANGE
 _KIND[[9, 10, 13, 32, _COLON, _BAR]] = _END
 
 
-@kernel(i8(RO_U1, i8))
+@kernel(i8(RO_U1, i8), inner=True)
 def skip_blanks(text: Bytes, p: int) -> int:
     """The next position that is neither a space, a tab nor a carriage return."""
     while text[p] == 32 or text[p] == 9 or text[p] == 13:
@@ -57,7 +57,7 @@ def skip_blanks(text: Bytes, p: int) -> int:
     return p
 
 
-@kernel(i8(RO_U1, i8, b1))
+@kernel(i8(RO_U1, i8, b1), inner=True)
 def token_end(text: Bytes, p: int, ascii_only: bool) -> int:
     """End of the token at p, before a blank, a bar or the line's end; -1 if it is not of the common
     form."""
@@ -70,7 +70,7 @@ def token_end(text: Bytes, p: int, ascii_only: bool) -> int:
         p += 1
 
 
-@kernel(i8(RO_U1, i8, b1, U1, i8))
+@kernel(i8(RO_U1, i8, b1, U1, i8), inner=True)
 def copy_name(text: Bytes, start: int, ascii_only: bool, out: Bytes, at: int) -> int:
     """Copy the name at `start` to out[at:], up to LONGEST_NAME bytes in all; its end, or -1.
 

@@ -131,7 +131,11 @@ def test_members_have_shares(page: Page, server: httpx.Client, screenshot):
     for k in range(2):
         learn(server, model, samples(200, seed=k + 1))
         expect(card(page, "Shares in the prediction")).to_contain_text(f"to {300 + 200 * k} rows")
-    assert len(areas.first.get_attribute("points").split()) > one_moment
+    collected = areas.first.get_attribute("points").split()
+    assert len(collected) > one_moment
+    page.reload()
+    expect(areas.first).to_have_attribute("points", " ".join(collected))
+    expect(card(page, "Shares in the prediction")).to_contain_text("to 500 rows")
     table = page.get_by_role("region", name="Members and their shares")
     found = server.get(f"/models/{model}/members").json()["members"]
     shares = [f"{100 * one['weight']:.{2 if one['weight'] < 0.1 else 1}f} %" for one in found]
@@ -144,6 +148,14 @@ def test_members_have_shares(page: Page, server: httpx.Client, screenshot):
     open_tab(page, "Overview")
     promoted = re.compile(f"^Member {best['name']} promoted.*, at 500 rows, seq 501")
     expect(card(page, "Error rate").get_by_role("button", name=promoted)).to_be_visible()
+    # A new model of this name has its own moments.
+    page.goto("about:blank")
+    server.delete(f"/models/{model}").raise_for_status()
+    create(server, model, members=members)
+    learn(server, model, samples(600))
+    page.goto(f"/#/models/{model}/members")
+    expect(shown).to_contain_text("Now, at 600 rows learned.")
+    assert len(areas.first.get_attribute("points").split()) == one_moment
 
 
 @ON_A_DESKTOP

@@ -27,7 +27,7 @@ FIRST_COMPILATION_S = 120.0
 WATCHED_ROWS_PER_S = 2500.0
 # A server with compiled kernels is ready earlier.
 AHEAD_AFTER_S = 2.5
-# Modules that the model needs first, then those that the server compiles last.
+# Modules that the model needs and the server does not compile before it is ready.
 COMPILED_AHEAD = (
     "dualstream.solvers.portfolio.weighting_kernels",
     "dualstream.solvers.portfolio.fused_kernels",
@@ -36,9 +36,6 @@ COMPILED_AHEAD = (
     "dualstream.solvers.nonlinear.neighbours_kernels",
     "dualstream.solvers.nonlinear.splines_kernels",
     "dualstream.solvers.portfolio.retained_rows",
-    "dualstream.solvers.evaluation.late_label_scores",
-    "dualstream.solvers.evaluation.progressive",
-    "dualstream.solvers.evaluation.drift.detectors",
 )
 ROWS_TO_PREDICT = 3
 WEIGHTS_SHOWN = 8
@@ -131,13 +128,22 @@ def _stream(
             body = {"samples": samples[first : first + ROWS_PER_REQUEST]}
             time.sleep(max(0.0, due - time.perf_counter()))
             due += ROWS_PER_REQUEST / rows_per_s
-            answer = client.post(f"/models/{MODEL}/learn", json=body)
-            done = answer.raise_for_status().json()["seq"]
+            done = _learn(client, body, str(first))["seq"]
             bar.update(task, completed=done)
             if done // REPORT_EVERY > reported // REPORT_EVERY or done == len(samples):
                 now = time.perf_counter()
                 _report(console, client, done, (done - reported) / (now - began))
                 began, reported = time.perf_counter(), done
+
+
+def _learn(client: httpx.Client, body: dict[str, Any], key: str) -> dict[str, Any]:
+    """Learn a body once. A server on a busy machine may refuse it, and says when to repeat it."""
+    headers = {"Idempotency-Key": key}
+    while True:
+        answer = client.post(f"/models/{MODEL}/learn", json=body, headers=headers)
+        if answer.status_code != httpx.codes.SERVICE_UNAVAILABLE:
+            return dict(answer.raise_for_status().json())
+        time.sleep(float(answer.headers.get("retry-after", 1)))
 
 
 def _errors(client: httpx.Client) -> tuple[float, float, float]:

@@ -11,7 +11,7 @@ const MAX_POINTS = 300;
 // Whether a model of this specification has members.
 export const hasMembers = (spec) => spec.algorithm === "portfolio" && spec.task !== "multiclass";
 
-export function membersPart(id, signal) {
+export function membersPart(id, created, signal) {
   const picture = h("div");
   const list = h("div");
   const note = h("p", { class: "small quiet" });
@@ -19,8 +19,9 @@ export function membersPart(id, signal) {
   const element = h("div", { class: "grid" }, shares, card("Members", list));
   shares.classList.add("wide");
   element.lastChild.classList.add("wide");
-  // The server knows the present shares only, so these are collected while the page is open.
-  let points = [];
+  // The server knows the present shares only. The tab collects them, and keeps them over a reload.
+  const key = `shares ${id} ${created}`;
+  let points = JSON.parse(sessionStorage.getItem(key) ?? "[]");
 
   async function refresh(rows) {
     const { members, promoted } = await call(modelPath(id, "/members"), { signal });
@@ -30,6 +31,11 @@ export function membersPart(id, signal) {
     if (points.at(-1)?.x === rows) points.pop();
     points.push(point);
     if (points.length > MAX_POINTS) points = points.filter((_, k) => k % 2 === 0);
+    try {
+      sessionStorage.setItem(key, JSON.stringify(points));
+    } catch {
+      sessionStorage.removeItem(key); // No room: this model's shares end with the page.
+    }
     const colours = new Map(ordered.slice(0, DRAWN).map((one, k) => [one.name, `s${k + 1}`]));
     const names = [...colours].map(([name, colour]) => ({ name, colour }));
     const others = (shown) => 1 - names.reduce((total, { name }) => total + (shown[name] ?? 0), 0);
@@ -38,7 +44,7 @@ export function membersPart(id, signal) {
     const best = ordered[0];
     const [first, last] = [points[0].x, points.at(-1).x];
     note.textContent = `${promoted ? `${promoted} is promoted and predicts alone. ` : ""}A member's share grows while it predicts better than the others. ` +
-      (last > first ? `From ${count(first)} to ${count(last)} rows learned, since this page was opened.` : `Now, at ${count(last)} rows learned.`);
+      (last > first ? `From ${count(first)} to ${count(last)} rows learned, as this tab saw them.` : `Now, at ${count(last)} rows learned.`);
     picture.replaceChildren(
       stackedShares(drawn, names, `Shares of ${count(ordered.length)} members; the largest is ${best.name} with ${percent(best.weight)}`));
     const hasErrors = ordered.some((one) => one.rolling.error_rate !== null);

@@ -38,7 +38,7 @@ export async function showModel(root, id, tab, signal, ready) {
   const tiles = numbers(spec);
   const plots = new ModelPlots(spec, signal);
   const columns = columnsPart(id, spec, signal);
-  const members = membersPart(id, signal);
+  const members = membersPart(id, view.created, signal);
   const inside = contents(id, spec, signal);
   const drift = driftPart();
   const versions = versionsPart(id, signal, () => reload());

@@ -74,7 +74,7 @@ def dashed_factor(f: Floats) -> float:
     return f[SCALE] / room if room > 0.0 else 0.0
 
 
-@kernel(types.UniTuple(f8, 2)(RO_I4, i8, i8, F8_2D, f8, f8))
+@kernel(types.UniTuple(f8, 2)(RO_I4, i8, i8, F8_2D, f8, f8), inner=True)
 def softmax_sums(
     indices: Indices, begin: int, end: int, w: Floats, bias: float, factor: float
 ) -> tuple[float, float]:
@@ -156,7 +156,7 @@ def served_weights(w: Floats, f: Floats, k: Ints, out: Floats) -> None:
     served_rows(w, f, k, *served_numbers(w, f, k), out[:stop])
 
 
-@kernel(f8(RO_I4, RO_F8, i8, i8, F8_2D, RO_F8, RO_I8, f8, f8, f8))
+@kernel(f8(RO_I4, RO_F8, i8, i8, F8_2D, RO_F8, RO_I8, f8, f8, f8), inner=True)
 def score_of(
     indices: Indices,
     values: Floats,
@@ -391,7 +391,7 @@ def size_of(g: float, hh: float) -> float:
     return min(max(abs(g) * math.sqrt(hh), _TINY), _LARGE) if g != 0.0 else 0.0
 
 
-@kernel(b1(RO_I4, RO_F8, i8, i8, F8_2D, f8, f8, f8, f8))
+@kernel(b1(RO_I4, RO_F8, i8, i8, F8_2D, f8, f8, f8, f8), inner=True)
 def stays_finite(
     indices: Indices,
     values: Floats,
@@ -436,7 +436,7 @@ def keep(indices: Indices, begin: int, end: int, w: Floats, saved: Floats, back:
     saved[end - begin] = w[at, 0]
 
 
-@kernel(void(F8_2D, F8, I8, I8, I4, F8, F8_2D))
+@kernel(void(F8_2D, F8, I8, I8, I4, F8, F8_2D), inner=True)
 def resum(
     w: Floats, f: Floats, k: Ints, starts: Ints, indices: Indices, values: Floats, rows: Floats
 ) -> None:
@@ -454,7 +454,7 @@ def resum(
     k[SINCE_RESUM] = 0
 
 
-@kernel(void(F8_2D, F8, I8, f8, f8))
+@kernel(void(F8_2D, F8, I8, f8, f8), inner=True)
 def add_iterate(w: Floats, f: Floats, k: Ints, kept: float, share: float) -> None:
     """average = kept average + share w_N. O(width); a coordinate that would not be finite is
     unchanged."""
@@ -477,7 +477,7 @@ def rest_of(
     return softmax_sums(indices, begin, end, w, f[BIAS], factor)
 
 
-@kernel(void(RO_F8, i8, i8, I8, I4, F8, F8_2D, F8_2D, F8, I8))
+@kernel(void(RO_F8, i8, i8, I8, I4, F8, F8_2D, F8_2D, F8, I8), inner=True)
 def visit_rows(
     visits: Floats,
     begin: int,

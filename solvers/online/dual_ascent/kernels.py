@@ -131,7 +131,7 @@ def add_row(
         w[end_of_w, 1] -= pg * bias
 
 
-@kernel(b1(RO_I4, RO_F8, i8, i8, F8_2D, f8, f8, f8, f8))
+@kernel(b1(RO_I4, RO_F8, i8, i8, F8_2D, f8, f8, f8, f8), inner=True)
 def stays_finite(
     indices: Indices,
     values: Floats,
@@ -160,7 +160,7 @@ def stays_finite(
     return bool(finite)
 
 
-@kernel(b1(F8_2D, f8))
+@kernel(b1(F8_2D, f8), inner=True)
 def flush_is_finite(w: Floats, p: float) -> bool:
     """Whether z + P v is finite."""
     finite = True
@@ -197,7 +197,7 @@ def flush(w: Floats, p: float, scale: float) -> None:
         w[j, 0] *= scale
 
 
-@kernel(void(F8_2D, f8))
+@kernel(void(F8_2D, f8), inner=True)
 def scale_average(w: Floats, k: float) -> None:
     """z *= k: the same average with k = 1."""
     for j in range(w.shape[0]):
@@ -251,7 +251,7 @@ def evict(
     return size_of(g, norm + bias * bias)
 
 
-@kernel(void(i8, I8, I4, F8_2D, F8))
+@kernel(void(i8, I8, I4, F8_2D, F8), inner=True)
 def put_back(row: int, starts: Ints, indices: Indices, w: Floats, saved: Floats) -> None:
     """Undo `evict`, to the bit."""
     averaged = w.shape[1] == 2
@@ -267,7 +267,7 @@ def put_back(row: int, starts: Ints, indices: Indices, w: Floats, saved: Floats)
         w[end_of_w, 1] = saved[at + 1]
 
 
-@kernel(types.UniTuple(f8, 2)(F8_2D, f8, f8, I8, I4, F8, F8_2D, i8, i8))
+@kernel(types.UniTuple(f8, 2)(F8_2D, f8, f8, I8, I4, F8, F8_2D, i8, i8), inner=True)
 def resum(
     w: Floats,
     p: float,
@@ -529,7 +529,7 @@ def learn_rows(
     return i
 
 
-@kernel(void(i8, f8, I8, I4, F8, F8_2D, F8_2D, F8, I8))
+@kernel(void(i8, f8, I8, I4, F8, F8_2D, F8_2D, F8, I8), inner=True)
 def visit_row(
     row: int,
     delta: float,

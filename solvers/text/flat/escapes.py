@@ -8,7 +8,7 @@ from dualstream.solvers.text.tokens import digit
 _CONTROLS = 32
 
 
-@kernel(i8(RO_U1, i8))
+@kernel(i8(RO_U1, i8), inner=True)
 def hex_at(text: Bytes, p: int) -> int:
     """The number of four hexadecimal digits at p, or -1."""
     found = 0
@@ -41,7 +41,7 @@ def is_composed(code: int) -> bool:
     return 0xFF01 <= code <= 0xFFEE or 0x1F300 <= code <= 0x1FAFF  # wide forms, emoji
 
 
-@kernel(types.UniTuple(i8, 2)(RO_U1, i8))
+@kernel(types.UniTuple(i8, 2)(RO_U1, i8), inner=True)
 def escaped_code(text: Bytes, p: int) -> tuple[int, int]:
     """Code point of the escape whose backslash is at p, and its bytes; or NOT_MINE."""
     c = text[p + 1]

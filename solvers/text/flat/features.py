@@ -58,7 +58,7 @@ def short_key(text: Bytes, start: int, size: int) -> tuple[int, int, int]:
     return first_bytes(a, size), first_bytes(b, size - 8), first_bytes(c, size - 16)
 
 
-@kernel(i8(i8, OUT))
+@kernel(i8(i8, OUT), inner=True)
 def store_named(node: int, out: Out) -> int:
     """Store the name of a node's number, once in a text; False if there is no room."""
     at = NODES_AT + node * FIELDS
@@ -86,7 +86,7 @@ def put_named(node: int, x: float, nnz: int, out: Out) -> int:
     return nnz + 1
 
 
-@kernel(i8(i8, u1, RO_U1, i8, i8, OUT))
+@kernel(i8(i8, u1, RO_U1, i8, i8, OUT), inner=True)
 def new_index(node: int, sign: int, text: Bytes, start: int, end: int, out: Out) -> int:
     """Index of the feature NAME, sign, text[start:end], whose name is stored if new; or -1."""
     at = NODES_AT + node * FIELDS
@@ -127,7 +127,7 @@ def joined_index(
     return index
 
 
-@kernel(i8(i8, i8, RO_U1, i8, i8, i8, OUT))
+@kernel(i8(i8, i8, RO_U1, i8, i8, i8, OUT), inner=True)
 def put_joined(
     node: int, cached: int, text: Bytes, start: int, end: int, nnz: int, out: Out
 ) -> int:
@@ -142,13 +142,13 @@ def put_joined(
     return nnz + 1
 
 
-@kernel(i8(i8, RO_U1, i8, i8, i8, OUT))
+@kernel(i8(i8, RO_U1, i8, i8, i8, OUT), inner=True)
 def put_made(node: int, text: Bytes, start: int, end: int, nnz: int, out: Out) -> int:
     """As `put_joined`, for a text that is not the row's own: the cache must not mix them up."""
     return int(put_joined(node, node | MADE, text, start, end, nnz, out))
 
 
-@kernel(i8(i8, i8, OUT))
+@kernel(i8(i8, i8, OUT), inner=True)
 def put_missing(node: int, nnz: int, out: Out) -> int:
     """Add the indicator of a missing value, if the model has these."""
     if out.plan[INDICATES] == 0:
@@ -176,7 +176,7 @@ def note(node: int, text: Bytes, start: int, end: int, out: Out) -> bool:
     return True
 
 
-@kernel(i8(i8, U1, i8, OUT))
+@kernel(i8(i8, U1, i8, OUT), inner=True)
 def add_escaped(crossed: int, joined: Bytes, at: int, out: Out) -> int:
     """joined[at:] = the noted category, with a backslash before commas and backslashes."""
     notes = NOTE_AT + 3 * crossed
@@ -190,7 +190,7 @@ def add_escaped(crossed: int, joined: Bytes, at: int, out: Out) -> int:
     return at
 
 
-@kernel(i8(i8, i8, OUT))
+@kernel(i8(i8, i8, OUT), inner=True)
 def put_crosses_of(crossed: int, nnz: int, out: Out) -> int:
     """Add the crosses that begin with a crossed column."""
     plan, notes, scratch = out.plan, out.notes, out.scratch
@@ -221,7 +221,7 @@ def put_crosses_of(crossed: int, nnz: int, out: Out) -> int:
     return nnz
 
 
-@kernel(i8(i8, OUT))
+@kernel(i8(i8, OUT), inner=True)
 def put_rest(nnz: int, out: Out) -> int:
     """Add indicators of the declared columns that a row lacks, and its crosses."""
     plan, notes = out.plan, out.notes

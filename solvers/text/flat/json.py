@@ -66,7 +66,7 @@ STACK_AT = 8
 AT_NUMBERS = STACK_AT + MAX_DEPTH
 
 
-@kernel(i8(i8, i8, i8, OUT))
+@kernel(i8(i8, i8, i8, OUT), inner=True)
 def put_decoded(node: int, length: int, nnz: int, out: Out) -> int:
     """Add the decoded text in `scratch` to a column."""
     kind = out.plan[NODES_AT + node * FIELDS + KIND]

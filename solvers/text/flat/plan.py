@@ -153,7 +153,7 @@ def node_slot(plan: Ints, texts: Bytes, owner: int, text: Bytes, start: int, end
     return int(slot)
 
 
-@kernel(i8(RO_U1, i8, b1, i8, i8, OUT, I8))
+@kernel(i8(RO_U1, i8, b1, i8, i8, OUT, I8), inner=True)
 def find_node(
     text: Bytes, p: int, ascii_only: bool, before: int, owner: int, out: Out, at: Ints
 ) -> int:

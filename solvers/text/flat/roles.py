@@ -33,7 +33,7 @@ _MAX_MAGNITUDE = 1e100
 _LONGEST_ID = 255
 
 
-@kernel(b1(f8, F8, i8, OUT))
+@kernel(b1(f8, F8, i8, OUT), inner=True)
 def set_weight(x: float, weights: Floats, row: int, out: Out) -> bool:
     """Set the weight of a row, unless the number stands for a missing value."""
     if is_missing_number(x, out):
@@ -44,7 +44,7 @@ def set_weight(x: float, weights: Floats, row: int, out: Out) -> bool:
     return True
 
 
-@kernel(b1(RO_U1, i8, i8, F8, i8, OUT))
+@kernel(b1(RO_U1, i8, i8, F8, i8, OUT), inner=True)
 def set_weight_text(text: Bytes, start: int, end: int, weights: Floats, row: int, out: Out) -> bool:
     """As `set_weight`, of text[start:end]."""
     found = is_missing_text(text, start, end, out)
@@ -54,7 +54,7 @@ def set_weight_text(text: Bytes, start: int, end: int, weights: Floats, row: int
     return q == end and text[start] != 45 and set_weight(x, weights, row, out)
 
 
-@kernel(b1(f8, F8, i8, OUT))
+@kernel(b1(f8, F8, i8, OUT), inner=True)
 def set_number_label(x: float, labels: Floats, row: int, out: Out) -> bool:
     """Set the label of a row to a number; not to 0, whose sign depends on how it is written."""
     if not 0.0 < abs(x) <= _MAX_MAGNITUDE or is_missing_number(x, out):
@@ -63,7 +63,7 @@ def set_number_label(x: float, labels: Floats, row: int, out: Out) -> bool:
     return True
 
 
-@kernel(b1(RO_U1, i8, i8, F8, i8, OUT, RO_I4, RO_I8, RO_U1))
+@kernel(b1(RO_U1, i8, i8, F8, i8, OUT, RO_I4, RO_I8, RO_U1), inner=True)
 def set_class(
     text: Bytes,
     start: int,
@@ -88,7 +88,7 @@ def set_class(
     return True
 
 
-@kernel(b1(RO_U1, i8, i8, i8, F8, i8, OUT, RO_I4, RO_I8, RO_U1))
+@kernel(b1(RO_U1, i8, i8, i8, F8, i8, OUT, RO_I4, RO_I8, RO_U1), inner=True)
 def set_label_text(
     text: Bytes,
     start: int,
@@ -118,7 +118,7 @@ def set_label_text(
     return q == end and set_number_label(x, labels, row, out)
 
 
-@kernel(b1(RO_U1, i8, i8, OUT))
+@kernel(b1(RO_U1, i8, i8, OUT), inner=True)
 def set_id_text(text: Bytes, start: int, end: int, out: Out) -> bool:
     """Note text[start:end] as the id of the row, unless it stands for a missing value."""
     found = is_missing_text(text, start, end, out)
@@ -136,7 +136,7 @@ def set_id_text(text: Bytes, start: int, end: int, out: Out) -> bool:
     return True
 
 
-@kernel(i8(RO_U1, i8, OUT))
+@kernel(i8(RO_U1, i8, OUT), inner=True)
 def read_number_id(text: Bytes, p: int, out: Out) -> int:
     """Read the id at p that is an integer in JSON, of any length that an id may have."""
     start = p
@@ -159,7 +159,7 @@ def read_number_id(text: Bytes, p: int, out: Out) -> int:
     return p
 
 
-@kernel(i8(RO_U1, i8, b1, i8, F8, i8, OUT, RO_I4, RO_I8, RO_U1))
+@kernel(i8(RO_U1, i8, b1, i8, F8, i8, OUT, RO_I4, RO_I8, RO_U1), inner=True)
 def read_label(
     text: Bytes,
     p: int,
@@ -205,7 +205,7 @@ def read_label(
     ) else NOT_MINE  # fmt: skip
 
 
-@kernel(i8(RO_U1, i8, b1, F8, i8, OUT))
+@kernel(i8(RO_U1, i8, b1, F8, i8, OUT), inner=True)
 def read_weight(text: Bytes, p: int, ascii_only: bool, weights: Floats, row: int, out: Out) -> int:
     """Read the JSON weight at p."""
     c = text[p]
@@ -221,7 +221,7 @@ def read_weight(text: Bytes, p: int, ascii_only: bool, weights: Floats, row: int
     return q if q > 0 and c != 45 and set_weight(x, weights, row, out) else NOT_MINE
 
 
-@kernel(i8(RO_U1, i8, b1, OUT))
+@kernel(i8(RO_U1, i8, b1, OUT), inner=True)
 def read_id(text: Bytes, p: int, ascii_only: bool, out: Out) -> int:
     """Read the JSON id at p."""
     c = text[p]

@@ -30,14 +30,14 @@ BAD = -(1 << 62)
 """Days or microseconds of what is not certain to be a time."""
 
 
-@kernel(i8(i8))
+@kernel(i8(i8), inner=True)
 def before_year(year: int) -> int:
     """Days from 1970 to the begin of a year."""
     past = year - 1
     return past * 365 + past // 4 - past // 100 + past // 400 - 719_162
 
 
-@kernel(i8(i8, b1))
+@kernel(i8(i8, b1), inner=True)
 def before_month(month: int, is_leap: bool) -> int:
     """Days of a year before a month."""
     if month <= 2:
@@ -45,7 +45,7 @@ def before_month(month: int, is_leap: bool) -> int:
     return 59 + is_leap + (153 * (month - 3) + 2) // 5
 
 
-@kernel(i8(i8, i8, i8))
+@kernel(i8(i8, i8, i8), inner=True)
 def days_of(year: int, month: int, day: int) -> int:
     """Days since 1970 of a date in the Gregorian calendar, or BAD."""
     if not (MIN_YEAR <= year <= MAX_YEAR and 1 <= month <= 12 and 1 <= day <= 31):
@@ -59,7 +59,7 @@ def days_of(year: int, month: int, day: int) -> int:
     return before_year(year) + before_month(month, is_leap) + day - 1
 
 
-@kernel(i8(RO_U1, i8, i8))
+@kernel(i8(RO_U1, i8, i8), inner=True)
 def digits_at(text: Bytes, p: int, count: int) -> int:
     """The number of `count` digits at p, or -1."""
     found = 0
@@ -71,7 +71,7 @@ def digits_at(text: Bytes, p: int, count: int) -> int:
     return found
 
 
-@kernel(i8(RO_U1, i8, i8))
+@kernel(i8(RO_U1, i8, i8), inner=True)
 def zone_of(text: Bytes, p: int, end: int) -> int:
     """Seconds of the zone text[p:end] east of UTC: Z, +HH, +HHMM, +HH:MM or nothing; or BAD."""
     if p == end or (text[p] == 90 and p + 1 == end):
@@ -89,7 +89,7 @@ def zone_of(text: Bytes, p: int, end: int) -> int:
     return -seconds if text[p] == 45 else seconds
 
 
-@kernel(types.UniTuple(i8, 2)(RO_U1, i8, i8))
+@kernel(types.UniTuple(i8, 2)(RO_U1, i8, i8), inner=True)
 def iso_time(text: Bytes, start: int, end: int) -> tuple[int, int]:
     """Seconds since 1970 and microseconds of YYYY-MM-DD[(T| )HH:MM[:SS[.ffffff]][zone]], or BAD."""
     if end - start < 10 or text[start + 4] != 45 or text[start + 7] != 45:
@@ -126,7 +126,7 @@ def iso_time(text: Bytes, start: int, end: int) -> tuple[int, int]:
     return days * DAY_S + hour * 3600 + minute * 60 + second - zone, micros
 
 
-@kernel(types.UniTuple(i8, 2)(f8))
+@kernel(types.UniTuple(i8, 2)(f8), inner=True)
 def time_of_number(x: float) -> tuple[int, int]:
     """Seconds since 1970 and microseconds of a number, or BAD.
 
@@ -153,7 +153,7 @@ def time_of_number(x: float) -> tuple[int, int]:
     return whole, micros
 
 
-@kernel(types.UniTuple(i8, 2)(i8))
+@kernel(types.UniTuple(i8, 2)(i8), inner=True)
 def day_in_year(days: int) -> tuple[int, int]:
     """Day in its year and in its month, both from 0, of a day since 1970."""
     year = 1970 + days * 400 // 146_097
@@ -169,7 +169,7 @@ def day_in_year(days: int) -> tuple[int, int]:
     return day, day - before_month(month, is_leap)
 
 
-@kernel(i8(i8, i8, OUT))
+@kernel(i8(i8, i8, OUT), inner=True)
 def note_count(node: int, count: int, out: Out) -> int:
     """Note a number of at most three digits as a part's category; False if there is no room."""
     at = JOINED_AT
@@ -183,7 +183,7 @@ def note_count(node: int, count: int, out: Out) -> int:
     return note(node, out.scratch, JOINED_AT, at + 1, out)
 
 
-@kernel(i8(i8, i8, i8, i8, OUT))
+@kernel(i8(i8, i8, i8, i8, OUT), inner=True)
 def put_time(node: int, seconds: int, micros: int, nnz: int, out: Out) -> int:
     """Add the parts of a time, in seconds since 1970 and microseconds; see `seconds_of`, too."""
     at = NODES_AT + node * FIELDS
@@ -231,14 +231,14 @@ def put_time(node: int, seconds: int, micros: int, nnz: int, out: Out) -> int:
     return nnz
 
 
-@kernel(i8(i8, f8, i8, OUT))
+@kernel(i8(i8, f8, i8, OUT), inner=True)
 def put_number_as_time(node: int, x: float, nnz: int, out: Out) -> int:
     """Add a number to a column of times."""
     seconds, micros = time_of_number(x)
     return NOT_MINE if seconds == BAD else put_time(node, seconds, micros, nnz, out)
 
 
-@kernel(i8(i8, RO_U1, i8, i8, i8, OUT))
+@kernel(i8(i8, RO_U1, i8, i8, i8, OUT), inner=True)
 def put_text_as_time(node: int, text: Bytes, start: int, end: int, nnz: int, out: Out) -> int:
     """Add a text to a column of times."""
     seconds, micros = iso_time(text, start, end)

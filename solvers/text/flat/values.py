@@ -62,7 +62,7 @@ def is_missing_number(x: float, out: Out) -> bool:
     return False
 
 
-@kernel(b1(RO_U1, i8, i8))
+@kernel(b1(RO_U1, i8, i8), inner=True)
 def ends_with_feed(text: Bytes, start: int, end: int) -> bool:
     """Does a text begin or end with a line end, which is a blank around a number?"""
     if end == start:
@@ -71,7 +71,7 @@ def ends_with_feed(text: Bytes, start: int, end: int) -> bool:
     return bool(first == 10 or first == 13 or last == 10 or last == 13)
 
 
-@kernel(i8(RO_U1, i8, i8, OUT))
+@kernel(i8(RO_U1, i8, i8, OUT), inner=True)
 def is_missing_text(text: Bytes, start: int, end: int, out: Out) -> int:
     """1 if the text stands for a missing value, 0 if not, NOT_MINE if it may."""
     plan = out.plan
@@ -95,7 +95,7 @@ def is_missing_text(text: Bytes, start: int, end: int, out: Out) -> int:
     return 0
 
 
-@kernel(i8(f8, OUT))
+@kernel(i8(f8, OUT), inner=True)
 def write_digits(x: float, out: Out) -> int:
     """Write a whole number below 10^15 into `scratch` at JOINED_AT; its end."""
     rest = int(abs(x))
@@ -112,7 +112,7 @@ def write_digits(x: float, out: Out) -> int:
     return at + size
 
 
-@kernel(i8(f8, RO_U1, i8, i8, OUT))
+@kernel(i8(f8, RO_U1, i8, i8, OUT), inner=True)
 def write_number(x: float, text: Bytes, start: int, end: int, out: Out) -> int:
     """Write the category of a number into `scratch` at JOINED_AT; its end, or NOT_MINE.
 
@@ -135,7 +135,7 @@ def write_number(x: float, text: Bytes, start: int, end: int, out: Out) -> int:
     return JOINED_AT + end - start
 
 
-@kernel(types.Tuple((i8, f8))(RO_U1, i8, i8, OUT))
+@kernel(types.Tuple((i8, f8))(RO_U1, i8, i8, OUT), inner=True)
 def category_of(text: Bytes, start: int, end: int, out: Out) -> tuple[int, float]:
     """What a text is as a category (see `whole`), and the number if it is a whole one."""
     if start == end:
@@ -161,7 +161,7 @@ def category_of(text: Bytes, start: int, end: int, out: Out) -> tuple[int, float
     return (AS_DIGITS if x == math.floor(x) and abs(x) < MAX_DIGITS else AS_IT_IS), x
 
 
-@kernel(i8(i8, b1, i8, OUT))
+@kernel(i8(i8, b1, i8, OUT), inner=True)
 def put_boolean(node: int, x: bool, nnz: int, out: Out) -> int:
     """Add a boolean to a column of booleans, categories or without a type."""
     kind = out.plan[NODES_AT + node * FIELDS + KIND]
@@ -186,7 +186,7 @@ def put_null(node: int, nnz: int, out: Out) -> int:
     return put_missing(node, nnz, out) if out.plan[NULL_IS_MISSING] else NOT_MINE
 
 
-@kernel(i8(i8, f8, RO_U1, i8, i8, i8, OUT))
+@kernel(i8(i8, f8, RO_U1, i8, i8, i8, OUT), inner=True)
 def put_number_of_other(
     node: int, x: float, text: Bytes, start: int, end: int, nnz: int, out: Out
 ) -> int:
@@ -223,7 +223,7 @@ def put_number(node: int, x: float, text: Bytes, start: int, end: int, nnz: int,
     return int(put_number_of_other(node, x, text, start, end, nnz, out))
 
 
-@kernel(i8(RO_U1, i8, i8))
+@kernel(i8(RO_U1, i8, i8), inner=True)
 def boolean_of(text: Bytes, start: int, end: int) -> int:
     """1 for true, yes, 1; 0 for false, no, 0, in any case; else NOT_MINE."""
     word = 0
@@ -237,7 +237,7 @@ def boolean_of(text: Bytes, start: int, end: int) -> int:
     return 0 if word == 0x66616C7365 or word == 0x6E6F or word == 0x30 else NOT_MINE
 
 
-@kernel(i8(i8, RO_U1, i8, i8, i8, OUT))
+@kernel(i8(i8, RO_U1, i8, i8, i8, OUT), inner=True)
 def put_text_of_other(node: int, text: Bytes, start: int, end: int, nnz: int, out: Out) -> int:
     """As `put_text`, of a text that is not cached and not missing."""
     kind = out.plan[NODES_AT + node * FIELDS + KIND]

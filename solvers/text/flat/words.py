@@ -39,7 +39,7 @@ FOUND_AT = TABLE_AT + TABLE_SLOTS
 SPAN_NUMBERS = FOUND_AT + 3 * 3 * MAX_WORDS
 
 
-@kernel(types.UniTuple(i8, 2)(RO_U1, i8))
+@kernel(types.UniTuple(i8, 2)(RO_U1, i8), inner=True)
 def code_point(text: Bytes, p: int) -> tuple[int, int]:
     """The code point at p of valid UTF-8, and its bytes."""
     c = int(text[p])
@@ -53,7 +53,7 @@ def code_point(text: Bytes, p: int) -> tuple[int, int]:
     return high | (int(text[p + 2]) & 63) << 6 | (int(text[p + 3]) & 63), 4
 
 
-@kernel(i8(i8, U1, i8))
+@kernel(i8(i8, U1, i8), inner=True)
 def put_code_point(code: int, out: Bytes, at: int) -> int:
     """Write a code point as UTF-8 to out[at:]; its end."""
     if code < 0x80:
@@ -75,7 +75,7 @@ def put_code_point(code: int, out: Bytes, at: int) -> int:
     return at + 4
 
 
-@kernel(i8(RO_U1, i8, i8, RO_I4, OUT))
+@kernel(i8(RO_U1, i8, i8, RO_I4, OUT), inner=True)
 def split_words(text: Bytes, start: int, end: int, letters: Indices, out: Out) -> int:
     """Write the words of a text to `scratch`, a space between two, and where each is to `spans`.
 
@@ -137,7 +137,7 @@ def is_span(found: int, start: int, length: int, out: Out) -> bool:
     return True
 
 
-@kernel(i8(i8, RO_U1, i8, i8, i8, OUT))
+@kernel(i8(i8, RO_U1, i8, i8, i8, OUT), inner=True)
 def put_words(node: int, text: Bytes, start: int, end: int, nnz: int, out: Out) -> int:
     """Add the words of a text and their runs; the number of features then, or why not."""
     if end - start > LONGEST_TEXT:

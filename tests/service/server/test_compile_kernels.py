@@ -3,12 +3,15 @@
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 
 import dualstream.service.journal.record  # noqa: F401 - its kernels are the service's
 from dualstream import solvers
+from dualstream.service.server import compile_kernels as kernels
 from dualstream.service.server.compile_kernels import PARSERS, kernel_modules, shares
+from dualstream.solvers import jit
 from dualstream.solvers.jit import DISABLED
 
 
@@ -86,3 +89,44 @@ def test_serve_imports_no_kernels_before_it_can_say_that_they_are_compiled():
     command = [sys.executable, "-c", code]
     run = subprocess.run(command, capture_output=True, text=True, check=True)
     assert run.stdout == "[]\n"
+
+
+def test_the_server_imports_what_is_compiled_last_and_nothing_else_is_compiled_with_it():
+    code = "import sys, dualstream.service.server.serve; print(*sys.modules)"
+    ahead = (
+        "import sys; from dualstream.service.server.compile_kernels import *;"
+        "compile_here(COMPILED_LAST); print(*sys.modules)"
+    )
+    server, helper = (
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env=os.environ | {"NUMBA_DISABLE_JIT": "1"},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.split()
+        for program in (code, ahead)
+    )
+    compiled = set(helper) & set(kernel_modules())
+    assert set(kernels.COMPILED_LAST) <= compiled <= set(server)
+    assert not compiled & {"dualstream.solvers.text.vw", "dualstream.solvers.core.scalar"}
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_another_core_helps_to_compile_until_the_imports_end(monkeypatch, cores):
+    begun = []
+
+    def begin(modules):
+        process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        begun.append((modules, process))
+        return process
+
+    said = threading.Event()
+    monkeypatch.setattr(kernels, "begin", begin)
+    monkeypatch.setattr(kernels, "NOTICE_AFTER_S", 0.001)
+    monkeypatch.setattr(jit, "compiled_anew", lambda: 1)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
+    with kernels.notice_of_compilation(lambda line: said.set()):
+        assert said.wait(10)
+    assert [modules for modules, _ in begun] == [kernels.COMPILED_LAST] * (cores - 1)
+    assert all(process.returncode is not None for _, process in begun)

@@ -180,6 +180,29 @@ def test_kernels_count_no_references_to_their_arrays(tmp_path):
 
 
 @compiled_only
+def test_a_kernel_that_only_kernels_call_cannot_be_called_from_python(tmp_path):
+    path = tmp_path / "inner.py"
+    path.write_text(
+        ONE_KERNEL.replace("(jit.f8))", "(jit.f8), inner=True)").replace(
+            "print(double(1.5), len(double.stats.cache_hits), len(double.stats.cache_misses))", ""
+        )
+        + """
+@jit.kernel(jit.f8(jit.f8))
+def four_times(x):
+    return double(double(x))
+
+print(four_times(1.5))
+double(1.5)
+"""
+    )
+    code = f"import runpy; runpy.run_path({str(path)!r})"
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        python(code, DUALSTREAM_CACHE_DIR=str(tmp_path))
+    assert failed.value.returncode == 1 and failed.value.stdout.strip() == "6.0"
+    assert "TypeError: No matching definition" in failed.value.stderr
+
+
+@compiled_only
 def test_the_cpu_stays_pinned_when_numba_was_imported_first(one_kernel, tmp_path):
     """numba reads its variables again at the first compilation, if one of them has changed."""
     code = f"import numba; {one_kernel}; print(numba.config.CPU_NAME)"
