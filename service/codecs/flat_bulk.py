@@ -108,6 +108,8 @@ class FlatArrays(RowArrays):
         """Ids by rows. Those that kernels read are printable ASCII."""
         begins, ends = self.id_spans.reshape(-1, 2)[: self.count].T
         rows = np.flatnonzero(ends)
+        if not len(rows):
+            return self._given_ids
         text = self._body.decode("latin-1")  # a character for each byte
         spans = zip(rows.tolist(), begins[rows].tolist(), ends[rows].tolist(), strict=True)
         return {row: text[begin:end] for row, begin, end in spans} | self._given_ids
