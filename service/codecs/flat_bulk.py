@@ -40,7 +40,8 @@ class FlatArrays(RowArrays):
 
     def __init__(self, schema: RowSchema, labelled: bool, rows: int, body: bytes) -> None:
         names = _NAMES_A_BYTE * len(body) + _MORE_NAMES
-        super().__init__(schema, labelled, rows, len(body) // 4 + 64, names)
+        # Of a word of three letters come two features, with pairs of words.
+        super().__init__(schema, labelled, rows, len(body) // 2 + 64, names)
         self._body = body
         self._max_nonzeros = schema.limits.nonzeros
         self._given_ids: dict[int, str] = {}
