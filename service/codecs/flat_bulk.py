@@ -49,7 +49,7 @@ class FlatArrays(RowArrays):
         assert plan is not None
         self.plan: ColumnPlan = plan
         self.at = np.zeros(AT_NUMBERS, np.int64)
-        self.id_spans = np.zeros(2 * rows, np.int64)
+        self.id_spans = np.empty(2 * rows, np.int64)
         self.notes = np.zeros(NOTE_NUMBERS, np.int64)
         self.noted = np.empty(LONGEST_NOTES, np.uint8)
         self.spans = np.zeros(SPAN_NUMBERS, np.int64)
@@ -91,6 +91,7 @@ class FlatArrays(RowArrays):
         )  # fmt: skip
 
     def add(self, text: np.ndarray, one: ListedRows, index: int) -> None:
+        self.id_spans[2 * self.count : 2 * self.count + 2] = 0
         super().add(text, one, index)
         if one.ids:
             self._given_ids[self.count - 1] = one.ids[0]

@@ -42,7 +42,8 @@ class RowArrays:
         self.label_kind = NO_LABELS
         if labelled:
             self.label_kind = NUMBERS if schema.task == "regression" else PLACES
-        self.indptr = np.zeros(rows + 1, np.int64)
+        self.indptr = np.empty(rows + 1, np.int64)
+        self.indptr[0] = 0
         self.indices, self.values = np.empty(entries, np.int32), np.empty(entries)
         self.labels, self.weights = np.empty(rows), np.empty(rows)
         self.row_indices = np.empty(rows, np.int64)
