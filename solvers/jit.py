@@ -83,6 +83,7 @@ SHARED_KERNELS = (
     "text/flat/escapes.py",
     "text/flat/features.py",
     "text/flat/plan.py",
+    "text/flat/reference.py",
     "text/flat/roles.py",
     "text/flat/times.py",
     "text/flat/values.py",

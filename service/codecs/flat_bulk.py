@@ -40,7 +40,8 @@ class FlatArrays(RowArrays):
 
     def __init__(self, schema: RowSchema, labelled: bool, rows: int, body: bytes) -> None:
         names = _NAMES_A_BYTE * len(body) + _MORE_NAMES
-        super().__init__(schema, labelled, rows, len(body) // 4 + 64, names)
+        # Of a word of three letters come two features, with pairs of words.
+        super().__init__(schema, labelled, rows, len(body) // 2 + 64, names)
         self._body = body
         self._max_nonzeros = schema.limits.nonzeros
         self._given_ids: dict[int, str] = {}
@@ -48,7 +49,7 @@ class FlatArrays(RowArrays):
         assert plan is not None
         self.plan: ColumnPlan = plan
         self.at = np.zeros(AT_NUMBERS, np.int64)
-        self.id_spans = np.zeros(2 * rows, np.int64)
+        self.id_spans = np.empty(2 * rows, np.int64)
         self.notes = np.zeros(NOTE_NUMBERS, np.int64)
         self.noted = np.empty(LONGEST_NOTES, np.uint8)
         self.spans = np.zeros(SPAN_NUMBERS, np.int64)
@@ -90,6 +91,7 @@ class FlatArrays(RowArrays):
         )  # fmt: skip
 
     def add(self, text: np.ndarray, one: ListedRows, index: int) -> None:
+        self.id_spans[2 * self.count : 2 * self.count + 2] = 0
         super().add(text, one, index)
         if one.ids:
             self._given_ids[self.count - 1] = one.ids[0]
@@ -108,6 +110,8 @@ class FlatArrays(RowArrays):
         """Ids by rows. Those that kernels read are printable ASCII."""
         begins, ends = self.id_spans.reshape(-1, 2)[: self.count].T
         rows = np.flatnonzero(ends)
+        if not len(rows):
+            return self._given_ids
         text = self._body.decode("latin-1")  # a character for each byte
         spans = zip(rows.tolist(), begins[rows].tolist(), ends[rows].tolist(), strict=True)
         return {row: text[begin:end] for row, begin, end in spans} | self._given_ids

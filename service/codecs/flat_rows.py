@@ -113,8 +113,11 @@ def id_pointer_of(schema: RowSchema, given: bytes | Collection[str]) -> str:
     """
     assert schema.columns is not None
     name = schema.columns.id or "id"
-    is_name = f'"{name}"'.encode() in given if isinstance(given, bytes) else name in given
-    pointer = "".join(f"/{pointer_step(one)}" for one in ([name] if is_name else name.split(".")))
+    steps = name.split(".")
+    # Only a name with a dot is worth a search of the body.
+    if steps[1:] and (f'"{name}"'.encode() if isinstance(given, bytes) else name) in given:
+        steps = [name]
+    pointer = "".join(f"/{pointer_step(one)}" for one in steps)
     return pointer.replace("{", "{{").replace("}", "}}")
 
 

@@ -1,6 +1,7 @@
 """Preallocated arrays of rows that the parsing kernels fill; exact readers add single rows."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -41,7 +42,8 @@ class RowArrays:
         self.label_kind = NO_LABELS
         if labelled:
             self.label_kind = NUMBERS if schema.task == "regression" else PLACES
-        self.indptr = np.zeros(rows + 1, np.int64)
+        self.indptr = np.empty(rows + 1, np.int64)
+        self.indptr[0] = 0
         self.indices, self.values = np.empty(entries, np.int32), np.empty(entries)
         self.labels, self.weights = np.empty(rows), np.empty(rows)
         self.row_indices = np.empty(rows, np.int64)
@@ -143,12 +145,12 @@ class RowArrays:
         first, last = self._drained, int(self.counts[0])
         if first == last:
             return
-        ends = self.name_ends[first : last + 1].tolist()
-        text = self.names[ends[0] : ends[-1]].tobytes()
-        offset = ends[0]
-        for k, index in enumerate(self.name_indices[first:last].tolist()):
-            name = text[ends[k] - offset : ends[k + 1] - offset].decode()
-            self._new_names.append((index, name))
+        ends = self.name_ends[first : last + 1]
+        raw = self.names[ends[0] : ends[-1]].tobytes()
+        spans = pairwise((ends - ends[0]).tolist())
+        indices = self.name_indices[first:last].tolist()
+        names = (raw[begin:end].decode() for begin, end in spans)
+        self._new_names += zip(indices, names, strict=True)
         self._drained = last
         if last >= MAX_NAMES:  # replicas keep no more names
             self.collects_names = False

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from dualstream.service.codecs.parsed_rows import ListedRows, ParsedRows
 from dualstream.solvers import Batch
 from dualstream.solvers.jit import Ints
+from dualstream.solvers.text import order_by_entries
 
 
 def listed_with_ids(parsed: ParsedRows, ids: dict[int, str]) -> ParsedRows:
@@ -40,13 +41,12 @@ def with_names_by_index(parsed: ParsedRows) -> ParsedRows:
     assert isinstance(batch, Batch)
     if not names:
         return parsed
-    places = _name_places(batch, names)
-    entries = np.flatnonzero(places >= 0)
-    # The last assignment counts: backwards it is the first entry.
-    first = np.full(len(names), -1)
-    first[places[entries[::-1]]] = entries[::-1]
-    order = np.argsort(first, kind="stable")[np.count_nonzero(first < 0) :]
-    return replace(parsed, batch_names=[names[place] for place in order.tolist()])
+    indices = np.array([index for index, _ in names], np.int64)
+    slots = 1 << (2 * len(names)).bit_length()
+    order = np.empty(len(names), np.int64)
+    table, numbers = np.zeros(slots, np.int32), np.zeros(slots, np.int64)
+    found = order_by_entries(batch.indices, indices, table, numbers, order)
+    return replace(parsed, batch_names=[names[name] for name in order[:found].tolist()])
 
 
 def _names_by_row(

@@ -7,6 +7,7 @@ the feature `name=text` with value 1. A bool is its name with value 1 or 0. Hash
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ def hash_names(names: Sequence[str], bits: int) -> Ints:
     """Indices (n,), from 0, of these names in rows of width 2^bits."""
     encoded = [name.encode("utf-8", "surrogatepass") for name in names]
     ends = np.zeros(len(encoded) + 1, np.int64)
-    np.cumsum([len(part) for part in encoded], out=ends[1:])
+    ends[1:] = list(accumulate(map(len, encoded)))
     places = np.empty(len(encoded), np.int64)
     hash_all(np.frombuffer(b"".join(encoded), np.uint8), ends, places)
     places &= (1 << bits) - 1

@@ -74,7 +74,7 @@ CATEGORIES_FROM = BODY + 3 * TOP
 
 
 @kernel(i8(I8, i8), inline=True)
-def slot_of(table: Ints, index: int) -> int:
+def column_slot(table: Ints, index: int) -> int:
     """The slot of a feature, or the empty slot where it belongs."""
     mask = table.shape[0] - 1
     at = (((index & _KEY_MASK) * 2654435761 & _KEY_MASK) >> 7) & mask
@@ -88,7 +88,7 @@ def enter_features(table: Ints, indices: Ints, codes: Ints) -> None:
     """Enter features (n,) that the table does not have; the table has room."""
     for i in range(indices.shape[0]):
         index = int(indices[i])
-        table[slot_of(table, index)] = codes[i] << CODE_SHIFT | (index + 1)
+        table[column_slot(table, index)] = codes[i] << CODE_SHIFT | (index + 1)
 
 
 @kernel(void(F8, i8, _I8_2D, F8_2D), inner=True)
@@ -238,7 +238,7 @@ def profile_rows(
             new = 0
             if sizes[COLUMNS] + last - first > counts.shape[0]:
                 for at in range(first, last):
-                    if table[slot_of(table, int(indices[at]))] == 0:
+                    if table[column_slot(table, int(indices[at]))] == 0:
                         new += 1
             if sizes[COLUMNS] + new > counts.shape[0]:
                 return i
@@ -253,7 +253,7 @@ def profile_rows(
         with_words = 0
         for at in range(first, last):
             index = int(indices[at])
-            slot = slot_of(table, index)
+            slot = column_slot(table, index)
             if table[slot] == 0:
                 if not is_numbered:
                     continue

@@ -2,6 +2,7 @@
 
 tokens.py       shared: numbers, names, labels, the end of a row
 name_cache.py   cache of names and text values that were parsed before
+name_order.py   order of new names by the entries of rows
 json.py         samples in lines or in a list, and columns
 csv.py          records of fields
 vw.py           lines of Vowpal Wabbit's format
@@ -32,6 +33,7 @@ from dualstream.solvers.text.json import (
     read_samples,
 )
 from dualstream.solvers.text.name_cache import MEMO_NUMBERS
+from dualstream.solvers.text.name_order import order_by_entries
 from dualstream.solvers.text.tokens import (
     LABELS,
     LONGEST_NAME,
@@ -68,6 +70,7 @@ __all__ = [
     "byte_kinds",
     "count_lines",
     "label_slot",
+    "order_by_entries",
     "read_column",
     "read_examples",
     "read_records",

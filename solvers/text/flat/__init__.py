@@ -1,6 +1,7 @@
 """Kernels that read flat rows: objects and records whose columns a specification declares.
 
 plan.py      what the kernels know of each column
+reference.py a pointer to the arrays that kernels share
 features.py  features of a row, missing values, crosses
 values.py    values by the types of their columns
 times.py     times and their parts

@@ -44,6 +44,7 @@ from dualstream.solvers.text.flat.plan import (
     Out,
     is_first,
 )
+from dualstream.solvers.text.flat.reference import reference_to
 from dualstream.solvers.text.flat.roles import set_id_text, set_label_text, set_weight_text
 from dualstream.solvers.text.flat.values import put_text
 from dualstream.solvers.text.name_cache import CHANGES, forget_since
@@ -65,7 +66,7 @@ def may_have_comma(text: Bytes, start: int, end: int) -> bool:
 
 @kernel(
     types.UniTuple(i8, 2)(
-        RO_U1, i8, b1, i8, RO_U1, b1, RO_I8, i8, i8, i8, OUT, F8, F8, RO_I4, RO_I8, RO_U1,
+        RO_U1, i8, b1, i8, RO_U1, b1, RO_I8, i8, i8, OUT
     ),
     inline=True,
 )  # fmt: skip
@@ -77,19 +78,13 @@ def read_fields(
     byte_kinds: Bytes,
     stops_at_comma: bool,
     columns: Ints,
-    label_kind: int,
     row: int,
     nnz: int,
     out: Out,
-    labels: Floats,
-    weights: Floats,
-    label_slots: Indices,
-    label_ends: Ints,
-    label_text: Bytes,
 ) -> tuple[int, int]:
     """Read the record at p; where its line feed is and the number of features, or why not."""
     column = 0
-    has_label = label_kind == NO_LABELS
+    has_label = out.label_kind == NO_LABELS
     while True:
         if column >= columns.shape[0]:
             return NOT_MINE, nnz
@@ -115,11 +110,9 @@ def read_fields(
                 return nnz, nnz
         elif kind == LABEL:
             has_label = True
-            is_good = set_label_text(
-                text, start, end, label_kind, labels, row, out, label_slots, label_ends, label_text
-            )
+            is_good = set_label_text(text, start, end, row, out)
         elif kind == WEIGHT:
-            is_good = set_weight_text(text, start, end, weights, row, out)
+            is_good = set_weight_text(text, start, end, row, out)
         elif kind == ID:
             is_good = set_id_text(text, start, end, out)
         else:
@@ -195,11 +188,13 @@ def read_flat_records(
 
     The other arguments are those of `read_flat_objects`.
     """
-    out = Out(
+    fields = Out(
         plan, texts, missing_numbers, powers, mask, stores_names, indices, values,
         journalled, seen, name_places, name_ends, names, counts, buffer, memo,
         scratch, notes, noted, spans, letters,
+        label_kind, labels, weights, label_slots, label_ends, label_text,
     )  # fmt: skip
+    out = reference_to(fields)
     p, line, place, row = at[0], at[1], at[2], at[3]
     names_before, changes = counts[0], memo[CHANGES]
     result = 0
@@ -218,9 +213,17 @@ def read_flat_records(
         notes[ID_BEGIN] = notes[ID_END] = 0
         labels[row], weights[row] = 0.0, 1.0
         p, end = read_fields(
-            text, p, ascii_only, delimiter, byte_kinds, stops_at_comma, columns, label_kind, row,
-            indptr[row], out, labels, weights, label_slots, label_ends, label_text,
-        )  # fmt: skip
+            text,
+            p,
+            ascii_only,
+            delimiter,
+            byte_kinds,
+            stops_at_comma,
+            columns,
+            row,
+            indptr[row],
+            out,
+        )
         if p >= 0 and (plan[INDICATES] or notes[NOTES]):
             end = put_rest(end, out)
             p = p if end >= 0 else end

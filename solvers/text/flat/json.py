@@ -47,14 +47,23 @@ from dualstream.solvers.text.flat.plan import (
     is_first,
     next_node,
 )
+from dualstream.solvers.text.flat.reference import reference_to
 from dualstream.solvers.text.flat.roles import read_id, read_label, read_weight
-from dualstream.solvers.text.flat.values import put_boolean, put_null, put_number, put_text
+from dualstream.solvers.text.flat.values import (
+    put_boolean,
+    put_keyed,
+    put_null,
+    put_number,
+    put_text,
+)
 from dualstream.solvers.text.json import BRACKET, COMMA, LINE_FEED, number, skip_space, word_end
 from dualstream.solvers.text.name_cache import (
     CHANGES,
     LEAD_BYTES,
+    SHORT,
     STEP_NUMBERS,
     forget_since,
+    short_text,
     string_end,
 )
 from dualstream.solvers.text.tokens import NO_LABELS, drop_names, finish_row
@@ -83,11 +92,16 @@ def read_value(
     not."""
     c = text[p]
     if c == 34:
-        end, _ = string_end(text, p + 1, ascii_only)
-        if end < 0:
-            end, length = decoded(text, p + 1, ascii_only, out.scratch)
+        start = p + 1
+        size, key, more, rest = short_text(text, start, ascii_only)
+        end = start + size
+        if size >= SHORT:
+            end, _ = string_end(text, start, ascii_only)
+        if end < 0 or text[end] != 34:
+            end, length = decoded(text, start, ascii_only, out.scratch)
             return end + 1, (NOT_MINE if end < 0 else put_decoded(node, length, nnz, out))
-        return end + 1, put_text(node, text, p + 1, end, nnz, out)
+        is_short = size < SHORT
+        return end + 1, put_keyed(node, text, start, end, is_short, key, more, rest, nnz, out)
     if c == 116 or c == 102:
         return word_end(text, p), put_boolean(node, c == 116, nnz, out)
     if c == 110:
@@ -99,32 +113,15 @@ def read_value(
     return q, put_number(node, x, text, p, q, nnz, out)
 
 
-@kernel(
-    types.UniTuple(i8, 2)(
-        RO_U1, i8, b1, i8, i8, i8, OUT, F8, F8, RO_I4, RO_I8, RO_U1, I8,
-    ),
-    inline=True,
-)  # fmt: skip
+@kernel(types.UniTuple(i8, 2)(RO_U1, i8, b1, i8, i8, OUT, I8), inline=True)
 def read_object(
-    text: Bytes,
-    p: int,
-    ascii_only: bool,
-    label_kind: int,
-    row: int,
-    nnz: int,
-    out: Out,
-    labels: Floats,
-    weights: Floats,
-    label_slots: Indices,
-    label_ends: Ints,
-    label_text: Bytes,
-    at: Ints,
+    text: Bytes, p: int, ascii_only: bool, row: int, nnz: int, out: Out, at: Ints
 ) -> tuple[int, int]:
     """Read the row at p; the position after it and the number of features, or why not."""
     if text[p] != 123:
         return NOT_MINE, nnz
     owner = node = depth = 0
-    has_label = label_kind == NO_LABELS
+    has_label = out.label_kind == NO_LABELS
     is_open = True
     p = skip_space(text, p + 1)
     while True:
@@ -155,12 +152,9 @@ def read_object(
                     return nnz, nnz
             elif kind == LABEL:
                 has_label = True
-                p = read_label(
-                    text, p, ascii_only, label_kind, labels, row, out,
-                    label_slots, label_ends, label_text,
-                )  # fmt: skip
+                p = read_label(text, p, ascii_only, row, out)
             elif kind == WEIGHT:
-                p = read_weight(text, p, ascii_only, weights, row, out)
+                p = read_weight(text, p, ascii_only, row, out)
             elif kind == ID:
                 p = read_id(text, p, ascii_only, out)
             else:
@@ -243,11 +237,13 @@ def read_flat_objects(
 
     The other arguments are those of `read_samples`.
     """
-    out = Out(
+    fields = Out(
         plan, texts, missing_numbers, powers, mask, stores_names, indices, values,
         journalled, seen, name_places, name_ends, names, counts, buffer, memo,
         scratch, notes, noted, spans, letters,
+        label_kind, labels, weights, label_slots, label_ends, label_text,
     )  # fmt: skip
+    out = reference_to(fields)
     p, line, place, row = at[0], at[1], at[2], at[3]
     names_before, changes = counts[0], memo[CHANGES]
     result = 0
@@ -263,10 +259,7 @@ def read_flat_objects(
         notes[NOTES] = notes[NOTED_BYTES] = notes[CROSSED] = 0
         notes[ID_BEGIN] = notes[ID_END] = 0
         labels[row], weights[row] = 0.0, 1.0
-        p, end = read_object(
-            text, p, ascii_only, label_kind, row, indptr[row], out, labels, weights,
-            label_slots, label_ends, label_text, at,
-        )  # fmt: skip
+        p, end = read_object(text, p, ascii_only, row, indptr[row], out, at)
         if p >= 0 and (plan[INDICATES] or notes[NOTES]):
             end = put_rest(end, out)
             p = p if end >= 0 else end

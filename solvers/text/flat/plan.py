@@ -28,6 +28,7 @@ from dualstream.solvers.jit import (
     kernel,
     types,
 )
+from dualstream.solvers.text.flat.reference import Reference
 from dualstream.solvers.text.name_cache import (
     LAST_OBJECT,
     LAST_STEP,
@@ -122,14 +123,23 @@ class Out(NamedTuple):
     spans: Ints
     letters: Indices
     """See words.py; empty without columns of words."""
+    label_kind: int
+    labels: Floats
+    weights: Floats
+    label_slots: Indices
+    label_ends: Ints
+    label_text: Bytes
 
 
-OUT = types.NamedTuple(
-    (
-        RO_I8, RO_U1, RO_F8, RO_F8, i8, b1, I4, F8,
-        RO_I4, I4, I4, I8, U1, I8, U1, I8, U1, I8, U1, I8, RO_I4,
-    ),
-    Out,
+OUT = Reference(
+    types.NamedTuple(
+        (
+            RO_I8, RO_U1, RO_F8, RO_F8, i8, b1, I4, F8,
+            RO_I4, I4, I4, I8, U1, I8, U1, I8, U1, I8, U1, I8, RO_I4,
+            i8, F8, F8, RO_I4, RO_I8, RO_U1,
+        ),
+        Out,
+    )
 )  # fmt: skip
 
 

@@ -4,20 +4,7 @@ Each function returns whether the value was read (texts) or the position after i
 if Python must read it.
 """
 
-from dualstream.solvers.jit import (
-    F8,
-    RO_I4,
-    RO_I8,
-    RO_U1,
-    Bytes,
-    Floats,
-    Indices,
-    Ints,
-    b1,
-    f8,
-    i8,
-    kernel,
-)
+from dualstream.solvers.jit import RO_U1, Bytes, b1, f8, i8, kernel
 from dualstream.solvers.text.flat.plan import ID_BEGIN, ID_END, NOT_MINE, OUT, Out
 from dualstream.solvers.text.flat.values import (
     AS_IT_IS,
@@ -33,89 +20,66 @@ _MAX_MAGNITUDE = 1e100
 _LONGEST_ID = 255
 
 
-@kernel(b1(f8, F8, i8, OUT), inner=True)
-def set_weight(x: float, weights: Floats, row: int, out: Out) -> bool:
+@kernel(b1(f8, i8, OUT), inner=True)
+def set_weight(x: float, row: int, out: Out) -> bool:
     """Set the weight of a row, unless the number stands for a missing value."""
     if is_missing_number(x, out):
         return True
     if not 0.0 <= x <= _MAX_MAGNITUDE:
         return False
-    weights[row] = x
+    out.weights[row] = x
     return True
 
 
-@kernel(b1(RO_U1, i8, i8, F8, i8, OUT), inner=True)
-def set_weight_text(text: Bytes, start: int, end: int, weights: Floats, row: int, out: Out) -> bool:
+@kernel(b1(RO_U1, i8, i8, i8, OUT), inner=True)
+def set_weight_text(text: Bytes, start: int, end: int, row: int, out: Out) -> bool:
     """As `set_weight`, of text[start:end]."""
     found = is_missing_text(text, start, end, out)
     if found != 0:
         return found > 0
     x, q = json_number(text, start, out.powers)
-    return q == end and text[start] != 45 and set_weight(x, weights, row, out)
+    return q == end and text[start] != 45 and set_weight(x, row, out)
 
 
-@kernel(b1(f8, F8, i8, OUT), inner=True)
-def set_number_label(x: float, labels: Floats, row: int, out: Out) -> bool:
+@kernel(b1(f8, i8, OUT), inner=True)
+def set_number_label(x: float, row: int, out: Out) -> bool:
     """Set the label of a row to a number; not to 0, whose sign depends on how it is written."""
     if not 0.0 < abs(x) <= _MAX_MAGNITUDE or is_missing_number(x, out):
         return False
-    labels[row] = x
+    out.labels[row] = x
     return True
 
 
-@kernel(b1(RO_U1, i8, i8, F8, i8, OUT, RO_I4, RO_I8, RO_U1), inner=True)
-def set_class(
-    text: Bytes,
-    start: int,
-    end: int,
-    labels: Floats,
-    row: int,
-    out: Out,
-    label_slots: Indices,
-    label_ends: Ints,
-    label_text: Bytes,
-) -> bool:
+@kernel(b1(RO_U1, i8, i8, i8, OUT), inner=True)
+def set_class(text: Bytes, start: int, end: int, row: int, out: Out) -> bool:
     """Set the label of a row to the number of the label as written; False if no table has it.
 
     counts[2] and counts[3] are then its begin and end. A label that stands for a missing value is
     in no table, because its row is refused.
     """
-    slot = label_slot(text, start, end, label_slots, label_ends, label_text)
-    if label_slots[slot] < 0:
+    slot = label_slot(text, start, end, out.label_slots, out.label_ends, out.label_text)
+    if out.label_slots[slot] < 0:
         out.counts[2], out.counts[3] = start, end
         return False
-    labels[row] = label_slots[slot]
+    out.labels[row] = out.label_slots[slot]
     return True
 
 
-@kernel(b1(RO_U1, i8, i8, i8, F8, i8, OUT, RO_I4, RO_I8, RO_U1), inner=True)
-def set_label_text(
-    text: Bytes,
-    start: int,
-    end: int,
-    label_kind: int,
-    labels: Floats,
-    row: int,
-    out: Out,
-    label_slots: Indices,
-    label_ends: Ints,
-    label_text: Bytes,
-) -> bool:
+@kernel(b1(RO_U1, i8, i8, i8, OUT), inner=True)
+def set_label_text(text: Bytes, start: int, end: int, row: int, out: Out) -> bool:
     """Set the label of a row to text[start:end]."""
-    if label_kind == NO_LABELS:
+    if out.label_kind == NO_LABELS:
         return True
-    if label_kind != NUMBERS:
-        return start < end and set_class(
-            text, start, end, labels, row, out, label_slots, label_ends, label_text
-        )
+    if out.label_kind != NUMBERS:
+        return start < end and set_class(text, start, end, row, out)
     if is_missing_text(text, start, end, out) != 0:
         return False
     x, q = json_number(text, start, out.powers)
     # -0 is 0 if written as a whole number, and -0.0 otherwise.
     if q == end and x == 0.0 and text[start] != 45:
-        labels[row] = x
+        out.labels[row] = x
         return not is_missing_number(x, out)
-    return q == end and set_number_label(x, labels, row, out)
+    return q == end and set_number_label(x, row, out)
 
 
 @kernel(b1(RO_U1, i8, i8, OUT), inner=True)
@@ -159,19 +123,8 @@ def read_number_id(text: Bytes, p: int, out: Out) -> int:
     return p
 
 
-@kernel(i8(RO_U1, i8, b1, i8, F8, i8, OUT, RO_I4, RO_I8, RO_U1), inner=True)
-def read_label(
-    text: Bytes,
-    p: int,
-    ascii_only: bool,
-    label_kind: int,
-    labels: Floats,
-    row: int,
-    out: Out,
-    label_slots: Indices,
-    label_ends: Ints,
-    label_text: Bytes,
-) -> int:
+@kernel(i8(RO_U1, i8, b1, i8, OUT), inner=True)
+def read_label(text: Bytes, p: int, ascii_only: bool, row: int, out: Out) -> int:
     """Read the JSON label at p."""
     start = p
     c = text[p]
@@ -179,46 +132,38 @@ def read_label(
         end, _ = string_end(text, p + 1, ascii_only)
         if end < 0:
             return NOT_MINE
-        if label_kind == NUMBERS:
-            is_good = set_label_text(
-                text, p + 1, end, label_kind, labels, row, out,
-                label_slots, label_ends, label_text,
-            )  # fmt: skip
+        if out.label_kind == NUMBERS:
+            is_good = set_label_text(text, p + 1, end, row, out)
             return end + 1 if is_good else NOT_MINE
         p = end + 1
     elif c == 116 or c == 102:
-        p = word_end(text, p) if label_kind != NUMBERS else NOT_MINE
+        p = word_end(text, p) if out.label_kind != NUMBERS else NOT_MINE
     elif c == 110:
         is_null = text[p + 1] == 117 and text[p + 2] == 108 and text[p + 3] == 108
-        return p + 4 if is_null and label_kind == NO_LABELS else NOT_MINE
+        return p + 4 if is_null and out.label_kind == NO_LABELS else NOT_MINE
     else:
         x, p = json_number(text, p, out.powers)
-        if label_kind == NUMBERS and p >= 0:
-            return p if set_label_text(
-                text, start, p, label_kind, labels, row, out,
-                label_slots, label_ends, label_text,
-            ) else NOT_MINE  # fmt: skip
-    if p < 0 or label_kind == NO_LABELS:
+        if out.label_kind == NUMBERS and p >= 0:
+            return p if set_label_text(text, start, p, row, out) else NOT_MINE
+    if p < 0 or out.label_kind == NO_LABELS:
         return p
-    return p if set_class(
-        text, start, p, labels, row, out, label_slots, label_ends, label_text
-    ) else NOT_MINE  # fmt: skip
+    return p if set_class(text, start, p, row, out) else NOT_MINE
 
 
-@kernel(i8(RO_U1, i8, b1, F8, i8, OUT), inner=True)
-def read_weight(text: Bytes, p: int, ascii_only: bool, weights: Floats, row: int, out: Out) -> int:
+@kernel(i8(RO_U1, i8, b1, i8, OUT), inner=True)
+def read_weight(text: Bytes, p: int, ascii_only: bool, row: int, out: Out) -> int:
     """Read the JSON weight at p."""
     c = text[p]
     if c == 34:
         end, _ = string_end(text, p + 1, ascii_only)
-        if end < 0 or not set_weight_text(text, p + 1, end, weights, row, out):
+        if end < 0 or not set_weight_text(text, p + 1, end, row, out):
             return NOT_MINE
         return end + 1
     if c == 110:
         is_null = text[p + 1] == 117 and text[p + 2] == 108 and text[p + 3] == 108
         return p + 4 if is_null else NOT_MINE
     x, q = json_number(text, p, out.powers)
-    return q if q > 0 and c != 45 and set_weight(x, weights, row, out) else NOT_MINE
+    return q if q > 0 and c != 45 and set_weight(x, row, out) else NOT_MINE
 
 
 @kernel(i8(RO_U1, i8, b1, OUT), inner=True)

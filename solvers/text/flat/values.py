@@ -282,9 +282,20 @@ def put_text_of_other(node: int, text: Bytes, start: int, end: int, nnz: int, ou
     return put_joined(node, node, text, start, end, nnz, out)
 
 
-@kernel(i8(i8, RO_U1, i8, i8, i8, OUT), inline=True)
-def put_text(node: int, text: Bytes, start: int, end: int, nnz: int, out: Out) -> int:
-    """Add text[start:end] to a column; a byte that no number has follows."""
+@kernel(i8(i8, RO_U1, i8, i8, b1, i8, i8, i8, i8, OUT), inline=True)
+def put_keyed(
+    node: int,
+    text: Bytes,
+    start: int,
+    end: int,
+    is_short: bool,
+    a: int,
+    b: int,
+    c: int,
+    nnz: int,
+    out: Out,
+) -> int:
+    """As `put_text`; a, b, c is the `short_key` of a short text."""
     at = NODES_AT + node * FIELDS
     kind = out.plan[at + KIND]
     if kind == IGNORED:
@@ -293,20 +304,17 @@ def put_text(node: int, text: Bytes, start: int, end: int, nnz: int, out: Out) -
         return FULL
     size = end - start
     slot = -1
-    a = b = c = 0
-    if kind == CATEGORY or kind == INFERRED:
-        if size < SHORT and start + SHORT <= text.shape[0]:
-            a, b, c = short_key(text, start, size)
-            slot = text_slot(node, size, a, b, c, out.memo)
-            index = find_text(node, size, a, b, c, slot, out.memo)
-            if index == MISSING:
-                return put_missing(node, nnz, out)
-            if index >= 0:
-                if out.plan[at + CROSS] and not note(node, text, start, end, out):
-                    return NOT_MINE
-                out.indices[nnz] = index
-                out.values[nnz] = 1.0
-                return nnz + 1
+    if is_short and (kind == CATEGORY or kind == INFERRED):
+        slot = text_slot(node, size, a, b, c, out.memo)
+        index = find_text(node, size, a, b, c, slot, out.memo)
+        if index == MISSING:
+            return put_missing(node, nnz, out)
+        if index >= 0:
+            if out.plan[at + CROSS] and not note(node, text, start, end, out):
+                return NOT_MINE
+            out.indices[nnz] = index
+            out.values[nnz] = 1.0
+            return nnz + 1
     if kind == NUMBER or kind == INFERRED:
         if 48 <= text[start] <= 57 and size > 0 and out.missing_numbers.shape[0] == 0:
             x, q = json_number(text, start, out.powers)
@@ -320,3 +328,13 @@ def put_text(node: int, text: Bytes, start: int, end: int, nnz: int, out: Out) -
             store_text(node, size, a, b, c, slot, MISSING, out.memo)
         return put_missing(node, nnz, out)
     return int(put_text_of_other(node, text, start, end, nnz, out))
+
+
+@kernel(i8(i8, RO_U1, i8, i8, i8, OUT), inline=True)
+def put_text(node: int, text: Bytes, start: int, end: int, nnz: int, out: Out) -> int:
+    """Add text[start:end] to a column; a byte that no number has follows."""
+    is_short = end - start < SHORT and start + SHORT <= text.shape[0]
+    a = b = c = 0
+    if is_short:
+        a, b, c = short_key(text, start, end - start)
+    return int(put_keyed(node, text, start, end, is_short, a, b, c, nnz, out))

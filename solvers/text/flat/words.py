@@ -121,6 +121,16 @@ def split_words(text: Bytes, start: int, end: int, letters: Indices, out: Out) -
         if size < LONGEST_WORD:
             at = put_code_point(letter, scratch, at)
         size += 1
+        # The rest of an ASCII word, the most common.
+        while p < end and size < LONGEST_WORD and text[p] < 128:
+            letter = letters[text[p]]
+            if not 0 < letter < 128:
+                break
+            is_changed = is_changed or letter != text[p]
+            scratch[at] = letter
+            at += 1
+            p += 1
+            size += 1
     return count
 
 
@@ -151,6 +161,10 @@ def put_words(node: int, text: Bytes, start: int, end: int, nnz: int, out: Out) 
     if nnz + ngrams * count > out.indices.shape[0]:
         return FULL
     spans = out.spans
+    slots = 64  # as few as serve this text: they stay in the fastest cache
+    while slots < 2 * ngrams * count:
+        slots *= 2
+    end_of_table = TABLE_AT + slots
     found = 0
     result = nnz
     for run in range(ngrams):
@@ -163,12 +177,12 @@ def put_words(node: int, text: Bytes, start: int, end: int, nnz: int, out: Out) 
             if index < 0:
                 result = NOT_MINE
                 break
-            slot = TABLE_AT + ((index * 0x9E3779B1 >> 12) & (TABLE_SLOTS - 1))
+            slot = TABLE_AT + ((index * 0x9E3779B1 >> 12) & (slots - 1))
             while spans[slot] != 0:
                 before = spans[slot] - 1
                 if out.indices[nnz + before] == index and is_span(before, first, last - first, out):
                     break
-                slot = slot + 1 if slot + 1 < FOUND_AT else TABLE_AT
+                slot = slot + 1 if slot + 1 < end_of_table else TABLE_AT
             if spans[slot] != 0:
                 if counts:
                     out.values[nnz + spans[slot] - 1] += 1.0
