@@ -72,17 +72,18 @@ def given_weights(
     given[0, -1] = intercept
     if intercept and not features.intercept:
         raise RefitError("the model has no intercept; leave it out or create one with `intercept`")
-    reach = _ANY_REACH
-    if spec["algorithm"] == "asset" and bounds is not None:
+    reach, is_asset = _ANY_REACH, spec["algorithm"] == "asset"
+    if is_asset and bounds is not None:
         objective, gap = bounds
         reach = reach_of(gap, objective, spec["lambda"])
     arrays = weights_arrays(given, np.array([reach]), rows)
-    # The weights that a learner serves after a refit depend on nothing that it has learned.
-    learner = make_learner(spec)
-    enter_weights(learner, arrays)
-    if not np.array_equal(taking_weights(learner).served(), given):
-        raise RefitError(
-            "asset keeps its weights in the ball of radius sqrt(loss of 0 / lambda), and the"
-            " intercept within `bound`; these are beyond. Use a smaller lambda, or sgd"
-        )
+    if is_asset:  # the others serve any weights
+        # The weights that it serves after a refit depend on nothing that it has learned.
+        learner = make_learner(spec)
+        enter_weights(learner, arrays)
+        if not np.array_equal(taking_weights(learner).served(), given):
+            raise RefitError(
+                "asset keeps its weights in the ball of radius sqrt(loss of 0 / lambda), and the"
+                " intercept within `bound`; these are beyond. Use a smaller lambda, or sgd"
+            )
     return arrays
