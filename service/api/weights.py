@@ -226,7 +226,8 @@ def _places_of(
         if place < 0:
             reason = f"must have a number, got {quoted(weight)}"
         elif place in named:
-            reason = f"has the index of {quoted(named[place])}, {place + 1}; use more `bits`, or number the features"
+            other = f"{quoted(named[place])}, {place + 1}"
+            reason = f"has the index of {other}; use more `bits`, or number the features"
         elif reader is not None:
             composed, missing = schema.composed(name), spec["columns"]["missing"]
             reason = _why_no_feature(composed, columns, reader, missing)

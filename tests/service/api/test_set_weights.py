@@ -141,7 +141,7 @@ def test_what_cannot_be_set_is_named_and_changes_nothing(client):
     hashed = {"algorithm": "sgd", "features": small}
     for spec, why in (
         ({}, 'create a model with "algorithm": "sgd" and the loss'),
-        ({"algorithm": "dual_ascent"}, "follow from the dual variables of its rows; create a model"),
+        ({"algorithm": "dual_ascent"}, "follow from the dual variables of its rows; create"),
         ({"algorithm": "rda"}, "computed from the sum of all gradients"),
         ({"algorithm": "net"}, "its loss is not convex in its weights"),
         ({"algorithm": "sgd", "rho": 0}, "with rho 0"),
