@@ -11,6 +11,7 @@ import pytest
 
 from dualstream.client import BadInput
 from dualstream.dask import fit
+from dualstream.dask.shared import partitions_of
 from dualstream.solvers import Batch, InvalidRow, InvalidSpec, solve
 from tests.solvers import reference
 from tests.solvers.offline.rows import dual, primal, sparse_rows
@@ -118,6 +119,14 @@ def test_a_data_frame_is_fitted_by_the_names_of_its_columns(cluster):
     assert fit(data, "price", callback=lambda _: True, loss="squared").status == "cancelled"
 
 
+def test_shuffled_partitions_share_the_shuffle(cluster):
+    frame = pd.DataFrame({"y": [1, 0] * 20, "a": np.arange(40.0)})
+    data = dd.from_pandas(frame, npartitions=4).shuffle("a")
+    tasks = {key for part in partitions_of(data) for key in dict(part.__dask_graph__())}
+    assert len(tasks) == len(dict(data.optimize().__dask_graph__()))
+    assert fit(data, client=cluster).rows == 40
+
+
 def test_what_cannot_be_fitted_is_named(cluster):
     frame = pd.DataFrame({"y": [1, -1, 3], "a": [1.0, 2.0, 3.0], "city": ["x", "y", "z"]})
     data = dd.from_pandas(frame, npartitions=1)
@@ -146,3 +155,5 @@ def test_what_cannot_be_fitted_is_named(cluster):
         fit([dask.delayed(Batch.from_dense(np.ones((1, n)), [1])) for n in (2, 3)], client=cluster)
     with pytest.raises(BadInput, match="must be a Dask DataFrame or a list of delayed"):
         fit(frame, client=cluster)
+    with pytest.raises(BadInput, match="must be a Dask DataFrame or a list of delayed"):
+        fit(data.to_dask_array(lengths=True), client=cluster)
