@@ -1,8 +1,14 @@
-"""Response types of learn and predict; their OpenAPI schemas are generated from them."""
+"""Response types of learn and predict, with their OpenAPI schemas, and the ids of models."""
 
+import re
 from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType
+
+MODEL_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+MODEL_ID_RULE = (
+    "a model id has 1 to 128 characters of A-Z a-z 0-9 . _ - and begins with a letter or digit"
+)
 
 
 class Duplicate(Struct):

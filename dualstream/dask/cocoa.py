@@ -23,6 +23,7 @@ round on, and the result has the same bits.
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -242,20 +243,37 @@ def _batch(
     try:
         batch, names = (part, ()) if isinstance(part, Batch) else _of_frame(part, columns)
         asked.of(batch)
-    except (KeyError, ValueError, TypeError) as wrong:
-        raise BadInput(
-            f"partition {number}: {wrong}; the label, the weight and all features must be columns"
-            " of numbers: drop or encode the others"
-        ) from wrong
+    except BadInput as wrong:
+        raise BadInput(f"partition {number}: {wrong}") from wrong
     except InvalidRow as wrong:
         raise InvalidRow(wrong.row, f"{wrong.reason}, in partition {number}") from wrong
     return batch, names
 
 
 def _of_frame(frame: Any, columns: Sequence[str]) -> tuple[Batch, tuple[str, ...]]:
+    """The rows and names of features of a pandas DataFrame. Raises BadInput."""
+    if not (hasattr(frame, "iloc") and hasattr(frame, "columns")):
+        raise BadInput(f"it must be a pandas DataFrame or a Batch, got {frame!r:.60}")
+    counts = Counter(map(str, frame.columns))
+    for name in columns:
+        if name not in frame.columns:
+            raise BadInput(f"there is no column {name!r}; the columns are {', '.join(counts)}")
+    for name, count in counts.items():
+        if count > 1:
+            raise BadInput(f"{count} columns are named {name!r}; give each its own name")
+    for name, kind in frame.dtypes.items():
+        # numpy converts times to nanoseconds, and texts of digits to numbers.
+        if len(frame) and kind.kind not in "biuf":
+            raise BadInput(
+                f"column {name!r} has the type {kind}; the label, the weight and all features must"
+                " be numbers or booleans: drop or encode the others"
+            )
     names = [name for name in frame.columns if name not in columns]
     label, *weight = (frame[name].to_numpy(np.float64) for name in columns)
     x = frame[names].to_numpy(np.float64)
+    for name, is_good in zip(names, np.isfinite(x).all(axis=0), strict=True):
+        if not is_good:
+            raise BadInput(f"column {name!r} has missing or infinite values; fill or drop them")
     return Batch.from_dense(x, label, *weight), tuple(map(str, names))
 
 

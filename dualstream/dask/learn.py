@@ -20,6 +20,7 @@ from dualstream.client.arrow_tables import pyarrow_for
 from dualstream.client.clients import URL
 from dualstream.client.rows import has_stream
 from dualstream.dask.shared import cluster_of, partitions_of
+from dualstream.wire.schemas import MODEL_ID, MODEL_ID_RULE
 
 
 class Backfill(NamedTuple):
@@ -194,6 +195,8 @@ def _groups(table: Any, by: str, lane: int, lanes: int) -> Iterator[tuple[str, A
         raise BadInput(f"{column.null_count} rows have no {by!r}, which names their model")
     coded = column.cast(pa.large_string()).combine_chunks().dictionary_encode()
     codes, names = np.asarray(coded.indices), coded.dictionary.to_pylist()
+    if (wrong := next((one for one in names if not MODEL_ID.fullmatch(one)), None)) is not None:
+        raise BadInput(f"{MODEL_ID_RULE}; the column {by!r} has {wrong!r:.150}")
     order = np.argsort(codes, kind="stable")
     ends = np.cumsum(np.bincount(codes, minlength=len(names)))
     table = table.drop_columns([by])

@@ -1,6 +1,6 @@
 """The partitions of a data set, and the cluster that works on them."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 from distributed import Client, default_client
@@ -10,9 +10,10 @@ from dualstream.client import BadInput
 
 def partitions_of(data: Any) -> list[Any]:
     """The partitions of a Dask DataFrame, or of a list of delayed ones. Raises BadInput."""
-    if hasattr(data, "partitions"):
-        return [data.partitions[number] for number in range(data.npartitions)]
-    parts = list(data) if isinstance(data, Iterable) else []
+    if hasattr(data, "divisions"):
+        # Of one graph: `data.partitions[n]` would shuffle all data for each of them.
+        return list(data.to_delayed())
+    parts = list(data) if isinstance(data, Sequence) else []
     if not parts or not all(hasattr(part, "__dask_graph__") for part in parts):
         raise BadInput(
             f"the data must be a Dask DataFrame or a list of delayed partitions, got {data!r:.60};"

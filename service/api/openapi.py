@@ -14,9 +14,15 @@ from fastapi import FastAPI
 from dualstream.service.api.access import requirement_of
 from dualstream.service.api.api_keys import KeyScope
 from dualstream.service.codecs.json_exact import Columns, Sample, Samples
-from dualstream.service.models.registry import MODEL_ID
 from dualstream.wire.problems import MEDIA_TYPE
-from dualstream.wire.schemas import Learned, LearnedChunk, LearnedStream, Predicted, PredictedMany
+from dualstream.wire.schemas import (
+    MODEL_ID,
+    Learned,
+    LearnedChunk,
+    LearnedStream,
+    Predicted,
+    PredictedMany,
+)
 from dualstream.wire.sources import HEADER
 
 # A test posts every example to a model of dimension 3.

@@ -26,9 +26,9 @@ from dualstream.service.jobs.refit_status import RefitJob, now_ms
 from dualstream.service.models.model import Model
 from dualstream.service.replica.controls import Arrays, Refit, records_of
 from dualstream.service.replica.requests import ControlRequest, OutcomeForgotten
-from dualstream.solvers import ColumnReader, RefitError
+from dualstream.solvers import BadColumn, ColumnReader, RefitError
 from dualstream.solvers.core.certificate import relative_gap
-from dualstream.solvers.profile.kernels import BOOLEAN, IS_MISSING, IS_NUMBER, NUMBER
+from dualstream.solvers.profile.kernels import IS_MISSING, IS_NUMBER, IS_TIME
 from dualstream.solvers.profile.names import ColumnNames
 from dualstream.solvers.refit.given_weights import given_weights, why_not_set_weights
 from dualstream.wire.problems import Problem, RowError, key_reused, quoted
@@ -216,6 +216,8 @@ def _places_of(
 ) -> tuple[list[int], list[float]]:
     """Indices from 0 and their weights. Raises BadRow."""
     columns = ColumnNames(spec)
+    # A reader of its own: it remembers the columns that it has seen.
+    reader = ColumnReader(spec["columns"], spec["crosses"]) if schema.columns else None
     named: dict[int, str] = {}
     for name, weight in given.items():
         reason, place = None, -1
@@ -224,9 +226,11 @@ def _places_of(
         if place < 0:
             reason = f"must have a number, got {quoted(weight)}"
         elif place in named:
-            reason = f"has the index of {quoted(named[place])}, {place + 1}; use more `bits`"
-        elif schema.columns is not None:
-            reason = _why_no_feature(schema.composed(name), columns, schema.columns, spec)
+            other = f"{quoted(named[place])}, {place + 1}"
+            reason = f"has the index of {other}; use more `bits`, or number the features"
+        elif reader is not None:
+            composed, missing = schema.composed(name), spec["columns"]["missing"]
+            reason = _why_no_feature(composed, columns, reader, missing)
         if reason is not None:
             raise BadRow(f"/x/{pointer_step(name)}", f"{quoted(name)} {reason}")
         named[place] = name
@@ -234,19 +238,32 @@ def _places_of(
 
 
 def _why_no_feature(
-    name: str, columns: ColumnNames, reader: ColumnReader, spec: Mapping[str, Any]
+    name: str, columns: ColumnNames, reader: ColumnReader, missing: list[Any]
 ) -> str | None:
     """Why no flat row has a feature of this name; None if some may have it."""
     if (found := columns.column_of(name)) is None:  # a cross
         return None
-    column, kind, role = found
-    if (declared := columns.declared.get(column)) is not None:
-        has_value = role != IS_NUMBER or kind in (NUMBER, BOOLEAN)
-        if role == IS_MISSING or (kind == declared and has_value):
-            return None
+    column, _, role = found
+    value = name[len(column) + 1 :]
+    rows: list[dict[str, Any]] = [{column: value}]
+    if role == IS_NUMBER:
+        rows = [{column: 0.5}, {column: True}]
+    elif role == IS_TIME:
+        rows = [{column: f"2024-01-0{day}"} for day in range(1, 8)]
+    elif role == IS_MISSING:
+        rows = [{}, *({column: one} for one in missing)]
+    if any(name in _features_of(row, reader) for row in rows):
+        return None
+    if column in columns.declared:
         of = f"column {quoted(column)} of type {reader.kind_of(column)}"
         return f"is not the name of a feature of {of}; see GET weights for such names"
-    roles = (reader.label, reader.weight, reader.id)
-    if column in roles or reader.ignores(column) or spec["columns"]["unknown"] != "infer":
-        return "is not the name of a feature: the model's `columns` leave it out"
-    return None
+    return "is not the name of a feature: the model's `columns` leave it out or read it otherwise"
+
+
+def _features_of(row: dict[str, Any], reader: ColumnReader) -> set[str]:
+    """Names of the features of a flat row; none if the row is refused."""
+    try:
+        features = reader.read(row).features
+    except BadColumn:
+        return set()
+    return {f"{name}={one}" if isinstance(one, str) else name for name, one in features.items()}

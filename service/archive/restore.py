@@ -4,14 +4,13 @@ A model is first staged, invisible to readers. It becomes visible in one step on
 its last one was read: then all of its bytes were verified.
 """
 
-import re
 from contextlib import suppress
 from typing import BinaryIO
 
 from dualstream.service.archive import format as f
 from dualstream.service.archive.dump import Refused, Say
 from dualstream.service.journal import make_journal
-from dualstream.service.journal.audit import MODEL_ID, Audited
+from dualstream.service.journal.audit import Audited
 from dualstream.service.journal.protocol import (
     Conflict,
     Entry,
@@ -26,6 +25,7 @@ from dualstream.service.journal.protocol import (
 from dualstream.service.journal.state_copies import CopyUse
 from dualstream.service.journal.transfer import KeptKey, Staged, TransferJournal
 from dualstream.service.settings import MAX_AUDIT_DAYS
+from dualstream.wire.schemas import MODEL_ID
 
 LIMITS = Limits(max_versions=1 << 31, key_ttl_s=400 * 86400, audit_s=MAX_AUDIT_DAYS * 86400)
 """Highest limits that a server of the store can have, so that a restore drops nothing."""
@@ -93,7 +93,7 @@ async def _begin(journal: TransferJournal, section: f.Section, is_store: bool) -
     """Stage the model of a section. Raises DamagedArchive, Refused."""
     model = section.row(f.StoredModel)
     record = model.record
-    if not re.fullmatch(MODEL_ID, record.id):
+    if not MODEL_ID.fullmatch(record.id):
         raise f.DamagedArchive(f"{section}: {record.id!r} is not a model id")
     try:
         there = await journal.get(record.id)

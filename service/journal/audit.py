@@ -13,8 +13,9 @@ from typing import Any, Literal, NamedTuple, Protocol
 import msgspec
 from msgspec.structs import replace
 
-MODEL_ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
-POSITION = re.compile(rf"(\d{{1,15}})-(\d{{1,15}})\.({MODEL_ID})")
+from dualstream.wire.schemas import MODEL_ID
+
+POSITION = re.compile(rf"(\d{{1,15}})-(\d{{1,15}})\.({MODEL_ID.pattern})")
 
 
 class Change(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):

@@ -1,7 +1,6 @@
 """ModelRegistry: finds, creates, replaces and deletes the models of one process."""
 
 import asyncio
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -34,8 +33,8 @@ from dualstream.service.replica.spec import DamagedSpec, check_spec, read_spec
 from dualstream.service.settings import Settings
 from dualstream.solvers import check_cost, resolve_spec
 from dualstream.wire.problems import Problem, quoted, unavailable, unknown_model
+from dualstream.wire.schemas import MODEL_ID, MODEL_ID_RULE
 
-MODEL_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 PAGE = 1000
 REACH_S = 2.0
 """How long a prediction waits for its `min_seq`."""
@@ -52,8 +51,7 @@ NO_INCARNATION = "-"
 def check_model_id(model_id: str) -> None:
     """Raise Problem 422 if no model can have this id."""
     if not MODEL_ID.fullmatch(model_id):
-        detail = "a model id has 1 to 128 characters of A-Z a-z 0-9 . _ - and begins with"
-        raise Problem(422, "invalid-name", f"{detail} a letter or digit; got {quoted(model_id)}")
+        raise Problem(422, "invalid-name", f"{MODEL_ID_RULE}; got {quoted(model_id)}")
 
 
 class ModelRegistry:

@@ -25,6 +25,7 @@ from dualstream.solvers.spec.resolve import make_learner
 
 _ANY_REACH = 1e150
 """Bound on an unknown distance. ASSET then begins with its first step size."""
+_INSTEAD = 'create a model with "algorithm": "sgd" and the loss and rho of the weights'
 
 
 @worked_out_once
@@ -33,14 +34,12 @@ def why_not_set_weights(spec: Mapping[str, Any]) -> str | None:
     if spec["task"] == "multiclass":
         return "each class has weights of its own; use a binary model for each class"
     if spec["algorithm"] == "portfolio":
-        return "it combines the weights of its members; use a model of one algorithm, such as sgd"
+        return f"it combines the weights of its members; {_INSTEAD}"
     if (why_not := why_not_refit(spec)) is not None:
-        return f"they are entered as a refit, and {why_not}"
+        return f"they are entered as a refit, and {why_not}; {_INSTEAD}"
     if not takes_weights(spec):
-        return (
-            f"the weights of {spec['algorithm']} follow from the dual variables of its rows; "
-            "use sgd, spg, asset, fobos or passive_aggressive"
-        )
+        how = "follow from the dual variables of its rows"
+        return f"the weights of {spec['algorithm']} {how}; {_INSTEAD}"
     if has_stages(spec):
         return (
             "its weights are those of rows after `scaling`, `map` and `norm`, not of your features;"
@@ -72,17 +71,18 @@ def given_weights(
     given[0, -1] = intercept
     if intercept and not features.intercept:
         raise RefitError("the model has no intercept; leave it out or create one with `intercept`")
-    reach = _ANY_REACH
-    if spec["algorithm"] == "asset" and bounds is not None:
+    reach, is_asset = _ANY_REACH, spec["algorithm"] == "asset"
+    if is_asset and bounds is not None:
         objective, gap = bounds
         reach = reach_of(gap, objective, spec["lambda"])
     arrays = weights_arrays(given, np.array([reach]), rows)
-    # The weights that a learner serves after a refit depend on nothing that it has learned.
-    learner = make_learner(spec)
-    enter_weights(learner, arrays)
-    if not np.array_equal(taking_weights(learner).served(), given):
-        raise RefitError(
-            "asset keeps its weights in the ball of radius sqrt(loss of 0 / lambda), and the"
-            " intercept within `bound`; these are beyond. Use a smaller lambda, or sgd"
-        )
+    if is_asset:  # the others serve any weights
+        # The weights that it serves after a refit depend on nothing that it has learned.
+        learner = make_learner(spec)
+        enter_weights(learner, arrays)
+        if not np.array_equal(taking_weights(learner).served(), given):
+            raise RefitError(
+                "asset keeps its weights in the ball of radius sqrt(loss of 0 / lambda), and the"
+                " intercept within `bound`; these are beyond. Use a smaller lambda, or sgd"
+            )
     return arrays

@@ -11,6 +11,7 @@ import pytest
 
 from dualstream.client import BadInput
 from dualstream.dask import fit
+from dualstream.dask.shared import partitions_of
 from dualstream.solvers import Batch, InvalidRow, InvalidSpec, solve
 from tests.solvers import reference
 from tests.solvers.offline.rows import dual, primal, sparse_rows
@@ -118,13 +119,30 @@ def test_a_data_frame_is_fitted_by_the_names_of_its_columns(cluster):
     assert fit(data, "price", callback=lambda _: True, loss="squared").status == "cancelled"
 
 
+def test_shuffled_partitions_share_the_shuffle(cluster):
+    frame = pd.DataFrame({"y": [1, 0] * 20, "a": np.arange(40.0)})
+    data = dd.from_pandas(frame, npartitions=4).shuffle("a")
+    tasks = {key for part in partitions_of(data) for key in dict(part.__dask_graph__())}
+    assert len(tasks) == len(dict(data.optimize().__dask_graph__()))
+    assert fit(data, client=cluster).rows == 40
+
+
 def test_what_cannot_be_fitted_is_named(cluster):
     frame = pd.DataFrame({"y": [1, -1, 3], "a": [1.0, 2.0, 3.0], "city": ["x", "y", "z"]})
     data = dd.from_pandas(frame, npartitions=1)
-    with pytest.raises(BadInput, match="partition 0: .*; the label, the weight and all features"):
-        fit(data, client=cluster)
-    with pytest.raises(BadInput, match="partition 0: 'target'"):
-        fit(data[["y", "a"]], "target", client=cluster)
+    good = frame[["y", "a"]].assign(y=[1, 0, 1])
+    for part, why in (
+        (frame, "column 'city' has the type .*; the label, the weight and all features must"),
+        (good.assign(zip=["02134", "1", "2"]), "column 'zip' has the type"),
+        (good.assign(at=pd.date_range("2024", periods=3)), "column 'at' has the type datetime64"),
+        (good.assign(b=[1.0, np.nan, 2.0]), "column 'b' has missing or infinite values"),
+        (good.set_axis(["y", "y"], axis=1), "2 columns are named 'y'"),
+        (good.assign(b=1).set_axis(["y", 1, "1"], axis=1), "2 columns are named '1'"),
+        (good[["a"]], "there is no column 'y'; the columns are a"),
+        (good["a"], "it must be a pandas DataFrame or a Batch"),
+    ):
+        with pytest.raises(BadInput, match=f"^partition 1: {why}"):
+            fit([dask.delayed(good), dask.delayed(part)], client=cluster)
     with pytest.raises(InvalidRow, match="row 2: logistic takes .*, got 3, in partition 0"):
         fit(data[["y", "a"]], client=cluster)
     with pytest.raises(InvalidSpec, match=r"^intercept must be another one for sdca"):
@@ -137,3 +155,5 @@ def test_what_cannot_be_fitted_is_named(cluster):
         fit([dask.delayed(Batch.from_dense(np.ones((1, n)), [1])) for n in (2, 3)], client=cluster)
     with pytest.raises(BadInput, match="must be a Dask DataFrame or a list of delayed"):
         fit(frame, client=cluster)
+    with pytest.raises(BadInput, match="must be a Dask DataFrame or a list of delayed"):
+        fit(data.to_dask_array(lengths=True), client=cluster)

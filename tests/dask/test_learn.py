@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -161,6 +162,13 @@ def test_what_cannot_be_learned_is_named(cluster, server):
     asked = {"source": "s", "url": server.url, "client": cluster}
     with pytest.raises(BadInput, match="partition 0: 1 rows have no 'shop', which names"):
         learn_partitions(data, by="shop", **asked)
+    for wrong in ("d/e", "..", ""):
+        shops = dd.from_pandas(frame.assign(shop=["first", wrong]), npartitions=1)
+        why = re.escape(f"and begins with a letter or digit; the column 'shop' has {wrong!r}")
+        with pytest.raises(BadInput, match=why):
+            learn_partitions(shops, by="shop", spec={}, **asked)
+    with Client(server.url) as client, pytest.raises(Refused):
+        client.get("first")  # refused before any row is learned
     with pytest.raises(BadInput, match="'price' has double"):
         learn_partitions(data, by="price", **asked)
     with pytest.raises(BadInput, match="no column 'tenant'; the columns are y, shop, price"):

@@ -5,7 +5,6 @@ group has committed is where the next process begins: all that is before it is l
 skips the rows that are before the cursors of their models.
 """
 
-import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
@@ -20,11 +19,10 @@ from dualstream.service.cli.consume.labels import LabelServer
 from dualstream.service.cli.consume.predictions import Scorer
 from dualstream.service.cli.consume.rows import BadMessage, field_of
 from dualstream.service.cli.consume.server import TOO_LARGE
-from dualstream.wire.schemas import Duplicate, Learned
+from dualstream.wire.schemas import MODEL_ID, Duplicate, Learned
 
 MAX_CURSORS = 10_000
 """Cursors in memory; they are read again from the server."""
-_MODEL_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _VALUE = "value."
 
 
@@ -168,12 +166,12 @@ class RoutedModels:
                 return f"{bad} "
         if value is None:
             return f"the message has no {self._route}, which names its model"
-        is_id = isinstance(value, str) and _MODEL_ID.fullmatch(value)
+        is_id = isinstance(value, str) and MODEL_ID.fullmatch(value)
         return str(value) if is_id else f"{self._route} is no id of a model: {str(value)[:80]!r}"
 
     def _attempt(self, model: str, source: str, do: Callable[[], None]) -> str | None:
         """Do it, also with a model that has to be created first. Returns why there is no model."""
-        if not _MODEL_ID.fullmatch(model):
+        if not MODEL_ID.fullmatch(model):
             return model.strip()
         try:
             do()

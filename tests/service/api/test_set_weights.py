@@ -140,8 +140,8 @@ def test_what_cannot_be_set_is_named_and_changes_nothing(client):
     features, small = {"features": INDEXED["features"]}, {"kind": "hashed", "bits": 10}
     hashed = {"algorithm": "sgd", "features": small}
     for spec, why in (
-        ({}, "use a model of one algorithm"),
-        ({"algorithm": "dual_ascent"}, "follow from the dual variables of its rows; use sgd"),
+        ({}, 'create a model with "algorithm": "sgd" and the loss'),
+        ({"algorithm": "dual_ascent"}, "follow from the dual variables of its rows; create"),
         ({"algorithm": "rda"}, "computed from the sum of all gradients"),
         ({"algorithm": "net"}, "its loss is not convex in its weights"),
         ({"algorithm": "sgd", "rho": 0}, "with rho 0"),
@@ -185,6 +185,14 @@ def test_what_cannot_be_set_is_named_and_changes_nothing(client):
         ("price=3", "of column 'price' of type number"),
         ("at", "of column 'at' of type time"),
         ("subject=free", "of column 'subject' of type text"),
+        ("at.hour", "of column 'at' of type time"),
+        ("at.year_day.sin", "of column 'at' of type time"),
+        ("at.weekday=Monday", "of column 'at' of type time"),
+        ("subject:Free", "of column 'subject' of type text"),
+        ("subject:free money", "of column 'subject' of type text"),
+        ("zip=", "of column 'zip' of type category"),
+        ("price=missing", "of column 'price' of type number"),
+        ("age=39", "leave it out or read it otherwise"),
         ("sold", "the model's `columns` leave it out"),
         ("trace.id", "the model's `columns` leave it out"),
     ):
@@ -213,6 +221,12 @@ def test_features_of_flat_rows_may_be_new(client):
     row = {"zip": "1", "price": 1, "member": True, "subject": "Free", "city": "Oslo", "age": 1}
     answer = client.post("/models/m/predict", json=row | {"at": "2024-05-06T06:00:00Z"}).json()
     assert answer["score"] == pytest.approx(511.0)
+    spec = {"algorithm": "sgd", "columns": COLUMNS["columns"] | {"missing_indicator": True}}
+    assert client.put("/models/n", json=spec).status_code == 201
+    named = {"zip=missing": 1.0, "price=missing": 2.0, "city=missing": 4.0}
+    assert put(client, {"weights": named, "rows": 1}, "n").status_code == 200
+    answer = client.post("/models/n/predict", json={"city": None}).json()
+    assert answer["score"] == pytest.approx(7.0)
 
 
 def test_the_client_sends_names_or_a_sequence(client):
