@@ -12,7 +12,7 @@ from starlette.types import Message, Scope, Send
 from dualstream.service.codecs import LONGEST_KEY, is_key
 from dualstream.service.codecs.decompress import content_encoding
 from dualstream.service.journal.record import KeyKind, make_key
-from dualstream.service.logs import REQUEST_ID
+from dualstream.service.observability.logs import REQUEST_ID
 from dualstream.service.transport.body_memory import body_of
 from dualstream.wire.problems import MEDIA_TYPE, Problem, beginning, quoted
 from dualstream.wire.sources import HEADER, Source, parse_source

@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dualstream.service.logs import REQUEST_ID
-from dualstream.service.tracing import RequestSpan, Tracing
+from dualstream.service.observability.logs import REQUEST_ID
+from dualstream.service.observability.tracing import RequestSpan, Tracing
 
 access = logging.getLogger("dualstream.access")
 

@@ -17,8 +17,9 @@ from dualstream.service.api.exceptions_to_problems import as_problem
 from dualstream.service.codecs import ParsedRows
 from dualstream.service.concurrency import drop_traceback
 from dualstream.service.journal.protocol import Known
-from dualstream.service.logs import REQUEST_ID
 from dualstream.service.models.model import Model
+from dualstream.service.observability.logs import REQUEST_ID
+from dualstream.service.observability.tracing import start_child
 from dualstream.service.replica.first_responses import Answer, answer_without_rows
 from dualstream.service.replica.requests import Receipt, Request
 from dualstream.service.replica.row_sums import (
@@ -29,7 +30,6 @@ from dualstream.service.replica.row_sums import (
     mean,
     where_not,
 )
-from dualstream.service.tracing import start_child
 from dualstream.service.transport.body_memory import body_of, is_tracked
 from dualstream.solvers import MAX_CLASSES, Batch, Learner, class_label, classes_of
 from dualstream.wire.problems import MAX_ERRORS, Problem, RowError, key_reused, quoted

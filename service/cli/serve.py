@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from dualstream.service import logs
 from dualstream.service.cli.common import (
     ENDED,
     JSON,
@@ -20,6 +19,7 @@ from dualstream.service.cli.common import (
     show_table,
 )
 from dualstream.service.cli.settings_flags import flag, read_settings
+from dualstream.service.observability import logs
 from dualstream.service.settings import (
     PREFIX,
     REMOVED,

@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 
-from dualstream.service.clock import SYSTEM_CLOCK, Clock
 from dualstream.service.journal.protocol import (
     AppendRequest,
     Change,
@@ -20,6 +19,7 @@ from dualstream.service.journal.protocol import (
     CursorMoved,
     Journal,
 )
+from dualstream.service.replica.clock import SYSTEM_CLOCK, Clock
 from dualstream.service.replica.replica import Replica
 
 CURSOR = "refits"

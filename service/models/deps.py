@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from dualstream.service.clock import Clock
 from dualstream.service.concurrency import SingleThread
 from dualstream.service.journal.protocol import Journal
 from dualstream.service.models.admission import AdmissionControl
 from dualstream.service.models.job import Job
 from dualstream.service.models.readiness import StoreIdentity, StoreStatus
+from dualstream.service.replica.clock import Clock
 from dualstream.service.settings import Settings
 
 NICENESS = 10

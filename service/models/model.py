@@ -26,6 +26,7 @@ from dualstream.service.models.lag import Lag
 from dualstream.service.models.readiness import STALE_S
 from dualstream.service.models.sizeof import bytes_of
 from dualstream.service.models.snapshots import BULK_ROWS, MAX_QUARANTINE_RECORDS, Snapshots
+from dualstream.service.observability.tracing import SPAN, LearnSpans
 from dualstream.service.replica.apply_or_rebuild import CommitListener
 from dualstream.service.replica.committer import Committer
 from dualstream.service.replica.fork_detection import Lineage, Lost
@@ -38,7 +39,6 @@ from dualstream.service.replica.requests import (
     Request,
     is_left,
 )
-from dualstream.service.tracing import SPAN, LearnSpans
 from dualstream.solvers import MemberLearner, member_learner
 from dualstream.wire.problems import Problem
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from dualstream.service.clock import SYSTEM_CLOCK, Clock
 from dualstream.service.codecs.row_schema import DEFAULT_LIMITS
 from dualstream.service.concurrency import background_task, drop_traceback
 from dualstream.service.journal.audit import SERVER, Author, describe_spec
@@ -29,6 +28,7 @@ from dualstream.service.models.loader import ModelLoader
 from dualstream.service.models.model import Model
 from dualstream.service.models.readiness import OtherIdentity, StoreIdentity, StoreStatus
 from dualstream.service.models.sizeof import bytes_before_rows
+from dualstream.service.replica.clock import SYSTEM_CLOCK, Clock
 from dualstream.service.replica.spec import DamagedSpec, check_spec, read_spec
 from dualstream.service.settings import Settings
 from dualstream.solvers import check_cost, resolve_spec

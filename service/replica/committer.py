@@ -17,7 +17,6 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from dualstream.service.clock import SYSTEM_CLOCK, Clock
 from dualstream.service.concurrency import run_to_completion
 from dualstream.service.journal.protocol import (
     Appended,
@@ -34,6 +33,7 @@ from dualstream.service.journal.protocol import (
 )
 from dualstream.service.journal.record import RecordError
 from dualstream.service.replica.apply_or_rebuild import SILENT, Applying, CommitListener, Others
+from dualstream.service.replica.clock import SYSTEM_CLOCK, Clock
 from dualstream.service.replica.group_commit import (
     BULK_ROWS,
     GROUP_ROWS,

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dualstream.service.clock import Clock
 from dualstream.service.journal.protocol import (
     Appended,
     AppendRequest,
@@ -22,6 +21,7 @@ from dualstream.service.journal.protocol import (
     Part,
     Place,
 )
+from dualstream.service.replica.clock import Clock
 from dualstream.service.replica.controls import copy_named_by
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import (

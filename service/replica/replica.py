@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from dualstream.service.clock import SYSTEM_CLOCK, Clock
 from dualstream.service.concurrency import (
     INLINE_S,
     MEASURED_ROWS,
@@ -26,6 +25,7 @@ from dualstream.service.journal.page import end_of, size_of
 from dualstream.service.journal.protocol import Base, Entry, Journal, ModelRecord, Place
 from dualstream.service.journal.record import Control, CorruptRecord
 from dualstream.service.replica.apply_control import apply_control
+from dualstream.service.replica.clock import SYSTEM_CLOCK, Clock
 from dualstream.service.replica.controls import check_control, needs_own_run
 from dualstream.service.replica.entries import Content, content_after, split_at
 from dualstream.service.replica.first_responses import MAX_KEPT_ANSWERS, KeyedRequests

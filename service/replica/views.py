@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
-from dualstream.service.clock import Clock
 from dualstream.service.concurrency import run_to_completion, run_view_in_thread
 from dualstream.service.journal.protocol import JournalUnavailable
+from dualstream.service.replica.clock import Clock
 from dualstream.service.replica.state import Captured, PositionedState
 from dualstream.solvers import Certificate, certificates_of_members, classes_of
 

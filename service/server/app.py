@@ -62,7 +62,6 @@ from dualstream.service.jobs.label_timeouts import DefaultLabels
 from dualstream.service.journal import Limits as JournalLimits, make_journal
 from dualstream.service.journal.protocol import JournalError
 from dualstream.service.journal.record import RecordError
-from dualstream.service.logs import REQUEST_ID
 from dualstream.service.metrics import Telemetry
 from dualstream.service.metrics.multiprocess import MetricsDirectory
 from dualstream.service.models.admission import (
@@ -73,8 +72,9 @@ from dualstream.service.models.admission import (
 )
 from dualstream.service.models.readiness import Readiness
 from dualstream.service.models.registry import ModelRegistry
+from dualstream.service.observability.logs import REQUEST_ID
+from dualstream.service.observability.tracing import Tracing, is_tracing_wanted
 from dualstream.service.settings import Settings, check_binding
-from dualstream.service.tracing import Tracing, is_tracing_wanted
 from dualstream.service.transport.body_memory import CONNECTION, BodyMemory, memory_limit
 from dualstream.service.transport.connection_limits import (
     MAX_BODY_STEP_S,

@@ -29,7 +29,6 @@ import dualstream.service.replica.committer
 import dualstream.service.replica.group_commit
 import dualstream.service.replica.replica
 import dualstream.solvers.spec.resolve
-from dualstream.service.clock import Clock
 from dualstream.service.jobs import MODEL_JOBS
 from dualstream.service.jobs.follower import Follower
 from dualstream.service.jobs.guard_rollback import GuardRollback
@@ -43,6 +42,7 @@ from dualstream.service.models.model import Model
 from dualstream.service.models.readiness import Readiness
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.models.versions import roll_back_to_seq, roll_back_to_version, take_version
+from dualstream.service.replica.clock import Clock
 from dualstream.service.replica.controls import Resume, paused_at
 from dualstream.service.replica.group_commit import BULK_ROWS
 from dualstream.service.replica.requests import AnyRequest, ControlRequest, Receipt

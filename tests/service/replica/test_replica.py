@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from dualstream.service.cli.demo.adult import adult_lines
-from dualstream.service.clock import Clock
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import AppendRequest, JournalUnavailable, ModelRecord, Part
 from dualstream.service.journal.record import encode_control
 from dualstream.service.models.registry import canonical
+from dualstream.service.replica.clock import Clock
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import NewRows, Request
 from dualstream.solvers import Batch, numeric_identity, resolve_spec

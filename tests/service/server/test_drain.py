@@ -13,7 +13,7 @@ import pytest
 import uvicorn
 
 from dualstream.service.cli.demo.server_process import ServerProcess
-from dualstream.service.logs import REQUEST_ID
+from dualstream.service.observability.logs import REQUEST_ID
 from dualstream.service.server.serve import Server
 from tests.service.conftest import SPEC
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from dualstream.service.tracing import SPAN
+from dualstream.service.observability.tracing import SPAN
 
 Format = Literal["console", "json"]
 Level = Literal["debug", "info", "warning", "error"]

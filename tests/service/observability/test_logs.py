@@ -8,7 +8,7 @@ import sys
 import msgspec
 import pytest
 
-from dualstream.service.logs import REQUEST_ID, ConsoleFormatter, JsonFormatter
+from dualstream.service.observability.logs import REQUEST_ID, ConsoleFormatter, JsonFormatter
 
 
 def line(

@@ -22,9 +22,9 @@ from dualstream.client import AsyncClient, Client
 from dualstream.service.api.access import requirement_of
 from dualstream.service.api.request_log import RequestLog
 from dualstream.service.cli.demo.server_process import ServerProcess
+from dualstream.service.observability.tracing import SPAN, LearnSpans, Tracing
 from dualstream.service.server.app import create_app
 from dualstream.service.settings import Settings
-from dualstream.service.tracing import SPAN, LearnSpans, Tracing
 from dualstream.wire.chunking.chunks import CHUNK_BYTES
 from tests.service.conftest import SPEC
 
