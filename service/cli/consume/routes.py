@@ -155,10 +155,11 @@ class RoutedModels:
         """Id of the row's model; a text that is no id says what is wrong with the row."""
         message, line = row
         if self._route.startswith(_VALUE):
-            given = read_field(line, self._route.removeprefix(_VALUE))
-            value = None if given is None else msgspec.json.decode(given)
-            if isinstance(value, int) and not isinstance(value, bool):
-                value = str(value)
+            given = read_field(line, self._route.removeprefix(_VALUE)) or b"null"
+            try:
+                value = msgspec.json.decode(given, type=str | int | None)
+            except msgspec.ValidationError:  # another type, or a number that is out of range
+                return self._no_id(given.decode())
         else:
             try:
                 value = field_of(message, self._route)
@@ -166,8 +167,10 @@ class RoutedModels:
                 return f"{bad} "
         if value is None:
             return f"the message has no {self._route}, which names its model"
-        is_id = isinstance(value, str) and MODEL_ID.fullmatch(value)
-        return str(value) if is_id else f"{self._route} is no id of a model: {str(value)[:80]!r}"
+        return str(value) if MODEL_ID.fullmatch(str(value)) else self._no_id(str(value))
+
+    def _no_id(self, value: str) -> str:
+        return f"{self._route} is no id of a model: {value[:80]!r}"
 
     def _attempt(self, model: str, source: str, do: Callable[[], None]) -> str | None:
         """Do it, also with a model that has to be created first. Returns why there is no model."""

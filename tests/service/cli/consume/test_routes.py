@@ -98,16 +98,20 @@ def test_the_model_may_be_in_the_key_or_in_a_header():
 def test_rows_without_a_model_are_dead_letters_with_the_reason():
     world = World("a")
     values = [row(0, "a"), row(1, "no"), row(2, None), row(3, "a/b"), row(4, True), row(5, "a", 9)]
+    values += [b'{"y": 1, "meta": {"tenant": %b}}' % one for one in (b"1e999", b"1.0", b"[1]")]
     reader = FakeReader(FakeLog(**{A: values}))
     one = world.routed(reader, max_rows=9)
     world.drained(one, reader)
-    assert numbers(world.models["a"]) == [0] and one.counters.refused == 5
+    assert numbers(world.models["a"]) == [0] and one.counters.refused == 8
     assert dict((offset, reason) for _, offset, reason in world.dead.written) == {
         1: "unknown-model",
         2: "the message has no value.meta.tenant, which names its model",
         3: "value.meta.tenant is no id of a model: 'a/b'",
-        4: "value.meta.tenant is no id of a model: 'True'",
+        4: "value.meta.tenant is no id of a model: 'true'",
         5: "y: no label",
+        6: "value.meta.tenant is no id of a model: '1e999'",
+        7: "value.meta.tenant is no id of a model: '1.0'",
+        8: "value.meta.tenant is no id of a model: '[1]'",
     }
 
 
