@@ -10,7 +10,7 @@ _fields = msgspec.json.Decoder(dict[str, Raw])
 
 
 def _decoded(line: bytes) -> dict[str, Raw]:
-    """The fields of a row. None of them if it is nested too deeply; the server refuses such rows."""
+    """The fields of a row. None if it is nested too deeply: the server refuses such rows."""
     try:
         return _fields.decode(line)
     except RecursionError:
