@@ -17,6 +17,7 @@ from dualstream.service.cli.consume.dead_letters import DeadLetter, reasons
 from dualstream.service.cli.consume.fields import read_field
 from dualstream.service.cli.consume.labels import LabelServer
 from dualstream.service.cli.consume.predictions import Scorer
+from dualstream.service.cli.consume.reader import ReaderError
 from dualstream.service.cli.consume.rows import BadMessage, field_of
 from dualstream.service.cli.consume.server import TOO_LARGE
 from dualstream.wire.schemas import MODEL_ID, Duplicate, Learned
@@ -42,6 +43,10 @@ class Model(Scorer, LabelServer, Protocol):
 
 class Offsets(Protocol):
     """Committed offsets of a consumer group. Methods raise OSError."""
+
+    def check_cursor(self, source: str, cursor: int) -> None:
+        """Raise ReaderError if the log ends before the cursor of a model."""
+        ...
 
     def committed(self) -> dict[str, int]:
         """Committed offset of each assigned partition that has one."""
@@ -219,8 +224,21 @@ class RoutedModels:
 
     def _cursor(self, model: str, source: str) -> int | None:
         if (model, source) not in self._cursors:
-            self._cursors[model, source] = self._model(model).sources().get(source)
+            cursor = self._model(model).sources().get(source)
+            if cursor is not None:
+                self._check_cursor(model, source, cursor)
+            self._cursors[model, source] = cursor
         return self._cursors[model, source]
+
+    def _check_cursor(self, model: str, source: str, cursor: int) -> None:
+        """Raise ReaderError for a cursor after the end: it would skip rows that are not learned."""
+        try:
+            self._offsets.check_cursor(source, cursor)
+        except ReaderError as outside:
+            raise ReaderError(
+                f"model {model}: {outside}; set it to the offset at which the model continues:"
+                f" dualstream sources {model} --set {source}=OFFSET"
+            ) from None
 
     def _passed(self, model: str, source: str, rows: Sequence[Row]) -> int:
         """Number of the first rows that are before the model's cursor."""
