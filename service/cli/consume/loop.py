@@ -116,7 +116,7 @@ class Consumer:
             for batch in list(self._batches.values()):
                 self._post(batch)
         except Changed:
-            self._log("the server is away: the rows that are not posted stay in the source")
+            self._log("stopped while waiting: the rows that are not posted stay in the source")
 
     def turn(self) -> None:
         """Start new partitions, read once, and post the batches that are full or old."""
