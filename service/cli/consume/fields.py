@@ -9,18 +9,26 @@ from msgspec import Raw
 _fields = msgspec.json.Decoder(dict[str, Raw])
 
 
+def _decoded(line: bytes) -> dict[str, Raw]:
+    """The fields of a row. None if it is nested too deeply: the server refuses such rows."""
+    try:
+        return _fields.decode(line)
+    except RecursionError:
+        return {}
+
+
 def field_at(fields: Mapping[str, Raw], name: str) -> bytes | None:
     """JSON of a field, also of a nested one: `user.age` is in `{"user": {"age": 39}}`."""
     if name in fields:
         return bytes(fields[name])
     owner, dot, inner = name.partition(".")
     nested = bytes(fields.get(owner, b"")) if dot else b""
-    return field_at(_fields.decode(nested), inner) if nested.startswith(b"{") else None
+    return field_at(_decoded(nested), inner) if nested.startswith(b"{") else None
 
 
 def read_field(line: bytes, name: str) -> bytes | None:
     """JSON of a field of a row; None if the row does not have it."""
-    return field_at(_fields.decode(line), name)
+    return field_at(_decoded(line), name)
 
 
 class RowFields:
@@ -36,7 +44,7 @@ class RowFields:
 
     def read(self, line: bytes) -> tuple[bytes | None, bytes | None]:
         """JSON of the row's id and of its label. None if absent, null or a missing value."""
-        fields = _fields.decode(line)
+        fields = _decoded(line)
         id_, label = field_at(fields, self.id), field_at(fields, self.label)
         if bytes(fields.get("x", b"")).startswith(b"{"):  # the form {"x": {...}, "y": 1}
             id_ = id_ or field_at(fields, "id")

@@ -252,6 +252,16 @@ class KafkaReader:
         """What is wrong with a cursor that is not in the log."""
         return outside_numbers(source, offset, bounds)
 
+    def check_cursor(self, source: str, cursor: int) -> None:
+        """Raise ReaderError if the log ends before the cursor, OSError if Kafka does not answer."""
+        if cursor <= (self.lag(source, 0) or 0):
+            return
+        bounds = self.bounds(source) if source in self._assigned else None
+        if bounds is None:
+            raise OSError(f"{source}: the end of the log is unknown")
+        if cursor > bounds.end:
+            raise ReaderError(self.outside(source, cursor, bounds))
+
     def committed(self) -> dict[str, int]:
         """The group's committed offsets. Raises OSError."""
         return committed_offsets(self._consumer, list(self._assigned.values()))

@@ -99,6 +99,8 @@ class Consumer:
         self._epoch = reader.epoch
         self._ahead: Read = []
         """What was read while the server learned a batch."""
+        self._fault: ReaderError | None = None
+        """Why nothing could be read in that time; raised once the answer is handled."""
         self._thread = ThreadPoolExecutor(1)
         self._is_stopping = False
 
@@ -114,10 +116,12 @@ class Consumer:
             for batch in list(self._batches.values()):
                 self._post(batch)
         except Changed:
-            self._log("the server is away: the rows that are not posted stay in the source")
+            self._log("stopped while waiting: the rows that are not posted stay in the source")
 
     def turn(self) -> None:
         """Start new partitions, read once, and post the batches that are full or old."""
+        if self._fault is not None:
+            raise self._fault
         try:
             self._start_sources()
             found, self._ahead = self._ahead or self._read(self._pause_s()), []
@@ -138,6 +142,7 @@ class Consumer:
             self._epoch = self._reader.epoch
             self._batches.clear()
             self._outside.clear()
+            self.counters.partitions.clear()  # others may read them now
             self._ahead = []
         for source in self._reader.lost():
             self._outside.add(source)
@@ -301,7 +306,10 @@ class Consumer:
         try:
             return self._server.learn(source, start, end, rows, lag)
         finally:
-            self._ahead = reading.result()
+            try:
+                self._ahead = reading.result()
+            except ReaderError as fault:
+                self._fault = fault
 
     def _count(self, source: str, rows: Sequence[Row], learned: Learned) -> None:
         """Count the answer's rows; refused ones are dead letters."""
@@ -338,6 +346,7 @@ class Consumer:
         return (
             self._reader.epoch > 0
             and not self._ahead
+            and self._fault is None
             and all(
                 name in self._batches
                 and not self._batches[name].rows_seen

@@ -17,6 +17,7 @@ from dualstream.service.cli.consume.dead_letters import DeadLetter, reasons
 from dualstream.service.cli.consume.fields import read_field
 from dualstream.service.cli.consume.labels import LabelServer
 from dualstream.service.cli.consume.predictions import Scorer
+from dualstream.service.cli.consume.reader import ReaderError
 from dualstream.service.cli.consume.rows import BadMessage, field_of
 from dualstream.service.cli.consume.server import TOO_LARGE
 from dualstream.wire.schemas import MODEL_ID, Duplicate, Learned
@@ -42,6 +43,10 @@ class Model(Scorer, LabelServer, Protocol):
 
 class Offsets(Protocol):
     """Committed offsets of a consumer group. Methods raise OSError."""
+
+    def check_cursor(self, source: str, cursor: int) -> None:
+        """Raise ReaderError if the log ends before the cursor of a model."""
+        ...
 
     def committed(self) -> dict[str, int]:
         """Committed offset of each assigned partition that has one."""
@@ -155,10 +160,11 @@ class RoutedModels:
         """Id of the row's model; a text that is no id says what is wrong with the row."""
         message, line = row
         if self._route.startswith(_VALUE):
-            given = read_field(line, self._route.removeprefix(_VALUE))
-            value = None if given is None else msgspec.json.decode(given)
-            if isinstance(value, int) and not isinstance(value, bool):
-                value = str(value)
+            given = read_field(line, self._route.removeprefix(_VALUE)) or b"null"
+            try:
+                value = msgspec.json.decode(given, type=str | int | None)
+            except msgspec.ValidationError:  # another type, or a number that is out of range
+                return self._no_id(given.decode())
         else:
             try:
                 value = field_of(message, self._route)
@@ -166,8 +172,10 @@ class RoutedModels:
                 return f"{bad} "
         if value is None:
             return f"the message has no {self._route}, which names its model"
-        is_id = isinstance(value, str) and MODEL_ID.fullmatch(value)
-        return str(value) if is_id else f"{self._route} is no id of a model: {str(value)[:80]!r}"
+        return str(value) if MODEL_ID.fullmatch(str(value)) else self._no_id(str(value))
+
+    def _no_id(self, value: str) -> str:
+        return f"{self._route} is no id of a model: {value[:80]!r}"
 
     def _attempt(self, model: str, source: str, do: Callable[[], None]) -> str | None:
         """Do it, also with a model that has to be created first. Returns why there is no model."""
@@ -216,8 +224,21 @@ class RoutedModels:
 
     def _cursor(self, model: str, source: str) -> int | None:
         if (model, source) not in self._cursors:
-            self._cursors[model, source] = self._model(model).sources().get(source)
+            cursor = self._model(model).sources().get(source)
+            if cursor is not None:
+                self._check_cursor(model, source, cursor)
+            self._cursors[model, source] = cursor
         return self._cursors[model, source]
+
+    def _check_cursor(self, model: str, source: str, cursor: int) -> None:
+        """Raise ReaderError for a cursor after the end: it would skip rows that are not learned."""
+        try:
+            self._offsets.check_cursor(source, cursor)
+        except ReaderError as outside:
+            raise ReaderError(
+                f"model {model}: {outside}; set it to the offset at which the model continues:"
+                f" dualstream sources {model} --set {source}=OFFSET"
+            ) from None
 
     def _passed(self, model: str, source: str, rows: Sequence[Row]) -> int:
         """Number of the first rows that are before the model's cursor."""

@@ -97,6 +97,8 @@ def _open_kafka(asked: Asked, client: Client, counters: Counters, stack: ExitSta
     def writer(given: str) -> KafkaWriter:
         """Writer of a topic: a URL, or the name of a topic of the source's brokers."""
         to = parse_topic(given if "/" in given else f"{_KAFKA}{topic.brokers}/{given}")
+        if to == topic:
+            raise BadInput("the source itself cannot be written; choose another topic")
         return KafkaWriter(to.brokers, to.name, settings, say_error)
 
     dead = _dead_letters(asked.dead_letter, ("kafka",), lambda url: KafkaLetters(writer(url)))

@@ -203,6 +203,7 @@ def test_errors_are_one_line_and_name_what_to_do(tansu, client, shared_server, t
         ([topic, "--dead-letter", str(tmp_path)], "cannot write the file: Is a directory"),
         ([topic, "--dead-letter", f"{broker}/no"], "the topic 'no' does not exist at "),
         ([topic, "--predict-to", "no"], "the topic 'no' does not exist at "),
+        ([topic, "--predict-to", "errors"], "the source itself cannot be written; choose another"),
         ([topic, "--labels", "--features", "no"], "the topic 'no' cannot be read: "),
         ([topic, "--labels", "--predict-to", "no"], "--labels and --predict-to are two commands"),
         ([topic, "--features", "errors"], "--features belongs to --labels"),

@@ -86,6 +86,18 @@ def test_partitions_are_read_from_the_cursors(tansu, reading):
     assert {one.lag_rows for one in one.counters.partitions.values()} == {0}
 
 
+def test_a_cursor_after_the_end_of_the_log_is_an_error(tansu, reading):
+    tansu.create("short")
+    tansu.send("short", [row(n) for n in range(3)])
+    source, reader, server = "kafka/short/0", reading(tansu, "short"), FakeServer()
+    until(lambda: len(server.learned) == 3, consumer(reader, server))
+    reader.check_cursor(source, 3)
+    with pytest.raises(ReaderError, match="the model's cursor is 4, but the log ends at"):
+        reader.check_cursor(source, 4)
+    with pytest.raises(OSError, match="the end of the log is unknown"):
+        reader.check_cursor("kafka/short/1", 4)
+
+
 def test_messages_that_came_during_a_wait_are_before_the_end_and_are_dropped_by_a_start(
     tansu, reading
 ):

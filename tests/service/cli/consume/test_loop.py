@@ -234,6 +234,34 @@ def test_messages_that_were_read_ahead_are_dropped_when_the_cursor_moves_back():
     assert numbers(server) == list(range(16)) and one.counters.moved == 1
 
 
+def test_an_error_of_reading_ahead_ends_the_command_after_the_answer_is_handled():
+    values = [row(0), b'{"x": {"n": 1}}', row(2), row(3), row(4)]
+    reader, server, dead = FakeReader(FakeLog(**{A: values})), FakeServer(), Letters()
+
+    def read() -> None:
+        if threading.current_thread() is not threading.main_thread():
+            raise ReaderError("the topic is gone")
+
+    reader.on_read = read
+    reader.rebalance(A)
+    one = consumer(reader, server, dead=dead)
+    with pytest.raises(ReaderError, match="the topic is gone"):
+        one.run(until_end=True)
+    assert numbers(server) == [0, 2, 3] and one.counters.learned == 3
+    assert dead.written == [(A, 1, "y: no label")]
+
+
+def test_partitions_that_are_revoked_have_no_progress():
+    log = FakeLog(**{A: [row(0)], B: [row(1)]})
+    reader, server = FakeReader(log), FakeServer()
+    one = consumer(reader, server)
+    drained(one, reader, server)
+    assert set(one.counters.partitions) == {A, B}
+    reader.rebalance(B)
+    one.turn()
+    assert set(one.counters.partitions) == {B}
+
+
 def test_bad_messages_are_dead_letters_and_the_cursor_passes_them():
     values = [row(0), None, b"", b"{", b"[1]", b'{"x": {"n": 5}}', row(6), b"null"]
     reader, server, dead = FakeReader(FakeLog(**{A: values})), FakeServer(), Letters()

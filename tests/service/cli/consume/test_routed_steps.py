@@ -2,9 +2,11 @@
 
 import json
 import random
+import sys
 
 import pytest
 
+from dualstream.client import PredictedMany
 from dualstream.service.cli.consume.labels import Labels
 from dualstream.service.cli.consume.loop import Consumer
 from dualstream.service.cli.consume.predictions import Predictions
@@ -91,6 +93,21 @@ def test_each_row_is_scored_by_its_model_and_labelled_rows_are_learned():
     world.drained(again, reader)
     assert len(world.topic.records) == 3 and numbers(world.models["a"]) == [1]
     assert (again.counters.predicted, again.counters.duplicates) == (0, 4)
+
+
+def test_a_row_that_is_nested_too_deeply_is_a_dead_letter():
+    """Depths around the limit of the decoder, which depends on the calls that lead to it."""
+    depths = range(sys.getrecursionlimit() - 150, sys.getrecursionlimit() + 10)
+    values = [b'{"x": %b%b, "meta": {"tenant": "a"}}' % (b"[" * n, b"]" * n) for n in depths]
+    for route in (World.predicting, World.labelling):
+        world = World("a")
+        world.models["a"].predict = lambda lines, remember: PredictedMany(
+            *("a", 0, [None] * len(lines), [None] * len(lines), None),
+            errors=[{"index": n, "reason": "nested"} for n in range(len(lines))],
+        )
+        reader = FakeReader(FakeLog(**{A: values}))
+        world.drained(route(world, reader), reader)
+        assert sorted(offset for _, offset, _ in world.dead.written) == list(range(len(values)))
 
 
 def test_rows_are_scored_again_after_a_kill_before_the_commit_and_wait_once():

@@ -8,7 +8,7 @@ import pytest
 
 from dualstream.client import BadInput, Refused
 from dualstream.service.cli.consume.loop import Consumer
-from dualstream.service.cli.consume.reader import Message
+from dualstream.service.cli.consume.reader import Message, ReaderError
 from dualstream.service.cli.consume.routes import RoutedModels, check_route
 from tests.service.cli.consume.fakes import FakeLog, FakeReader, FakeServer, away, refused
 from tests.service.cli.consume.test_loop import A, B, Letters, consumer, numbers
@@ -25,11 +25,16 @@ class Unknown(FakeServer):
 
 
 class Group:
-    """Committed offsets; the first `failures` commits fail."""
+    """Committed offsets; the first `failures` commits fail. The log ends at `end`."""
 
     def __init__(self) -> None:
         self.offsets: dict[str, int] = {}
+        self.end = 1_000_000
         self.failures = 0
+
+    def check_cursor(self, source: str, cursor: int) -> None:
+        if cursor > self.end:
+            raise ReaderError(f"{source}: the model's cursor is {cursor}, but the log ends")
 
     def committed(self) -> dict[str, int]:
         return dict(self.offsets)
@@ -98,16 +103,20 @@ def test_the_model_may_be_in_the_key_or_in_a_header():
 def test_rows_without_a_model_are_dead_letters_with_the_reason():
     world = World("a")
     values = [row(0, "a"), row(1, "no"), row(2, None), row(3, "a/b"), row(4, True), row(5, "a", 9)]
+    values += [b'{"y": 1, "meta": {"tenant": %b}}' % one for one in (b"1e999", b"1.0", b"[1]")]
     reader = FakeReader(FakeLog(**{A: values}))
     one = world.routed(reader, max_rows=9)
     world.drained(one, reader)
-    assert numbers(world.models["a"]) == [0] and one.counters.refused == 5
+    assert numbers(world.models["a"]) == [0] and one.counters.refused == 8
     assert dict((offset, reason) for _, offset, reason in world.dead.written) == {
         1: "unknown-model",
         2: "the message has no value.meta.tenant, which names its model",
         3: "value.meta.tenant is no id of a model: 'a/b'",
-        4: "value.meta.tenant is no id of a model: 'True'",
+        4: "value.meta.tenant is no id of a model: 'true'",
         5: "y: no label",
+        6: "value.meta.tenant is no id of a model: '1e999'",
+        7: "value.meta.tenant is no id of a model: '1.0'",
+        8: "value.meta.tenant is no id of a model: '[1]'",
     }
 
 
@@ -174,6 +183,18 @@ def test_a_body_that_is_too_large_is_halved():
     world.drained(one, reader)
     assert numbers(world.models["a"]) == [0, 1, 3]
     assert world.dead.written == [(A, 2, "body-too-large")] and one.counters.learned == 3
+
+
+def test_a_cursor_after_the_end_of_the_log_ends_the_command():
+    """The topic was made again: its rows would count as learned before."""
+    world = World("a", "b")
+    world.models["b"].cursors[A], world.group.end = 50, 2
+    reader = FakeReader(FakeLog(**{A: [row(0, "a"), row(1, "b")]}))
+    one = world.routed(reader)
+    named = "model b: kafka/t/0: the model's cursor is 50, .*: dualstream sources b --set kaf"
+    with pytest.raises(ReaderError, match=named):
+        one.turn()
+    assert numbers(world.models["b"]) == [] and world.group.offsets == {}
 
 
 @pytest.mark.parametrize("reset", [None, "latest"])
