@@ -474,3 +474,16 @@ def test_more_names_than_a_plan_holds_and_more_features_than_bytes_suggest():
     body = "\n".join(map(json.dumps, rows)).encode()
     expected = parse_slowly(FlatLines(schema, body, True))
     assert_same(parse_quickly(FlatLines(schema, body, True)), expected)
+
+
+@pytest.mark.parametrize("place", range(4))
+@pytest.mark.parametrize("wrong", "/:;<=>?@G`g")
+def test_escapes_have_hexadecimal_digits_only(place, wrong):
+    schema = RowSchema(resolve_spec({"columns": {"label": "clicked"}}))
+    code = "".join(wrong if k == place else "00e9"[k] for k in range(4))
+    lines = [b'{"clicked": 1, "site": "%s"}' % text for text in (b"news", b"\\u00e9", b"shop")]
+    lines.insert(1, lines[1].replace(b"00e9", code.encode()))
+    body = b"\n".join(lines)
+    quick = parse_quickly(FlatLines(schema, body, True))
+    assert_same(quick, parse_slowly(FlatLines(schema, body, True)))
+    assert [one.index for one in quick.errors] == [1]
