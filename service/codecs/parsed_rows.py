@@ -274,8 +274,10 @@ class RowsBuilder:
 
     @property
     def listed(self) -> ListedRows:
-        """Valid rows so far."""
-        return self._rows
+        """Valid rows so far; in a model with a column of ids with the names of zeros, as kernels
+        keep them."""
+        named = list(self._name_at.items())
+        return replace(self._rows, names=named) if named else self._rows
 
     def build(self, single: bool = False, id_pointer: str = "/id") -> ParsedRows:
         rows = self._rows

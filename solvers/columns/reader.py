@@ -237,7 +237,9 @@ class ColumnReader:
         """Whether a text in this column may be a number."""
         if name in self._roles:
             return self._roles[name] != "id"
-        return name not in self._ignored and self._types.get(name, "number") == "number"
+        if name not in self._types:
+            return self._unknown == "infer" and name not in self._ignored
+        return bool(self._types[name] == "number")
 
     def class_of(self, label: float | bool) -> str:
         """A label as the text of a class."""

@@ -17,7 +17,7 @@ def hex_at(text: Bytes, p: int) -> int:
         d = digit(text[p + k])
         if 65 <= c <= 70 or 97 <= c <= 102:
             d = (c | 32) - 87
-        if not 0 <= d <= 15:
+        elif not 0 <= d <= 9:
             return -1
         found = found << 4 | d
     return found

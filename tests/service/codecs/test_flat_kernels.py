@@ -474,3 +474,31 @@ def test_more_names_than_a_plan_holds_and_more_features_than_bytes_suggest():
     body = "\n".join(map(json.dumps, rows)).encode()
     expected = parse_slowly(FlatLines(schema, body, True))
     assert_same(parse_quickly(FlatLines(schema, body, True)), expected)
+
+
+@pytest.mark.parametrize("place", range(4))
+@pytest.mark.parametrize("wrong", "/:;<=>?@G`g")
+def test_escapes_have_hexadecimal_digits_only(place, wrong):
+    schema = RowSchema(resolve_spec({"columns": {"label": "clicked"}}))
+    code = "".join(wrong if k == place else "00e9"[k] for k in range(4))
+    lines = [b'{"clicked": 1, "site": "%s"}' % text for text in (b"news", b"\\u00e9", b"shop")]
+    lines.insert(1, lines[1].replace(b"00e9", code.encode()))
+    body = b"\n".join(lines)
+    quick = parse_quickly(FlatLines(schema, body, True))
+    assert_same(quick, parse_slowly(FlatLines(schema, body, True)))
+    assert [one.index for one in quick.errors] == [1]
+
+
+@pytest.mark.parametrize("id_", [None, "event"])
+def test_a_zero_names_its_index_whoever_reads_its_row(id_):
+    """Python reads the first row, because the label is new, and kernels read the others."""
+    features = {"kind": "hashed", "bits": 4}  # names share indices
+    spec = {"columns": {"label": "clicked", "id": id_}, "features": features}
+    schema = RowSchema(resolve_spec(spec))
+    rows = [{"clicked": 1, "price": 0}, *({"clicked": 1, f"n{k}": 1} for k in range(60))]
+    for row in rows[1::2]:
+        row["event"] = "e1"
+    body = "\n".join(map(json.dumps, rows)).encode()
+    expected = parse_slowly(FlatLines(schema, body, True))
+    assert_same(parse_quickly(FlatLines(schema, body, True)), expected)
+    assert "price" in [name for _, name in expected.names]

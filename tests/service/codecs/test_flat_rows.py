@@ -450,3 +450,11 @@ def test_decimal_signs_count_in_columns_of_numbers_only():
     assert values["price"] == 3.5 and "size=1,5" in values and "note:5" in values
     (error,) = parse_body(schema, CSV, body, labelled=True).errors
     assert error.pointer == "/price" and "decimal comma" in error.reason
+
+
+@pytest.mark.parametrize("rows", [1, 2000])
+def test_decimal_signs_do_not_count_in_columns_that_are_left_out(rows):
+    spec = {"columns": {"types": {"price": "number"}, "unknown": "ignore"}}
+    body = b"y;price;size\n" + b"1;2;2,5\n" * rows
+    parsed = parse_body(RowSchema(resolve_spec(spec)), "text/csv", body, labelled=True)
+    assert parsed.errors == [] and parsed.count == rows
