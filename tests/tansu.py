@@ -86,6 +86,19 @@ class Broker:
             consumer.close()
         return found[:-1]
 
+    def has_working_group(self, topic: str, group: str, seconds: float = 20.0) -> bool:
+        """Does the only member of a group get partitions? Tansu sometimes gives none for ever."""
+        assigned: list = []
+        consumer = Consumer(self._client | {"group.id": group, "session.timeout.ms": 1000})
+        consumer.subscribe([topic], on_assign=lambda _, partitions: assigned.extend(partitions))
+        deadline = time.monotonic() + seconds
+        try:
+            while not assigned and time.monotonic() < deadline:
+                consumer.poll(0.2)
+        finally:
+            consumer.close()
+        return bool(assigned)
+
     def messages(self, topic: str, count: int, seconds: float = 20.0) -> list:
         """The first `count` messages of partition 0. Raises AssertionError if they do not come."""
         consumer = Consumer(self._client | {"group.id": "check"})

@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 
@@ -41,6 +41,8 @@ MESSAGES = 400
 """Messages of a partition that are written before each fault."""
 BATCHES = ("--batch-rows", "20", "--batch-wait", "0.05")
 SETTLING_S = 120.0
+STUCK_S = 30.0
+"""Seconds without progress after which the group of the consumers is examined."""
 
 
 def message(partition: int, offset: int) -> bytes:
@@ -67,6 +69,14 @@ class Log:
     def restart(self) -> None:
         raise NotImplementedError
 
+    def in_group(self, number: int) -> tuple[str, ...]:
+        """Flags of the consumers of this group."""
+        return ()
+
+    def has_working_group(self, number: int) -> bool:
+        """Can a group be read that no process reads?"""
+        return True
+
     def cursors(self, written: int) -> dict[str, int | str]:
         """The cursors of a model that has learned all messages."""
         raise NotImplementedError
@@ -92,6 +102,12 @@ class Topic(Log):
 
     def send(self, partition: int, offsets: Sequence[int]) -> None:
         self._tansu.send("storm", [message(partition, n) for n in offsets], partition)
+
+    def in_group(self, number: int) -> tuple[str, ...]:
+        return ("--group", f"group{number}")
+
+    def has_working_group(self, number: int) -> bool:
+        return self._tansu.has_working_group("storm", f"group{number}")
 
     def cursors(self, written: int) -> dict[str, int | str]:
         """The cursors of a model that has learned all messages."""
@@ -200,7 +216,7 @@ class Storm:
         self.store = f"sqlite:///{folder / 'store.db'}"
         self.url = f"http://127.0.0.1:{self._port}"
         self.server = self._serve()
-        self.written = 0
+        self.written = self._group = 0
         with Client(self.url) as client:
             for model in log.models:
                 client.create(model, SPEC)
@@ -212,8 +228,9 @@ class Storm:
 
     def _consume(self) -> "subprocess.Popen[bytes]":
         command = [sys.executable, "-m", "dualstream.service", "consume", self._source.url]
+        group = self._source.in_group(self._group)
         return subprocess.Popen(
-            [*command, "--url", self.url, *self._source.flags, *BATCHES],
+            [*command, "--url", self.url, *self._source.flags, *group, *BATCHES],
             stdout=self._log,
             stderr=self._log,
             env=os.environ | {"PYTHONPATH": str(ROOT)},
@@ -229,10 +246,7 @@ class Storm:
         """Kill something at a seeded moment while messages are learned."""
         self.write()
         before = self.learned()
-        deadline = time.monotonic() + SETTLING_S
-        while self.learned() == before:
-            assert time.monotonic() < deadline, "nothing is learned"
-            time.sleep(0.02)
+        self._until(lambda: self.learned() > before)
         time.sleep(self._chance.uniform(0.0, 0.3))
         number = self._chance.randrange(self._source.consumers)
         what = self._source.faults[self._run.faults.total() % len(self._source.faults)]
@@ -266,10 +280,30 @@ class Storm:
 
     def settle(self) -> None:
         """Wait until every message is learned."""
-        deadline = time.monotonic() + SETTLING_S
-        while self.learned() < self._source.partitions * self.written:
-            assert time.monotonic() < deadline, self.learned()
-            time.sleep(0.1)
+        self._until(lambda: self.learned() >= self._source.partitions * self.written)
+
+    def _until(self, done: Callable[[], bool]) -> None:
+        start = time.monotonic()
+        learned, changed = self.learned(), start
+        while not done():
+            time.sleep(0.02)
+            now = time.monotonic()
+            assert now < start + SETTLING_S, self.learned()
+            if self.learned() != learned:
+                learned, changed = self.learned(), now
+            if now > changed + STUCK_S:
+                self._replace_group()
+                changed = time.monotonic()
+
+    def _replace_group(self) -> None:
+        """Read in another group. Fails if it is not the broker that has stopped the old one."""
+        for consumer in self.consumers:
+            consumer.kill()
+            consumer.wait()
+        assert not self._source.has_working_group(self._group), "the consumers learn nothing"
+        self._run.faults["group stopped by the broker"] += 1
+        self._group += 1
+        self.consumers = [self._consume() for _ in self.consumers]
 
     def end(self) -> None:
         for consumer in self.consumers:
