@@ -98,6 +98,7 @@ def test_messages_are_counted_from_the_cursor_and_delivered_until_they_are_learn
     first.start("mqtt/count", 200)  # the cursor is another one
     assert [one.offset for one in first.read(2, 5.0)] == [200, 201]
     assert [one.offset for one in first.read(1, 5.0)] == [202]
+    time.sleep(0.5)  # acknowledgements that are on their way arrive
     first.close()
     second = reading(url, "count")
     second.start("mqtt/count", 103)
