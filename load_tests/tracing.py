@@ -17,6 +17,8 @@ from load_tests.http import CONNECTIONS, GENERATOR_CORE, Load, Side, as_json, ou
 from load_tests.measure import Row, interleaved, on_core
 
 TITLE = "Tracing"
+ROUNDS, SECONDS = 25, 2
+"""Many short rounds: the sizes of commit groups, and so the cost per request, vary between them."""
 SAMPLER = {"OTEL_TRACES_SAMPLER": "parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.01"}
 
 
@@ -30,7 +32,7 @@ def rows() -> list[Row]:
             on = stack.enter_context(ours(f"sqlite:///{folder}/on.db", "normal"))
         with on_core(GENERATOR_CORE):
             figures = interleaved(
-                {"off": partial(cost, bodies, off), "on": partial(cost, bodies, on)}
+                {"off": partial(cost, bodies, off), "on": partial(cost, bodies, on)}, ROUNDS
             )
         return [
             Row(
@@ -47,7 +49,7 @@ def rows() -> list[Row]:
 
 def cost(bodies: Path, side: Side) -> float:
     """Microseconds of the server's CPU per request."""
-    send(Load(bodies), side)
+    send(Load(bodies, seconds=SECONDS), side)
     return side.server_cpu[-1]
 
 
