@@ -12,7 +12,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from load_tests.security import record
+from load_tests.security_report import record
 
 TITLE = "Static analysis"
 FOLDERS = ("service", "solvers", "client", "wire", "deploy/supply")

@@ -76,7 +76,8 @@ from dualstream.solvers.evaluation.drift import DETECTORS, DriftEvent
 from dualstream.solvers.evaluation.guard import QUANTITIES, guard_of
 from dualstream.solvers.evaluation.late_label_scores import AsServed, as_served, why_not_as_served
 from dualstream.solvers.evaluation.progressive import Progressive
-from dualstream.solvers.jit import APPLY_VERSION, compiled_signatures, numeric_identity
+from dualstream.solvers.jit import compiled_signatures
+from dualstream.solvers.numeric_identity import APPLY_VERSION, numeric_identity
 from dualstream.solvers.offline import Progress, Solution, solve
 from dualstream.solvers.offline.options import read_refit_options
 from dualstream.solvers.profile import Column, ColumnProfile

@@ -1,4 +1,4 @@
-"""Kernels: numba compilation for a pinned CPU, the kernel cache, and the numeric identity.
+"""Kernels: numba compilation for a pinned CPU, and the kernel cache.
 
 A kernel is compiled when its module is imported, only for the signature in its decorator: a call
 with other types is a TypeError, never a compilation. Its machine code depends only on the pinned
@@ -12,9 +12,7 @@ Settings, read only here:
 
 import functools
 import hashlib
-import math
 import os
-import struct
 import tempfile
 import threading
 import warnings
@@ -32,9 +30,6 @@ from llvmlite import binding as llvm  # type: ignore[import-untyped]
 from numba.core.cpu import CPUTargetOptions
 from numba.core.options import TargetOptions
 from numba.core.registry import cpu_target
-
-APPLY_VERSION = 4
-"""Increase it whenever any bit of any state could change."""
 
 # numba sets these two at run time, so no type checker knows them.
 _config: Any = numba.config
@@ -161,7 +156,8 @@ def _cache_dir() -> str | None:
 DISABLED: bool = _config.DISABLE_JIT
 """Whether kernels run as plain Python (NUMBA_DISABLE_JIT=1)."""
 
-_CPU = _pin_cpu()
+CPU = _pin_cpu()
+"""LLVM's name of the CPU that kernels are compiled for."""
 _CACHE_DIR = None if DISABLED else _cache_dir()
 _MAKING = threading.Lock()
 _KERNELS: list[tuple[Any, Any]] = []
@@ -241,23 +237,3 @@ def compiled_signatures() -> dict[str, int]:
         f"{compiled.__module__}.{compiled.__name__}": len(compiled.signatures)
         for compiled, _ in _KERNELS
     }
-
-
-@functools.cache
-def numeric_identity() -> str:
-    """Identifies all that two workers must have in common for bit-identical states.
-
-    The apply version, the CPU that kernels are compiled for, the C library, and a digest of results
-    of its functions on this machine: on CPUs without FMA the same version uses other code, and then
-    log, expm1, cos and sin differ in their last bit.
-    """
-    library = os.confstr("CS_GNU_LIBC_VERSION") if hasattr(os, "confstr") else None
-    name = f"{APPLY_VERSION} {_CPU} {library or 'unknown libc'} libm-{_libm_digest()}"
-    return name + " svml" if getattr(_config, "USING_SVML", False) else name
-
-
-def _libm_digest() -> str:
-    points = [0.0625 + 0.0507 * i for i in range(512)]
-    functions = (math.exp, math.log, math.log1p, math.expm1, math.tanh, math.cos, math.sin)
-    values = [function(x) for function in functions for x in points]
-    return hashlib.sha256(struct.pack(f"<{len(values)}d", *values)).hexdigest()[:8]

@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 
 import dualstream
-from dualstream.solvers.jit import APPLY_VERSION
+from dualstream.solvers import APPLY_VERSION
 
 ROOT = Path(__file__).parent.parent
 GITHUB = ROOT / ".github"

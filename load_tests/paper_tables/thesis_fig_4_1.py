@@ -8,7 +8,7 @@ import numpy as np
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.offline.semiparametric import Function, Semiparametric, solve_semiparametric
-from dualstream.solvers.offline.semiparametric.coordinate_kernels import mpd, pdsg
+from dualstream.solvers.offline.semiparametric.primal_dual_kernels import mpd, pdsg
 from dualstream.solvers.offline.semiparametric.window import Window
 from load_tests.paper_tables.report import Section, plt, save, table
 

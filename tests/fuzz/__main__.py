@@ -8,7 +8,7 @@ import sys
 from argparse import ArgumentParser
 from concurrent.futures import ThreadPoolExecutor
 
-from load_tests.security import record
+from load_tests.security_report import record
 from tests.fuzz.corpus import CORPUS, LIMIT_S, ROOT
 from tests.fuzz.seeds import SEEDS
 

@@ -22,9 +22,9 @@ import httpx
 import msgspec
 
 from dualstream.service.cli.demo.server_process import ServerProcess
-from load_tests.security import record
+from load_tests.security_report import record
 from tests.hostile.attacks import ATTACKS, Outcomes
-from tests.hostile.leaks import LEAK_T, measure
+from tests.hostile.key_timing import LEAK_T, measure
 from tests.hostile.talk import Target, request
 
 TITLE = "Hostile clients"

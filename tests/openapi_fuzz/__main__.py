@@ -17,7 +17,7 @@ import schemathesis
 
 from dualstream.service.api.api_keys import new_key
 from dualstream.service.cli.demo.server_process import ServerProcess
-from load_tests.security import record
+from load_tests.security_report import record
 from tests.openapi_fuzz.run import PHASES, STEPS, Found, run, wrongly_let_in
 
 TITLE = "The API as described"

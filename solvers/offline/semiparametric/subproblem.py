@@ -8,7 +8,7 @@ import numpy as np
 
 from dualstream.solvers.jit import Floats, Ints
 from dualstream.solvers.offline.interior_point import Dense, minimise, product, products
-from dualstream.solvers.offline.semiparametric.coordinate_kernels import mpd, pdsg
+from dualstream.solvers.offline.semiparametric.primal_dual_kernels import mpd, pdsg
 
 _STEPS_AT_ONCE = 2_000_000
 """Numbers processed between two checks for cancellation."""

@@ -14,9 +14,16 @@ import numpy as np
 import pytest
 
 from dualstream import solvers
-from dualstream.solvers import Batch, jit as _jit, make_learner, numeric_identity, warm
+from dualstream.solvers import (
+    APPLY_VERSION,
+    Batch,
+    jit as _jit,
+    make_learner,
+    numeric_identity,
+    warm,
+)
 from dualstream.solvers.core.losses import LOSSES, MARGIN_LOSSES
-from dualstream.solvers.jit import APPLY_VERSION, DISABLED, SHARED_KERNELS, compiled_signatures
+from dualstream.solvers.jit import DISABLED, SHARED_KERNELS, compiled_signatures
 
 ROOT = Path(solvers.__file__).parent
 CHECKOUT = ROOT.parents[1]
