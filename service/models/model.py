@@ -2,7 +2,6 @@
 
 import logging
 import time
-import weakref
 from collections.abc import Sequence, Sized
 from functools import partial
 from typing import Protocol
@@ -100,9 +99,7 @@ class Model(CommitListener):
         self.record = record
         self.replica = replica
         self.spec, self.row_schema = spec, row_schema
-        self.committer = Committer(
-            deps.journal, replica, MAX_APPEND_S, WeakListener(self), deps.clock
-        )
+        self.committer = Committer(deps.journal, replica, MAX_APPEND_S, self, deps.clock)
         self.clock = deps.clock
         self._jobs: dict[type[Job], Job] = {}
         self._names_since = replica.names_since
@@ -386,33 +383,6 @@ def check_keys(request: Request) -> None:
             "was learned; split it, or send NDJSON or CSV, which the server learns in chunks"
         )
         raise Problem(413, "too-many-rows", detail)
-
-
-class WeakListener(CommitListener):
-    """Forwards events to a model while it exists. The committer does not keep the model."""
-
-    def __init__(self, listener: CommitListener) -> None:
-        self._listener = weakref.ref(listener)
-
-    def on_group(self, rows: int, seconds: float) -> None:
-        if listener := self._listener():
-            listener.on_group(rows, seconds)
-
-    def on_fork(self, model_id: str) -> None:
-        if listener := self._listener():
-            listener.on_fork(model_id)
-
-    def on_loss(self, lost: Lost) -> None:
-        if listener := self._listener():
-            listener.on_loss(lost)
-
-    def on_advance(self, before: int, after: int) -> None:
-        if listener := self._listener():
-            listener.on_advance(before, after)
-
-    def on_failure(self, error: Exception) -> None:
-        if listener := self._listener():
-            listener.on_failure(error)
 
 
 def _on_late_append(owner: ModelOwner, record: ModelRecord) -> None:

@@ -8,6 +8,7 @@ journal.
 
 import asyncio
 import logging
+import weakref
 from collections import deque
 from collections.abc import Sequence
 
@@ -128,14 +129,19 @@ class FifoLock:
 class Applying:
     """Moves one replica forward. The caller holds the lock while it does so."""
 
-    __slots__ = ("_journal", "_replica", "_suspicions", "listener", "lock")
+    __slots__ = ("_journal", "_listener", "_replica", "_suspicions", "lock")
 
     def __init__(self, journal: Journal, replica: Replica, listener: CommitListener) -> None:
         self._journal = journal
         self._replica = replica
         self._suspicions = 0
         self.lock = FifoLock()
-        self.listener = listener
+        self._listener = weakref.ref(listener)
+
+    @property
+    def listener(self) -> CommitListener:
+        """The listener while it exists. It is not kept in memory: a model listens to itself."""
+        return self._listener() or SILENT
 
     def is_next(self, appended: Appended) -> bool:
         """Does only the append's own entry follow the replica, as durable as requested?"""
