@@ -21,8 +21,8 @@ from dualstream.service.models.compiled_specs import KnownSpecs
 from dualstream.service.models.deps import ModelDeps
 from dualstream.service.models.model import Model, ModelOwner
 from dualstream.service.replica.first_responses import MAX_KEPT_ANSWERS
-from dualstream.service.replica.fork_detection import KEPT_OUTSIDE, Lineage
-from dualstream.service.replica.recovery import Forked
+from dualstream.service.replica.fork_detection import KEPT_OUTSIDE, Forked, Lineage
+from dualstream.service.replica.recovery import recover
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.spec import DamagedSpec, check_spec
 from dualstream.wire.problems import Problem, unknown_model, unreadable
@@ -196,7 +196,7 @@ class ModelLoader:
                 replica = Replica(*made) if is_small else await run_long_in_thread(Replica, *made)
                 if _lineage_of(record, self._forked_lineages) is not None:
                     replica.lineage = Lineage(kept=None)
-                await replica.load(deps.journal, deps.settings.adopt, base)
+                await recover(replica, deps.journal, deps.settings.adopt, base)
                 spec.ratios = replica.ratios
                 deps.counters.saw_load(deps.clock.now() - began)
         except UnknownModel:

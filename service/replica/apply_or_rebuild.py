@@ -24,10 +24,10 @@ from dualstream.service.journal.protocol import (
     Trimmed,
 )
 from dualstream.service.replica.entries import Content
-from dualstream.service.replica.fork_detection import Lost, contradicts, may_contradict
+from dualstream.service.replica.fork_detection import Forked, Lost, contradicts, may_contradict
 from dualstream.service.replica.group_commit import BULK_ROWS, Group, is_whole, own_entry
 from dualstream.service.replica.outcomes import Applied, clear_outcomes
-from dualstream.service.replica.recovery import REPLAYS, Forked
+from dualstream.service.replica.recovery import REPLAYS, rebuild
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import ControlRequest, new_of
 from dualstream.solvers import Outcome
@@ -355,7 +355,7 @@ class Applying:
         record = await self._journal.get(replica.id)
         if record.incarnation != replica.incarnation:
             raise ModelChanged(replica.id) from None
-        lost = await replica.rebuild(record, self._journal)
+        lost = await rebuild(replica, record, self._journal)
         # Whatever suspected the replica during the rebuild also requests a read of the head.
         replica.is_forked = suspicions != self._suspicions
         self.listener.on_loss(lost)
