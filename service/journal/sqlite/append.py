@@ -34,7 +34,7 @@ from dualstream.service.journal.protocol import (
 )
 from dualstream.service.journal.sqlite.audit import keep_change
 from dualstream.service.journal.sqlite.base import SqlitePart, reads
-from dualstream.service.journal.sqlite.connection_thread import GroupTask, Task
+from dualstream.service.journal.sqlite.connection_thread import AnyTask, GroupTask
 from dualstream.service.journal.sqlite.keys import find_keys, keep_keys
 from dualstream.service.journal.sqlite.log import (
     Head,
@@ -101,7 +101,7 @@ class SqliteAppends(SqlitePart):
 
 def _task_of(
     request: AppendRequest, limits: Limits, heads: KnownHeads, clock: SteadyClock
-) -> Task[Appended]:
+) -> AnyTask[Appended]:
     model, nonce, parts = request.model, request.nonce, request.parts
     cursor, copy, change, held = request.cursor, request.copy, request.change, request.held
     may_skip = check_parts(nonce, parts)
@@ -149,9 +149,6 @@ class PlainAppend(GroupTask[Appended]):
         self, request: AppendRequest, limits: Limits, heads: KnownHeads, clock: SteadyClock
     ) -> None:
         self.request, self.limits, self.heads, self.clock = request, limits, heads, clock
-
-    def on_rollback(self) -> None:
-        self.heads.forget()
 
     @staticmethod
     def run_group(db: Connection, tasks: "Sequence[PlainAppend]") -> list[Appended | BaseException]:

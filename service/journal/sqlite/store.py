@@ -73,7 +73,9 @@ class SqliteJournal(
     def _make_threads(self) -> None:
         self._clock = SteadyClock()
         self._heads = KnownHeads()
-        self._writer = ConnectionThread("journal-writer", self._connect, self._path)
+        self._writer = ConnectionThread(
+            "journal-writer", self._connect, self._path, self._heads.forget
+        )
         self._reader = ConnectionThread("journal-reader", self._connect, self._path)
         self._checks = FileChecks(self._path)
         self._checkpointer = Checkpointer(self._path, self._connect, self._writer.run, self._checks)
