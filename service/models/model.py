@@ -328,7 +328,9 @@ class Model(CommitListener):
             self._remeasure()
             if is_bulk:
                 self._measure_at = after + MEASURE_GROUPS * (after - before)
-        self.snapshots.on_advance(before, after, is_bulk)
+        every = self.deps.settings.snapshot_every
+        if after // every > before // every:
+            self.snapshots.on_due(is_bulk)
         # Between groups only unlearning makes a job due that the model does not have yet.
         if self.replica.retained.unlearned_seq > before:
             self._begin_due(before)

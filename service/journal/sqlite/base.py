@@ -7,10 +7,9 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from dualstream.service.journal.protocol import Limits
 from dualstream.service.journal.sqlite.connection_thread import ConnectionThread
-from dualstream.service.journal.sqlite.file_checks import FileChecks
 from dualstream.service.journal.sqlite.log import KnownHeads
 from dualstream.service.journal.sqlite.steady_clock import SteadyClock
-from dualstream.service.journal.sqlite.wal import Checkpointer
+from dualstream.service.journal.sqlite.wal import Checkpointer, FileChecks
 
 
 class SqlitePart:
