@@ -399,10 +399,7 @@ class Replica(ViewedState):
         if self.profile is not None:
             self.profile.count(batch, outcome, first_seq)
         self.losses.keep(batch, outcome)
-        if len(batch.labels) > 1:
-            self.rejected += int(np.count_nonzero(outcome.rejected))
-        elif outcome.rejected[0]:
-            self.rejected += 1
+        self.rejected += int(np.count_nonzero(outcome.rejected))
         return outcome
 
     def _set_place(self, seq: int, chain: str) -> None:

@@ -71,8 +71,7 @@ class SqliteAppends(SqlitePart):
     def append(self, request: AppendRequest) -> "asyncio.Future[Appended]":
         self._checks.check()
         task = _task_of(request, self._limits, self._heads, self._clock)
-        parts = request.parts
-        size = len(parts[0].body) if len(parts) == 1 else sum([len(part.body) for part in parts])
+        size = sum([len(part.body) for part in request.parts])
         appended = self._writer.write(task, size)
         self._checkpointer.wrote(size)
         return appended
