@@ -27,6 +27,7 @@ from dualstream.service.cli.demo.adult import adult_lines
 from dualstream.service.cli.demo.server_process import ServerProcess
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import Journal, ModelRecord
+from dualstream.service.replica.recovery import recover
 from dualstream.service.replica.replica import Replica
 from load_tests.measure import Row, cpu_seconds, interleaved
 from tests.history import HistoryBroken, check_history
@@ -248,7 +249,7 @@ async def check_spans(store: str, model: str, answers: Iterable[tuple[int, int]]
     journal = await open_journal(store)
     try:
         replica = Replica(await _settled(journal, model))
-        await replica.load(journal)
+        await recover(replica, journal)
         report = await check_history(journal, model, [], samples=replica.learner.samples)
         # Rows have no key here. Each answer gives the seqs of its rows.
         end = 0

@@ -37,6 +37,7 @@ from dualstream.service.journal import open_journal
 from dualstream.service.journal.chain import OURS
 from dualstream.service.journal.protocol import AppendRequest, Journal, Part
 from dualstream.service.models.registry import canonical
+from dualstream.service.replica.recovery import recover
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import Request
 from dualstream.solvers import Batch, resolve_spec
@@ -376,7 +377,7 @@ async def _check(side: Side, models: list[str]) -> str:
         for model in models[:: max(1, len(models) // REPLAYED)]:
             record = await journal.get(model)
             restored, replayed = Replica(record), Replica(record)
-            await restored.load(journal)
+            await recover(restored, journal)
             await replayed.catch_up(journal)
             if restored.capture().state_digest() != replayed.capture().state_digest():
                 return f"{model}: a snapshot and the whole journal give different states"

@@ -21,6 +21,7 @@ from dualstream.service.journal.protocol import AppendRequest, Entry, Journal, P
 from dualstream.service.journal.record import decode_merged
 from dualstream.service.models.registry import canonical
 from dualstream.service.replica.entries import as_batch
+from dualstream.service.replica.recovery import recover
 from dualstream.service.replica.replica import READ_BYTES, Replica
 from dualstream.service.replica.requests import Request
 from dualstream.solvers import Batch, Progressive, make_learner, resolve_spec
@@ -128,7 +129,7 @@ def replayed(url: str, model: str) -> float:
         try:
             replica = Replica(await journal.get(model))
             began = time.perf_counter()
-            await replica.load(journal)
+            await recover(replica, journal)
             return replica.seq / (time.perf_counter() - began)
         finally:
             await journal.close()
@@ -178,7 +179,7 @@ async def stages_once(journal: Journal, record: Any, url: str) -> list[float]:
                 progress.count(batch, outcome)
         seq = entries[-1].seq
     with clock.stage(7):
-        await Replica(record).load(journal)
+        await recover(Replica(record), journal)
     return [1e6 * seconds / seq for seconds in spent]
 
 

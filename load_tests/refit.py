@@ -15,6 +15,7 @@ import httpx
 
 from dualstream.service.cli.demo.adult import adult_lines
 from dualstream.service.journal import open_journal
+from dualstream.service.replica.recovery import recover
 from dualstream.service.replica.replica import Replica
 from load_tests.generator import Order, drive_apart
 from load_tests.http import (
@@ -138,7 +139,7 @@ async def lost(store: str, model: str) -> str:
     try:
         record = await journal.get(model)
         replica = Replica(record)
-        await replica.load(journal)
+        await recover(replica, journal)
         controls = 0
         entries = await journal.read(model, record.incarnation, 0)
         while entries:

@@ -134,7 +134,7 @@ def replay_model(
     """
     from dualstream.service.journal.record import RecordError
     from dualstream.service.models.replay import Refused, parse_changes, replay
-    from dualstream.service.replica.recovery import Forked
+    from dualstream.service.replica.fork_detection import Forked
 
     where = _store(store)
     try:

@@ -25,9 +25,9 @@ from dualstream.service.models.job import Job
 from dualstream.service.models.model import Model
 from dualstream.service.models.versions import staged_copy
 from dualstream.service.replica.controls import Pause
+from dualstream.service.replica.fork_detection import Forked
 from dualstream.service.replica.guard import Pauses
 from dualstream.service.replica.point_in_time import NotKept, state_at
-from dualstream.service.replica.recovery import Forked
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import ControlRequest
 from dualstream.wire.problems import Problem

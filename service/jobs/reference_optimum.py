@@ -105,7 +105,6 @@ class References(Job):
                         raise
                 # The store has lost this window: solve the window of the rebuilt replica.
         self.found = found
-        """The newest reference."""
         return found
 
 
@@ -119,7 +118,6 @@ def _solve(place: Place, problems: Any, served: np.ndarray, ends: Callable[[], b
     refitting.max_epochs = min(MAX_EPOCHS, max(MIN_EPOCHS, epochs))
     refitting.run(ends)
     found = refitting.reference()
-    """The newest reference."""
     count = min(len(served), refitting.rows)
     optimal = found.losses[len(found.losses) - count :]
     regret = float(served[len(served) - count :].sum() - optimal.sum())

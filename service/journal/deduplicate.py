@@ -33,10 +33,6 @@ def check_parts(nonce: bytes, parts: Sequence[Part]) -> bool:
     """
     if len(nonce) != NONCE_BYTES:
         raise ValueError(f"a nonce has {NONCE_BYTES} bytes, got {len(nonce)}")
-    if len(parts) == 1:  # the common case
-        part = parts[0]
-        if _stands_alone(part):
-            return False
     may_skip = is_open = False
     for number, part in enumerate(parts):
         if _stands_alone(part):

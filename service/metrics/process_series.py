@@ -3,7 +3,7 @@
 import asyncio
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -149,17 +149,17 @@ class MemorySeries(Collector):
 
 
 class Waiting(Collector):
-    """Rows or messages that wait in the store, by model, as last counted."""
+    """Rows that wait in the store for their labels, by model, as last counted."""
 
-    def __init__(
-        self, name: str, text: str, shown: ModelFilter, read: Callable[[], Mapping[str, int]]
-    ) -> None:
-        self._name, self._text, self._shown, self._read = name, text, shown, read
+    def __init__(self, shown: ModelFilter) -> None:
+        self._shown = shown
+        self.rows: Mapping[str, int] = {}
 
     def collect(self) -> Iterator[Metric]:
-        family = GaugeMetricFamily(self._name, self._text, labels=["model"])
+        text = "Rows that wait for their labels, as last counted."
+        family = GaugeMetricFamily("dualstream_remembered_rows", text, labels=["model"])
         others = 0
-        for model, count in self._read().items():
+        for model, count in self.rows.items():
             if model in self._shown.ids:
                 family.add_metric([model], count)
             else:

@@ -90,7 +90,7 @@ class Telemetry(ProcessCounts):
         self._shown = ModelFilter(max_models)
         super().__init__(self._shown, outlives=metrics_dir is not None)
         self._metrics_dir = metrics_dir
-        self._waiting: Mapping[str, int] = {}
+        self._waiting = Waiting(self._shown)
         self._models, self._members, self._sources = ModelSeries(), MemberSeries(), SourceSeries()
         self._scraping = asyncio.Lock()
         self.registry = CollectorRegistry()
@@ -101,9 +101,7 @@ class Telemetry(ProcessCounts):
         self.registry.register(self._sources)
         if metrics_dir is None:  # each scrape of several workers would show another process
             ProcessCollector(registry=self.registry)
-        text = "Rows that wait for their labels, as last counted."
-        waiting = Waiting("dualstream_remembered_rows", text, self._shown, lambda: self._waiting)
-        self.registry.register(waiting)
+        self.registry.register(self._waiting)
 
     def watch(self, model_registry: ModelRegistry) -> None:
         """Export the models of this registry."""
@@ -114,7 +112,7 @@ class Telemetry(ProcessCounts):
 
     def saw_waiting(self, rows: Mapping[str, int]) -> None:
         """Rows that wait for labels, by model."""
-        self._waiting = rows
+        self._waiting.rows = rows
 
     async def exposition(self, model_registry: ModelRegistry, may_load: bool = False) -> bytes:
         """The text of /metrics, with certificates at most STATE_AGE_S old.

@@ -16,7 +16,6 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from itertools import chain
-from types import TracebackType
 
 from dualstream.service.models.model import Model
 from dualstream.service.replica.replica import Replica
@@ -47,12 +46,7 @@ class Pin:
         pins = self._cache.pins
         pins[self._model_id] = pins.get(self._model_id, 0) + 1
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         cache = self._cache
         left = cache.pins[self._model_id] - 1
         if left:

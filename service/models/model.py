@@ -2,7 +2,6 @@
 
 import logging
 import time
-import weakref
 from collections.abc import Sequence, Sized
 from functools import partial
 from typing import Protocol
@@ -29,7 +28,7 @@ from dualstream.service.models.snapshots import BULK_ROWS, MAX_QUARANTINE_RECORD
 from dualstream.service.observability.tracing import SPAN, LearnSpans
 from dualstream.service.replica.apply_or_rebuild import CommitListener
 from dualstream.service.replica.committer import Committer
-from dualstream.service.replica.fork_detection import Lineage, Lost
+from dualstream.service.replica.fork_detection import Lost
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import (
     AnyRequest,
@@ -100,9 +99,7 @@ class Model(CommitListener):
         self.record = record
         self.replica = replica
         self.spec, self.row_schema = spec, row_schema
-        self.committer = Committer(
-            deps.journal, replica, MAX_APPEND_S, WeakListener(self), deps.clock
-        )
+        self.committer = Committer(deps.journal, replica, MAX_APPEND_S, self, deps.clock)
         self.clock = deps.clock
         self._jobs: dict[type[Job], Job] = {}
         self._names_since = replica.names_since
@@ -308,11 +305,6 @@ class Model(CommitListener):
             )
             self.deps.counters.saw_loss(self.record.id, lost.records)
 
-    def count_lost_since(self, lineage: Lineage | None) -> None:
-        """Count the records lost since the model was evicted."""
-        if lineage is not None:
-            self.count_lost(lineage.lost_in(self.replica.lineage))
-
     def on_loss(self, lost: Lost) -> None:
         """Called after a rebuild, even if nothing was lost.
 
@@ -331,7 +323,9 @@ class Model(CommitListener):
             self._remeasure()
             if is_bulk:
                 self._measure_at = after + MEASURE_GROUPS * (after - before)
-        self.snapshots.on_advance(before, after, is_bulk)
+        every = self.deps.settings.snapshot_every
+        if after // every > before // every:
+            self.snapshots.on_due(is_bulk)
         # Between groups only unlearning makes a job due that the model does not have yet.
         if self.replica.retained.unlearned_seq > before:
             self._begin_due(before)
@@ -386,33 +380,6 @@ def check_keys(request: Request) -> None:
             "was learned; split it, or send NDJSON or CSV, which the server learns in chunks"
         )
         raise Problem(413, "too-many-rows", detail)
-
-
-class WeakListener(CommitListener):
-    """Forwards events to a model while it exists. The committer does not keep the model."""
-
-    def __init__(self, listener: CommitListener) -> None:
-        self._listener = weakref.ref(listener)
-
-    def on_group(self, rows: int, seconds: float) -> None:
-        if listener := self._listener():
-            listener.on_group(rows, seconds)
-
-    def on_fork(self, model_id: str) -> None:
-        if listener := self._listener():
-            listener.on_fork(model_id)
-
-    def on_loss(self, lost: Lost) -> None:
-        if listener := self._listener():
-            listener.on_loss(lost)
-
-    def on_advance(self, before: int, after: int) -> None:
-        if listener := self._listener():
-            listener.on_advance(before, after)
-
-    def on_failure(self, error: Exception) -> None:
-        if listener := self._listener():
-            listener.on_failure(error)
 
 
 def _on_late_append(owner: ModelOwner, record: ModelRecord) -> None:

@@ -16,8 +16,8 @@ from dualstream.service.journal.record import Control, decode_merged, holds_cont
 from dualstream.service.models.registry import canonical
 from dualstream.service.replica.controls import copy_named_by
 from dualstream.service.replica.entries import split_at
+from dualstream.service.replica.fork_detection import Forked
 from dualstream.service.replica.point_in_time import NotKept, kept_from, state_at
-from dualstream.service.replica.recovery import Forked
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.spec import check_spec, read_spec
 from dualstream.solvers import InvalidSpec, resolve_spec

@@ -53,12 +53,10 @@ class Snapshots:
     def is_writing(self) -> bool:
         return self._task is not None
 
-    def on_advance(self, before: int, after: int, is_bulk: bool) -> None:
-        """Called between two groups. Starts a snapshot at every multiple of `snapshot_every`."""
-        every = self._deps.settings.snapshot_every
-        if after // every > before // every and self._task is None:
-            if not is_bulk or self._deps.clock.now() >= self._not_before:
-                self.start()
+    def on_due(self, is_bulk: bool) -> None:
+        """Called between two groups, at every multiple of `snapshot_every`. Starts a snapshot."""
+        if self._task is None and (not is_bulk or self._deps.clock.now() >= self._not_before):
+            self.start()
 
     def is_worth_writing(self, model_bytes: int) -> bool:
         """Is a snapshot cheaper than a replay of the records since the last one?"""

@@ -26,8 +26,8 @@ from dualstream.service.journal.protocol import (
 from dualstream.service.models.model import Model
 from dualstream.service.replica.apply_control import fetch_copy
 from dualstream.service.replica.controls import Rollback, why_forgotten, why_no_way_back
+from dualstream.service.replica.fork_detection import Forked
 from dualstream.service.replica.point_in_time import NotKept, state_at
-from dualstream.service.replica.recovery import Forked
 from dualstream.service.replica.requests import ControlRequest, Receipt, is_left
 from dualstream.service.replica.state import Captured, UnreadableCopy, read_copy
 from dualstream.solvers import Learner

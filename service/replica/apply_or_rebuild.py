@@ -8,6 +8,7 @@ journal.
 
 import asyncio
 import logging
+import weakref
 from collections import deque
 from collections.abc import Sequence
 
@@ -23,10 +24,10 @@ from dualstream.service.journal.protocol import (
     Trimmed,
 )
 from dualstream.service.replica.entries import Content
-from dualstream.service.replica.fork_detection import Lost, contradicts, may_contradict
+from dualstream.service.replica.fork_detection import Forked, Lost, contradicts, may_contradict
 from dualstream.service.replica.group_commit import BULK_ROWS, Group, is_whole, own_entry
 from dualstream.service.replica.outcomes import Applied, clear_outcomes
-from dualstream.service.replica.recovery import REPLAYS, Forked
+from dualstream.service.replica.recovery import reach_head, rebuild
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import ControlRequest, new_of
 from dualstream.solvers import Outcome
@@ -128,14 +129,19 @@ class FifoLock:
 class Applying:
     """Moves one replica forward. The caller holds the lock while it does so."""
 
-    __slots__ = ("_journal", "_replica", "_suspicions", "listener", "lock")
+    __slots__ = ("_journal", "_listener", "_replica", "_suspicions", "lock")
 
     def __init__(self, journal: Journal, replica: Replica, listener: CommitListener) -> None:
         self._journal = journal
         self._replica = replica
         self._suspicions = 0
         self.lock = FifoLock()
-        self.listener = listener
+        self._listener = weakref.ref(listener)
+
+    @property
+    def listener(self) -> CommitListener:
+        """The listener while it exists. It is not kept in memory: a model listens to itself."""
+        return self._listener() or SILENT
 
     def is_next(self, appended: Appended) -> bool:
         """Does only the append's own entry follow the replica, as durable as requested?"""
@@ -295,35 +301,14 @@ class Applying:
                 # Entries prove by their chain that they follow and that the incarnation is the
                 # same.
                 await replica.catch_up(self._journal, seq)
-            read_already = seq is not None
             # Repeat if the replica was suspected after the head was requested.
             while seq is None or replica.seq < seq or replica.is_forked:
                 seq, suspicions = replica.seq, self._suspicions
-                await self._check_head(read_already)
+                await reach_head(replica, self._journal)
                 if suspicions == self._suspicions:
                     replica.is_forked = False
-                read_already = False
         except (Forked, Trimmed) as cause:
             await self._rebuild(cause)
-
-    async def _check_head(self, read_already: bool) -> None:
-        """Bring the replica to the journal's head. Raises Forked, Trimmed.
-
-        If the journal was `read_already` and has not grown since, it is not read again.
-        """
-        replica = self._replica
-        for _ in range(REPLAYS):
-            record = await self._journal.get(replica.id)
-            if record.incarnation != replica.incarnation:
-                raise ModelChanged(replica.id)
-            replica.check_head(record)
-            if not read_already or record.seq > replica.seq:
-                await replica.catch_up(self._journal)
-            if replica.seq >= record.seq:
-                return
-            # The store lost this head before the read. Compare with the head it has now.
-        problem = f"the journal ends at seq {replica.seq}, before its head"
-        raise Forked(f"model {replica.id!r}: {problem}")
 
     async def _rebuild(self, cause: Forked | Trimmed) -> None:
         """Discard the replica's state and rebuild it from the journal. Raises ModelChanged.
@@ -349,7 +334,7 @@ class Applying:
         record = await self._journal.get(replica.id)
         if record.incarnation != replica.incarnation:
             raise ModelChanged(replica.id) from None
-        lost = await replica.rebuild(record, self._journal)
+        lost = await rebuild(replica, record, self._journal)
         # Whatever suspected the replica during the rebuild also requests a read of the head.
         replica.is_forked = suspicions != self._suspicions
         self.listener.on_loss(lost)

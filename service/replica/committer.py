@@ -88,7 +88,6 @@ class Committer:
         self._replica = replica
         self._appending = Appending(journal, replica, append_timeout_s, clock)
         self._applying = Applying(journal, replica, listener)
-        self._listener = listener
         self._on_late: Callable[[], None] | None = None
         self._clock = clock
         self._waiting: RequestQueue = deque()
@@ -150,7 +149,7 @@ class Committer:
                 return
             before = replica.seq
             await self._applying.catch_up(seq)
-            self._listener.on_advance(before, replica.seq)
+            self._applying.listener.on_advance(before, replica.seq)
 
     async def check_place(self, place: Place) -> None:
         """The store does not hold `place`: if the replica applied it, read the head and rebuild."""
@@ -342,7 +341,7 @@ class Committer:
             before = self._replica.seq
             with contextlib.suppress(JournalError):  # the listener evicts the replica
                 await self._applying.catch_up(None)
-                self._listener.on_advance(before, self._replica.seq)
+                self._applying.listener.on_advance(before, self._replica.seq)
 
     def _has_lost(self, request: AnyRequest) -> bool:
         assert isinstance(request, ControlRequest)
@@ -395,7 +394,7 @@ class Committer:
     # -- responses and the listener -------------------------------------------------------------
 
     def _notify_journalled(self, group: Group, appended: Appended) -> None:
-        self._listener.on_group(group.rows, self._clock.now() - group.began)
+        self._applying.listener.on_group(group.rows, self._clock.now() - group.began)
         for request in group.requests:
             if isinstance(request, Request) and request.on_journalled is not None:
                 if is_complete(appended):
@@ -405,18 +404,18 @@ class Committer:
         for future, receipt in zip(group.futures, receipts, strict=True):
             if not future.done():
                 future.set_result(receipt)
-        self._listener.on_advance(before, self._replica.seq)
+        self._applying.listener.on_advance(before, self._replica.seq)
 
     def _report_failure(self, error: Exception) -> None:
         if self._refusal is None:  # otherwise another replica has replaced this one
-            self._listener.on_failure(error)
+            self._applying.listener.on_failure(error)
 
     def _fail(self, group: Group, error: Exception, before: int) -> None:
         self._mark_forked_after(error)
         try:
             self._report_failure(error)
             if isinstance(error, NotReplicated):
-                self._listener.on_advance(before, self._replica.seq)
+                self._applying.listener.on_advance(before, self._replica.seq)
         except Exception:  # an error in the listener must not block the next group
             log.exception("model %r: the listener failed after a failed group", self._replica.id)
         if isinstance(error, RecordError):  # the error happened after the append

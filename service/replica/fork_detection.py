@@ -15,6 +15,10 @@ KEPT_OUTSIDE = 9
 """Entries remembered of an evicted model: more than a failover usually loses."""
 
 
+class Forked(Exception):
+    """The journal does not continue from the replica: entries were lost or replaced."""
+
+
 class Lost(NamedTuple):
     """Records that a replica applied and the journal no longer holds.
 

@@ -63,10 +63,7 @@ class Group(msgspec.Struct):
     @property
     def size(self) -> int:
         """Bytes of its entry."""
-        parts = self.parts
-        if len(parts) == 1:
-            return len(parts[0].body)
-        return sum([len(part.body) for part in parts])
+        return sum([len(part.body) for part in self.parts])
 
 
 def next_group(queue: RequestQueue, clock: Clock) -> Group:
@@ -209,9 +206,8 @@ class Appending:
             except NonceForgotten:
                 if not is_repeatable(group):
                     raise
-                sent = group.first_known = (
-                    None  # the keys prevent duplicates, so append as if for the first time
-                )
+                # The keys prevent duplicates, so append as if for the first time.
+                sent = group.first_known = None
                 continue
             except OutcomeUnknown as error:
                 unknown = error

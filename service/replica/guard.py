@@ -155,7 +155,7 @@ class Tripped:
 
 
 class Pauses:
-    """Trips of trip model, and its current pause.
+    """Trips of one model's guard, and its current pause.
 
     since       seq at which learning paused; 0 if it is not paused
     held_from   rows after this seq are quarantined
@@ -179,7 +179,7 @@ class Pauses:
 
     @property
     def needs_rollback(self) -> bool:
-        """Is the state still the trip that tripped the guard?"""
+        """Is the state still the one that tripped the guard?"""
         return self.is_paused and not self.is_settled
 
     @property

@@ -4,7 +4,8 @@ import logging
 
 from dualstream.service.journal.chain import next_chain
 from dualstream.service.journal.protocol import Journal, ModelRecord, Place, Snapshot, Trimmed
-from dualstream.service.replica.recovery import Forked, restore_snapshot
+from dualstream.service.replica.fork_detection import Forked
+from dualstream.service.replica.recovery import restore_snapshot
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.spec import run_making, spec_of
 from dualstream.solvers import CorruptState

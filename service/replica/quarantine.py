@@ -8,7 +8,7 @@ import numpy as np
 from dualstream.service.journal.protocol import Entry, Journal
 from dualstream.service.journal.record import Control, Rows, decode_merged
 from dualstream.service.replica.entries import NamesSince, as_batch, names_by_entry
-from dualstream.service.replica.recovery import Forked
+from dualstream.service.replica.fork_detection import Forked
 from dualstream.service.replica.retained_rows import Named
 from dualstream.service.replica.state import PositionedState
 

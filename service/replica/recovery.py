@@ -6,13 +6,11 @@ one before it is tried. The journal is kept for the older of two snapshots, so e
 
 import contextlib
 import logging
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
 
 from dualstream.service.concurrency import run_long_in_thread
 from dualstream.service.journal.protocol import (
     Base,
-    Entry,
     Journal,
     ModelChanged,
     ModelRecord,
@@ -21,7 +19,8 @@ from dualstream.service.journal.protocol import (
     Trimmed,
 )
 from dualstream.service.journal.record import RecordError
-from dualstream.service.replica.fork_detection import Lineage
+from dualstream.service.replica.fork_detection import Forked, Lost
+from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.spec import run_making
 from dualstream.solvers import CorruptState
 
@@ -33,45 +32,12 @@ SHORT_BYTES = 1 << 18
 """A snapshot of this size is restored in about a millisecond."""
 
 
-class Forked(Exception):
-    """The journal does not continue from the replica: entries were lost or replaced."""
-
-
 class NoBase(RecordError):
     """The journal is trimmed, and it continues from no good snapshot."""
 
 
-class Recovering(Protocol):
-    """What recovery needs of a replica."""
-
-    id: str
-    incarnation: str
-    seq: int
-    chain: str
-    lineage: Lineage
-
-    @property
-    def spec(self) -> Mapping[str, Any]:
-        """The resolved specification."""
-
-    def restore(self, snapshot: Snapshot, any_identity: bool = False) -> None:
-        """Restore from a snapshot. Raises CorruptState."""
-
-    def start_over(self) -> None:
-        """Return to the state before the first record."""
-
-    def check_head(self, record: ModelRecord) -> None:
-        """Raise Forked if the journal ends before the replica, or at its seq with another chain."""
-
-    async def apply(self, entries: Sequence[Entry], journal: Journal) -> None:
-        """Apply entries. Raises Forked."""
-
-    async def catch_up(self, journal: Journal, until: int | None = None) -> None:
-        """Apply the entries after the replica's position. Raises Forked, Trimmed."""
-
-
 async def recover(
-    replica: Recovering, journal: Journal, adopts: bool = False, base: Base | None = None
+    replica: Replica, journal: Journal, adopts: bool = False, base: Base | None = None
 ) -> None:
     """Bring an empty replica to the journal's end, as it is now or as in `base`.
 
@@ -109,7 +75,19 @@ async def recover(
         tried = places
 
 
-async def _from_base(replica: Recovering, base: Base, journal: Journal) -> bool:
+async def rebuild(replica: Replica, record: ModelRecord, journal: Journal) -> Lost:
+    """Discard the state and load it from the journal. Return what the journal had lost.
+
+    The new state is that of the journal at `record` or later. The replica serves nothing until
+    then.
+    """
+    replica.is_forked = True
+    fresh = await run_making(replica.spec, replica.successor, record)
+    await recover(fresh, journal, base=Base(record))
+    return await replica.become(fresh)
+
+
+async def _from_base(replica: Replica, base: Base, journal: Journal) -> bool:
     """Bring the replica at least to the end of the journal as it was in `base`.
 
     False if that fails; the replica is empty again, and the caller's next attempt reports the
@@ -138,7 +116,7 @@ async def _from_base(replica: Recovering, base: Base, journal: Journal) -> bool:
 
 
 async def restore_snapshot(
-    replica: Recovering, snapshot: Snapshot, any_identity: bool = False
+    replica: Replica, snapshot: Snapshot, any_identity: bool = False
 ) -> None:
     """Restore from a snapshot, in a thread if it is large. Raises CorruptState.
 
@@ -150,7 +128,7 @@ async def restore_snapshot(
         await run_long_in_thread(replica.restore, snapshot, any_identity)
 
 
-def _leads_there(replica: Recovering, begins_at: int, head: ModelRecord) -> bool:
+def _leads_there(replica: Replica, begins_at: int, head: ModelRecord) -> bool:
     """Did a replica that began at `begins_at` reach the journal's head, or pass it?
 
     Applied entries prove by their chain that they follow from the snapshot. Without any, the
@@ -162,7 +140,7 @@ def _leads_there(replica: Recovering, begins_at: int, head: ModelRecord) -> bool
 
 
 async def _from_a_snapshot(
-    replica: Recovering,
+    replica: Replica,
     journal: Journal,
     head: ModelRecord | None,
     refused: list[str],
@@ -190,7 +168,7 @@ async def _from_a_snapshot(
     return False
 
 
-async def _replay(replica: Recovering, journal: Journal, head: ModelRecord | None) -> None:
+async def _replay(replica: Replica, journal: Journal, head: ModelRecord | None) -> None:
     """Apply the whole journal. Start over if entries were lost between two reads.
 
     Raises NoBase, Trimmed, ModelChanged.
@@ -205,7 +183,7 @@ async def _replay(replica: Recovering, journal: Journal, head: ModelRecord | Non
         raise NoBase(str(error)) from error
 
 
-async def _replay_once(replica: Recovering, journal: Journal, head: ModelRecord | None) -> None:
+async def _replay_once(replica: Replica, journal: Journal, head: ModelRecord | None) -> None:
     """Apply the whole journal. Raises Forked, Trimmed, ModelChanged."""
     replica.lineage.add(replica.seq, replica.chain)
     await replica.catch_up(journal)
@@ -214,7 +192,7 @@ async def _replay_once(replica: Recovering, journal: Journal, head: ModelRecord 
 
 
 async def _go_on_from(
-    replica: Recovering, snapshot: Snapshot, journal: Journal, head: ModelRecord | None
+    replica: Replica, snapshot: Snapshot, journal: Journal, head: ModelRecord | None
 ) -> None:
     """Apply the entries after a restored snapshot.
 
@@ -228,21 +206,26 @@ async def _go_on_from(
 
 
 async def _come_to(
-    head: ModelRecord | None, replica: Recovering, begins_at: int, journal: Journal
+    head: ModelRecord | None, replica: Replica, begins_at: int, journal: Journal
 ) -> None:
-    """Check that the replica reached `head`, or else the present head.
+    """Check that the replica reached `head`, or else bring it to the present head.
 
     Raises Forked, Trimmed, ModelChanged.
     """
-    if head is not None and _leads_there(replica, begins_at, head):
-        return
+    if head is None or not _leads_there(replica, begins_at, head):
+        await reach_head(replica, journal)
+
+
+async def reach_head(replica: Replica, journal: Journal) -> None:
+    """Bring the replica to the journal's head. Raises Forked, Trimmed, ModelChanged."""
     for _ in range(REPLAYS):
         record = await journal.get(replica.id)
         if record.incarnation != replica.incarnation:
             raise ModelChanged(replica.id)
         replica.check_head(record)
-        if record.seq > replica.seq:  # grew since the read, or was lost before it
+        if record.seq > replica.seq:
             await replica.catch_up(journal)
-        if _leads_there(replica, begins_at, record):
+        if _leads_there(replica, 0, record):
             return
+        # The store lost this head before the read. Compare with the head that it has now.
     raise Forked(f"model {replica.id!r}: the journal ends at seq {replica.seq}, before its head")

@@ -22,14 +22,14 @@ from dualstream.service.concurrency import (
 )
 from dualstream.service.journal.chain import next_chain
 from dualstream.service.journal.page import end_of, size_of
-from dualstream.service.journal.protocol import Base, Entry, Journal, ModelRecord, Place
+from dualstream.service.journal.protocol import Entry, Journal, ModelRecord, Place
 from dualstream.service.journal.record import Control, CorruptRecord
 from dualstream.service.replica.apply_control import apply_control
 from dualstream.service.replica.clock import SYSTEM_CLOCK, Clock
 from dualstream.service.replica.controls import check_control, needs_own_run
 from dualstream.service.replica.entries import Content, content_after, split_at
 from dualstream.service.replica.first_responses import MAX_KEPT_ANSWERS, KeyedRequests
-from dualstream.service.replica.fork_detection import Lineage, Lost, follows
+from dualstream.service.replica.fork_detection import Forked, Lineage, Lost, follows
 from dualstream.service.replica.outcomes import (
     Applied,
     ControlOutcome,
@@ -37,10 +37,8 @@ from dualstream.service.replica.outcomes import (
     record_outcomes,
     within,
 )
-from dualstream.service.replica.recovery import Forked, recover
 from dualstream.service.replica.requests import NewRows
 from dualstream.service.replica.retained_rows import Named
-from dualstream.service.replica.spec import run_making
 from dualstream.service.replica.state import ModelState
 from dualstream.service.replica.views import ViewedState
 from dualstream.solvers import (
@@ -401,10 +399,7 @@ class Replica(ViewedState):
         if self.profile is not None:
             self.profile.count(batch, outcome, first_seq)
         self.losses.keep(batch, outcome)
-        if len(batch.labels) > 1:
-            self.rejected += int(np.count_nonzero(outcome.rejected))
-        elif outcome.rejected[0]:
-            self.rejected += 1
+        self.rejected += int(np.count_nonzero(outcome.rejected))
         return outcome
 
     def _set_place(self, seq: int, chain: str) -> None:
@@ -463,22 +458,15 @@ class Replica(ViewedState):
             f"this replica is at seq {self.seq}"
         )
 
-    async def load(self, journal: Journal, adopts: bool = False, base: Base | None = None) -> None:
-        """Bring an empty replica to the journal's end; see `recover`. Raises NoBase."""
-        await recover(self, journal, adopts, base)
-
-    async def rebuild(self, record: ModelRecord, journal: Journal) -> Lost:
-        """Discard the state and load it from the journal. Return what the journal had lost.
-
-        The new state is that of the journal at `record` or later. The replica serves nothing until
-        then.
-        """
-        self.is_forked = True
-        made = record, self._kept_answers, self._clock, self.ratios
-        fresh = await run_making(self.spec, Replica, *made)
+    def successor(self, record: ModelRecord) -> "Replica":
+        """An empty replica of the model, which remembers every entry that it applies."""
+        fresh = Replica(record, self._kept_answers, self._clock, self.ratios)
         fresh.watched = self.watched
         fresh.lineage = Lineage(kept=None)
-        await fresh.load(journal, base=Base(record))
+        return fresh
+
+    async def become(self, fresh: "Replica") -> Lost:
+        """Take over the state of a loaded successor. Return what the journal had lost."""
         async with self._lock:
             lost = self.lineage.replace_with(fresh.lineage)
             self._replace_state(fresh)

@@ -307,10 +307,6 @@ def receipts_of(
     first_responses: FirstResponses,
 ) -> list[Receipt]:
     """Return one receipt per request, split from the outcome of the whole group."""
-    if len(requests) == 1 and outcome is not None and len(placed[0]) == 1:
-        place = placed[0][0]
-        if place.count == 1 == len(outcome.scores) and not is_left(place):
-            return [_receipt_of_a_row(place, outcome)]
     scores: Column = []
     losses: Column = []
     rejected: Column = []
@@ -358,18 +354,6 @@ def receipt_of_control(
     if outcome is None and not is_left(place):
         outcome = control_outcomes.of(place.seq, request.control)
     return Receipt(place, control_outcome=outcome)
-
-
-def _receipt_of_a_row(place: Placed, outcome: Outcome) -> Receipt:
-    """Receipt of a group of one row, the common case with many models."""
-    scores, losses, rejected = outcome.scores, outcome.losses, outcome.rejected
-    predicted: list[str | None] | None = None
-    if outcome.predicted is not None:
-        number = outcome.predicted.item()
-        predicted = [outcome.classes[number] if number >= 0 else None]
-    set_aside = 0 if outcome.set_aside is None else int(outcome.set_aside[0])
-    columns = (scores.tolist(), losses.tolist(), predicted, rejected.tolist())
-    return Receipt(place, *columns, set_aside)
 
 
 def _placed_receipt(request: AnyRequest, placed: Sequence[Placed]) -> Receipt:

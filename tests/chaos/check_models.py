@@ -17,6 +17,7 @@ from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import Entry, Journal, ModelRecord
 from dualstream.service.journal.record import Rows, decode_merged
 from dualstream.service.replica.entries import as_batch
+from dualstream.service.replica.recovery import recover
 from dualstream.service.replica.replica import Replica
 from dualstream.solvers import Batch, Outcome, Progressive, make_learner
 from tests.chaos.clients import Told
@@ -80,7 +81,7 @@ async def _examine_model(
     # Every client was answered in the end, so every row is acknowledged.
     assert report.unacknowledged == 0 or expects_loss, report
     restored = Replica(record)
-    await restored.load(journal)
+    await recover(restored, journal)
     digest = replayed.capture().state_digest()
     assert restored.capture().state_digest() == digest
     outcome, batch = _learned_in_one_go(record, replayed, entries)

@@ -20,6 +20,7 @@ import pytest
 
 from dualstream.service.cli.demo.server_process import ServerProcess
 from dualstream.service.journal import open_journal
+from dualstream.service.replica.recovery import recover
 from dualstream.service.replica.replica import Replica
 from tests.chaos.report import Run, recorded
 from tests.chaos.trace import Disk, Event, events, traced
@@ -105,7 +106,7 @@ async def lost_in(store: str, known: Sequence[Acknowledged]) -> list[Acknowledge
     try:
         record = await journal.get("m")
         replica, fresh = Replica(record), Replica(record)
-        await replica.load(journal)
+        await recover(replica, journal)
         await fresh.catch_up(journal)
         assert replica.capture().state_digest() == fresh.capture().state_digest()
         entries = await read_all(journal, "m", record.incarnation)

@@ -9,7 +9,7 @@ import pytest
 from dualstream.service.journal.protocol import AppendRequest, ModelRecord, Trimmed
 from dualstream.service.replica.committer import Committer
 from dualstream.service.replica.controls import Rollback
-from dualstream.service.replica.recovery import REPLAYS, NoBase
+from dualstream.service.replica.recovery import REPLAYS, NoBase, recover
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import ControlRequest
 from dualstream.service.replica.state import UnreadableCopy
@@ -55,7 +55,7 @@ def loaded(times: int) -> tuple[Replica, Log, Store]:
     append(store, log)
     append(store, log)
     replica = Replica(record)
-    asyncio.run(replica.load(Vanishing(store, log, times)))  # type: ignore[arg-type]
+    asyncio.run(recover(replica, Vanishing(store, log, times)))  # type: ignore[arg-type]
     return replica, log, store
 
 

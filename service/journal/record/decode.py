@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Iterator
-from struct import Struct, error as StructError
-from typing import Any
+from struct import error as StructError
+from typing import Any, NoReturn
 
 import msgspec
 import numpy as np
@@ -14,16 +14,15 @@ from dualstream.service.journal.record import format as f
 from dualstream.service.journal.record.parts import Parts, find_parts
 from dualstream.solvers.core.shared_ones import shared_ones
 
-_NARROW, _WIDE = f.NARROW_HEADER, f.WIDE_HEADER
-_U32 = Struct("<I")
-
 
 def decode(body: bytes) -> list[tuple[f.Header, f.Rows | f.Control | None]]:
     """Decode each part of a body: (header, content); content is None for an empty part.
 
     Raises UnknownRecord, CorruptRecord.
     """
-    return [(found.header, _content(body, found)) for found in _scan(body)]
+    parts = _parts(body)
+    found = map(parts.found, range(len(parts)))
+    return [(part.header, _content(body, part)) for part in found]
 
 
 def decode_merged(body: bytes) -> tuple[Parts, list[f.Rows | f.Control]]:
@@ -34,10 +33,7 @@ def decode_merged(body: bytes) -> tuple[Parts, list[f.Rows | f.Control]]:
 
     Raises UnknownRecord, CorruptRecord.
     """
-    parts = find_parts(body)
-    if parts is None:
-        _scan(body)
-        raise f.CorruptRecord("the body cannot be read")
+    parts = _parts(body)
     blocks: list[f.Rows | f.Control] = []
     run: list[f.Rows] = []
     for content in _contents(body, parts):
@@ -53,54 +49,33 @@ def decode_merged(body: bytes) -> tuple[Parts, list[f.Rows | f.Control]]:
     return parts, blocks
 
 
-_PLAIN = f.Header(1)
-
-
-def _scan(body: bytes) -> list[f.Found]:
-    """Find the parts; verify their checksums and flags."""
-    parts: list[f.Found] = []
-    at, size = 0, len(body)
-    while at < size:
-        if body[at] != f.VERSION:
-            raise f.UnknownRecord(f"record version {body[at]}")
-        try:
-            if body[at + 1] & f.WIDE:
-                _, flags, columns, length, count = _WIDE.unpack_from(body, at)
-                start = at + 12
-            else:
-                _, flags, columns, length, count = _NARROW.unpack_from(body, at)
-                start = at + 7
-        except (IndexError, StructError):
-            raise f.CorruptRecord(f"the part at byte {at} is truncated") from None
-        end = at + length - 4
-        if end < start or end + 4 > size:
-            raise f.CorruptRecord(f"the part at byte {at} ends outside its body")
-        if _U32.unpack_from(body, end)[0] != crc32c(body[at:end]):
-            raise f.CorruptRecord(f"the part at byte {at} has a wrong checksum")
-        if flags == 0 and count == 1:
-            header = _PLAIN
-        else:
-            header, start = _header(body, flags, count, start, end)
-        if columns & ~f.KNOWN_COLUMNS:
-            raise f.UnknownRecord(f"record columns {columns:#x}")
-        parts.append(f.Found(header, flags, columns, start, end))
-        at = end + 4
+def _parts(body: bytes) -> Parts:
+    """Find the parts; verify their checksums and flags. Raises UnknownRecord, CorruptRecord."""
+    parts, end = find_parts(body)
+    if end < len(body):
+        _raise_error_at(body, end)
     return parts
 
 
-def _header(body: bytes, flags: int, count: int, start: int, end: int) -> tuple[f.Header, int]:
-    """The header, and the offset of the content."""
+def _raise_error_at(body: bytes, at: int) -> NoReturn:
+    """Raise why the part at this offset is damaged or unknown."""
+    if body[at] != f.VERSION:
+        raise f.UnknownRecord(f"record version {body[at]}")
+    try:
+        layout = f.WIDE_HEADER if body[at + 1] & f.WIDE else f.NARROW_HEADER
+        _, flags, columns, length, _ = layout.unpack_from(body, at)
+    except (IndexError, StructError):
+        raise f.CorruptRecord(f"the part at byte {at} is truncated") from None
+    start, end = at + layout.size, at + length - 4
+    if end < start or end + 4 > len(body):
+        raise f.CorruptRecord(f"the part at byte {at} ends outside its body")
+    if f.CHECKSUM.unpack_from(body, end)[0] != crc32c(body[at:end]):
+        raise f.CorruptRecord(f"the part at byte {at} has a wrong checksum")
     if flags & ~f.KNOWN_FLAGS:
         raise f.UnknownRecord(f"record flags {flags:#x}")
-    key = fingerprint = None
-    if flags & (f.KEY | f.FINGERPRINT):
-        key, fingerprint, start = _key(body, flags, start, end)
-    return f.Header(count, key, fingerprint, bool(flags & f.CONTINUES)), start
-
-
-def _key(body: bytes, flags: int, at: int, end: int) -> tuple[bytes | None, bytes | None, int]:
-    key = fingerprint = None
-    reader = _Reader(body, at, end)
+    if columns & ~f.KNOWN_COLUMNS:
+        raise f.UnknownRecord(f"record columns {columns:#x}")
+    reader = _Reader(body, start, end)
     if flags & f.KEY:
         key = reader.take(reader.number(2))
         if not key:
@@ -108,8 +83,8 @@ def _key(body: bytes, flags: int, at: int, end: int) -> tuple[bytes | None, byte
         if key[0] not in f.KEY_KINDS:
             raise f.UnknownRecord(f"key kind {key[0]}")
     if flags & f.FINGERPRINT:
-        fingerprint = reader.take(f.FINGERPRINT_BYTES)
-    return key, fingerprint, reader.at
+        reader.take(f.FINGERPRINT_BYTES)
+    raise f.CorruptRecord(f"the part at byte {at} cannot be read")
 
 
 def _contents(body: bytes, parts: Parts) -> Iterator[f.Rows | f.Control]:

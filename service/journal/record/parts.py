@@ -4,9 +4,8 @@ Most parts have one row, and one read brings some ten thousand parts. Making an 
 would take longer than learning it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
-from typing import overload
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +19,7 @@ LOOP_PARTS = 32
 _VALUES, _WEIGHTS = 3 << f.VALUES_SHIFT, 3 << f.WEIGHTS_SHIFT
 
 
-class Parts(Sequence[f.Header]):
+class Parts:
     """Headers of the parts of a body, made on access.
 
     table   (n, FIELDS) int64, see kernels.py
@@ -43,13 +42,7 @@ class Parts(Sequence[f.Header]):
     def __len__(self) -> int:
         return len(self.table)
 
-    @overload
-    def __getitem__(self, number: int) -> f.Header: ...
-    @overload
-    def __getitem__(self, number: slice) -> list[f.Header]: ...
-    def __getitem__(self, number: int | slice) -> f.Header | list[f.Header]:
-        if isinstance(number, slice):
-            return [self[at] for at in range(*number.indices(len(self)))]
+    def __getitem__(self, number: int) -> f.Header:
         part = self.table[number].tolist()
         mark = part[k.MARK]
         return f.Header(
@@ -129,25 +122,28 @@ class Parts(Sequence[f.Header]):
         return f.Rows(indptr, indices, values, labels, weights if has_weights else None)
 
 
-def find_parts(body: bytes) -> Parts | None:
-    """Find the parts of a body and verify their checksums; None if it is damaged or unknown."""
+def find_parts(body: bytes) -> tuple[Parts, int]:
+    """Find the parts of a body and verify their checksums; return them and where they end.
+
+    That is the end of the body, or the beginning of the first part that is damaged or unknown.
+    """
     bytes_ = np.frombuffer(body, np.uint8)
     table = np.empty((len(body) // k.SMALLEST, k.FIELDS), np.int64)
     found = k.find_parts(bytes_, k.CRC_TABLES, table)
     count, end, records, entries, keys, columns, large = found
     table = table[:count]
-    if end < len(body) or (large and not _are_intact(body, table)):
-        return None
-    return Parts(body, bytes_, table, (records, entries, keys, columns))
+    if large:
+        end = _first_damaged(body, table, end)
+    return Parts(body, bytes_, table, (records, entries, keys, columns)), end
 
 
-def _are_intact(body: bytes, table: npt.NDArray[np.int64]) -> bool:
-    """Do the checksums of the large parts match?"""
+def _first_damaged(body: bytes, table: npt.NDArray[np.int64], end: int) -> int:
+    """Offset of the first large part whose checksum does not match; `end` if all do."""
     if len(table) > LOOP_PARTS:
         table = table[table[:, k.END] - table[:, k.BEGIN] > k.LARGE]
     for part in table.tolist():
-        begin, end = part[k.BEGIN], part[k.END]
-        is_large = end - begin > k.LARGE
-        if is_large and crc32c(body[begin:end]) != int.from_bytes(body[end : end + 4], "little"):
-            return False
-    return True
+        begin, stop = part[k.BEGIN], part[k.END]
+        is_large = stop - begin > k.LARGE
+        if is_large and crc32c(body[begin:stop]) != int.from_bytes(body[stop : stop + 4], "little"):
+            return int(begin)
+    return end

@@ -34,7 +34,7 @@ from dualstream.service.journal.protocol import (
 )
 from dualstream.service.journal.sqlite.audit import keep_change
 from dualstream.service.journal.sqlite.base import SqlitePart, reads
-from dualstream.service.journal.sqlite.connection_thread import GroupTask, Task
+from dualstream.service.journal.sqlite.connection_thread import AnyTask, GroupTask
 from dualstream.service.journal.sqlite.keys import find_keys, keep_keys
 from dualstream.service.journal.sqlite.log import (
     Head,
@@ -71,8 +71,7 @@ class SqliteAppends(SqlitePart):
     def append(self, request: AppendRequest) -> "asyncio.Future[Appended]":
         self._checks.check()
         task = _task_of(request, self._limits, self._heads, self._clock)
-        parts = request.parts
-        size = len(parts[0].body) if len(parts) == 1 else sum([len(part.body) for part in parts])
+        size = sum([len(part.body) for part in request.parts])
         appended = self._writer.write(task, size)
         self._checkpointer.wrote(size)
         return appended
@@ -101,7 +100,7 @@ class SqliteAppends(SqlitePart):
 
 def _task_of(
     request: AppendRequest, limits: Limits, heads: KnownHeads, clock: SteadyClock
-) -> Task[Appended]:
+) -> AnyTask[Appended]:
     model, nonce, parts = request.model, request.nonce, request.parts
     cursor, copy, change, held = request.cursor, request.copy, request.change, request.held
     may_skip = check_parts(nonce, parts)
@@ -150,14 +149,11 @@ class PlainAppend(GroupTask[Appended]):
     ) -> None:
         self.request, self.limits, self.heads, self.clock = request, limits, heads, clock
 
-    def on_rollback(self) -> None:
-        self.heads.forget()
-
     @staticmethod
     def run_group(db: Connection, tasks: "Sequence[PlainAppend]") -> list[Appended | BaseException]:
         known = tasks[0].heads
         found = known.find(db, [task.request.model for task in tasks])
-        time_ms, keys_ms = now_ms(), tasks[0].clock.now_ms()
+        time_ms = now_ms()
         entries: list[_Row] = []
         results: list[tuple[Head, Result] | None] = []
         moved: dict[str, tuple[str, Head]] = {}
@@ -175,7 +171,7 @@ class PlainAppend(GroupTask[Appended]):
             result = Result(head.seq, seq, head.chain, chain, [])
             results.append((head, result))
             _keep_result(db, head, request.nonce, result, task.limits)
-            following = _following_head(db, head, result, {}, task.limits, keys_ms)
+            following = _following_head(db, head, result, {}, task.limits, task.clock)
             moved[request.model] = incarnation, following
         _write(db, entries, [head for _, head in moved.values()])
         known.keep(db, moved)
@@ -210,10 +206,10 @@ def _append_new(
     limits: Limits,
     clock: SteadyClock,
 ) -> Result:
-    new, keys_ms = Deduplication(head.seq), clock.now_ms()
+    new = Deduplication(head.seq)
     if may_skip:
         keys = [part.key for part in parts if part.key is not None]
-        new.process(parts, find_keys(db, head, keys, limits, keys_ms).get)
+        new.process(parts, find_keys(db, head, keys, limits, clock.now_ms()).get)
         delete_rows(db, head.model, new.labels)
     else:
         new.kept = [part.body for part in parts]
@@ -224,7 +220,7 @@ def _append_new(
         entries.append((head.model, new.seq, head.seq + 1, nonce, chain, now_ms(), body))
     result = Result(head.seq, new.seq, head.chain, chain, new.skipped)
     _keep_result(db, head, nonce, result, limits)
-    following = _following_head(db, head, result, new.keys, limits, keys_ms)
+    following = _following_head(db, head, result, new.keys, limits, clock)
     _write(db, entries, [following])
     return result
 
@@ -235,12 +231,12 @@ def _following_head(
     result: Result,
     keys: Mapping[bytes, Known],
     limits: Limits,
-    keys_ms: int,
+    clock: SteadyClock,
 ) -> Head:
     """The head after an append; inserts its keys and deletes some expired ones."""
     first_key, next_key = head.first_key, head.next_key
     if keys or first_key < next_key:
-        first_key, next_key = keep_keys(db, head, keys, limits, keys_ms)
+        first_key, next_key = keep_keys(db, head, keys, limits, clock.now_ms())
     numbers = (head.trimmed, first_key, next_key, head.nonces + 1)
     return Head(head.model, result.seq, result.chain, *numbers)
 

@@ -6,11 +6,10 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from dualstream.service.journal.protocol import Limits
-from dualstream.service.journal.sqlite.connection_thread import ConnectionThread, in_read, in_write
-from dualstream.service.journal.sqlite.file_checks import FileChecks
+from dualstream.service.journal.sqlite.connection_thread import ConnectionThread
 from dualstream.service.journal.sqlite.log import KnownHeads
 from dualstream.service.journal.sqlite.steady_clock import SteadyClock
-from dualstream.service.journal.sqlite.wal import Checkpointer
+from dualstream.service.journal.sqlite.wal import Checkpointer, FileChecks
 
 
 class SqlitePart:
@@ -34,30 +33,27 @@ _Method = Callable[Concatenate[Self, P], Coroutine[Any, Any, T]]
 
 
 def reads(function: _Function[Self, P, T]) -> _Method[Self, P, T]:
-    """Run the function in the reading thread, in a transaction (`in_read`).
+    """Run the function in the reading thread, in a transaction (`ConnectionThread.read`).
 
     Callers of the method omit the connection, which the function takes after `self`.
     """
 
     @wraps(function)
     async def method(self: Self, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        def task(connection: sqlite3.Connection) -> T:
-            return function(self, connection, *args, **kwargs)
-
-        return await self._reader.run(lambda db: in_read(db, task, self._path))
+        return await self._reader.read(lambda db: function(self, db, *args, **kwargs))
 
     return method
 
 
 def writes(function: _Function[Self, P, T]) -> _Method[Self, P, T]:
-    """As `reads`, in the writing thread (`in_write`), unless the file may not be written to."""
+    """As `reads`, in the writing thread, in a transaction of its own.
+
+    Raises JournalUnavailable if the file may not be written to.
+    """
 
     @wraps(function)
     async def method(self: Self, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        def task(connection: sqlite3.Connection) -> T:
-            return function(self, connection, *args, **kwargs)
-
         self._checks.check()
-        return await self._writer.run(lambda db: in_write(db, task, self._path))
+        return await self._writer.write(lambda db: function(self, db, *args, **kwargs))
 
     return method

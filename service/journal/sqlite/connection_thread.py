@@ -8,13 +8,11 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from enum import Enum, auto
-from functools import partial
 from itertools import groupby
 from queue import SimpleQueue
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from dualstream.service.journal.protocol import JournalUnavailable, OutcomeUnknown
+from dualstream.service.journal.protocol import JournalError, JournalUnavailable, OutcomeUnknown
 
 T = TypeVar("T")
 Task = Callable[[sqlite3.Connection], T]
@@ -26,35 +24,10 @@ READING_S = 0.001
 """Maximum time for which a group of reads is extended before its results are returned."""
 
 
-def in_write(db: sqlite3.Connection, task: Task[T], path: str) -> T:
-    """Run the task in one transaction that takes the write lock at its beginning.
-
-    Raises JournalUnavailable (nothing was done), OutcomeUnknown, and the task's exceptions.
-    """
-    try:
-        db.execute("BEGIN IMMEDIATE")
-        result = task(db)
-    except sqlite3.Error as error:
-        _undo(db, [task])
-        raise JournalUnavailable(f"SQLite, {path}: {error}") from error
-    except BaseException:
-        _undo(db, [task])
-        raise
-    _commit(db, [task], path)
-    return result
-
-
 class GroupTask(ABC, Generic[T]):
     """A task that is executed together with others of its class."""
 
     __slots__ = ()
-
-    def __call__(self, db: sqlite3.Connection) -> T:
-        [outcome] = self.run_group(db, [self])
-        if isinstance(outcome, BaseException):
-            raise outcome
-        done: T = outcome
-        return done
 
     @staticmethod
     @abstractmethod
@@ -64,146 +37,22 @@ class GroupTask(ABC, Generic[T]):
         If it raises itself, the caller rolls its changes back.
         """
 
-    @abstractmethod
-    def on_rollback(self) -> None:
-        """Called when the task's transaction was, or may have been, rolled back."""
 
-
-def in_one_write(db: sqlite3.Connection, tasks: Sequence[Task[Any]], path: str) -> list[Any]:
-    """Run the tasks one after the other in one transaction; return each one's result or exception.
-
-    Each task is atomic by itself: one that raises before it changes anything leaves nothing to
-    undo. If a task raises after a change, or SQLite fails, the transaction is rolled back and each
-    task is run in a transaction of its own.
-
-    Raises, for all tasks, JournalUnavailable (nothing was done) and OutcomeUnknown.
-    """
-    try:
-        db.execute("BEGIN IMMEDIATE")
-    except sqlite3.Error as error:
-        raise JournalUnavailable(f"SQLite, {path}: {error}") from error
-    try:
-        outcomes = _outcomes(db, tasks)
-    except BaseException:
-        _undo(db, tasks)
-        return [_outcome(partial(in_write, db, task, path)) for task in tasks]
-    _commit(db, tasks, path)
-    return outcomes
-
-
-def _outcomes(db: sqlite3.Connection, tasks: Sequence[Task[Any]]) -> list[Any]:
-    """Result, or exception without changes, of each task.
-
-    Raises the exception of a task that has changed something, and sqlite3.Error.
-    """
-    outcomes: list[Any] = []
-    for kind, batch in groupby(tasks, type):
-        if issubclass(kind, GroupTask):
-            outcomes += kind.run_group(db, list(batch))
-        else:
-            outcomes += [_unless_changed(db, task) for task in batch]
-    return outcomes
-
-
-def _unless_changed(db: sqlite3.Connection, task: Task[T]) -> T | BaseException:
-    before = db.total_changes
-    try:
-        return task(db)
-    except sqlite3.Error:
-        raise
-    except BaseException as error:
-        if db.total_changes != before:
-            raise
-        return error
-
-
-def _outcome(task: Callable[[], T]) -> T | BaseException:
-    try:
-        return task()
-    except BaseException as error:
-        return error
-
-
-def in_read(db: sqlite3.Connection, task: Task[T], path: str) -> T:
-    """Run the task in one read transaction, which sees one moment of the store.
-
-    Raises JournalUnavailable, and the task's exceptions.
-    """
-    try:
-        db.execute("BEGIN")
-        return task(db)
-    except sqlite3.Error as error:
-        raise JournalUnavailable(f"SQLite, {path}: {error}") from error
-    finally:
-        _roll_back(db)
-
-
-def in_one_read(db: sqlite3.Connection, tasks: Sequence[Task[Any]], path: str) -> list[Any]:
-    """Run the tasks in one read transaction; return each one's result or exception.
-
-    Later tasks find pages in the cache that earlier ones have read. It stops after READING_S, or if
-    SQLite fails: then it returns the outcomes of the first tasks, at least one.
-    """
-    outcomes: list[Any] = []
-    until = time.monotonic() + READING_S
-    try:
-        db.execute("BEGIN")
-        for task in tasks:
-            outcomes.append(_unless_changed(db, task))
-            if time.monotonic() > until:
-                break
-    except sqlite3.Error as error:
-        unavailable = JournalUnavailable(f"SQLite, {path}: {error}")
-        unavailable.__cause__ = error
-        outcomes.append(unavailable)
-    finally:
-        _roll_back(db)
-    return outcomes
-
-
-def _commit(db: sqlite3.Connection, tasks: Sequence[Task[Any]], path: str) -> None:
-    """Commit. Raises JournalUnavailable (nothing was done), OutcomeUnknown."""
-    try:
-        db.execute("COMMIT")
-    except sqlite3.Error as error:
-        _undo(db, tasks)
-        # After a failed write or sync the commit may be in the file, and effective after a crash.
-        if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_IOERR:
-            raise OutcomeUnknown(f"SQLite, {path}: {error}") from error
-        raise JournalUnavailable(f"SQLite, {path}: {error}") from error
-
-
-def _undo(db: sqlite3.Connection, tasks: Sequence[Task[Any]]) -> None:
-    _roll_back(db)
-    for task in tasks:
-        if isinstance(task, GroupTask):
-            task.on_rollback()
-
-
-def _roll_back(db: sqlite3.Connection) -> None:
-    if db.in_transaction:
-        with suppress(sqlite3.Error):
-            db.execute("ROLLBACK")
-
-
-class _Kind(Enum):
-    ALONE = auto()
-    """A task that shares no transaction."""
-    READ = auto()
-    WRITE = auto()
+AnyTask = Task[T] | GroupTask[T]
 
 
 class _Job(NamedTuple):
-    task: Task[Any]
+    task: AnyTask[Any]
     future: "asyncio.Future[Any]"
     loop: asyncio.AbstractEventLoop
-    kind: _Kind
-    size: int = 0
+    run: Callable[[sqlite3.Connection, Sequence[Any]], list[Any]]
+    """Runs this task and others: the outcomes of the first ones, at least one."""
+    size: int
     """Bytes written, approximately."""
 
     def admits(self, other: "_Job", size: int) -> bool:
         """May the other job share this one's transaction, which has `size` bytes so far?"""
-        if other.kind is not self.kind or other.loop is not self.loop:
+        if other.run != self.run or other.loop is not self.loop:
             return False
         return size + other.size <= MAX_GROUP_BYTES
 
@@ -214,14 +63,19 @@ class ConnectionThread:
     The thread is woken once for all tasks of one event-loop iteration: waking takes longer than a
     small task, and on a single core it interrupts the event loop.
 
-    path   file name for the exceptions of `read` and `write`
+    path         file name for the exceptions of `read` and `write`
+    on_rollback  called when a transaction of `write` was, or may have been, rolled back
     """
 
     def __init__(
-        self, name: str, connect: Callable[[], sqlite3.Connection], path: str = ""
+        self,
+        name: str,
+        connect: Callable[[], sqlite3.Connection],
+        path: str = "",
+        on_rollback: Callable[[], None] = lambda: None,
     ) -> None:
         self._connect = connect
-        self._path = path
+        self._path, self._on_rollback = path, on_rollback
         self._jobs: deque[_Job | None] = deque()
         self._wakes: SimpleQueue[None] = SimpleQueue()
         # The loop that will wake the thread at the end of its iteration.
@@ -244,33 +98,33 @@ class ConnectionThread:
 
         Raises JournalUnavailable once stopped.
         """
-        return self._put(task, _Kind.ALONE)
+        return self._put(task, _run_alone, MAX_GROUP_BYTES + 1)
 
-    def write(self, task: Task[T], size: int) -> "asyncio.Future[T]":
+    def write(self, task: AnyTask[T], size: int = MAX_GROUP_BYTES) -> "asyncio.Future[T]":
         """As `run`, for a task that writes about `size` bytes, in a transaction.
 
-        It shares the transaction with other such tasks that wait at the moment, and is atomic by
-        itself; see `in_one_write`. A cancelled task may or may not be done.
+        It shares the transaction with other such tasks that wait at the moment, up to
+        MAX_GROUP_BYTES, and is atomic by itself. A cancelled task may or may not be done.
 
         Raises JournalUnavailable (nothing was done), OutcomeUnknown.
         """
-        return self._put(task, _Kind.WRITE, size)
+        return self._put(task, self._write_all, size)
 
     def read(self, task: Task[T]) -> "asyncio.Future[T]":
         """As `run`, for a task that reads, in a transaction that sees one moment of the store.
 
-        It shares the transaction with other such tasks that wait at the moment; see `in_one_read`.
+        It shares the transaction with other such tasks that wait at the moment.
 
         Raises JournalUnavailable.
         """
-        return self._put(task, _Kind.READ)
+        return self._put(task, self._read_all, 0)
 
-    def _put(self, task: Task[T], kind: _Kind, size: int = 0) -> "asyncio.Future[T]":
+    def _put(self, task: AnyTask[T], run: Any, size: int) -> "asyncio.Future[T]":
         if self._is_closed:
             raise JournalUnavailable("the journal is closed")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        self._jobs.append(_Job(task, future, loop, kind, size))
+        self._jobs.append(_Job(task, future, loop, run, size))
         if self._waking is not loop:
             self._waking = loop
             loop.call_soon(self._wake)
@@ -294,7 +148,7 @@ class ConnectionThread:
             outcomes: list[Any]
             try:
                 connection = connection or self._connect()
-                outcomes = _done(connection, jobs, self._path)
+                outcomes = jobs[0].run(connection, [job.task for job in jobs])
             except BaseException as error:
                 outcomes = [error] * len(jobs)
             # A group of slow reads returns only its first outcomes; the others run next.
@@ -314,7 +168,7 @@ class ConnectionThread:
         if job is None:
             return []
         jobs, size = [job], job.size
-        while job.kind is not _Kind.ALONE and waiting and len(jobs) < MAX_GROUP_TASKS:
+        while waiting and len(jobs) < MAX_GROUP_TASKS:
             following = waiting[0]
             if following is None or not job.admits(following, size):
                 break
@@ -323,19 +177,100 @@ class ConnectionThread:
             waiting.popleft()
         return jobs
 
+    def _write_all(self, db: sqlite3.Connection, tasks: Sequence[AnyTask[Any]]) -> list[Any]:
+        """Run the tasks one after the other in one transaction; return their outcomes.
 
-def _done(db: sqlite3.Connection, jobs: list[_Job], path: str) -> list[Any]:
-    """Outcome of each job; of slow reads, only of the first ones."""
-    tasks = [job.task for job in jobs]
-    match jobs[0].kind:
-        case _Kind.ALONE:
-            return [tasks[0](db)]
-        case _Kind.READ:
-            return in_one_read(db, tasks, path)
-        case _Kind.WRITE if len(tasks) == 1:
-            return [in_write(db, tasks[0], path)]
-        case _Kind.WRITE:
-            return in_one_write(db, tasks, path)
+        Each task is atomic by itself: one that raises before it changes anything leaves nothing to
+        undo. If a task raises after a change, or SQLite fails, the transaction is rolled back and
+        each task is run in a transaction of its own.
+        """
+        try:
+            db.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as error:
+            return [self._failure(JournalUnavailable, error)] * len(tasks)
+        try:
+            outcomes = _outcomes(db, tasks)
+        except BaseException as error:
+            self._undo(db)
+            if len(tasks) > 1:
+                return [outcome for task in tasks for outcome in self._write_all(db, [task])]
+            is_of_sqlite = isinstance(error, sqlite3.Error)
+            return [self._failure(JournalUnavailable, error) if is_of_sqlite else error]
+        try:
+            db.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._undo(db)
+            # After a failed write or sync the commit may be in the file, and effective after a
+            # crash.
+            is_unknown = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_IOERR
+            kind = OutcomeUnknown if is_unknown else JournalUnavailable
+            return [self._failure(kind, error)] * len(tasks)
+        return outcomes
+
+    def _read_all(self, db: sqlite3.Connection, tasks: Sequence[Task[Any]]) -> list[Any]:
+        """Run the tasks in one read transaction; return their outcomes.
+
+        Later tasks find pages in the cache that earlier ones have read. It stops after READING_S,
+        or if SQLite fails: then it returns the outcomes of the first tasks, at least one.
+        """
+        outcomes: list[Any] = []
+        until = time.monotonic() + READING_S
+        try:
+            db.execute("BEGIN")
+            for task in tasks:
+                outcomes.append(_unless_changed(db, task))
+                if time.monotonic() > until:
+                    break
+        except sqlite3.Error as error:
+            outcomes.append(self._failure(JournalUnavailable, error))
+        finally:
+            _roll_back(db)
+        return outcomes
+
+    def _undo(self, db: sqlite3.Connection) -> None:
+        _roll_back(db)
+        self._on_rollback()
+
+    def _failure(self, kind: type[JournalError], error: BaseException) -> JournalError:
+        failure = kind(f"SQLite, {self._path}: {error}")
+        failure.__cause__ = error
+        return failure
+
+
+def _run_alone(db: sqlite3.Connection, tasks: Sequence[Task[Any]]) -> list[Any]:
+    return [tasks[0](db)]
+
+
+def _outcomes(db: sqlite3.Connection, tasks: Sequence[AnyTask[Any]]) -> list[Any]:
+    """Result, or exception without changes, of each task.
+
+    Raises the exception of a task that has changed something, and sqlite3.Error.
+    """
+    outcomes: list[Any] = []
+    for kind, batch in groupby(tasks, type):
+        if issubclass(kind, GroupTask):
+            outcomes += kind.run_group(db, list(batch))
+        else:
+            outcomes += [_unless_changed(db, task) for task in batch]
+    return outcomes
+
+
+def _unless_changed(db: sqlite3.Connection, task: Any) -> Any:
+    before = db.total_changes
+    try:
+        return task(db)
+    except sqlite3.Error:
+        raise
+    except BaseException as error:
+        if db.total_changes != before:
+            raise
+        return error
+
+
+def _roll_back(db: sqlite3.Connection) -> None:
+    if db.in_transaction:
+        with suppress(sqlite3.Error):
+            db.execute("ROLLBACK")
 
 
 def _deliver(jobs: list[_Job], outcomes: list[Any]) -> None:

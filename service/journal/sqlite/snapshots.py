@@ -143,11 +143,8 @@ class SqliteSnapshots(SqlitePart):
         )
         db.execute("DELETE FROM snapshots WHERE model = ? AND seq < ?", older)
 
-    async def base(self, model: str, limit_bytes: int = ENTRY_BYTES) -> Base:
-        # Shares its transaction with other loads that wait.
-        return await self._reader.read(lambda db: self._find_base(db, model, limit_bytes))
-
-    def _find_base(self, db: Connection, model: str, limit_bytes: int) -> Base:
+    @reads
+    def base(self, db: Connection, model: str, limit_bytes: int = ENTRY_BYTES) -> Base:
         row = db.execute(_BASE, (model,)).fetchone()
         if row is None:
             raise UnknownModel(model)

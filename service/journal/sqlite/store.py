@@ -1,5 +1,6 @@
 """SQLite store of the journal: a writer thread, a reader thread and a checkpointer."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -19,7 +20,6 @@ from dualstream.service.journal.sqlite.append import SqliteAppends
 from dualstream.service.journal.sqlite.audit import SqliteAudit
 from dualstream.service.journal.sqlite.base import reads, writes
 from dualstream.service.journal.sqlite.connection_thread import ConnectionThread
-from dualstream.service.journal.sqlite.file_checks import FileChecks
 from dualstream.service.journal.sqlite.log import KnownHeads, find_entries, find_head
 from dualstream.service.journal.sqlite.pending_rows import SqlitePendingRows
 from dualstream.service.journal.sqlite.rate_buckets import SqliteRateBuckets
@@ -27,7 +27,10 @@ from dualstream.service.journal.sqlite.schema import connect
 from dualstream.service.journal.sqlite.snapshots import SqliteSnapshots
 from dualstream.service.journal.sqlite.steady_clock import SteadyClock
 from dualstream.service.journal.sqlite.transfer import SqliteTransfer
-from dualstream.service.journal.sqlite.wal import Checkpointer, LogWatch, data_version
+from dualstream.service.journal.sqlite.wal import Checkpointer, FileChecks, data_version
+
+WATCH_S = 0.05
+"""Interval at which commits of other processes are looked for."""
 
 
 class SqliteJournal(
@@ -73,7 +76,9 @@ class SqliteJournal(
     def _make_threads(self) -> None:
         self._clock = SteadyClock()
         self._heads = KnownHeads()
-        self._writer = ConnectionThread("journal-writer", self._connect, self._path)
+        self._writer = ConnectionThread(
+            "journal-writer", self._connect, self._path, self._heads.forget
+        )
         self._reader = ConnectionThread("journal-reader", self._connect, self._path)
         self._checks = FileChecks(self._path)
         self._checkpointer = Checkpointer(self._path, self._connect, self._writer.run, self._checks)
@@ -129,8 +134,14 @@ class SqliteJournal(
         # On the reading connection, which notices the writer's commits, too.
         return self._openings, await self._reader.run(data_version)
 
-    def announcements(self) -> AsyncGenerator[Announced, None]:
-        return LogWatch(self._path).commits(partial(self._heads.data_version, self._writer))
+    async def announcements(self) -> AsyncGenerator[Announced, None]:
+        seen: int | None = None
+        while True:
+            version = await self._heads.data_version(self._writer)
+            if version != seen:
+                seen = version
+                yield Announced()
+            await asyncio.sleep(WATCH_S)
 
     @reads
     def read(

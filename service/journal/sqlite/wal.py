@@ -1,4 +1,4 @@
-"""Write-ahead log (WAL) of SQLite: syncs and checkpoints outside the writer thread.
+"""Write-ahead log (WAL) of SQLite: syncs and checkpoints outside the writer thread, and checks.
 
 A checkpoint waits for the disk twice. SQLite would run it within the commit that fills the WAL, and
 every append would wait for it; a passive checkpoint on another connection lets writers go on. The
@@ -8,21 +8,21 @@ a page changed by many appends is then written to the file once.
 The WAL restarts at its beginning once a checkpoint has moved all of it. If appends never pause, a
 checkpoint in another thread never does. Then the writer runs one between two appends, for the few
 pages that were added during the last one.
+
+After a failed sync, or once the file was removed or replaced, nothing is written, so that no answer
+promises what the disk does not have.
 """
 
 import asyncio
 import logging
-import math
 import os
 import sqlite3
-import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from dualstream.service.concurrency import lower_priority
-from dualstream.service.journal.protocol import Announced, JournalUnavailable
+from dualstream.service.journal.protocol import JournalUnavailable
 from dualstream.service.journal.sqlite.connection_thread import ConnectionThread, Task
-from dualstream.service.journal.sqlite.file_checks import FileChecks
 
 log = logging.getLogger("dualstream.sqlite")
 T = TypeVar("T")
@@ -42,8 +42,68 @@ REPEATED = 2
 MAX_PAGES = 4 * LONG_PAGES
 MAX_LOG_BYTES = 2 * LONG_PAGES * 4096
 """Size that the file of the WAL keeps when it restarts."""
+_SUFFIXES = "", "-wal", "-shm"
 NICENESS = 10
 """A checkpoint takes some milliseconds of a core, for which appends would wait."""
+
+
+class SyncFailed(JournalUnavailable):
+    """The operating system could not write the file or its write-ahead log to the disk."""
+
+
+class FileChecks:
+    """Why a SQLite file may not be written to now, if there is a reason."""
+
+    def __init__(self, path: str) -> None:
+        self._path = os.path.realpath(path)
+        self._opened: dict[str, tuple[int, int]] = {}
+        self._moved: str | None = None
+        self.failed_sync: str | None = None
+        """Error of the last sync. After it, the kernel takes unwritten pages for written."""
+
+    def opened(self) -> None:
+        """Remember which files are open. Call this once all connections are."""
+        for suffix in _SUFFIXES:
+            if (found := _identity(self._path + suffix)) is not None:
+                self._opened[self._path + suffix] = found
+
+    def look(self) -> None:
+        """Compare the files at the path with the open ones."""
+        for path, identity in self._opened.items():
+            if self._moved is None and (found := _identity(path)) != identity:
+                how = "removed" if found is None else "replaced by another file"
+                self._moved = (
+                    f"SQLite: {path} was {how} while the server had it open; what is learned now "
+                    "is lost, so the server refuses to learn. Restore the file and restart the "
+                    "server"
+                )
+                log.error("%s", self._moved)
+
+    def sync_failed(self, error: Exception) -> SyncFailed:
+        """Note a failed sync or checkpoint."""
+        if self.failed_sync is None:
+            log.error("SQLite cannot write %s to the disk: %s", self._path, error)
+        self.failed_sync = str(error)
+        return SyncFailed(self._why_not_synced())
+
+    def checkpointed(self) -> None:
+        """All content of the write-ahead log is in the file and on the disk."""
+        if self.failed_sync is not None:
+            log.warning("SQLite has written %s to the disk again", self._path)
+        self.failed_sync = None
+
+    def check(self) -> None:
+        """Raise JournalUnavailable if the file may not be written to."""
+        if self._moved is not None:
+            raise JournalUnavailable(self._moved)
+        if self.failed_sync is not None:
+            raise SyncFailed(self._why_not_synced())
+
+    def _why_not_synced(self) -> str:
+        return (
+            f"SQLite cannot write {self._path} to the disk: {self.failed_sync}; nothing is "
+            "learned until a checkpoint succeeds; check the disk"
+        )
 
 
 class Checkpointer:
@@ -173,64 +233,18 @@ def _truncate(connection: sqlite3.Connection) -> bool:
     return not is_busy
 
 
-WATCH_S, REST_S = 0.05, 0.1
-"""Polling intervals of the WAL, and the one once it has not changed for RESTING_S."""
-RESTING_S = 5.0
-SETTLED_S = 0.25
-"""Once the WAL is unchanged for this long, everything in it is most likely visible."""
-ASKED_S = 0.5
-"""Maximum time between two queries of SQLite."""
+def _identity(path: str) -> tuple[int, int] | None:
+    """Device and inode of the file at this path; None without a file."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def log_of(path: str) -> str:
     """Path of the WAL, which is in the folder of the file that symbolic links resolve to."""
     return f"{os.path.realpath(path)}-wal"
-
-
-class LogWatch:
-    """Detects commits by other processes: checks the WAL's mtime before `data_version`."""
-
-    def __init__(self, path: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._log = log_of(path)
-        self._clock = clock
-        self._seen: tuple[int, int, int] | None = None
-        self._changed_at = self._asked_at = -math.inf
-
-    def should_poll(self) -> bool:
-        """May other processes have committed since this last returned True?"""
-        now = self._clock()
-        found = self._look()
-        if found is None or found != self._seen:
-            self._seen, self._changed_at = found, now
-        if now >= self._changed_at + SETTLED_S and now < self._asked_at + ASKED_S:
-            return False
-        self._asked_at = now
-        return True
-
-    async def commits(
-        self, data_version: Callable[[], Awaitable[int]]
-    ) -> AsyncGenerator[Announced, None]:
-        """Yield an announcement without a model at first, and after commits of other processes."""
-        seen: int | None = None
-        while True:
-            if self.should_poll():
-                version = await data_version()
-                if version != seen:
-                    seen = version
-                    yield Announced()
-            await asyncio.sleep(self.pause_s)
-
-    @property
-    def pause_s(self) -> float:
-        """Time until the next look."""
-        return REST_S if self._clock() >= self._changed_at + RESTING_S else WATCH_S
-
-    def _look(self) -> tuple[int, int, int] | None:
-        try:
-            found = os.stat(self._log)
-        except OSError:
-            return None
-        return found.st_mtime_ns, found.st_ino, found.st_size
 
 
 def data_version(connection: sqlite3.Connection) -> int:

@@ -9,6 +9,7 @@ import pytest
 from dualstream.service.journal import open_journal
 from dualstream.service.replica.committer import Committer
 from dualstream.service.replica.first_responses import FirstResponses
+from dualstream.service.replica.recovery import recover
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import Request
 from tests.history import Acknowledged, check_history
@@ -321,7 +322,7 @@ def test_answers_are_what_applying_gives_whichever_way_it_comes(tmp_path):
             for replica in replicas:
                 await replica.catch_up(journal)
             fresh = Replica(record)
-            await fresh.load(journal)
+            await recover(fresh, journal)
             assert bits(replicas[0]) == bits(replicas[1]) == bits(fresh)
             samples = fresh.learner.samples
             await check_history(journal, "m", acknowledged, samples=samples)

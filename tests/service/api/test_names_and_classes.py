@@ -13,6 +13,7 @@ from dualstream.service.codecs.row_schema import LONGEST_NAME, BadRow
 from dualstream.service.journal import open_journal
 from dualstream.service.models.sizeof import bytes_of
 from dualstream.service.replica.feature_names import FeatureNames
+from dualstream.service.replica.recovery import recover
 from dualstream.service.replica.replica import Replica
 from dualstream.solvers import (
     Batch,
@@ -95,7 +96,7 @@ def test_names_survive_snapshot_and_replay_alike(serve, store):
         journal = await open_journal(store)
         try:
             replica = Replica(await journal.get("m"))
-            await (replica.load(journal) if with_snapshot else replica.catch_up(journal))
+            await (recover(replica, journal) if with_snapshot else replica.catch_up(journal))
             return replica
         finally:
             await journal.close()
@@ -239,7 +240,7 @@ def test_classes_are_met_on_the_way(serve, store):
         journal = await open_journal(store)
         try:
             replica = Replica(await journal.get("m"))
-            await replica.load(journal)
+            await recover(replica, journal)
             return replica
         finally:
             await journal.close()

@@ -41,6 +41,7 @@ from dualstream.service.journal.protocol import (
 from dualstream.service.journal.record import KeyKind, make_key
 from dualstream.service.journal.redis import transfer as redis_transfer
 from dualstream.service.journal.redis.keys_and_values import MODELS, keys_of
+from dualstream.service.replica.recovery import recover
 from dualstream.service.replica.replica import Replica
 from dualstream.service.server.app import create_app
 from dualstream.service.settings import MAX_AUDIT_DAYS, Settings
@@ -182,7 +183,7 @@ async def changes(journal) -> list:
 async def bits(journal, model: str) -> dict[str, bytes]:
     """What a server that starts on the store computes."""
     replica = Replica(await journal.get(model))
-    await replica.load(journal)
+    await recover(replica, journal)
     return {name: array.tobytes() for name, array in replica.capture().arrays.items()}
 
 

@@ -17,7 +17,8 @@ from dualstream.service.journal.protocol import (
     Journal,
     JournalUnavailable,
 )
-from dualstream.service.journal.sqlite.wal import ASKED_S, SETTLED_S, LogWatch, data_version
+from dualstream.service.journal.sqlite import store as sqlite_store
+from dualstream.service.journal.sqlite.wal import data_version
 from tests.service.journal.conftest import Store
 from tests.service.journal.groups import Log, rows
 from tests.service.journal.proxy import running_proxy
@@ -91,44 +92,11 @@ async def test_a_revision_tells_of_every_commit_and_of_nothing_else(store: Store
         assert await here.revision() != before
 
 
-async def test_sqlite_is_asked_for_commits_once_its_log_has_moved(tmp_path: Path):
-    (tmp_path / "link.db").symlink_to(tmp_path / "one.db")
-    log = tmp_path / "one.db-wal"
-    log.write_bytes(b"1")
-    clock = Clock()
-    watch = LogWatch(str(tmp_path / "link.db"), clock)
-    assert [watch.should_poll() for _ in range(3)] == [True] * 3  # it may be just being written
-    clock.now += SETTLED_S
-    assert [watch.should_poll() for _ in range(3)] == [False] * 3
-    # Of the same size, and at the same time, as times go by some milliseconds.
-    stamp = log.stat().st_mtime_ns
-    log.write_bytes(b"2")
-    os.utime(log, ns=(stamp, stamp + 1))
-    assert watch.should_poll()
-    clock.now += ASKED_S
-    assert watch.should_poll() and not watch.should_poll()
-    log.unlink()
-    assert watch.should_poll() and watch.should_poll()
-
-
-async def test_a_commit_that_the_log_does_not_show_is_announced(tmp_path: Path, monkeypatch: Any):
-    store = Store(f"sqlite:///{tmp_path / 'one.db'}")
-    monkeypatch.setattr(LogWatch, "_look", lambda self: (0, 0, 0))
-    async with store.journal() as here, store.journal() as there:
-        log = await Log.create(there)
-        async with aclosing(here.announcements()) as got:
-            await _next(got)
-            await asyncio.sleep(SETTLED_S)
-            await log.append(rows(1))
-            await _until(got, log.model, 1)
-
-
 async def test_an_append_asks_sqlite_for_what_others_have_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     said: list[str] = []
-    monkeypatch.setattr(LogWatch, "should_poll", lambda self: said.append("look") or True)
-    monkeypatch.setattr(LogWatch, "pause_s", 0.0)
+    monkeypatch.setattr(sqlite_store, "WATCH_S", 0.0)
     store = Store(f"sqlite:///{tmp_path / 'one.db'}")
     async with store.journal() as here, store.journal() as there:
         log = await Log.create(here)
@@ -140,15 +108,15 @@ async def test_an_append_asks_sqlite_for_what_others_have_committed(
 
         monkeypatch.setattr(here._writer, "run", asked)
         async with aclosing(here.announcements()) as got:
-            assert await _next(got) == Announced() and said == ["look", "ask"]
+            assert await _next(got) == Announced() and said == ["ask"]
             await there.append(AppendRequest(log.model, log.incarnation, b"n" * 16, 0, [rows(1)]))
             await here.append(AppendRequest(log.model, log.incarnation, OURS.make(), 0, [rows(2)]))
             del said[:]
-            assert await _next(got) == Announced() and said == ["look"]
+            assert await _next(got) == Announced() and said == []
             # No append since the last look: SQLite must be asked.
             await there.append(AppendRequest(log.model, log.incarnation, b"o" * 16, 0, [rows(3)]))
             del said[:]
-            assert await _next(got) == Announced() and said == ["look", "ask"]
+            assert await _next(got) == Announced() and said == ["ask"]
 
 
 async def test_a_closed_listener_leaves_nothing_behind(store: Store):
@@ -181,15 +149,6 @@ async def test_a_broken_connection_is_shown_and_listening_begins_anew(redis_stor
                 assert await _next(got) == Announced()
                 await log.append(rows(2))
                 await _until(got, log.model, 2)
-
-
-class Clock:
-    """A time that stands still until it is moved."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 async def _next(got: AsyncGenerator[Announced, None]) -> Announced:

@@ -10,9 +10,8 @@ import pytest
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import JournalUnavailable, StoreTooNew
 from dualstream.service.journal.sqlite import SqliteJournal, trim, wal as checkpoint
-from dualstream.service.journal.sqlite.file_checks import FileChecks
 from dualstream.service.journal.sqlite.schema import TABLES
-from dualstream.service.journal.sqlite.wal import Checkpointer
+from dualstream.service.journal.sqlite.wal import Checkpointer, FileChecks
 from tests.service.journal.conftest import Store
 from tests.service.journal.groups import Log, rows
 

@@ -6,17 +6,19 @@ import sqlite3
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
 from dualstream.service.journal.protocol import (
     JournalUnavailable,
     ModelChanged,
+    ModelRecord,
     OutcomeUnknown,
     UnknownCopy,
     UnknownModel,
 )
-from dualstream.service.journal.sqlite import SqliteJournal, connection_thread, schema
+from dualstream.service.journal.sqlite import SqliteJournal, connection_thread, schema, snapshots
 from tests.service.journal.conftest import Store
 from tests.service.journal.groups import Log, places, rows
 
@@ -289,14 +291,13 @@ async def test_a_read_that_fails_takes_no_other_with_it(
     journal: SqliteJournal, monkeypatch: pytest.MonkeyPatch
 ):
     await logs_of(journal, 3)
-    true = journal._find_base
 
-    def planted(connection: sqlite3.Connection, model: str, *given):  # type: ignore[no-untyped-def]
+    def planted(model: str, *given: Any) -> ModelRecord:
         if model == "m1":
             raise sqlite3.OperationalError("planted")
-        return true(connection, model, *given)
+        return ModelRecord(model, *given)
 
-    monkeypatch.setattr(journal, "_find_base", planted)
+    monkeypatch.setattr(snapshots, "ModelRecord", planted)
     first, second, third = (await reads(journal, "m0", "m1", "m2"))[0]
     assert isinstance(second, JournalUnavailable) and "planted" in str(second)
     assert (first.record.id, third.record.id) == ("m0", "m2")

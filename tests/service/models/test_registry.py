@@ -8,10 +8,11 @@ import pytest
 
 from dualstream.service.jobs.follower import Follower
 from dualstream.service.journal.protocol import AppendRequest, Base, ModelChanged
+from dualstream.service.models import loader
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.models.versions import LoadedVersions, take_version
 from dualstream.service.replica.fork_detection import Lineage
-from dualstream.service.replica.replica import Replica
+from dualstream.service.replica.recovery import recover
 from dualstream.wire.problems import Problem
 from tests.service.conftest import SPEC
 from tests.service.journal.groups import rows
@@ -25,15 +26,14 @@ class Held:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_there, self.may_end = asyncio.Event(), asyncio.Event()
-        load = Replica.load
 
-        async def slowly(replica: Replica, *given: Any, **more: Any) -> None:
-            await load(replica, *given, **more)
+        async def slowly(*given: Any) -> None:
+            await recover(*given)
             if not self.is_there.is_set():
                 self.is_there.set()
                 await self.may_end.wait()
 
-        monkeypatch.setattr(Replica, "load", slowly)
+        monkeypatch.setattr(loader, "recover", slowly)
 
 
 @pytest.mark.parametrize("change", ["deleted", "deleted and made", "replaced"])
@@ -97,10 +97,10 @@ def test_nothing_is_kept_of_models_that_are_gone(store):
             await other.delete("m")
             await Follower(registry, registry.journal)._check_heads()
             assert not registry.counters._of_model and not len(registry)
-            registry.loader._forked_lineages["m"] = ("an incarnation", Lineage())
+            registry.loader._lineages["m"] = ("an incarnation", Lineage())
             with pytest.raises(Exception, match="no model"):
                 await registry.get("m")
-            assert not registry.loader._forked_lineages
+            assert not registry.loader._lineages
 
     asyncio.run(scenario())
 

@@ -14,6 +14,7 @@ from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import AppendRequest, Journal, ModelRecord, Trimmed
 from dualstream.service.models.registry import canonical
 from dualstream.service.replica.committer import Committer
+from dualstream.service.replica.recovery import recover
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import Request
 from dualstream.solvers import Batch, resolve_spec
@@ -65,7 +66,7 @@ class Kept:
     async def fresh(self, adopts: bool = False) -> Replica:
         """The replica that a new process would have."""
         replica = Replica(await self.journal.get("m"))
-        await replica.load(self.journal, adopts)
+        await recover(replica, self.journal, adopts)
         return replica
 
     async def kept_from(self) -> int:
@@ -82,7 +83,7 @@ async def opened(store: str, spec: Any = SPEC) -> AsyncIterator[Kept]:
         resolved = canonical(resolve_spec(spec))
         record, _ = await journal.create("m", resolved, resolved)
         kept = Kept(journal, record)
-        await kept.replica.load(journal)
+        await recover(kept.replica, journal)
         yield kept
     finally:
         await journal.close()

@@ -26,6 +26,7 @@ from dualstream.service.replica.apply_or_rebuild import CommitListener
 from dualstream.service.replica.committer import Committer
 from dualstream.service.replica.controls import Demote
 from dualstream.service.replica.group_commit import BULK_ROWS, GROUP_ROWS
+from dualstream.service.replica.recovery import recover
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import ControlRequest, Request
 from dualstream.solvers import Batch, resolve_spec
@@ -92,7 +93,7 @@ def run(
             samples = bench.replica.learner.samples
             await check_history(journal, "m", bench.acknowledged, samples=samples)
             fresh = Replica(record)
-            await fresh.load(journal)
+            await recover(fresh, journal)
             for name, array in fresh._state().items():
                 assert bench.replica._state()[name].tobytes() == array.tobytes(), name
             return bench
@@ -527,7 +528,7 @@ def test_rows_that_are_known_to_be_lost_are_not_acknowledged(tmp_path, monkeypat
             if left:
                 left.pop()
                 lose(tmp_path, 1)
-                await other.load(journal)
+                await recover(other, journal)
                 await Committer(journal, other, 5.0).submit(request("another"))
             return await get(model)
 

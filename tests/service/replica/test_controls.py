@@ -27,6 +27,7 @@ from dualstream.service.models.registry import canonical
 from dualstream.service.replica.apply_or_rebuild import CommitListener
 from dualstream.service.replica.committer import Committer
 from dualstream.service.replica.controls import Demote, MemberAdd, MemberRemove, Order, Promote
+from dualstream.service.replica.recovery import recover
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import ControlRequest, Request
 from dualstream.solvers import Batch, make_learner, resolve_spec
@@ -107,7 +108,7 @@ def run(
             await bench.committer.drain()
             await bench.committer.refresh()
             fresh = Replica(bench.record)
-            await fresh.load(bench.journal)
+            await recover(fresh, bench.journal)
             assert bits(fresh) == bits(bench.replica)
             assert (fresh.seq, fresh.chain) == (bench.replica.seq, bench.replica.chain)
             samples = fresh.learner.samples

@@ -14,7 +14,7 @@ from dualstream.service.jobs.follower import Follower
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import AppendRequest, Part
 from dualstream.service.models.registry import canonical
-from dualstream.service.replica.recovery import NoBase
+from dualstream.service.replica.recovery import NoBase, recover
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import Request
 from dualstream.service.replica.spec import DamagedSpec
@@ -242,7 +242,7 @@ def test_any_bit_of_a_body_is_found(serve, store):
     async def read() -> str:
         journal = await open_journal(store)
         try:
-            await Replica(await journal.get("m")).load(journal)
+            await recover(Replica(await journal.get("m")), journal)
         except Exception as error:
             return str(error)
         finally:

@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from dualstream.service.replica.recovery import NoBase
+from dualstream.service.replica.recovery import NoBase, recover
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.state import Captured
 from dualstream.solvers import load
@@ -261,7 +261,7 @@ def test_replica_that_loads_while_the_journal_is_trimmed_under_it_begins_again(s
                 return found
 
         fresh = Replica(kept.record)
-        await fresh.load(Trimming())  # type: ignore[arg-type]
+        await recover(fresh, Trimming())  # type: ignore[arg-type]
         assert bits(fresh) == bits(kept.replica)
 
     run(store, scenario)

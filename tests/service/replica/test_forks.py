@@ -19,6 +19,7 @@ from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import (
     AppendRequest,
     JournalUnavailable,
+    ModelRecord,
     NotHeld,
     OutcomeUnknown,
     Place,
@@ -31,6 +32,7 @@ from dualstream.service.replica.apply_or_rebuild import Applying
 from dualstream.service.replica.committer import Committer
 from dualstream.service.replica.controls import Demote
 from dualstream.service.replica.group_commit import BULK_ROWS
+from dualstream.service.replica.recovery import recover
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import ControlRequest
 from dualstream.solvers import RefitError
@@ -98,7 +100,7 @@ def test_what_is_answered_to_its_predecessor_shows_it(tmp_path, monkeypatch):
                 await asyncio.sleep(0)
             bench.committer.refuse("another one is loaded", on_late)
             replica = Replica(await bench.faulty.get("m"))
-            await replica.load(bench.faulty)
+            await recover(replica, bench.faulty)
             loaded.append(Committer(bench.faulty, replica, 5.0))
             lose(tmp_path, 1)
 
@@ -203,15 +205,15 @@ def test_a_head_that_was_asked_for_before_clears_no_suspicion(tmp_path, monkeypa
     async def scenario(bench: Bench) -> None:
         await bench.send("one")
         await bench.committer.submit(request("two", 3))
-        catch_up = Replica.catch_up
+        check_head = Replica.check_head
 
-        async def lost(self: Replica, *given: Any) -> None:
-            monkeypatch.setattr(Replica, "catch_up", catch_up)
+        def lost(self: Replica, record: ModelRecord) -> None:
+            monkeypatch.setattr(Replica, "check_head", check_head)
+            check_head(self, record)
             lose(tmp_path, 1)
             bench.committer.suspect()
-            await catch_up(self, *given)
 
-        monkeypatch.setattr(Replica, "catch_up", lost)
+        monkeypatch.setattr(Replica, "check_head", lost)
         await bench.committer.refresh()
         assert bench.replica.seq == 1
         assert await is_served(bench.replica)
@@ -355,7 +357,7 @@ def test_one_that_failed_in_the_midst_of_a_row_is_read_anew(tmp_path, monkeypatc
         model = await registry.get("m")
         await learn(model, "6")
         alone = Replica(await journal.get("m"))
-        await alone.load(journal)
+        await recover(alone, journal)
         for name, array in alone._state().items():
             assert model.replica._state()[name].tobytes() == array.tobytes(), name
         assert alone.learner.samples == 7

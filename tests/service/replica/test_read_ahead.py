@@ -23,7 +23,7 @@ from dualstream.service.journal.protocol import (
 from dualstream.service.journal.record import CorruptRecord, encode_rows
 from dualstream.service.journal.redis import scripts, store as redis_store
 from dualstream.service.models.registry import canonical
-from dualstream.service.replica.recovery import Forked
+from dualstream.service.replica.fork_detection import Forked
 from dualstream.service.replica.replica import Replica
 from dualstream.solvers import resolve_spec
 

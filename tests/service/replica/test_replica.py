@@ -13,6 +13,7 @@ from dualstream.service.journal.protocol import AppendRequest, JournalUnavailabl
 from dualstream.service.journal.record import encode_control
 from dualstream.service.models.registry import canonical
 from dualstream.service.replica.clock import Clock
+from dualstream.service.replica.recovery import recover
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import NewRows, Request
 from dualstream.solvers import Batch, numeric_identity, resolve_spec
@@ -43,7 +44,7 @@ def loaded(store: str) -> Replica:
         journal = await open_journal(store)
         try:
             replica = Replica(await journal.get("m"))
-            await replica.load(journal)
+            await recover(replica, journal)
             return replica
         finally:
             await journal.close()
@@ -173,7 +174,7 @@ def test_snapshot_and_replay_have_the_same_bits(serve, store):
             restored, replayed = Replica(record), Replica(record)
             snapshot = await journal.snapshot_get("m", record.incarnation)
             assert snapshot is not None
-            await restored.load(journal)
+            await recover(restored, journal)
             await replayed.catch_up(journal)
             return restored, replayed, snapshot.seq
         finally:
@@ -328,7 +329,7 @@ def test_group_borders_leave_no_trace(store, pieces, read_bytes, monkeypatch):
                     AppendRequest("m", record.incarnation, nonce, 10**9, request.parts)
                 )
             replica = Replica(record)
-            await replica.load(journal)
+            await recover(replica, journal)
             return replica
         finally:
             await journal.close()

@@ -8,7 +8,6 @@ import msgspec
 
 import dualstream.service.replica.apply_or_rebuild
 import dualstream.service.replica.recovery
-import dualstream.service.replica.replica
 from dualstream.service.jobs.reference_optimum import References
 from dualstream.service.journal.chain import next_chain
 from dualstream.service.journal.page import end_of
@@ -16,8 +15,8 @@ from dualstream.service.journal.protocol import Entry, ModelChanged
 from dualstream.service.journal.record import Control
 from dualstream.service.replica.apply_or_rebuild import Applying
 from dualstream.service.replica.committer import Committer
-from dualstream.service.replica.fork_detection import Lineage
-from dualstream.service.replica.recovery import Forked
+from dualstream.service.replica.fork_detection import Forked, Lineage
+from dualstream.service.replica.recovery import rebuild
 from dualstream.service.replica.replica import Replica
 from tests.simulation.bugs.planting import Bug, nothing
 
@@ -48,15 +47,14 @@ async def _only_new(true: Any, self: Applying, group: Any, appended: Any, *given
     return await true(self, group, appended, *given)
 
 
-async def _looked_once(true: Any, self: Applying, read_already: bool) -> None:
+async def _looked_once(true: Any, replica: Replica, journal: Any) -> None:
     """Records that the head has but a read does not find are left to the next refresh."""
-    replica = self._replica
-    record = await self._journal.get(replica.id)
+    record = await journal.get(replica.id)
     if record.incarnation != replica.incarnation:
         raise ModelChanged(replica.id)
     replica.check_head(record)
-    if not read_already or record.seq > replica.seq:
-        await replica.catch_up(self._journal)
+    if record.seq > replica.seq:
+        await replica.catch_up(journal)
 
 
 async def _served_meanwhile(true: Any, self: Applying, fork: Exception) -> None:
@@ -66,7 +64,7 @@ async def _served_meanwhile(true: Any, self: Applying, fork: Exception) -> None:
     record = await self._journal.get(self._replica.id)
     if record.incarnation != self._replica.incarnation:
         raise ModelChanged(self._replica.id)
-    await self._replica.rebuild(record, self._journal)
+    await rebuild(self._replica, record, self._journal)
 
 
 @contextlib.asynccontextmanager
@@ -81,13 +79,13 @@ async def _with_its_caller(true: Any, self: Committer, seq: int | None = None) -
     await self._refresh(seq)
 
 
-async def _unwatched(true: Any, self: Replica, *given: Any) -> Any:
+async def _unwatched(true: Any, replica: Replica, *given: Any) -> Any:
     """A rebuilding does not know what a committer waits for."""
-    watched, self.watched = self.watched, {}
+    watched, replica.watched = replica.watched, {}
     try:
-        return await true(self, *given)
+        return await true(replica, *given)
     finally:
-        self.watched = watched
+        replica.watched = watched
 
 
 def _old_progress(true: Any, self: Replica, other: Replica) -> None:
@@ -177,7 +175,9 @@ BUGS = {
     ),
     "fork served to who asked before": Bug([(Replica, "serving", _whoever_came_before)]),
     "refresh cancelled with its caller": Bug([(Committer, "refresh", _with_its_caller)]),
-    "rebuild forgets what is watched": Bug([(Replica, "rebuild", _unwatched)]),
+    "rebuild forgets what is watched": Bug(
+        [(dualstream.service.replica.apply_or_rebuild, "rebuild", _unwatched)]
+    ),
     "rebuild keeps the old metrics": Bug([(Replica, "_replace_state", _old_progress)]),
     "snapshot that does not lead on": Bug(
         [
@@ -196,12 +196,14 @@ BUGS = {
     "entries gone between two reads": Bug(
         [(dualstream.service.replica.recovery, "_replay", _replayed_once)]
     ),
-    "head lost before it is read": Bug([(Applying, "_check_head", _looked_once)]),
+    "head lost before it is read": Bug(
+        [(dualstream.service.replica.apply_or_rebuild, "reach_head", _looked_once)]
+    ),
     "let go and goes on": Bug([(Committer, "refuse", nothing)]),
     "head behind it served on": Bug([(Committer, "suspect", nothing)]),
     "half a row kept": Bug([(Committer, "_mark_forked_after", nothing)]),
     "page read ahead not looked at": Bug([(Replica, "_read_ahead", _read_and_kept)]),
     "reference of whatever has its seq": Bug([(References, "find", _by_seq_alone)]),
     "reference of what is lost meanwhile": Bug([(Replica, "leads_on_from", _led_on)]),
-    "rebuilt to anywhere": Bug([(dualstream.service.replica.replica, "Base", _wherever_it_is)]),
+    "rebuilt to anywhere": Bug([(dualstream.service.replica.recovery, "Base", _wherever_it_is)]),
 }
