@@ -14,12 +14,11 @@ from dualstream.service.cli.consume.counters import Counters
 from dualstream.service.cli.consume.dead_letters import DeadLetters, FileLetters, LoggedLetters
 from dualstream.service.cli.consume.entries import EntryLines, check_columns
 from dualstream.service.cli.consume.labels import Labels
-from dualstream.service.cli.consume.loop import Server
 from dualstream.service.cli.consume.predictions import Predictions
-from dualstream.service.cli.consume.reader import without_user
+from dualstream.service.cli.consume.reader import Reader, without_user
 from dualstream.service.cli.consume.routes import RoutedModels
 from dualstream.service.cli.consume.rows import RowLines
-from dualstream.service.cli.consume.server import EntryServer, ModelServer
+from dualstream.service.cli.consume.server import EntryServer, ModelServer, Server
 from dualstream.service.cli.models import read_spec
 
 _KAFKA = "kafka://"
@@ -55,7 +54,7 @@ class Asked(NamedTuple):
 class Opened(NamedTuple):
     """What a scheme provides for the loop."""
 
-    reader: Any
+    reader: Reader
     server: Server
     lines: RowLines
     dead: DeadLetters
