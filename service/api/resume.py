@@ -3,16 +3,17 @@
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import BaseModel, Field
 
 from dualstream.service.api.access import author_of
 from dualstream.service.api.asgi_helpers import stored_key_of
 from dualstream.service.api.common import Repeated, registry_of, repeated, repeated_at
 from dualstream.service.api.versions import IdempotencyKey
+from dualstream.service.api.views import answer, returns
 from dualstream.service.jobs.guard_rollback import GuardRollback
 from dualstream.service.models.model import Model
 from dualstream.service.replica.controls import Resume, paused_at
 from dualstream.service.replica.requests import ControlRequest
+from dualstream.wire.changes import Resumed
 from dualstream.wire.problems import Problem, key_reused
 
 router = APIRouter(prefix="/models/{model_id}", tags=["pauses"])
@@ -20,23 +21,8 @@ router = APIRouter(prefix="/models/{model_id}", tags=["pauses"])
 Rows = Literal["learn", "drop"]
 
 
-class Resumed(BaseModel):
-    """Learning is resumed."""
-
-    model: str
-    seq: int = Field(description="Log position of the control record.")
-    since: int | None = Field(
-        description="Log position of the pause; null if the first answer is no longer kept."
-    )
-    rows: Rows
-    learned: int | None = Field(
-        description="Quarantined rows that were learned; null if that is no longer kept."
-    )
-    duplicate: bool = Field(description="The same Idempotency-Key was applied before.")
-
-
 @router.post(
-    "/resume", response_model=Resumed, responses={409: {"description": "The model is not paused."}}
+    "/resume", responses={200: returns(Resumed), 409: {"description": "The model is not paused."}}
 )
 async def resume_model(
     model_id: str,
@@ -44,14 +30,14 @@ async def resume_model(
     response: Response,
     rows: Annotated[Rows, Query(description="`learn` the quarantined rows, or `drop` them.")],
     idempotency_key: IdempotencyKey = None,
-) -> Resumed:
+) -> Response:
     """Resume learning; the quarantined rows are learned first, or dropped."""
     model = await registry_of(request).get(model_id)
     key = stored_key_of(idempotency_key)
     requested = f"resume {rows}".encode()
     await model.refresh()
     if (before := await repeated(model, key, requested)) is not None:
-        return _again(model, rows, before, response)
+        return answer(_again(model, rows, before, response), response)
     await model.job(GuardRollback).settled()
     held = await model.place()
     since = paused_at(model.replica)
@@ -62,11 +48,12 @@ async def resume_model(
     if receipt.placed.conflict:
         raise key_reused()
     if receipt.placed.duplicate:
-        return _again(model, rows, await repeated_at(model, receipt.placed.seq), response)
+        before = await repeated_at(model, receipt.placed.seq)
+        return answer(_again(model, rows, before, response), response)
     outcome = receipt.control_outcome
     if outcome is not None and outcome.refusal is not None:
         raise _refused(outcome.refusal)
-    return Resumed(
+    done = Resumed(
         model=model_id,
         seq=receipt.placed.seq,
         since=since,
@@ -74,6 +61,7 @@ async def resume_model(
         learned=None if outcome is None else outcome.rows,
         duplicate=False,
     )
+    return answer(done)
 
 
 def _refused(reason: str) -> Problem:

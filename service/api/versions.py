@@ -10,7 +10,8 @@ from pydantic import BaseModel, Field, model_validator
 from dualstream.service.api.access import author_of
 from dualstream.service.api.asgi_helpers import stored_key_of
 from dualstream.service.api.common import Repeated, registry_of, repeated, repeated_at
-from dualstream.service.journal.protocol import Version
+from dualstream.service.api.views import answer, returns
+from dualstream.service.journal.protocol import Version as Stored
 from dualstream.service.models.versions import (
     known_version,
     roll_back_to_seq,
@@ -19,6 +20,7 @@ from dualstream.service.models.versions import (
     unknown_version,
 )
 from dualstream.service.replica.point_in_time import kept_from
+from dualstream.wire.changes import RolledBack, Version, Versions
 from dualstream.wire.problems import Problem, key_reused
 
 router = APIRouter(prefix="/models/{model_id}", tags=["versions"])
@@ -36,27 +38,6 @@ class NewVersion(BaseModel, extra="forbid"):
     note: str = Field("", max_length=1000)
 
 
-class VersionView(BaseModel):
-    """A version: a named full copy of a state."""
-
-    model: str
-    name: str
-    seq: int = Field(description="Log position of the state.")
-    digest: str = Field(description="SHA-256 of the copy.")
-    bytes: int
-    created: datetime
-    note: str
-
-
-class VersionList(BaseModel):
-    """The versions of a model, ordered by seq."""
-
-    model: str
-    seq: int = Field(description="Log position: last record of the journal.")
-    kept_from: int = Field(description="The first seq that the journal still has.")
-    versions: list[VersionView]
-
-
 class GoBack(BaseModel, extra="forbid"):
     """Target of a rollback: a version or a seq."""
 
@@ -71,32 +52,17 @@ class GoBack(BaseModel, extra="forbid"):
         return self
 
 
-class RolledBack(BaseModel):
-    """A completed rollback; the journal continues after it."""
-
-    model: str
-    seq: int = Field(description="Log position of the rollback record.")
-    to_seq: int | None = Field(
-        description="Log position of the restored state; null if it is no longer known."
-    )
-    version: str | None
-    digest: str | None = Field(
-        description="SHA-256 of the restored copy; null if it is no longer known."
-    )
-    duplicate: bool = Field(description="The same Idempotency-Key was applied before.")
-
-
 @router.post(
     "/versions",
-    response_model=VersionView,
     status_code=201,
     responses={
-        200: {"description": "The version exists with the same state.", "model": VersionView}
+        200: returns(Version, "The version exists with the same state."),
+        201: returns(Version),
     },
 )
 async def create_version(
-    model_id: str, request: Request, response: Response, requested: NewVersion | None = None
-) -> VersionView:
+    model_id: str, request: Request, requested: NewVersion | None = None
+) -> Response:
     """Save the current state under a name."""
     registry = registry_of(request)
     model = await registry.get(model_id)
@@ -104,31 +70,31 @@ async def create_version(
     version, is_new = await take_version(
         model, registry.journal, requested.name, requested.note, author_of(request)
     )
-    response.status_code = 201 if is_new else 200
-    return _view(model_id, version)
+    return answer(_view(model_id, version), status=201 if is_new else 200)
 
 
-@router.get("/versions", response_model=VersionList)
-async def list_versions(model_id: str, request: Request) -> VersionList:
+@router.get("/versions", responses={200: returns(Versions)})
+async def list_versions(model_id: str, request: Request) -> Response:
     """List versions, with the range of the journal."""
     registry = registry_of(request)
     record = (await registry.get(model_id)).record
     now = await registry.journal.get(model_id)
     versions = await registry.journal.versions(record.id, record.incarnation)
-    return VersionList(
+    view = Versions(
         model=model_id,
         seq=now.seq,
         kept_from=await kept_from(registry.journal, now),
         versions=[_view(model_id, version) for version in versions],
     )
+    return answer(view)
 
 
-@router.get("/versions/{name}", response_model=VersionView)
-async def read_version(model_id: str, name: str, request: Request) -> VersionView:
+@router.get("/versions/{name}", responses={200: returns(Version)})
+async def read_version(model_id: str, name: str, request: Request) -> Response:
     """Read one version."""
     registry = registry_of(request)
     model = await registry.get(model_id)
-    return _view(model_id, await known_version(model, registry.journal, name))
+    return answer(_view(model_id, await known_version(model, registry.journal, name)))
 
 
 @router.delete("/versions/{name}", status_code=204)
@@ -143,8 +109,10 @@ async def delete_version(model_id: str, name: str, request: Request) -> None:
 
 @router.post(
     "/rollback",
-    response_model=RolledBack,
-    responses={410: {"description": "`seq` is outside the range of the journal."}},
+    responses={
+        200: returns(RolledBack),
+        410: {"description": "`seq` is outside the range of the journal."},
+    },
 )
 async def roll_back(
     model_id: str,
@@ -152,7 +120,7 @@ async def roll_back(
     request: Request,
     response: Response,
     idempotency_key: IdempotencyKey = None,
-) -> RolledBack:
+) -> Response:
     """Restore an earlier state. Ids and keys of samples learned since stay known."""
     registry = registry_of(request)
     model = await registry.get(model_id)
@@ -160,7 +128,7 @@ async def roll_back(
     mark = msgspec.json.encode(requested.model_dump(), order="sorted")
     await model.refresh()
     if (before := await repeated(model, key, mark)) is not None:
-        return _again(model_id, requested, before, response)
+        return answer(_again(model_id, requested, before, response), response)
     how = (key, mark, author_of(request))
     if requested.version is not None:
         done = await roll_back_to_version(model, registry.journal, requested.version, *how)
@@ -172,10 +140,10 @@ async def roll_back(
         raise key_reused()
     if receipt.placed.duplicate:
         before = await repeated_at(model, receipt.placed.seq)
-        return _again(model_id, requested, before, response)
+        return answer(_again(model_id, requested, before, response), response)
     if receipt.control_outcome is not None and receipt.control_outcome.refusal is not None:
         raise _refused(receipt.control_outcome.refusal)
-    return RolledBack(
+    view = RolledBack(
         model=model_id,
         seq=receipt.placed.seq,
         to_seq=order.seq,
@@ -183,6 +151,7 @@ async def roll_back(
         digest=order.digest,
         duplicate=False,
     )
+    return answer(view)
 
 
 def _refused(reason: str) -> Problem:
@@ -204,8 +173,8 @@ def _again(model_id: str, requested: GoBack, before: Repeated, response: Respons
     )
 
 
-def _view(model_id: str, version: Version) -> VersionView:
-    return VersionView(
+def _view(model_id: str, version: Stored) -> Version:
+    return Version(
         model=model_id,
         name=version.name,
         seq=version.seq,

@@ -17,20 +17,22 @@ from dualstream.service.api.common import (
     repeated,
     repeated_at,
 )
-from dualstream.service.api.refits import RefitView, refit_view
+from dualstream.service.api.refits import refit_view
 from dualstream.service.api.request_body import read_body
+from dualstream.service.api.views import answer, returns
 from dualstream.service.codecs.json_exact import check_all_names
 from dualstream.service.codecs.row_schema import LARGEST, BadRow, RowSchema, pointer_step
 from dualstream.service.jobs.refit import MAX_BYTES, Refits
 from dualstream.service.jobs.refit_status import RefitJob, now_ms
 from dualstream.service.models.model import Model
-from dualstream.service.replica.controls import Arrays, Refit, records_of
+from dualstream.service.replica.controls import Arrays, Refit as Order, records_of
 from dualstream.service.replica.requests import ControlRequest, OutcomeForgotten
 from dualstream.solvers import BadColumn, ColumnReader, RefitError
 from dualstream.solvers.core.certificate import relative_gap
 from dualstream.solvers.profile.kernels import IS_MISSING, IS_NUMBER, IS_TIME
 from dualstream.solvers.profile.names import ColumnNames
 from dualstream.solvers.refit.given_weights import given_weights, why_not_set_weights
+from dualstream.wire.changes import Refit
 from dualstream.wire.problems import Problem, RowError, key_reused, quoted
 
 router = APIRouter(prefix="/models/{model_id}", tags=["refits"])
@@ -85,8 +87,8 @@ _SCHEMA = msgspec.json.schema_components((NewWeights,))[1]["NewWeights"]
 
 @router.put(
     "/weights",
-    response_model=RefitView,
     responses={
+        200: returns(Refit),
         409: {"description": "The model cannot take weights, or was changed in between."},
         422: {"description": "A weight is invalid, or the model cannot serve it."},
     },
@@ -102,7 +104,7 @@ async def set_weights(
         list[str] | None,
         Header(description="The weights are set once; a repeat gets the first answer."),
     ] = None,
-) -> RefitView:
+) -> Response:
     """Replace the weights of a linear model, such as by the optimum of an offline solver."""
     registry = registry_of(request)
     model = await registry.get(model_id)
@@ -112,7 +114,7 @@ async def set_weights(
     requested = await asyncio.to_thread(_read, body)
     await model.refresh()
     if (before := await repeated(model, key, body)) is not None:
-        return await _again(model, requested, before, response)
+        return answer(await _again(model, requested, before, response), response)
     if (why_not := why_not_set_weights(model.replica.spec)) is not None:
         detail = f"the weights of model {model_id!r} cannot be set: {why_not}"
         raise Problem(409, "cannot-refit", detail)
@@ -121,21 +123,22 @@ async def set_weights(
     async with model.committer.between_groups():
         seq, records = model.replica.seq, records_of(model.replica)
     name = sha256(model.clock.new_nonce()).hexdigest()[:12]
-    order = Refit(name, seq, METHOD, records)
+    order = Order(name, seq, METHOD, records)
     by = author_of(request)
     receipt = await model.submit(ControlRequest.of(order, key, body, arrays, by))
     entered = receipt.placed.seq
     if receipt.placed.conflict:
         raise key_reused()
     if receipt.placed.duplicate:
-        return await _again(model, requested, await repeated_at(model, entered), response)
+        before = await repeated_at(model, entered)
+        return answer(await _again(model, requested, before, response), response)
     if receipt.control_outcome is None:
         raise OutcomeForgotten("refit", entered)
     if (refusal := receipt.control_outcome.refusal) is not None:
         raise _refused(refusal)
     job = _job(requested, name, seq, entered)
     await model.job(Refits).add(job)
-    return refit_view(model_id, job)
+    return answer(refit_view(model_id, job))
 
 
 def _refused(reason: str) -> Problem:
@@ -145,7 +148,7 @@ def _refused(reason: str) -> Problem:
 
 async def _again(
     model: Model, requested: NewWeights, before: Repeated, response: Response
-) -> RefitView:
+) -> Refit:
     if before.outcome is None:
         raise OutcomeForgotten("refit", before.seq)
     before.check_done(_refused(""))

@@ -4,12 +4,10 @@ import json
 import time
 from typing import Annotated, Any
 
-import msgspec
 import typer
 from rich.table import Table
 
 from dualstream.client import BadInput, Client
-from dualstream.client.responses import Refit
 from dualstream.service.cli.common import (
     JSON,
     REFUSED,
@@ -21,6 +19,7 @@ from dualstream.service.cli.common import (
     say_error,
     show_table,
 )
+from dualstream.wire.changes import Refit
 
 ASK_EVERY_S = 0.5
 
@@ -169,7 +168,7 @@ def refit(
     if wait:
         job = _ended(client, job, quiet=as_json)
     if as_json:
-        print_json(msgspec.to_builtins(job))
+        print_json(job)
     else:
         gaps = f"gap {number_of(job.relative_gap_before)} -> {number_of(job.relative_gap)}"
         say(f"{model}: refit {job.job} by {job.method} is {job.status}, {gaps}")

@@ -106,12 +106,6 @@ def show_table(table: Table) -> None:
     (console if console.is_terminal else _Output(width=_PIPED_COLUMNS)).print(table)
 
 
-def without_none(answer: msgspec.Struct) -> dict[str, Any]:
-    """A response as a document, without absent fields."""
-    found: dict[str, Any] = msgspec.to_builtins(answer)
-    return {name: value for name, value in found.items() if value is not None}
-
-
 def print_json(document: Any) -> None:
     """Print one JSON document for programs."""
     typer.echo(msgspec.json.encode(document).decode())

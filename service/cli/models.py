@@ -12,7 +12,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from dualstream.client import BadInput, Client, Refused
-from dualstream.client.responses import Column, Model as ModelAnswer
 from dualstream.service.cli.common import (
     JSON,
     REFUSED,
@@ -23,8 +22,8 @@ from dualstream.service.cli.common import (
     print_json,
     say,
     show_table,
-    without_none,
 )
+from dualstream.wire.responses import Column, Model as ModelAnswer
 
 SUFFIXES = {
     "json": "json",
@@ -46,7 +45,7 @@ def list_models(client: Client, as_json: JSON = False) -> None:
     """
     found = client.models()
     if as_json:
-        print_json([without_none(model) for model in found])
+        print_json(found)
         return
     table = Table("model", "algorithm", "seq", "samples", "created", box=None)
     for model in found:
@@ -87,7 +86,7 @@ def create(
             fail(text, REFUSED)
         raise
     if as_json:
-        print_json(without_none(created))
+        print_json(created)
     else:
         say(f"{created.id}: {_algorithm(created)}, seq {created.seq:,}")
 
@@ -129,7 +128,7 @@ def certificate(
     """
     found = client.certificate(model, member=member)
     if as_json:
-        print_json(_set_only(found))
+        print_json(found)
         return
     kind = "an estimate" if found.estimate else "exact"
     for name in ("primal", "dual", "gap", "relative_gap"):
@@ -155,7 +154,7 @@ def show_columns(
         raise typer.BadParameter(f"must be psi or name, got {sort!r}", param_hint="--sort")
     found = client.columns(model, sort=sort)
     if as_json:
-        print_json(_set_only(found))
+        print_json(found)
         return
     table = Table("column", "kind", box=None)
     for name in ("count", "missing", "mean, sd or frequent values", "last", "refused", "psi"):
@@ -300,8 +299,3 @@ def _algorithm(model: ModelAnswer) -> str:
     algorithm = str(model.spec.get("algorithm", ""))
     members = model.spec.get("members")
     return f"{algorithm} {members}" if isinstance(members, str) else algorithm
-
-
-def _set_only(answer: Any) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.to_builtins(answer)
-    return {name: value for name, value in found.items() if name != "stale" or value}

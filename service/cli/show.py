@@ -17,7 +17,6 @@ from dualstream.service.cli.common import (
     print_json,
     say,
     show_table,
-    without_none,
 )
 
 _MIB = 1024 * 1024
@@ -64,7 +63,7 @@ def show(client: Client, model: Model, as_json: JSON = False) -> None:
     """
     found, metrics = client.get(model), client.metrics(model)
     if as_json:
-        print_json({**without_none(found), "metrics": metrics})
+        print_json({**msgspec.to_builtins(found), "metrics": metrics})
         return
     say(f"{found.id}: seq {found.seq:,}, created {found.created:%Y-%m-%d %H:%M}")
     say(f"samples     {found.samples or 0:,} learned, {found.rejected or 0:,} rejected")
@@ -122,7 +121,7 @@ def members(client: Client, model: Model, as_json: JSON = False) -> None:
     """
     found = client.members(model)
     if as_json:
-        print_json(without_none(found))
+        print_json(found)
         return
     table = Table("member", "weight", "loss", "error", "last loss", "last error", "", box=None)
     for column in table.columns[1:6]:
@@ -151,7 +150,7 @@ def weights(
     """
     found = client.weights(model, top=top, member=member)
     if as_json:
-        print_json(without_none(found))
+        print_json(found)
         return
     has_labels = any(one.label is not None for one in found.weights)
     table = Table("feature", *(["label"] if has_labels else []), "weight", box=None)
@@ -184,7 +183,7 @@ def versions(
         client.take_version(model, take, note=note)
     found = client.versions(model)
     if as_json:
-        print_json(without_none(found))
+        print_json(found)
         return
     table = Table("version", "seq", "created", "bytes", "digest", "note", box=None)
     for one in found.versions:
