@@ -5,6 +5,8 @@ from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from dualstream.wire.responses import MaybeStale
+
 MODEL_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 MODEL_ID_RULE = (
     "a model id has 1 to 128 characters of A-Z a-z 0-9 . _ - and begins with a letter or digit"
@@ -98,19 +100,6 @@ class LearnedStream(Learned, kw_only=True):
         return self.duplicate_rows
 
 
-Stale = Annotated[
-    bool | UnsetType,
-    Meta(
-        description="True if the state was last confirmed as the newest more than 5 s ago, for"
-        " example while the store is unavailable. The response has no ETag then."
-    ),
-]
-AgeSeconds = Annotated[
-    float | UnsetType,
-    Meta(description="Seconds since the state that scored was last confirmed as the newest."),
-]
-
-
 Remembered = Annotated[
     int | UnsetType,
     Meta(
@@ -142,7 +131,7 @@ class Explanation(Struct):
     rest: Annotated[float, Meta(description="Sum of the contributions that are not listed.")]
 
 
-class Predicted(Struct):
+class Predicted(MaybeStale):
     """Score of one row. Score, label and probability are null if the score is not finite."""
 
     model: str
@@ -150,8 +139,6 @@ class Predicted(Struct):
     score: float | None
     label: int | float | bool | str | None
     probability: float | None
-    stale: Stale = UNSET
-    age_seconds: AgeSeconds = UNSET
     remembered: Remembered = UNSET
     explanation: Annotated[
         Explanation | UnsetType | None,
@@ -159,7 +146,7 @@ class Predicted(Struct):
     ] = UNSET
 
 
-class PredictedMany(Struct):
+class PredictedMany(MaybeStale):
     """Scores of many rows, in their order; null for refused rows, and where not finite."""
 
     model: str
@@ -167,8 +154,6 @@ class PredictedMany(Struct):
     scores: list[float | None]
     labels: list[int | float | bool | str | None]
     probabilities: list[float | None] | None
-    stale: Stale = UNSET
-    age_seconds: AgeSeconds = UNSET
     remembered: Remembered = UNSET
     rejected: int | UnsetType = UNSET
     errors: list[dict[str, Any]] | UnsetType = UNSET
