@@ -14,7 +14,7 @@ from fastapi import APIRouter, Header, Query, Request, Response
 
 from dualstream.service.api.access import author_of
 from dualstream.service.api.asgi_helpers import stored_key_of
-from dualstream.service.api.common import Repeated, registry_of, repeated, repeated_at, spec_of
+from dualstream.service.api.common import Done, registry_of, repeated, repeated_at, spec_of
 from dualstream.service.api.views import answer, member_of, returns, staleness
 from dualstream.service.journal.audit import Author, refused
 from dualstream.service.models.model import Model
@@ -72,7 +72,7 @@ async def list_members(model_id: str, request: Request) -> Response:
     },
 )
 async def add_member(
-    model_id: str, request: Request, response: Response, idempotency_key: IdempotencyKey = None
+    model_id: str, request: Request, idempotency_key: IdempotencyKey = None
 ) -> Response:
     """Add a member. It first learns the rows that the model retains."""
     registry = registry_of(request)
@@ -82,7 +82,7 @@ async def add_member(
     order = await _member_to_add(model, given)
     await model.refresh()
     if (before := await repeated(model, key, requested_by(order))) is not None:
-        return await _again(model, order, before, response)
+        return await _again(model, order, before)
     async with model.replica.serving():
         existing = None if order.name is None else _existing(model, order)
         refusal = None if existing is not None else _refusal(model, order)
@@ -94,7 +94,7 @@ async def add_member(
     receipt = await _submit(model, order, author_of(request), key)
     if receipt.placed.duplicate:
         before = await repeated_at(model, receipt.placed.seq)
-        return await _again(model, order, before, response)
+        return await _again(model, order, before)
     outcome = receipt.control_outcome
     if outcome is not None and outcome.member is not None:
         return answer(member_of(outcome.member, model_id, receipt.placed.seq), status=201)
@@ -102,7 +102,7 @@ async def add_member(
     async with model.replica.serving():
         existing = _existing(model, order)
     if existing is None:
-        raise Problem(409, "conflict", _why_not(receipt))
+        raise _conflict(_why_not(receipt))
     is_new = outcome is not None and outcome.refusal is None
     return answer(existing, status=201 if is_new else 200)
 
@@ -262,7 +262,7 @@ async def _refuse(model: Model, order: Order, by: Author, refusal: MemberError) 
     raise refusal
 
 
-async def _again(model: Model, order: MemberAdd, before: Repeated, response: Response) -> Response:
+async def _again(model: Model, order: MemberAdd, before: Done) -> Response:
     """The current state of the member that the first request with this key added.
 
     Or of the equal member that existed then. Raises Problem 409.
@@ -272,11 +272,13 @@ async def _again(model: Model, order: MemberAdd, before: Repeated, response: Res
         with suppress(MemberError):  # the name can belong to another member now
             existing = _existing(model, order)
     if existing is None:
-        before.check_done(Problem(409, "conflict", ""))
-        gone = f"the member was added at seq {before.seq} and no longer exists"
-        raise Problem(409, "conflict", gone)
-    before.mark(response)
-    return answer(existing, response)
+        before.check(_conflict)
+        raise _conflict(f"the member was added at seq {before.seq} and no longer exists")
+    return before.answer(existing)
+
+
+def _conflict(reason: str) -> Problem:
+    return Problem(409, "conflict", reason)
 
 
 async def _submit(model: Model, order: Order, by: Author, key: bytes | None = None) -> Receipt:

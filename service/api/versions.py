@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from dualstream.service.api.access import author_of
 from dualstream.service.api.asgi_helpers import stored_key_of
-from dualstream.service.api.common import Repeated, registry_of, repeated, repeated_at
+from dualstream.service.api.common import once, registry_of
 from dualstream.service.api.views import answer, returns
 from dualstream.service.journal.protocol import Version as Stored
 from dualstream.service.models.versions import (
@@ -19,9 +19,11 @@ from dualstream.service.models.versions import (
     take_version,
     unknown_version,
 )
+from dualstream.service.replica.controls import Rollback
 from dualstream.service.replica.point_in_time import kept_from
+from dualstream.service.replica.requests import Receipt
 from dualstream.wire.changes import RolledBack, Version, Versions
-from dualstream.wire.problems import Problem, key_reused
+from dualstream.wire.problems import Problem
 
 router = APIRouter(prefix="/models/{model_id}", tags=["versions"])
 
@@ -115,62 +117,38 @@ async def delete_version(model_id: str, name: str, request: Request) -> None:
     },
 )
 async def roll_back(
-    model_id: str,
-    requested: GoBack,
-    request: Request,
-    response: Response,
-    idempotency_key: IdempotencyKey = None,
+    model_id: str, requested: GoBack, request: Request, idempotency_key: IdempotencyKey = None
 ) -> Response:
     """Restore an earlier state. Ids and keys of samples learned since stay known."""
     registry = registry_of(request)
     model = await registry.get(model_id)
     key = stored_key_of(idempotency_key)
     mark = msgspec.json.encode(requested.model_dump(), order="sorted")
-    await model.refresh()
-    if (before := await repeated(model, key, mark)) is not None:
-        return answer(_again(model_id, requested, before, response), response)
     how = (key, mark, author_of(request))
-    if requested.version is not None:
-        done = await roll_back_to_version(model, registry.journal, requested.version, *how)
-    else:
+
+    async def submit() -> tuple[Rollback, Receipt]:
+        if requested.version is not None:
+            return await roll_back_to_version(model, registry.journal, requested.version, *how)
         assert requested.seq is not None
-        done = await roll_back_to_seq(model, registry.journal, requested.seq, *how)
-    order, receipt = done
-    if receipt.placed.conflict:
-        raise key_reused()
-    if receipt.placed.duplicate:
-        before = await repeated_at(model, receipt.placed.seq)
-        return answer(_again(model_id, requested, before, response), response)
-    if receipt.control_outcome is not None and receipt.control_outcome.refusal is not None:
-        raise _refused(receipt.control_outcome.refusal)
-    view = RolledBack(
-        model=model_id,
-        seq=receipt.placed.seq,
-        to_seq=order.seq,
-        version=order.version,
-        digest=order.digest,
-        duplicate=False,
+        return await roll_back_to_seq(model, registry.journal, requested.seq, *how)
+
+    done = await once(model, key, mark, submit)
+    done.check(_refused)
+    return done.answer(
+        RolledBack(
+            model=model_id,
+            seq=done.seq,
+            to_seq=done.fields.get("seq", requested.seq),
+            version=requested.version,
+            digest=done.fields.get("digest"),
+            duplicate=done.is_repeated,
+        )
     )
-    return answer(view)
 
 
 def _refused(reason: str) -> Problem:
     """The refusal of a rollback that came after another change in the journal."""
     return Problem(410, "not-kept", reason)
-
-
-def _again(model_id: str, requested: GoBack, before: Repeated, response: Response) -> RolledBack:
-    before.check_done(_refused(""))
-    before.mark(response)
-    fields = {} if before.outcome is None else before.outcome.fields
-    return RolledBack(
-        model=model_id,
-        seq=before.seq,
-        to_seq=fields.get("seq", requested.seq),
-        version=requested.version,
-        digest=fields.get("digest"),
-        duplicate=True,
-    )
 
 
 def _view(model_id: str, version: Stored) -> Version:
