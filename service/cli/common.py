@@ -111,6 +111,18 @@ def print_json(document: Any) -> None:
     typer.echo(msgspec.json.encode(document).decode())
 
 
+def report(as_json: bool, document: Any, *shown: str | Table) -> None:
+    """Print the document with --json, else lines and tables for people."""
+    if as_json:
+        print_json(document)
+        return
+    for one in shown:
+        if isinstance(one, str):
+            say(one)
+        else:
+            show_table(one)
+
+
 def fail(reason: str, code: int = 2) -> NoReturn:
     """Print an error and exit."""
     say_error(reason)

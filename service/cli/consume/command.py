@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from typing import Annotated, Any
 
-import msgspec
 import typer
 
 from dualstream.service.cli.common import (
@@ -19,8 +18,7 @@ from dualstream.service.cli.common import (
     connected,
     fail,
     known_models,
-    print_json,
-    say,
+    report,
     say_error,
 )
 from dualstream.service.cli.consume.counters import Counters
@@ -198,10 +196,7 @@ def consume(
         )
         with _stopped_by_signals(consumer.stop):
             consumer.run(until_end=until_end)
-    if as_json:
-        print_json(msgspec.to_builtins(counters))
-    else:
-        say(_summary(without_user(source), counters))
+    report(as_json, counters, _summary(without_user(source), counters))
     if until_end and counters.refused:
         raise typer.Exit(SOME_REFUSED)
 
