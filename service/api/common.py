@@ -3,10 +3,10 @@
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
-from fastapi import Request, Response
+from fastapi import Header, Request, Response
 from msgspec import Struct, structs
 
 from dualstream.service.api.asgi_helpers import read_head
@@ -21,6 +21,11 @@ from dualstream.service.replica.controls import Order, paused_at
 from dualstream.service.replica.guard import PAUSED
 from dualstream.service.replica.requests import Receipt
 from dualstream.wire.problems import Problem, key_reused
+
+IdempotencyKey = Annotated[
+    list[str] | None,
+    Header(description="The request is done once; a repeat gets the first answer."),
+]
 
 
 def registry_of(request: Request) -> ModelRegistry:

@@ -10,11 +10,18 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Annotated, Any, NoReturn
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from dualstream.service.api.access import author_of
 from dualstream.service.api.asgi_helpers import stored_key_of
-from dualstream.service.api.common import Done, registry_of, repeated, repeated_at, spec_of
+from dualstream.service.api.common import (
+    Done,
+    IdempotencyKey,
+    registry_of,
+    repeated,
+    repeated_at,
+    spec_of,
+)
 from dualstream.service.api.views import answer, member_of, returns, staleness
 from dualstream.service.journal.audit import Author, refused
 from dualstream.service.models.model import Model
@@ -46,11 +53,6 @@ from dualstream.wire.responses import Comparison, Member, Members
 router = APIRouter(prefix="/models/{model_id}", tags=["members"])
 
 EXAMPLE_MEMBER = {"name": "sparse", "algorithm": "rda", "regularizer": "l1"}
-
-IdempotencyKey = Annotated[
-    list[str] | None,
-    Header(description="The member is added once; a repeat gets the first answer."),
-]
 
 
 @router.get("/members", responses={200: returns(Members)})

@@ -6,8 +6,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from dualstream.service.api.access import author_of
 from dualstream.service.api.asgi_helpers import stored_key_of
-from dualstream.service.api.common import once, registry_of
-from dualstream.service.api.versions import IdempotencyKey
+from dualstream.service.api.common import IdempotencyKey, once, registry_of
 from dualstream.service.api.views import returns
 from dualstream.service.jobs.guard_rollback import GuardRollback
 from dualstream.service.replica.controls import Resume, paused_at

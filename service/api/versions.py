@@ -1,15 +1,15 @@
 """Versions of a model: create, list, delete; rollback to a version or a log position."""
 
 from datetime import UTC, datetime
-from typing import Annotated, Self
+from typing import Self
 
 import msgspec
-from fastapi import APIRouter, Header, Request, Response
+from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field, model_validator
 
 from dualstream.service.api.access import author_of
 from dualstream.service.api.asgi_helpers import stored_key_of
-from dualstream.service.api.common import once, registry_of
+from dualstream.service.api.common import IdempotencyKey, once, registry_of
 from dualstream.service.api.views import answer, returns
 from dualstream.service.journal.protocol import Version as Stored
 from dualstream.service.models.versions import (
@@ -26,11 +26,6 @@ from dualstream.wire.changes import RolledBack, Version, Versions
 from dualstream.wire.problems import Problem
 
 router = APIRouter(prefix="/models/{model_id}", tags=["versions"])
-
-IdempotencyKey = Annotated[
-    list[str] | None,
-    Header(description="The request is applied once; a repeat gets the first answer."),
-]
 
 
 class NewVersion(BaseModel, extra="forbid"):

@@ -6,11 +6,11 @@ from hashlib import sha256
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import APIRouter, Header, Request, Response
+from fastapi import APIRouter, Request, Response
 
 from dualstream.service.api.access import author_of
 from dualstream.service.api.asgi_helpers import read_head, stored_key_of
-from dualstream.service.api.common import check_not_paused, once, registry_of
+from dualstream.service.api.common import IdempotencyKey, check_not_paused, once, registry_of
 from dualstream.service.api.refits import refit_view
 from dualstream.service.api.request_body import read_body
 from dualstream.service.api.views import returns
@@ -91,12 +91,7 @@ _SCHEMA = msgspec.json.schema_components((NewWeights,))[1]["NewWeights"]
     },
 )
 async def set_weights(
-    model_id: str,
-    request: Request,
-    idempotency_key: Annotated[
-        list[str] | None,
-        Header(description="The weights are set once; a repeat gets the first answer."),
-    ] = None,
+    model_id: str, request: Request, idempotency_key: IdempotencyKey = None
 ) -> Response:
     """Replace the weights of a linear model, such as by the optimum of an offline solver."""
     registry = registry_of(request)
