@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from dualstream.client import Refused, Unreachable
 from dualstream.service.cli.consume.batch import Batch, Outcome, Row, Step
-from dualstream.service.cli.consume.counters import Counters
+from dualstream.service.cli.consume.counters import Counters, Partition
 from dualstream.service.cli.consume.dead_letters import DeadLetter, DeadLetters, LoggedLetters
 from dualstream.service.cli.consume.reader import Bounds, Message, Reader, ReaderError
 from dualstream.service.cli.consume.rows import BadMessage, RowLines
@@ -145,7 +145,7 @@ class Consumer:
         self._reader.start(source, offset)
         self._ahead = [one for one in self._ahead if one[0].source != source]
         self._batches[source] = Batch(source, cursor)
-        self.counters.started(source, self._reader.cursor(cursor))
+        self.counters.partitions[source] = Partition(self._reader.cursor(cursor))
 
     def _start_without_cursor(self, source: str, bounds: Bounds) -> None:
         """Read a partition that the model has not learned from."""
