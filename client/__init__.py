@@ -12,7 +12,7 @@ arrow_tables.py     tables with the Arrow C stream interface, Parquet -> Arrow b
 resumable_files.py  files of rows -> chunks with idempotency keys or offsets
 stores.py           files of object stores, web servers and folders
 partitions.py       folders such as day=2024-05-01 -> columns
-responses.py        types of the responses
+responses.py        types of some responses; the others are in wire/
 progress_bar.py     progress of a learn, and its bar in the terminal
 errors.py           exceptions
 
@@ -23,29 +23,30 @@ Parquet.
 from dualstream.client.clients import AsyncClient, Client
 from dualstream.client.errors import BadInput, ClientError, NoRows, Refused, Unreachable
 from dualstream.client.progress_bar import Progress
-from dualstream.client.responses import (
-    Certificate,
+from dualstream.client.responses import Event, Timeline
+from dualstream.client.resumable_files import FORMATS, RowFile, kind_of
+from dualstream.wire.changes import (
     Change,
+    Resumed,
+    RolledBack,
+    SourceCursor,
+    Unlearned,
+    Version,
+    Versions,
+)
+from dualstream.wire.responses import (
+    Certificate,
     Column,
     Columns,
     Comparison,
     Curves,
-    Event,
     FrequentValue,
     Member,
     Members,
     Model,
-    Resumed,
-    RolledBack,
-    SourceCursor,
     Support,
-    Timeline,
-    Unlearned,
-    Version,
-    Versions,
     Weights,
 )
-from dualstream.client.resumable_files import FORMATS, RowFile, kind_of
 from dualstream.wire.schemas import Learned, LearnedStream, Predicted, PredictedMany
 from dualstream.wire.sources import Source
 

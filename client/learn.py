@@ -22,7 +22,6 @@ from dualstream.client.calls import (
 from dualstream.client.errors import BadInput, NoRows, Refused
 from dualstream.client.method import JSON_BODY, Methods, bodies_ahead, check_table, method
 from dualstream.client.progress_bar import OnProgress, Progress, ProgressBar, both
-from dualstream.client.responses import SourceList
 from dualstream.client.resumable_files import Piece, RowFile, read_ahead
 from dualstream.client.row_values import labels_body, sample_line
 from dualstream.client.rows import (
@@ -37,6 +36,7 @@ from dualstream.client.rows import (
     sample_of,
     samples_of,
 )
+from dualstream.wire.changes import SourceList
 from dualstream.wire.chunking.chunks import CHUNK_BYTES
 from dualstream.wire.schemas import Learned, LearnedStream, SourceNext
 from dualstream.wire.sources import HEADER, Offset, Source, check_name

@@ -6,10 +6,22 @@ from typing import Any, TypeAlias
 from dualstream.client.calls import Call, Steps, asked, encoded, model_path, new_key, with_key
 from dualstream.client.errors import BadInput, Refused
 from dualstream.client.method import JSON_BODY, Methods, method
-from dualstream.client.responses import (
-    Certificate,
+from dualstream.client.responses import Timeline
+from dualstream.wire.changes import (
     Change,
     ChangePage,
+    Refit,
+    Refits,
+    Resumed,
+    RolledBack,
+    SourceCursor,
+    SourceList,
+    Unlearned,
+    Version,
+    Versions,
+)
+from dualstream.wire.responses import (
+    Certificate,
     Columns,
     Comparison,
     Curves,
@@ -17,17 +29,7 @@ from dualstream.client.responses import (
     Members,
     Model,
     ModelPage,
-    Refit,
-    Refits,
-    Resumed,
-    RolledBack,
-    SourceCursor,
-    SourceList,
     Support,
-    Timeline,
-    Unlearned,
-    Version,
-    Versions,
     Weights,
 )
 from dualstream.wire.sources import Offset

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar,
 from dualstream.client.arrow_tables import bodies_of_table
 from dualstream.client.calls import JSON, Call, Next, Steps, model_path, send
 from dualstream.client.errors import BadInput
-from dualstream.client.responses import Model
 from dualstream.client.resumable_files import read_ahead
 from dualstream.client.rows import has_stream
+from dualstream.wire.responses import Model
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -185,7 +185,7 @@ def _joined(answers: list[PredictedMany]) -> PredictedMany:
         whole.rejected = (whole.rejected or 0) + (more.rejected or 0) or UNSET
         whole.errors = [*(whole.errors or ()), *(more.errors or ())][:MAX_ERRORS] or UNSET
         whole.stale = whole.stale or more.stale
-        whole.age_seconds = max(whole.age_seconds or 0.0, more.age_seconds or 0.0) or UNSET
+        whole.age_seconds = max(whole.age_seconds or 0.0, more.age_seconds or 0.0) or None
     whole.seq, whole.probabilities = seq, probabilities
     return whole
 

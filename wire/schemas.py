@@ -3,7 +3,9 @@
 import re
 from typing import Annotated, Any
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType
+
+from dualstream.wire.responses import MaybeStale, about
 
 MODEL_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 MODEL_ID_RULE = (
@@ -15,51 +17,49 @@ class Duplicate(Struct):
     """A row whose id was learned before: its index in the request, its seq in the journal."""
 
     index: int
-    seq: Annotated[int | None, Meta(description="Null if its id is no longer kept.")]
+    seq: Annotated[int | None, about("Null if its id is no longer kept.")]
 
 
 class SourceNext(Struct):
     """Cursor of a source after a learn request with `Dualstream-Source`."""
 
     name: str
-    next: Annotated[int | str, Meta(description="Offset at which its next batch must begin.")]
+    next: Annotated[int | str, about("Offset at which its next batch must begin.")]
 
 
 class Learned(Struct):
     """Result of a learn request. Loss, mistakes and scores are from before each update."""
 
     model: str
-    seq: Annotated[int, Meta(description="Log position of the last row journalled.")]
-    count: Annotated[int, Meta(description="Rows journalled.")]
-    learned: Annotated[int | None, Meta(description="Rows journalled and learned.")]
-    mistakes: Annotated[int | None, Meta(description="Learned rows scored on the wrong side.")]
-    loss: Annotated[float | None, Meta(description="Mean loss over the learned rows.")]
-    rejected: Annotated[int | None, Meta(description="Rows refused, when parsed or when applied.")]
+    seq: Annotated[int, about("Log position of the last row journalled.")]
+    count: Annotated[int, about("Rows journalled.")]
+    learned: Annotated[int | None, about("Rows journalled and learned.")]
+    mistakes: Annotated[int | None, about("Learned rows scored on the wrong side.")]
+    loss: Annotated[float | None, about("Mean loss over the learned rows.")]
+    rejected: Annotated[int | None, about("Rows refused, when parsed or when applied.")]
     duplicate: Annotated[
         bool,
-        Meta(
-            description="True if nothing is new. The Idempotency-Key was learned before, and this"
+        about(
+            "True if nothing is new. The Idempotency-Key was learned before, and this"
             " is the first response as far as it is kept. Or all ids were learned before. Or the"
             " source's cursor has passed this batch."
         ),
     ]
     duplicates: Annotated[
         list[Duplicate] | UnsetType,
-        Meta(description="Rows that were skipped because their ids were learned before."),
+        about("Rows that were skipped because their ids were learned before."),
     ] = UNSET
     scores: Annotated[
         list[float | None] | UnsetType | None,
-        Meta(
-            description="One score per row sent; null for refused or skipped rows. Always present"
+        about(
+            "One score per row sent; null for refused or skipped rows. Always present"
             " for one sample. All null if the scores of the first response are no longer kept."
         ),
     ] = UNSET
-    errors: Annotated[
-        list[dict[str, Any]] | UnsetType, Meta(description="The first 100 refused rows.")
-    ] = UNSET
-    source: Annotated[
-        SourceNext | UnsetType, Meta(description="With the header Dualstream-Source.")
-    ] = UNSET
+    errors: Annotated[list[dict[str, Any]] | UnsetType, about("The first 100 refused rows.")] = (
+        UNSET
+    )
+    source: Annotated[SourceNext | UnsetType, about("With the header Dualstream-Source.")] = UNSET
 
     def left_out(self) -> int:
         """Number of rows skipped because their ids were known."""
@@ -75,10 +75,8 @@ class Learned(Struct):
 class LearnedChunk(Learned, kw_only=True):
     """Progress line of a streamed upload: the result of one chunk."""
 
-    chunk: Annotated[int, Meta(description="Number of the chunk, from 0.")]
-    bytes: Annotated[
-        int, Meta(description="Bytes of the decompressed body up to the end of the chunk.")
-    ]
+    chunk: Annotated[int, about("Number of the chunk, from 0.")]
+    bytes: Annotated[int, about("Bytes of the decompressed body up to the end of the chunk.")]
 
 
 class LearnedStream(Learned, kw_only=True):
@@ -87,34 +85,19 @@ class LearnedStream(Learned, kw_only=True):
     Fields are null if the first response to a repeated chunk is no longer kept.
     """
 
-    chunks: Annotated[int, Meta(description="Number of chunks. Each is an atomic append.")]
-    duplicate_chunks: Annotated[
-        int, Meta(description="Chunks learned before under the Idempotency-Key.")
-    ]
-    duplicate_rows: Annotated[int, Meta(description="Rows skipped because their ids were known.")]
+    chunks: Annotated[int, about("Number of chunks. Each is an atomic append.")]
+    duplicate_chunks: Annotated[int, about("Chunks learned before under the Idempotency-Key.")]
+    duplicate_rows: Annotated[int, about("Rows skipped because their ids were known.")]
 
     def left_out(self) -> int:
         """See Learned. A sum does not list these rows."""
         return self.duplicate_rows
 
 
-Stale = Annotated[
-    bool | UnsetType,
-    Meta(
-        description="True if the state was last confirmed as the newest more than 5 s ago, for"
-        " example while the store is unavailable. The response has no ETag then."
-    ),
-]
-AgeSeconds = Annotated[
-    float | UnsetType,
-    Meta(description="Seconds since the state that scored was last confirmed as the newest."),
-]
-
-
 Remembered = Annotated[
     int | UnsetType,
-    Meta(
-        description="With `remember=true`: number of rows that wait for their labels now. A row"
+    about(
+        "With `remember=true`: number of rows that wait for their labels now. A row"
         " whose label is known does not wait again."
     ),
 ]
@@ -127,39 +110,37 @@ MAX_EXPLAINED = 20
 class Contribution(Struct):
     """What one feature adds to a score."""
 
-    index: Annotated[int, Meta(description="Counted from 1.")]
-    contribution: Annotated[float, Meta(description="In units of the score.")]
-    name: Annotated[str | UnsetType, Meta(description="Name of a hashed feature.")] = UNSET
+    index: Annotated[int, about("Counted from 1.")]
+    contribution: Annotated[float, about("In units of the score.")]
+    name: Annotated[str | UnsetType, about("Name of a hashed feature.")] = UNSET
 
 
 class Explanation(Struct):
     """score = base + sum of contributions + rest."""
 
-    base: Annotated[float, Meta(description="The part of the score that no feature contributes.")]
+    base: Annotated[float, about("The part of the score that no feature contributes.")]
     contributions: Annotated[
-        list[Contribution], Meta(description="The 100 of largest magnitude, largest first.")
+        list[Contribution], about("The 100 of largest magnitude, largest first.")
     ]
-    rest: Annotated[float, Meta(description="Sum of the contributions that are not listed.")]
+    rest: Annotated[float, about("Sum of the contributions that are not listed.")]
 
 
-class Predicted(Struct):
+class Predicted(MaybeStale):
     """Score of one row. Score, label and probability are null if the score is not finite."""
 
     model: str
-    seq: Annotated[int, Meta(description="State that scored: all rows up to this seq are learned.")]
+    seq: Annotated[int, about("State that scored: all rows up to this seq are learned.")]
     score: float | None
     label: int | float | bool | str | None
     probability: float | None
-    stale: Stale = UNSET
-    age_seconds: AgeSeconds = UNSET
     remembered: Remembered = UNSET
     explanation: Annotated[
         Explanation | UnsetType | None,
-        Meta(description="With `explain=true`; null if a number is not finite."),
+        about("With `explain=true`; null if a number is not finite."),
     ] = UNSET
 
 
-class PredictedMany(Struct):
+class PredictedMany(MaybeStale):
     """Scores of many rows, in their order; null for refused rows, and where not finite."""
 
     model: str
@@ -167,12 +148,10 @@ class PredictedMany(Struct):
     scores: list[float | None]
     labels: list[int | float | bool | str | None]
     probabilities: list[float | None] | None
-    stale: Stale = UNSET
-    age_seconds: AgeSeconds = UNSET
     remembered: Remembered = UNSET
     rejected: int | UnsetType = UNSET
     errors: list[dict[str, Any]] | UnsetType = UNSET
     explanations: Annotated[
         list[Explanation | None] | UnsetType,
-        Meta(description="With `explain=true`: one per row; null for refused rows."),
+        about("With `explain=true`: one per row; null for refused rows."),
     ] = UNSET

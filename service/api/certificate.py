@@ -1,80 +1,35 @@
 """GET /models/{id}/certificate: duality gap of the served weights on their window."""
 
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
-from pydantic import BaseModel, Field
+from fastapi import APIRouter, Query, Request, Response
+from msgspec import structs
 
 from dualstream.service.api.common import registry_of
-from dualstream.service.api.views import NULL_REASON, Finite, MaybeStale, has_null, staleness
+from dualstream.service.api.views import NULL_REASON, answer, has_null, returns, staleness
 from dualstream.service.jobs.reference_optimum import References
 from dualstream.service.models.model import Model
-from dualstream.solvers import Certificate, RefitError, why_no_reference
+from dualstream.solvers import Certificate as Certified, RefitError, why_no_reference
 from dualstream.wire.problems import Problem
+from dualstream.wire.responses import Certificate, Reference
 
 router = APIRouter(prefix="/models", tags=["models"])
 
 
-class ReferenceView(BaseModel):
-    """Optimum of the retained rows, and the distance of the served weights from it."""
-
-    seq: int = Field(description="Log position of the window.")
-    lower_bound: Finite = Field(description="Lower bound: no weights have a smaller objective.")
-    objective: Finite = Field(description="Objective of the best weights found.")
-    served: Finite = Field(description="Objective of the served weights.")
-    gap: Finite = Field(description="served - lower_bound, never negative.")
-    rows: int = Field(description="Retained rows of the window.")
-    regret: Finite = Field(
-        description="Sum of the losses of the window's rows when they were served, minus the sum"
-        " of their losses at the best weights found."
-    )
-    regret_rows: int = Field(
-        description="Number of last rows in the sum: those whose served loss is known."
-    )
-    epochs: int
-    converged: bool = Field(
-        description="Whether the relative gap of bound and objective is at most 1e-4."
-    )
-
-
-class CertificateView(MaybeStale):
-    """Primal, dual and their gap. Certifies optimisation, not generalisation.
-
-    A number beyond the range of a float is null, and `reason` says why.
-    """
-
-    model: str
-    member: str | None = Field(None, description="Name of the member, if the request has one.")
-    seq: int
-    primal: Finite = Field(description="Regularised loss of the served weights.")
-    dual: Finite = Field(description="Lower bound: no weights have a smaller loss.")
-    gap: Finite = Field(description="primal - dual, never negative.")
-    relative_gap: Finite = Field(description="gap over the larger of |primal| and |dual|.")
-    rows: int = Field(description="Retained rows in the computation of the gap.")
-    weight_share: Finite = Field(description="Their share of the window's total weight.")
-    estimate: bool = Field(
-        description="False if the gap covers all rows of the window, as for sliding windows."
-    )
-    reason: str | None = Field(None, description="Why a number is null; absent if none is.")
-    reference: ReferenceView | None = Field(None, description="With `reference=true`.")
-
-
-@router.get(
-    "/{model_id}/certificate", response_model=CertificateView, response_model_exclude_unset=True
-)
+@router.get("/{model_id}/certificate", responses={200: returns(Certificate)})
 async def read_certificate(
     model_id: str,
     request: Request,
     member: Annotated[str | None, Query(description="Certificate of this member.")] = None,
     reference: Annotated[bool, Query(description="Also solve the retained rows.")] = False,
-) -> CertificateView:
+) -> Response:
     """Certificate of the current state."""
     model = await registry_of(request).get(model_id)
-    extra: dict[str, Any] = {"reference": await _reference(model, member)} if reference else {}
+    found = await _reference(model, member) if reference else None
     replica = model.replica
 
-    def read() -> tuple[Certificate | None, int]:
+    def read() -> tuple[Certified | None, int]:
         if member is None:
             return replica.certified(), replica.seq
         return model.members().member_certificate(member), replica.seq
@@ -88,14 +43,12 @@ async def read_certificate(
             reason += f"; add member=NAME to the query, with one of: {known}"
         raise Problem(404, "no-certificate", reason)
     numbers = asdict(certificate)
-    if any(has_null(view) for view in (numbers, *(part.model_dump() for part in extra.values()))):
-        extra |= {"reason": NULL_REASON}
-    return CertificateView(
-        model=model_id, member=member, seq=seq, **numbers, **extra, **staleness(model)
-    )
+    is_null = has_null(numbers) or (found is not None and has_null(structs.asdict(found)))
+    given = {"reason": NULL_REASON if is_null else None, "reference": found, **staleness(model)}
+    return answer(Certificate(model=model_id, member=member, seq=seq, **numbers, **given))
 
 
-async def _reference(model: Model, member: str | None) -> ReferenceView:
+async def _reference(model: Model, member: str | None) -> Reference:
     """Raises Problem 404 if the model has no reference."""
     why_not = why_no_reference(model.replica.spec)
     if member is not None:
@@ -106,7 +59,7 @@ async def _reference(model: Model, member: str | None) -> ReferenceView:
         found = await model.job(References).find()
     except RefitError as error:
         raise Problem(404, "no-reference", str(error)) from None
-    return ReferenceView(
+    return Reference(
         seq=found.place.seq,
         lower_bound=found.lower,
         objective=found.objective,

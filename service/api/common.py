@@ -1,22 +1,31 @@
-"""Helpers of several routes: the model registry, specifications in bodies, repeated controls."""
+"""Helpers of several routes: the model registry, specifications in bodies, controls."""
 
 import hashlib
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
-from fastapi import Request, Response
+from fastapi import Header, Request, Response
+from msgspec import Struct, structs
 
 from dualstream.service.api.asgi_helpers import read_head
 from dualstream.service.api.request_body import read_body
+from dualstream.service.api.views import answer
 from dualstream.service.codecs.json_exact import check_all_names
 from dualstream.service.codecs.row_schema import BadRow
 from dualstream.service.models.model import Model
 from dualstream.service.models.readiness import Readiness
 from dualstream.service.models.registry import ModelRegistry
-from dualstream.service.replica.controls import paused_at
+from dualstream.service.replica.controls import Order, paused_at
 from dualstream.service.replica.guard import PAUSED
-from dualstream.service.replica.outcomes import KeptOutcome
+from dualstream.service.replica.requests import Receipt
 from dualstream.wire.problems import Problem, key_reused
+
+IdempotencyKey = Annotated[
+    list[str] | None,
+    Header(description="The request is done once; a repeat gets the first answer."),
+]
 
 
 def registry_of(request: Request) -> ModelRegistry:
@@ -51,30 +60,60 @@ async def spec_of(request: Request, limit: int) -> dict[str, Any]:
     return given
 
 
-class Repeated(NamedTuple):
-    """A control record in the journal that an earlier request made."""
+class Done(NamedTuple):
+    """A control record that a request has made, this one or an earlier one with its key."""
 
     seq: int
-    outcome: KeptOutcome | None
-    """Its outcome; None if that is no longer kept."""
+    is_repeated: bool
+    is_kept: bool
+    """Is its outcome known? That of an earlier request may be kept no more."""
+    refusal: str | None = None
+    rows: int | None = None
+    fields: Mapping[str, Any] = MappingProxyType({})
+    """Of the control record."""
 
-    def check_done(self, refusal: Problem) -> None:
-        """Raise `refusal`, marked as a repeated answer, if the first answer was a refusal."""
-        if self.outcome is not None and self.outcome.refusal is not None:
-            refusal.detail = self.outcome.refusal
-            refusal.is_replayed = True
-            raise refusal
+    def check(self, refused: Callable[[str], Problem]) -> None:
+        """Raise the problem that `refused` makes of the reason, if the control was refused."""
+        if self.refusal is not None:
+            problem = refused(self.refusal)
+            problem.is_replayed = self.is_repeated
+            raise problem
 
-    def mark(self, response: Response) -> None:
-        """Set the header `Idempotency-Replayed`."""
-        response.headers["idempotency-replayed"] = "true"
+    def answer(self, view: Struct) -> Response:
+        """The answer, which says whether it is a repeated one."""
+        response = answer(view)
+        if self.is_repeated:
+            response.headers["idempotency-replayed"] = "true"
+        return response
 
 
-async def repeated(model: Model, key: bytes | None, requested: bytes) -> Repeated | None:
-    """The control record with this stored key; None if the key is new.
+async def once(
+    model: Model,
+    key: bytes | None,
+    requested: bytes,
+    submit: Callable[[], Awaitable[tuple[Order, Receipt]]],
+) -> Done:
+    """Submit a control, unless a request with this stored key has done it before.
 
     Raises Problem 422 if the key was used with another request than `requested`.
     """
+    await model.refresh()
+    if (before := await repeated(model, key, requested)) is not None:
+        return before
+    order, receipt = await submit()
+    seq, outcome = receipt.placed.seq, receipt.control_outcome
+    if receipt.placed.conflict:
+        raise key_reused()
+    if receipt.placed.duplicate:
+        return await repeated_at(model, seq)
+    fields = structs.asdict(order)
+    if outcome is None:
+        return Done(seq, False, False, fields=fields)
+    return Done(seq, False, True, outcome.refusal, outcome.rows, fields)
+
+
+async def repeated(model: Model, key: bytes | None, requested: bytes) -> Done | None:
+    """The control record with this stored key; None if the key is new. Raises as `once`."""
     if key is None:
         return None
     [known] = await model.known([key])
@@ -85,7 +124,10 @@ async def repeated(model: Model, key: bytes | None, requested: bytes) -> Repeate
     return await repeated_at(model, known.seq)
 
 
-async def repeated_at(model: Model, seq: int) -> Repeated:
+async def repeated_at(model: Model, seq: int) -> Done:
     """The control record at `seq`, after the replica has applied it."""
     await model.refresh(seq)
-    return Repeated(seq, model.replica.control_outcomes.at(seq))
+    kept = model.replica.control_outcomes.at(seq)
+    if kept is None:
+        return Done(seq, True, False)
+    return Done(seq, True, True, kept.refusal, kept.rows, kept.fields)

@@ -3,45 +3,20 @@
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import BaseModel, Field
 
 from dualstream.service.api.common import registry_of
 from dualstream.service.api.etag import not_modified, set_etag
 from dualstream.service.api.models import NOT_MODIFIED, IfNoneMatch
-from dualstream.service.api.views import MaybeStale, staleness
+from dualstream.service.api.views import answer, returns, staleness
 from dualstream.service.models.model import Model
 from dualstream.solvers import class_label, classes_of, curves_of
 from dualstream.wire.problems import Problem
+from dualstream.wire.responses import Curve, Curves
 
 router = APIRouter(prefix="/models", tags=["models"])
 
 
-class CurveView(BaseModel):
-    """A function of one feature: linear between its knots, constant beyond the outer ones."""
-
-    index: int = Field(description="Counted from 1.")
-    name: str | None = Field(None, description="Name of a hashed feature.")
-    label: Any = Field(None, description="Multiclass: the class whose score the curve adds to.")
-    range: float = Field(description="The largest of `y` minus the least.")
-    x: list[float] = Field(description="Knots: increasing values of the feature.")
-    y: list[float] = Field(description="What the feature adds to the score at each knot.")
-
-
-class CurvesView(MaybeStale):
-    """Curves in order of their range, largest first."""
-
-    model: str
-    member: str | None = Field(None, description="Name of the member, if the request has one.")
-    seq: int
-    curves: list[CurveView]
-
-
-@router.get(
-    "/{model_id}/curves",
-    response_model=CurvesView,
-    response_model_exclude_none=True,
-    responses=NOT_MODIFIED,
-)
+@router.get("/{model_id}/curves", responses={200: returns(Curves), **NOT_MODIFIED})
 async def read_curves(
     model_id: str,
     request: Request,
@@ -49,7 +24,7 @@ async def read_curves(
     top: Annotated[int, Query(ge=1, le=10_000)] = 128,
     member: Annotated[str | None, Query(description="Curves of this member.")] = None,
     if_none_match: IfNoneMatch = None,
-) -> Any:
+) -> Response:
     """The `top` curves of a `splines` model, or of a portfolio's first member of `splines`."""
     model = await registry_of(request).get(model_id)
     async with model.replica.serving():
@@ -62,11 +37,12 @@ async def read_curves(
         return _curves_of(model, top, member)
 
     found = await model.replica.view(read)
-    return CurvesView(model=model_id, member=member, **found, **staleness(model))
+    view = Curves(model=model_id, member=member, **found, **staleness(model))
+    return answer(view, response)
 
 
 def _curves_of(model: Model, top: int, member: str | None) -> dict[str, Any]:
-    """Fields of CurvesView. Runs in a view. Raises Problem 404."""
+    """Fields of Curves. Runs in a view. Raises Problem 404."""
     learner, names = model.replica.learner, model.replica.names
     if member is None:
         owner, scores = model.replica.spec["algorithm"], curves_of(learner)
@@ -77,7 +53,7 @@ def _curves_of(model: Model, top: int, member: str | None) -> dict[str, Any]:
         raise Problem(404, "no-curves", f"{owner} has no curves; only splines have")
     classes = classes_of(learner)
     found = [
-        CurveView(
+        Curve(
             index=curve.feature + 1,
             name=names.get(curve.feature),
             label=class_label(classes[score]) if classes else None,

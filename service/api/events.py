@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from dualstream.service.api.access import not_allowed
 from dualstream.service.api.asgi_helpers import read_count, read_query, send_problem
 from dualstream.service.api.responses import problem_of
-from dualstream.service.api.views import NULL_REASON, PauseView, has_null, staleness
+from dualstream.service.api.views import NULL_REASON, has_null, pause_of, staleness
 from dualstream.service.journal.protocol import JournalError, ModelRecord, UnknownModel
 from dualstream.service.metrics import Telemetry
 from dualstream.service.models.model import Model
@@ -220,11 +220,7 @@ def _pause_of(replica: Replica) -> dict[str, Any]:
     """The pause and the trips of the guard; empty for models without a guard."""
     if replica.guarding is None:
         return {}
-    paused = PauseView.of(replica)
-    return {
-        "paused": None if paused is None else paused.model_dump(),
-        "trips": replica.guarding.pauses.counts,
-    }
+    return {"paused": pause_of(replica), "trips": replica.guarding.pauses.counts}
 
 
 def _gap_of(certificate: Certificate) -> dict[str, Any]:

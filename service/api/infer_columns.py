@@ -1,15 +1,15 @@
 """POST /columns/infer: proposes a specification with `columns` for a sample of rows."""
 
 import asyncio
-from typing import Any
 
-from fastapi import APIRouter, Request
-from pydantic import BaseModel, Field
+from fastapi import APIRouter, Request, Response
 
 from dualstream.service.api.asgi_helpers import read_head
 from dualstream.service.api.common import registry_of
 from dualstream.service.api.request_body import read_body
+from dualstream.service.api.views import answer, returns
 from dualstream.wire.problems import Problem, quoted, shortened
+from dualstream.wire.responses import Inferred
 
 router = APIRouter(prefix="/columns", tags=["models"])
 
@@ -19,26 +19,9 @@ MAX_COLUMNS = 1000
 _CSV = "at,zip,y\n2024-05-01T09:00,02134,1\n2024-05-01T21:30,10115,0\n"
 
 
-class InferredColumn(BaseModel):
-    """What a column of the sample is, and why."""
-
-    name: str
-    type: Any = Field(description="A type of `columns`, or a role: label, id or weight.")
-    reason: str
-    missing: int = Field(description="Rows in which it is missing.")
-
-
-class Inferred(BaseModel):
-    """A proposal, as `dualstream infer --json` prints it."""
-
-    spec: dict[str, Any] = Field(description="The fields task, labels and columns.")
-    rows: int = Field(description="Rows of the sample that were read.")
-    columns: list[InferredColumn]
-    warnings: list[str]
-
-
 @router.post(
     "/infer",
+    responses={200: returns(Inferred)},
     openapi_extra={
         "requestBody": {
             "required": True,
@@ -52,7 +35,7 @@ class Inferred(BaseModel):
 )
 async def infer_columns(
     request: Request, label: str | None = None, task: str | None = None
-) -> Inferred:
+) -> Response:
     """Propose `columns` for a sample of rows, as `dualstream infer` does. Creates no model.
 
     The sample has at most 1 MiB, of which the first 10,000 rows are read, and 1,000 columns.
@@ -61,7 +44,7 @@ async def infer_columns(
     registry_of(request)  # 503 until the process is ready
     head = read_head(request.scope)
     body = await read_body(request.receive, head, MAX_BYTES, request.scope)
-    return await asyncio.to_thread(_inferred, body, head.content_type, label, task)
+    return answer(await asyncio.to_thread(_inferred, body, head.content_type, label, task))
 
 
 def _inferred(
@@ -83,9 +66,4 @@ def _inferred(
         proposal = propose(sample, label, task)
     except BadInput as bad:
         raise Problem(422, "invalid-body", shortened(str(bad))) from None
-    return Inferred(
-        spec=proposal.spec,
-        rows=len(sample.rows),
-        columns=[InferredColumn(**one) for one in proposal.columns],
-        warnings=proposal.warnings,
-    )
+    return Inferred(proposal.spec, len(sample.rows), proposal.columns, proposal.warnings)

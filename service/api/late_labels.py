@@ -14,9 +14,9 @@ from dualstream.service.api.asgi_helpers import (
     invalid_source,
     read_flag,
     read_head,
-    stored_key,
+    stored_key_of,
 )
-from dualstream.service.api.common import registry_of
+from dualstream.service.api.common import IdempotencyKey, registry_of
 from dualstream.service.api.request_body import (
     admit_rows,
     fingerprint_of,
@@ -94,15 +94,6 @@ _any = msgspec.json.Decoder(float_hook=float)
         429: {"description": "The model is too large, or its quarantine is full."},
     },
     openapi_extra={
-        "parameters": [
-            {
-                "in": "header",
-                "name": "Idempotency-Key",
-                "description": "The request is learned once; a repeat gets the first answer.",
-                "required": False,
-                "schema": {"type": "string"},
-            }
-        ],
         "requestBody": {
             "required": True,
             "content": {
@@ -111,10 +102,12 @@ _any = msgspec.json.Decoder(float_hook=float)
                     "examples": {name: {"value": one} for name, one in LABEL_EXAMPLES.items()},
                 }
             },
-        },
+        }
     },
 )
-async def learn_late_labels(model_id: str, request: Request) -> Response:
+async def learn_late_labels(
+    model_id: str, request: Request, idempotency_key: IdempotencyKey = None
+) -> Response:
     """Learn labels of rows that were predicted with `remember=true`, each once.
 
     Loss and mistakes use the scores as they were served. A label that was learned before is a
@@ -127,7 +120,7 @@ async def learn_late_labels(model_id: str, request: Request) -> Response:
     body = await read_body(request.receive, head, registry.settings.max_body_bytes, request.scope)
     if head.source is not None:
         raise invalid_source("only learn accepts it; leave it out")
-    key = stored_key(head.idempotency_key)
+    key = stored_key_of(idempotency_key)
     is_short = len(body) <= INLINE_LABEL_BYTES
     requested = await run_short_here(is_short, _LabelRequest, model, body)
     await admit_rows(request.scope, requested.count)

@@ -10,13 +10,19 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Annotated, Any, NoReturn
 
-from fastapi import APIRouter, Header, Query, Request, Response
-from pydantic import Field
+from fastapi import APIRouter, Query, Request, Response
 
 from dualstream.service.api.access import author_of
 from dualstream.service.api.asgi_helpers import stored_key_of
-from dualstream.service.api.common import Repeated, registry_of, repeated, repeated_at, spec_of
-from dualstream.service.api.views import Finite, MaybeStale, Member, Members, OneMember, staleness
+from dualstream.service.api.common import (
+    Done,
+    IdempotencyKey,
+    registry_of,
+    repeated,
+    repeated_at,
+    spec_of,
+)
+from dualstream.service.api.views import answer, member_of, returns, staleness
 from dualstream.service.journal.audit import Author, refused
 from dualstream.service.models.model import Model
 from dualstream.service.models.registry import ModelRegistry, canonical
@@ -42,46 +48,23 @@ from dualstream.solvers import (
     warm,
 )
 from dualstream.wire.problems import Problem, key_reused
+from dualstream.wire.responses import Comparison, Member, Members
 
 router = APIRouter(prefix="/models/{model_id}", tags=["members"])
 
 EXAMPLE_MEMBER = {"name": "sparse", "algorithm": "rda", "regularizer": "l1"}
 
-IdempotencyKey = Annotated[
-    list[str] | None,
-    Header(description="The member is added once; a repeat gets the first answer."),
-]
 
-
-class ComparisonView(MaybeStale):
-    """Mean difference of the losses of two members, a - b. Below 0, a predicts better.
-
-    `low` and `high` are a confidence sequence: with probability `level` the interval contains the
-    true mean at all times, so it can be read repeatedly. A number too large for a float is null.
-    """
-
-    model: str
-    seq: int
-    a: str
-    b: str
-    rows: int = Field(description="Rows that both members have scored.")
-    mean: Finite
-    low: Finite
-    high: Finite
-    level: float
-
-
-@router.get("/members", response_model=Members, response_model_exclude_unset=True)
-async def list_members(model_id: str, request: Request) -> Members:
+@router.get("/members", responses={200: returns(Members)})
+async def list_members(model_id: str, request: Request) -> Response:
     """All members with their shares in the prediction."""
     return await _members(await registry_of(request).get(model_id))
 
 
 @router.post(
     "/members",
-    response_model=OneMember,
     status_code=201,
-    responses={200: {"description": "The member exists with the same spec.", "model": OneMember}},
+    responses={200: returns(Member, "The member exists with the same spec."), 201: returns(Member)},
     openapi_extra={
         "requestBody": {
             "content": {
@@ -91,8 +74,8 @@ async def list_members(model_id: str, request: Request) -> Members:
     },
 )
 async def add_member(
-    model_id: str, request: Request, response: Response, idempotency_key: IdempotencyKey = None
-) -> OneMember:
+    model_id: str, request: Request, idempotency_key: IdempotencyKey = None
+) -> Response:
     """Add a member. It first learns the rows that the model retains."""
     registry = registry_of(request)
     model = await registry.get(model_id)
@@ -101,31 +84,29 @@ async def add_member(
     order = await _member_to_add(model, given)
     await model.refresh()
     if (before := await repeated(model, key, requested_by(order))) is not None:
-        return await _again(model, order, before, response)
+        return await _again(model, order, before)
     async with model.replica.serving():
         existing = None if order.name is None else _existing(model, order)
         refusal = None if existing is not None else _refusal(model, order)
     if refusal is not None:
         await _refuse(model, order, author_of(request), refusal)
     if existing is not None:
-        response.status_code = 200
-        return existing
+        return answer(existing)
     await _check_size(registry, model, order)
     receipt = await _submit(model, order, author_of(request), key)
     if receipt.placed.duplicate:
         before = await repeated_at(model, receipt.placed.seq)
-        return await _again(model, order, before, response)
+        return await _again(model, order, before)
     outcome = receipt.control_outcome
     if outcome is not None and outcome.member is not None:
-        return OneMember.of(outcome.member, model=model_id, seq=receipt.placed.seq)
+        return answer(member_of(outcome.member, model_id, receipt.placed.seq), status=201)
     # Another change came first, or its outcome is not kept: answer with the current state.
     async with model.replica.serving():
         existing = _existing(model, order)
     if existing is None:
-        raise Problem(409, "conflict", _why_not(receipt))
-    if outcome is None or outcome.refusal is not None:
-        response.status_code = 200
-    return existing
+        raise _conflict(_why_not(receipt))
+    is_new = outcome is not None and outcome.refusal is None
+    return answer(existing, status=201 if is_new else 200)
 
 
 @router.delete("/members/{name}", status_code=204)
@@ -145,8 +126,8 @@ async def remove_member(model_id: str, name: str, request: Request) -> None:
     _check_done(await _submit(model, order, author_of(request)))
 
 
-@router.post("/members/{name}/promote", response_model=OneMember)
-async def promote_member(model_id: str, name: str, request: Request) -> OneMember:
+@router.post("/members/{name}/promote", responses={200: returns(Member)})
+async def promote_member(model_id: str, name: str, request: Request) -> Response:
     """Serve this member alone. The others do not learn until the promotion ends."""
     model = await registry_of(request).get(model_id)
     await model.refresh()
@@ -154,20 +135,20 @@ async def promote_member(model_id: str, name: str, request: Request) -> OneMembe
         learner = model.members()
         existing = known_member(learner, name)
         if learner.promoted == name:
-            return OneMember.of(existing, model=model_id, seq=model.replica.seq)
+            return answer(member_of(existing, model_id, model.replica.seq))
     receipt = await _submit(model, Promote(name), author_of(request))
     _check_done(receipt)
     if receipt.control_outcome is not None and receipt.control_outcome.member is not None:
-        return OneMember.of(receipt.control_outcome.member, model=model_id, seq=receipt.placed.seq)
+        return answer(member_of(receipt.control_outcome.member, model_id, receipt.placed.seq))
     async with model.replica.serving():
         now = find_member(model.members(), name)
         if now is None:
             raise MemberError(_why_not(receipt))
-        return OneMember.of(now, model=model_id, seq=model.replica.seq)
+        return answer(member_of(now, model_id, model.replica.seq))
 
 
-@router.delete("/promotion", response_model=Members, response_model_exclude_unset=True)
-async def end_promotion(model_id: str, request: Request) -> Members:
+@router.delete("/promotion", responses={200: returns(Members)})
+async def end_promotion(model_id: str, request: Request) -> Response:
     """End the promotion: serve all members again. Does nothing without a promotion."""
     model = await registry_of(request).get(model_id)
     await model.refresh()
@@ -178,14 +159,14 @@ async def end_promotion(model_id: str, request: Request) -> Members:
     return await _members(model)
 
 
-@router.get("/compare", response_model=ComparisonView, response_model_exclude_unset=True)
+@router.get("/compare", responses={200: returns(Comparison)})
 async def compare_members(
     model_id: str,
     request: Request,
     a: str,
     b: str,
     level: Annotated[float, Query(gt=0, lt=1)] = 0.95,
-) -> ComparisonView:
+) -> Response:
     """Compare two members: which one predicts better, with a confidence interval."""
     if a == b:
         raise Problem(422, "invalid-query", f"a and b are both {a!r}; name two different members")
@@ -196,7 +177,7 @@ async def compare_members(
             known_member(learner, name)
         found = learner.compare(a, b, level)
         seq = model.replica.seq
-    return ComparisonView(model=model_id, seq=seq, **asdict(found), **staleness(model))
+    return answer(Comparison(model=model_id, seq=seq, **asdict(found), **staleness(model)))
 
 
 def known_member(learner: MemberLearner, name: str) -> MemberView:
@@ -207,16 +188,17 @@ def known_member(learner: MemberLearner, name: str) -> MemberView:
     return view
 
 
-async def _members(model: Model) -> Members:
+async def _members(model: Model) -> Response:
     async with model.replica.serving():
         learner = model.members()
-        return Members(
+        view = Members(
             model=model.record.id,
             seq=model.replica.seq,
             promoted=learner.promoted,
-            members=[Member.of(view) for view in learner.members()],
+            members=list(map(member_of, learner.members())),
             **staleness(model),
         )
+    return answer(view)
 
 
 async def _member_to_add(model: Model, given: Mapping[str, Any]) -> MemberAdd:
@@ -246,7 +228,7 @@ async def _check_size(registry: ModelRegistry, model: Model, order: MemberAdd) -
         registry.check_size(model.bytes + size, "the model with this member")
 
 
-def _existing(model: Model, order: MemberAdd) -> OneMember | None:
+def _existing(model: Model, order: MemberAdd) -> Member | None:
     """The existing member with the requested name and spec; None if it does not exist.
 
     The caller is inside `serving`. Raises MemberError if the name belongs to a member with another
@@ -260,7 +242,7 @@ def _existing(model: Model, order: MemberAdd) -> OneMember | None:
                 f"member {order.name!r} exists with another spec; choose another name"
             )
         if is_same and order.name in (None, view.name):
-            return OneMember.of(view, model=model.record.id, seq=model.replica.seq)
+            return member_of(view, model.record.id, model.replica.seq)
     return None
 
 
@@ -282,7 +264,7 @@ async def _refuse(model: Model, order: Order, by: Author, refusal: MemberError) 
     raise refusal
 
 
-async def _again(model: Model, order: MemberAdd, before: Repeated, response: Response) -> OneMember:
+async def _again(model: Model, order: MemberAdd, before: Done) -> Response:
     """The current state of the member that the first request with this key added.
 
     Or of the equal member that existed then. Raises Problem 409.
@@ -292,12 +274,13 @@ async def _again(model: Model, order: MemberAdd, before: Repeated, response: Res
         with suppress(MemberError):  # the name can belong to another member now
             existing = _existing(model, order)
     if existing is None:
-        before.check_done(Problem(409, "conflict", ""))
-        gone = f"the member was added at seq {before.seq} and no longer exists"
-        raise Problem(409, "conflict", gone)
-    before.mark(response)
-    response.status_code = 200
-    return existing
+        before.check(_conflict)
+        raise _conflict(f"the member was added at seq {before.seq} and no longer exists")
+    return before.answer(existing)
+
+
+def _conflict(reason: str) -> Problem:
+    return Problem(409, "conflict", reason)
 
 
 async def _submit(model: Model, order: Order, by: Author, key: bytes | None = None) -> Receipt:

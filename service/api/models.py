@@ -5,18 +5,17 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any
 
-import msgspec
 from fastapi import APIRouter, Header, Query, Request, Response
-from pydantic import BaseModel, Field
+from msgspec import UNSET
 
 from dualstream.service.api.access import author_of, key_of
 from dualstream.service.api.common import registry_of, spec_of
 from dualstream.service.api.etag import etag_of, matches_any, matches_etag, not_modified, set_etag
 from dualstream.service.api.specs import SPEC, SPEC_EXAMPLES
-from dualstream.service.api.views import MaybeStale, MemberMetrics, PauseView, staleness
+from dualstream.service.api.views import answer, member_of, pause_of, returns, staleness
 from dualstream.service.concurrency import run_copy_in_thread
 from dualstream.service.journal.protocol import ModelRecord
-from dualstream.service.models.model import Model
+from dualstream.service.models.model import Model as Served
 from dualstream.service.models.registry import PAGE, ModelRegistry
 from dualstream.service.replica.spec import read_spec
 from dualstream.solvers import (
@@ -31,87 +30,17 @@ from dualstream.solvers import (
 )
 from dualstream.solvers.export.source import json_list_of
 from dualstream.wire.problems import Problem
+from dualstream.wire.responses import (
+    Member,
+    Model,
+    ModelPage,
+    NamedCoefficient,
+    Support,
+    Weight,
+    Weights,
+)
 
 router = APIRouter(prefix="/models", tags=["models"])
-
-
-class ModelView(MaybeStale):
-    """A model in its current state."""
-
-    id: str
-    spec: dict[str, Any] = Field(description="The specification with all defaults.")
-    seq: int = Field(description="Log position: last record of the model's journal.")
-    samples: int = Field(description="Rows learned.")
-    rejected: int = Field(description="Rows that were journalled but not learned.")
-    created: datetime
-    paused: PauseView | None = Field(
-        None, description="Models with a guard: null unless learning is paused."
-    )
-    state_digest: str | None = Field(
-        None,
-        description="With `digest=true`: SHA-256 of the state (learner, metrics, names, counts). "
-        "All workers, replays and copies with the same ETag have the same digest.",
-    )
-
-
-class StoredView(BaseModel):
-    """A model that is not in memory. Read it alone to get its counts."""
-
-    id: str
-    spec: dict[str, Any]
-    seq: int
-    created: datetime
-
-
-class UnreadableView(StoredView):
-    """A model that this server cannot read."""
-
-    unreadable: str = Field(description="The reason.")
-
-
-class ModelPage(BaseModel):
-    """Models, ordered by id."""
-
-    models: list[ModelView | UnreadableView | StoredView]
-    next: str | None = Field(description="The `after` of the next page; null on the last one.")
-
-
-class Weight(BaseModel):
-    index: int = Field(description="Counted from 1.")
-    name: str | None = Field(None, description="Name of a hashed feature.")
-    label: Any = Field(None, description="Multiclass: the class of the weight.")
-    weight: float
-
-
-class NamedCoefficient(BaseModel):
-    """Coefficient of one basis function of a semiparametric model."""
-
-    name: str
-    value: float = Field(description="0 if the function was dropped.")
-    dropped: bool = Field(
-        description="On the window the function is zero or linearly dependent on earlier ones."
-    )
-
-
-class WeightsView(MaybeStale):
-    """The served weights of largest magnitude."""
-
-    model: str
-    member: str | None = Field(None, description="Name of the member, if the request has one.")
-    seq: int
-    dim: int
-    intercept: float | list[float] = Field(description="Multiclass: one for each class.")
-    nonzeros: int
-    weights: list[Weight]
-    coefficients: list[NamedCoefficient] | None = Field(
-        None,
-        description="Semiparametric models, after the first refit, in the order of the basis."
-        " `weights` has those of linear functions, `intercept` that of the constant.",
-    )
-    coefficients_are_unique: bool | None = Field(
-        None, description="Whether the rows of the window determine the coefficients."
-    )
-    support: int | None = Field(None, description="Number of rows in the kernel expansion.")
 
 
 IfNoneMatch = Annotated[
@@ -125,43 +54,12 @@ NOT_MODIFIED: dict[int | str, dict[str, Any]] = {
 }
 
 
-class LocalPhases(BaseModel):
-    """Local phases of an `rda_plus` model, and how far it is from the optimum."""
-
-    delta: float | None = Field(
-        description="Root mean square, over all features and the intercept, of the least"
-        " subgradient of the objective on the retained rows; 0 at the optimum. Null without rows."
-    )
-    accepted: int = Field(
-        description="Local phases whose weights were taken, since this process loaded the model."
-    )
-    refused: int = Field(
-        description="Those whose weights predicted newer rows worse than the model did."
-    )
-    unsolved: int = Field(
-        description="Those with more than `max_features` active features, or without a minimum."
-    )
-    max_features: int
-
-
-class SupportView(MaybeStale):
-    """Features with non-zero weights, of a sparse model."""
-
-    model: str
-    seq: int
-    features: list[Weight]
-    unchanged_since: int = Field(description="Number of learned rows at the last change of a sign.")
-    changes_per_1000: float = Field(description="Weights that changed sign, per 1,000 rows.")
-    local_phases: LocalPhases | None = Field(None, description="Only of `rda_plus`.")
-
-
 @router.put(
     "/{model_id}",
-    response_model=ModelView,
-    response_model_exclude_unset=True,
     status_code=201,
     responses={
-        200: {"description": "The model exists with the same spec.", "model": ModelView},
+        200: returns(Model, "The model exists with the same spec."),
+        201: returns(Model),
         409: {"description": "The model exists with another spec."},
         412: {"description": "The model is not in the state of If-Match."},
         429: {"description": "The store has the maximum number of models."},
@@ -179,44 +77,38 @@ class SupportView(MaybeStale):
 )
 async def create_model(
     model_id: str, request: Request, response: Response, if_match: IfMatch = None
-) -> ModelView:
+) -> Response:
     """Create a model from its spec. With If-Match it replaces the existing model."""
     registry = registry_of(request)
     given = await spec_of(request, registry.settings.max_body_bytes)
     may = None if if_match is None else partial(_matches, if_match)
     model, created = await registry.create(model_id, given, may, author_of(request))
-    response.status_code = 201 if created else 200
-    return await _view(model, response)
+    return answer(await _view(model, response), response, 201 if created else 200)
 
 
-@router.get("", response_model=ModelPage, response_model_exclude_unset=True)
+@router.get("", responses={200: returns(ModelPage)})
 async def list_models(
     request: Request, after: str = "", limit: Annotated[int, Query(ge=1, le=1000)] = 100
-) -> ModelPage:
+) -> Response:
     """List the models that the key matches, in pages. Loads no model."""
     registry = registry_of(request)
     records = await _visible(request, registry, after, limit + 1)
     shown = [await _listed(registry, record) for record in records[:limit]]
-    return ModelPage(models=shown, next=shown[-1].id if len(records) > limit else None)
+    return answer(ModelPage(shown, shown[-1].id if len(records) > limit else None))
 
 
-@router.get(
-    "/{model_id}",
-    response_model=ModelView,
-    response_model_exclude_unset=True,
-    responses=NOT_MODIFIED,
-)
+@router.get("/{model_id}", responses={200: returns(Model), **NOT_MODIFIED})
 async def read_model(
     model_id: str,
     request: Request,
     response: Response,
     digest: Annotated[bool, Query(description="Add `state_digest`.")] = False,
     if_none_match: IfNoneMatch = None,
-) -> Any:
+) -> Response:
     """Spec, log position and counts of a model."""
     model = await registry_of(request).get(model_id)
     view = await _view(model, response, digest)
-    return not_modified(response, if_none_match) or view
+    return not_modified(response, if_none_match) or answer(view, response)
 
 
 @router.delete(
@@ -238,10 +130,10 @@ async def delete_model(
     await registry_of(request).delete(model_id, author_of(request), may)
 
 
-@router.get("/{model_id}/metrics", response_model=dict[str, Any], responses=NOT_MODIFIED)
+@router.get("/{model_id}/metrics", responses={200: returns(dict[str, Any]), **NOT_MODIFIED})
 async def read_metrics(
     model_id: str, request: Request, response: Response, if_none_match: IfNoneMatch = None
-) -> Any:
+) -> Response:
     """Progressive metrics of the model and its baselines: each row is scored before learning."""
     model = await registry_of(request).get(model_id)
     async with model.replica.serving():
@@ -249,26 +141,26 @@ async def read_metrics(
         if (unchanged := not_modified(response, if_none_match)) is not None:
             return unchanged
         learner = member_learner(model.replica.learner)
-        views = [] if learner is None else learner.members()
-        members = [MemberMetrics.of(view).model_dump() for view in views]
-        return {
+        members = [] if learner is None else list(map(member_of, learner.members()))
+        found = {
             "model": model_id,
             "seq": model.replica.seq,
             "samples": model.replica.learner.samples,
             "rejected": model.replica.rejected,
             "refused_controls": model.replica.refused_controls,
             **model.replica.progress.summary(),
-            **({} if learner is None else {"members": members}),
+            **({} if learner is None else {"members": list(map(_metrics_of, members))}),
             **staleness(model),
         }
+    return answer(found, response)
 
 
-@router.get(
-    "/{model_id}/weights",
-    response_model=WeightsView,
-    response_model_exclude_none=True,
-    responses=NOT_MODIFIED,
-)
+def _metrics_of(member: Member) -> dict[str, Any]:
+    names = ("name", "weight", "since_start", "rolling", "resets")
+    return {name: getattr(member, name) for name in names}
+
+
+@router.get("/{model_id}/weights", responses={200: returns(Weights), **NOT_MODIFIED})
 async def read_weights(
     model_id: str,
     request: Request,
@@ -276,7 +168,7 @@ async def read_weights(
     top: Annotated[int, Query(ge=1, le=10_000)] = 20,
     member: Annotated[str | None, Query(description="Weights of this member.")] = None,
     if_none_match: IfNoneMatch = None,
-) -> Any:
+) -> Response:
     """The `top` served weights of largest magnitude."""
     model = await registry_of(request).get(model_id)
     async with model.replica.serving():
@@ -289,11 +181,12 @@ async def read_weights(
         return _weights_of(model, top, member)
 
     found = await model.replica.view(read)
-    return WeightsView(model=model_id, member=member, **found, **staleness(model))
+    view = Weights(model=model_id, member=member, **found, **staleness(model))
+    return answer(view, response)
 
 
-def _weights_of(model: Model, top: int, member: str | None) -> dict[str, Any]:
-    """Fields of WeightsView. Runs in a view."""
+def _weights_of(model: Served, top: int, member: str | None) -> dict[str, Any]:
+    """Fields of Weights. Runs in a view."""
     learner, names = model.replica.learner, model.replica.names
     classes = [class_label(text) for text in getattr(learner, "classes", ())]
     coefficients = coefficients_of(learner)
@@ -324,9 +217,7 @@ def _weights_of(model: Model, top: int, member: str | None) -> dict[str, Any]:
 
 
 def _named(found: Coefficients) -> dict[str, Any]:
-    terms = [
-        NamedCoefficient(name=one.name, value=one.value, dropped=one.dropped) for one in found.terms
-    ]
+    terms = [NamedCoefficient(one.name, one.value, one.dropped) for one in found.terms]
     return {
         "coefficients": terms,
         "coefficients_are_unique": found.are_unique,
@@ -334,18 +225,17 @@ def _named(found: Coefficients) -> dict[str, Any]:
     }
 
 
-@router.get("/{model_id}/support", response_model=SupportView)
+@router.get("/{model_id}/support", responses={200: returns(Support)})
 async def read_support(model_id: str, request: Request) -> Response:
     """Features that a sparse model uses, and how stable the selection is."""
     model = await registry_of(request).get(model_id)
     found = await model.replica.view(partial(_support_view_of, model))
-    # There may be millions of features, so no object of a whole answer is built and checked.
-    body = msgspec.json.encode({"model": model_id, **found, **staleness(model)})
-    return Response(body, media_type="application/json")
+    # There may be millions of features, so no object is built of each.
+    return answer({"model": model_id, **found, **staleness(model)})
 
 
-def _support_view_of(model: Model) -> dict[str, Any]:
-    """Fields of SupportView. Runs in a view. Raises Problem 404."""
+def _support_view_of(model: Served) -> dict[str, Any]:
+    """Fields of Support. Runs in a view. Raises Problem 404."""
     names = model.replica.names
     found = support_of(model.replica.learner)
     if found is None:
@@ -383,21 +273,18 @@ async def _visible(
     return found[:count]
 
 
-async def _listed(
-    registry: ModelRegistry, record: ModelRecord
-) -> ModelView | UnreadableView | StoredView:
+async def _listed(registry: ModelRegistry, record: ModelRecord) -> Model:
     """View of a model: from memory if it is loaded, otherwise from the store."""
     model = registry.find(record.id)
     if model is not None and model.record.incarnation == record.incarnation:
         return await _view(model)
-    known = {
-        "id": record.id,
-        "spec": read_spec(record.spec),
-        "seq": record.seq,
-        "created": _created(record),
-    }
-    reason = registry.loader.why_unreadable(record.id)
-    return StoredView(**known) if reason is None else UnreadableView(**known, unreadable=reason)
+    return Model(
+        id=record.id,
+        spec=read_spec(record.spec),
+        seq=record.seq,
+        created=_created(record),
+        unreadable=registry.loader.why_unreadable(record.id),
+    )
 
 
 def _created(record: ModelRecord) -> datetime:
@@ -405,21 +292,21 @@ def _created(record: ModelRecord) -> datetime:
 
 
 async def _view(
-    model: Model, response: Response | None = None, with_digest: bool = False
-) -> ModelView:
+    model: Served, response: Response | None = None, with_digest: bool = False
+) -> Model:
     record, replica = model.record, model.replica
 
-    def read() -> ModelView:
+    def read() -> Model:
         if response is not None:
             set_etag(response, model)
-        return ModelView(
+        return Model(
             id=record.id,
             spec=replica.spec,
             seq=replica.seq,
             samples=replica.learner.samples,
             rejected=replica.rejected,
             created=_created(record),
-            **({} if replica.guarding is None else {"paused": PauseView.of(replica)}),
+            paused=UNSET if replica.guarding is None else pause_of(replica),
             **staleness(model),
         )
 

@@ -13,7 +13,8 @@ from fastapi import FastAPI
 
 from dualstream.service.api.access import requirement_of
 from dualstream.service.api.api_keys import KeyScope
-from dualstream.service.codecs.json_exact import Columns, Sample, Samples
+from dualstream.service.api.views import SCHEMAS
+from dualstream.service.codecs.json_exact import Sample, SampleColumns, Samples
 from dualstream.wire.problems import MEDIA_TYPE
 from dualstream.wire.schemas import (
     MODEL_ID,
@@ -59,7 +60,16 @@ PREDICT_EXAMPLES: dict[str, dict[str, Any]] = {
 # Binary media types, without examples.
 BINARY = ("application/vnd.apache.arrow.stream",)
 
-_TYPES = (Sample, Samples, Columns, Learned, Predicted, PredictedMany, LearnedChunk, LearnedStream)
+_TYPES = (
+    Sample,
+    Samples,
+    SampleColumns,
+    Learned,
+    Predicted,
+    PredictedMany,
+    LearnedChunk,
+    LearnedStream,
+)
 
 
 def describe_hot_routes(app: FastAPI, asks_for_keys: bool) -> None:
@@ -73,7 +83,7 @@ def describe_hot_routes(app: FastAPI, asks_for_keys: bool) -> None:
                 _TYPES, ref_template="#/components/schemas/{name}"
             )
             sample, samples, columns, learned, predicted, many, chunk, stream = schemas
-            document["components"]["schemas"] |= components
+            document["components"]["schemas"] |= SCHEMAS | components
             rows = {"anyOf": [sample, samples, columns]}
             scored = {"anyOf": [predicted, many]}
             document["paths"] |= _paths(rows, learned, predicted, scored)

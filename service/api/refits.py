@@ -9,8 +9,8 @@ from pydantic import BaseModel, Field
 
 from dualstream.service.api.access import author_of
 from dualstream.service.api.common import check_not_paused, registry_of
-from dualstream.service.api.views import Finite
-from dualstream.service.jobs.refit import MAX_EPOCHS, Refits
+from dualstream.service.api.views import answer, returns
+from dualstream.service.jobs.refit import MAX_EPOCHS, Refits as Jobs
 from dualstream.service.jobs.refit_status import RefitJob, UnderWay
 from dualstream.service.models.model import Model
 from dualstream.solvers import (
@@ -20,6 +20,7 @@ from dualstream.solvers import (
     read_refit_options,
     why_not_method,
 )
+from dualstream.wire.changes import Refit, Refits
 from dualstream.wire.problems import Problem
 
 router = APIRouter(prefix="/models/{model_id}", tags=["refits"])
@@ -58,86 +59,27 @@ class NewRefit(BaseModel, extra="forbid"):
     )
 
 
-class RefitView(BaseModel):
-    """A refit: its options, progress and outcome."""
-
-    model: str
-    job: str
-    status: Literal[
-        "waiting", "running", "entering",
-        "done", "refused", "superseded", "cancelled", "failed", "lost",
-    ] = Field(
-        description="`entering`: being journalled. `refused`: no longer fits the window."
-        " `superseded`: another result for the same window came first. `lost`: its process, or"
-        " records that it used, were lost."
-    )  # fmt: skip
-    method: str = Field(description="`given`: the weights were set by `PUT weights`.")
-    tol: float
-    max_epochs: int
-    options: dict[str, Any]
-    due: int | None = Field(
-        description="Periodic refits: number of samples at which it was due; null otherwise."
-    )
-    seq: int | None = Field(description="Log position of the state that it was computed from.")
-    rows: int | None = Field(description="Rows of its window.")
-    epochs: int = Field(
-        description="Visits to each row so far. Semiparametric models: number of working sets, at"
-        " the end."
-    )
-    relative_gap_before: Finite = Field(
-        description="Relative gap of the window before the refit, at its dual variables without"
-        " averaging. Models that retain no rows: at the served weights, at the end."
-    )
-    relative_gap: Finite = Field(description="Relative gap reached so far.")
-    dual_before: Finite
-    dual: Finite
-    converged: bool | None = Field(description="Whether the gap is at most `tol`.")
-    entered_seq: int | None = Field(
-        description="Log position of the control record with the result."
-    )
-    retained: int | None = Field(
-        description="Rows of it in the window at that position; null if none are retained."
-    )
-    dropped: list[str] | None = Field(
-        description="Semiparametric models: basis functions that are zero on the window, or"
-        " linearly dependent on earlier ones. Their coefficients are 0."
-    )
-    coefficients_are_unique: bool | None = Field(
-        description="Whether the rows of the window determine the other coefficients."
-    )
-    reason: str | None = Field(description="Why the model did not get the result.")
-    created: datetime
-    updated: datetime
-
-
-class RefitList(BaseModel):
-    """The last refits of a model, newest first."""
-
-    model: str
-    refits: list[RefitView]
-
-
 @router.post(
     "/refit",
-    response_model=RefitView,
     status_code=202,
     responses={
+        202: returns(Refit),
         409: {"description": "The model cannot be refitted, or another refit is running."},
         422: {"description": "The options do not fit the model."},
     },
 )
 async def begin_refit(
-    model_id: str, request: Request, response: Response, requested: NewRefit | None = None
-) -> RefitView:
+    model_id: str, request: Request, requested: NewRefit | None = None
+) -> Response:
     """Start a refit in the background: solve the retained rows and enter the result."""
     model = await registry_of(request).get(model_id)
-    if model.job(Refits).why_not is not None:
-        detail = f"model {model_id!r} cannot be refitted: {model.job(Refits).why_not}"
+    if model.job(Jobs).why_not is not None:
+        detail = f"model {model_id!r} cannot be refitted: {model.job(Jobs).why_not}"
         raise Problem(409, "cannot-refit", detail)
     await model.refresh()
     check_not_paused(model)
     requested = requested or NewRefit()
-    spec, refits = model.replica.spec, model.job(Refits)
+    spec, refits = model.replica.spec, model.job(Jobs)
     own = spec.get("refit")
     method = requested.method or (own["method"] if own else refits.methods[0])
     if (why_not := why_not_method(spec, method)) is not None:
@@ -165,58 +107,59 @@ async def begin_refit(
         )
     except UnderWay as error:
         raise Problem(409, "refit-under-way", str(error), job=error.job) from None
+    response = answer(refit_view(model_id, job), status=202)
     response.headers["location"] = f"/models/{model_id}/refits/{job.job}"
-    return refit_view(model_id, job)
+    return response
 
 
-@router.get("/refits", response_model=RefitList)
-async def list_refits(model_id: str, request: Request) -> RefitList:
+@router.get("/refits", responses={200: returns(Refits)})
+async def list_refits(model_id: str, request: Request) -> Response:
     """The last refits, by all workers."""
     model = await registry_of(request).get(model_id)
-    jobs = await model.job(Refits).all()
-    return RefitList(model=model_id, refits=[refit_view(model_id, job) for job in jobs])
+    jobs = await model.job(Jobs).all()
+    return answer(Refits(model_id, [refit_view(model_id, job) for job in jobs]))
 
 
-@router.get("/refits/{job}", response_model=RefitView)
-async def read_refit(model_id: str, job: str, request: Request) -> RefitView:
+@router.get("/refits/{job}", responses={200: returns(Refit)})
+async def read_refit(model_id: str, job: str, request: Request) -> Response:
     """Progress and outcome of a refit."""
-    return refit_view(model_id, await _known(await registry_of(request).get(model_id), job))
+    model = await registry_of(request).get(model_id)
+    return answer(refit_view(model_id, await _known(model, job)))
 
 
 @router.delete(
     "/refits/{job}",
-    response_model=RefitView,
     responses={
-        202: {
-            "description": "Cancellation was requested; the refit still runs.",
-            "model": RefitView,
-        }
+        200: returns(Refit),
+        202: returns(Refit, "Cancellation was requested; the refit still runs."),
     },
 )
-async def cancel_refit(model_id: str, job: str, request: Request, response: Response) -> RefitView:
+async def cancel_refit(model_id: str, job: str, request: Request) -> Response:
     """Cancel a running refit. A finished refit is returned unchanged."""
     model = await registry_of(request).get(model_id)
     if (await _known(model, job)).is_under_way:
-        await model.job(Refits).end(job, author_of(request))
+        await model.job(Jobs).end(job, author_of(request))
     found = await _known(model, job)
-    response.status_code = 202 if found.is_under_way else 200
-    return refit_view(model_id, found)
+    return answer(refit_view(model_id, found), status=202 if found.is_under_way else 200)
 
 
 async def _known(model: Model, name: str) -> RefitJob:
     """The job of this name. Raises Problem 404."""
-    job = await model.job(Refits).find(name)
+    job = await model.job(Jobs).find(name)
     if job is None:
         raise Problem(404, "unknown-refit", f"model {model.record.id!r} has no refit {name!r}")
     return job
 
 
-def refit_view(model_id: str, job: RefitJob) -> RefitView:
-    """The response for a refit."""
-    fields = structs.asdict(job)
-    return RefitView(
+def refit_view(model_id: str, job: RefitJob) -> Refit:
+    """The answer for a refit."""
+    return Refit(
         model=model_id,
         created=datetime.fromtimestamp(job.created_ms / 1000, UTC),
         updated=datetime.fromtimestamp(job.updated_ms / 1000, UTC),
-        **{name: value for name, value in fields.items() if name in RefitView.model_fields},
+        **{
+            name: value
+            for name, value in structs.asdict(job).items()
+            if name in Refit.__struct_fields__
+        },
     )

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from typing import Annotated
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Request, Response
 from msgspec import UNSET
 from pydantic import BaseModel, Field, StrictInt, StrictStr
 
@@ -13,6 +13,7 @@ from dualstream.service.api.common import registry_of
 from dualstream.service.api.rate_limits import KeyLimits
 from dualstream.service.api.request_body import count_refused, parse, request_of
 from dualstream.service.api.responses import answer_new, first_errors
+from dualstream.service.api.views import answer, returns
 from dualstream.service.codecs import ParsedRows, without_rows
 from dualstream.service.journal.protocol import ModelChanged
 from dualstream.service.models.admission import LEARN
@@ -20,12 +21,13 @@ from dualstream.service.models.model import Model
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.models.sources import (
     LearnedBatch,
-    SourceCursor,
+    SourceCursor as Cursor,
     forget_source,
     learn_batch,
     read_sources,
     set_source,
 )
+from dualstream.wire.changes import SourceCursor, SourceList
 from dualstream.wire.schemas import Learned, SourceNext
 from dualstream.wire.sources import MAX_OFFSET, MAX_TEXT, Source, check_name, check_offset
 
@@ -37,48 +39,27 @@ _Offset = (
 )
 
 
-class SourceView(BaseModel):
-    """A source and its cursor."""
-
-    name: str
-    next: int | str = Field(description="Offset at which its next batch must begin.")
-    rows: int = Field(description="Rows of its batches that were accepted.")
-    refused: int = Field(description="Rows of its batches that were refused as malformed.")
-    updated_at: datetime = Field(description="When the cursor moved, by the worker's clock.")
-    lag: int | None = Field(
-        description="Rows that the source had after the last batch, as its reader reported."
-    )
-
-
-class SourceList(BaseModel):
-    """All sources of a model, by name."""
-
-    sources: list[SourceView]
-
-
 class NewCursor(BaseModel, extra="forbid"):
     """Where a source continues."""
 
     next: _Offset = Field(description="Offset at which its next batch must begin.")
 
 
-@router.get("", response_model=SourceList)
-async def list_sources(model_id: str, request: Request) -> SourceList:
+@router.get("", responses={200: returns(SourceList)})
+async def list_sources(model_id: str, request: Request) -> Response:
     """List the sources of a model, with their cursors."""
     model = await registry_of(request).get(model_id)
     found = await read_sources(model)
-    return SourceList(sources=[_view(name, cursor) for name, cursor in found.items()])
+    return answer(SourceList([_view(*one) for one in found.items()]))
 
 
-@router.put("/{name:path}", response_model=SourceView)
-async def put_source(
-    model_id: str, name: str, request: Request, requested: NewCursor
-) -> SourceView:
+@router.put("/{name:path}", responses={200: returns(SourceCursor)})
+async def put_source(model_id: str, name: str, request: Request, requested: NewCursor) -> Response:
     """Set the offset at which the next batch of a source must begin."""
     _check(name, requested.next)
     model = await registry_of(request).get(model_id)
     cursor = await set_source(model, name, requested.next, author_of(request))
-    return _view(name, cursor)
+    return answer(_view(name, cursor))
 
 
 @router.delete("/{name:path}", status_code=204)
@@ -99,8 +80,8 @@ def _check(name: str, offset: int | str | None = None) -> None:
         raise invalid_source(str(wrong)) from None
 
 
-def _view(name: str, cursor: SourceCursor) -> SourceView:
-    return SourceView(
+def _view(name: str, cursor: Cursor) -> SourceCursor:
+    return SourceCursor(
         name=name,
         next=cursor.next,
         rows=cursor.rows,

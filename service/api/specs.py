@@ -1,16 +1,18 @@
 """Model specifications: their JSON schema, and POST /specs/resolve."""
 
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
-from pydantic import BaseModel, Field
+from fastapi import APIRouter, Request, Response
+from msgspec import Struct
 
 from dualstream.service.api.common import registry_of, spec_of
+from dualstream.service.api.views import answer, returns
 from dualstream.solvers import InvalidSpec, check_cost, resolve_spec
 from dualstream.solvers.core.batch import MAX_DIM
 from dualstream.solvers.core.hashing import MAX_BITS
 from dualstream.solvers.spec.algorithms import ALGORITHMS
 from dualstream.wire.problems import shortened
+from dualstream.wire.responses import about
 
 router = APIRouter(prefix="/specs", tags=["models"])
 
@@ -72,38 +74,36 @@ SPEC_EXAMPLES: dict[str, Any] = {
 }
 
 
-class WrongField(BaseModel):
+class WrongField(Struct):
     """A validation error of a specification."""
 
-    pointer: str = Field(description="JSON pointer of the field.")
+    pointer: Annotated[str, about("JSON pointer of the field.")]
     reason: str
 
 
-class ResolvedSpec(BaseModel):
+class ResolvedSpec(Struct):
     """A specification with all defaults, or its errors."""
 
-    spec: dict[str, Any] | None = Field(description="The specification with all defaults.")
+    spec: Annotated[dict[str, Any] | None, about("The specification with all defaults.")]
     errors: list[WrongField]
 
 
 @router.post(
     "/resolve",
+    responses={200: returns(ResolvedSpec)},
     openapi_extra={
         "requestBody": {
             "content": {"application/json": {"schema": {"type": "object"}, "example": EXAMPLE_SPEC}}
         }
     },
 )
-async def resolve(request: Request) -> ResolvedSpec:
+async def resolve(request: Request) -> Response:
     """Validate a spec as `PUT /models/{id}` does and fill in defaults. Creates no model."""
     given = await spec_of(request, registry_of(request).settings.max_body_bytes)
     try:
         spec = resolve_spec(given)
         check_cost(spec)
     except InvalidSpec as error:
-        wrong = [
-            WrongField(pointer=shortened(one.field), reason=shortened(str(one)))
-            for one in error.violations
-        ]
-        return ResolvedSpec(spec=None, errors=wrong)
-    return ResolvedSpec(spec=spec, errors=[])
+        wrong = [WrongField(shortened(one.field), shortened(str(one))) for one in error.violations]
+        return answer(ResolvedSpec(None, wrong))
+    return answer(ResolvedSpec(spec, []))

@@ -2,50 +2,49 @@
 
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel, Field
+from msgspec import Struct
 
 from dualstream.service.api.common import registry_of
 from dualstream.service.api.etag import not_modified, set_etag
 from dualstream.service.api.models import NOT_MODIFIED, IfNoneMatch
-from dualstream.service.api.views import MaybeStale, staleness
+from dualstream.service.api.views import answer, returns, staleness
 from dualstream.service.models.model import Model
+from dualstream.wire.responses import MaybeStale, about
 
 router = APIRouter(prefix="/models/{model_id}", tags=["models"])
 
 
-class DriftSeen(BaseModel):
+class DriftSeen(Struct, tag_field="kind", tag="drift"):
     """A drift event: a detector found that the losses changed."""
 
-    kind: Literal["drift"] = "drift"
     detector: Literal["adwin", "page_hinkley"]
-    rows: int = Field(description="Rows learned at the event.")
-    seq: int = Field(description="Log position of the row that triggered it.")
-    rising: bool = Field(description="Whether losses rose; they fall while a model improves.")
+    rows: Annotated[int, about("Rows learned at the event.")]
+    seq: Annotated[int, about("Log position of the row that triggered it.")]
+    rising: Annotated[bool, about("Whether losses rose; they fall while a model improves.")]
 
 
-class GuardTripped(BaseModel):
+class GuardTripped(Struct, tag_field="kind", tag="guard"):
     """A guard trip: a quantity left its own history."""
 
-    kind: Literal["guard"] = "guard"
     quantity: Literal["loss", "norm"]
-    rows: int = Field(description="Rows learned at the trip.")
-    seq: int = Field(description="Log position of the row that triggered it.")
+    rows: Annotated[int, about("Rows learned at the trip.")]
+    seq: Annotated[int, about("Log position of the row that triggered it.")]
     value: float
-    limit: float = Field(description="Limit that the value exceeded.")
-    paused: bool = Field(description="Whether the trip paused learning.")
+    limit: Annotated[float, about("Limit that the value exceeded.")]
+    paused: Annotated[bool, about("Whether the trip paused learning.")]
 
 
-class Moment(BaseModel):
+class Moment(Struct):
     """Rows learned at a moment."""
 
     rows: int
     time: datetime
 
 
-class TimelineView(MaybeStale):
+class TimelineView(MaybeStale, kw_only=True):
     """At most 256 evenly spaced points, and the current counts.
 
     Each point has `rows` (learned so far), `since_start` (means of all these rows) and `rolling`
@@ -57,24 +56,22 @@ class TimelineView(MaybeStale):
     seq: int
     samples: int
     points: list[dict[str, Any]]
-    events: list[DriftSeen | GuardTripped] = Field(
-        description="The last 64 of each kind, in journal order."
-    )
-    times: list[Moment] = Field(
-        description="When the rows were learned, as far as this process knows: since it loaded the"
-        " model, at most 256 moments. The last one is that of the last record."
-    )
+    events: Annotated[
+        list[DriftSeen | GuardTripped], about("The last 64 of each kind, in journal order.")
+    ]
+    times: Annotated[
+        list[Moment],
+        about(
+            "When the rows were learned, as far as this process knows: since it loaded the model,"
+            " at most 256 moments. The last one is that of the last record."
+        ),
+    ]
 
 
-@router.get(
-    "/timeline",
-    response_model=TimelineView,
-    response_model_exclude_unset=True,
-    responses=NOT_MODIFIED,
-)
+@router.get("/timeline", responses={200: returns(TimelineView), **NOT_MODIFIED})
 async def read_timeline(
     model_id: str, request: Request, response: Response, if_none_match: IfNoneMatch = None
-) -> Any:
+) -> Response:
     """Progressive metrics at evenly spaced rows, with drift events and guard trips."""
     model = await registry_of(request).get(model_id)
     async with model.replica.serving():
@@ -82,7 +79,7 @@ async def read_timeline(
         if (unchanged := not_modified(response, if_none_match)) is not None:
             return unchanged
         progress = model.replica.progress
-        return TimelineView(
+        view = TimelineView(
             model=model_id,
             seq=model.replica.seq,
             samples=model.replica.learner.samples,
@@ -91,20 +88,19 @@ async def read_timeline(
             times=_times(model),
             **staleness(model),
         )
+    return answer(view, response)
 
 
 def _times(model: Model) -> list[Moment]:
     pairs = zip(model.activity.rows, model.activity.times, strict=True)
-    return [Moment(rows=rows, time=datetime.fromtimestamp(at, UTC)) for rows, at in pairs]
+    return [Moment(rows, datetime.fromtimestamp(at, UTC)) for rows, at in pairs]
 
 
 def _events(model: Model) -> list[DriftSeen | GuardTripped]:
     replica = model.replica
     found: list[DriftSeen | GuardTripped] = [
-        DriftSeen(kind="drift", **asdict(event)) for event in replica.progress.drift.events()
+        DriftSeen(**asdict(event)) for event in replica.progress.drift.events()
     ]
     if replica.guarding is not None:
-        found += [
-            GuardTripped(kind="guard", **asdict(trip)) for trip in replica.guarding.pauses.trips
-        ]
+        found += [GuardTripped(**asdict(trip)) for trip in replica.guarding.pauses.trips]
     return sorted(found, key=lambda event: event.seq)

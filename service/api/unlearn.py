@@ -1,12 +1,10 @@
 """DELETE /models/{id}/samples/{sample_id}: unlearn one sample."""
 
-from typing import Literal
-
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel, Field
 
 from dualstream.service.api.access import author_of
 from dualstream.service.api.common import check_not_paused, registry_of
+from dualstream.service.api.views import answer, returns
 from dualstream.service.codecs import LONGEST_KEY, is_key
 from dualstream.service.jobs.unlearn_cleanup import UnlearnCleanup
 from dualstream.service.journal.audit import Author
@@ -15,37 +13,23 @@ from dualstream.service.models.model import Model
 from dualstream.service.replica.controls import Unlearn
 from dualstream.service.replica.requests import ControlRequest
 from dualstream.service.replica.retained_rows import digest_of
+from dualstream.wire.changes import Unlearned
 from dualstream.wire.problems import Problem
 
 router = APIRouter(prefix="/models/{model_id}", tags=["samples"])
 
 
-class Unlearned(BaseModel):
-    """An unlearned sample, and whether the store has been cleaned."""
-
-    model: str
-    sample: str = Field(description="Id of the sample.")
-    seq: int = Field(
-        description="Log position of the control record; later states are without the sample."
-    )
-    status: Literal["cleaning", "done"] = Field(
-        description="`cleaning` until older journal records, snapshots and versions are deleted."
-    )
-
-
 @router.delete(
     "/samples/{sample_id:path}",
-    response_model=Unlearned,
     responses={
-        202: {"description": "Unlearned; the store is being cleaned.", "model": Unlearned},
+        200: returns(Unlearned),
+        202: returns(Unlearned, "Unlearned; the store is being cleaned."),
         404: {"description": "Unknown sample id."},
         409: {"description": "The model cannot unlearn the sample; `detail` has the reason."},
         422: {"description": "Invalid sample id."},
     },
 )
-async def unlearn_sample(
-    model_id: str, sample_id: str, request: Request, response: Response
-) -> Unlearned:
+async def unlearn_sample(model_id: str, sample_id: str, request: Request) -> Response:
     """Unlearn a retained sample. Repeat the request until `status` is `done`."""
     if not is_key(sample_id):
         detail = f"a sample id must be 1 to {LONGEST_KEY} bytes of UTF-8 without control characters"
@@ -60,10 +44,9 @@ async def unlearn_sample(
     )
     model.job(UnlearnCleanup).begin()
     is_done = await model.job(UnlearnCleanup).is_done(seq)
-    response.status_code = 200 if is_done else 202
-    return Unlearned(
-        model=model_id, sample=sample_id, seq=seq, status="done" if is_done else "cleaning"
-    )
+    status = "done" if is_done else "cleaning"
+    view = Unlearned(model=model_id, sample=sample_id, seq=seq, status=status)
+    return answer(view, status=200 if is_done else 202)
 
 
 async def _unlearned_at(model: Model, sample_id: str) -> int | None:

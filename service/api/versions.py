@@ -1,16 +1,17 @@
 """Versions of a model: create, list, delete; rollback to a version or a log position."""
 
 from datetime import UTC, datetime
-from typing import Annotated, Self
+from typing import Self
 
 import msgspec
-from fastapi import APIRouter, Header, Request, Response
+from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field, model_validator
 
 from dualstream.service.api.access import author_of
 from dualstream.service.api.asgi_helpers import stored_key_of
-from dualstream.service.api.common import Repeated, registry_of, repeated, repeated_at
-from dualstream.service.journal.protocol import Version
+from dualstream.service.api.common import IdempotencyKey, once, registry_of
+from dualstream.service.api.views import answer, returns
+from dualstream.service.journal.protocol import Version as Stored
 from dualstream.service.models.versions import (
     known_version,
     roll_back_to_seq,
@@ -18,15 +19,13 @@ from dualstream.service.models.versions import (
     take_version,
     unknown_version,
 )
+from dualstream.service.replica.controls import Rollback
 from dualstream.service.replica.point_in_time import kept_from
-from dualstream.wire.problems import Problem, key_reused
+from dualstream.service.replica.requests import Receipt
+from dualstream.wire.changes import RolledBack, Version, Versions
+from dualstream.wire.problems import Problem
 
 router = APIRouter(prefix="/models/{model_id}", tags=["versions"])
-
-IdempotencyKey = Annotated[
-    list[str] | None,
-    Header(description="The request is applied once; a repeat gets the first answer."),
-]
 
 
 class NewVersion(BaseModel, extra="forbid"):
@@ -34,27 +33,6 @@ class NewVersion(BaseModel, extra="forbid"):
 
     name: str | None = Field(None, description="Default: seq-SEQ.")
     note: str = Field("", max_length=1000)
-
-
-class VersionView(BaseModel):
-    """A version: a named full copy of a state."""
-
-    model: str
-    name: str
-    seq: int = Field(description="Log position of the state.")
-    digest: str = Field(description="SHA-256 of the copy.")
-    bytes: int
-    created: datetime
-    note: str
-
-
-class VersionList(BaseModel):
-    """The versions of a model, ordered by seq."""
-
-    model: str
-    seq: int = Field(description="Log position: last record of the journal.")
-    kept_from: int = Field(description="The first seq that the journal still has.")
-    versions: list[VersionView]
 
 
 class GoBack(BaseModel, extra="forbid"):
@@ -71,32 +49,17 @@ class GoBack(BaseModel, extra="forbid"):
         return self
 
 
-class RolledBack(BaseModel):
-    """A completed rollback; the journal continues after it."""
-
-    model: str
-    seq: int = Field(description="Log position of the rollback record.")
-    to_seq: int | None = Field(
-        description="Log position of the restored state; null if it is no longer known."
-    )
-    version: str | None
-    digest: str | None = Field(
-        description="SHA-256 of the restored copy; null if it is no longer known."
-    )
-    duplicate: bool = Field(description="The same Idempotency-Key was applied before.")
-
-
 @router.post(
     "/versions",
-    response_model=VersionView,
     status_code=201,
     responses={
-        200: {"description": "The version exists with the same state.", "model": VersionView}
+        200: returns(Version, "The version exists with the same state."),
+        201: returns(Version),
     },
 )
 async def create_version(
-    model_id: str, request: Request, response: Response, requested: NewVersion | None = None
-) -> VersionView:
+    model_id: str, request: Request, requested: NewVersion | None = None
+) -> Response:
     """Save the current state under a name."""
     registry = registry_of(request)
     model = await registry.get(model_id)
@@ -104,31 +67,31 @@ async def create_version(
     version, is_new = await take_version(
         model, registry.journal, requested.name, requested.note, author_of(request)
     )
-    response.status_code = 201 if is_new else 200
-    return _view(model_id, version)
+    return answer(_view(model_id, version), status=201 if is_new else 200)
 
 
-@router.get("/versions", response_model=VersionList)
-async def list_versions(model_id: str, request: Request) -> VersionList:
+@router.get("/versions", responses={200: returns(Versions)})
+async def list_versions(model_id: str, request: Request) -> Response:
     """List versions, with the range of the journal."""
     registry = registry_of(request)
     record = (await registry.get(model_id)).record
     now = await registry.journal.get(model_id)
     versions = await registry.journal.versions(record.id, record.incarnation)
-    return VersionList(
+    view = Versions(
         model=model_id,
         seq=now.seq,
         kept_from=await kept_from(registry.journal, now),
         versions=[_view(model_id, version) for version in versions],
     )
+    return answer(view)
 
 
-@router.get("/versions/{name}", response_model=VersionView)
-async def read_version(model_id: str, name: str, request: Request) -> VersionView:
+@router.get("/versions/{name}", responses={200: returns(Version)})
+async def read_version(model_id: str, name: str, request: Request) -> Response:
     """Read one version."""
     registry = registry_of(request)
     model = await registry.get(model_id)
-    return _view(model_id, await known_version(model, registry.journal, name))
+    return answer(_view(model_id, await known_version(model, registry.journal, name)))
 
 
 @router.delete("/versions/{name}", status_code=204)
@@ -143,45 +106,38 @@ async def delete_version(model_id: str, name: str, request: Request) -> None:
 
 @router.post(
     "/rollback",
-    response_model=RolledBack,
-    responses={410: {"description": "`seq` is outside the range of the journal."}},
+    responses={
+        200: returns(RolledBack),
+        410: {"description": "`seq` is outside the range of the journal."},
+    },
 )
 async def roll_back(
-    model_id: str,
-    requested: GoBack,
-    request: Request,
-    response: Response,
-    idempotency_key: IdempotencyKey = None,
-) -> RolledBack:
+    model_id: str, requested: GoBack, request: Request, idempotency_key: IdempotencyKey = None
+) -> Response:
     """Restore an earlier state. Ids and keys of samples learned since stay known."""
     registry = registry_of(request)
     model = await registry.get(model_id)
     key = stored_key_of(idempotency_key)
     mark = msgspec.json.encode(requested.model_dump(), order="sorted")
-    await model.refresh()
-    if (before := await repeated(model, key, mark)) is not None:
-        return _again(model_id, requested, before, response)
     how = (key, mark, author_of(request))
-    if requested.version is not None:
-        done = await roll_back_to_version(model, registry.journal, requested.version, *how)
-    else:
+
+    async def submit() -> tuple[Rollback, Receipt]:
+        if requested.version is not None:
+            return await roll_back_to_version(model, registry.journal, requested.version, *how)
         assert requested.seq is not None
-        done = await roll_back_to_seq(model, registry.journal, requested.seq, *how)
-    order, receipt = done
-    if receipt.placed.conflict:
-        raise key_reused()
-    if receipt.placed.duplicate:
-        before = await repeated_at(model, receipt.placed.seq)
-        return _again(model_id, requested, before, response)
-    if receipt.control_outcome is not None and receipt.control_outcome.refusal is not None:
-        raise _refused(receipt.control_outcome.refusal)
-    return RolledBack(
-        model=model_id,
-        seq=receipt.placed.seq,
-        to_seq=order.seq,
-        version=order.version,
-        digest=order.digest,
-        duplicate=False,
+        return await roll_back_to_seq(model, registry.journal, requested.seq, *how)
+
+    done = await once(model, key, mark, submit)
+    done.check(_refused)
+    return done.answer(
+        RolledBack(
+            model=model_id,
+            seq=done.seq,
+            to_seq=done.fields.get("seq", requested.seq),
+            version=requested.version,
+            digest=done.fields.get("digest"),
+            duplicate=done.is_repeated,
+        )
     )
 
 
@@ -190,22 +146,8 @@ def _refused(reason: str) -> Problem:
     return Problem(410, "not-kept", reason)
 
 
-def _again(model_id: str, requested: GoBack, before: Repeated, response: Response) -> RolledBack:
-    before.check_done(_refused(""))
-    before.mark(response)
-    fields = {} if before.outcome is None else before.outcome.fields
-    return RolledBack(
-        model=model_id,
-        seq=before.seq,
-        to_seq=fields.get("seq", requested.seq),
-        version=requested.version,
-        digest=fields.get("digest"),
-        duplicate=True,
-    )
-
-
-def _view(model_id: str, version: Version) -> VersionView:
-    return VersionView(
+def _view(model_id: str, version: Stored) -> Version:
+    return Version(
         model=model_id,
         name=version.name,
         seq=version.seq,

@@ -6,32 +6,28 @@ from hashlib import sha256
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import APIRouter, Header, Request, Response
+from fastapi import APIRouter, Request, Response
 
 from dualstream.service.api.access import author_of
 from dualstream.service.api.asgi_helpers import read_head, stored_key_of
-from dualstream.service.api.common import (
-    Repeated,
-    check_not_paused,
-    registry_of,
-    repeated,
-    repeated_at,
-)
-from dualstream.service.api.refits import RefitView, refit_view
+from dualstream.service.api.common import IdempotencyKey, check_not_paused, once, registry_of
+from dualstream.service.api.refits import refit_view
 from dualstream.service.api.request_body import read_body
+from dualstream.service.api.views import returns
 from dualstream.service.codecs.json_exact import check_all_names
 from dualstream.service.codecs.row_schema import LARGEST, BadRow, RowSchema, pointer_step
 from dualstream.service.jobs.refit import MAX_BYTES, Refits
 from dualstream.service.jobs.refit_status import RefitJob, now_ms
 from dualstream.service.models.model import Model
-from dualstream.service.replica.controls import Arrays, Refit, records_of
-from dualstream.service.replica.requests import ControlRequest, OutcomeForgotten
+from dualstream.service.replica.controls import Arrays, Refit as Order, records_of
+from dualstream.service.replica.requests import ControlRequest, OutcomeForgotten, Receipt
 from dualstream.solvers import BadColumn, ColumnReader, RefitError
 from dualstream.solvers.core.certificate import relative_gap
 from dualstream.solvers.profile.kernels import IS_MISSING, IS_NUMBER, IS_TIME
 from dualstream.solvers.profile.names import ColumnNames
 from dualstream.solvers.refit.given_weights import given_weights, why_not_set_weights
-from dualstream.wire.problems import Problem, RowError, key_reused, quoted
+from dualstream.wire.changes import Refit
+from dualstream.wire.problems import Problem, RowError, quoted
 
 router = APIRouter(prefix="/models/{model_id}", tags=["refits"])
 
@@ -85,8 +81,8 @@ _SCHEMA = msgspec.json.schema_components((NewWeights,))[1]["NewWeights"]
 
 @router.put(
     "/weights",
-    response_model=RefitView,
     responses={
+        200: returns(Refit),
         409: {"description": "The model cannot take weights, or was changed in between."},
         422: {"description": "A weight is invalid, or the model cannot serve it."},
     },
@@ -95,14 +91,8 @@ _SCHEMA = msgspec.json.schema_components((NewWeights,))[1]["NewWeights"]
     },
 )
 async def set_weights(
-    model_id: str,
-    request: Request,
-    response: Response,
-    idempotency_key: Annotated[
-        list[str] | None,
-        Header(description="The weights are set once; a repeat gets the first answer."),
-    ] = None,
-) -> RefitView:
+    model_id: str, request: Request, idempotency_key: IdempotencyKey = None
+) -> Response:
     """Replace the weights of a linear model, such as by the optimum of an offline solver."""
     registry = registry_of(request)
     model = await registry.get(model_id)
@@ -110,51 +100,35 @@ async def set_weights(
     head, limit = read_head(request.scope), registry.settings.max_body_bytes
     body = await read_body(request.receive, head, limit, request.scope)
     requested = await asyncio.to_thread(_read, body)
-    await model.refresh()
-    if (before := await repeated(model, key, body)) is not None:
-        return await _again(model, requested, before, response)
-    if (why_not := why_not_set_weights(model.replica.spec)) is not None:
-        detail = f"the weights of model {model_id!r} cannot be set: {why_not}"
-        raise Problem(409, "cannot-refit", detail)
-    check_not_paused(model)
-    arrays = await asyncio.to_thread(_arrays_of, model, requested)
-    async with model.committer.between_groups():
-        seq, records = model.replica.seq, records_of(model.replica)
-    name = sha256(model.clock.new_nonce()).hexdigest()[:12]
-    order = Refit(name, seq, METHOD, records)
-    by = author_of(request)
-    receipt = await model.submit(ControlRequest.of(order, key, body, arrays, by))
-    entered = receipt.placed.seq
-    if receipt.placed.conflict:
-        raise key_reused()
-    if receipt.placed.duplicate:
-        return await _again(model, requested, await repeated_at(model, entered), response)
-    if receipt.control_outcome is None:
-        raise OutcomeForgotten("refit", entered)
-    if (refusal := receipt.control_outcome.refusal) is not None:
-        raise _refused(refusal)
-    job = _job(requested, name, seq, entered)
-    await model.job(Refits).add(job)
-    return refit_view(model_id, job)
+
+    async def submit() -> tuple[Order, Receipt]:
+        if (why_not := why_not_set_weights(model.replica.spec)) is not None:
+            detail = f"the weights of model {model_id!r} cannot be set: {why_not}"
+            raise Problem(409, "cannot-refit", detail)
+        check_not_paused(model)
+        arrays = await asyncio.to_thread(_arrays_of, model, requested)
+        async with model.committer.between_groups():
+            seq, records = model.replica.seq, records_of(model.replica)
+        order = Order(sha256(model.clock.new_nonce()).hexdigest()[:12], seq, METHOD, records)
+        control = ControlRequest.of(order, key, body, arrays, author_of(request))
+        return order, await model.submit(control)
+
+    done = await once(model, key, body, submit)
+    if not done.is_kept:
+        raise OutcomeForgotten("refit", done.seq)
+    done.check(_refused)
+    name, jobs = done.fields["job"], model.job(Refits)
+    job = await jobs.find(name) if done.is_repeated else None
+    if job is None:
+        job = _job(requested, name, done.fields["seq"], done.seq)
+    if not done.is_repeated:
+        await jobs.add(job)
+    return done.answer(refit_view(model_id, job))
 
 
 def _refused(reason: str) -> Problem:
     """The refusal of weights that came after another change in the journal."""
     return Problem(409, "conflict", reason)
-
-
-async def _again(
-    model: Model, requested: NewWeights, before: Repeated, response: Response
-) -> RefitView:
-    if before.outcome is None:
-        raise OutcomeForgotten("refit", before.seq)
-    before.check_done(_refused(""))
-    before.mark(response)
-    fields = before.outcome.fields
-    job = await model.job(Refits).find(fields["job"])
-    return refit_view(
-        model.record.id, job or _job(requested, fields["job"], fields["seq"], before.seq)
-    )
 
 
 def _job(requested: NewWeights, name: str, seq: int, entered: int) -> RefitJob:

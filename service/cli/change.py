@@ -4,23 +4,21 @@ import json
 import time
 from typing import Annotated, Any
 
-import msgspec
 import typer
 from rich.table import Table
 
 from dualstream.client import BadInput, Client
-from dualstream.client.responses import Refit
 from dualstream.service.cli.common import (
     JSON,
     REFUSED,
     Model,
     command,
     number_of,
-    print_json,
+    report,
     say,
     say_error,
-    show_table,
 )
+from dualstream.wire.changes import Refit
 
 ASK_EVERY_S = 0.5
 
@@ -47,10 +45,7 @@ def rollback(
     if not yes:
         typer.confirm(f"Restore {model} as of {place}?", abort=True)
     done = client.roll_back(model, version=version, seq=seq)
-    if as_json:
-        print_json(done)
-    else:
-        say(f"{model}: serves the state of {place} since seq {done.seq:,}")
+    report(as_json, done, f"{model}: serves the state of {place} since seq {done.seq:,}")
 
 
 @command()
@@ -87,15 +82,12 @@ def sources(
     if forget is not None:
         client.forget_source(model, forget)
     found = client.sources(model)
-    if as_json:
-        print_json(found)
-        return
     table = Table("source", "next", "lag", "rows", "refused", "updated", box=None)
     for one in found:
         lag = "" if one.lag is None else f"{one.lag:,}"
         counts = (lag, f"{one.rows:,}", f"{one.refused:,}")
         table.add_row(one.name, str(one.next), *counts, f"{one.updated_at:%Y-%m-%d %H:%M:%S}")
-    show_table(table)
+    report(as_json, found, table)
 
 
 @command()
@@ -112,10 +104,8 @@ def labels(
         dualstream labels clicks a7=1 a8=0
     """
     learned = client.learn_labels(model, dict(map(_label_of, pairs)))
-    if as_json:
-        print_json(learned)
-    else:
-        say(f"{model}: {learned.count:,} labels accepted, {learned.learned:,} rows learned")
+    line = f"{model}: {learned.count:,} labels accepted, {learned.learned or 0:,} rows learned"
+    report(as_json, learned, line)
 
 
 def _label_of(pair: str) -> tuple[str, Any]:
@@ -168,11 +158,8 @@ def refit(
     job = client.refit(model, method=method, tol=tol, rows=rows, options=options)
     if wait:
         job = _ended(client, job, quiet=as_json)
-    if as_json:
-        print_json(msgspec.to_builtins(job))
-    else:
-        gaps = f"gap {number_of(job.relative_gap_before)} -> {number_of(job.relative_gap)}"
-        say(f"{model}: refit {job.job} by {job.method} is {job.status}, {gaps}")
+    gaps = f"gap {number_of(job.relative_gap_before)} -> {number_of(job.relative_gap)}"
+    report(as_json, job, f"{model}: refit {job.job} by {job.method} is {job.status}, {gaps}")
     if job.reason is not None and not job.is_under_way:
         say_error(job.reason)
     if wait and job.status != "done":
@@ -205,7 +192,5 @@ def resume(
         dualstream resume clicks --rows drop
     """
     done = client.resume(model, rows=rows)
-    if as_json:
-        print_json(done)
-    else:
-        say(f"{model}: learns again since seq {done.seq:,}; {done.learned or 0:,} rows learned")
+    line = f"{model}: learns again since seq {done.seq:,}; {done.learned or 0:,} rows learned"
+    report(as_json, done, line)

@@ -106,15 +106,21 @@ def show_table(table: Table) -> None:
     (console if console.is_terminal else _Output(width=_PIPED_COLUMNS)).print(table)
 
 
-def without_none(answer: msgspec.Struct) -> dict[str, Any]:
-    """A response as a document, without absent fields."""
-    found: dict[str, Any] = msgspec.to_builtins(answer)
-    return {name: value for name, value in found.items() if value is not None}
-
-
 def print_json(document: Any) -> None:
     """Print one JSON document for programs."""
     typer.echo(msgspec.json.encode(document).decode())
+
+
+def report(as_json: bool, document: Any, *shown: str | Table) -> None:
+    """Print the document with --json, else lines and tables for people."""
+    if as_json:
+        print_json(document)
+        return
+    for one in shown:
+        if isinstance(one, str):
+            say(one)
+        else:
+            show_table(one)
 
 
 def fail(reason: str, code: int = 2) -> NoReturn:

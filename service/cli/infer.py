@@ -25,6 +25,7 @@ from dualstream.service.cli.common import (
     print_json,
 )
 from dualstream.service.cli.rows import Format, row_files
+from dualstream.wire.responses import Inferred
 
 ROWS = 10_000
 
@@ -73,8 +74,8 @@ def infer(
         sample = read_sample(given, rows)
         proposal = propose(sample, label, task)
     if as_json:
-        found: dict[str, Any] = {"spec": proposal.spec, "rows": len(sample.rows)}
-        print_json(found | {"columns": proposal.columns, "warnings": proposal.warnings})
+        found = (proposal.spec, len(sample.rows), proposal.columns, proposal.warnings)
+        print_json(Inferred(*found))
     else:
         typer.echo(msgspec.json.format(msgspec.json.encode(proposal.spec), indent=2).decode())
         errors.print(_table(proposal))

@@ -12,19 +12,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from dualstream.client import BadInput, Client, Refused
-from dualstream.client.responses import Column, Model as ModelAnswer
-from dualstream.service.cli.common import (
-    JSON,
-    REFUSED,
-    Model,
-    command,
-    fail,
-    known_models,
-    print_json,
-    say,
-    show_table,
-    without_none,
-)
+from dualstream.service.cli.common import JSON, REFUSED, Model, command, fail, known_models, report
+from dualstream.wire.responses import Column, Model as ModelAnswer
 
 SUFFIXES = {
     "json": "json",
@@ -45,15 +34,12 @@ def list_models(client: Client, as_json: JSON = False) -> None:
         dualstream models --json
     """
     found = client.models()
-    if as_json:
-        print_json([without_none(model) for model in found])
-        return
     table = Table("model", "algorithm", "seq", "samples", "created", box=None)
     for model in found:
         samples = "" if model.samples is None else f"{model.samples:,}"
         created = f"{model.created:%Y-%m-%d %H:%M}"
         table.add_row(model.id, _algorithm(model), f"{model.seq:,}", samples, created)
-    show_table(table)
+    report(as_json, found, table)
 
 
 @command()
@@ -86,10 +72,7 @@ def create(
             text = f"model {model!r} exists with another spec; --replace deletes it first"
             fail(text, REFUSED)
         raise
-    if as_json:
-        print_json(without_none(created))
-    else:
-        say(f"{created.id}: {_algorithm(created)}, seq {created.seq:,}")
+    report(as_json, created, f"{created.id}: {_algorithm(created)}, seq {created.seq:,}")
 
 
 @command()
@@ -108,10 +91,7 @@ def delete(
     if not yes:
         typer.confirm(f"Delete {model} and all that it has learned?", abort=True)
     client.delete(model)
-    if as_json:
-        print_json({"deleted": model})
-    else:
-        say(f"{model} is deleted")
+    report(as_json, {"deleted": model}, f"{model} is deleted")
 
 
 @command()
@@ -128,14 +108,14 @@ def certificate(
         dualstream certificate clicks --member dual-30
     """
     found = client.certificate(model, member=member)
-    if as_json:
-        print_json(_set_only(found))
-        return
-    kind = "an estimate" if found.estimate else "exact"
+    lines = []
     for name in ("primal", "dual", "gap", "relative_gap"):
         value = getattr(found, name)
-        say(f"{name.replace('_', ' '):<13} {'too large' if value is None else f'{value:.6g}'}")
-    say(f"{kind}, on {found.rows:,} retained rows, seq {found.seq:,}")
+        shown = "too large" if value is None else f"{value:.6g}"
+        lines.append(f"{name.replace('_', ' '):<13} {shown}")
+    kind = "an estimate" if found.estimate else "exact"
+    lines.append(f"{kind}, on {found.rows:,} retained rows, seq {found.seq:,}")
+    report(as_json, found, *lines)
 
 
 @command("columns")
@@ -154,18 +134,14 @@ def show_columns(
     if sort not in ("psi", "name"):
         raise typer.BadParameter(f"must be psi or name, got {sort!r}", param_hint="--sort")
     found = client.columns(model, sort=sort)
-    if as_json:
-        print_json(_set_only(found))
-        return
     table = Table("column", "kind", box=None)
     for name in ("count", "missing", "mean, sd or frequent values", "last", "refused", "psi"):
         table.add_column(name, justify="left" if name.startswith("mean") else "right")
     table.add_column("drift")
     for one in found.columns:
         table.add_row(*map(escape, column_cells(one)))
-    show_table(table)
-    if found.has_more:
-        say("There are more columns: only the first 256 count.")
+    more = ["There are more columns: only the first 256 count."] if found.has_more else []
+    report(as_json, found, table, *more)
 
 
 def column_cells(one: Column) -> list[str]:
@@ -222,10 +198,8 @@ def export(
         file.write_bytes(written)
     except OSError as wrong:
         raise BadInput(f"{file}: {wrong.strerror}") from None
-    if as_json:
-        print_json({"model": model, "format": format, "file": str(file), "bytes": len(written)})
-    else:
-        say(f"{file}: {model} as {format}, {len(written):,} bytes")
+    about = {"model": model, "format": format, "file": str(file), "bytes": len(written)}
+    report(as_json, about, f"{file}: {model} as {format}, {len(written):,} bytes")
 
 
 @command("audit")
@@ -246,9 +220,6 @@ def list_changes(
         dualstream audit clicks
     """
     found = client.audit(model, after=after)
-    if as_json:
-        print_json(found)
-        return
     table = Table("time", "model", "seq", "action", "by", "detail", box=None)
     for change in found:
         author = change.by if change.key is None else f"{change.key} {change.key_id}"
@@ -257,7 +228,7 @@ def list_changes(
             detail = f"refused: {change.reason} {detail}"
         time = f"{change.time:%Y-%m-%d %H:%M:%S}"
         table.add_row(time, change.model, f"{change.seq:,}", change.action, author, detail)
-    show_table(table)
+    report(as_json, found, table)
 
 
 def read_spec(name: str | None, changes: Sequence[str] = ()) -> dict[str, Any]:
@@ -300,8 +271,3 @@ def _algorithm(model: ModelAnswer) -> str:
     algorithm = str(model.spec.get("algorithm", ""))
     members = model.spec.get("members")
     return f"{algorithm} {members}" if isinstance(members, str) else algorithm
-
-
-def _set_only(answer: Any) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.to_builtins(answer)
-    return {name: value for name, value in found.items() if name != "stale" or value}

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from dualstream.service.cli.common import JSON, app, fail, print_json, say
+from dualstream.service.cli.common import JSON, app, fail, report
 
 
 @app.command("new-key")
@@ -39,8 +39,5 @@ def make_key(
         secret, key = new_key(name, scope, patterns, requests_per_s, rows_per_s)
     except BadKeys as wrong:
         fail(str(wrong))
-    if as_json:
-        print_json({"key": secret, "line": key.line()})
-        return
-    say(f"key   {secret}")
-    say(f"line  {key.line()}")
+    document = {"key": secret, "line": key.line()}
+    report(as_json, document, f"key   {secret}", f"line  {key.line()}")

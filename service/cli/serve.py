@@ -16,7 +16,7 @@ from dualstream.service.cli.common import (
     errors,
     fail,
     print_json,
-    show_table,
+    report,
 )
 from dualstream.service.cli.settings_flags import flag, read_settings
 from dualstream.service.observability import logs
@@ -120,15 +120,12 @@ def config(context: typer.Context, as_json: bool = False, **given: Any) -> None:
         }
         for name, value in settings
     ]
-    if as_json:
-        print_json(rows)
-        return
     table = Table(box=None, pad_edge=False)
     for column in ("setting", "value", "source"):
         table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*row.values(), style=None if row["source"] != "default" else "dim")
-    show_table(table)
+    report(as_json, rows, table)
 
 
 def _source_of(context: typer.Context, settings: Settings, name: str) -> str:

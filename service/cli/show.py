@@ -8,17 +8,7 @@ import typer
 from rich.table import Table
 
 from dualstream.client import Client
-from dualstream.service.cli.common import (
-    JSON,
-    REFUSED,
-    Model,
-    command,
-    number_of,
-    print_json,
-    say,
-    show_table,
-    without_none,
-)
+from dualstream.service.cli.common import JSON, REFUSED, Model, command, number_of, report
 
 _MIB = 1024 * 1024
 
@@ -32,11 +22,7 @@ def status(client: Client, as_json: JSON = False) -> None:
         dualstream status
     """
     found = client.ready()
-    if as_json:
-        print_json(found)
-    else:
-        for line in _status_lines(found):
-            say(line)
+    report(as_json, found, *_status_lines(found))
     if not found["ready"]:
         raise typer.Exit(REFUSED)
 
@@ -63,11 +49,10 @@ def show(client: Client, model: Model, as_json: JSON = False) -> None:
         dualstream show clicks
     """
     found, metrics = client.get(model), client.metrics(model)
-    if as_json:
-        print_json({**without_none(found), "metrics": metrics})
-        return
-    say(f"{found.id}: seq {found.seq:,}, created {found.created:%Y-%m-%d %H:%M}")
-    say(f"samples     {found.samples or 0:,} learned, {found.rejected or 0:,} rejected")
+    lines = [
+        f"{found.id}: seq {found.seq:,}, created {found.created:%Y-%m-%d %H:%M}",
+        f"samples     {found.samples or 0:,} learned, {found.rejected or 0:,} rejected",
+    ]
     rolling = metrics["rolling"]
     name = "error_rate" if "error_rate" in rolling else "mae"
     baselines = {kind: one.get(name) for kind, one in rolling["baselines"].items()}
@@ -75,8 +60,10 @@ def show(client: Client, model: Model, as_json: JSON = False) -> None:
     if rolling["rows"] and known:
         best = min(known, key=lambda kind: known[kind])
         what = f"last {rolling['rows']:,} rows: {number_of(rolling[name])}"
-        say(f"{name:<11} {what}, best baseline {number_of(known[best])} ({best})")
-    say("spec        " + msgspec.json.format(msgspec.json.encode(found.spec), indent=2).decode())
+        lines.append(f"{name:<11} {what}, best baseline {number_of(known[best])} ({best})")
+    spec = msgspec.json.format(msgspec.json.encode(found.spec), indent=2).decode()
+    document = {**msgspec.to_builtins(found), "metrics": metrics}
+    report(as_json, document, *lines, f"spec        {spec}")
 
 
 @command()
@@ -88,9 +75,6 @@ def metrics(client: Client, model: Model, as_json: JSON = False) -> None:
         dualstream metrics clicks
     """
     found = client.metrics(model)
-    if as_json:
-        print_json(found)
-        return
     kinds = ("since_start", "rolling", "fading")
     table = Table("", *(kind.replace("_", " ") for kind in kinds), box=None)
     for column in table.columns[1:]:
@@ -99,8 +83,7 @@ def metrics(client: Client, model: Model, as_json: JSON = False) -> None:
     names = dict.fromkeys(name for one in flat.values() for name in one)
     for name in names:
         table.add_row(name, *(number_of(flat[kind].get(name)) for kind in kinds))
-    say(f"{model}: {found['samples']:,} samples, seq {found['seq']:,}")
-    show_table(table)
+    report(as_json, found, f"{model}: {found['samples']:,} samples, seq {found['seq']:,}", table)
 
 
 def _flat(metrics: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, float | None]]:
@@ -121,9 +104,6 @@ def members(client: Client, model: Model, as_json: JSON = False) -> None:
         dualstream members clicks
     """
     found = client.members(model)
-    if as_json:
-        print_json(without_none(found))
-        return
     table = Table("member", "weight", "loss", "error", "last loss", "last error", "", box=None)
     for column in table.columns[1:6]:
         column.justify = "right"
@@ -132,7 +112,7 @@ def members(client: Client, model: Model, as_json: JSON = False) -> None:
         numbers = [number_of(v) for some in counted for v in (some.loss, some.error_rate)]
         state = "promoted" if one.name == found.promoted else "" if one.active else "inactive"
         table.add_row(one.name, f"{one.weight:.3f}", *numbers, state)
-    show_table(table)
+    report(as_json, found, table)
 
 
 @command()
@@ -150,17 +130,14 @@ def weights(
         dualstream weights clicks --top 10
     """
     found = client.weights(model, top=top, member=member)
-    if as_json:
-        print_json(without_none(found))
-        return
     has_labels = any(one.label is not None for one in found.weights)
     table = Table("feature", *(["label"] if has_labels else []), "weight", box=None)
     table.columns[-1].justify = "right"
     for one in found.weights:
         label = [str(one.label)] if has_labels else []
         table.add_row(one.name or str(one.index), *label, f"{one.weight:.6g}")
-    show_table(table)
-    say(f"{found.nonzeros:,} of {found.dim:,} weights are not 0; intercept {found.intercept}")
+    line = f"{found.nonzeros:,} of {found.dim:,} weights are not 0; intercept {found.intercept}"
+    report(as_json, found, table, line)
 
 
 @command()
@@ -183,13 +160,10 @@ def versions(
     if take is not None:
         client.take_version(model, take, note=note)
     found = client.versions(model)
-    if as_json:
-        print_json(without_none(found))
-        return
     table = Table("version", "seq", "created", "bytes", "digest", "note", box=None)
     for one in found.versions:
         created = f"{one.created:%Y-%m-%d %H:%M}"
         table.add_row(
             one.name, f"{one.seq:,}", created, f"{one.bytes:,}", one.digest[:12], one.note
         )
-    show_table(table)
+    report(as_json, found, table)

@@ -5,7 +5,7 @@ dictionary column has the type of its values. A null id is no id; any other null
 Needs pyarrow.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -39,16 +39,15 @@ def parse_arrow(schema: RowSchema, body: bytes, labelled: bool) -> ParsedRows:
     Raises Problem 400 for a damaged stream, 413 for too many rows, 415 without pyarrow, 422 for
     columns that the model does not accept.
     """
-    tables = tables_in(body, lambda pa, found: _columns_of(pa, schema, found, labelled))
+    tables = tables_in(schema, body, labelled)
     if labelled and any(columns.id is not None for _, columns in tables):
         return parse_slowly(schema, tables, labelled)
     return parse_quickly(_pyarrow(), schema, tables, labelled)
 
 
-def tables_in(body: bytes, columns_of: Callable[[ModuleType, Any], TableColumns]) -> list[Table]:
-    """The record batches of a body, with the roles of their columns, given pyarrow and a schema.
-
-    Raises Problem as `parse_arrow`.
+def tables_in(schema: RowSchema, body: bytes, labelled: bool) -> list[Table]:
+    """The record batches of a body, with the roles of their columns. The index of a pandas table
+    is no feature. Raises Problem as `parse_arrow`.
     """
     pa = _pyarrow()
     tables: list[Table] = []
@@ -57,7 +56,10 @@ def tables_in(body: bytes, columns_of: Callable[[ModuleType, Any], TableColumns]
     try:
         for start, end in streams_in(body):
             with pa.ipc.open_stream(whole[start:end]) as reader:
-                columns = columns_of(pa, reader.schema)
+                left_out = pandas_index(reader.schema.metadata or {})
+                columns = columns_of(schema, reader.schema.names, labelled, left_out)
+                if schema.columns is None:
+                    _check_types(pa, schema, reader.schema, columns, labelled)
                 for batch in _checked(reader):
                     rows += batch.num_rows
                     cells += batch.num_rows * len(columns.features)
@@ -94,16 +96,6 @@ def _checked(reader: Any) -> Iterator[Any]:
             raise ValueError(f"a record batch has {batch.num_rows} rows")
         batch.validate(full=True)
         yield batch
-
-
-def _columns_of(
-    pa: ModuleType, schema: RowSchema, arrow_schema: Any, labelled: bool
-) -> TableColumns:
-    """Roles of a stream's columns; the index of a pandas table is no feature."""
-    left_out = pandas_index(arrow_schema.metadata or {})
-    columns = columns_of(schema, arrow_schema.names, labelled, left_out)
-    _check_types(pa, schema, arrow_schema, columns, labelled)
-    return columns
 
 
 def _check_types(

@@ -65,11 +65,7 @@ class RecordReader(Reader):
             self.blanks = b" \r"  # a line of tabs is a record
         header = len(body) - len(body.lstrip(b"\r\n"))
         self.start = self.end_of(header) + 1
-        self.columns = self.roles(self._names(header))
-
-    def roles(self, names: list[str]) -> TableColumns:
-        """What the columns of the header are. Raises Problem 422."""
-        return columns_of(self.schema, names, self.labelled)
+        self.columns = columns_of(schema, self._names(header), labelled)
 
     def _names(self, header: int) -> list[str]:
         record = self.body[header : self.start - 1]

@@ -7,15 +7,9 @@ from typing import Any
 import msgspec
 
 from dualstream.service.codecs.arrow import tables_in
-from dualstream.service.codecs.flat_rows import (
-    add_read,
-    id_pointer_of,
-    parse_flat_ndjson,
-    roleless_columns,
-)
+from dualstream.service.codecs.flat_rows import add_read, id_pointer_of, parse_flat_ndjson
 from dualstream.service.codecs.parsed_rows import ParsedRows, RowsBuilder
 from dualstream.service.codecs.row_schema import RowSchema
-from dualstream.service.codecs.table_columns import TableColumns, pandas_index
 from dualstream.solvers.columns.tables import plain
 from dualstream.wire.problems import Problem
 
@@ -36,14 +30,9 @@ def parse_flat_arrow(schema: RowSchema, body: bytes, labelled: bool) -> ParsedRo
     assert reader is not None
     index = 0
 
-    def columns(pa: Any, arrow_schema: Any) -> TableColumns:
-        return roleless_columns(
-            schema, arrow_schema.names, pandas_index(arrow_schema.metadata or {})
-        )
-
     tables: list[_Table] = []
     is_json = schema.column_plan is not None
-    for table, found in tables_in(body, columns):
+    for table, found in tables_in(schema, body, labelled):
         used = [at for at in found.features if not reader.ignores(found.names[at])]
         names, values = [found.names[at] for at in used], [table.column(at) for at in used]
         _check_size(values)

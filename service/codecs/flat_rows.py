@@ -4,7 +4,7 @@ A row is an object of its columns: no `x`, and the label among them. solvers/col
 features of it. A row in explicit form ({"x": {...}, "y": 1}) is read, too; the row is its `x` then.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from functools import cached_property, partial
 from typing import Any
 
@@ -18,14 +18,7 @@ from dualstream.service.codecs.json_exact import bad_line, broken_body, check_al
 from dualstream.service.codecs.parsed_rows import ParsedRows, RowsBuilder
 from dualstream.service.codecs.record_reader import FEW_BYTES, Reader, parse_records, parse_slowly
 from dualstream.service.codecs.row_buffer import RowArrays
-from dualstream.service.codecs.row_schema import (
-    LONGEST_NAME,
-    BadRow,
-    RowSchema,
-    pointer_step,
-    refuse_duplicates,
-)
-from dualstream.service.codecs.table_columns import MAX_COLUMNS, TableColumns
+from dualstream.service.codecs.row_schema import BadRow, RowSchema, pointer_step
 from dualstream.solvers.text import COMMA, LINE_FEED, count_lines
 from dualstream.wire.problems import Problem, RowError, quoted
 
@@ -203,9 +196,6 @@ class FlatLines(Reader):
 class FlatRecords(RecordReader):
     """Reader of CSV records. A field is a text, and the type of its column decides what it is."""
 
-    def roles(self, names: list[str]) -> TableColumns:
-        return roleless_columns(self.schema, names)
-
     def pointer(self, name: str) -> str:
         return f"/{pointer_step(name[:50])}"
 
@@ -256,30 +246,6 @@ def parse_flat_csv(
     parsed = parse_slowly(reader) if reader.nodes is None else parse_records(reader)
     parsed.id_pointer = id_pointer_of(schema, reader.columns.names)
     return parsed
-
-
-def roleless_columns(
-    schema: RowSchema, given: Sequence[str], left_out: Collection[str] = ()
-) -> TableColumns:
-    """All columns but those left out. Raises Problem 422 for names that no row can have."""
-    names = [schema.composed(name) for name in given]
-    if len(names) > MAX_COLUMNS:
-        raise _refused(f"the table has {len(names)} columns; the limit is {MAX_COLUMNS}")
-    for column, name in enumerate(names):
-        if not name:
-            raise _refused(f"column {column + 1} has no name; name it or leave it out")
-        if len(name) > LONGEST_NAME:
-            raise _refused(f"column names must have at most {LONGEST_NAME} characters")
-    try:
-        refuse_duplicates(names, "/")
-    except BadRow as bad:
-        raise _refused(f"column {bad.reason}") from None
-    features = [column for column, name in enumerate(names) if name not in left_out]
-    return TableColumns(names, features)
-
-
-def _refused(reason: str) -> Problem:
-    return Problem(422, "invalid-body", reason)
 
 
 def parse_flat_query(schema: RowSchema, named: dict[str, str]) -> ParsedRows:

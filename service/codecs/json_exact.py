@@ -45,7 +45,7 @@ class Samples(Struct, forbid_unknown_fields=True):
     samples: list[Sample]
 
 
-class Columns(Struct, forbid_unknown_fields=True):
+class SampleColumns(Struct, forbid_unknown_fields=True):
     """Many rows, as columns; a null in `ids` is a row without an id."""
 
     x: list[_X]
@@ -68,7 +68,7 @@ class _RawColumns(Struct, forbid_unknown_fields=True):
 _sample = msgspec.json.Decoder(Sample)
 _list = msgspec.json.Decoder(list[Sample])
 _samples = msgspec.json.Decoder(Samples)
-_columns = msgspec.json.Decoder(Columns)
+_columns = msgspec.json.Decoder(SampleColumns)
 _raw_list = msgspec.json.Decoder(list[Raw])
 _raw_samples = msgspec.json.Decoder(_RawSamples)
 _raw_columns = msgspec.json.Decoder(_RawColumns)
@@ -201,7 +201,9 @@ def _colons_in(id_: str | int | None | UnsetType, body: bytes) -> int:
     return id_.count(":")
 
 
-def _column(columns: Columns | _RawColumns, name: str, rows: int, default: list[Any]) -> list[Any]:
+def _column(
+    columns: SampleColumns | _RawColumns, name: str, rows: int, default: list[Any]
+) -> list[Any]:
     column = getattr(columns, name)
     if column is UNSET:
         return default

@@ -1,4 +1,7 @@
-"""Columns of CSV and Arrow tables: y or label, weight, id; every other column is a feature."""
+"""Columns of CSV and Arrow tables: y or label, weight, id; every other column is a feature.
+
+Of a model with `columns` all columns are features: its ColumnReader knows the label among them.
+"""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,10 +38,11 @@ def columns_of(
     names = [schema.composed(name) for name in names]
     if len(names) > MAX_COLUMNS:
         raise _refused(f"the table has {len(names)} columns; the limit is {MAX_COLUMNS}")
+    roles = RESERVED if schema.columns is None else {}
     reserved: dict[str, int] = {}
     features: list[int] = []
     for column, name in enumerate(names):
-        role = RESERVED.get(name)
+        role = roles.get(name)
         if role is None and name in left_out:
             continue
         if role is None:
@@ -51,7 +55,7 @@ def columns_of(
         else:
             reserved[role] = column
     _check_unique(names[column] for column in features)
-    if labelled and "y" not in reserved:
+    if labelled and roles and "y" not in reserved:
         raise _refused("the label column is missing; name it y or label")
     if not labelled:  # labels and ids are ignored
         reserved = {role: column for role, column in reserved.items() if role == "weight"}

@@ -17,6 +17,7 @@ from dualstream.service.column_inference.sampled_values import (
     seen_in,
 )
 from dualstream.solvers import resolve_spec
+from dualstream.wire.responses import InferredColumn
 
 _DEFAULT_MARKS = ("", "NaN")
 _MAX_MARKS = 90
@@ -52,15 +53,10 @@ class Proposal:
         return {"task": self.label.task, **labels, "columns": columns}
 
     @property
-    def columns(self) -> list[dict[str, Any]]:
-        """Name, type or role, reason, and how many values are missing, of each column."""
+    def columns(self) -> list[InferredColumn]:
+        """All columns, in the order of the sample."""
         return [
-            {
-                "name": name,
-                "type": choice.kind,
-                "reason": choice.reason,
-                "missing": self.seen[name].missing,
-            }
+            InferredColumn(name, choice.kind, choice.reason, self.seen[name].missing)
             for name, choice in self.choices.items()
         ]
 

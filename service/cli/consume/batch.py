@@ -1,14 +1,16 @@
-"""A batch of one partition, its rows and bad messages, and the steps before it is learned."""
+"""A batch of one partition, the steps before it is learned, and what became of its rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from dualstream.service.cli.consume.dead_letters import DeadLetter
+from dualstream.service.cli.consume.dead_letters import PAUSED, DeadLetter, reasons
 from dualstream.service.cli.consume.reader import Message
+from dualstream.wire.schemas import Learned
 
 Row = tuple[Message, bytes]
 """A message and its row as a line of JSON."""
+UNLISTED = "refused; the server lists the reasons of the first 100 rows of a batch"
 
 
 def span(rows: Sequence[Row]) -> tuple[str, int, int]:
@@ -69,3 +71,50 @@ class Batch:
         self.bad.append(letter)
         self.rows_seen += 1
         self.end, self.last_ms = message.offset + 1, message.timestamp_ms
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Counts of rows that were posted, see `Counters`, and dead letters of the refused ones.
+
+    `refused` also counts rows whose reason is not known, which have no dead letter.
+    """
+
+    learned: int = 0
+    duplicates: int = 0
+    paused: int = 0
+    refused: int = 0
+    letters: list[DeadLetter] = field(default_factory=list)
+
+    def refuse(self, rows: Sequence[Row], reason: str) -> None:
+        """Add rows that are refused for the same reason."""
+        self.refused += len(rows)
+        self.letters += [DeadLetter(message, reason) for message, _ in rows]
+
+    def add(self, other: "Outcome") -> None:
+        """Add the outcome of other rows."""
+        self.learned += other.learned
+        self.duplicates += other.duplicates
+        self.paused += other.paused
+        self.refused += other.refused
+        self.letters += other.letters
+
+
+def outcome_of(rows: Sequence[Row], answer: Learned) -> Outcome:
+    """The outcome of these rows by the server's answer, which lists the first errors only."""
+    errors = reasons(answer.errors or ())
+    refused = [(index, reason) for index, reason in errors if not reason.startswith(PAUSED)]
+    paused, rejected = len(errors) - len(refused), answer.rejected or 0
+    known = answer.left_out()
+    if answer.duplicate and not known:  # the batch, and not each row by its id
+        known = len(rows) - rejected
+    if rejected > len(errors) and isinstance(answer.scores, list):
+        left = {index for index, _ in errors} | {one.index for one in answer.duplicates or ()}
+        refused += [
+            (index, UNLISTED)
+            for index, score in enumerate(answer.scores)
+            if score is None and index not in left
+        ]
+    letters = [DeadLetter(rows[index][0], reason) for index, reason in refused]
+    learned = answer.count if answer.learned is None else answer.learned
+    return Outcome(learned, known, paused, rejected - paused, letters)

@@ -5,10 +5,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from typing import Annotated, Any
 
-import msgspec
 import typer
 
-from dualstream.client import BadInput
 from dualstream.service.cli.common import (
     JSON,
     SOME_REFUSED,
@@ -20,15 +18,13 @@ from dualstream.service.cli.common import (
     connected,
     fail,
     known_models,
-    print_json,
-    say,
+    report,
     say_error,
 )
 from dualstream.service.cli.consume.counters import Counters
-from dualstream.service.cli.consume.loop import EARLIEST, LATEST, Consumer
+from dualstream.service.cli.consume.loop import Consumer
 from dualstream.service.cli.consume.metrics import MetricsServer, exposition, now_ms
 from dualstream.service.cli.consume.reader import ReaderError, without_user
-from dualstream.service.cli.consume.routes import check_route
 from dualstream.service.cli.consume.rows import parse_columns
 from dualstream.service.cli.consume.schemes import Asked, open_source
 
@@ -162,29 +158,26 @@ def consume(
     with ExitStack() as stack:
         client = stack.enter_context(connected(url, api_key, 0.0, as_json))
         stack.enter_context(_reader_errors())
-        if reset not in (None, EARLIEST, LATEST):
-            raise BadInput(f"--reset must be {EARLIEST} or {LATEST}, got {reset!r}")
-        learner = _learner(model, route, create, features, labels, predict_to)
         asked = Asked(
             source=source,
-            learner=learner,
-            dead_letter=dead_letter,
-            reset=reset,
-            until_end=until_end,
-            batch_rows=batch_rows,
-            group=group,
-            kafka=kafka or (),
-            columns=parse_columns(column or ()),
-            is_routed=route is not None,
+            model=model,
+            route=route,
             create=create,
+            group=group,
+            columns=parse_columns(column or ()),
+            kafka=kafka or (),
+            dead_letter=dead_letter,
             predict_to=predict_to,
-            has_labels=labels,
+            labels=labels,
             features=features,
+            reset=reset,
+            batch_rows=batch_rows,
+            until_end=until_end,
         )
         found = open_source(asked, client, counters, stack)
         if metrics_port is not None:
             served = MetricsServer(
-                lambda: exposition(counters, learner, now_ms()), metrics_host, metrics_port
+                lambda: exposition(counters, asked.learner, now_ms()), metrics_host, metrics_port
             )
             stack.enter_context(closing(served))
             say_error(f"metrics: http://{metrics_host}:{served.port}/metrics")
@@ -203,37 +196,9 @@ def consume(
         )
         with _stopped_by_signals(consumer.stop):
             consumer.run(until_end=until_end)
-    if as_json:
-        print_json(msgspec.to_builtins(counters))
-    else:
-        say(_summary(without_user(source), counters))
+    report(as_json, counters, _summary(without_user(source), counters))
     if until_end and counters.refused:
         raise typer.Exit(SOME_REFUSED)
-
-
-def _learner(
-    model: str | None,
-    route: str | None,
-    create: str | None,
-    features: str | None,
-    labels: bool,
-    predict_to: str | None,
-) -> str:
-    """The model or the route. Raises BadInput for options that exclude each other."""
-    if labels and predict_to is not None:
-        raise BadInput("--labels and --predict-to are two commands, one for each topic")
-    if features is not None and not labels:
-        raise BadInput("--features belongs to --labels")
-    if create is not None and route is None:
-        raise BadInput("--create belongs to --route")
-    if create is not None and labels:
-        raise BadInput("--create belongs to the command that reads the rows, not to --labels")
-    if route is not None:
-        check_route(route)
-    found = route if model is None else model
-    if found is None or (model is not None and route is not None):
-        raise BadInput("send either --model ID or --route FIELD")
-    return found
 
 
 @contextmanager

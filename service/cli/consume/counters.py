@@ -37,7 +37,3 @@ class Counters:
     moved: int = 0
     waits: int = 0
     partitions: dict[str, Partition] = field(default_factory=dict)
-
-    def started(self, source: str, offset: int | str) -> None:
-        """A partition is read from this offset."""
-        self.partitions[source] = Partition(offset)

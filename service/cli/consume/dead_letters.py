@@ -11,13 +11,11 @@ import msgspec
 
 from dualstream.client import BadInput
 from dualstream.service.cli.consume.reader import Message
-from dualstream.wire.schemas import Learned
 
 SHOWN = 5
 """Dead letters of a batch that the log shows."""
 PAUSED = "paused: "
 """Reason of a row in quarantine, which is learned or dropped when the model is resumed."""
-UNLISTED = "refused; the server lists the reasons of the first 100 rows of a batch"
 
 
 class DeadLetter(NamedTuple):
@@ -34,17 +32,6 @@ def reasons(errors: Sequence[Mapping[str, Any]]) -> list[tuple[int, str]]:
         field = str(one.get("pointer", "")).partition(f"/{one['index']}")[2].removeprefix("/")
         found.append((int(one["index"]), f"{field}: {one['reason']}" if field else one["reason"]))
     return found
-
-
-def without_reason(learned: Learned, known: set[int], rows: int) -> list[tuple[int, str]]:
-    """Refused rows beyond those whose reasons the answer lists: they have no score."""
-    if not isinstance(learned.scores, list) or len(learned.scores) != rows:
-        return []
-    known = known | {one.index for one in learned.duplicates or ()}
-    found = [
-        index for index, score in enumerate(learned.scores) if score is None and index not in known
-    ]
-    return [(index, UNLISTED) for index in found]
 
 
 class DeadLetters(Protocol):

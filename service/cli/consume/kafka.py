@@ -18,7 +18,7 @@ from confluent_kafka import (
 )
 
 from dualstream.client import BadInput
-from dualstream.service.cli.consume.reader import Bounds, Message, ReaderError, outside_numbers
+from dualstream.service.cli.consume.reader import Bounds, Message, Reader, ReaderError
 
 ANSWER_S = 10.0
 """Seconds to wait for a broker's answer."""
@@ -92,8 +92,8 @@ def client_settings(
     return {**settings, **own}
 
 
-class KafkaReader:
-    """Reads topics as a member of a group; a Reader.
+class KafkaReader(Reader):
+    """Reads topics as a member of a group.
 
     Raises ReaderError if a topic does not exist or no broker answers, BadInput for a setting that
     librdkafka does not know.
@@ -243,14 +243,6 @@ class KafkaReader:
         one = self._assigned.get(source)
         found = None if one is None else self._consumer.get_watermark_offsets(one, cached=True)
         return max(0, found[1] - offset) if found and found[1] >= 0 else None
-
-    def cursor(self, offset: int) -> int:
-        """The offset itself."""
-        return offset
-
-    def outside(self, source: str, offset: int, bounds: Bounds) -> str:
-        """What is wrong with a cursor that is not in the log."""
-        return outside_numbers(source, offset, bounds)
 
     def check_cursor(self, source: str, cursor: int) -> None:
         """Raise ReaderError if the log ends before the cursor, OSError if Kafka does not answer."""

@@ -4,56 +4,24 @@ A label is learned once by its id, and it is posted before the cursor passes it.
 is not known waits until all rows that precede it in the topic of the rows have been scored.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from dualstream.client import Refused
 from dualstream.service.cli.consume.batch import Row, span
 from dualstream.service.cli.consume.counters import Counters
 from dualstream.service.cli.consume.dead_letters import PAUSED, DeadLetter, reasons
-from dualstream.service.cli.consume.fields import RowFields
+from dualstream.service.cli.consume.server import ModelServer, Server
 from dualstream.wire.problems import MAX_ERRORS
 from dualstream.wire.schemas import Learned
+
+if TYPE_CHECKING:
+    from dualstream.service.cli.consume.progress import KafkaProgress
 
 UNKNOWN = "id: unknown-sample: "
 """Reason of a label whose row is not remembered."""
 _ALL_REFUSED = ("unknown-sample", "expired-sample", "invalid-rows")
 """Problems of a request of which no label was learned."""
-
-
-class LabelServer(Protocol):
-    """The model of a server. Methods raise Unreachable and Refused, without retries."""
-
-    @property
-    def fields(self) -> RowFields:
-        """The names of the ids and labels of the model's rows."""
-        ...
-
-    def label(self, lines: Sequence[bytes]) -> Learned:
-        """Learn labels, each an object with `id` and `y`."""
-        ...
-
-
-class LabelServers(Protocol):
-    """One model, or many."""
-
-    def each(
-        self, rows: Sequence[Row], call: Callable[[LabelServer, Sequence[Row]], None]
-    ) -> tuple[int, list[DeadLetter]]:
-        """As of `Scorers`."""
-        ...
-
-
-class RowTopic(Protocol):
-    """The topic of the rows. Methods raise OSError if it does not answer."""
-
-    def ends(self) -> dict[str, int]:
-        """Offset of the next message to be written, by partition."""
-        ...
-
-    def is_read(self, ends: Mapping[str, int]) -> bool:
-        """Have all messages before `ends` been scored?"""
-        ...
 
 
 class LabelWaits(OSError):
@@ -63,10 +31,10 @@ class LabelWaits(OSError):
 class Labels:
     """Posts the labels of a batch; a Step of the loop.
 
-    rows   None if clients have scored the rows before their labels are written
+    rows   topic of the rows; None if clients have scored the rows before their labels are written
     """
 
-    def __init__(self, models: LabelServers, rows: RowTopic | None, counters: Counters) -> None:
+    def __init__(self, models: Server, rows: "KafkaProgress | None", counters: Counters) -> None:
         self._models, self._rows, self._counters = models, rows, counters
         self._batch: tuple[str, int, int] | None = None
         """The batch that the following describes, which is kept for a call after a failure."""
@@ -102,7 +70,7 @@ class Labels:
         )
         return passed, unknown + without_model
 
-    def _label(self, server: LabelServer, rows: Sequence[Row], unknown: list[DeadLetter]) -> None:
+    def _label(self, server: ModelServer, rows: Sequence[Row], unknown: list[DeadLetter]) -> None:
         """Post the labels of one model."""
         fields, given = server.fields, list[Row]()
         for message, line in rows:
@@ -117,7 +85,7 @@ class Labels:
             self._label_some(server, given[first : first + MAX_ERRORS], unknown)
 
     def _label_some(
-        self, server: LabelServer, given: Sequence[Row], unknown: list[DeadLetter]
+        self, server: ModelServer, given: Sequence[Row], unknown: list[DeadLetter]
     ) -> None:
         """Post labels as one request."""
         try:

@@ -9,23 +9,15 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from dualstream.client import Refused, Unreachable
-from dualstream.service.cli.consume.batch import Batch, Row, Step
-from dualstream.service.cli.consume.counters import Counters
-from dualstream.service.cli.consume.dead_letters import (
-    PAUSED,
-    DeadLetter,
-    DeadLetters,
-    LoggedLetters,
-    reasons,
-    without_reason,
-)
+from dualstream.service.cli.consume.batch import Batch, Outcome, Row, Step
+from dualstream.service.cli.consume.counters import Counters, Partition
+from dualstream.service.cli.consume.dead_letters import DeadLetter, DeadLetters, LoggedLetters
 from dualstream.service.cli.consume.reader import Bounds, Message, Reader, ReaderError
 from dualstream.service.cli.consume.rows import BadMessage, RowLines
-from dualstream.service.cli.consume.server import TOO_LARGE
-from dualstream.wire.schemas import Learned
+from dualstream.service.cli.consume.server import TOO_LARGE, Server
 
 T = TypeVar("T")
 
@@ -35,24 +27,6 @@ FIRST_WAIT_S, MAX_WAIT_S = 0.1, 5.0
 SLICE_S, MIN_PAUSE_S = 0.5, 0.02
 """Longest call that a signal does not end, and shortest one if no row waits."""
 HOW_TO_RESET = "continue with --reset earliest or --reset latest"
-
-
-class Server(Protocol):
-    """The model of a server. Methods raise Unreachable and Refused, without retries."""
-
-    def sources(self) -> dict[str, int]:
-        """The model's cursors."""
-        ...
-
-    def learn(
-        self, source: str, start: int, end: int, rows: Sequence[Row], lag: int | None
-    ) -> Learned:
-        """Learn rows and move the cursor from `start` to `end`."""
-        ...
-
-    def set_source(self, source: str, offset: int) -> None:
-        """Set the cursor."""
-        ...
 
 
 class Changed(Exception):
@@ -171,7 +145,7 @@ class Consumer:
         self._reader.start(source, offset)
         self._ahead = [one for one in self._ahead if one[0].source != source]
         self._batches[source] = Batch(source, cursor)
-        self.counters.started(source, self._reader.cursor(cursor))
+        self.counters.partitions[source] = Partition(self._reader.cursor(cursor))
 
     def _start_without_cursor(self, source: str, bounds: Bounds) -> None:
         """Read a partition that the model has not learned from."""
@@ -281,7 +255,7 @@ class Consumer:
         """Learn these rows as one append, or as several if the server says it is too large."""
         lag = self._reader.lag(source, end)
         try:
-            learned = self._retry(lambda: self._learn(source, start, end, rows, lag))
+            outcome = self._retry(lambda: self._learn(source, start, end, rows, lag))
         except Refused as refused:
             if refused.kind not in TOO_LARGE or not rows:
                 raise
@@ -291,14 +265,16 @@ class Consumer:
                 self._send(source, start, cut, rows[:middle])
                 self._send(source, cut, end, rows[middle:])
             else:
-                self._refuse(source, rows, [(0, refused.detail)], 1)
+                outcome = Outcome()
+                outcome.refuse(rows, refused.detail)
+                self._count(source, outcome)
                 self._retry(lambda: self._server.learn(source, start, end, (), lag))
             return
-        self._count(source, rows, learned)
+        self._count(source, outcome)
 
     def _learn(
         self, source: str, start: int, end: int, rows: Sequence[Row], lag: int | None
-    ) -> Learned:
+    ) -> Outcome:
         """Learn rows, and read the next ones in the same time."""
         if self._ahead or not self._reader.reads_ahead:
             return self._server.learn(source, start, end, rows, lag)
@@ -311,29 +287,17 @@ class Consumer:
             except ReaderError as fault:
                 self._fault = fault
 
-    def _count(self, source: str, rows: Sequence[Row], learned: Learned) -> None:
-        """Count the answer's rows; refused ones are dead letters."""
-        known = learned.left_out()
-        if learned.duplicate and not known:  # the batch, and not each row by its id
-            known = len(rows) - (learned.rejected or 0)
-        self.counters.duplicates += known
-        self.counters.learned += learned.learned or 0
-        errors = reasons(learned.errors or ())
-        refused = [(index, reason) for index, reason in errors if not reason.startswith(PAUSED)]
-        self.counters.paused += len(errors) - len(refused)
-        rejected = (learned.rejected or 0) - (len(errors) - len(refused))
-        if rejected:
-            refused += without_reason(learned, {index for index, _ in errors}, len(rows))
-            self._refuse(source, rows, refused, rejected)
-
-    def _refuse(
-        self, source: str, rows: Sequence[Row], reasons: Sequence[tuple[int, str]], count: int
-    ) -> None:
-        """Write the dead letters of refused rows, which the cursor has passed: keep trying."""
-        letters = [DeadLetter(rows[index][0], reason) for index, reason in reasons]
-        self.counters.refused += count
-        if count > len(letters):
-            self._log(f"{source}: {count - len(letters)} more rows were refused")
+    def _count(self, source: str, outcome: Outcome) -> None:
+        """Count rows, and write the dead letters, which the cursor has passed: keep trying."""
+        counters, letters = self.counters, outcome.letters
+        counters.learned += outcome.learned
+        counters.duplicates += outcome.duplicates
+        counters.paused += outcome.paused
+        counters.refused += outcome.refused
+        if not outcome.refused:
+            return
+        if outcome.refused > len(letters):
+            self._log(f"{source}: {outcome.refused - len(letters)} more rows were refused")
         try:
             self._retry(lambda: self._dead.write(letters), lambda: self._is_stopping)
         except Changed:

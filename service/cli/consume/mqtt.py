@@ -22,11 +22,15 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from dualstream.client import BadInput, Client
-from dualstream.service.cli.consume.batch import Row
-from dualstream.service.cli.consume.reader import Bounds, Message, ReaderError, outside_numbers
+from dualstream.service.cli.consume.batch import Outcome, Row
+from dualstream.service.cli.consume.reader import (
+    Bounds,
+    Message,
+    ReaderError,
+    StreamReader,
+    check_source,
+)
 from dualstream.service.cli.consume.server import ModelServer
-from dualstream.wire.schemas import Learned
-from dualstream.wire.sources import check_name
 
 START_S = 10.0
 """Seconds to wait for the broker at the start."""
@@ -72,8 +76,8 @@ def parse_mqtt(url: str) -> MqttTopic:
     return MqttTopic(parts.hostname, port, scheme == "mqtts", user, password, name)
 
 
-class MqttReader:
-    """Receives the topics of a session; a Reader with one partition.
+class MqttReader(StreamReader):
+    """Receives the topics of a session. Its log loses nothing and has no end.
 
     client_id   the broker's name of the session
     window      messages that the broker may send before it has an acknowledgement
@@ -84,15 +88,9 @@ class MqttReader:
     def __init__(
         self, topic: MqttTopic, client_id: str, window: int, log: Callable[[str], None]
     ) -> None:
-        self.epoch, self.reads_ahead = 1, False
-        """Changes when the connection is lost: the broker delivers what it has not acknowledged."""
-        self.source = f"mqtt/{client_id}"
-        try:
-            check_name(self.source)
-        except ValueError:
-            raise BadInput(
-                f"the client id {client_id!r} must have up to 250 printable ASCII characters"
-            ) from None
+        # The epoch changes if the connection is lost: the broker repeats what is not acknowledged.
+        super().__init__(f"mqtt/{client_id}")
+        check_source(self.source, f"the client id {client_id!r}")
         self._topic, self._log = topic, log
         self._broker = f"{topic.host}:{topic.port}"
         self._own = re.sub(r"^\$share/[^/]+/", "", topic.filter)
@@ -214,17 +212,9 @@ class MqttReader:
 
     # -- the session -------------------------------------------------------------------------------
 
-    def assigned(self) -> Sequence[str]:
-        """The session."""
-        return [self.source]
-
     def bounds(self, source: str) -> Bounds:
         """Count from 0."""
         return Bounds(0, 0)
-
-    def is_new(self, source: str) -> bool:
-        """False: the session was there from the start."""
-        return False
 
     def start(self, source: str, offset: int) -> None:
         """Count from this offset, again from the first message without an acknowledgement."""
@@ -255,24 +245,8 @@ class MqttReader:
                 self._first += 1
                 self._read -= 1
 
-    def lost(self) -> Sequence[str]:
-        """None: there is no log that could lose messages."""
-        return ()
-
-    def is_at_end(self, source: str) -> bool:
-        """False: topics have no end."""
-        return False
-
     def lag(self, source: str, offset: int) -> None:
         """Unknown: the broker does not say what waits in a session."""
-
-    def cursor(self, offset: int) -> int:
-        """The offset itself."""
-        return offset
-
-    def outside(self, source: str, offset: int, bounds: Bounds) -> str:
-        """Not called: every cursor is valid."""
-        return outside_numbers(source, offset, bounds)
 
     def keep_alive(self, seconds: float) -> None:
         """Wait; the thread of the connection answers the broker."""
@@ -294,8 +268,8 @@ class AcknowledgingServer(ModelServer):
 
     def learn(
         self, source: str, start: int, end: int, rows: Sequence[Row], lag: int | None
-    ) -> Learned:
+    ) -> Outcome:
         """As of `ModelServer`, then acknowledge the messages."""
-        learned = super().learn(source, start, end, rows, lag)
+        outcome = super().learn(source, start, end, rows, lag)
         self._reader.acknowledge(end)
-        return learned
+        return outcome

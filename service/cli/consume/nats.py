@@ -6,7 +6,7 @@ cursor on. After an error, or a delivery that was lost, another consumer begins 
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -21,10 +21,10 @@ from dualstream.service.cli.consume.reader import (
     Bounds,
     Message,
     ReaderError,
-    outside_numbers,
+    StreamReader,
+    check_source,
     without_user,
 )
-from dualstream.wire.sources import check_name
 
 T = TypeVar("T")
 
@@ -58,17 +58,12 @@ def parse_nats(url: str) -> NatsStream:
     if not parts.hostname or not name or "/" in name or parts.query or parts.fragment:
         raise BadInput(f"a stream is {parts.scheme}://HOST:PORT/STREAM, got {without_user(url)}")
     stream = NatsStream(urlunsplit(parts._replace(path="")), name)
-    try:
-        check_name(stream.source)
-    except ValueError:
-        raise BadInput(
-            f"the name of the stream {name!r} must have up to 250 printable ASCII characters"
-        ) from None
+    check_source(stream.source, f"the name of the stream {name!r}")
     return stream
 
 
-class NatsReader:
-    """Reads one stream; a Reader with one partition, which never changes.
+class NatsReader(StreamReader):
+    """Reads one stream.
 
     Raises ReaderError if no server answers at the start, or the stream does not exist.
     """
@@ -80,8 +75,8 @@ class NatsReader:
         user: str | None = None,
         password: str | None = None,
     ) -> None:
-        self.epoch, self.reads_ahead = 1, False
-        self._name, self._source, self._log = stream.name, stream.source, log
+        super().__init__(stream.source)
+        self._name, self._log = stream.name, log
         self._runner = asyncio.Runner()
         self._client = NatsClient()
         self._context = self._client.jetstream(timeout=ANSWER_S)
@@ -96,12 +91,11 @@ class NatsReader:
         self._delivered = 0
         """Messages that this consumer has delivered."""
         self._end: int | None = None
-        self._is_lost = self._is_at_end = False
         self._trouble, self._said, self._is_started = "", dict[str, float](), False
         try:
             self._connect(stream.server, user, password)
             if self._asked(self._bounds) is None:
-                raise ReaderError(f"{self._source}: JetStream does not answer: {self._trouble}")
+                raise ReaderError(f"{self.source}: JetStream does not answer: {self._trouble}")
         except BaseException:
             self.close()
             raise
@@ -139,14 +133,6 @@ class NatsReader:
 
     # -- the stream --------------------------------------------------------------------------------
 
-    def assigned(self) -> Sequence[str]:
-        """The stream."""
-        return [self._source]
-
-    def is_new(self, source: str) -> bool:
-        """False: the stream was there from the start."""
-        return False
-
     def bounds(self, source: str) -> Bounds | None:
         """First sequence number, and the one after the last. None while NATS does not answer."""
         return self._asked(self._bounds)
@@ -164,26 +150,9 @@ class NatsReader:
         self._next, self._is_stale = offset, True
         self._is_lost = self._is_at_end = False
 
-    def lost(self) -> Sequence[str]:
-        """The stream, if messages after the position have left it, or it ends before it."""
-        is_lost, self._is_lost = self._is_lost, False
-        return [self._source] if is_lost else []
-
     def lag(self, source: str, offset: int) -> int | None:
         """Sequence numbers up to the end, as last known."""
         return None if self._end is None else max(0, self._end - offset)
-
-    def cursor(self, offset: int) -> int:
-        """The sequence number itself."""
-        return offset
-
-    def outside(self, source: str, offset: int, bounds: Bounds) -> str:
-        """What is wrong with a cursor that is not in the stream."""
-        return outside_numbers(source, offset, bounds)
-
-    def is_at_end(self, source: str) -> bool:
-        """Did the last read return all messages?"""
-        return self._is_at_end
 
     # -- messages ----------------------------------------------------------------------------------
 
@@ -274,7 +243,7 @@ class NatsReader:
         headers = tuple((name, value.encode()) for name, value in (one.headers or {}).items())
         time_ms = round(about.timestamp.timestamp() * 1000)
         offset, key = about.sequence.stream, one.subject.encode()
-        return Message(self._source, offset, one.data, key, time_ms, headers)
+        return Message(self.source, offset, one.data, key, time_ms, headers)
 
     def _asked(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
         """The answer; None while NATS does not answer. Raises ReaderError for other errors."""
@@ -283,7 +252,7 @@ class NatsReader:
         except (NotFoundError, ServerError, ServiceUnavailableError, TimeoutError) as away:
             self._note(away)
         except APIError as wrong:
-            raise ReaderError(f"{self._source} cannot be read: {wrong.description}") from None
+            raise ReaderError(f"{self.source} cannot be read: {wrong.description}") from None
         except (NatsError, OSError) as away:
             self._note(away)
         return None

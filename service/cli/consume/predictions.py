@@ -5,7 +5,7 @@ after a kill they may be scored again, which replaces the waiting row and learns
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Raw
@@ -14,57 +14,19 @@ from dualstream.client import PredictedMany, Refused
 from dualstream.service.cli.consume.batch import Row, span
 from dualstream.service.cli.consume.counters import Counters
 from dualstream.service.cli.consume.dead_letters import DeadLetter, reasons
-from dualstream.service.cli.consume.fields import RowFields
 from dualstream.service.cli.consume.reader import ReaderError, Record
-from dualstream.service.cli.consume.server import TOO_LARGE
+from dualstream.service.cli.consume.server import TOO_LARGE, ModelServer, Server
 from dualstream.wire.problems import MAX_ERRORS
 
-
-class Scorer(Protocol):
-    """The model of a server. Methods raise Unreachable and Refused, without retries."""
-
-    remembers: bool
-    """Are rows remembered? The step clears it if the model refuses."""
-
-    @property
-    def fields(self) -> RowFields:
-        """Where the model's rows have their ids and labels."""
-        ...
-
-    def predict(self, lines: Sequence[bytes], remember: bool) -> PredictedMany:
-        """Score rows; store them with their scores if `remember`."""
-        ...
-
-
-class Scorers(Protocol):
-    """One model, or many."""
-
-    def each(
-        self, rows: Sequence[Row], call: Callable[[Scorer, Sequence[Row]], None]
-    ) -> tuple[int, list[DeadLetter]]:
-        """Call with each model and its rows, without those that its cursor has passed.
-
-        Returns the number of the latter, and dead letters of rows without a model.
-        """
-        ...
-
-
-class Writer(Protocol):
-    """A topic."""
-
-    def write(self, records: Sequence[Record]) -> list[int]:
-        """Write messages; returns the indices of those that are too large.
-
-        Returns when they are durable. Raises OSError to be called again later.
-        """
-        ...
+if TYPE_CHECKING:
+    from dualstream.service.cli.consume.kafka_writer import KafkaWriter
 
 
 class Predictions:
     """Scores the rows of a batch that have no label; a Step of the loop."""
 
     def __init__(
-        self, models: Scorers, writer: Writer, counters: Counters, log: Callable[[str], None]
+        self, models: Server, writer: "KafkaWriter", counters: Counters, log: Callable[[str], None]
     ) -> None:
         self._models, self._writer, self._counters, self._log = models, writer, counters, log
         self._batch: tuple[str, int, int] | None = None
@@ -90,7 +52,7 @@ class Predictions:
         self._batch = None
         return self._labelled, [*self._letters, *letters]
 
-    def _take(self, server: Scorer, rows: Sequence[Row]) -> None:
+    def _take(self, server: ModelServer, rows: Sequence[Row]) -> None:
         """Score the rows of one model."""
         labelled, unlabelled, ids = list[Row](), list[Row](), list[bytes | None]()
         fields = server.fields
@@ -112,7 +74,7 @@ class Predictions:
 
     def _score(
         self,
-        server: Scorer,
+        server: ModelServer,
         rows: Sequence[Row],
         ids: Sequence[bytes | None],
         records: list[Record],

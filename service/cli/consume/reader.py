@@ -1,10 +1,14 @@
 """Interface of a reader: messages of the partitions of a log, each with its offset."""
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from msgspec import Struct
+
+from dualstream.client import BadInput
+from dualstream.wire.sources import check_name
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -55,79 +59,99 @@ def without_user(url: str) -> str:
     return re.sub(r"://[^/]*@", "://", url)
 
 
-def outside_numbers(source: str, cursor: int, bounds: Bounds) -> str:
-    """What is wrong with a cursor that is not in the log."""
-    if cursor < bounds.first:
-        lost = f"the log begins at {bounds.first}: {bounds.first - cursor} offsets are gone"
-    else:
-        lost = f"the log ends at {bounds.end}: it was truncated or made again"
-    return f"{source}: the model's cursor is {cursor}, but {lost}"
+def check_source(source: str, what: str) -> None:
+    """Raise BadInput, which begins with `what`, for a name that no cursor can have."""
+    try:
+        check_name(source)
+    except ValueError:
+        raise BadInput(f"{what} must have up to 250 printable ASCII characters") from None
 
 
 class ReaderError(Exception):
     """The source cannot be read; the message says why and what to do."""
 
 
-class Reader(Protocol):
+class Reader(ABC):
     """Reads the partitions that it is assigned. One method is called at a time; only
     `commit` is called during `read`, too.
 
-    Offsets are numbers, which grow with each message. `cursor` converts one to what the server
-    stores.
+    Offsets are numbers, which grow with each message.
     """
 
-    epoch: int
+    epoch = 1
     """Changes whenever partitions are assigned or revoked. All of them must then be started."""
-    reads_ahead: bool
+    reads_ahead = False
     """May a thread call `read` while the server learns? Then it returns at once after 0 seconds."""
 
+    @abstractmethod
     def assigned(self) -> Collection[str]:
         """The partitions of this process."""
-        ...
 
+    @abstractmethod
     def bounds(self, source: str) -> Bounds | None:
         """Ask for the bounds of a partition. None while the log does not answer."""
-        ...
 
     def is_new(self, source: str) -> bool:
         """Was the partition added after this process began to read?"""
-        ...
+        return False
 
+    @abstractmethod
     def start(self, source: str, offset: int) -> None:
         """Read a partition from this offset, also if it is read already."""
-        ...
 
+    @abstractmethod
     def read(self, rows: int, seconds: float) -> list[Message]:
         """Up to `rows` messages of started partitions, after at most `seconds`.
 
         The messages of a partition are in the order of their offsets; offsets may have gaps.
         """
-        ...
 
+    @abstractmethod
     def lost(self) -> Collection[str]:
         """Partitions whose next offset is not in the log, once; they must be started again."""
-        ...
 
+    @abstractmethod
     def lag(self, source: str, offset: int) -> int | None:
         """Messages from this offset on, as last known, without asking; None if unknown."""
-        ...
 
     def cursor(self, offset: int) -> int | str:
-        """The cursor of the model that stands for this offset."""
-        ...
+        """The cursor of the model that stands for this offset, as the server stores it."""
+        return offset
 
     def outside(self, source: str, offset: int, bounds: Bounds) -> str:
         """What is wrong with a cursor that is not in the log."""
-        ...
+        if offset < bounds.first:
+            lost = f"the log begins at {bounds.first}: {bounds.first - offset} offsets are gone"
+        else:
+            lost = f"the log ends at {bounds.end}: it was truncated or made again"
+        return f"{source}: the model's cursor is {offset}, but {lost}"
 
+    @abstractmethod
     def is_at_end(self, source: str) -> bool:
         """Has `read` returned all messages of the partition that there are?"""
-        ...
 
+    @abstractmethod
     def keep_alive(self, seconds: float) -> None:
         """Wait without reading. The process stays in its group; partitions may change."""
-        ...
 
+    @abstractmethod
     def close(self) -> None:
         """Leave the group."""
-        ...
+
+
+class StreamReader(Reader):
+    """Reader of a log of one partition, which is never another one."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self._is_lost = self._is_at_end = False
+
+    def assigned(self) -> Sequence[str]:
+        return [self.source]
+
+    def lost(self) -> Sequence[str]:
+        is_lost, self._is_lost = self._is_lost, False
+        return [self.source] if is_lost else []
+
+    def is_at_end(self, source: str) -> bool:
+        return self._is_at_end

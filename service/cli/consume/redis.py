@@ -26,8 +26,14 @@ from redis.retry import Retry
 from dualstream.client import BadInput
 from dualstream.service.cli.consume.dead_letters import DeadLetter
 from dualstream.service.cli.consume.entries import SOURCE, entry_cursor, entry_id, offset_of
-from dualstream.service.cli.consume.reader import Bounds, Message, ReaderError, without_user
-from dualstream.wire.sources import check_name
+from dualstream.service.cli.consume.reader import (
+    Bounds,
+    Message,
+    ReaderError,
+    StreamReader,
+    check_source,
+    without_user,
+)
 
 T = TypeVar("T")
 
@@ -73,12 +79,7 @@ def parse_stream(url: str) -> Stream:
     if not (parts.hostname and database.isdigit() and name) or parts.fragment:
         raise BadInput(f"a stream is {parts.scheme}://HOST:PORT/DB/STREAM, got {without_user(url)}")
     stream = Stream(urlunsplit(parts._replace(path=f"/{database}")), unquote(name))
-    try:
-        check_name(stream.source)
-    except ValueError:
-        raise BadInput(
-            f"the name of the stream {stream.name!r} must have up to 250 printable ASCII characters"
-        ) from None
+    check_source(stream.source, f"the name of the stream {stream.name!r}")
     return stream
 
 
@@ -103,15 +104,15 @@ def connect(stream: Stream, password: str | None) -> Any:
     return client
 
 
-class RedisReader:
-    """Reads one stream; a Reader with one partition, which never changes.
+class RedisReader(StreamReader):
+    """Reads one stream.
 
     Raises ReaderError if Redis does not answer at the start, or the key is no stream.
     """
 
     def __init__(self, stream: Stream, password: str | None, log: Callable[[str], None]) -> None:
-        self.epoch, self.reads_ahead = 1, False
-        self._name, self._source = stream.name, stream.source
+        super().__init__(stream.source)
+        self._name = stream.name
         self._log: Callable[[str], None] = lambda line: None
         self._client = connect(stream, password)
         self._next: int | None = None
@@ -124,7 +125,6 @@ class RedisReader:
         """Offsets of the entries that were read, from `_learned` on."""
         self._learned = 0
         """Offset of the last `lag`."""
-        self._is_lost = self._is_at_end = False
         self._entry_bytes = READ_BYTES // _FIRST_ENTRIES
         self._trouble = ""
         deadline = time.monotonic() + START_S
@@ -135,17 +135,9 @@ class RedisReader:
             time.sleep(PAUSE_S)
         self._log = log
         if not found.end:
-            log(f"{self._source}: the stream has no entries yet; waiting for the first one")
+            log(f"{self.source}: the stream has no entries yet; waiting for the first one")
 
     # -- the stream --------------------------------------------------------------------------------
-
-    def assigned(self) -> Sequence[str]:
-        """The stream."""
-        return [self._source]
-
-    def is_new(self, source: str) -> bool:
-        """False: the stream was there from the start."""
-        return False
 
     def bounds(self, source: str) -> Bounds | None:
         """Offsets of the first entry, and after the last one. None while Redis does not answer."""
@@ -160,11 +152,6 @@ class RedisReader:
         if found is not None and offset in (found.first, found.end):
             self._added = found.added
             self._rank = found.added - (found.length if offset == found.first else 0)
-
-    def lost(self) -> Sequence[str]:
-        """The stream, if entries after the position were trimmed, or it ends before it."""
-        is_lost, self._is_lost = self._is_lost, False
-        return [self._source] if is_lost else []
 
     def lag(self, source: str, offset: int) -> int | None:
         """Entries from this offset on, as last known.
@@ -194,10 +181,6 @@ class RedisReader:
             f"{source}: the model's cursor is {cursor}, but the stream ends at"
             f" {entry_cursor(bounds.end)}: it was deleted, or Redis has lost its last entries"
         )
-
-    def is_at_end(self, source: str) -> bool:
-        """Did the last read return all entries?"""
-        return self._is_at_end
 
     # -- entries -----------------------------------------------------------------------------------
 
@@ -255,7 +238,7 @@ class RedisReader:
         names = [name.decode(errors="surrogateescape") for name in fields[::2]]
         pairs = tuple(zip(names, fields[1::2], strict=True))
         time_ms = int(text.partition("-")[0])
-        return Message(self._source, offset_of(text), None, None, time_ms, pairs, text)
+        return Message(self.source, offset_of(text), None, None, time_ms, pairs, text)
 
     def _info(self) -> Info:
         try:
@@ -285,11 +268,11 @@ class RedisReader:
         try:
             answer = call()
         except AuthenticationError as wrong:
-            raise ReaderError(f"{self._source}: Redis refuses the password: {wrong}") from None
+            raise ReaderError(f"{self.source}: Redis refuses the password: {wrong}") from None
         except RedisError as wrong:
             trouble = str(wrong)
             if not isinstance(wrong, _AWAY) and not trouble.startswith(_BUSY):
-                raise ReaderError(f"{self._source} cannot be read: {trouble}") from None
+                raise ReaderError(f"{self.source} cannot be read: {trouble}") from None
             if trouble != self._trouble:
                 self._log(f"Redis does not answer: {trouble}")
             self._trouble = trouble

@@ -7,54 +7,25 @@ skips the rows that are before the cursors of their models.
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from dualstream.client import BadInput, Refused
-from dualstream.service.cli.consume.batch import Row
-from dualstream.service.cli.consume.dead_letters import DeadLetter, reasons
+from dualstream.service.cli.consume.batch import Outcome, Row
+from dualstream.service.cli.consume.dead_letters import DeadLetter
 from dualstream.service.cli.consume.fields import read_field
-from dualstream.service.cli.consume.labels import LabelServer
-from dualstream.service.cli.consume.predictions import Scorer
 from dualstream.service.cli.consume.reader import ReaderError
 from dualstream.service.cli.consume.rows import BadMessage, field_of
-from dualstream.service.cli.consume.server import TOO_LARGE
-from dualstream.wire.schemas import MODEL_ID, Duplicate, Learned
+from dualstream.service.cli.consume.server import TOO_LARGE, ModelServer
+from dualstream.wire.schemas import MODEL_ID
+
+if TYPE_CHECKING:
+    from dualstream.service.cli.consume.kafka import KafkaReader
 
 MAX_CURSORS = 10_000
 """Cursors in memory; they are read again from the server."""
 _VALUE = "value."
-
-
-class Model(Scorer, LabelServer, Protocol):
-    """A model of a server. Methods raise Unreachable and Refused, without retries."""
-
-    def sources(self) -> dict[str, int]:
-        """The model's cursors."""
-        ...
-
-    def learn(
-        self, source: str, start: int, end: int, rows: Sequence[Row], lag: int | None
-    ) -> Learned:
-        """Learn rows and move the cursor from `start` to `end`."""
-        ...
-
-
-class Offsets(Protocol):
-    """Committed offsets of a consumer group. Methods raise OSError."""
-
-    def check_cursor(self, source: str, cursor: int) -> None:
-        """Raise ReaderError if the log ends before the cursor of a model."""
-        ...
-
-    def committed(self) -> dict[str, int]:
-        """Committed offset of each assigned partition that has one."""
-        ...
-
-    def commit(self, source: str, offset: int) -> None:
-        """Commit the offset at which the next process begins."""
-        ...
 
 
 class RoutedModels:
@@ -62,18 +33,19 @@ class RoutedModels:
 
     route    field of the message with the model's id: key, headers.NAME or value.COLUMN
     models   makes the model of an id
+    offsets  the committed offsets of the reader's group
     create   creates the model of an id; None if messages of unknown models are dead letters
     """
 
     def __init__(
         self,
         route: str,
-        models: Callable[[str], Model],
-        offsets: Offsets,
+        models: Callable[[str], ModelServer],
+        offsets: "KafkaReader",
         create: Callable[[str], object] | None = None,
     ) -> None:
         self._route, self._offsets, self._create = route, offsets, create
-        self._make, self._models = models, dict[str, Model]()
+        self._make, self._models = models, dict[str, ModelServer]()
         self._cursors: dict[tuple[str, str], int | None] = {}
         """Cursor of each model and source; None if the model has not learned from the source."""
         self._batch: tuple[str, int, int] | None = None
@@ -81,7 +53,7 @@ class RoutedModels:
         """Models that have learned their rows of the batch."""
         self._taken: dict[str, dict[str, None]] = {}
         """Models of whose rows a step has taken some, by source: their cursors have to move."""
-        self._answer = _empty(0)
+        self._outcome = Outcome()
 
     def sources(self) -> dict[str, int]:
         """Where the partitions begin: the committed offsets."""
@@ -93,33 +65,33 @@ class RoutedModels:
 
     def learn(
         self, source: str, start: int, end: int, rows: Sequence[Row], lag: int | None
-    ) -> Learned:
+    ) -> Outcome:
         """Learn rows, model by model, then commit `end`. Resumes after a failure.
 
         Raises Refused `source-moved` if a model's cursor has moved back, after the cursor is
         committed: the partition must be read again from there.
         """
         if self._batch != (source, start, end):
-            self._batch, self._done, self._answer = (source, start, end), set(), _empty(len(rows))
+            self._batch, self._done, self._outcome = (source, start, end), set(), Outcome()
         found = self._by_model(rows)
         for model in [*found, *self._taken.get(source, ())]:
             if model not in self._done:
-                places = found.get(model, [])
-                learn = partial(self._learn, model, source, start, end, rows, places, lag)
+                given = found.get(model, [])
+                learn = partial(self._learn, model, source, start, end, given, lag)
                 reason = self._attempt(model, source, learn)
                 if reason is not None:
-                    self._refuse(places, reason)
+                    self._outcome.refuse(given, reason)
                 self._done.add(model)
         self._offsets.commit(source, end)
         self._taken.pop(source, None)
         if len(self._cursors) > MAX_CURSORS:
             self._cursors.clear()
             self._models.clear()
-        answer, self._batch = self._answer, None
-        return answer
+        self._batch = None
+        return self._outcome
 
     def each(
-        self, rows: Sequence[Row], call: Callable[[Model, Sequence[Row]], None]
+        self, rows: Sequence[Row], call: Callable[[ModelServer, Sequence[Row]], None]
     ) -> tuple[int, list[DeadLetter]]:
         """Call with each model and its rows of a partition that its cursor has not passed.
 
@@ -127,8 +99,7 @@ class RoutedModels:
         `call` is repeated if its model does not exist and is created.
         """
         passed, letters = 0, list[DeadLetter]()
-        for model, places in self._by_model(rows).items():
-            given = [rows[place] for place in places]
+        for model, given in self._by_model(rows).items():
             source = given[0][0].source
             reason = self._attempt(model, source, partial(self._take, model, source, given, call))
             if reason is None:
@@ -142,18 +113,18 @@ class RoutedModels:
         model: str,
         source: str,
         rows: Sequence[Row],
-        call: Callable[[Model, Sequence[Row]], None],
+        call: Callable[[ModelServer, Sequence[Row]], None],
     ) -> None:
         left = rows[self._passed(model, source, rows) :]
         if left:
             call(self._model(model), left)
             self._taken.setdefault(source, {})[model] = None
 
-    def _by_model(self, rows: Sequence[Row]) -> dict[str, list[int]]:
-        """Indices of each model's rows. Rows without a model have the id of their reason."""
-        found: dict[str, list[int]] = {}
-        for place, row in enumerate(rows):
-            found.setdefault(self._model_of(row), []).append(place)
+    def _by_model(self, rows: Sequence[Row]) -> dict[str, list[Row]]:
+        """Each model's rows. Rows without a model have the id of their reason."""
+        found: dict[str, list[Row]] = {}
+        for row in rows:
+            found.setdefault(self._model_of(row), []).append(row)
         return found
 
     def _model_of(self, row: Row) -> str:
@@ -197,24 +168,16 @@ class RoutedModels:
         return None
 
     def _learn(
-        self,
-        model: str,
-        source: str,
-        start: int,
-        end: int,
-        rows: Sequence[Row],
-        places: Sequence[int],
-        lag: int | None,
+        self, model: str, source: str, start: int, end: int, rows: Sequence[Row], lag: int | None
     ) -> None:
         """Learn the rows of one model that are not before its cursor, which moves to `end`."""
         cursor = self._cursor(model, source)
-        passed = self._passed(model, source, [rows[place] for place in places])
+        passed = self._passed(model, source, rows)
         first = start if cursor is None else cursor
         if first < end:
-            left = [(place, rows[place]) for place in places[passed:]]
-            self._post(model, source, first, end, left, lag)
+            self._post(model, source, first, end, rows[passed:], lag)
             self._cursors[model, source] = end
-        self._known(places[:passed])
+        self._outcome.duplicates += passed
 
     def _move_back(self, source: str, refused: Refused) -> None:
         """Commit the cursor of a model whose store has lost rows, so that they are read again."""
@@ -245,72 +208,29 @@ class RoutedModels:
         cursor = self._cursor(model, source)
         return 0 if cursor is None else sum(message.offset < cursor for message, _ in rows)
 
-    def _model(self, model: str) -> Model:
+    def _model(self, model: str) -> ModelServer:
         if model not in self._models:
             self._models[model] = self._make(model)
         return self._models[model]
 
     def _post(
-        self,
-        model: str,
-        source: str,
-        first: int,
-        end: int,
-        rows: Sequence[tuple[int, Row]],
-        lag: int | None,
+        self, model: str, source: str, first: int, end: int, rows: Sequence[Row], lag: int | None
     ) -> None:
         """Learn rows as one append, or as several if the server says it is too large."""
-        posted, places = [row for _, row in rows], [place for place, _ in rows]
         try:
-            learned = self._model(model).learn(source, first, end, posted, lag)
+            self._outcome.add(self._model(model).learn(source, first, end, rows, lag))
         except Refused as refused:
             if refused.kind not in TOO_LARGE:
                 raise
             if len(rows) > 1:
                 middle = len(rows) // 2
-                cut = posted[middle][0].offset
+                cut = rows[middle][0].offset
                 self._post(model, source, first, cut, rows[:middle], lag)
                 self._cursors[model, source] = cut
                 self._post(model, source, cut, end, rows[middle:], lag)
             else:
-                self._refuse(places, refused.detail)
+                self._outcome.refuse(rows, refused.detail)
                 self._model(model).learn(source, first, end, (), lag)
-            return
-        self._count(places, learned)
-
-    # -- the answer --------------------------------------------------------------------------------
-
-    def _count(self, places: Sequence[int], learned: Learned) -> None:
-        """Add a model's answer to that of the batch."""
-        answer = self._answer
-        errors = reasons(learned.errors or ())
-        for index, reason in errors:
-            self._add_error(places[index], reason)
-        answer.learned = (answer.learned or 0) + (
-            learned.count if learned.learned is None else learned.learned
-        )
-        answer.rejected = (answer.rejected or 0) + (learned.rejected or 0)
-        if learned.duplicate and not learned.duplicates:
-            bad = {index for index, _ in errors}
-            self._known([place for index, place in enumerate(places) if index not in bad])
-        self._known([places[one.index] for one in learned.duplicates or ()])
-        assert isinstance(answer.scores, list)
-        for place, score in zip(places, learned.scores or (), strict=False):
-            answer.scores[place] = score
-
-    def _refuse(self, places: Sequence[int], reason: str) -> None:
-        for place in places:
-            self._add_error(place, reason)
-        self._answer.rejected = (self._answer.rejected or 0) + len(places)
-
-    def _add_error(self, place: int, reason: str) -> None:
-        assert isinstance(self._answer.errors, list)
-        self._answer.errors.append({"index": place, "reason": reason})
-
-    def _known(self, places: Sequence[int]) -> None:
-        """Rows that were learned before."""
-        assert isinstance(self._answer.duplicates, list)
-        self._answer.duplicates += [Duplicate(place, None) for place in places]
 
 
 def check_route(route: str) -> None:
@@ -318,9 +238,3 @@ def check_route(route: str) -> None:
     owner, _, name = route.partition(".")
     if route != "key" and not (owner in ("headers", "value") and name):
         raise BadInput(f"--route must be key, headers.NAME or value.COLUMN, got {route!r}")
-
-
-def _empty(rows: int) -> Learned:
-    """The answer to a batch, to which those of the models are added."""
-    nones: list[float | None] = [None] * rows
-    return Learned("", 0, 0, 0, None, None, 0, False, [], nones, [])

@@ -14,12 +14,12 @@ from dualstream.service.cli.consume.counters import Counters
 from dualstream.service.cli.consume.dead_letters import DeadLetters, FileLetters, LoggedLetters
 from dualstream.service.cli.consume.entries import EntryLines, check_columns
 from dualstream.service.cli.consume.labels import Labels
-from dualstream.service.cli.consume.loop import Server
+from dualstream.service.cli.consume.loop import EARLIEST, LATEST
 from dualstream.service.cli.consume.predictions import Predictions
-from dualstream.service.cli.consume.reader import without_user
-from dualstream.service.cli.consume.routes import RoutedModels
+from dualstream.service.cli.consume.reader import Reader, without_user
+from dualstream.service.cli.consume.routes import RoutedModels, check_route
 from dualstream.service.cli.consume.rows import RowLines
-from dualstream.service.cli.consume.server import EntryServer, ModelServer
+from dualstream.service.cli.consume.server import EntryServer, ModelServer, Server
 from dualstream.service.cli.models import read_spec
 
 _KAFKA = "kafka://"
@@ -36,26 +36,55 @@ class Asked(NamedTuple):
     """Options of the command that say what is read, and what becomes of it."""
 
     source: str
-    learner: str
-    """The model, or the route."""
-    dead_letter: str | None
-    columns: Mapping[str, str]
-    reset: str | None
-    until_end: bool
-    batch_rows: int
-    group: str | None
-    kafka: Sequence[str]
-    is_routed: bool
+    model: str | None
+    route: str | None
     create: str | None
+    group: str | None
+    columns: Mapping[str, str]
+    kafka: Sequence[str]
+    dead_letter: str | None
     predict_to: str | None
-    has_labels: bool
+    labels: bool
     features: str | None
+    reset: str | None
+    batch_rows: int
+    until_end: bool
+
+    @property
+    def learner(self) -> str:
+        """The model, or the route."""
+        return self.model or self.route or ""
+
+    def check(self) -> None:
+        """Raise BadInput for options that exclude each other."""
+        if self.reset not in (None, EARLIEST, LATEST):
+            raise BadInput(f"--reset must be {EARLIEST} or {LATEST}, got {self.reset!r}")
+        if self.labels and self.predict_to is not None:
+            raise BadInput("--labels and --predict-to are two commands, one for each topic")
+        if self.features is not None and not self.labels:
+            raise BadInput("--features belongs to --labels")
+        if self.create is not None and self.route is None:
+            raise BadInput("--create belongs to --route")
+        if self.create is not None and self.labels:
+            raise BadInput("--create belongs to the command that reads the rows, not to --labels")
+        if self.route is not None:
+            check_route(self.route)
+        if (self.model is None) == (self.route is None):
+            raise BadInput("send either --model ID or --route FIELD")
+        if self.dead_letter == self.source:
+            raise BadInput("--dead-letter must not be the source itself")
+
+    def refuse(self, options: Mapping[str, str]) -> None:
+        """Raise BadInput for an option that the source does not have; `options` say why."""
+        for name, why in options.items():
+            if getattr(self, name):
+                raise BadInput(f"--{name.replace('_', '-')} {why}")
 
 
 class Opened(NamedTuple):
     """What a scheme provides for the loop."""
 
-    reader: Any
+    reader: Reader
     server: Server
     lines: RowLines
     dead: DeadLetters
@@ -65,8 +94,7 @@ class Opened(NamedTuple):
 
 def open_source(asked: Asked, client: Client, counters: Counters, stack: ExitStack) -> Opened:
     """Open the source; the stack closes it. Raises BadInput, ReaderError."""
-    if asked.dead_letter == asked.source:
-        raise BadInput("--dead-letter must not be the source itself")
+    asked.check()
     scheme, separator, _ = asked.source.partition("://")
     if not separator or scheme not in _OPENERS:
         raise BadInput(f"the source must be {_KNOWN}, got {without_user(asked.source)!r}")
@@ -103,16 +131,16 @@ def _open_kafka(asked: Asked, client: Client, counters: Counters, stack: ExitSta
 
     dead = _dead_letters(asked.dead_letter, ("kafka",), lambda url: KafkaLetters(writer(url)))
     scorers = asked.group or f"dualstream-{asked.learner}"
-    group = scorers + "-labels" * asked.has_labels
+    group = scorers + "-labels" * asked.labels
     reader = KafkaReader(topic.brokers, [topic.name], group, settings, say_error)
     stack.enter_context(closing(reader))
     one = ModelServer(client, asked.learner)
-    models = _routed_models(client, asked, reader) if asked.is_routed else one
+    models = _routed_models(client, asked, reader) if asked.route else one
     step: Step | None = None
-    if asked.has_labels:
+    if asked.labels:
         rows = None
         if asked.features is not None:
-            cursors = None if asked.is_routed else one.sources
+            cursors = None if asked.route else one.sources
             rows = KafkaProgress(
                 topic.brokers, asked.features, scorers, cursors, settings, say_error
             )
@@ -134,7 +162,7 @@ def _routed_models(client: Client, asked: Asked, reader: Any) -> RoutedModels:
 
 
 def _open_redis(asked: Asked, client: Client, counters: Counters, stack: ExitStack) -> Opened:
-    _refuse(asked, _OF_KAFKA)
+    asked.refuse(_OF_KAFKA)
     _check_installed("redis", "redis", "redis")
     from dualstream.service.cli.consume.redis import RedisLetters, RedisReader, parse_stream
 
@@ -150,7 +178,7 @@ def _open_redis(asked: Asked, client: Client, counters: Counters, stack: ExitSta
 
 
 def _open_nats(asked: Asked, client: Client, counters: Counters, stack: ExitStack) -> Opened:
-    _refuse(asked, _OF_KAFKA)
+    asked.refuse(_OF_KAFKA)
     _check_installed("nats", "nats", "nats-py")
     from dualstream.service.cli.consume.nats import NatsReader, parse_nats
 
@@ -162,7 +190,7 @@ def _open_nats(asked: Asked, client: Client, counters: Counters, stack: ExitStac
 
 
 def _open_mqtt(asked: Asked, client: Client, counters: Counters, stack: ExitStack) -> Opened:
-    _refuse(asked, {name: why for name, why in _OF_KAFKA.items() if name != "group"} | _NOT_OF_MQTT)
+    asked.refuse({name: why for name, why in _OF_KAFKA.items() if name != "group"} | _NOT_OF_MQTT)
     for field in ("offset", "timestamp"):
         if field in asked.columns.values():
             raise BadInput(f"--column {field}: messages of MQTT have no {field}")
@@ -197,26 +225,11 @@ _KNOWN = (
 )
 # Options that a source does not have, and why.
 _OF_KAFKA = dict.fromkeys(
-    ("kafka", "group", "route", "predict-to", "labels"), "is an option of kafka:// sources"
+    ("kafka", "group", "route", "predict_to", "labels"), "is an option of kafka:// sources"
 )
 _NOT_OF_MQTT = dict.fromkeys(
-    ("reset", "until-end"), "does not apply to mqtt:// sources: topics have no begin and no end"
+    ("reset", "until_end"), "does not apply to mqtt:// sources: topics have no begin and no end"
 )
-
-
-def _refuse(asked: Asked, reasons: Mapping[str, str]) -> None:
-    given = {
-        "kafka": asked.kafka,
-        "group": asked.group,
-        "route": asked.is_routed,
-        "predict-to": asked.predict_to,
-        "labels": asked.has_labels,
-        "reset": asked.reset,
-        "until-end": asked.until_end,
-    }
-    for name, reason in reasons.items():
-        if given[name]:
-            raise BadInput(f"--{name} {reason}")
 
 
 def _check_installed(scheme: str, module: str, package: str) -> None:

@@ -2,16 +2,43 @@
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from dualstream.client import BadInput, Client, Learned, PredictedMany, Refused, Source
-from dualstream.service.cli.consume.batch import Row
+from dualstream.service.cli.consume.batch import Outcome, Row, outcome_of
 from dualstream.service.cli.consume.dead_letters import DeadLetter
 from dualstream.service.cli.consume.entries import EntryLines, entry_cursor, entry_offset
 from dualstream.service.cli.consume.fields import RowFields
 
 TOO_LARGE = ("body-too-large", "too-many-rows", "malformed-body")
 """Problems of a body as a whole: a smaller one may pass."""
+
+
+class Server(Protocol):
+    """One model of a server, or many. Methods raise Unreachable and Refused, without retries."""
+
+    def sources(self) -> dict[str, int]:
+        """The cursors."""
+        ...
+
+    def learn(
+        self, source: str, start: int, end: int, rows: Sequence[Row], lag: int | None
+    ) -> Outcome:
+        """Learn rows and move the cursor from `start` to `end`."""
+        ...
+
+    def set_source(self, source: str, offset: int) -> None:
+        """Set the cursor."""
+        ...
+
+    def each(
+        self, rows: Sequence[Row], call: "Callable[[ModelServer, Sequence[Row]], None]"
+    ) -> tuple[int, list[DeadLetter]]:
+        """Call with each model and its rows, without those that its cursor has passed.
+
+        Returns the number of the latter, and dead letters of rows without a model.
+        """
+        ...
 
 
 class ModelServer:
@@ -21,6 +48,7 @@ class ModelServer:
     """
 
     remembers = True
+    """Are scored rows remembered? `Predictions` clears it if the model refuses."""
 
     def __init__(self, client: Client, model: str) -> None:
         self._client, self._model = client, model
@@ -51,14 +79,14 @@ class ModelServer:
 
     def learn(
         self, source: str, start: int, end: int, rows: Sequence[Row], lag: int | None
-    ) -> Learned:
+    ) -> Outcome:
         """Learn rows and move the cursor from `start` to `end`, in one step.
 
         Raises BadInput if the cursor was set to something that is no offset.
         """
         batch, lines = self._batch(source, start, end, lag), b"\n".join(line for _, line in rows)
         try:
-            return self._client.learn_lines(self._model, lines, source=batch, scores=True)
+            answer = self._client.learn_lines(self._model, lines, source=batch, scores=True)
         except Refused as refused:
             cursor: Any = refused.problem.get("cursor")
             if refused.kind == "source-moved" and self._offset(source, cursor) is None:
@@ -67,6 +95,7 @@ class ModelServer:
                     f" dualstream sources {self._model} --set {source}=OFFSET"
                 ) from None
             raise
+        return outcome_of(rows, answer)
 
     def predict(self, lines: Sequence[bytes], remember: bool) -> PredictedMany:
         """Score rows; store them with their scores if `remember`."""

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from dualstream.service.cli.demo.adult import ATTRIBUTES, COLUMNS, adult_lines, adult_samples
-from dualstream.service.cli.demo.run import COMPILED_AHEAD, _learn, run_demo
+from dualstream.service.cli.demo.run import COMPILED_AHEAD, run_demo
 from dualstream.solvers import make_learner
 from dualstream.solvers.core.hashing import hash_names
 from dualstream.solvers.jit import DISABLED
@@ -87,20 +87,6 @@ def test_what_is_compiled_ahead_is_what_a_model_without_a_spec_needs():
     )
     found = got.stdout.split()
     assert set(mine) <= set(found) and "dualstream.solvers.online.dual_ascent.learner" not in found
-
-
-def test_a_refused_request_is_repeated_with_its_key():
-    keys = []
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        keys.append(request.headers["idempotency-key"])
-        if len(keys) < 3:
-            return httpx.Response(503, headers={"retry-after": "0"})
-        return httpx.Response(200, json={"seq": 50})
-
-    with httpx.Client(transport=httpx.MockTransport(answer), base_url="http://demo") as client:
-        assert _learn(client, {"samples": []}, "0") == {"seq": 50}
-    assert keys == ["0"] * 3
 
 
 @pytest.mark.skipif(DISABLED, reason="too many rows without a compiler")

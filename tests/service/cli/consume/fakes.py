@@ -10,9 +10,9 @@ from functools import cached_property
 from typing import Any
 
 from dualstream.client import PredictedMany, Refused, Unreachable
-from dualstream.service.cli.consume.batch import Row
+from dualstream.service.cli.consume.batch import Outcome, Row, outcome_of
 from dualstream.service.cli.consume.fields import RowFields
-from dualstream.service.cli.consume.reader import Bounds, Message, Record, outside_numbers
+from dualstream.service.cli.consume.reader import Bounds, Message, Reader, Record
 from dualstream.wire.schemas import Duplicate, Learned
 
 
@@ -32,7 +32,7 @@ class FakeLog:
         return Bounds(self.first[source], end)
 
 
-class FakeReader:
+class FakeReader(Reader):
     """Reader of a FakeLog. Every call is an event that `on_call` may answer with a failure."""
 
     def __init__(self, log: FakeLog, assigned: Sequence[str] | None = None) -> None:
@@ -93,12 +93,6 @@ class FakeReader:
     def lag(self, source: str, offset: int) -> int | None:
         return max(0, self.log.bounds(source).end - offset)
 
-    def cursor(self, offset: int) -> int:
-        return offset
-
-    def outside(self, source: str, offset: int, bounds: Bounds) -> str:
-        return outside_numbers(source, offset, bounds)
-
     def keep_alive(self, seconds: float) -> None:
         self.waited_s.append(seconds)
         self.on_wait()
@@ -139,7 +133,7 @@ class FakeServer:
 
     def learn(
         self, source: str, start: int, end: int, rows: Sequence[Row], lag: int | None
-    ) -> Learned:
+    ) -> Outcome:
         lines = [line for _, line in rows]
         self.requests.append((source, start, end, len(lines)))
         self.lags.append(lag)
@@ -152,7 +146,7 @@ class FakeServer:
         answer = self._append(source, start, end, lines)
         if lost is not None:
             raise lost
-        return answer
+        return outcome_of(rows, answer)
 
     def each(self, rows, call):
         if rows:

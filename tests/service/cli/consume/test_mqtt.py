@@ -15,12 +15,11 @@ from typer.testing import CliRunner
 
 from dualstream.client import BadInput, Client
 from dualstream.service.cli import app
-from dualstream.service.cli.consume.batch import Row
+from dualstream.service.cli.consume.batch import Outcome, Row
 from dualstream.service.cli.consume.loop import Consumer
 from dualstream.service.cli.consume.mqtt import MqttReader, parse_mqtt
 from dualstream.service.cli.consume.reader import Message, ReaderError
 from dualstream.service.cli.consume.rows import RowLines
-from dualstream.wire.schemas import Learned
 from tests.mosquitto import Mosquitto, environment, running_mosquitto, tool
 from tests.service.cli.consume.fakes import FakeServer
 from tests.service.cli.consume.test_loop import Letters, numbers, row
@@ -63,10 +62,10 @@ class Server(FakeServer):
 
     def learn(
         self, source: str, start: int, end: int, rows: Sequence[Row], lag: int | None
-    ) -> Learned:
-        learned = super().learn(source, start, end, rows, lag)
+    ) -> Outcome:
+        outcome = super().learn(source, start, end, rows, lag)
         self.reader.acknowledge(end)
-        return learned
+        return outcome
 
 
 def consumer(reader: MqttReader, server: Server, **given: Any) -> Consumer:
