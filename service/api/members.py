@@ -131,12 +131,16 @@ async def promote_member(model_id: str, name: str, request: Request) -> Response
     """Serve this member alone. The others do not learn until the promotion ends."""
     model = await registry_of(request).get(model_id)
     await model.refresh()
+    order = Promote(name)
     async with model.replica.serving():
         learner = model.members()
         existing = known_member(learner, name)
         if learner.promoted == name:
             return answer(member_of(existing, model_id, model.replica.seq))
-    receipt = await _submit(model, Promote(name), author_of(request))
+        refusal = _refusal(model, order)
+    if refusal is not None:
+        await _refuse(model, order, author_of(request), refusal)
+    receipt = await _submit(model, order, author_of(request))
     _check_done(receipt)
     if receipt.control_outcome is not None and receipt.control_outcome.member is not None:
         return answer(member_of(receipt.control_outcome.member, model_id, receipt.placed.seq))

@@ -262,6 +262,10 @@ def _can_remove(subject: PositionedState, order: MemberRemove) -> None:
     _members_of(subject).check_remove(order.name)
 
 
+def _can_promote(subject: PositionedState, order: Promote) -> None:
+    _members_of(subject).check_promote(order.name)
+
+
 def _member_add(subject: PositionedState, order: MemberAdd) -> MemberView | None:
     learner = _members_of(subject)
     name = learner.add_member(_full_spec(order))
@@ -397,7 +401,7 @@ class Kind:
 KINDS = {
     "member_add": Kind(MemberAdd, _member_add, _check_member_add, possible=_can_add),
     "member_remove": Kind(MemberRemove, _member_remove, possible=_can_remove),
-    "promote": Kind(Promote, _promote),
+    "promote": Kind(Promote, _promote, possible=_can_promote),
     "demote": Kind(Demote, _demote),
     "rollback": Kind(Rollback, _rollback),
     "pause": Kind(Pause, _pause),

@@ -97,8 +97,11 @@ class MemberLearner(Learner, Protocol):
         """Drop a member. Raises UnknownMember, and MemberError for the last one or while one is
         promoted."""
 
+    def check_promote(self, name: str) -> object:
+        """Raise what `promote` raises now, and change nothing."""
+
     def promote(self, name: str) -> None:
-        """Serve this member alone. Raises UnknownMember."""
+        """Serve this member alone. Raises UnknownMember, and MemberError for a stack."""
 
     def demote(self) -> None:
         """Serve all members again, with their earlier shares. Raises MemberError if none is

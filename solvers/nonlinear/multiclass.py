@@ -15,6 +15,7 @@ from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.certificate import Certificate
 from dualstream.solvers.core.class_names import names_of, names_state
 from dualstream.solvers.core.errors import NotExpressible
+from dualstream.solvers.core.explanation import Explanation
 from dualstream.solvers.core.intercept import width_of
 from dualstream.solvers.core.learner import State, under
 from dualstream.solvers.core.scalar import log1pexp
@@ -119,6 +120,10 @@ class NonlinearClasses(ClassModel):
     def certificate(self) -> Certificate | None:
         """None: the problem has no dual."""
         return None
+
+    def explain(self, row: Batch) -> Explanation:
+        """Raises NotExpressible: the log odds of a class are no sum over the features."""
+        raise NotExpressible("one learner scores all classes, and its scores have no parts")
 
     def form(self) -> Form:
         """Raises NotExpressible."""

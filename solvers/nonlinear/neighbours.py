@@ -15,6 +15,7 @@ Memory in bytes, for S columns, a power of two up to 128: 4 S + 20 for each row 
 kB.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -49,6 +50,9 @@ from dualstream.solvers.nonlinear.neighbours_kernels import (
 )
 from dualstream.solvers.nonlinear.standardise import COUNT, MEAN, MEAN_SQUARE, N_MOMENTS, REACH
 
+_FAR_MEAN = 1e12
+"""Multiple of the labels in the ring, at least of 1, beyond which the mean of all labels is that of
+a broken one: distances from such a mean would lose the digits of the labels."""
 _SHARPNESS = {"binary": 3.0, "multiclass": 3.0, "regression": 2.0}
 _INTS = {"samples": SAMPLES, "rows_held": ROWS, "at": AT}
 
@@ -150,6 +154,13 @@ class Neighbours(NeighbourRing, NonlinearLearner):
     def __init__(self, spec: Mapping[str, Any]) -> None:
         NonlinearLearner.__init__(self, spec)
         NeighbourRing.__init__(self, spec)
+
+    def _make_up(self, why: int) -> None:
+        super()._make_up(why)
+        if why == _kernels.NEEDS_REVIEW and self.spec["task"] == "regression":
+            labels = self._about[LABEL, : self._k[ROWS]]
+            if abs(self._mean[0]) > _FAR_MEAN * max(1.0, float(np.abs(labels).max())):
+                self._mean[0] = math.fsum(labels) / len(labels)
 
     def _learn_rows(self, batch: Batch, scores: Floats, losses: Floats) -> None:
         done, n = 0, len(batch)

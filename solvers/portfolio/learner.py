@@ -306,11 +306,16 @@ class Portfolio:
         if self._promoted is not None:
             raise MemberError(f"{self._promoted!r} is promoted; demote it first")
 
-    def promote(self, name: str) -> None:
-        """See MemberLearner: the others do not learn until `demote`."""
+    def check_promote(self, name: str) -> int:
+        """See MemberLearner; returns the index of the member."""
         index = self._index_of(name)
         if self._members.members[index].get("kind") == "stack":
             raise MemberError(f"{name!r} combines the other members, so it cannot be served alone")
+        return index
+
+    def promote(self, name: str) -> None:
+        """See MemberLearner: the others do not learn until `demote`."""
+        index = self.check_promote(name)
         if self._promoted is not None:
             self.demote()
         self._rule.promote(index)

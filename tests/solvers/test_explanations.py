@@ -15,6 +15,7 @@ from dualstream.solvers import (
     explain,
     make_learner,
 )
+from dualstream.solvers.core.nonlinear_names import SHARED
 from dualstream.solvers.jit import DISABLED
 from dualstream.solvers.nonlinear import net_kernels
 from dualstream.solvers.portfolio import stack_kernels as stack, weighting_kernels as rule
@@ -24,12 +25,22 @@ from tests.solvers.specs import DIM, SPECS, stream
 N = 60 if DISABLED else 500
 CLASSES = {
     f"{name} of classes": {**SPECS[name], "task": "multiclass"}
-    for name in ("dual_ascent-logistic", "balanced-norm-running-romma", "portfolio-nonlinear")
+    for name in (
+        "dual_ascent-logistic",
+        "balanced-norm-running-romma",
+        "portfolio-nonlinear",
+        "boosted",
+        "net",
+        "neighbours",
+        "splines",
+    )
 }
 
 
 def refused(spec):
-    return spec.get("map") is not None or spec["algorithm"] in ("neighbours", "semiparametric")
+    shared = SHARED if spec.get("task") == "multiclass" else ()
+    unexplained = ("neighbours", "semiparametric", *shared)
+    return spec.get("map") is not None or spec["algorithm"] in unexplained
 
 
 def explained(learner, row):
@@ -49,7 +60,7 @@ def test_base_and_contributions_sum_to_the_score_and_no_state_changes(name):
     learner = make_learner(spec)
     rows = [batch[0:1], batch[7:8], Batch.from_dense(np.zeros((1, DIM)))]
     if refused(spec):
-        with pytest.raises(NotExpressible, match="whole rows|mixes features"):
+        with pytest.raises(NotExpressible, match="whole rows|mixes features|all classes"):
             explain(learner, rows[0])
         return
     for first in (0, 40, N):

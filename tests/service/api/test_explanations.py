@@ -102,6 +102,7 @@ def test_indexed_features_and_the_rest_of_long_rows(client, monkeypatch):
     ("spec", "reason"),
     [
         ({"algorithm": "neighbours"}, "neighbours has no explanations: it compares whole rows"),
+        ({"algorithm": "boosted", "task": "multiclass"}, "one learner scores all classes"),
         ({"map": {"kind": "fourier", "components": 8}}, "its map mixes features"),
         ({"algorithm": "semiparametric", "task": "regression", "basis": ["constant"]}, "kernel"),
     ],

@@ -334,6 +334,15 @@ def test_change_that_the_learner_refuses_takes_no_seq(pair):
     assert seq(pair) == 63
 
 
+def test_a_stack_that_cannot_be_promoted_takes_no_seq(client):
+    members = [{"kind": "prior"}, {"name": "stack", "kind": "stack"}]
+    client.put("/models/m", json={"members": members})
+    got = assert_problem(client.post("/models/m/members/stack/promote"), 409, "conflict")
+    assert "cannot be served alone" in got["detail"]
+    metrics = client.get("/models/m/metrics").json()
+    assert (metrics["seq"], metrics["refused_controls"]) == (0, 0)
+
+
 def test_other_process_sees_what_was_just_changed(serve, store):
     one, other = serve(store=store), serve(store=store)
     one.put("/models/m", json=PAIR)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dualstream.solvers import Batch
+from dualstream.solvers import Batch, dump
 from tests.solvers.nonlinear.streams import learner_of, mistakes, waves
 
 SPECS = {
@@ -33,6 +33,23 @@ def test_one_value_of_1e100_ruins_nothing(spec):
     x[2001, 0] = -1e100
     wrong = mistakes(learner_of(6, **spec), Batch.from_dense(x, y))
     assert wrong[3000:].mean() < wrong[1000:2000].mean() + 0.05 < 0.3
+
+
+@pytest.mark.parametrize("label", [1e100, -1e18])
+def test_neighbours_forget_a_broken_number(label):
+    """Its row leaves the ring after 1,000 rows, and the mean of all labels by the next review."""
+    spec = {"algorithm": "neighbours", "task": "regression"}
+    x, _ = dense(3500)
+    y = 3.0 + np.abs(x[:, 0])
+    clean = learner_of(6, **spec).learn(Batch.from_dense(x, y)).scores
+    broken, single = y.copy(), learner_of(6, **spec)
+    broken[40] = label
+    batch = Batch.from_dense(x, broken)
+    scores = np.concatenate([single.learn(batch[i : i + 250]).scores for i in range(0, 3500, 250)])
+    np.testing.assert_allclose(scores[2048:], clean[2048:], rtol=1e-9)
+    whole = learner_of(6, **spec)
+    whole.learn(batch)
+    assert dump(whole.state(), {}) == dump(single.state(), {})
 
 
 def test_turned_labels_are_learned_again(spec):
