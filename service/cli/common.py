@@ -237,7 +237,8 @@ def ending(as_json: bool = False) -> Iterator[None]:
     except Refused as refused:
         if as_json:
             print_json(refused.problem)
-        say_error(refused.detail)
+        hint = f"; give it with --api-key or {API_KEY_NAME}" if refused.status == 401 else ""
+        say_error(f"{refused.detail.partition(': send ')[0] if hint else refused.detail}{hint}")
         if refused.kind == "invalid-rows":
             show_errors(refused.errors)
         raise typer.Exit(REFUSED) from None

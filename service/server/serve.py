@@ -58,7 +58,7 @@ def listen(settings: Settings) -> socket.socket:
         if wrong.errno == errno.EADDRINUSE:
             raise ValueError(f"port {port} is in use; choose another with --port") from None
         raise ValueError(
-            f"cannot bind --host {host} --port {port}: {wrong.strerror.partition(' (')[0]}"
+            f"cannot bind --host {host} --port {port}: {str(wrong.strerror).partition(' (')[0]}"
         ) from None
 
 

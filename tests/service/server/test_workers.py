@@ -271,7 +271,16 @@ def test_a_port_in_use_is_refused(tmp_path, workers):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         done = subprocess.run(
-            [sys.executable, "-m", "dualstream.service", "serve", "--workers", workers, "--port", port]
+            [
+                sys.executable,
+                "-m",
+                "dualstream.service",
+                "serve",
+                "--workers",
+                workers,
+                "--port",
+                port,
+            ]
             + ["--store", f"sqlite:///{tmp_path / 'unused.db'}"],
             capture_output=True,
             text=True,
