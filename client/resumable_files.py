@@ -42,7 +42,7 @@ FORMATS = {
 }
 """Format name -> media type, with parameters."""
 _ENDINGS = {
-    **{f".{name}": kind for name, kind in FORMATS.items()},
+    **{f".{name}": kind for name, kind in FORMATS.items() if "-" not in name},
     ".jsonl": FORMATS["ndjson"],
     ".tsv": FORMATS["csv"],
     ".arrows": ARROW,
@@ -231,7 +231,7 @@ def kind_of(name: str) -> str:
     if kind is None:
         known = ", ".join(sorted(_ENDINGS))
         raise BadInput(
-            f"{name}: unknown file extension (known: {known}); give the format with --format"
+            f"{name}: unknown file extension; give the format with --format (known: {known})"
         )
     return kind
 

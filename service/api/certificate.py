@@ -40,7 +40,7 @@ async def read_certificate(
         reason = f"{owner} has no dual problem, so it has no certificate"
         if member is None and replica.member_certificates:
             known = ", ".join(replica.member_certificates)
-            reason += f"; add member=NAME to the query, with one of: {known}"
+            reason += f"; set `member` to one of: {known}"
         raise Problem(404, "no-certificate", reason)
     numbers = asdict(certificate)
     is_null = has_null(numbers) or (found is not None and has_null(structs.asdict(found)))

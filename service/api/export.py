@@ -68,7 +68,7 @@ async def export_model(
             409, "not-exportable", f"{owner} cannot be exported as {format}: {reason}"
         ) from None
     except MissingExtra as missing:
-        raise Problem(501, "not-installed", str(missing)) from None
+        raise Problem(501, "not-installed", f"{missing} on the server") from None
     name = model_id if member is None else f"{model_id}.{member}"
     headers = {"content-disposition": f'attachment; filename="{name}.{written.suffix}"'}
     if (etag := response.headers.get("etag")) is not None:

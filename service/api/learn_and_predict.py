@@ -83,7 +83,7 @@ from dualstream.service.models.versions import (
     LoadedVersion,
     LoadedVersions,
 )
-from dualstream.service.transport.body_memory import BodyMemory, InFlightBody, body_of, release_body
+from dualstream.service.transport.body_memory import BodyMemory, body_of, release_body
 from dualstream.solvers import Batch
 from dualstream.solvers.text import count_lines
 from dualstream.wire.chunking.chunks import CHUNK_BYTES, CHUNKERS, chunker_of, chunks_of
@@ -215,6 +215,7 @@ class HotPath:
             body = await read_body(receive, head, self._settings.max_body_bytes, scope)
             given = (model, source, head, body, wants_scores, limits_of(scope))
             result = await learn_from_source(self._registry, *given)
+            note_rows(scope, result.count + (result.rejected or 0))
             return one_line(result) if head.wants_lines else _encode(result), headers
         if self._may_stream(head):
             pieces = body_pieces(receive, head, self._settings.max_upload_bytes, scope)
@@ -231,7 +232,7 @@ class HotPath:
                     wants_scores,
                     limits_of(scope),
                 )
-                results = self._learn_chunks(upload, head, prepend(body, pieces), body_of(scope))
+                results = self._learn_chunks(upload, head, prepend(body, pieces), scope)
                 return await _results_or_totals(head, upload, results, headers)
         else:
             body = await read_body(receive, head, self._settings.max_body_bytes, scope)
@@ -270,11 +271,12 @@ class HotPath:
         return media_type(head.content_type)[0] in CHUNKERS
 
     async def _learn_chunks(
-        self, upload: Upload, head: Head, pieces: AsyncIterator[bytes], held: InFlightBody
+        self, upload: Upload, head: Head, pieces: AsyncIterator[bytes], scope: Scope
     ) -> AsyncIterator[Learned]:
         """The result of each chunk, then the totals."""
         kind, parameters = media_type(head.content_type)
         chunker, so_far = chunker_of(kind, parameters.get("delimiter", "")), 0
+        held = body_of(scope)
         self._uploads.add(upload)
         try:
             cut = chunks_of(pieces, chunker, self._settings.max_body_bytes, count_lines)
@@ -284,7 +286,9 @@ class HotPath:
                         held.release(result.bytes - so_far)
                         so_far = result.bytes
                         yield result
-            yield upload.result()
+            total = upload.result()
+            note_rows(scope, total.count + (total.rejected or 0))
+            yield total
         finally:
             self._uploads.discard(upload)
 
@@ -292,7 +296,6 @@ class HotPath:
         """GET and POST /models/{id}/predict."""
         if scope["method"] == "GET":
             query = read_query(scope, ("x", *_OF_PREDICTIONS), named="x.")
-            note_rows(scope, 1)
             await admit_rows(scope, 1)
             return await self._predict_row(model_id, query)
         _check_method(scope, "POST")
@@ -305,7 +308,6 @@ class HotPath:
             parsed = await parse(model, head, body, labelled=False)
         else:
             parsed = await parse_rows_to_remember(model, head, body)
-        note_rows(scope, parsed.count)
         _refuse_without_rows(parsed)
         await admit_rows(scope, parsed.count)
         answered, headers = await self._score(model, parsed, query)
@@ -321,7 +323,6 @@ class HotPath:
             raise Problem(
                 422, "invalid-query", "the query parameter model is missing; send model=ID"
             )
-        note_rows(scope, 1)
         await admit_rows(scope, 1)
         with self._registry.pinned(query["model"]):
             return await self._predict_row(query["model"], query)

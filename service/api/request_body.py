@@ -12,6 +12,7 @@ from starlette.types import Message, Receive, Scope
 
 from dualstream.service.api.asgi_helpers import Head
 from dualstream.service.api.rate_limits import KeyLimits
+from dualstream.service.api.request_log import note_rows
 from dualstream.service.codecs import ListedRows, ParsedRows, RowSchema, parse_body
 from dualstream.service.codecs.decompress import Inflating
 from dualstream.service.concurrency import SingleThread
@@ -228,6 +229,7 @@ def limits_of(scope: Scope) -> KeyLimits | None:
 
 
 async def admit_rows(scope: Scope, count: int) -> None:
-    """Raise Problem 429 if the rows exceed the rate limit of the request's key."""
+    """Note the rows for the log. Raise Problem 429 if they exceed the rate limit of the key."""
+    note_rows(scope, count)
     if (limits := limits_of(scope)) is not None:
         await limits.admit_rows(count)

@@ -99,26 +99,36 @@ class RequestLog:
         finally:
             seconds = time.perf_counter() - began
             is_slow = seconds >= SLOW_S and not note.is_long
-            if is_slow or (self._is_logged and (status >= 500 or number % self._every == 0)):
-                _write(scope, note, status, sent, seconds, is_slow)
-            if span is not None:
-                self._end_span(span, scope, note.rows, status, request_id)
+            is_logged = self._is_logged and (status >= 500 or number % self._every == 0)
+            if is_slow or is_logged or span is not None:
+                asked = self._requirement_of(scope["method"], scope["path"], scope["query_string"])
+                model = asked.models[0] if asked.models else None
+                if is_slow or is_logged:
+                    _write(scope, model, note, status, sent, seconds, is_slow)
+                if span is not None:
+                    _end_span(span, scope, asked.route, model, note.rows, status, request_id)
 
-    def _end_span(
-        self, span: RequestSpan, scope: Scope, rows: int | None, status: int, request_id: str
-    ) -> None:
-        method, path = scope["method"], scope["path"]
-        asked = self._requirement_of(method, path, scope["query_string"])
-        attributes = {
-            "http.request.method": method,
-            "http.route": asked.route,
-            "http.response.status_code": status or None,
-            "url.path": path,
-            "dualstream.model": asked.models[0] if asked.models else None,
-            "dualstream.rows": rows,
-            "dualstream.request_id": request_id,
-        }
-        span.end(f"{method} {asked.route}" if asked.route else method, attributes, status >= 500)
+
+def _end_span(
+    span: RequestSpan,
+    scope: Scope,
+    route: str | None,
+    model: str | None,
+    rows: int | None,
+    status: int,
+    request_id: str,
+) -> None:
+    method = scope["method"]
+    attributes = {
+        "http.request.method": method,
+        "http.route": route,
+        "http.response.status_code": status or None,
+        "url.path": scope["path"],
+        "dualstream.model": model,
+        "dualstream.rows": rows,
+        "dualstream.request_id": request_id,
+    }
+    span.end(f"{method} {route}" if route else method, attributes, status >= 500)
 
 
 def _given_id(scope: Scope) -> str | None:
@@ -130,19 +140,25 @@ def _given_id(scope: Scope) -> str | None:
     return None
 
 
-def _write(scope: Scope, note: Note, status: int, sent: int, seconds: float, is_slow: bool) -> None:
-    method, path = scope["method"], scope["path"]
+def _write(
+    scope: Scope,
+    model: str | None,
+    note: Note,
+    status: int,
+    sent: int,
+    seconds: float,
+    is_slow: bool,
+) -> None:
     client = scope.get("client")
     key = scope.get("auth")
-    is_of_model = path.startswith("/models/")
     fields = {
-        "method": method,
-        "path": path,
+        "method": scope["method"],
+        "path": scope["path"],
         "status": status or None,
         "duration_ms": round(seconds * 1000, 3),
         "request_bytes": _length(scope),
         "response_bytes": sent,
-        "model": path[8:].partition("/")[0] if is_of_model else None,
+        "model": model,
         "rows": note.rows,
         "client": client[0] if client else None,
         "key": None if key is None else key.name,

@@ -24,28 +24,30 @@ from dualstream.client.calls import API_KEY_NAME
 class _Commands(TyperGroup):
     """The commands; an output that cannot be written is an error message, not a traceback."""
 
-    def invoke(self, ctx: Any) -> Any:
+    def main(self, *args: Any, **options: Any) -> Any:
         try:
             try:
-                return super().invoke(ctx)
+                return super().main(*args, **options)
             finally:
-                sys.stdout.flush()
-        except BrokenPipeError:
-            _close_output()  # the reader, such as `head`, has read enough
-            raise typer.Exit(0) from None
+                if sys.stdout is not None:  # the caller may have closed it
+                    sys.stdout.flush()
+        except SystemExit as ended:
+            # The reader, such as `head`, has read enough. rich and typer call it a failure.
+            if isinstance(ended.__context__, BrokenPipeError):
+                ended.code = 0
+            raise
         except OSError as wrong:
             if wrong.errno not in _OF_OUTPUT:
                 raise
-            _close_output()
-            fail(f"the output cannot be written: {wrong.strerror}", WRONG)
+            # Replace standard output, so that Python does not write the rest when it exits.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            if wrong.errno == errno.EPIPE:
+                sys.exit(0)
+            say_error(f"the output cannot be written: {wrong.strerror}")
+            sys.exit(WRONG)
 
 
-_OF_OUTPUT = (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT)
-
-
-def _close_output() -> None:
-    """Replace standard output, so that Python does not write the rest when it exits."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+_OF_OUTPUT = (errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT)
 
 
 app = typer.Typer(
@@ -61,15 +63,7 @@ app = typer.Typer(
 )
 
 
-class _Output(Console):
-    """Standard output."""
-
-    def on_broken_pipe(self) -> None:
-        """Raise the BrokenPipeError that rich handles, for `_Commands`; rich exits with 1."""
-        raise
-
-
-console = _Output()
+console = Console()
 errors = Console(stderr=True)
 _PIPED_COLUMNS = 1_000
 
@@ -103,7 +97,7 @@ def say(line: str) -> None:
 
 def show_table(table: Table) -> None:
     """Print a table, as wide as the terminal; without a terminal, one line a row."""
-    (console if console.is_terminal else _Output(width=_PIPED_COLUMNS)).print(table)
+    (console if console.is_terminal else Console(width=_PIPED_COLUMNS)).print(table)
 
 
 def print_json(document: Any) -> None:
@@ -249,7 +243,8 @@ def ending(as_json: bool = False) -> Iterator[None]:
     except Refused as refused:
         if as_json:
             print_json(refused.problem)
-        say_error(refused.detail)
+        hint = f"; give it with --api-key or {API_KEY_NAME}" if refused.status == 401 else ""
+        say_error(f"{refused.detail.partition(': send ')[0] if hint else refused.detail}{hint}")
         if refused.kind == "invalid-rows":
             show_errors(refused.errors)
         raise typer.Exit(REFUSED) from None

@@ -62,7 +62,10 @@ def dump(
                 part.replace(output)
             finally:
                 part.unlink(missing_ok=True)
-    except (Refused, JournalError, RecordError, ValueError, OSError) as refused:
+    except OSError as wrong:
+        where = wrong.filename or "standard output"
+        fail(f"the archive cannot be written: {where}: {wrong.strerror or wrong}")
+    except (Refused, JournalError, RecordError, ValueError) as refused:
         fail(str(refused))
 
 
@@ -104,7 +107,10 @@ def restore(
             run(sys.stdin.buffer)
     except DamagedArchive as damaged:
         fail(f"{archive or 'standard input'}: {damaged}", 1)
-    except (Refused, JournalError, ValueError, OSError) as refused:
+    except OSError as wrong:
+        where = wrong.filename or "standard input"
+        fail(f"{where}: {wrong.strerror or wrong}")
+    except (Refused, JournalError, ValueError) as refused:
         fail(str(refused))
 
 

@@ -84,7 +84,8 @@ class Folded(Collector):
 
 def _by_old_name(family: Metric) -> Metric:
     name = RENAMED[family.name]
-    old = Metric(name, f"Deprecated: use {family.name}.", family.type)
+    new = family.name + ("_total" if family.type == "counter" else "")
+    old = Metric(name, f"Deprecated: use {new}.", family.type)
     for sample in family.samples:
         old.add_sample(name + sample.name.removeprefix(family.name), sample.labels, sample.value)
     return old

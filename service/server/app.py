@@ -368,5 +368,6 @@ def _of_framework(request: Request, error: Exception) -> Problem | None:
         return error.problem
     if isinstance(error, HTTPException):
         slug = {400: "malformed-body", 404: "not-found"}.get(error.status_code, "refused")
-        return Problem(error.status_code, slug, str(error.detail))
+        detail = "no such route; /docs lists all" if slug == "not-found" else str(error.detail)
+        return Problem(error.status_code, slug, detail)
     return None

@@ -29,6 +29,18 @@ PARSER_WORK = 2
 """Work of a byte of a parser's source, in bytes of other kernels, as measured."""
 COMPILED_LAST = ("dualstream.solvers.text.flat.csv", "dualstream.solvers.text.flat.json")
 """Half of the work of the server's imports, and its last part."""
+FIRST_MODEL = (
+    "dualstream.solvers.core.table_learner",
+    "dualstream.solvers.portfolio.weighting_kernels",
+    "dualstream.solvers.portfolio.fused_kernels",
+    "dualstream.solvers.nonlinear.boosted_kernels",
+    "dualstream.solvers.nonlinear.net_kernels",
+    "dualstream.solvers.nonlinear.neighbours_kernels",
+    "dualstream.solvers.nonlinear.softmax",
+    "dualstream.solvers.nonlinear.splines_kernels",
+    "dualstream.solvers.portfolio.retained_rows",
+)
+"""Modules that a model without options needs and the server does not import before it is ready."""
 
 
 def folder_of(package: str) -> Path:
@@ -85,7 +97,8 @@ def compile_here(modules: Sequence[str]) -> None:
 def notice_of_compilation(say: Callable[[str], None]) -> Iterator[None]:
     """Context manager around the server's imports: call `say` if they have to compile kernels.
 
-    On several cores another process then compiles the last ones.
+    Two other processes then compile the last ones, and those of a model without options, so that
+    the first request that creates one does not wait for them.
     """
     done = threading.Event()
     begun: list[subprocess.Popen[bytes]] = []
@@ -95,20 +108,22 @@ def notice_of_compilation(say: Callable[[str], None]) -> Iterator[None]:
             # The module may still be importing.
             compiled = getattr(sys.modules.get("dualstream.solvers.jit"), "compiled_anew", None)
             if compiled is not None and compiled():
-                say("kernels are compiled for this machine, once; this takes half a minute or more")
-                if len(os.sched_getaffinity(0)) > 1:
-                    begun.append(begin(COMPILED_LAST))
+                say("kernels are compiled for this machine, once; this takes a minute or more")
+                begun.extend(map(begin, (COMPILED_LAST, FIRST_MODEL)))
                 return
 
     thread = threading.Thread(target=notify, name="notice_of_compilation", daemon=True)
     thread.start()
+    is_imported = False
     try:
         yield
+        is_imported = True
     finally:
         done.set()
         thread.join()
         for process in begun:
-            process.kill()
+            if not is_imported:
+                process.kill()
             process.wait()
 
 

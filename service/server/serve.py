@@ -1,6 +1,7 @@
 """Runs the application under uvicorn, and announces its address and durability."""
 
 import asyncio
+import errno
 import gc
 import logging
 import math
@@ -25,6 +26,7 @@ from dualstream.service.transport.connection_limits import MAX_CONNECTIONS, conn
 
 log = logging.getLogger("dualstream.server")
 
+BACKLOG = 2048
 TICK_S = 0.5
 """Interval at which the Date header is updated."""
 GARBAGE_THRESHOLD = 20_000
@@ -33,7 +35,7 @@ UNSENT_BYTES = 64 * 1024
 
 
 def serve(settings: Settings, say: Callable[[str], None]) -> None:
-    """Serve until interrupted. Raises UnsafeBinding."""
+    """Serve until interrupted. Raises UnsafeBinding, and ValueError for bad settings."""
     server = make_server(settings)
 
     def on_ready(durability: str) -> None:
@@ -42,7 +44,22 @@ def serve(settings: Settings, say: Callable[[str], None]) -> None:
 
     server.on_listening = lambda host, port: say(listening_line(settings, host, port))
     server.on_ready = on_ready
-    server.run()
+    with listen(settings) as listening:
+        server.run(sockets=[listening])
+
+
+def listen(settings: Settings) -> socket.socket:
+    """The listening socket. Raises ValueError if the address cannot be bound."""
+    host, port = settings.host, settings.port
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as wrong:
+        if wrong.errno == errno.EADDRINUSE:
+            raise ValueError(f"port {port} is in use; choose another with --port") from None
+        raise ValueError(
+            f"cannot bind --host {host} --port {port}: {str(wrong.strerror).partition(' (')[0]}"
+        ) from None
 
 
 def listening_line(settings: Settings, host: str, port: int) -> str:
@@ -81,8 +98,11 @@ def check_certificate(settings: Settings) -> None:
         # An empty password: an encrypted key must not prompt in every worker.
         context.load_cert_chain(settings.ssl_certfile, settings.ssl_keyfile, lambda: b"")
     except OSError as wrong:
-        files = " and ".join(str(file) for file in (settings.ssl_certfile, settings.ssl_keyfile))
-        raise ValueError(f"TLS cannot be served with {files}: {wrong}") from None
+        files = " and ".join(map(str, filter(None, (settings.ssl_certfile, settings.ssl_keyfile))))
+        raise ValueError(
+            f"TLS cannot be served with {files}: {wrong.strerror or wrong}; give a certificate and"
+            " its private key without a password, in PEM format"
+        ) from None
 
 
 def make_server(settings: Settings, metrics_dir: MetricsDirectory | None = None) -> "Server":

@@ -24,6 +24,7 @@ from dualstream.service.metrics.multiprocess import MetricsDirectory, forget_wor
 from dualstream.service.server.app import create_app
 from dualstream.service.server.serve import (
     check_certificate,
+    listen,
     listening_line,
     log_start,
     make_server,
@@ -33,7 +34,6 @@ from dualstream.service.settings import Settings
 
 log = logging.getLogger("dualstream.workers")
 
-BACKLOG = 2048
 LOOK_S = 0.1
 SHORT_LIFE_S = 10.0
 """A worker that ends sooner than this after its start has had a short life."""
@@ -62,10 +62,7 @@ def serve_by_workers(settings: Settings, say: Callable[[str], None]) -> None:
         raise ValueError("--adopt needs a single worker; start it without --workers")
     check_certificate(settings)
     create_app(settings)
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    with socket.create_server(
-        (settings.host, settings.port), family=family, backlog=BACKLOG
-    ) as listening:
+    with listen(settings) as listening:
         say(listening_line(settings, *listening.getsockname()[:2]))
         requested: list[int] = []
         for number in _STOP_SIGNALS:

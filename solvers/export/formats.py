@@ -35,7 +35,7 @@ class Format:
             try:
                 importlib.import_module(self.needs)
             except ImportError:
-                detail = f"it needs the package {self.needs}: install dualstream[{self.needs}]"
+                detail = f"this format needs pip install 'dualstream[{self.needs}]'"
                 raise MissingExtra(detail) from None
         module: Any = importlib.import_module(self.module)
         write: Callable[[Source], bytes] = module.write

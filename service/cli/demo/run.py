@@ -1,12 +1,11 @@
 """Demo run: starts a server on a temporary store, streams Adult, compares with baselines."""
 
 import math
-import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,25 +15,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedCo
 from dualstream.client import Client
 from dualstream.service.cli.demo.adult import adult_samples
 from dualstream.service.cli.demo.server_process import ServerProcess
-from dualstream.service.server import compile_kernels as kernels
 
 MODEL = "adult"
 ROWS_PER_REQUEST = 50
 REPORT_EVERY = 4000
 # Slow enough to watch: the rows take 13 s.
 WATCHED_ROWS_PER_S = 2500.0
-# A server with compiled kernels is ready earlier.
-AHEAD_AFTER_S = 2.5
-# Modules that the model needs and the server does not compile before it is ready.
-COMPILED_AHEAD = (
-    "dualstream.solvers.portfolio.weighting_kernels",
-    "dualstream.solvers.portfolio.fused_kernels",
-    "dualstream.solvers.nonlinear.boosted_kernels",
-    "dualstream.solvers.nonlinear.net_kernels",
-    "dualstream.solvers.nonlinear.neighbours_kernels",
-    "dualstream.solvers.nonlinear.splines_kernels",
-    "dualstream.solvers.portfolio.retained_rows",
-)
 ROWS_TO_PREDICT = 3
 WEIGHTS_SHOWN = 8
 CERTIFIED = "dual-30"
@@ -54,19 +40,13 @@ def run_demo(
     samples = list(adult_samples())
     with tempfile.TemporaryDirectory(prefix="dualstream-demo-") as folder:
         store = f"sqlite:///{Path(folder) / 'demo.db'}"
-        with (
-            _compiling_ahead() as ahead,
-            ServerProcess(store) as server,
-            Client(server.url) as client,
-        ):
-            ahead.cancel()
+        with ServerProcess(store) as server, Client(server.url) as client:
             for line in server.said:
                 console.print(line, style="dim", highlight=False, soft_wrap=True)
             if stay:
                 console.print(f"Live dashboard: {server.url}/", soft_wrap=True)
             console.print(
-                f"PUT /models/{MODEL} without options: a portfolio of many learners; "
-                "the first run compiles kernels",
+                f"PUT /models/{MODEL} without options: a portfolio of many learners",
                 style="dim",
                 soft_wrap=True,
             )
@@ -86,22 +66,6 @@ def run_demo(
                 with suppress(KeyboardInterrupt):
                     _wait_forever()
             return exit_code
-
-
-@contextmanager
-def _compiling_ahead() -> Iterator[threading.Timer]:
-    """Compile the model's kernels in parallel if the server takes long to start."""
-    begun: list[subprocess.Popen[bytes]] = []
-    late = threading.Timer(AHEAD_AFTER_S, lambda: begun.append(kernels.begin(COMPILED_AHEAD)))
-    late.start()
-    try:
-        yield late
-    finally:
-        late.cancel()
-        late.join()
-        for process in begun:
-            process.kill()
-            process.wait()
 
 
 def _wait_forever() -> None:

@@ -134,7 +134,7 @@ def test_a_line_of_a_request_is_refused_in_few_words(client):
         (f"/models/{LONG_WORD}", "a model id has"),
         (f"/models/{LONG_WORD}/predict?x=1:1", "a model id has"),
         (f"/predict?model={LONG_WORD}&x=1:1", "a model id has"),
-        (f"/{LONG_WORD}", "Not Found"),
+        (f"/{LONG_WORD}", "no such route"),
         (f"/models/m/predict?x=1:1&{LONG_WORD}=1", "unknown query parameter"),
         (f"/models/m/predict?x=1:1&min_seq={LONG_WORD}", "min_seq must be"),
         (f"/models/m/predict?x=1:1&version={LONG_WORD}", "no version"),

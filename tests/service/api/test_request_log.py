@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 from dualstream.service.api import request_log
 from dualstream.service.api.api_keys import new_key
 from dualstream.service.cli.demo.server_process import ServerProcess
+from dualstream.wire.chunking.chunks import CHUNK_BYTES
 from tests.service.conftest import SPEC, Serve, assert_problem
 
 ROW = {"x": {"1": 1.0}, "y": 1}
@@ -70,7 +71,17 @@ def test_line_of_each_request(serve: Serve, caplog: pytest.LogCaptureFixture):
         client.post("/models/m/predict", json={"x": {"1": 1.0}})
         client.request("HEAD", "/models/m")
         client.get("/nowhere")
-    learn, predict, head, nowhere = lines(caplog)
+        sourced = {"dualstream-source": "s; from=0; to=2"}
+        client.post("/models/m/learn", json=[ROW, ROW | {"y": 5}], headers=sourced)
+        long = (json.dumps(ROW).encode() + b"\n") * (CHUNK_BYTES // len(json.dumps(ROW)))
+        ndjson = {"content-type": "application/x-ndjson"}
+        client.post("/models/m/learn", content=long, headers=ndjson)
+        tensor = {"name": "x", "shape": [2, 5], "datatype": "FP64", "data": [1.0] * 10}
+        client.post("/v2/models/m/infer", json={"inputs": [tensor]})
+        client.get("/predict", params={"model": "m", "x": "1:1"})
+    learn, predict, head, nowhere, source, upload, infer, by_query = lines(caplog)
+    for line, rows in ((source, 2), (upload, long.count(b"\n")), (infer, 2), (by_query, 1)):
+        assert (line.status, line.model, line.rows) == (200, "m", rows)
     assert (learn.method, learn.path, learn.status) == ("POST", "/models/m/learn", 200)
     assert (learn.model, learn.rows) == ("m", 2)
     assert learn.response_bytes == len(learned.content)

@@ -665,7 +665,11 @@ def test_commands_write_and_read_files(tmp_path):
         (("dump", "m", "--all", "--store", of), "give a model id, or --all"),
         (("dump", "n", "--store", of, "--output", file), "no model 'n'"),
         (("dump", "m", "--store", f"{of}x", "--output", file), "no file"),
-        (("restore", tmp_path / "none", "--store", to), "No such file"),
+        (
+            ("dump", "m", "--store", of, "--output", tmp_path / "none" / "file"),
+            f"the archive cannot be written: {tmp_path}/none/file.part: No such file",
+        ),
+        (("restore", tmp_path / "none", "--store", to), f"{tmp_path}/none: No such file"),
         (("migrate", "--from", of, "--to", to), "dualstream restore --all --store NEW"),
     ):
         code, output = run(*wrong)

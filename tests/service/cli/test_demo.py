@@ -1,10 +1,7 @@
 """The demonstration: what it sends is Adult by name, and it runs to its end."""
 
 import io
-import os
 import re
-import subprocess
-import sys
 from collections import Counter
 
 import httpx
@@ -12,8 +9,7 @@ import pytest
 from rich.console import Console
 
 from dualstream.service.cli.demo.adult import ATTRIBUTES, COLUMNS, adult_lines, adult_samples
-from dualstream.service.cli.demo.run import COMPILED_AHEAD, run_demo
-from dualstream.solvers import make_learner
+from dualstream.service.cli.demo.run import run_demo
 from dualstream.solvers.core.hashing import hash_names
 from dualstream.solvers.jit import DISABLED
 
@@ -61,32 +57,6 @@ def test_each_row_has_one_value_of_an_attribute_and_husbands_are_men():
 def test_no_two_columns_share_a_place():
     names = [f"{attribute}={value}" for attribute, value in COLUMNS]
     assert len(set(hash_names(names, 18).tolist())) == len(names)
-
-
-def test_what_is_compiled_ahead_is_what_a_model_without_a_spec_needs():
-    make_learner({})
-    assert set(COMPILED_AHEAD) <= set(sys.modules)
-    kernels = (
-        "features.column_table",
-        "portfolio.fused_kernels",
-        "portfolio.logistic_roots",
-        "portfolio.weighting_kernels",
-    )
-    mine = [f"dualstream.solvers.{name}" for name in kernels]
-    ahead = (
-        "import sys; from dualstream.service.server.compile_kernels import *;"
-        "from dualstream.service.cli.demo.run import *;"
-        "compile_here(COMPILED_AHEAD); print(*sys.modules)"
-    )
-    got = subprocess.run(
-        [sys.executable, "-c", ahead],
-        env=os.environ | {"NUMBA_DISABLE_JIT": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    found = got.stdout.split()
-    assert set(mine) <= set(found) and "dualstream.solvers.online.dual_ascent.learner" not in found
 
 
 @pytest.mark.skipif(DISABLED, reason="too many rows without a compiler")

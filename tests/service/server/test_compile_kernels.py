@@ -1,9 +1,11 @@
 """All kernels compiled by several processes: each has its part, and together they miss none."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext
 
 import pytest
 
@@ -91,42 +93,50 @@ def test_serve_imports_no_kernels_before_it_can_say_that_they_are_compiled():
     assert run.stdout == "[]\n"
 
 
-def test_the_server_imports_what_is_compiled_last_and_nothing_else_is_compiled_with_it():
-    code = "import sys, dualstream.service.server.serve; print(*sys.modules)"
-    ahead = (
-        "import sys; from dualstream.service.server.compile_kernels import *;"
-        "compile_here(COMPILED_LAST); print(*sys.modules)"
+def imported(program: str) -> set[str]:
+    """Modules with kernels that a program imports."""
+    run = subprocess.run(
+        [sys.executable, "-c", f"import sys; {program}; print(*sys.modules)"],
+        env=os.environ | {"NUMBA_DISABLE_JIT": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    server, helper = (
-        subprocess.run(
-            [sys.executable, "-c", program],
-            env=os.environ | {"NUMBA_DISABLE_JIT": "1"},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.split()
-        for program in (code, ahead)
-    )
-    compiled = set(helper) & set(kernel_modules())
-    assert set(kernels.COMPILED_LAST) <= compiled <= set(server)
-    assert not compiled & {"dualstream.solvers.text.vw", "dualstream.solvers.core.scalar"}
+    return set(run.stdout.split()) & set(kernel_modules())
 
 
-@pytest.mark.parametrize("cores", [1, 2])
-def test_another_core_helps_to_compile_until_the_imports_end(monkeypatch, cores):
+def test_other_processes_compile_the_last_imports_and_what_the_first_model_needs():
+    here = "from dualstream.service.server.compile_kernels import *; compile_here"
+    server = imported("import dualstream.service.server.serve")
+    last, first = imported(f"{here}(COMPILED_LAST)"), imported(f"{here}(FIRST_MODEL)")
+    model = imported(
+        "import dualstream.service.server.serve, dualstream.solvers as solvers;"
+        "solvers.make_learner({})"
+    )
+    assert set(kernels.COMPILED_LAST) <= last <= server
+    assert not last & {"dualstream.solvers.text.vw", "dualstream.solvers.core.scalar"}
+    assert set(kernels.FIRST_MODEL) <= model - server <= first <= model
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_server_starts_when_all_are_compiled_and_kills_the_others_if_it_fails(monkeypatch, ends):
     begun = []
 
     def begin(modules):
-        process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-        begun.append((modules, process))
-        return process
+        code = f"import time; time.sleep({0.2 if ends else 600})"
+        begun.append((modules, subprocess.Popen([sys.executable, "-c", code])))
+        return begun[-1][1]
 
     said = threading.Event()
     monkeypatch.setattr(kernels, "begin", begin)
     monkeypatch.setattr(kernels, "NOTICE_AFTER_S", 0.001)
     monkeypatch.setattr(jit, "compiled_anew", lambda: 1)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
-    with kernels.notice_of_compilation(lambda line: said.set()):
+    with (
+        nullcontext() if ends else pytest.raises(ImportError),
+        kernels.notice_of_compilation(lambda line: said.set()),
+    ):
         assert said.wait(10)
-    assert [modules for modules, _ in begun] == [kernels.COMPILED_LAST] * (cores - 1)
-    assert all(process.returncode is not None for _, process in begun)
+        if not ends:
+            raise ImportError
+    assert [modules for modules, _ in begun] == [kernels.COMPILED_LAST, kernels.FIRST_MODEL]
+    assert [process.returncode for _, process in begun] == [0 if ends else -signal.SIGKILL] * 2

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import httpx
+import pytest
 
 from dualstream.service.cli.demo.server_process import ServerProcess
 from dualstream.service.journal import open_journal
@@ -265,15 +266,26 @@ def test_one_worker_adopts(tmp_path):
     assert done.returncode == 2 and "without --workers" in done.stderr
 
 
-def test_a_port_in_use_is_refused(tmp_path):
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_port_in_use_is_refused(tmp_path, workers):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         done = subprocess.run(
-            [sys.executable, "-m", "dualstream.service", "serve", "--workers", "2", "--port", port]
+            [
+                sys.executable,
+                "-m",
+                "dualstream.service",
+                "serve",
+                "--workers",
+                workers,
+                "--port",
+                port,
+            ]
             + ["--store", f"sqlite:///{tmp_path / 'unused.db'}"],
             capture_output=True,
             text=True,
             timeout=60,
         )
-    assert done.returncode == 2 and "in use" in done.stderr
+    said = f"port {port} is in use; choose another with --port\n"
+    assert (done.returncode, done.stderr) == (2, said)
     assert list(tmp_path.iterdir()) == []
