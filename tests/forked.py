@@ -21,8 +21,6 @@ from dualstream.service.cli.demo import server_process
 
 forks = get_context("forkserver")
 COMMAND = [sys.executable, "-m", "dualstream.service", "serve"]
-PLANTED = "tests.chaos.server"
-"""Module that serves with planted faults, also in its workers."""
 PRELOADED = [
     "dualstream.service.server.workers",
     "dualstream.service.cli",
@@ -102,7 +100,6 @@ def fork_servers() -> None:
     ) -> "subprocess.Popen[str] | ForkedProcess":
         program, dash, module, what = command[: len(COMMAND)]
         is_known = [program, dash, what] == [*COMMAND[:2], "serve"]
-        is_known = is_known and module in ("dualstream.service", PLANTED)
         if not is_known or any(name.startswith(READ_EARLY) for name in _changed(env)):
             return started_by_command(command, stderr, env)
         return ForkedProcess(command, stderr=stderr, env=env)
@@ -155,6 +152,6 @@ def _run(
     # Daemons may have no children; a server has workers.
     current_process()._config["daemon"] = False  # type: ignore[attr-defined]
     sys.argv = ["dualstream", *arguments]
-    if module == PLANTED:
-        import_module(PLANTED)  # its workers are forked with it
+    if module != COMMAND[2]:
+        import_module(module)  # plants faults, also in its workers: they are forked with it
     app()
