@@ -1,16 +1,18 @@
-"""Servers for tests, forked from a process that has imported the server's modules.
+"""Servers and commands for tests, forked from a process that has imported their modules.
 
 Such a server is a process of its own, with a pid that can be killed, like that of `dualstream
 serve`. It skips the imports, which took a third of the suite's time, and so do its workers.
-`tests/service/cli/test_cli.py` and tests that pass a `prefix` start servers as users do.
+`tests/service/cli/test_cli.py` and tests that pass a `prefix` start servers as users do, and the
+tests of the documents start commands as users do.
 """
 
+import gc
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from multiprocessing import current_process, get_context
 from multiprocessing.connection import Connection
@@ -20,34 +22,44 @@ from dualstream.service.cli.demo import server_process
 
 forks = get_context("forkserver")
 COMMAND = [sys.executable, "-m", "dualstream.service", "serve"]
-PLANTED = "tests.chaos.server"
-"""Module that serves with planted faults, also in its workers."""
 PRELOADED = [
     "dualstream.service.server.workers",
     "dualstream.service.cli",
+    "dualstream.service.journal.sqlite",
+    "dualstream.service.journal.redis",
     "dualstream.solvers.online.dual_ascent.learner",
     "dualstream.solvers.portfolio.learner",
+    *(
+        f"dualstream.solvers.nonlinear.{name}"
+        for name in ("boosted", "neighbours", "net", "splines")
+    ),
 ]
 # Variables that are read during imports have no effect on a forked server.
 READ_EARLY = ("NUMBA_", "PYTHON", "DUALSTREAM_CPU", "DUALSTREAM_CACHE_DIR")
 
 
 class ForkedProcess:
-    """The part of `subprocess.Popen` that tests use, for a forked server."""
+    """The part of `subprocess.Popen` that tests use, for a forked command.
+
+    args   `python -m MODULE COMMAND ...`
+    """
 
     def __init__(
-        self, args: Sequence[str], stderr: IO[str] | int | None, env: Mapping[str, str]
+        self,
+        args: Sequence[str],
+        stdout: IO[bytes] | int = subprocess.PIPE,
+        stderr: IO[bytes] | IO[str] | int | None = None,
+        env: Mapping[str, str] | None = None,
     ) -> None:
         self.args = args
-        reads, writes = os.pipe()
-        with ExitStack() as closing:
-            out = closing.enter_context(Connection(writes, readable=False))
-            err = closing.enter_context(Connection(_written_to(stderr), readable=False))
-            given = (args[2], list(args[len(COMMAND) :]), dict(env), os.getcwd(), out, err)
+        out, self.stdout = _output(stdout)
+        err, self.stderr = _output(stderr)
+        with out, err:
+            environment = dict(os.environ if env is None else env)
+            given = (args[2], list(args[3:]), environment, os.getcwd(), out, err)
             # Ends with this process if a test leaves it running.
-            self._process = forks.Process(target=_serve, args=given, daemon=True)
+            self._process = forks.Process(target=_run, args=given, daemon=True)
             self._process.start()
-        self.stdout = open(reads, encoding="utf-8")
         self.pid: int = self._process.pid
 
     @property
@@ -62,6 +74,17 @@ class ForkedProcess:
         if self._process.exitcode is None:
             raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
         return self._process.exitcode
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """The rest of its output and errors. A process that takes longer is killed."""
+        with ThreadPoolExecutor() as reading:
+            said, errors = (reading.submit(_rest_of, one) for one in (self.stdout, self.stderr))
+            try:
+                self.wait(timeout)
+            except subprocess.TimeoutExpired:
+                self.kill()
+                raise
+        return said.result(), errors.result()
 
     def send_signal(self, number: int) -> None:
         if self._process.exitcode is None:
@@ -84,10 +107,9 @@ def fork_servers() -> None:
     ) -> "subprocess.Popen[str] | ForkedProcess":
         program, dash, module, what = command[: len(COMMAND)]
         is_known = [program, dash, what] == [*COMMAND[:2], "serve"]
-        is_known = is_known and module in ("dualstream.service", PLANTED)
         if not is_known or any(name.startswith(READ_EARLY) for name in _changed(env)):
             return started_by_command(command, stderr, env)
-        return ForkedProcess(command, stderr, os.environ if env is None else env)
+        return ForkedProcess(command, stderr=stderr, env=env)
 
     server_process.start = start
 
@@ -99,14 +121,25 @@ def _changed(env: Mapping[str, str] | None) -> list[str]:
     return [name for name in {*env, *os.environ} if env.get(name) != os.environ.get(name)]
 
 
-def _written_to(stderr: IO[str] | int | None) -> int:
-    """A duplicate of the descriptor that Popen would use."""
-    if stderr is subprocess.DEVNULL:
-        return os.open(os.devnull, os.O_WRONLY)
-    return os.dup(2 if stderr is None else stderr if isinstance(stderr, int) else stderr.fileno())
+def _output(given: IO[bytes] | IO[str] | int | None) -> tuple[Connection, IO[str] | None]:
+    """Where the process writes, as Popen has it, and the other end of a pipe."""
+    if given == subprocess.PIPE:
+        reads, writes = os.pipe()
+        return Connection(writes, readable=False), open(reads, encoding="utf-8")
+    if given == subprocess.DEVNULL:
+        return Connection(os.open(os.devnull, os.O_WRONLY), readable=False), None
+    descriptor = 2 if given is None else given if isinstance(given, int) else given.fileno()
+    return Connection(os.dup(descriptor), readable=False), None
 
 
-def _serve(
+def _rest_of(pipe: IO[str] | None) -> str:
+    if pipe is None or pipe.closed:
+        return ""
+    with pipe:
+        return pipe.read()
+
+
+def _run(
     module: str,
     arguments: list[str],
     env: dict[str, str],
@@ -114,9 +147,11 @@ def _serve(
     out: Connection,
     err: Connection,
 ) -> None:
-    """The forked server: runs `dualstream serve` after its imports."""
+    """The forked process: runs `dualstream` after its imports."""
     from dualstream.service.cli import app
 
+    # What was imported lives as long as the process: traversing it took 0.25 s per process.
+    gc.freeze()
     for descriptor, connection in ((1, out), (2, err)):
         os.dup2(connection.fileno(), descriptor)
         connection.close()
@@ -125,7 +160,7 @@ def _serve(
     os.chdir(folder)
     # Daemons may have no children; a server has workers.
     current_process()._config["daemon"] = False  # type: ignore[attr-defined]
-    sys.argv = ["dualstream", "serve", *arguments]
-    if module == PLANTED:
-        import_module(PLANTED)  # its workers are forked with it
+    sys.argv = ["dualstream", *arguments]
+    if module != COMMAND[2]:
+        import_module(module)  # plants faults, also in its workers: they are forked with it
     app()

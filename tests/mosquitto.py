@@ -46,14 +46,15 @@ class Mosquitto:
         folder.mkdir(exist_ok=True)
         config = folder / "mosquitto.conf"
         kept = ("persistence true", f"persistence_location {folder}/", "max_queued_messages 0")
-        own = (f"listener {self.port} 127.0.0.1", "user root", *kept)
+        own = (f"listener {self.port} 127.0.0.1", "user root", "log_type all", *kept)
         config.write_text("\n".join((*own, *(lines or ("allow_anonymous true",)), "")))
         self._command = [tool("mosquitto"), "-c", str(config)]
-        self._said = folder / "mosquitto.log"
+        self.log = folder / "mosquitto.log"
+        """With a line for each packet."""
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        with self._said.open("ab") as said:
+        with self.log.open("ab") as said:
             self._process = subprocess.Popen(
                 self._command, stdout=said, stderr=said, env=environment()
             )
@@ -63,7 +64,7 @@ class Mosquitto:
                 socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
                 return
             except OSError:
-                assert self._process.poll() is None, self._said.read_text()
+                assert self._process.poll() is None, self.log.read_text()
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
 

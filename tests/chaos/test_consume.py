@@ -11,7 +11,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -27,7 +26,7 @@ from dualstream.service.journal import open_journal
 from dualstream.service.replica.replica import Replica
 from tests.chaos.check_models import _learned_in_one_go
 from tests.chaos.report import Run, recorded
-from tests.docs.documents import ROOT
+from tests.forked import ForkedProcess
 from tests.history import read_all
 from tests.mosquitto import Mosquitto, running_mosquitto
 from tests.nats_server import NatsServer, running_nats
@@ -226,14 +225,13 @@ class Storm:
         flags = ("--keep-records", "1000000", "--snapshot-every", "400")
         return ServerProcess(self.store, [*flags, "--port", str(self._port)])
 
-    def _consume(self) -> "subprocess.Popen[bytes]":
+    def _consume(self) -> ForkedProcess:
         command = [sys.executable, "-m", "dualstream.service", "consume", self._source.url]
         group = self._source.in_group(self._group)
-        return subprocess.Popen(
+        return ForkedProcess(
             [*command, "--url", self.url, *self._source.flags, *group, *BATCHES],
             stdout=self._log,
             stderr=self._log,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
         )
 
     def write(self) -> None:

@@ -14,7 +14,7 @@ import pytest
 from dualstream.service.cli.demo.server_process import ServerProcess
 from tests.service.server.test_workers import children
 
-ROUNDS = 100 if "DUALSTREAM_CHAOS_ROUNDS" in os.environ else 16
+ROUNDS = 100 if "DUALSTREAM_CHAOS_ROUNDS" in os.environ else 12
 MODEL_BYTES = 8 << 22
 LARGE = {"algorithm": "sgd", "loss": "logistic", "features": {"kind": "hashed", "bits": 22}}
 OTHER = LARGE | {"loss": "hinge"}
@@ -24,7 +24,7 @@ BODY = [
     for row in range(ROWS)
 ]
 """Touches most pages of the weights: untouched ones take no memory."""
-WARM_UP = 10
+WARM_UP = 8
 """Rounds until imports, arenas and caches have their size."""
 SETTLED_WITHIN_S = 30.0
 

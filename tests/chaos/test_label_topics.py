@@ -8,7 +8,6 @@ import asyncio
 import json
 import os
 import socket
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -23,7 +22,7 @@ from dualstream.service.replica.replica import Replica
 from dualstream.solvers import make_learner
 from tests.chaos.check_models import _rows
 from tests.chaos.report import Run, recorded
-from tests.docs.documents import ROOT
+from tests.forked import ForkedProcess
 from tests.history import read_all
 from tests.tansu import Broker, running_tansu
 
@@ -65,23 +64,22 @@ class Loop:
         flags = ("--keep-records", "1000000", "--snapshot-every", "1000")
         return ServerProcess(self.store, [*flags, "--port", str(self._port)])
 
-    def _score(self) -> "subprocess.Popen[bytes]":
+    def _score(self) -> ForkedProcess:
         create = ("--create", str(self._spec)) if len(self.models) > 1 else ()
         return self._consume("rows", "--predict-to", "scores", *create)
 
-    def _label(self) -> "subprocess.Popen[bytes]":
+    def _label(self) -> ForkedProcess:
         dead = ("--dead-letter", str(self.dead))
         return self._consume("outcomes", "--labels", "--features", "rows", *dead)
 
-    def _consume(self, topic: str, *flags: str) -> "subprocess.Popen[bytes]":
+    def _consume(self, topic: str, *flags: str) -> ForkedProcess:
         source = f"kafka://{self._tansu.brokers}/{topic}"
         command = [sys.executable, "-m", "dualstream.service", "consume", source]
         command += ["--route", "key"] if len(self.models) > 1 else ["--model", "m"]
-        return subprocess.Popen(
+        return ForkedProcess(
             [*command, "--url", self.url, *SHORT, "--batch-rows", "200", *flags],
             stdout=self._log,
             stderr=self._log,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
         )
 
     def write(self) -> None:

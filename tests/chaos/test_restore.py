@@ -34,7 +34,7 @@ from tests.service.archive.test_archive import (
     opened,
 )
 
-KILLS = 4 * int(os.environ.get("DUALSTREAM_CHAOS_ROUNDS", "1"))
+KILLS = 4 * int(os.environ.get("DUALSTREAM_CHAOS_ROUNDS", "0")) or 2
 FAILOVERS = 2 * int(os.environ.get("DUALSTREAM_CHAOS_ROUNDS", "1"))
 KILLS_AT_MOST = 4
 """Of one restore: a machine that has become busy would never come to its end."""

@@ -39,9 +39,9 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
             app = create_app(Settings(**given))
             client = running.enter_context(TestClient(app))
             deadline = time.monotonic() + 30
-            while wait and client.get("/readyz").status_code != 200:
-                assert time.monotonic() < deadline, client.get("/readyz").text
-                time.sleep(0.01)
+            while wait and not app.startup.is_ready:
+                assert time.monotonic() < deadline, app.startup.reason
+                time.sleep(0.001)
             return client
 
         yield start

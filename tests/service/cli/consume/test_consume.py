@@ -1,7 +1,6 @@
 """`dualstream consume` as users run it: a broker, a server, and the command in its own process."""
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -16,7 +15,7 @@ from typer.testing import CliRunner
 
 from dualstream.client import Client
 from dualstream.service.cli import app
-from tests.docs.documents import ROOT
+from tests.forked import ForkedProcess
 from tests.service.cli.consume.test_metrics import samples
 from tests.service.conftest import shared_server
 from tests.tansu import Broker, running_tansu
@@ -51,17 +50,11 @@ def row(number: int) -> bytes:
 @contextmanager
 def started(
     server, topic: str, *flags: str, model: str | None = "clicks"
-) -> Iterator[subprocess.Popen]:
+) -> Iterator[ForkedProcess]:
     """The command in a process of its own, which is killed if it has not ended."""
     command = [sys.executable, "-m", "dualstream.service", "consume", topic]
     command += [] if model is None else ["--model", model]
-    process = subprocess.Popen(
-        [*command, "--url", server.url, *SHORT, *flags],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )
+    process = ForkedProcess([*command, "--url", server.url, *SHORT, *flags], stderr=subprocess.PIPE)
     try:
         yield process
     finally:

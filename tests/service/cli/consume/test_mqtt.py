@@ -97,7 +97,10 @@ def test_messages_are_counted_from_the_cursor_and_delivered_until_they_are_learn
     first.start("mqtt/count", 200)  # the cursor is another one
     assert [one.offset for one in first.read(2, 5.0)] == [200, 201]
     assert [one.offset for one in first.read(1, 5.0)] == [202]
-    time.sleep(0.5)  # acknowledgements that are on their way arrive
+    deadline = time.monotonic() + 20
+    while mqtt.log.read_text().count("Received PUBACK from count ") < 3:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     first.close()
     second = reading(url, "count")
     second.start("mqtt/count", 103)
@@ -156,9 +159,12 @@ def test_a_lost_session_is_reported(tmp_path, reading):
         broker.kill()
         broker.start()
         until(lambda: "lost the session" in said[-1] if said else False, one)
-        time.sleep(0.1)
-        broker.send("lose", [row(0)])
-        until(lambda: numbers(server) == [0], one)
+
+        def is_learned() -> bool:
+            broker.send("lose", [row(0)])  # no message arrives before the new subscription
+            return 0 in numbers(server)
+
+        until(is_learned, one)
 
 
 @contextmanager

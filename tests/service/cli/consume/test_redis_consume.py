@@ -1,7 +1,6 @@
 """`dualstream consume redis://...` as users run it, with Redis and a server."""
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -20,6 +19,7 @@ from dualstream.client import Client
 from dualstream.service.cli import app
 from dualstream.service.cli.demo.server_process import ServerProcess
 from tests.docs.documents import ROOT
+from tests.forked import ForkedProcess
 from tests.service.cli.consume.test_metrics import samples
 from tests.service.conftest import shared_server
 
@@ -59,16 +59,10 @@ def entry(number: int) -> dict[str, str]:
 
 
 @contextmanager
-def started(server, source: str, *flags: str) -> Iterator[subprocess.Popen]:
+def started(server, source: str, *flags: str) -> Iterator[ForkedProcess]:
     """The command in a process of its own, which is killed if it has not ended."""
     command = [sys.executable, "-m", "dualstream.service", "consume", source, "--model", "clicks"]
-    process = subprocess.Popen(
-        [*command, "--url", server.url, *flags],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )
+    process = ForkedProcess([*command, "--url", server.url, *flags], stderr=subprocess.PIPE)
     try:
         yield process
     finally:
