@@ -15,6 +15,7 @@ import msgspec
 
 from dualstream.service.archive import format as f
 from dualstream.service.journal import make_journal, sqlite_path
+from dualstream.service.journal.archive_access import ArchiveJournal, Position
 from dualstream.service.journal.audit import AuditPosition
 from dualstream.service.journal.protocol import (
     DEFAULT_LIMITS,
@@ -24,7 +25,6 @@ from dualstream.service.journal.protocol import (
     Trimmed,
     UnknownModel,
 )
-from dualstream.service.journal.transfer import Position, TransferJournal
 
 PAGE = 100
 CHANGES_AT_ONCE = 1000
@@ -59,7 +59,7 @@ async def run_dump(url: str, model: str | None, file: BinaryIO, say: Say) -> Non
         await journal.close()
 
 
-async def dump(journal: TransferJournal, model: str | None, file: BinaryIO, say: Say) -> None:
+async def dump(journal: ArchiveJournal, model: str | None, file: BinaryIO, say: Say) -> None:
     """Dump from an open journal; see `run_dump`."""
     if model is not None:
         await journal.get(model)  # before anything is written
@@ -76,7 +76,7 @@ async def dump(journal: TransferJournal, model: str | None, file: BinaryIO, say:
     archive.end()
 
 
-async def _models(journal: TransferJournal) -> AsyncIterator[str]:
+async def _models(journal: ArchiveJournal) -> AsyncIterator[str]:
     after = ""
     while page := await journal.list(after, PAGE):
         for record in page:
@@ -85,7 +85,7 @@ async def _models(journal: TransferJournal) -> AsyncIterator[str]:
 
 
 async def _dump_model(
-    journal: TransferJournal, archive: f.ArchiveWriter, identity: str | None, model: str
+    journal: ArchiveJournal, archive: f.ArchiveWriter, identity: str | None, model: str
 ) -> str:
     for _ in range(ROUNDS):
         count = archive.count
@@ -100,7 +100,7 @@ async def _dump_model(
 
 
 async def _dump_position(
-    journal: TransferJournal, archive: f.ArchiveWriter, identity: str | None, model: str
+    journal: ArchiveJournal, archive: f.ArchiveWriter, identity: str | None, model: str
 ) -> Position:
     """Write the sections of a model. Raises Trimmed, ModelChanged, _Moved, UnknownModel."""
     before = await journal.get(model)
@@ -135,7 +135,7 @@ async def _dump_position(
 
 
 async def _without_label(
-    journal: TransferJournal, rows: Sequence[PendingRow], before: int, position: Position
+    journal: ArchiveJournal, rows: Sequence[PendingRow], before: int, position: Position
 ) -> list[PendingRow]:
     """Rows whose label was not journalled between the seq `before` and the position."""
     record = position.record
@@ -150,7 +150,7 @@ async def _without_label(
 
 
 async def _dump_entries(
-    journal: TransferJournal, archive: f.ArchiveWriter, position: Position
+    journal: ArchiveJournal, archive: f.ArchiveWriter, position: Position
 ) -> None:
     record, seq, chain = position.record, position.trimmed, ""
     while seq < record.seq:
@@ -164,7 +164,7 @@ async def _dump_entries(
         raise _Moved
 
 
-async def _snapshots(journal: TransferJournal, position: Position) -> list[Snapshot]:
+async def _snapshots(journal: ArchiveJournal, position: Position) -> list[Snapshot]:
     """Snapshots from which the position's entries continue, oldest first."""
     record, trimmed, _ = position
     kept = []
@@ -179,7 +179,7 @@ async def _snapshots(journal: TransferJournal, position: Position) -> list[Snaps
     return kept
 
 
-async def _dump_changes(journal: TransferJournal, archive: f.ArchiveWriter) -> None:
+async def _dump_changes(journal: ArchiveJournal, archive: f.ArchiveWriter) -> None:
     """Dump the audit log, including changes of deleted models."""
     newest: dict[str, int] = {}
     after: str | None = None

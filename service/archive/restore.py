@@ -10,6 +10,7 @@ from typing import BinaryIO
 from dualstream.service.archive import format as f
 from dualstream.service.archive.dump import Refused, Say
 from dualstream.service.journal import make_journal
+from dualstream.service.journal.archive_access import ArchiveJournal, KeptKey, Staged
 from dualstream.service.journal.audit import Audited
 from dualstream.service.journal.protocol import (
     Conflict,
@@ -23,7 +24,6 @@ from dualstream.service.journal.protocol import (
     Version,
 )
 from dualstream.service.journal.state_copies import CopyUse
-from dualstream.service.journal.transfer import KeptKey, Staged, TransferJournal
 from dualstream.service.settings import MAX_AUDIT_DAYS
 from dualstream.wire.schemas import MODEL_ID
 
@@ -47,7 +47,7 @@ async def run_restore(url: str, is_store: bool, file: BinaryIO, say: Say) -> Non
         await journal.close()
 
 
-async def restore(journal: TransferJournal, is_store: bool, file: BinaryIO, say: Say) -> None:
+async def restore(journal: ArchiveJournal, is_store: bool, file: BinaryIO, say: Say) -> None:
     """Restore into an open journal; see `run_restore`."""
     restoring: _Model | None = None
     try:
@@ -89,7 +89,7 @@ def _check_opening(section: f.Section, is_store: bool) -> None:
         raise Refused("the archive holds a whole store; restore it with --all")
 
 
-async def _begin(journal: TransferJournal, section: f.Section, is_store: bool) -> "_Model":
+async def _begin(journal: ArchiveJournal, section: f.Section, is_store: bool) -> "_Model":
     """Stage the model of a section. Raises DamagedArchive, Refused."""
     model = section.row(f.StoredModel)
     record = model.record
@@ -106,7 +106,7 @@ async def _begin(journal: TransferJournal, section: f.Section, is_store: bool) -
     raise Refused(f"model {record.id!r} exists in this store; delete it first")
 
 
-async def _check_identity(journal: TransferJournal, identity: str | None) -> None:
+async def _check_identity(journal: ArchiveJournal, identity: str | None) -> None:
     """Raise Refused if the store's states were computed with another numeric identity."""
     found = await journal.identity()
     if identity and found not in (None, identity) and await journal.count():
@@ -120,7 +120,7 @@ class _Model:
     """A model being restored; `staged` is None if the store already has the model."""
 
     def __init__(
-        self, journal: TransferJournal, model: f.StoredModel, staged: Staged | None
+        self, journal: ArchiveJournal, model: f.StoredModel, staged: Staged | None
     ) -> None:
         self._journal, self._model, self._staged = journal, model, staged
         self._uses: dict[int, CopyUse] = {}

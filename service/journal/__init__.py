@@ -9,14 +9,14 @@ from urllib.parse import unquote
 from dualstream.service.journal.protocol import DEFAULT_LIMITS, Limits
 
 if TYPE_CHECKING:
-    from dualstream.service.journal.transfer import TransferJournal
+    from dualstream.service.journal.archive_access import ArchiveJournal
 
 __all__ = ["Limits", "make_journal", "open_journal", "sqlite_path"]
 
 
 async def open_journal(
     url: str, durability: str | None = None, limits: Limits = DEFAULT_LIMITS
-) -> "TransferJournal":
+) -> "ArchiveJournal":
     """Open the store at `url` and return it, ready for use.
 
     URLs: sqlite:///file.db (relative), sqlite:////path/file.db (absolute); redis://,
@@ -36,7 +36,7 @@ async def open_journal(
 
 def make_journal(
     url: str, durability: str | None, limits: Limits, is_pinned: bool = False
-) -> "TransferJournal":
+) -> "ArchiveJournal":
     """Return the store at `url`, not opened yet. Raises ValueError for an unknown URL.
 
     With `is_pinned`, the store raises JournalUnavailable after a failover instead of continuing

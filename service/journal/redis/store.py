@@ -45,6 +45,7 @@ from dualstream.service.journal.record import CorruptRecord
 from dualstream.service.journal.redis import scripts
 from dualstream.service.journal.redis.address import Address, parse_address
 from dualstream.service.journal.redis.announcer import Announcer, channel_of
+from dualstream.service.journal.redis.archive_access import RedisArchiveAccess
 from dualstream.service.journal.redis.cluster import ClusterConnections, Topology
 from dualstream.service.journal.redis.connection import RedisConnection, TooFewReplicas
 from dualstream.service.journal.redis.keys_and_values import (
@@ -61,7 +62,6 @@ from dualstream.service.journal.redis.pending_rows import RedisPendingRows
 from dualstream.service.journal.redis.scripts import Argument, pack
 from dualstream.service.journal.redis.servers import FixedServer, SentinelPrimary, Server
 from dualstream.service.journal.redis.state_copies import PART_BYTES, RedisCopies
-from dualstream.service.journal.redis.transfer import RedisTransfer
 
 _HEADS_AT_ONCE = 500
 _KEYS_AT_ONCE = 1000
@@ -73,7 +73,7 @@ _BODY_MS = 600_000
 """Expiry of such a body if its script never runs."""
 
 
-class RedisJournal(RedisCopies, RedisPendingRows, RedisTransfer):
+class RedisJournal(RedisCopies, RedisPendingRows, RedisArchiveAccess):
     """`Journal` in Redis.
 
     durability  lowest acceptable level: `memory`, `everysec` (appendonly yes), `always` or

@@ -5,6 +5,7 @@
 from collections.abc import Iterable, Sequence
 from sqlite3 import Connection
 
+from dualstream.service.journal.archive_access import Staged
 from dualstream.service.journal.protocol import (
     AwaitingLabels,
     Limits,
@@ -17,7 +18,6 @@ from dualstream.service.journal.sqlite.base import SqlitePart, reads, writes
 from dualstream.service.journal.sqlite.keys import find_keys
 from dualstream.service.journal.sqlite.log import find_head
 from dualstream.service.journal.sqlite.schema import AFTER_STAGED
-from dualstream.service.journal.transfer import Staged
 
 EXPIRED_AT_ONCE = 1000
 

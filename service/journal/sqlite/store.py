@@ -17,6 +17,7 @@ from dualstream.service.journal.protocol import (
     Trimmed,
 )
 from dualstream.service.journal.sqlite.append import SqliteAppends
+from dualstream.service.journal.sqlite.archive_access import SqliteArchiveAccess
 from dualstream.service.journal.sqlite.audit import SqliteAudit
 from dualstream.service.journal.sqlite.base import reads, writes
 from dualstream.service.journal.sqlite.connection_thread import ConnectionThread
@@ -26,7 +27,6 @@ from dualstream.service.journal.sqlite.rate_buckets import SqliteRateBuckets
 from dualstream.service.journal.sqlite.schema import connect
 from dualstream.service.journal.sqlite.snapshots import SqliteSnapshots
 from dualstream.service.journal.sqlite.steady_clock import SteadyClock
-from dualstream.service.journal.sqlite.transfer import SqliteTransfer
 from dualstream.service.journal.sqlite.wal import Checkpointer, FileChecks, data_version
 
 WATCH_S = 0.05
@@ -39,7 +39,7 @@ class SqliteJournal(
     SqlitePendingRows,
     SqliteAudit,
     SqliteRateBuckets,
-    SqliteTransfer,
+    SqliteArchiveAccess,
 ):
     """`Journal` in a SQLite file in WAL mode; several processes of one host may share it.
 

@@ -39,7 +39,7 @@ from dualstream.service.journal.protocol import (
     Version,
 )
 from dualstream.service.journal.record import KeyKind, make_key
-from dualstream.service.journal.redis import transfer as redis_transfer
+from dualstream.service.journal.redis import archive_access as redis_access
 from dualstream.service.journal.redis.keys_and_values import MODELS, keys_of
 from dualstream.service.replica.recovery import recover
 from dualstream.service.replica.replica import Replica
@@ -387,7 +387,7 @@ def test_a_write_during_the_dump_is_in_it_whole_or_not_at_all(stores, monkeypatc
 
 
 def test_keys_that_are_removed_during_the_dump_hide_no_other_key(redis_server, monkeypatch):
-    monkeypatch.setattr(redis_transfer, "KEYS_AT_ONCE", 3)
+    monkeypatch.setattr(redis_access, "KEYS_AT_ONCE", 3)
 
     async def run() -> None:
         async with opened(redis_server.url) as [journal]:
@@ -566,7 +566,7 @@ def test_models_before_the_damage_are_restored(stores):
 def test_a_server_that_replaces_the_targets_server_is_not_used(redis_server, tmp_path, monkeypatch):
     """It can lack what the other server had acknowledged."""
     of, to = f"sqlite:///{tmp_path / 'of.db'}", redis_server.url
-    true, failed = redis_transfer.RedisTransfer.stage_keys, []
+    true, failed = redis_access.RedisArchiveAccess.stage_keys, []
 
     async def after_a_failover(self, staged, keys):
         if staged.name == "ids" and not failed:
@@ -584,7 +584,7 @@ def test_a_server_that_replaces_the_targets_server_is_not_used(redis_server, tmp
 
     with redis.Redis.from_url(to) as client:
         client.flushall()
-        monkeypatch.setattr(redis_transfer.RedisTransfer, "stage_keys", after_a_failover)
+        monkeypatch.setattr(redis_access.RedisArchiveAccess, "stage_keys", after_a_failover)
         with pytest.raises(JournalError):
             run()
         assert failed and client.zrange(MODELS, 0, -1) == [b"empty"]

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from dualstream.service.cli.demo.server_process import ServerProcess
-from dualstream.service.metrics.counts_file import CountsFile
+from dualstream.service.metrics.multiprocess import CountsFile
 from tests.service.conftest import SPEC
 from tests.service.jobs.test_follower import until
 from tests.service.server.test_workers import children, ready_workers, scraped

@@ -8,6 +8,13 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
+from dualstream.service.journal.archive_access import (
+    KeptKey,
+    Position,
+    Staged,
+    chain_at_start,
+    staged_incarnation,
+)
 from dualstream.service.journal.protocol import (
     Conflict,
     Entry,
@@ -29,23 +36,16 @@ from dualstream.service.journal.redis.keys_and_values import (
 from dualstream.service.journal.redis.pending_rows import row_as_it_is
 from dualstream.service.journal.redis.scripts import Argument
 from dualstream.service.journal.state_copies import CopyUse
-from dualstream.service.journal.transfer import (
-    KeptKey,
-    Position,
-    Staged,
-    chain_at_start,
-    staged_incarnation,
-)
 
 KEYS_AT_ONCE = 5000
 ROWS_AT_ONCE = 1000
 
 
-class RedisTransfer(RedisPart):
+class RedisArchiveAccess(RedisPart):
     """Reading and staging of whole models."""
 
     async def position(self, model: str) -> Position:
-        answer = await self._transfer(model, "position", is_read=True)
+        answer = await self._access(model, "position", is_read=True)
         incarnation, created_ms, spec, given, seq, chain_, trimmed = answer[1:8]
         fields = (incarnation.decode(), spec, given, int(created_ms))
         record = ModelRecord(model, *fields, int(seq), chain_.decode())
@@ -57,7 +57,7 @@ class RedisTransfer(RedisPart):
         last: bytes | None = b""
         while last is not None:
             page = ("kept", incarnation, last, KEYS_AT_ONCE)
-            answer = await self._transfer(model, *page, is_read=True)
+            answer = await self._access(model, *page, is_read=True)
             last = answer[-2] if len(answer) > 1 else None
             keys = []
             for item, value in zip(answer[1::2], answer[2::2], strict=True):
@@ -150,11 +150,11 @@ class RedisTransfer(RedisPart):
         return answer
 
     async def _put(self, staged: Staged, task: str, *rest: Argument) -> None:
-        await self._transfer(staged.name, task, staged.incarnation, *rest)
+        await self._access(staged.name, task, staged.incarnation, *rest)
 
-    async def _transfer(self, model: str, *arguments: Argument, is_read: bool = False) -> Any:
+    async def _access(self, model: str, *arguments: Argument, is_read: bool = False) -> Any:
         keys = keys_of(model).all
-        answer = await self._run(model, scripts.TRANSFER, keys, arguments, is_read)
+        answer = await self._run(model, scripts.ARCHIVE_ACCESS, keys, arguments, is_read)
         if answer[0] == 4:
             raise UnknownModel(model)
         if answer[0] == 5:

@@ -54,7 +54,7 @@ def chain_at_start(record: ModelRecord, trimmed: int) -> str:
     return "" if trimmed else first_chain(record.incarnation)
 
 
-class TransferJournal(Journal, Protocol):
+class ArchiveJournal(Journal, Protocol):
     """A journal that can read and write whole models."""
 
     async def position(self, model: str) -> Position:

@@ -8,6 +8,13 @@ from sqlite3 import Connection
 
 import msgspec
 
+from dualstream.service.journal.archive_access import (
+    KeptKey,
+    Position,
+    Staged,
+    chain_at_start,
+    staged_incarnation,
+)
 from dualstream.service.journal.chain import next_chain
 from dualstream.service.journal.protocol import Conflict, Entry, ModelRecord
 from dualstream.service.journal.sqlite.append import RESTORED
@@ -24,18 +31,11 @@ from dualstream.service.journal.sqlite.models import (
 from dualstream.service.journal.sqlite.schema import STAGED
 from dualstream.service.journal.sqlite.state_copies import use_copy
 from dualstream.service.journal.state_copies import CopyUse
-from dualstream.service.journal.transfer import (
-    KeptKey,
-    Position,
-    Staged,
-    chain_at_start,
-    staged_incarnation,
-)
 
 KEYS_AT_ONCE = 5000
 
 
-class SqliteTransfer(SqliteModels):
+class SqliteArchiveAccess(SqliteModels):
     """Reading and staging of whole models."""
 
     @reads
