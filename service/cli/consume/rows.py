@@ -99,9 +99,8 @@ def parse_columns(given: Sequence[str]) -> dict[str, str]:
         field, sign, column = one.partition("=")
         if not sign or not column:
             raise BadInput(f"--column must be FIELD=COLUMN, such as key=user, got {one!r}")
-        if field not in ("key", "timestamp", "offset") and len(field) <= len(_HEADERS):
-            raise BadInput(f"--column {one}: the field must be {_FIELDS}")
-        if field not in ("key", "timestamp", "offset") and not field.startswith(_HEADERS):
+        is_header = field.startswith(_HEADERS) and field != _HEADERS
+        if field not in ("key", "timestamp", "offset") and not is_header:
             raise BadInput(f"--column {one}: the field must be {_FIELDS}")
         if column in columns:
             raise BadInput(f"--column {one}: the column {column!r} is given already")
