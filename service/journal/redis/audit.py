@@ -74,7 +74,7 @@ class RedisAudit(RedisPart):
         for model, arguments in of_models.items():
             await self._list_as_changed(model)
             audit = keys_of(model).audit
-            await self._others.run(scripts.AUDIT, (audit, audit + b":anew"), arguments)
+            await self._run_script(scripts.AUDIT, (audit, audit + b":anew"), arguments)
 
     async def audit(
         self, model: str | None = None, after: str | None = None, limit: int = 100

@@ -177,24 +177,9 @@ class ClusterConnections:
         if self._is_pinned and self._pinned.setdefault(slot, where) != where:
             raise ServerLost
 
-    async def run(
-        self,
-        script: Script,
-        keys: Sequence[Argument],
-        arguments: Sequence[Argument],
-        is_read: bool = False,
-    ) -> Any:
-        """As `RedisConnection.run`; all keys must be in one slot."""
-        return await self._send(
-            keys[0],
-            lambda connection, is_asking: connection.run(
-                script, keys, arguments, is_read, is_asking
-            ),
-        )
-
     async def run_packed(
         self,
-        key: bytes,
+        key: Argument,
         script: Script,
         count: int,
         packed: list[bytes],

@@ -165,26 +165,9 @@ class RedisConnection:
                 "run this again to wait for them"
             )
 
-    async def run(
-        self,
-        script: Script,
-        keys: Sequence[Argument],
-        arguments: Sequence[Argument],
-        is_read: bool = False,
-        is_asking: bool = False,
-    ) -> Any:
-        """Run a script and return its answer.
-
-        Raises JournalUnavailable (nothing was done), and unless `is_read` OutcomeUnknown and
-        TooFewReplicas.
-        """
-        count = 1 + len(keys) + len(arguments)
-        packed = pack((len(keys), *keys, *arguments))
-        return await self.run_packed(b"", script, count, packed, is_read, is_asking)
-
     async def run_packed(
         self,
-        key: bytes,
+        key: Argument,
         script: Script,
         count: int,
         packed: list[bytes],
@@ -192,11 +175,14 @@ class RedisConnection:
         is_asking: bool = False,
         before: Sequence[bytes] = (),
     ) -> Any:
-        """`run` with `count` packed arguments: the number of keys, the keys, the arguments.
+        """Run a script with `count` packed arguments: the number of keys, the keys, the rest.
 
         `key` is one of the keys; a Cluster finds the node by it. The script is sent by its digest,
         and as text only if Redis does not have it. `before` is a packed command sent in front of
         it, whose answer counts only if it is an error.
+
+        Raises JournalUnavailable (nothing was done), and unless `is_read` OutcomeUnknown and
+        TooFewReplicas.
         """
         try:
             digest = [b"*%d\r\n" % (2 + count), *script.packed_digest, *packed]

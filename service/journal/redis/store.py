@@ -174,7 +174,7 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisArchiveAccess):
             batch = models[at : at + _HEADS_AT_ONCE]
             keys = [keys_of(id_).head for id_ in batch]
             if isinstance(self._others, RedisConnection):
-                extra = await self._others.run(scripts.HEADS, keys, (), is_read=True)
+                extra = await self._run_script(scripts.HEADS, keys, (), is_read=True)
                 found += map(_parse_head, extra.decode().split("\n"))
             else:  # the keys of a script must be in one slot
                 commands = [("HMGET", key, "incarnation", "seq", "chain") for key in keys]
@@ -403,7 +403,7 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisArchiveAccess):
         # Sent as a read: it needs no replicas, and its outcome may be lost.
         arguments = (rate, needed, most, "" if at_ms is None else at_ms)
         key = f"ds:rate:{bucket}"
-        return Lease(*await self._others.run(scripts.RATE_BUCKET, (key,), arguments, is_read=True))
+        return Lease(*await self._run_script(scripts.RATE_BUCKET, (key,), arguments, is_read=True))
 
     async def cursor(self, model: str, incarnation: str, name: str) -> str | None:
         keys = keys_of(model)
@@ -448,7 +448,7 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisArchiveAccess):
                 break
             for model in ids:
                 after = model.decode()
-                answer = await self._others.run(
+                answer = await self._run_script(
                     scripts.MODELS, keys_of(after).all, ("get",), is_read=True
                 )
                 if answer[0] == 0:  # else a deletion has not removed it from the list yet
