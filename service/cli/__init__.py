@@ -50,7 +50,7 @@ def is_installed(package: str) -> bool:
 
 def server_is_missing() -> None:
     """Replacement of a command that needs the server's dependencies."""
-    fail("the server is not installed: pip install 'dualstream[server]'", 1)
+    fail("the server is not installed: pip install 'dualstream[server]'")
 
 
 if all(map(is_installed, SERVER_PACKAGES)):

@@ -20,9 +20,19 @@ from dualstream import __version__
 from dualstream.client import BadInput, Client, ClientError, Refused, Unreachable
 from dualstream.client.calls import API_KEY_NAME
 
+COMMANDS = (
+    "serve config demo new-key create infer models status learn consume predict show metrics"
+    " members weights versions rollback sources labels refit resume watch certificate columns"
+    " audit export bench replay dump restore delete"
+).split()
+"""In the order of the help and of docs/reference/cli.md."""
+
 
 class _Commands(TyperGroup):
     """The commands; an output that cannot be written is an error message, not a traceback."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [name for name in COMMANDS if name in self.commands]
 
     def main(self, *args: Any, **options: Any) -> Any:
         try:

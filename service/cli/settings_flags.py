@@ -31,7 +31,6 @@ def read_settings(given: dict[str, Any]) -> Settings:
         return Settings(**given)
     except ValidationError as wrong:
         for error in wrong.errors():
-            name = ".".join(map(str, error["loc"]))
-            reason = error["msg"].removeprefix("Value error, ")
-            say_error(f"{name}: {reason}" if name else reason)
+            variable = "".join(f"{PREFIX}{name}: ".upper() for name in error["loc"])
+            say_error(variable + error["msg"].removeprefix("Value error, "))
         raise typer.Exit(2) from None

@@ -114,6 +114,8 @@ async def _watch(
                 for task in listening:
                     task.cancel()
                 await asyncio.gather(*listening, return_exceptions=True)
+        if not is_json and not console.is_terminal:
+            console.line()  # rich ends the table so only in a terminal
 
 
 async def _first_end(listening: list["asyncio.Task[None]"], watched: _Watched) -> None:

@@ -41,7 +41,7 @@ def refuse_nonlinear(form: Form) -> None:
 
 
 def _refuse_mixture(score: Mixture) -> None:
-    others = "export it as `onnx`, or set `member` to a linear member"
+    others = "export the portfolio as `onnx`, or a linear member as `member`"
     for part in score.parts:
         for own in () if part.form is None else part.form.scores:
             if isinstance(own, NonlinearScore):

@@ -9,6 +9,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from dualstream.service.cli import app
+from dualstream.service.cli.common import COMMANDS as list_of_commands
 from dualstream.service.cli.demo.server_process import ServerProcess
 from tests.docs.documents import ROOT, session
 
@@ -24,7 +25,8 @@ ELSEWHERE = {"serve", "demo", "resume", "consume"}
 
 
 def test_every_command_has_its_section_its_help_and_its_example():
-    assert set(re.findall(r"^## (\S+)$", CLI, re.MULTILINE)) == set(COMMANDS)
+    assert re.findall(r"^## (\S+)$", CLI, re.MULTILINE) == list_of_commands
+    assert sorted(list_of_commands) == sorted(COMMANDS)
     for name, command in COMMANDS.items():
         assert f"dualstream {name}" in command.help, name
         flags = [flag for parameter in command.params for flag in parameter.opts]

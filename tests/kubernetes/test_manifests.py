@@ -148,8 +148,8 @@ tests:
       - {series: 'S{pod="a", route="predict", status="200", le="0.1"}', values: "0+99x9"}
       - {series: 'S{pod="a", route="predict", status="200", le="+Inf"}', values: "0+100x9"}
       - {series: 'S{pod="a", route="learn", status="200", le="+Inf"}', values: "0+900x9"}
-      - {series: 'S{pod="idle", route="predict", status="200", le="0.1"}', values: "7x9"}
-      - {series: 'S{pod="idle", route="predict", status="200", le="+Inf"}', values: "7x9"}
+      - {series: 'S{pod="idle", route="/v2/m/infer", status="200", le="0.1"}', values: "7x9"}
+      - {series: 'S{pod="idle", route="/v2/m/infer", status="200", le="+Inf"}', values: "7x9"}
     promql_expr_test:
       - expr: QUERY
         eval_time: 9m

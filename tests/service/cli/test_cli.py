@@ -274,6 +274,8 @@ def test_an_empty_variable_is_not_an_absent_one(monkeypatch):
     assert run() == 0 and not served.pop().asks_for_keys
     assert run(KEYS="") == 0 and served.pop().asks_for_keys
     assert run(STORE="") == 0 and served.pop().store == ""
+    refused = CliRunner().invoke(cli.app, ["config"], env={"DUALSTREAM_PORT": ""})
+    assert refused.stderr.startswith("DUALSTREAM_PORT: Input should be a valid integer")
     assert run(PORT="") == 2 and run(METRICS_MAX_MODELS="") == 2 and not served
     assert run("--port", "8000", "--keys", "", PORT="9") == 0
     assert served[-1].port == 8000 and served[-1].asks_for_keys

@@ -156,6 +156,7 @@ def test_watching_ends_by_interruption_and_where_there_is_nothing(server, client
     assert "no models to watch" in run(server, "watch").stderr
     assert run(server, "watch", "nobody").exit_code == 3
     client.create("m", SPEC)
+    assert run(server, "watch", "m", "--count", "1").stdout.endswith("\n")
     watching = subprocess.Popen(
         [sys.executable, "-m", "dualstream.service", "watch", "m", "--json", "--url", server.url],
         stdout=subprocess.PIPE,

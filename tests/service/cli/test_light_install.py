@@ -118,5 +118,5 @@ def test_commands_of_the_server_say_that_it_is_not_installed():
     names = sorted(set(get_command(app).commands) - set(CLIENT_COMMANDS))
     lines = [f"{name}{rest}" for name in names for rest in ("", " --help", " m --port 1")]
     said = "the server is not installed: pip install 'dualstream[server]'\n"
-    assert commands(*lines) == [(1, "", said)] * len(lines)
+    assert commands(*lines) == [(2, "", said)] * len(lines)
     assert "serve" in names
