@@ -5,7 +5,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from dualstream.service.server.workers import (
     ShortLives,
 )
 from dualstream.service.settings import Settings
+from tests.forked import COMMAND, ForkedProcess
 from tests.history import Acknowledged, check_history
 from tests.service.conftest import SPEC
 from tests.service.jobs.test_follower import ROW, until
@@ -244,36 +244,22 @@ def test_workers_that_end_now_and_then_are_replaced_for_ever():
     assert max(lives.pause_after(0.0) for _ in range(10_000)) == MAX_PAUSE_S
 
 
+def refusal_of(*flags: str) -> str:
+    """What `serve` says before it ends as one that is called wrongly."""
+    process = ForkedProcess([*COMMAND, "--workers", "2", *flags], stderr=subprocess.PIPE)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 2
+    return errors
+
+
 def test_one_worker_adopts(tmp_path):
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "dualstream.service",
-            "serve",
-            "--workers",
-            "2",
-            "--adopt",
-            "--port",
-            "0",
-        ]
-        + ["--store", f"sqlite:///{tmp_path / 'unused.db'}"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 2 and "without --workers" in done.stderr
+    store = f"sqlite:///{tmp_path / 'unused.db'}"
+    assert "without --workers" in refusal_of("--adopt", "--port", "0", "--store", store)
 
 
 def test_a_port_in_use_is_refused(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        done = subprocess.run(
-            [sys.executable, "-m", "dualstream.service", "serve", "--workers", "2", "--port", port]
-            + ["--store", f"sqlite:///{tmp_path / 'unused.db'}"],
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-    assert done.returncode == 2 and "in use" in done.stderr
+        store = f"sqlite:///{tmp_path / 'unused.db'}"
+        assert "in use" in refusal_of("--port", port, "--store", store)
     assert list(tmp_path.iterdir()) == []
