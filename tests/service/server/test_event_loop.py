@@ -218,7 +218,7 @@ MODELS: dict[str, tuple[dict[str, Any], Callable[[], list[dict[str, Any]]]]] = {
         {
             "algorithm": "dual_ascent",
             "map": {"kind": "fourier", "components": 16384},
-            "features": {"kind": "indexed", "dim": 512},
+            "features": {"kind": "indexed", "dim": 256},
         },
         lambda: [{"x": {"1": 1.0 + row}, "y": side_of(row)} for row in range(4)],
     ),
