@@ -72,7 +72,8 @@ FUZZ_MINUTES ?= 30
 fuzz: $(STAMP)-fuzz
 	DUALSTREAM_FUZZ_SCALE=10 $(BIN)/python -m pytest -n 2 tests/service/codecs/test_codecs.py \
 	  tests/service/codecs/test_line_formats.py tests/service/codecs/test_arrow.py \
-	  tests/service/codecs/test_compression.py \
+	  tests/service/codecs/test_compression.py tests/service/codecs/test_json_bulk.py \
+	  tests/service/codecs/test_flat_kernels.py tests/wire/test_chunking.py \
 	  tests/solvers/text/test_libsvm.py tests/solvers/core/test_batch.py \
 	  tests/solvers/test_reachable_states.py tests/service/journal/test_record.py
 	$(BIN)/python -m tests.fuzz --minutes $(FUZZ_MINUTES)

@@ -174,10 +174,10 @@ def _compare_workers(server: ServerProcess, found: dict[str, Found]) -> None:
 
 
 def _stand(client: httpx.Client, model: str) -> tuple[str, str]:
-    """Position of a worker's copy, and its digest."""
+    """Position of a worker's copy, or "" while it may be stale, and its digest."""
     answer = client.get(f"/models/{model}?digest=true")
     assert answer.status_code == 200, answer.text
-    return answer.headers["etag"], answer.json()["state_digest"]
+    return answer.headers.get("etag", ""), answer.json()["state_digest"]
 
 
 def counted_by_workers(server: ServerProcess, name: str) -> float:

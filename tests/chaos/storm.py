@@ -120,7 +120,10 @@ class Storm:
     # -- the faults ------------------------------------------------------------------------------
 
     def _deck(self) -> Iterator[tuple[str, Fault]]:
-        """Faults of this store in the seed's order, each as often as it is listed."""
+        """Faults of this store in the seed's order, each as often as it is listed.
+
+        Each kind comes once before any comes again.
+        """
         cards: list[tuple[str, Fault]] = [
             ("worker killed", self._kill_worker),
             ("worker killed", self._kill_worker),
@@ -143,6 +146,9 @@ class Storm:
                 ("store's connection cut", self._cut_store),
                 ("store's connection cut", self._cut_store),
             ]
+        kinds = list(dict(cards).items())
+        self._chance.shuffle(kinds)
+        yield from kinds
         while True:
             self._chance.shuffle(cards)
             yield from cards

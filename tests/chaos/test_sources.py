@@ -122,7 +122,7 @@ def race(store: str, run: Run) -> None:
                 run.faults["kill -9 of a worker"] += 1
                 servers[number] = serve_all_kept(store)
                 urls[number] = servers[number].url
-            time.sleep(1.0)
+            time.sleep(0.3)
         finally:
             ends.set()
             for reader in readers:

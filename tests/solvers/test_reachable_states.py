@@ -48,7 +48,7 @@ def learn_in_random_pieces(
     return rejected
 
 
-@pytest.mark.parametrize("first", range(0, SAMPLE * SCALE, CHUNK))
+@pytest.mark.parametrize("first", range(0, int(SAMPLE * SCALE), CHUNK))
 def test_reachable_states_are_restored_and_rejected_rows_leave_no_trace(first):
     for seed in range(first, first + CHUNK):
         rng = np.random.default_rng(seed)

@@ -67,7 +67,7 @@ def test_mistakes_and_log_loss_of_the_reference_are_met(name):
 
 @pytest.mark.parametrize("name", FILES)
 def test_regret_is_bounded(name):
-    batch = stream(name)
+    batch = stream(name)[: 5 * PREFIX]
     learner = learner_for(batch, {"algorithm": "portfolio", "members": "twelve"})
     mixture, members = regret_terms(learner, batch)
     assert members.shape == (len(batch), 13)

@@ -15,6 +15,13 @@ def state(model) -> tuple:
 
 
 @pytest.fixture
+def client(shared_client):
+    yield shared_client
+    for model in shared_client.get("/models").json()["models"]:
+        assert shared_client.delete(f"/models/{model['id']}").status_code == 204
+
+
+@pytest.fixture
 def untouched(model):
     """The model, which must stand at the end as it stood at the beginning."""
     assert model.post("/models/m/learn", json=GOOD).status_code == 200

@@ -17,9 +17,10 @@ PLACES |= {"slug": "invalid-rows", "file": "js/main.js"}
 GETS = sorted(path for path, methods in REQUIRED_SCOPES.items() if "GET" in methods)
 
 
-@pytest.fixture
-def learned(model):
-    row = {"x": {"1": 1}, "y": 1}
+@pytest.fixture(scope="module")
+def learned(shared_client):
+    row, model = {"x": {"1": 1}, "y": 1}, shared_client
+    assert model.put("/models/m", json=SPEC).status_code == 201
     assert model.post("/models/m/learn", json=row).status_code == 200
     assert model.post("/models/m/versions", json={"name": "v"}).status_code == 201
     return model

@@ -453,7 +453,7 @@ def test_prometheus_families_of_members(pair):
 
 def test_a_model_without_a_certificate_names_its_members_that_have_one(pair):
     got = assert_problem(pair.get("/models/m/certificate"), 404, "no-certificate")
-    assert "with one of: dual" in got["detail"]
+    assert "set `member` to one of: dual" in got["detail"]
 
 
 def test_series_of_members_are_bounded(pair, monkeypatch):

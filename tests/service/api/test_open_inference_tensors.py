@@ -116,9 +116,10 @@ def outputs_of(answer) -> dict[str, list]:
     return found
 
 
-@pytest.fixture
-def learned(client):
+@pytest.fixture(scope="module")
+def learned(shared_client):
     """A client with the models `i` (indexed) and `n` (named features), both learned."""
+    client = shared_client
     for name, spec in (("i", INDEXED), ("n", NAMED | {"labels": ["no", "ja, s\u00e5"]})):
         assert client.put(f"/models/{name}", json=spec).status_code == 201
     rows = {"x": [[1.0], [-1.0]] * 20, "y": [1, 0] * 20}

@@ -27,7 +27,7 @@ from dualstream.client.rows import LARGEST_BODY
 from dualstream.service.cli import app
 from dualstream.service.cli.demo.server_process import ServerProcess
 from dualstream.service.journal import open_journal
-from tests.docs.documents import ROOT
+from tests.forked import ForkedProcess
 from tests.history import check_history
 
 SPEC = {"algorithm": "passive_aggressive", "features": {"kind": "indexed", "dim": 4}}
@@ -357,12 +357,8 @@ class Learning:
         path.unlink(missing_ok=True)
         os.mkfifo(path)
         command = [sys.executable, "-m", "dualstream.service", "learn", model, str(path), "--json"]
-        self.process = subprocess.Popen(
-            [*command, "--url", url, "--patience", "120"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
+        self.process = ForkedProcess(
+            [*command, "--url", url, "--patience", "120"], stderr=subprocess.PIPE
         )
         self.pipe = open(path, "wb")
 

@@ -17,8 +17,9 @@ from dualstream.service.codecs.row_schema import RowLimits, RowSchema
 from dualstream.solvers import resolve_spec
 from dualstream.solvers.jit import DISABLED
 from dualstream.wire.text_values import nfc
+from tests.fuzzing import SCALE
 
-BODIES = 3 if DISABLED else 40
+BODIES = 3 if DISABLED else int(40 * SCALE)
 TEXTS = [
     "news",
     "Shop",

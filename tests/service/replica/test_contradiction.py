@@ -3,8 +3,6 @@
 import random
 from collections.abc import Sequence
 
-import pytest
-
 from dualstream.service.journal.chain import first_chain, next_chain
 from dualstream.service.journal.protocol import Appended, Entry, Place
 from dualstream.service.replica.fork_detection import Lineage, contradicts, may_contradict
@@ -48,10 +46,13 @@ def got(chance: random.Random, own: Sequence[Entry], known: int) -> Appended:
     return Appended((), last.first_seq, last.seq, before.chain, last.chain, got, more)
 
 
-@pytest.mark.parametrize("seed", range(400))
-def test_one_on_the_journals_path_is_never_doubted(seed):
+def test_one_on_the_journals_path_is_never_doubted():
     """At any position: before, within or after the returned entries."""
-    chance = random.Random(seed)
+    for seed in range(400):
+        never_doubted(random.Random(seed))
+
+
+def never_doubted(chance):
     journal = grown(chance, [], 8)
     own = journal[: chance.randrange(1, 8)]
     known = place_of(own[: chance.randrange(len(own))])
@@ -61,10 +62,13 @@ def test_one_on_the_journals_path_is_never_doubted(seed):
     assert not contradicts(appended, known)
 
 
-@pytest.mark.parametrize("seed", range(400))
-def test_one_that_stands_on_what_is_lost_is_doubted(seed):
+def test_one_that_stands_on_what_is_lost_is_doubted():
     """Whether its append was asked behind what is left, or behind what is lost."""
-    chance = random.Random(seed)
+    for seed in range(400):
+        doubted(random.Random(seed))
+
+
+def doubted(chance):
     path = grown(chance, [], 8)
     place = place_of(path)
     kept = path[: chance.randrange(8)]

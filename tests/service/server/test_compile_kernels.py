@@ -65,7 +65,7 @@ def test_who_waits_for_kernels_is_shown_so_where_no_cache_has_them(tmp_path):
         "import time; from dualstream.service.server import compile_kernels as kernels\n"
         "kernels.NOTICE_AFTER_S = 0.05\n"
         "with kernels.notice_of_compilation(print):\n"
-        "    kernels.compile_here(['dualstream.solvers.portfolio.logistic_roots']); time.sleep(1)"
+        "    kernels.compile_here(['dualstream.solvers.core.hashing']); time.sleep(0.5)"
     )
     command = [sys.executable, "-c", code]
     environment = os.environ | {"DUALSTREAM_CACHE_DIR": str(tmp_path)}

@@ -5,7 +5,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ from dualstream.service.server.workers import (
     ShortLives,
 )
 from dualstream.service.settings import Settings
+from tests.forked import COMMAND, ForkedProcess
 from tests.history import Acknowledged, check_history
 from tests.service.conftest import SPEC
 from tests.service.jobs.test_follower import ROW, until
@@ -245,47 +245,24 @@ def test_workers_that_end_now_and_then_are_replaced_for_ever():
     assert max(lives.pause_after(0.0) for _ in range(10_000)) == MAX_PAUSE_S
 
 
+def refusal_of(*flags: str) -> str:
+    """What `serve` says before it ends as one that is called wrongly."""
+    process = ForkedProcess([*COMMAND, *flags], stderr=subprocess.PIPE)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 2
+    return errors
+
+
 def test_one_worker_adopts(tmp_path):
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "dualstream.service",
-            "serve",
-            "--workers",
-            "2",
-            "--adopt",
-            "--port",
-            "0",
-        ]
-        + ["--store", f"sqlite:///{tmp_path / 'unused.db'}"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 2 and "without --workers" in done.stderr
+    store = f"sqlite:///{tmp_path / 'unused.db'}"
+    assert "without --workers" in refusal_of("--workers", "2", "--adopt", "--port", "0", "--store", store)
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_port_in_use_is_refused(tmp_path, workers):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "dualstream.service",
-                "serve",
-                "--workers",
-                workers,
-                "--port",
-                port,
-            ]
-            + ["--store", f"sqlite:///{tmp_path / 'unused.db'}"],
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-    said = f"port {port} is in use; choose another with --port\n"
-    assert (done.returncode, done.stderr) == (2, said)
+        store = f"sqlite:///{tmp_path / 'unused.db'}"
+        said = refusal_of("--workers", workers, "--port", port, "--store", store)
+    assert said == f"port {port} is in use; choose another with --port\n"
     assert list(tmp_path.iterdir()) == []

@@ -90,18 +90,22 @@ def learn(learners, rows, epochs, draw):
 
 
 def online_errors(rows, test, draw):
-    """Test errors in percent by Fourier features: after all epochs, and of one pass alone."""
+    """Test errors in percent by Fourier features: of one pass, and after all epochs.
+
+    The epochs are left out of a single split: the official one below has as many and tighter bands.
+    """
     stage = Fourier(123, COMPONENTS, GAMMA, 0)
     train, test = Mapped(stage, rows), Mapped(stage, test)
     whole = {f"{name}_on": asset(step, TRAIN, EPOCHS * TRAIN // 2) for name, step in STEPS.items()}
     if SPLITS == 1:
-        del whole["ASSET*_on"]
+        whole = {}
     # Not ASSET*: at this lambda its steps leave the ball |g| <= R during the whole pass, and the
     # definition itself gives 21 %. Without the ball it is 15.7 %, like the golden figure; so it is
     # at lambda 1e-5 with the ball, and the figure may be of either.
     once = {"ASSET_on one pass, last half": asset("sqrt", TRAIN, TRAIN // 2)}
     learn((whole | once).values(), train, 1, draw)
-    learn(whole.values(), train, EPOCHS - 1, draw)
+    if whole:
+        learn(whole.values(), train, EPOCHS - 1, draw)
     return {name: 100 * test.error(one.weights) for name, one in (whole | once).items()}
 
 
@@ -117,7 +121,7 @@ def landmark_errors(rows, test, draw):
 
 
 def test_errors_of_the_thesis_are_in_their_bands(a9a, a9a_test):
-    """One split and the online learners, or all there is; the splits are the golden ones."""
+    """One split and one pass, or all there is; the splits are the golden ones."""
     pool, splits = Batch.concat([a9a, a9a_test]), []
     for split in range(SPLITS):
         draw = np.random.default_rng(split)
@@ -157,11 +161,12 @@ def test_error_after_100_epochs_behind_fourier_features_is_in_the_band(a9a, a9a_
     assert train.objective(learner.weights, 1e-3 / TRAIN) == pytest.approx(0.46, abs=0.02)
 
 
-def test_errors_after_100_epochs_behind_landmarks_are_in_the_band(a9a, a9a_test):
-    draw = np.random.default_rng(0)
+def test_errors_behind_landmarks_are_in_the_band(a9a, a9a_test):
+    """20 of the golden 100 epochs, or all of them: the errors differ by 0.002."""
+    draw, epochs = np.random.default_rng(0), 20 if SPLITS == 1 else 100
     stage = nystroem(a9a, draw)
-    learners = [asset(step, TRAIN, 50 * TRAIN) for step in STEPS.values()]
-    learn(learners, Mapped(stage, a9a), 100, draw)
+    learners = [asset(step, TRAIN, epochs // 2 * TRAIN) for step in STEPS.values()]
+    learn(learners, Mapped(stage, a9a), epochs, draw)
     test, (least, most) = Mapped(stage, a9a_test), OFFICIAL["accept"]
     for learner, golden in zip(learners, ("ASSET_nys512", "ASSET_star_nys512"), strict=True):
         error = test.error(learner.weights)
