@@ -11,6 +11,7 @@ Settings, read only here:
 """
 
 import functools
+import gc
 import hashlib
 import os
 import tempfile
@@ -27,9 +28,14 @@ import numba
 import numpy as np
 import numpy.typing as npt
 from llvmlite import binding as llvm  # type: ignore[import-untyped]
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.cpu import CPUTargetOptions
 from numba.core.options import TargetOptions
 from numba.core.registry import cpu_target
+from numba.core.targetconfig import TargetConfig
+from numba.core.typed_passes import InlineOverloads, NopythonRewrites
+from numba.core.untyped_passes import InlineClosureLikes
 
 # numba sets these two at run time, so no type checker knows them.
 _config: Any = numba.config
@@ -59,6 +65,22 @@ RO_F8 = types.Array(f8, 1, "C", readonly=True)
 # numba passes this flag of its own to LLVM, but does not offer it for CPU kernels.
 _options: Any = TargetOptions
 CPUTargetOptions.noalias = _options.Mapping("noalias")
+
+
+@functools.cache
+def _option_defaults(config: type) -> dict[str, Any]:
+    options: Any = config
+    return {name: option.default for name, option in options.options.items()}
+
+
+def _option_values(config: Any) -> dict[str, Any]:
+    """The values of all options of numba, as `TargetConfig.values` returns them."""
+    return {**_option_defaults(config.__class__), **config._values}
+
+
+# numba compares all options for each operator of a kernel. Its own method is ten times slower.
+_target_config: Any = TargetConfig
+_target_config.values = _option_values
 
 SHARED_KERNELS = (
     "core/lazy_average.py",
@@ -162,6 +184,51 @@ _CACHE_DIR = None if DISABLED else _cache_dir()
 _MAKING = threading.Lock()
 _KERNELS: list[tuple[Any, Any]] = []
 
+# Closures, array expressions and functions inlined by numba: kernels have none.
+_UNNEEDED_PASSES = (InlineClosureLikes, InlineOverloads, NopythonRewrites)
+# For garbage collection during a compilation. With Python's it takes a tenth of the CPU time.
+_GARBAGE_THRESHOLDS = (100_000, 20, 100)
+
+
+class _Compiler(CompilerBase):
+    """numba's compiler without passes that kernels do not need."""
+
+    def define_pipelines(self) -> list[Any]:
+        builder: Any = DefaultPassBuilder
+        passes = builder.define_nopython_pipeline(self.state)
+        passes.passes = [one for one in passes.passes if one[0] not in _UNNEEDED_PASSES]
+        passes.finalize()
+        return [passes]
+
+
+class _InnerCompiler(_Compiler):
+    """The compiler of kernels that only kernels call."""
+
+    def define_pipelines(self) -> list[Any]:
+        state = self.state
+        library: Any = _InnerLibrary
+        state.library = library(state.targetctx.codegen(), state.func_id.func_qualname)
+        state.library.enable_object_caching()
+        return super().define_pipelines()
+
+
+class _InnerLibrary(JITCodeLibrary):
+    """LLVM IR of an inner kernel. Its callers are optimised and compiled with it."""
+
+    def _optimize_final_module(self) -> None:
+        pass
+
+    def _finalize_final_module(self) -> None:
+        # For callers, as numba's `_get_module_for_linking` makes it.
+        self._shared_module = self._final_module.clone()
+        for function in self._shared_module.functions:
+            if not function.is_declaration and function.linkage == llvm.Linkage.external:
+                function.linkage = "linkonce_odr"
+        for function in self._final_module.functions:
+            if not function.is_declaration:
+                function.linkage = "available_externally"
+        super()._finalize_final_module()  # type: ignore[no-untyped-call]
+
 
 def kernel(
     signature: Any, *, inline: bool = False, apart: bool = False, inner: bool | None = None
@@ -171,8 +238,8 @@ def kernel(
     With `inline` the code is inlined into its callers: a call passes six numbers per array, and
     some tens of arrays cost more than a row. With `apart` the caller promises that arrays never
     overlap, which lets LLVM vectorize loops over several of them. With `inner` (default: `inline`)
-    only kernels call it, and a call from Python is a TypeError: the entry from Python unpacks each
-    array and contains an inlined kernel once more, so it takes a tenth of the compilation.
+    only kernels call it, and a call from Python is a TypeError: it has no entry from Python, which
+    unpacks each array, and no machine code of its own.
 
     A kernel receives preallocated arrays and updates them in place. It allocates nothing, raises
     nothing and draws no random numbers. It may call kernels of its own file and of SHARED_KERNELS.
@@ -190,14 +257,18 @@ def kernel(
         options |= {"cache": _CACHE_DIR is not None, "no_cfunc_wrapper": True}
         options |= {"forceinline": inline} | ({"noalias": True} if apart else {})
         options |= {"no_cpython_wrapper": is_inner}
+        options |= {"pipeline_class": _InnerCompiler if is_inner else _Compiler}
         # Set only while this kernel is compiled: other users of numba keep their own cache. Under a
         # lock: modules are imported in threads, and numba reads the directory more than once.
         with _MAKING:
             before, _config.CACHE_DIR = _config.CACHE_DIR, _CACHE_DIR or ""
+            thresholds = gc.get_threshold()
+            gc.set_threshold(*_GARBAGE_THRESHOLDS)
             try:
                 compiled = jit(signature, **options)(function)
             finally:
                 _config.CACHE_DIR = before
+                gc.set_threshold(*thresholds)
         if is_inner:
             # Forget the entry that is not there: a call of it ends the process.
             compiled._clear()

@@ -208,10 +208,45 @@ double(1.5)
 """
     )
     code = f"import runpy; runpy.run_path({str(path)!r})"
-    with pytest.raises(subprocess.CalledProcessError) as failed:
-        python(code, DUALSTREAM_CACHE_DIR=str(tmp_path))
-    assert failed.value.returncode == 1 and failed.value.stdout.strip() == "6.0"
-    assert "TypeError: No matching definition" in failed.value.stderr
+    for _ in ("compiled", "cached"):
+        with pytest.raises(subprocess.CalledProcessError) as failed:
+            python(code, DUALSTREAM_CACHE_DIR=str(tmp_path))
+        assert failed.value.returncode == 1 and failed.value.stdout.strip() == "6.0"
+        assert "TypeError: No matching definition" in failed.value.stderr
+
+
+MACHINE_CODE = """
+from llvmlite import binding
+from numba.core.compiler import Flags
+
+@jit.kernel(jit.f8(jit.f8), inner=True)
+def thrice(x):
+    return 3.0 * x
+
+@jit.kernel(jit.f8(jit.f8))
+def nine_times(x):
+    return thrice(thrice(x))
+
+def has_code(kernel):
+    (entry,) = kernel.overloads.values()
+    objects = binding.ObjectFileRef.from_data(entry.library._get_compiled_object())
+    return any(part.is_text() and part.size() for part in objects.sections())
+
+flags = Flags()
+flags.release_gil = True
+print(has_code(thrice), has_code(nine_times), nine_times(1.0))
+print(flags.values() == {name: getattr(flags, name) for name in flags.options}, gc.get_threshold())
+"""
+
+
+@compiled_only
+def test_a_kernel_that_only_kernels_call_has_no_machine_code(tmp_path):
+    path = tmp_path / "machine_code.py"
+    path.write_text("import gc\ngc.set_threshold(999, 9, 9)\n" + ONE_KERNEL + MACHINE_CODE)
+    code = f"import runpy; runpy.run_path({str(path)!r})"
+    _, found, options = python(code, DUALSTREAM_CACHE_DIR=str(tmp_path))[0].splitlines()
+    assert found == "False True 9.0"
+    assert options == "True (999, 9, 9)", "numba's options or Python's thresholds have changed"
 
 
 @compiled_only
