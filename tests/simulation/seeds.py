@@ -37,7 +37,7 @@ FIRST = {
     "lost refit left alone": 1897,
     "late deletion of what was made since": 119,
     "evicted in the middle of a request": 788,
-    "snapshot joined to what was before": 32,
+    "snapshot joined to what was before": 465,
     "loading left by its client": 13,
     "snapshot not copied": 40,
     "fork served for one more turn": 75,
