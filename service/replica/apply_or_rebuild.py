@@ -27,7 +27,7 @@ from dualstream.service.replica.entries import Content
 from dualstream.service.replica.fork_detection import Forked, Lost, contradicts, may_contradict
 from dualstream.service.replica.group_commit import BULK_ROWS, Group, is_whole, own_entry
 from dualstream.service.replica.outcomes import Applied, clear_outcomes
-from dualstream.service.replica.recovery import reach_head, rebuild
+from dualstream.service.replica.recovery import REPLAYS, rebuild
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import ControlRequest, new_of
 from dualstream.solvers import Outcome
@@ -301,14 +301,35 @@ class Applying:
                 # Entries prove by their chain that they follow and that the incarnation is the
                 # same.
                 await replica.catch_up(self._journal, seq)
+            read_already = seq is not None
             # Repeat if the replica was suspected after the head was requested.
             while seq is None or replica.seq < seq or replica.is_forked:
                 seq, suspicions = replica.seq, self._suspicions
-                await reach_head(replica, self._journal)
+                await self._check_head(read_already)
                 if suspicions == self._suspicions:
                     replica.is_forked = False
+                read_already = False
         except (Forked, Trimmed) as cause:
             await self._rebuild(cause)
+
+    async def _check_head(self, read_already: bool) -> None:
+        """Bring the replica to the journal's head. Raises Forked, Trimmed.
+
+        If the journal was `read_already` and has not grown since, it is not read again.
+        """
+        replica = self._replica
+        for _ in range(REPLAYS):
+            record = await self._journal.get(replica.id)
+            if record.incarnation != replica.incarnation:
+                raise ModelChanged(replica.id)
+            replica.check_head(record)
+            if not read_already or record.seq > replica.seq:
+                await replica.catch_up(self._journal)
+            if replica.seq >= record.seq:
+                return
+            # The store lost this head before the read. Compare with the head it has now.
+        problem = f"the journal ends at seq {replica.seq}, before its head"
+        raise Forked(f"model {replica.id!r}: {problem}")
 
     async def _rebuild(self, cause: Forked | Trimmed) -> None:
         """Discard the replica's state and rebuild it from the journal. Raises ModelChanged.

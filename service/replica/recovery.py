@@ -208,24 +208,19 @@ async def _go_on_from(
 async def _come_to(
     head: ModelRecord | None, replica: Replica, begins_at: int, journal: Journal
 ) -> None:
-    """Check that the replica reached `head`, or else bring it to the present head.
+    """Check that the replica reached `head`, or else the present head.
 
     Raises Forked, Trimmed, ModelChanged.
     """
-    if head is None or not _leads_there(replica, begins_at, head):
-        await reach_head(replica, journal)
-
-
-async def reach_head(replica: Replica, journal: Journal) -> None:
-    """Bring the replica to the journal's head. Raises Forked, Trimmed, ModelChanged."""
+    if head is not None and _leads_there(replica, begins_at, head):
+        return
     for _ in range(REPLAYS):
         record = await journal.get(replica.id)
         if record.incarnation != replica.incarnation:
             raise ModelChanged(replica.id)
         replica.check_head(record)
-        if record.seq > replica.seq:
+        if record.seq > replica.seq:  # grew since the read, or was lost before it
             await replica.catch_up(journal)
-        if _leads_there(replica, 0, record):
+        if _leads_there(replica, begins_at, record):
             return
-        # The store lost this head before the read. Compare with the head that it has now.
     raise Forked(f"model {replica.id!r}: the journal ends at seq {replica.seq}, before its head")

@@ -19,7 +19,6 @@ from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import (
     AppendRequest,
     JournalUnavailable,
-    ModelRecord,
     NotHeld,
     OutcomeUnknown,
     Place,
@@ -205,15 +204,15 @@ def test_a_head_that_was_asked_for_before_clears_no_suspicion(tmp_path, monkeypa
     async def scenario(bench: Bench) -> None:
         await bench.send("one")
         await bench.committer.submit(request("two", 3))
-        check_head = Replica.check_head
+        catch_up = Replica.catch_up
 
-        def lost(self: Replica, record: ModelRecord) -> None:
-            monkeypatch.setattr(Replica, "check_head", check_head)
-            check_head(self, record)
+        async def lost(self: Replica, *given: Any) -> None:
+            monkeypatch.setattr(Replica, "catch_up", catch_up)
             lose(tmp_path, 1)
             bench.committer.suspect()
+            await catch_up(self, *given)
 
-        monkeypatch.setattr(Replica, "check_head", lost)
+        monkeypatch.setattr(Replica, "catch_up", lost)
         await bench.committer.refresh()
         assert bench.replica.seq == 1
         assert await is_served(bench.replica)

@@ -47,14 +47,15 @@ async def _only_new(true: Any, self: Applying, group: Any, appended: Any, *given
     return await true(self, group, appended, *given)
 
 
-async def _looked_once(true: Any, replica: Replica, journal: Any) -> None:
+async def _looked_once(true: Any, self: Applying, read_already: bool) -> None:
     """Records that the head has but a read does not find are left to the next refresh."""
-    record = await journal.get(replica.id)
+    replica = self._replica
+    record = await self._journal.get(replica.id)
     if record.incarnation != replica.incarnation:
         raise ModelChanged(replica.id)
     replica.check_head(record)
-    if record.seq > replica.seq:
-        await replica.catch_up(journal)
+    if not read_already or record.seq > replica.seq:
+        await replica.catch_up(self._journal)
 
 
 async def _served_meanwhile(true: Any, self: Applying, fork: Exception) -> None:
@@ -196,9 +197,7 @@ BUGS = {
     "entries gone between two reads": Bug(
         [(dualstream.service.replica.recovery, "_replay", _replayed_once)]
     ),
-    "head lost before it is read": Bug(
-        [(dualstream.service.replica.apply_or_rebuild, "reach_head", _looked_once)]
-    ),
+    "head lost before it is read": Bug([(Applying, "_check_head", _looked_once)]),
     "let go and goes on": Bug([(Committer, "refuse", nothing)]),
     "head behind it served on": Bug([(Committer, "suspect", nothing)]),
     "half a row kept": Bug([(Committer, "_mark_forked_after", nothing)]),
