@@ -284,7 +284,7 @@ class Storm:
         start = time.monotonic()
         learned, changed = self.learned(), start
         while not done():
-            time.sleep(0.02)
+            time.sleep(0.1)
             now = time.monotonic()
             assert now < start + SETTLING_S, self.learned()
             if self.learned() != learned:
