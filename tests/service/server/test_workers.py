@@ -255,7 +255,9 @@ def refusal_of(*flags: str) -> str:
 
 def test_one_worker_adopts(tmp_path):
     store = f"sqlite:///{tmp_path / 'unused.db'}"
-    assert "without --workers" in refusal_of("--workers", "2", "--adopt", "--port", "0", "--store", store)
+    assert "without --workers" in refusal_of(
+        "--workers", "2", "--adopt", "--port", "0", "--store", store
+    )
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
