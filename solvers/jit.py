@@ -33,7 +33,6 @@ from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.cpu import CPUTargetOptions
 from numba.core.options import TargetOptions
 from numba.core.registry import cpu_target
-from numba.core.targetconfig import TargetConfig
 from numba.core.typed_passes import InlineOverloads, NopythonRewrites
 from numba.core.untyped_passes import InlineClosureLikes
 
@@ -65,22 +64,6 @@ RO_F8 = types.Array(f8, 1, "C", readonly=True)
 # numba passes this flag of its own to LLVM, but does not offer it for CPU kernels.
 _options: Any = TargetOptions
 CPUTargetOptions.noalias = _options.Mapping("noalias")
-
-
-@functools.cache
-def _option_defaults(config: type) -> dict[str, Any]:
-    options: Any = config
-    return {name: option.default for name, option in options.options.items()}
-
-
-def _option_values(config: Any) -> dict[str, Any]:
-    """The values of all options of numba, as `TargetConfig.values` returns them."""
-    return {**_option_defaults(config.__class__), **config._values}
-
-
-# numba compares all options for each operator of a kernel. Its own method is ten times slower.
-_target_config: Any = TargetConfig
-_target_config.values = _option_values
 
 SHARED_KERNELS = (
     "core/lazy_average.py",
