@@ -16,6 +16,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from itertools import chain
+from types import TracebackType
 
 from dualstream.service.models.model import Model
 from dualstream.service.replica.replica import Replica
@@ -46,7 +47,12 @@ class Pin:
         pins = self._cache.pins
         pins[self._model_id] = pins.get(self._model_id, 0) + 1
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         cache = self._cache
         left = cache.pins[self._model_id] - 1
         if left:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Protocol
 
@@ -34,8 +35,8 @@ LOADS_AT_ONCE = 8
 """Concurrent loads. Each takes the event loop for a millisecond or more."""
 SMALL_BYTES = 8 << 20
 """A larger learner is made in a thread."""
-MAX_LINEAGES = 10_000
-"""Kept lineages of models that left memory, about half a kilobyte each."""
+MAX_EVICTED_LINEAGES = 10_000
+"""Kept lineages of evicted models, about half a kilobyte each."""
 MAX_RECREATIONS = 3
 """Times that a model may be created again while it is loaded, before the load fails."""
 
@@ -89,7 +90,8 @@ class ModelLoader:
         self._under_way: dict[str, Loading] = {}
         # Lineages, with incarnations: of forked replicas that could not be rebuilt, whole, and of
         # evicted models, their ends.
-        self._lineages: OrderedDict[str, tuple[str, Lineage]] = OrderedDict()
+        self._forked_lineages: dict[str, tuple[str, Lineage]] = {}
+        self._evicted_lineages: OrderedDict[str, tuple[str, Lineage]] = OrderedDict()
         # Reason, and when to try again.
         self._unreadable: dict[str, tuple[str, float]] = {}
 
@@ -111,7 +113,7 @@ class ModelLoader:
     def forget_gone(self, model_id: str) -> None:
         """The model is no longer in the store."""
         self.forget(model_id)
-        self._lineages.pop(model_id, None)
+        self._forked_lineages.pop(model_id, None)
 
     # -- unreadable models ------------------------------------------------------------------------
 
@@ -141,17 +143,17 @@ class ModelLoader:
 
     # -- lineages ---------------------------------------------------------------------------------
 
-    def remember_lineage(self, model: Model) -> None:
-        """Keep the lineage of a replica that leaves memory: the next load counts lost records.
+    def remember_fork(self, model: Model) -> None:
+        """Keep the lineage of a forked replica: the next load counts the lost records."""
+        self._forked_lineages[model.record.id] = model.record.incarnation, model.replica.lineage
 
-        Whole if the replica is forked, else its end.
-        """
-        replica = model.replica
-        lineage = replica.lineage if replica.is_forked else replica.lineage.trimmed(KEPT_OUTSIDE)
-        self._lineages[model.record.id] = model.record.incarnation, lineage
-        self._lineages.move_to_end(model.record.id)
-        if len(self._lineages) > MAX_LINEAGES:
-            self._lineages.popitem(last=False)
+    def remember_lineage(self, model: Model) -> None:
+        """Keep the end of an evicted replica's lineage: the next load counts lost records."""
+        lineage = model.replica.lineage.trimmed(KEPT_OUTSIDE)
+        self._evicted_lineages[model.record.id] = model.record.incarnation, lineage
+        self._evicted_lineages.move_to_end(model.record.id)
+        if len(self._evicted_lineages) > MAX_EVICTED_LINEAGES:
+            self._evicted_lineages.popitem(last=False)
 
     # -- loading ---------------------------------------------------------------------------------
 
@@ -192,8 +194,7 @@ class ModelLoader:
                 made = record, MAX_KEPT_ANSWERS, deps.clock, spec.ratios
                 is_small = spec.first_bytes <= SMALL_BYTES
                 replica = Replica(*made) if is_small else await run_long_in_thread(Replica, *made)
-                before = self._lineage_of(record)
-                if before is not None:
+                if _lineage_of(record, self._forked_lineages) is not None:
                     replica.lineage = Lineage(kept=None)
                 await recover(replica, deps.journal, deps.settings.adopt, base)
                 spec.ratios = replica.ratios
@@ -211,16 +212,22 @@ class ModelLoader:
             return await self._owner.get(model_id)
         self._unreadable.pop(model_id, None)
         model = Model(deps, self._owner, record, replica, spec, spec.row_schema())
-        if before is not None:
-            model.count_lost(before.lost_in(replica.lineage))
+        forked, left = (
+            _lineage_of(record, self._forked_lineages),
+            _lineage_of(record, self._evicted_lineages),
+        )
+        self._forked_lineages.pop(model_id, None)
+        self._evicted_lineages.pop(model_id, None)
+        model.count_lost_since(forked or left)
+        if forked is not None:
             replica.lineage = replica.lineage.trimmed()
-        self._lineages.pop(model_id, None)
         # A request that joined later might get a model that is evicted already.
         self._end_loading(model_id, loading)
         self._cache.put(model)
         return model
 
-    def _lineage_of(self, record: ModelRecord) -> Lineage | None:
-        """The lineage kept for this incarnation of the model."""
-        incarnation, lineage = self._lineages.get(record.id, ("", None))
-        return lineage if incarnation == record.incarnation else None
+
+def _lineage_of(record: ModelRecord, lineages: Mapping[str, tuple[str, Lineage]]) -> Lineage | None:
+    """The lineage kept for this incarnation of the model."""
+    incarnation, lineage = lineages.get(record.id, ("", None))
+    return lineage if incarnation == record.incarnation else None

@@ -28,7 +28,7 @@ from dualstream.service.models.snapshots import BULK_ROWS, MAX_QUARANTINE_RECORD
 from dualstream.service.observability.tracing import SPAN, LearnSpans
 from dualstream.service.replica.apply_or_rebuild import CommitListener
 from dualstream.service.replica.committer import Committer
-from dualstream.service.replica.fork_detection import Lost
+from dualstream.service.replica.fork_detection import Lineage, Lost
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import (
     AnyRequest,
@@ -304,6 +304,11 @@ class Model(CommitListener):
                 lost.kept,
             )
             self.deps.counters.saw_loss(self.record.id, lost.records)
+
+    def count_lost_since(self, lineage: Lineage | None) -> None:
+        """Count the records lost since the model was evicted."""
+        if lineage is not None:
+            self.count_lost(lineage.lost_in(self.replica.lineage))
 
     def on_loss(self, lost: Lost) -> None:
         """Called after a rebuild, even if nothing was lost.

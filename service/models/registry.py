@@ -393,7 +393,7 @@ class ModelRegistry:
     def forget(self, model: Model) -> None:
         """Drop a model that is deleted, replaced or forked. The next request loads it."""
         if self.cache.drop(model) and model.replica.is_forked:
-            self.loader.remember_lineage(model)
+            self.loader.remember_fork(model)
 
     def forget_gone(self, model_id: str) -> None:
         """Forget a model that is no longer in the store, and cancel its load."""

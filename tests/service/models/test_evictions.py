@@ -12,7 +12,7 @@ from dualstream.service.api.exceptions_to_problems import as_problem
 from dualstream.service.cli.demo.server_process import ServerProcess
 from dualstream.service.journal.protocol import AppendRequest, JournalUnavailable, Part
 from dualstream.service.journal.record import RecordError, encode_control
-from dualstream.service.models.loader import ModelLoader
+from dualstream.service.models.model import Model
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.replica.replica import Replica
 from dualstream.solvers import Batch
@@ -154,7 +154,7 @@ def test_a_loss_is_counted_once_by_whatever_brings_the_model_back(store, monkeyp
     async def scenario() -> None:
         async with serving(store, most=2) as registry:
             await evicted(registry)
-            _, lineage = registry.loader._lineages["m"]
+            _, lineage = registry.loader._evicted_lineages["m"]
             for seq in (301, 302, 303):
                 lineage.add(seq, f"{seq:064}")
             if way == "read, first in vain":
@@ -208,13 +208,10 @@ def test_a_loss_is_counted_of_what_learned_before_its_making_was_answered(store,
                 return answer
 
             monkeypatch.setattr(registry.journal, "create", answered_late)
-            find = ModelLoader._lineage_of
-
-            def found(*given: Any) -> Any:
-                lineages.append(find(*given))
-                return lineages[-1]
-
-            monkeypatch.setattr(ModelLoader, "_lineage_of", found)
+            count = Model.count_lost_since
+            monkeypatch.setattr(
+                Model, "count_lost_since", lambda *given: (lineages.append(given[1]), count(*given))
+            )
             await registry.create("m", ADULT)
 
     asyncio.run(scenario())
@@ -222,14 +219,14 @@ def test_a_loss_is_counted_of_what_learned_before_its_making_was_answered(store,
 
 
 def test_the_trails_of_the_models_that_left_last_are_kept(store, monkeypatch):
-    monkeypatch.setattr("dualstream.service.models.loader.MAX_LINEAGES", 2)
+    monkeypatch.setattr("dualstream.service.models.loader.MAX_EVICTED_LINEAGES", 2)
 
     async def scenario() -> None:
         async with serving(store, models_bytes=1) as registry:
             await create(registry, IDS[:5])
-            assert list(registry.loader._lineages) == IDS[2:4]
+            assert list(registry.loader._evicted_lineages) == IDS[2:4]
             await registry.get(IDS[2])
-            assert list(registry.loader._lineages) == [IDS[3], IDS[4]]
+            assert list(registry.loader._evicted_lineages) == [IDS[3], IDS[4]]
 
     asyncio.run(scenario())
 

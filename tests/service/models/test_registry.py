@@ -97,10 +97,10 @@ def test_nothing_is_kept_of_models_that_are_gone(store):
             await other.delete("m")
             await Follower(registry, registry.journal)._check_heads()
             assert not registry.counters._of_model and not len(registry)
-            registry.loader._lineages["m"] = ("an incarnation", Lineage())
+            registry.loader._forked_lineages["m"] = ("an incarnation", Lineage())
             with pytest.raises(Exception, match="no model"):
                 await registry.get("m")
-            assert not registry.loader._lineages
+            assert not registry.loader._forked_lineages
 
     asyncio.run(scenario())
 

@@ -39,7 +39,9 @@ BUGS = {
     "late deletion of what was made since": Bug(
         [(ModelRegistry, "_to_delete", _whichever_is_there)]
     ),
-    "loss of what had left memory not counted": Bug([(ModelLoader, "remember_lineage", nothing)]),
+    "loss of what had left memory not counted": Bug(
+        [(ModelLoader, "remember_lineage", nothing), (Model, "count_lost_since", nothing)]
+    ),
     "evicted in the middle of a request": Bug([(ModelCache, "_may_go", _whoever_uses_it)]),
     "loading left by its client": Bug([(Loading, "end", _left_waiting)]),
     "remade model not read again": Bug([(ModelLoader, "_load_what_is_there", _read_once)]),
