@@ -242,7 +242,7 @@ def test_the_same_state_gives_the_same_bytes(learners):
         ("net-binary", "xgboost", "a neural network, .*boosted trees only: use `onnx`"),
         ("splines-regression", "sklearn-coef", "splines, not .*`onnx`"),
         ("neighbours-binary", "vw", "nearest neighbours, not .*`onnx`"),
-        ("full", "json", "member 'net' is a neural network, .*`onnx`, or set `member` to a linear"),
+        ("full", "json", "member 'net' is a neural network, .*`onnx`, or a linear member"),
         ("full-classes", "json", "member 'net' is a neural network"),
         ("full", "vw", "as `member`, or export it as `onnx`"),
         ("full", "xgboost", "a boosted member as `member`"),
