@@ -58,6 +58,8 @@ OTHER_VARIABLES = frozenset(
 _OF_SERVICE_LINKS = re.compile(r"service_(host|port)(_.*)?|port_\d+_(tcp|udp)(_.*)?")
 """Variables that Kubernetes and Docker set for a service of the name `dualstream`."""
 
+_ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^/\s?#]+")
+
 
 def _group(name: str) -> partial[Any]:
     """A field of this group in `--help` and docs/reference/settings.md."""
@@ -71,7 +73,9 @@ _limits, _models, _logs = _group("Limits"), _group("Models"), _group("Logs")
 class Settings(BaseSettings):
     """Configuration of a Dualstream server process."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, frozen=True, extra="ignore", allow_inf_nan=False
+    )
 
     host: str = _network("127.0.0.1", description="Address to bind.")
     port: int = _network(8000, ge=0, le=65535, description="Port to bind; 0 picks a free port.")
@@ -226,6 +230,17 @@ class Settings(BaseSettings):
     @classmethod
     def _check_durability(cls, level: str | None) -> str | None:
         return None if level is None else check_level(level)
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _check_origins(cls, origins: str | None) -> str | None:
+        for one in filter(None, map(str.strip, (origins or "").split(","))):
+            if not _ORIGIN.fullmatch(one):
+                raise ValueError(
+                    f"{one!r} is not an origin; write https://host or https://host:port without "
+                    "a path, or * for every page"
+                )
+        return origins
 
     @model_validator(mode="before")
     @classmethod
