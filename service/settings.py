@@ -73,9 +73,7 @@ _limits, _models, _logs = _group("Limits"), _group("Models"), _group("Logs")
 class Settings(BaseSettings):
     """Configuration of a Dualstream server process."""
 
-    model_config = SettingsConfigDict(
-        env_prefix=PREFIX, frozen=True, extra="ignore", allow_inf_nan=False
-    )
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore")
 
     host: str = _network("127.0.0.1", description="Address to bind.")
     port: int = _network(8000, ge=0, le=65535, description="Port to bind; 0 picks a free port.")

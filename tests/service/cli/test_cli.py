@@ -261,17 +261,12 @@ def test_password_of_the_store_is_never_shown():
     assert without_password("sqlite:///a.db") == "sqlite:///a.db"
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "why"),
-    [
-        ("CORS_ORIGINS", "https://a.example, b.example", "'b.example' is not an origin; write"),
-        ("CORS_ORIGINS", "https://a.example/", "'https://a.example/' is not an origin"),
-        ("DRAIN_S", "inf", "finite number"),
-    ],
-)
-def test_settings_that_could_not_work_are_refused(name, value, why):
-    done = CliRunner().invoke(cli.app, ["config"], env={f"DUALSTREAM_{name}": value})
-    assert done.exit_code == 2 and f"DUALSTREAM_{name}: " in done.stderr and why in done.stderr
+@pytest.mark.parametrize("origin", ["b.example", "https://b.example/"])
+def test_origins_that_no_browser_sends_are_refused(origin):
+    given = {"DUALSTREAM_CORS_ORIGINS": f"https://a.example, {origin}"}
+    done = CliRunner().invoke(cli.app, ["config"], env=given)
+    assert done.exit_code == 2 and "DUALSTREAM_CORS_ORIGINS: " in done.stderr
+    assert f"{origin!r} is not an origin; write" in done.stderr
 
 
 def test_an_empty_variable_is_not_an_absent_one(monkeypatch):
