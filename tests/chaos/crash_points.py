@@ -45,7 +45,10 @@ def strike(step: str) -> None:
     except OSError:
         return
     if chosen == step:
-        MARK.unlink()
+        try:
+            MARK.unlink()
+        except FileNotFoundError:  # another worker has struck at the same moment
+            return
         os.kill(os.getpid(), signal.SIGKILL)
 
 
