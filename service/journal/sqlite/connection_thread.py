@@ -187,6 +187,7 @@ class ConnectionThread:
         try:
             db.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as error:
+            self._undo(db)  # a transaction whose rollback failed must not stay open
             return [self._failure(JournalUnavailable, error)] * len(tasks)
         try:
             outcomes = _outcomes(db, tasks)

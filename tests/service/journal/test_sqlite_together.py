@@ -301,3 +301,15 @@ async def test_a_read_that_fails_takes_no_other_with_it(
     first, second, third = (await reads(journal, "m0", "m1", "m2"))[0]
     assert isinstance(second, JournalUnavailable) and "planted" in str(second)
     assert (first.record.id, third.record.id) == ("m0", "m2")
+
+
+async def test_a_transaction_that_was_left_open_refuses_one_task_only(journal):
+    """SQLite refuses BEGIN within a transaction, so the writer rolls that one back."""
+
+    def one(connection: sqlite3.Connection) -> Any:
+        return connection.execute("SELECT 1").fetchone()[0]
+
+    await journal._writer.run(lambda connection: connection.execute("BEGIN IMMEDIATE"))
+    with pytest.raises(JournalUnavailable, match="within a transaction"):
+        await journal._writer.write(one)
+    assert await journal._writer.write(one) == 1
