@@ -30,7 +30,9 @@ After each label
 3. each member takes its own step towards the target;
 4. S, A, the mean, the last target, the minimum and the maximum are updated.
 
-Row 1 is predicted as 0 and left out of all figures.
+Row 1 is predicted as 0 and left out of all figures. If one of the first 32 rows has a [broken
+number](../guides/nonlinear.md#what-they-promise), the portfolio starts again after them, and all of
+this is counted for the numbers that it learns then.
 
 **Guarantee.** Over the T rows with S > 0, and with v the shares before a row,
 

@@ -9,6 +9,7 @@ from dualstream.solvers import jit as _jit
 from dualstream.solvers.columns.spec import read_columns, read_crosses
 from dualstream.solvers.core.errors import InvalidSpec
 from dualstream.solvers.core.learner import Learner
+from dualstream.solvers.core.nonlinear_names import NONLINEAR
 from dualstream.solvers.core.refit_methods import refit_methods, why_not_method, why_not_refit
 from dualstream.solvers.core.spec_cache import FixedSpec, worked_out_once
 from dualstream.solvers.core.spec_fields import (
@@ -33,7 +34,7 @@ _FIRST = ("algorithm", "task")
 # ... and after them: for a learner behind stages, and for one with its own stages.
 _LAST = ("features", "map", "scaling", "norm", "intercept", "seed", "labels")
 _LAST_OF_OWN_STAGES = ("features", "labels")
-SPEC_VERSION = 5
+SPEC_VERSION = 6
 """The rules that new models follow where a specification names none. A stored specification without
 `spec_version` follows version 1.
 
@@ -47,6 +48,8 @@ SPEC_VERSION = 5
 4   models have a profile of their columns: see `ColumnProfile`
 5   portfolios for regression weigh members by absolute errors: see `charges_absolute`;
     `fast` and `full` have boosted trees for them: see `presets.REGRESSION_PRESETS`
+6   portfolios and the learners of `nonlinear/` start again if their first rows have a broken
+    number: see `FirstRows`
 """
 
 # A specification with only these fields is of a portfolio by default; with fields that a portfolio
@@ -56,6 +59,8 @@ _OF_ANY_PORTFOLIO = ("task", "labels", "features", "members", "eta", "share", "r
 
 _OF_ROWS = ("columns", "crosses", "spec_version")
 """Fields that are not of the learner."""
+_RESTARTING = ("portfolio", *NONLINEAR)
+"""Algorithms that take scales from the first rows."""
 _TWO_LABELS = "two different strings, [negative, positive]"
 
 
@@ -165,10 +170,18 @@ def _maker(spec: Mapping[str, Any]) -> Callable[[], Learner]:
         make: Callable[[], Learner] = partial(module.make_staged, resolved, _make_core)
     else:
         make = _maker_of_core(resolved)
+    if resolved["algorithm"] in _RESTARTING and resolved["spec_version"] >= 6:
+        module = importlib.import_module("dualstream.solvers.features.first_rows")
+        make = partial(module.make_restarting, resolved, make)
     if age_features(resolved):
         module = importlib.import_module("dualstream.solvers.features.ages")
         make = partial(module.make_aged, resolved, make)
     return make
+
+
+def _make_member(spec: Mapping[str, Any]) -> Learner:
+    """The learner of a member, whose portfolio starts again with all of them."""
+    return make_learner({**spec, "spec_version": 5})
 
 
 def _make_core(resolved: Spec) -> Learner:
@@ -181,7 +194,7 @@ def _maker_of_core(resolved: Spec) -> Callable[[], Learner]:
     if shared_algorithms(resolved):
         if resolved["algorithm"] == "portfolio":
             module = importlib.import_module("dualstream.solvers.portfolio.classes")
-            models = ModelFactory(_resolve_model, make_learner)
+            models = ModelFactory(_resolve_model, _make_member)
             return partial(module.make_classes, resolved, models)
         module = importlib.import_module("dualstream.solvers.nonlinear.multiclass")
         return partial(module.make_multiclass, resolved)
@@ -189,7 +202,7 @@ def _maker_of_core(resolved: Spec) -> Callable[[], Learner]:
         module = importlib.import_module("dualstream.solvers.online.multiclass")
         return partial(module.make_multiclass, resolved, _make_core)
     algorithm = ALGORITHMS[resolved["algorithm"]]
-    own = (ModelFactory(_resolve_model, make_learner),) if algorithm.has_members else ()
+    own = (ModelFactory(_resolve_model, _make_member),) if algorithm.has_members else ()
     return partial(getattr(_load(algorithm), algorithm.maker), resolved, *own)
 
 

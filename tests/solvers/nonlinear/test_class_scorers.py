@@ -57,7 +57,7 @@ def test_shared_neighbours_are_those_of_each_class_against_the_rest(spec):
     batch, _ = clusters(400, 6, dim=7, late=200, weights=weights)
     shared = learner_of_classes(7, **spec)
     apart = learner_of_classes(7, **spec, spec_version=2)
-    assert shared.spec["spec_version"] == 5
+    assert shared.spec["spec_version"] == 6
     for learner in (shared, apart):
         learner.learn(batch[:9])
     assert any(name.startswith("none.") for name in apart.state())

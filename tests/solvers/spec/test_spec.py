@@ -27,7 +27,7 @@ DEFAULT = {
     "intercept": True,
     "seed": 0,
     "labels": None,
-    "spec_version": 5,
+    "spec_version": 6,
 }
 
 

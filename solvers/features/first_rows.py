@@ -1,0 +1,185 @@
+"""First rows: a learner starts again if one of its first rows has a broken number.
+
+Learners take the scale of a column, and of labels that are numbers, from the first rows. One value
+of 1e100 there would decide on that scale for ever. So the first ROWS rows of positive weight are
+kept until all are learned. If one of their numbers is broken, a new learner learns them with sound
+numbers, and takes the place of the first one. Otherwise nothing changes.
+
+Sort the distances of the ROWS numbers of a column from their median; an absent value is 0. If one
+is more than R times the next smaller one, it and all larger ones are broken: one at least, and at
+most a third as many as there are smaller ones above 0. R is 50, but 350 with two smaller ones above
+0, and 125,000 with one, which is about as improbable by chance. If all others are equal, the
+absolute median takes the place of the next smaller distance, and up to a quarter may be broken. A
+broken number is replaced by the nearest of the others.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from dualstream.solvers.core.batch import Batch
+from dualstream.solvers.core.errors import CorruptState
+from dualstream.solvers.core.intercept import width_of
+from dualstream.solvers.core.learner import Learner, Outcome, State
+from dualstream.solvers.core.rewind import learn_in_pieces
+from dualstream.solvers.core.state_numbers import check_arrays, rows_of_state
+from dualstream.solvers.jit import Floats
+
+ROWS = 32
+REACHES = np.array([50.0, 125_000.0, 350.0, 50.0])
+"""R for 0, 1, 2, and 3 or more smaller distances above 0."""
+_AT_ONCE = 4096
+_ARRAYS = ("indptr", "indices", "values", "labels", "weights")
+
+
+class FirstRows:
+    """Any learner, and its first rows while there are fewer than ROWS."""
+
+    def __init__(self, spec: Mapping[str, Any], make: Callable[[], Learner]) -> None:
+        self.spec, self._make = spec, make
+        self._learner: Any = make()
+        self._rows: Batch | None = Batch.from_dense(np.empty((0, width_of(spec["features"]))))
+        """See `_kept`; None once all are learned."""
+        self._left_out = 0
+        """Rows of weight 0 that a new learner was not shown."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_learner":
+            raise AttributeError(name)
+        return getattr(self._learner, name)
+
+    def learn(self, batch: Batch) -> Outcome:
+        """See Learner."""
+        if self._rows is None:
+            return cast(Outcome, self._learner.learn(batch))
+        return learn_in_pieces(batch, self.learn_prefix)
+
+    def learn_prefix(self, batch: Batch) -> Outcome:
+        """See Wrapped."""
+        learner = self._learner
+        outcome: Outcome = getattr(learner, "learn_prefix", learner.learn)(batch)
+        if self._rows is None:
+            return outcome
+        batch = batch[: len(outcome)]
+        counted = np.flatnonzero(batch.weights > 0.0)[: ROWS - len(self._rows)]
+        self._rows = Batch.concat([self._rows, self._kept(batch.take(counted))])
+        if len(self._rows) < ROWS:
+            return outcome
+        found, self._rows = sound_rows(self._rows, self.spec["task"] == "regression"), None
+        if found is None:
+            return outcome
+        return self._start_again(found, outcome, batch[int(counted[-1]) + 1 :])
+
+    def _kept(self, rows: Batch) -> Batch:
+        """Rows whose labels are numbers, -1 and 1, or places in `classes` of the learner."""
+        if self.spec["task"] == "binary":
+            return rows.with_labels(np.where(rows.labels > 0.0, 1.0, -1.0))
+        if not rows.classes:
+            return rows
+        known = {name: place for place, name in enumerate(self._learner.classes)}
+        places = np.array([known.get(name, -1) for name in rows.classes])
+        return rows.with_labels(places[rows.labels.astype(np.int64)])
+
+    def _start_again(self, first: Batch, outcome: Outcome, rest: Batch) -> Outcome:
+        """Replace the learner by one of these first rows. `outcome` ends with that of `rest`."""
+        old, new = self._learner, cast(Any, self._make())
+        if _members_of(old) != _members_of(new):
+            # Members were added, removed or promoted, and a new learner lacks that.
+            return outcome
+        new.learn(first.with_labels(first.labels, getattr(old, "classes", ())))
+        if len(rest):
+            outcome = Outcome.joined([outcome[: -len(rest)], new.learn(rest)])
+        self._left_out, self._learner = old.samples - new.samples, new
+        return outcome
+
+    def forget(self) -> None:
+        """See Rewind: there is no saved state here."""
+
+    def predict(self, batch: Batch) -> Floats:
+        """See Learner."""
+        return cast(Floats, self._learner.predict(batch))
+
+    @property
+    def samples(self) -> int:
+        """See Learner."""
+        return int(self._learner.samples) + self._left_out
+
+    def state(self) -> State:
+        """See Learner: that of the learner, and `first.` with rows while they are kept."""
+        own: State = {"first.samples": np.array(self._left_out)}
+        if self._rows is not None:
+            own |= {f"first.{name}": getattr(self._rows, name).copy() for name in _ARRAYS}
+            own["first.indices"] = own["first.indices"].astype(np.int64)
+        return cast(State, self._learner.state()) | own
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """See Learner."""
+        check_arrays(state, {"first.samples": ()})
+        learner, rows = cast(Any, self._make()), None
+        learner.restore(state)
+        if "first.indptr" in state:
+            columns = [np.array(state.get(f"first.{name}", [])) for name in _ARRAYS]
+            classes = getattr(learner, "classes", ())
+            rows = rows_of_state("first rows", columns, width_of(self.spec["features"]), classes)
+            if len(rows) >= ROWS or not (rows.weights > 0.0).all() or np.isnan(rows.labels).any():
+                raise CorruptState("the first rows are damaged")
+            rows = rows.with_labels(rows.labels)
+        self._learner, self._rows = learner, rows
+        self._left_out = int(state["first.samples"])
+
+
+def _members_of(learner: Any) -> list[Any]:
+    """What members a portfolio has; nothing for other learners."""
+    if not hasattr(learner, "members"):
+        return []
+    return [(one.name, one.spec, one.active) for one in learner.members()]
+
+
+def sound_rows(rows: Batch, with_labels: bool) -> Batch | None:
+    """Rows with all broken values replaced, and broken labels if they are numbers; None if there is
+    nothing to replace."""
+    values, labels = rows.values.copy(), rows.labels
+    if with_labels:
+        labels = _sound(labels[:, None])[:, 0]
+    row = np.repeat(np.arange(len(rows)), np.diff(rows.indptr))
+    # By column, not all at once, as rows can be very wide.
+    entries = np.argsort(rows.indices, kind="stable")
+    features, place = np.unique(rows.indices[entries], return_inverse=True)
+    for first in range(0, len(features), _AT_ONCE):
+        begin, end = np.searchsorted(place, [first, first + _AT_ONCE])
+        here = entries[begin:end]
+        at = row[here], place[begin:end] - first
+        columns = np.zeros((len(rows), min(_AT_ONCE, len(features) - first)))
+        columns[at] = values[here]
+        values[here] = _sound(columns)[at]
+    if np.array_equal(values, rows.values) and np.array_equal(labels, rows.labels):
+        return None
+    # Drops zeros: the nearest number can be that of a row without the feature.
+    return Batch.from_csr(rows.indptr, rows.indices, values, labels, rows.weights, dim=rows.dim)
+
+
+def _sound(columns: Floats) -> Floats:
+    """Columns (n, S) with broken numbers replaced, as the module says."""
+    n = len(columns)
+    middle = np.sort(columns, axis=0)[n // 2]
+    distances = np.abs(columns - middle)
+    ordered = np.sort(distances, axis=0)
+    # For each of the largest quarter: itself, the next smaller one, how many smaller are above 0.
+    place = np.arange(n - n // 4, n)[:, None]
+    above, below = ordered[place[:, 0]], ordered[place[:, 0] - 1]
+    smaller = np.maximum(place - np.count_nonzero(distances == 0.0, axis=0), 0)
+    scale = np.where(smaller > 0, below, np.abs(middle))
+    is_far = (scale > 0.0) & (above > REACHES[np.minimum(smaller, 3)] * scale)
+    is_far &= (smaller == 0) | (n - place <= np.maximum(smaller // 3, 1))
+    limit = np.where(is_far, below, np.inf).min(axis=0)
+    near = distances <= limit
+    low = np.where(near, columns, np.inf).min(axis=0)
+    high = np.where(near, columns, -np.inf).max(axis=0)
+    return np.clip(columns, low, high)
+
+
+def make_restarting(spec: Mapping[str, Any], make: Callable[[], Learner]) -> Learner:
+    """The learner that `make` returns, which starts again after broken first rows."""
+    return cast(Learner, FirstRows(spec, make))
