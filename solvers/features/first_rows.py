@@ -6,11 +6,10 @@ kept until all are learned. If one of their numbers is broken, a new learner lea
 numbers, and takes the place of the first one. Otherwise nothing changes.
 
 Sort the distances of the ROWS numbers of a column from their median; an absent value is 0. If one
-is more than R times the next smaller one, it and all larger ones are broken: one at least, and at
-most a third as many as there are smaller ones above 0. R is 50, but 350 with two smaller ones above
-0, and 125,000 with one, which is about as improbable by chance. If all others are equal, the
-absolute median takes the place of the next smaller distance, and up to a quarter may be broken. A
-broken number is replaced by the nearest of the others.
+of the three largest is more than R times the next smaller one, it and all larger ones are broken. R
+is 50, but 350 with two smaller ones above 0, and 125,000 with one, which is about as improbable by
+chance. If all others are equal, their absolute value takes the place of the next smaller distance.
+A broken number is replaced by the nearest of the others.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,7 +29,7 @@ from dualstream.solvers.jit import Floats
 ROWS = 32
 REACHES = np.array([50.0, 125_000.0, 350.0, 50.0])
 """R for 0, 1, 2, and 3 or more smaller distances above 0."""
-_AT_ONCE = 4096
+_MAX_BROKEN, _AT_ONCE = 3, 4096
 _ARRAYS = ("indptr", "indices", "values", "labels", "weights")
 
 
@@ -162,17 +161,15 @@ def sound_rows(rows: Batch, with_labels: bool) -> Batch | None:
 
 def _sound(columns: Floats) -> Floats:
     """Columns (n, S) with broken numbers replaced, as the module says."""
-    n = len(columns)
-    middle = np.sort(columns, axis=0)[n // 2]
+    middle = np.sort(columns, axis=0)[len(columns) // 2]
     distances = np.abs(columns - middle)
     ordered = np.sort(distances, axis=0)
-    # For each of the largest quarter: itself, the next smaller one, how many smaller are above 0.
-    place = np.arange(n - n // 4, n)[:, None]
-    above, below = ordered[place[:, 0]], ordered[place[:, 0] - 1]
+    # For each of the largest: itself, the next smaller one, and how many smaller are above 0.
+    above, below = ordered[-_MAX_BROKEN:], ordered[-_MAX_BROKEN - 1 : -1]
+    place = np.arange(len(columns) - _MAX_BROKEN, len(columns))[:, None]
     smaller = np.maximum(place - np.count_nonzero(distances == 0.0, axis=0), 0)
     scale = np.where(smaller > 0, below, np.abs(middle))
     is_far = (scale > 0.0) & (above > REACHES[np.minimum(smaller, 3)] * scale)
-    is_far &= (smaller == 0) | (n - place <= np.maximum(smaller // 3, 1))
     limit = np.where(is_far, below, np.inf).min(axis=0)
     near = distances <= limit
     low = np.where(near, columns, np.inf).min(axis=0)
