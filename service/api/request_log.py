@@ -88,7 +88,7 @@ class RequestLog:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 added = (own, _CLOSE) if self.is_draining else (own,)
-                message = {**message, "headers": [*message["headers"], *added]}
+                message["headers"] = [*message["headers"], *added]
             else:
                 sent += len(message.get("body", b""))
             await send(message)

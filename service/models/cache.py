@@ -201,8 +201,9 @@ class ModelCache:
         self._demote_excess()
 
     def _demote_excess(self) -> None:
-        """Move the least recently used protected models to probation, beyond their share."""
-        while len(self._protected) > self._protected_share * len(self):
+        """Move the least recently used protected models, but not the last, to probation, beyond
+        their share."""
+        while len(self._protected) > max(1.0, self._protected_share * len(self)):
             model_id, model = self._protected.popitem(last=False)
             self._probation[model_id] = model
             self._demoted.add(model_id)

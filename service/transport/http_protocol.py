@@ -130,6 +130,8 @@ class LimitedProtocol(HttpToolsProtocol):
     _in_message = _in_head = False
     # Bytes of heads, chunk sizes and trailers since the message or the last piece of its body.
     _overhead = 0
+    # Bytes of the head's headers.
+    _head_bytes = 0
     # Bytes of a body of known length still to arrive; 0 for a chunked body.
     _remaining = 0
     # Does the parser get the framing of a head that another parser has read?
@@ -275,7 +277,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_message_begin()
         self._in_head = self._in_message = True
         self._requests += 1
-        self._overhead = 0
+        self._overhead = self._head_bytes = 0
 
     def on_url(self, url: bytes) -> None:
         if not self._replays_head:
@@ -287,14 +289,14 @@ class LimitedProtocol(HttpToolsProtocol):
         if len(self.headers) == MAX_HEADERS:
             self._refuse_head(f"the request has more than {MAX_HEADERS} headers")
             raise ValueError("too many headers")
+        self._head_bytes += len(name) + len(value) + 4
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         if self._replays_head:
             return
         self._in_head, self._overhead = False, 0
-        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
-        if size > self.open_connections.limits.head_bytes:
+        if len(self.url) + self._head_bytes > self.open_connections.limits.head_bytes:
             self._refuse_head()
             raise ValueError("the head is too long")
         try:
