@@ -8,7 +8,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cluster() -> Iterator[Client]:
     # Workers that are forked import a third as much. Dask asks for other modules if it is first.
     forkserver.ensure_running()

@@ -20,7 +20,7 @@ SPEC = {"algorithm": "dual_ascent", "loss": "hinge", "features": {"kind": "index
 Serve = Callable[..., TestClient]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A real server on SQLite, which keeps its journals whole; who uses it deletes its models."""
     store = f"sqlite:///{tmp_path_factory.mktemp('shared') / 'shared.db'}"
