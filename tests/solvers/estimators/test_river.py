@@ -18,9 +18,8 @@ from dualstream.solvers.estimators.river import (
 
 ALGORITHMS = ("dual_ascent", "dc", "rda")
 MODELS = {f"binary, {name}": DualstreamClassifier(name) for name in ALGORITHMS} | {
-    # With many classes the estimator is the same: one that learns duals, one that does not.
+    # With many classes the estimator is the same.
     "multiclass, dual_ascent": DualstreamClassifier("dual_ascent", task="multiclass"),
-    "multiclass, dc": DualstreamClassifier("dc", task="multiclass"),
     # dc supports only margins; the steps of rda are for losses of bounded slope.
     "regression, dual_ascent": DualstreamRegressor(),
     "regression, rda": DualstreamRegressor("rda", spec={"loss": "huber"}),
