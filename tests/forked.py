@@ -2,8 +2,8 @@
 
 Such a server is a process of its own, with a pid that can be killed, like that of `dualstream
 serve`. It skips the imports, which took a third of the suite's time, and so do its workers.
-`tests/service/cli/test_cli.py` and tests that pass a `prefix` start servers as users do, and
-`test_an_output_that_cannot_be_written_is_an_error` starts commands as users do.
+Tests that pass a `prefix` start servers as users do, and `test_packaging.py`, `test_demo.py` and
+`test_an_output_that_cannot_be_written_is_an_error` start commands as users do.
 """
 
 import gc
