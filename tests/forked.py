@@ -2,7 +2,7 @@
 
 Such a server is a process of its own, with a pid that can be killed, like that of `dualstream
 serve`. It skips the imports, which took a third of the suite's time, and so do its workers.
-Tests that pass a `prefix` start servers as users do, and `test_packaging.py`, `test_demo.py` and
+Tests that pass a `prefix` start servers as users do, and `tests/test_packaging.py` and
 `test_an_output_that_cannot_be_written_is_an_error` start commands as users do.
 """
 
