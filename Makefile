@@ -6,7 +6,8 @@ STAMP := .venv/.stamp
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check \
   -c constraints.txt
 
-.PHONY: demo serve test lint bench soak chaos fuzz security image-check dist sbom audit docs clean
+.PHONY: demo serve test tools kernels lint bench soak chaos fuzz security image-check dist sbom \
+  audit docs clean
 
 # In a terminal the demo runs until Ctrl-C.
 demo: $(STAMP)-core
@@ -18,21 +19,23 @@ serve: $(STAMP)-core
 # Three jobs on two cores: tests wait for servers a third of the time.
 TEST_JOBS ?= 3
 # Keep bytecode even where the environment forbids it: without it each test process compiles its
-# imports and rewrites the assertions of all tests. That takes 25 s of CPU per process.
+# imports and rewrites the assertions of all tests.
 test: export PYTHONDONTWRITEBYTECODE =
-test: $(STAMP)-dev
-	tests/fetch_tool.sh prometheus
-	tests/fetch_tool.sh redis
-	tests/fetch_tool.sh nats
-	tests/fetch_tool.sh mosquitto
-	tests/fetch_tool.sh strace
-	tests/fetch_tool.sh nginx
-	tests/fetch_tool.sh rclone
-	tests/fetch_tool.sh tansu
-	tests/fetch_tool.sh chromium
-	tests/fetch_tool.sh axe
-	$(BIN)/python -m dualstream.service.server.compile_kernels
+test:
+	@$(MAKE) --no-print-directory -j3 tools kernels $(STAMP)-bytecode
 	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal
+
+tools: | $(BIN)/python
+	tests/fetch_tool.sh prometheus redis nats mosquitto strace nginx rclone tansu chromium axe
+
+kernels: $(STAMP)-dev
+	$(BIN)/python -m dualstream.service.server.compile_kernels
+
+# The first collection of tests compiles their imports and rewrites their assertions. That takes 14 s
+# of CPU, here once and not in each job. It needs no kernels.
+$(STAMP)-bytecode: $(STAMP)-dev
+	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest --collect-only >/dev/null
+	touch $@
 
 lint: $(STAMP)-dev
 	$(BIN)/ruff check .
@@ -42,10 +45,7 @@ lint: $(STAMP)-dev
 	@$(MAKE) --no-print-directory audit
 
 bench: $(STAMP)-bench
-	tests/fetch_tool.sh redis
-	tests/fetch_tool.sh wrk
-	tests/fetch_tool.sh tansu
-	tests/fetch_tool.sh chromium
+	tests/fetch_tool.sh redis wrk tansu chromium
 	$(BIN)/python -m load_tests
 
 # Memory under constant load; writes its section of load_tests/RESULTS.md.
@@ -56,12 +56,7 @@ soak: $(STAMP)-bench
 # Many rounds of the chaos tests and all simulated schedules; writes load_tests/RELIABILITY.md. Then the
 # overload benchmark.
 chaos: $(STAMP)-bench
-	tests/fetch_tool.sh redis
-	tests/fetch_tool.sh wrk
-	tests/fetch_tool.sh strace
-	tests/fetch_tool.sh tansu
-	tests/fetch_tool.sh nats
-	tests/fetch_tool.sh mosquitto
+	tests/fetch_tool.sh redis wrk strace tansu nats mosquitto
 	DUALSTREAM_CHAOS_FAULTS=200 DUALSTREAM_CHAOS_ROUNDS=20 \
 	  DUALSTREAM_RELIABILITY=load_tests/RELIABILITY.md \
 	  $(BIN)/python -m pytest tests/chaos tests/simulation tests/service/journal/test_processes.py

@@ -5,11 +5,14 @@ import gc
 import os
 import signal
 import ssl
+import sys
 from collections.abc import Generator, Iterator
+from importlib.util import find_spec
 from typing import Any
 
 import httpx
 import pytest
+import redis.utils
 from hypothesis import settings
 
 from tests.forked import fork_servers
@@ -56,6 +59,12 @@ def _ssl_context(verify: Any = True, cert: Any = None, trust_env: bool = True) -
 
 
 httpx._transports.default.create_ssl_context = _ssl_context
+
+# In each asynchronous request httpcore searches the whole import path for sniffio, in vain.
+if find_spec("sniffio") is None:
+    sys.modules["sniffio"] = None  # type: ignore[assignment]
+# redis-py reads its metadata for each connection.
+redis.utils.get_lib_version = functools.cache(redis.utils.get_lib_version)
 
 # A busy machine is no failure.
 settings.register_profile("dualstream", deadline=None)

@@ -2,8 +2,8 @@
 
 Such a server is a process of its own, with a pid that can be killed, like that of `dualstream
 serve`. It skips the imports, which took a third of the suite's time, and so do its workers.
-`tests/service/cli/test_cli.py` and tests that pass a `prefix` start servers as users do, and the
-tests of the documents start commands as users do.
+Tests that pass a `prefix` start servers as users do, and `tests/test_packaging.py` and
+`test_an_output_that_cannot_be_written_is_an_error` start commands as users do.
 """
 
 import gc
@@ -41,7 +41,8 @@ READ_EARLY = ("NUMBA_", "PYTHON", "DUALSTREAM_CPU", "DUALSTREAM_CACHE_DIR")
 class ForkedProcess:
     """The part of `subprocess.Popen` that tests use, for a forked command.
 
-    args   `python -m MODULE COMMAND ...`
+    args     `python -m MODULE COMMAND ...`
+    inputs   descriptors that it reads, by their numbers in the process
     """
 
     def __init__(
@@ -50,13 +51,17 @@ class ForkedProcess:
         stdout: IO[bytes] | int = subprocess.PIPE,
         stderr: IO[bytes] | IO[str] | int | None = None,
         env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        inputs: Mapping[int, int] | None = None,
     ) -> None:
         self.args = args
         out, self.stdout = _output(stdout)
         err, self.stderr = _output(stderr)
+        files = {number: Connection(os.dup(file)) for number, file in (inputs or {}).items()}
         with out, err:
             environment = dict(os.environ if env is None else env)
-            given = (args[2], list(args[3:]), environment, os.getcwd(), out, err)
+            descriptors = {1: out, 2: err, **files}
+            given = (args[2], list(args[3:]), environment, cwd or os.getcwd(), descriptors)
             # Ends with this process if a test leaves it running.
             self._process = forks.Process(target=_run, args=given, daemon=True)
             self._process.start()
@@ -144,17 +149,18 @@ def _run(
     arguments: list[str],
     env: dict[str, str],
     folder: str,
-    out: Connection,
-    err: Connection,
+    descriptors: dict[int, Connection],
 ) -> None:
     """The forked process: runs `dualstream` after its imports."""
     from dualstream.service.cli import app
 
     # What was imported lives as long as the process: traversing it took 0.25 s per process.
     gc.freeze()
-    for descriptor, connection in ((1, out), (2, err)):
+    for descriptor, connection in descriptors.items():
         os.dup2(connection.fileno(), descriptor)
         connection.close()
+    if 0 in descriptors:
+        sys.stdin = open(0, encoding="utf-8", closefd=False)
     os.environ.clear()
     os.environ.update(env)
     os.chdir(folder)

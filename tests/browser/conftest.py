@@ -45,7 +45,7 @@ def serving(folder: Path) -> Iterator[httpx.Client]:
         yield client
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     """The server of all modules but those that count its models."""
     with serving(tmp_path_factory.mktemp("browser")) as client:

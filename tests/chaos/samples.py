@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from random import Random
 from typing import Any
 
-from dualstream.service.cli.demo.adult import adult_lines, sample_of
+from dualstream.service.cli.demo.adult import sample_of
+from tests.adult import adult_lines
 
 PORTFOLIO, DUAL, CLASSES = "portfolio", "dual", "classes"
 Spec = dict[str, Any]
@@ -77,7 +77,7 @@ def ask(chance: Random, client: int, number: int, specs: Mapping[str, Spec]) -> 
     tag = f"{client}-{number}"
     key = tag if chance.random() < 0.7 else None
     ids: list[str | None] = [None] * count
-    rows = [chance.randrange(len(_lines())) for _ in ids]
+    rows = [chance.randrange(len(adult_lines())) for _ in ids]
     for place in range(count):
         if key is None or chance.random() < 0.2:
             ids[place] = f"{tag}-{place}"
@@ -90,18 +90,13 @@ def ask(chance: Random, client: int, number: int, specs: Mapping[str, Spec]) -> 
     return Ask(model, body, key, ids)
 
 
-@lru_cache(1)
-def _lines() -> list[bytes]:
-    return adult_lines()
-
-
 def has_names(spec: Spec) -> bool:
     """Do its rows have named features?"""
     return bool(spec["features"]["kind"] == "hashed")
 
 
 def _sample(spec: Spec, row: int, id_: str | None) -> dict[str, Any]:
-    sample = sample_of(_lines()[row]) if has_names(spec) else _indexed(_lines()[row])
+    sample = sample_of(adult_lines()[row]) if has_names(spec) else _indexed(adult_lines()[row])
     if spec.get("task") == "multiclass":
         # The parity of the first features splits each class in two.
         odd = sum(int(index) < 20 for index in sample["x"]) % 2

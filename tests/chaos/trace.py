@@ -139,9 +139,12 @@ def _event(call: str, whole: str) -> Event | None:
 
 
 def _unescaped(text: str) -> bytes:
-    return re.sub(
-        rb"\\x(..)", lambda match: bytes.fromhex(match[1].decode()), text.encode("latin-1")
-    )
+    """Bytes of a string in which strace writes some as `\\x0a`."""
+
+    def bytes_of(escaped: re.Match[bytes]) -> bytes:
+        return bytes.fromhex(escaped[0].replace(b"\\x", b"").decode())
+
+    return re.sub(rb"(?:\\x..)+", bytes_of, text.encode("latin-1"))
 
 
 class Disk:

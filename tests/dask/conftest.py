@@ -1,4 +1,7 @@
-"""A Dask cluster of two processes, which the tests share. Killed workers are started again."""
+"""A Dask cluster of two processes, which the tests of a module share. It replaces killed workers.
+
+Idle, it takes a tenth of a core: it must not live until the last test of all.
+"""
 
 from collections.abc import Iterator
 from multiprocessing import forkserver
@@ -8,7 +11,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster() -> Iterator[Client]:
     # Workers that are forked import a third as much. Dask asks for other modules if it is first.
     forkserver.ensure_running()

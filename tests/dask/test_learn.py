@@ -6,6 +6,7 @@ import re
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import dask
 import dask.dataframe as dd
@@ -20,6 +21,7 @@ from dualstream.dask import Backfill, learn, learn_partitions
 from dualstream.service.cli.demo.server_process import ServerProcess
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.record import Rows
+from tests.docs.documents import assert_printed, program_of
 from tests.history import check_history
 
 SPEC = {"algorithm": "sgd", "features": {"kind": "hashed", "bits": 12}}
@@ -179,3 +181,22 @@ def test_what_cannot_be_learned_is_named(cluster, server):
         learn_partitions([dask.delayed(5)], model="m", **asked)
     with pytest.raises(BadInput, match="list of delayed partitions, got"):
         learn_partitions(frame, model="m", **asked)
+
+
+def test_the_blocks_of_the_guide_run_as_written(cluster, tmp_path, monkeypatch, capsys):
+    asked = []
+
+    def shared(**given):
+        asked.append(given)
+        return SimpleNamespace(close=lambda: None)
+
+    monkeypatch.setattr("dask.distributed.Client", shared)
+    program = program_of("dask")
+    with ServerProcess(f"sqlite:///{tmp_path / 'guide.db'}") as server:
+        here = program.replace("http://127.0.0.1:8000", server.url)
+        scope = {"__name__": "__main__"}
+        exec(here, scope)
+        scope["client"].close()
+    assert_printed(program, capsys.readouterr().out)
+    # The cluster that the guide asks for is the one of conftest.py.
+    assert asked == [{"n_workers": 2, "threads_per_worker": 1, "dashboard_address": ":0"}]

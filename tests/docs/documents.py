@@ -1,14 +1,12 @@
 """The commands in README.md and docs/, run as written."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 from dualstream.client import Client
 from dualstream.service.cli.demo.server_process import ServerProcess
+from tests.shell import run_script
 
 ROOT = Path(__file__).parent.parent.parent
 DOCUMENTS = {
@@ -28,6 +26,20 @@ def session(text: str) -> str:
     return "".join(lines for is_run, language, lines in blocks(text) if is_run and language == "sh")
 
 
+def program_of(guide: str) -> str:
+    """The Python blocks of a guide, one after the other."""
+    text = DOCUMENTS[f"docs/guides/{guide}.md"]
+    return "".join(lines for _, language, lines in blocks(text) if language == "python")
+
+
+def assert_printed(program: str, output: str) -> None:
+    """Each comment behind a `print` is the beginning of a line of the output, in their order."""
+    lines = iter(output.splitlines())
+    for expected in re.findall(r"print\(.*\)  # (.*)", program):
+        beginning = expected.removesuffix("...")
+        assert any(line.startswith(beginning) for line in lines), (expected, output)
+
+
 class Shell:
     """A server on a store of its own, and commands that speak to it in the folder of a document."""
 
@@ -39,21 +51,10 @@ class Shell:
         """The objects that came back, and all that was said. Models are deleted afterwards."""
         script = script.replace("curl -s", "curl -sf -w '\\n'")
         script = script.replace("localhost:8000", self.server.url.removeprefix("http://"))
-        script = f'dualstream() {{ {sys.executable} -m dualstream.service "$@"; }}\n{script}'
+        env = {"DUALSTREAM_STORE": self.store, "DUALSTREAM_URL": self.server.url}
+        env["PYTHONPATH"] = str(ROOT)
         try:
-            done = subprocess.run(
-                ["bash", "-e", "-o", "pipefail", "-c", script],
-                capture_output=True,
-                text=True,
-                timeout=100,
-                cwd=folder,
-                env=os.environ
-                | {
-                    "DUALSTREAM_STORE": self.store,
-                    "DUALSTREAM_URL": self.server.url,
-                    "PYTHONPATH": str(ROOT),
-                },
-            )
+            done = run_script(script, folder, env, ("-e", "-o", "pipefail"))
         finally:
             self.forget()
         assert done.returncode == 0, done.stdout + done.stderr

@@ -23,6 +23,7 @@ from dualstream.solvers import (
 )
 from dualstream.solvers.jit import DISABLED
 from dualstream.solvers.spec.algorithms import ALGORITHMS
+from tests.grouping import each
 from tests.shared_state import changeable
 from tests.solvers.specs import DIM, SPECS, WITHOUT_STAND, stream
 
@@ -30,13 +31,11 @@ N = 40 if DISABLED else 240
 MANY = 1_000 if DISABLED else 20_000
 # The rewind may keep a few batches; ten bytes per row are more.
 GROWTH = 524_288 if DISABLED else 100_000
-BINARY = [name for name, spec in SPECS.items() if spec.get("task", "binary") == "binary"]
+BINARY = [spec for spec in SPECS.values() if spec.get("task", "binary") == "binary"]
 COLUMNS = ("indptr", "indices", "values", "labels", "weights")
 
 
-@pytest.fixture(params=SPECS)
-def spec(request):
-    return SPECS[request.param]
+of_all = each("spec", SPECS.values())
 
 
 def learned(spec, *batches):
@@ -75,6 +74,7 @@ def relabelled(batch, labels, weights=None):
     return Batch(batch.indptr, batch.indices, batch.values, labels, weights, batch.dim)
 
 
+@of_all
 def test_ones_that_all_rows_share_are_learned_as_any_others(spec):
     batch = stream(spec, N // 4)
     rows, about = (batch.indptr, batch.indices), (batch.dim, batch.classes)
@@ -90,6 +90,7 @@ def test_ones_that_all_rows_share_are_learned_as_any_others(spec):
     assert content(one) == content(other)
 
 
+@of_all
 def test_learners_of_one_specification_share_nothing_that_changes(spec):
     fixed = FixedSpec(resolve_spec(spec))
     one, other, batch = make_learner(fixed), make_learner(fixed), stream(spec, N // 2)
@@ -146,6 +147,7 @@ def test_no_kernel_is_compiled_while_learners_run():
     assert set(before.values()) <= {1}
 
 
+@of_all
 def test_a_batch_is_its_rows_one_by_one(spec):
     batch = stream(spec, N)
     whole = make_learner(spec)
@@ -159,6 +161,7 @@ def test_a_batch_is_its_rows_one_by_one(spec):
             assert joined.tobytes() == getattr(out, name).tobytes(), name
 
 
+@of_all
 def test_a_restored_learner_goes_on_as_if_never_stopped(spec):
     first, second = stream(spec, N), stream(spec, N, seed=1)
     learner, restored = learned(spec, first), make_learner(spec)
@@ -170,6 +173,7 @@ def test_a_restored_learner_goes_on_as_if_never_stopped(spec):
     assert content(restored) == content(learner)
 
 
+@of_all
 def test_a_restore_forgets_what_was_before(spec):
     learner, other = learned(spec, stream(spec, N)), learned(spec, stream(spec, N, seed=3))
     other.restore(learner.state())
@@ -179,6 +183,7 @@ def test_a_restore_forgets_what_was_before(spec):
     assert content(other) == content(learner)
 
 
+@of_all
 def test_state_is_a_copy(spec):
     learner = learned(spec, stream(spec, N))
     before, state = content(learner), learner.state()
@@ -191,6 +196,7 @@ def test_state_is_a_copy(spec):
     assert content(other) == before
 
 
+@of_all
 def test_a_broken_state_changes_nothing(spec):
     learner = learned(spec, stream(spec, N))
     before = content(learner)
@@ -205,11 +211,13 @@ def test_a_broken_state_changes_nothing(spec):
             assert content(learner) == before
 
 
+@of_all
 def test_the_same_rows_give_the_same_bytes(spec):
     batch = stream(spec, N)
     assert content(learned(spec, batch)) == content(learned(spec, batch))
 
 
+@of_all
 def test_rows_are_not_written_to(spec):
     batch = stream(spec, N)
     before = [getattr(batch, name).copy() for name in COLUMNS]
@@ -222,6 +230,7 @@ def test_rows_are_not_written_to(spec):
     assert content(learner) == content(learned(spec, stream(spec, N)))
 
 
+@of_all
 def test_reading_changes_no_bit(spec):
     learner, batch = learned(spec, stream(spec, N)), stream(spec, N, seed=1)
     before = content(learner)
@@ -235,6 +244,7 @@ def test_reading_changes_no_bit(spec):
     assert learner.predict(batch).tobytes() == scores.tobytes()
 
 
+@of_all
 def test_a_row_is_scored_before_it_is_learned(spec):
     learner = learned(spec, stream(spec, N))
     for i in range(10):
@@ -243,6 +253,7 @@ def test_a_row_is_scored_before_it_is_learned(spec):
         assert learner.learn(row).scores.tobytes() == score.tobytes()
 
 
+@of_all
 def test_zero_rows_are_learned(spec):
     labels = np.tile([1.0, -1.0], 4)
     zeros = Batch.from_dense(np.zeros((8, DIM)), labels)
@@ -253,6 +264,7 @@ def test_zero_rows_are_learned(spec):
         assert_finite(learner)
 
 
+@of_all
 def test_duplicate_rows_are_learned(spec):
     batch = stream(spec, 3, weighted=False).take([1] * 50)
     flips = relabelled(batch, batch.labels * np.tile([1.0, -1.0], 25))
@@ -262,7 +274,8 @@ def test_duplicate_rows_are_learned(spec):
         assert_finite(learner)
 
 
-@pytest.mark.parametrize("label", [1.0, -1.0])
+@of_all
+@each("label", [1.0, -1.0])
 def test_one_label_only_is_learned(spec, label):
     batch = stream(spec, N)
     learner = make_learner(spec)
@@ -270,13 +283,14 @@ def test_one_label_only_is_learned(spec, label):
     assert_finite(learner)
 
 
-@pytest.mark.parametrize("spec", BINARY, indirect=True)
+@each("spec", BINARY)
 def test_label_0_is_the_negative_one(spec):
     batch = stream(spec, N)
     zeros = relabelled(batch, np.maximum(batch.labels, 0.0))
     assert content(learned(spec, zeros)) == content(learned(spec, batch))
 
 
+@of_all
 def test_an_unknown_label_learns_no_row(spec):
     learner, batch = learned(spec, stream(spec, N)), stream(spec, 10, seed=1)
     before, labels = content(learner), batch.labels.copy()
@@ -287,6 +301,7 @@ def test_an_unknown_label_learns_no_row(spec):
     assert content(learner) == before
 
 
+@of_all
 def test_rows_of_another_width_are_refused(spec):
     learner, wide = make_learner(spec), Batch.from_dense(np.ones((2, DIM + 1)), [1.0, -1.0])
     for method in (learner.learn, learner.predict):
@@ -294,6 +309,7 @@ def test_rows_of_another_width_are_refused(spec):
             method(wide)
 
 
+@of_all
 def test_a_row_of_weight_0_is_counted_and_nothing_else(spec):
     batch = stream(spec, N)
     learner = learned(spec, batch)
@@ -307,17 +323,20 @@ def test_a_row_of_weight_0_is_counted_and_nothing_else(spec):
     assert content(positive, counts=False) == before
 
 
+@of_all
 def test_huge_rows_are_learned_or_rejected_without_a_trace(spec):
     batch = rescaled(stream(spec, N), range(3, N, 7), 1e100)
     assert_rejected_leave_no_trace(spec, batch)
 
 
+@of_all
 def test_tiny_rows_are_learned_or_rejected_without_a_trace(spec):
     for factor in (1e-100, 1e-200, 1e-300):
         batch = rescaled(stream(spec, N), range(3, N, 7), factor)
         assert_rejected_leave_no_trace(spec, batch)
 
 
+@of_all
 def test_rows_of_every_size_are_learned_or_rejected_without_a_trace(spec):
     batch = stream(spec, N)
     for i, factor in enumerate((1e-300, 1e-100, 1e-30, 1e30, 1e100)):
@@ -326,6 +345,7 @@ def test_rows_of_every_size_are_learned_or_rejected_without_a_trace(spec):
     assert_rejected_leave_no_trace(spec, relabelled(batch, batch.labels, sizes))
 
 
+@of_all
 def test_memory_does_not_grow_with_the_rows_learned(spec):
     learner, batch = make_learner(spec), stream(spec, MANY // 20)
     for _ in range(10):
@@ -345,6 +365,7 @@ def test_memory_does_not_grow_with_the_rows_learned(spec):
     assert_finite(learner)
 
 
+@of_all
 def test_metrics_count_what_was_learned(spec):
     learner, batch = make_learner(spec), rescaled(stream(spec, N), range(3, N, 7), 1e100)
     whole, by_row = Progressive.of(learner.spec), Progressive.of(learner.spec)

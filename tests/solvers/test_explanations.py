@@ -19,6 +19,7 @@ from dualstream.solvers.core.nonlinear_names import SHARED
 from dualstream.solvers.jit import DISABLED
 from dualstream.solvers.nonlinear import net_kernels
 from dualstream.solvers.portfolio import stack_kernels as stack, weighting_kernels as rule
+from tests.grouping import each
 from tests.solvers.nonlinear.streams import learner_of, waves
 from tests.solvers.specs import DIM, SPECS, stream
 
@@ -51,7 +52,7 @@ def explained(learner, row):
     return found, whole
 
 
-@pytest.mark.parametrize("name", [*SPECS, *CLASSES])
+@each("name", [*SPECS, *CLASSES])
 def test_base_and_contributions_sum_to_the_score_and_no_state_changes(name):
     spec = (SPECS | CLASSES)[name]
     batch = stream(spec, N)

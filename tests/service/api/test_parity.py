@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from dualstream.service.cli.demo.adult import adult_lines
 from dualstream.service.server.app import create_app
 from dualstream.service.settings import Settings
 from dualstream.solvers import Batch, Progressive, make_learner, resolve_spec
+from tests.adult import adult_lines
 
 ROWS = 300
 SPECS = {

@@ -49,6 +49,7 @@ from tests.service.conftest import SPEC
 from tests.service.jobs.test_follower import until
 from tests.service.journal.groups import keyed, rows
 from tests.service.journal.leftovers import kept_bytes
+from tests.shell import run_script
 
 DOCUMENT = (Path(__file__).parents[3] / "docs/operate/archive.md").read_text()
 MEMBERS = [{"name": "dual", "algorithm": "dual_ascent"}, {"name": "steps", "algorithm": "sgd"}]
@@ -729,9 +730,9 @@ def test_commands_move_a_store_through_a_pipe(redis_server, tmp_path):
     learned(of)
     with redis.Redis.from_url(redis_server.url) as client:
         client.flushall()
-    program = f"{sys.executable} -m service"
-    line = f"{program} dump --all --store {of} | {program} restore --all --store {redis_server.url}"
-    done = subprocess.run(line, shell=True, capture_output=True, text=True)
+    to = redis_server.url
+    line = f"dualstream dump --all --store {of} | dualstream restore --all --store {to}"
+    done = run_script(line, tmp_path, {})
     assert done.returncode == 0, done.stderr
     assert "names: dumped up to seq 33" in done.stderr
     assert done.stdout.splitlines()[-1] == "names: restored up to seq 33"

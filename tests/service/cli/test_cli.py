@@ -1,10 +1,8 @@
 """The command: its flags are the settings, and what it refuses it says."""
 
-import os
 import re
 import signal
 import subprocess
-import sys
 
 import httpx
 import pytest
@@ -29,6 +27,7 @@ from dualstream.service.settings import (
 from dualstream.service.transport import connection_limits as connections
 from dualstream.service.transport.body_memory import MAX_BODIES, memory_limit
 from tests.docs.documents import ROOT
+from tests.forked import COMMAND, ForkedProcess
 
 DOC = (ROOT / "docs/reference/settings.md").read_text()
 SERVE = typer.main.get_command(cli.app).commands["serve"]
@@ -192,17 +191,12 @@ def test_loopback_needs_no_keys(host):
 
 
 def test_unsafe_host_ends_the_command_with_that_sentence(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "dualstream.service", "serve", "--host", "0.0.0.0"],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        # HOME has the compiled kernels.
-        env={"PYTHONPATH": str(ROOT), "HOME": os.environ["HOME"]},
-        timeout=60,
+    process = ForkedProcess(
+        [*COMMAND, "--host", "0.0.0.0"], stderr=subprocess.PIPE, env={}, cwd=str(tmp_path)
     )
-    assert done.returncode == 2
-    assert "refusing to bind 0.0.0.0 without API keys" in done.stderr
+    _, errors = process.communicate(60)
+    assert process.returncode == 2
+    assert "refusing to bind 0.0.0.0 without API keys" in errors
     assert list(tmp_path.iterdir()) == []
 
 

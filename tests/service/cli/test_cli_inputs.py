@@ -14,6 +14,7 @@ from dualstream.client import BadInput, Client, RowFile
 from dualstream.service.cli import app
 from dualstream.service.cli.demo.server_process import ServerProcess
 from dualstream.service.cli.rows import _texts, _values
+from tests.shell import run_script
 
 SPEC = {"algorithm": "passive_aggressive", "features": {"kind": "indexed", "dim": 2}}
 ROWS = b"1,2,y\n0.5,1,1\n-0.5,2,0\n0.25,3,1\n"
@@ -56,7 +57,7 @@ def shell(server: ServerProcess, script: str, folder: Path) -> subprocess.Comple
 def test_pipes_are_read_as_files_are(shared_server, model, tmp_path, script):
     (tmp_path / "rows.csv.gz").write_bytes(gzip.compress(ROWS))
     for times in (1, 2):  # what a pipe brings is new every time
-        done = shell(shared_server, script, tmp_path)
+        done = run_script(script, tmp_path, {"DUALSTREAM_URL": shared_server.url})
         assert (done.returncode, done.stderr) == (0, ""), done
         with Client(shared_server.url) as client:
             expected = 3 if "< rows" in script else 3 * times
@@ -135,7 +136,8 @@ def test_an_output_that_cannot_be_written_is_an_error(
 def test_a_prediction_that_fails_prints_no_header(shared_server, model, tmp_path):
     (tmp_path / "rows.csv").write_bytes(ROWS)
     for given in ("missing.csv", "rows.csv --version v", "-x 1=inf"):
-        done = shell(shared_server, f"dualstream predict inputs {given}", tmp_path)
+        env = {"DUALSTREAM_URL": shared_server.url}
+        done = run_script(f"dualstream predict inputs {given}", tmp_path, env)
         assert done.returncode in (2, 3) and done.stdout == "" and done.stderr, given
 
 

@@ -4,9 +4,7 @@ import csv
 import gzip
 import io
 import json
-import os
 import random
-import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -26,7 +24,7 @@ from dualstream.service.column_inference import Sample, propose, read_sample
 from dualstream.solvers import resolve_spec
 from dualstream.solvers.columns.tables import plain_row
 from examples import electricity, sensors, spam
-from tests.docs.documents import ROOT
+from tests.shell import run_script
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 WORDS = 'free money now call me today hello world, this is; a "mail" über деньги 東京'.split()
@@ -462,12 +460,9 @@ def test_a_model_is_created_and_its_command_learns_the_file(name, tmp_path, shar
     assert done.exit_code == 0, done.output
     command = done.stderr.splitlines()[-1].strip()
     assert "inferred is created, seq 0; learn the file with:" in done.stderr
-    script = f'dualstream() {{ {sys.executable} -m dualstream.service "$@"; }}\n{command}'
-    env = os.environ | {"DUALSTREAM_URL": shared_server.url, "PYTHONPATH": str(ROOT)}
-    ran = subprocess.run(
-        ["bash", "-e", "-o", "pipefail", "-c", script], env=env, capture_output=True, text=True
-    )
-    assert ran.returncode == 0 and "60 rows learned" in ran.stdout, (script, ran.stderr)
+    env = {"DUALSTREAM_URL": shared_server.url}
+    ran = run_script(command, tmp_path, env, ("-e", "-o", "pipefail"))
+    assert ran.returncode == 0 and "60 rows learned" in ran.stdout, (command, ran.stderr)
     with Client(shared_server.url) as client:
         found = client.get("inferred").spec["columns"]
         client.delete("inferred")

@@ -18,6 +18,7 @@ from dualstream.solvers import resolve_spec
 from dualstream.solvers.jit import DISABLED
 from dualstream.wire.text_values import nfc
 from tests.fuzzing import SCALE
+from tests.grouping import each
 
 BODIES = 3 if DISABLED else int(40 * SCALE)
 TEXTS = [
@@ -373,8 +374,8 @@ def encoded(text):
     return text.encode("utf-8", "surrogateescape")
 
 
-@pytest.mark.parametrize("seed", range(BODIES))
-@pytest.mark.parametrize("strange", [0.0, 0.1, 0.5])
+@each("seed", range(BODIES))
+@each("strange", [0.0, 0.1, 0.5])
 def test_lines_are_read_as_by_the_column_reader(seed, strange):
     rng = random.Random(f"{seed} {strange}")
     schema = schema_of(rng)
@@ -385,7 +386,7 @@ def test_lines_are_read_as_by_the_column_reader(seed, strange):
         assert_same(parse_quickly(FlatLines(schema, body, labelled)), expected)
 
 
-@pytest.mark.parametrize("seed", range(BODIES))
+@each("seed", range(BODIES))
 def test_lists_are_read_as_by_the_column_reader(seed):
     rng = random.Random(f"list {seed}")
     schema = schema_of(rng)
@@ -402,8 +403,8 @@ def test_lists_are_read_as_by_the_column_reader(seed):
     assert quick.id_pointer == slow.id_pointer
 
 
-@pytest.mark.parametrize("seed", range(BODIES))
-@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+@each("seed", range(BODIES))
+@each("delimiter", [",", ";", "\t"])
 def test_records_are_read_as_by_the_column_reader(seed, delimiter):
     rng = random.Random(f"csv {seed}")
     schema = schema_of(rng)
@@ -477,8 +478,8 @@ def test_more_names_than_a_plan_holds_and_more_features_than_bytes_suggest():
     assert_same(parse_quickly(FlatLines(schema, body, True)), expected)
 
 
-@pytest.mark.parametrize("place", range(4))
-@pytest.mark.parametrize("wrong", "/:;<=>?@G`g")
+@each("place", range(4))
+@each("wrong", "/:;<=>?@G`g")
 def test_escapes_have_hexadecimal_digits_only(place, wrong):
     schema = RowSchema(resolve_spec({"columns": {"label": "clicked"}}))
     code = "".join(wrong if k == place else "00e9"[k] for k in range(4))

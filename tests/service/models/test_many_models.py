@@ -15,7 +15,6 @@ from types import SimpleNamespace
 import pytest
 
 from dualstream.service.api.request_body import request_of
-from dualstream.service.cli.demo.adult import adult_lines
 from dualstream.service.codecs import parse_json
 from dualstream.service.jobs import MODEL_JOBS
 from dualstream.service.jobs.guard_rollback import GuardRollback
@@ -36,6 +35,7 @@ from dualstream.service.models.sizeof import bytes_of
 from dualstream.service.replica.requests import Request
 from dualstream.service.settings import Settings
 from dualstream.solvers import Batch, make_learner
+from tests.adult import adult_lines
 from tests.service.conftest import SPEC
 from tests.service.replica.test_replica import bits
 from tests.shared_state import changeable

@@ -8,6 +8,7 @@ import pytest
 from dualstream.service.journal.chain import first_chain, next_chain
 from dualstream.service.journal.protocol import Entry
 from dualstream.service.replica.fork_detection import KEPT, Lineage, Lost
+from tests.grouping import each
 from tests.service.conftest import assert_problem
 from tests.service.replica.test_replica import SPEC, learn, lose_last_entry, replica_of
 
@@ -40,7 +41,7 @@ def test_entries_after_a_seq_are_counted_as_far_as_they_are_remembered():
     assert KEPT <= short.entries_after(0) <= 2 * KEPT
 
 
-@pytest.mark.parametrize("seed", range(50))
+@each("seed", range(50))
 def test_what_was_applied_beyond_the_common_entries_is_lost(seed):
     rng = random.Random(seed)
     sizes = [rng.randint(1, 4) for _ in range(rng.randint(0, 30))]

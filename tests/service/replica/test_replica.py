@@ -7,7 +7,6 @@ from itertools import count
 import numpy as np
 import pytest
 
-from dualstream.service.cli.demo.adult import adult_lines
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import AppendRequest, JournalUnavailable, ModelRecord, Part
 from dualstream.service.journal.record import encode_control
@@ -17,6 +16,7 @@ from dualstream.service.replica.recovery import recover
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import NewRows, Request
 from dualstream.solvers import Batch, numeric_identity, resolve_spec
+from tests.adult import adult_lines
 from tests.service.conftest import assert_problem
 
 SPEC = {"algorithm": "dual_ascent", "loss": "hinge", "features": {"kind": "indexed", "dim": 123}}

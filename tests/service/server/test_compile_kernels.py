@@ -64,6 +64,7 @@ def test_who_waits_for_kernels_is_shown_so_where_no_cache_has_them(tmp_path):
     code = (
         "import time; from dualstream.service.server import compile_kernels as kernels\n"
         "kernels.NOTICE_AFTER_S = 0.05\n"
+        "kernels.COMPILED_LAST = kernels.FIRST_MODEL = ['dualstream.solvers.core.hashing']\n"
         "with kernels.notice_of_compilation(print):\n"
         "    kernels.compile_here(['dualstream.solvers.core.hashing']); time.sleep(0.5)"
     )

@@ -7,6 +7,7 @@ from dualstream.solvers import Batch, make_learner
 from dualstream.solvers.core.certificate import relative_gap
 from dualstream.solvers.core.losses import LOSSES, MARGIN_LOSSES
 from dualstream.solvers.jit import DISABLED
+from tests.grouping import each
 from tests.solvers import reference
 from tests.solvers.online.test_dual_ascent import WINDOWS, rows_of, spec_of
 
@@ -23,9 +24,9 @@ def test_before_the_first_row_all_is_zero(window):
         learner.learn(idle)
 
 
-@pytest.mark.parametrize("kappa", [None, 0.9], ids=["last", "average"])
-@pytest.mark.parametrize("window", WINDOWS.values(), ids=WINDOWS)
-@pytest.mark.parametrize("loss", LOSSES)
+@each("kappa", [None, 0.9], ids=["last", "average"])
+@each("window", WINDOWS.values(), ids=WINDOWS)
+@each("loss", LOSSES)
 def test_gap_is_primal_less_dual_and_never_negative(loss, window, kappa):
     batch, _ = rows_of(60, regression=loss not in MARGIN_LOSSES)
     learner = make_learner(spec_of(loss, window, kappa, retain=10, rho=0.1))

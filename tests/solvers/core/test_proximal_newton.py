@@ -8,6 +8,7 @@ import pytest
 from dualstream.solvers.core import proximal_newton as local_phase
 from dualstream.solvers.core.losses import make_loss
 from dualstream.solvers.core.proximal_newton import Objective, Rows, mean_loss, minimise
+from tests.grouping import each
 from tests.solvers.conftest import GOLDEN
 from tests.solvers.first_order_reference import dense
 from tests.solvers.online.test_first_order import weighted
@@ -52,9 +53,9 @@ def test_minimum_is_the_golden_one(lam, start, adult):
     assert found.optimality <= 1e-11
 
 
-@pytest.mark.parametrize("loss", SMOOTH, ids=lambda loss: loss.name)
-@pytest.mark.parametrize(("lam", "sigma"), [(0.05, 0.0), (0.003, 0.0), (0.01, 0.1), (0.0, 0.02)])
-@pytest.mark.parametrize("bias", [1.0, 0.0])
+@each("loss", SMOOTH, ids=lambda loss: loss.name)
+@each(("lam", "sigma"), [(0.05, 0.0), (0.003, 0.0), (0.01, 0.1), (0.0, 0.02)])
+@each("bias", [1.0, 0.0])
 def test_minimum_meets_the_conditions_of_optimality(loss, lam, sigma, bias, adult):
     batch = weighted(adult[:200])
     rows = rows_of(batch, bias)

@@ -14,6 +14,7 @@ from dualstream.solvers.evaluation.guard.monitor import norm_of
 from dualstream.solvers.export.linear import one_weight_a_feature
 from dualstream.solvers.online.dual_ascent import learner as dual_ascent
 from dualstream.solvers.spec.algorithms import ALGORITHMS
+from tests.grouping import each
 from tests.solvers.specs import SPECS, stream
 
 WIDEST = {"kind": "indexed", "dim": 2_147_483_646}
@@ -90,7 +91,7 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr(served_weights, "BLOCK", 5)
 
 
-@pytest.mark.parametrize("name", LEARNERS)
+@each("name", LEARNERS)
 def test_views_equal_their_definition_on_dense_arrays(name, small_blocks):
     learner = LEARNERS[name]()
     weights = np.atleast_2d(learner.weights)

@@ -15,6 +15,7 @@ from dualstream.solvers import (
 )
 from dualstream.solvers.core.losses import LOSSES, MARGIN_LOSSES
 from dualstream.solvers.online.dual_ascent.replay import draw_visits
+from tests.grouping import each
 from tests.solvers import reference
 from tests.solvers.online.test_dual_ascent import WINDOWS, bytes_of, rows_of, spec_of
 from tests.solvers.online.test_dual_ascent_general import General, both, primal_map
@@ -78,10 +79,10 @@ def play(learner, slow, batch, x, retain, steps, make):
         done = stop
 
 
-@pytest.mark.parametrize("retain", [1000, 9])
-@pytest.mark.parametrize("kappa", [None, 0.8], ids=["last", "average"])
-@pytest.mark.parametrize("window", WINDOWS.values(), ids=WINDOWS)
-@pytest.mark.parametrize("loss", LOSSES)
+@each("retain", [1000, 9])
+@each("kappa", [None, 0.8], ids=["last", "average"])
+@each("window", WINDOWS.values(), ids=WINDOWS)
+@each("loss", LOSSES)
 def test_what_is_left_is_the_sum_over_the_other_rows(loss, window, kappa, retain):
     batch, x = rows_of(40, regression=loss not in MARGIN_LOSSES)
     # The reference visits all rows, so visits are compared only if all rows are retained.
@@ -190,7 +191,7 @@ def test_no_copy_of_what_was_before_is_kept_to_go_back_to(stage, task):
     assert rewind._saved is None and not rewind._since
 
 
-@pytest.mark.parametrize("name", [name for name in ALL if name not in ABLE])
+@each("name", [name for name in ALL if name not in ABLE])
 def test_who_cannot_says_why(name):
     reason = why_not_unlearn(resolve_spec(ALL[name]))
     assert reason is not None

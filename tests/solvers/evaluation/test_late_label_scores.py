@@ -12,6 +12,7 @@ from dualstream.solvers import (
     resolve_spec,
     why_not_as_served,
 )
+from tests.grouping import each
 from tests.solvers.specs import SPECS, stream
 
 CANNOT = {name for name, spec in SPECS.items() if why_not_as_served(resolve_spec(spec))}
@@ -22,7 +23,7 @@ def served(batch: Batch, scores: np.ndarray) -> Batch:
     return Batch(*columns, batch.classes, scores)
 
 
-@pytest.mark.parametrize("name", sorted(set(SPECS) - CANNOT))
+@each("name", sorted(set(SPECS) - CANNOT))
 def test_a_score_that_is_the_learners_own_costs_what_it_costs_there(name):
     spec = resolve_spec(SPECS[name])
     batch = stream(spec, 40)

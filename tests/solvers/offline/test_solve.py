@@ -9,6 +9,7 @@ from dualstream.solvers import Batch, InvalidRow, InvalidSpec, NotConverged, Sha
 from dualstream.solvers.core.losses import MARGIN_LOSSES
 from dualstream.solvers.offline import method_registry as methods
 from dualstream.solvers.offline.method_registry import method_of
+from tests.grouping import each
 from tests.solvers import reference
 from tests.solvers.offline import conic
 from tests.solvers.offline.rows import dense, dual, primal, sparse_rows
@@ -186,9 +187,9 @@ BAD_ROWS = {
 }
 
 
-@pytest.mark.parametrize("kind", BAD_ROWS)
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("rho", [1e-100, 1e-3, 1e100])
+@each("kind", BAD_ROWS)
+@each("method", METHODS)
+@each("rho", [1e-100, 1e-3, 1e100])
 def test_awkward_rows_give_a_certified_answer_or_a_clear_error(method, kind, rho):
     batch, loss = BAD_ROWS[kind], first_loss(method)
     asked = {

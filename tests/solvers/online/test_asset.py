@@ -11,6 +11,7 @@ import pytest
 from dualstream.solvers import Batch, InvalidSpec, make_learner, resolve_spec, solve
 from dualstream.solvers.core.losses import make_loss
 from dualstream.solvers.features.fourier import Fourier
+from tests.grouping import each
 from tests.solvers.conftest import GOLDEN
 from tests.solvers.features.test_maps import dense
 from tests.solvers.features.test_scaling import mixed_rows
@@ -84,9 +85,9 @@ class Reference:
         return score
 
 
-@pytest.mark.parametrize("lam", [1e-4, 0.3, 5.0])
-@pytest.mark.parametrize("average", [None, {"kappa": 0.9}, {"from": 150}])
-@pytest.mark.parametrize(
+@each("lam", [1e-4, 0.3, 5.0])
+@each("average", [None, {"kappa": 0.9}, {"from": 150}])
+@each(
     ("step", "bound", "intercept"),
     [
         ("sqrt", None, True),

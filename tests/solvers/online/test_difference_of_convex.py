@@ -9,6 +9,7 @@ import pytest
 
 from dualstream.solvers import Batch, InvalidSpec, make_learner, resolve_spec
 from dualstream.solvers.online.difference_of_convex import sigmoid_slope, sigmoid_surrogate
+from tests.grouping import each
 from tests.solvers.dc_reference import dc_step, surrogate
 from tests.solvers.specs import DIM, FEATURES, SPECS, stream
 
@@ -104,8 +105,8 @@ def test_the_sigmoid_surrogate_is_exact_for_any_margin(u):
     assert sech2 == pytest.approx(0.0 if u == 400.0 else expected, rel=1e-13)
 
 
-@pytest.mark.parametrize("d", [-2.0, -1e-3, -1e-12, 1e-12, 1e-3, 0.2, 5.0])
-@pytest.mark.parametrize("u", [-300.0, -20.0, -3.0, -0.1, 0.0, 0.4, 3.0])
+@each("d", [-2.0, -1e-3, -1e-12, 1e-12, 1e-3, 0.2, 5.0])
+@each("u", [-300.0, -20.0, -3.0, -0.1, 0.0, 0.4, 3.0])
 def test_the_inner_slope_keeps_its_digits(u, d):
     with localcontext() as context:
         context.prec = 800

@@ -18,6 +18,7 @@ from dualstream.solvers.jit import DISABLED
 from dualstream.solvers.online.dual_ascent import kernels as _l2, learner as dual_ascent
 from dualstream.solvers.refit.refit import problems_of
 from dualstream.solvers.refit.window_problem import Refitting
+from tests.grouping import each
 from tests.solvers import reference
 
 FEW = settings(max_examples=5 if DISABLED else 25, deadline=None)
@@ -60,9 +61,9 @@ def bytes_of(learner):
     return dump(learner.state(), {})
 
 
-@pytest.mark.parametrize("kappa", [None, 0.8], ids=["last", "average"])
-@pytest.mark.parametrize("window", WINDOWS.values(), ids=WINDOWS)
-@pytest.mark.parametrize("loss", LOSSES)
+@each("kappa", [None, 0.8], ids=["last", "average"])
+@each("window", WINDOWS.values(), ids=WINDOWS)
+@each("loss", LOSSES)
 def test_learner_is_the_reference(loss, window, kappa):
     batch, x = rows_of(40, regression=loss not in MARGIN_LOSSES)
     learner = make_learner(spec_of(loss, window, kappa, rho=0.05))
@@ -177,8 +178,8 @@ def test_predict_gives_the_score_that_learning_will_report(kappa):
         assert predicted[0] == learner.learn(row).scores[0]
 
 
-@pytest.mark.parametrize("window", WINDOWS.values(), ids=WINDOWS)
-@pytest.mark.parametrize("loss", LOSSES)
+@each("window", WINDOWS.values(), ids=WINDOWS)
+@each("loss", LOSSES)
 def test_a_zero_row_advances_delta_and_adds_nothing(loss, window):
     regression = loss not in MARGIN_LOSSES
     batch, _ = rows_of(5, regression=regression, weighted=False)
@@ -284,9 +285,9 @@ def test_a_window_of_one_row_holds_that_row_alone(kappa):
     assert learner.certificate().rows == 1
 
 
-@pytest.mark.parametrize("window", WINDOWS.values(), ids=WINDOWS)
-@pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("rho", [1e-12, 1e12])
+@each("window", WINDOWS.values(), ids=WINDOWS)
+@each("loss", LOSSES)
+@each("rho", [1e-12, 1e12])
 def test_the_ends_of_rho_give_numbers(loss, window, rho):
     batch, _ = rows_of(30, regression=loss not in MARGIN_LOSSES)
     learner = make_learner(spec_of(loss, window, 0.9, rho=rho))
@@ -297,10 +298,10 @@ def test_the_ends_of_rho_give_numbers(loss, window, rho):
     assert certificate.gap >= 0.0
 
 
-@pytest.mark.parametrize("kappa", [None, 0.9], ids=["last", "average"])
-@pytest.mark.parametrize("window", WINDOWS.values(), ids=WINDOWS)
-@pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("sizes", [(1e-100,), (1e100,), (1.0, 1e100, 1e-100, 1e50, 1e-300)])
+@each("kappa", [None, 0.9], ids=["last", "average"])
+@each("window", WINDOWS.values(), ids=WINDOWS)
+@each("loss", LOSSES)
+@each("sizes", [(1e-100,), (1e100,), (1.0, 1e100, 1e-100, 1e50, 1e-300)])
 def test_rows_of_any_size_never_make_a_number_that_is_none(loss, window, kappa, sizes):
     regression = loss not in MARGIN_LOSSES
     batch, x = rows_of(40, regression=regression, weighted=False)
@@ -480,8 +481,8 @@ def test_memory_is_bounded_by_what_is_retained(window):
     assert len(learner.state()["ring_labels"]) == 50
 
 
-@pytest.mark.parametrize("retain", [1, 3, 20, 60])
-@pytest.mark.parametrize("window", [("infinite",), ("exponential", 0.9)])
+@each("retain", [1, 3, 20, 60])
+@each("window", [("infinite",), ("exponential", 0.9)])
 def test_rows_in_bulk_leave_the_state_that_single_rows_leave(window, retain, monkeypatch):
     monkeypatch.setattr("dualstream.solvers.online.dual_ascent.learner._BULK_ROWS", 8)
     batch, x = rows_of(60, seed=retain)
@@ -538,12 +539,12 @@ LOOKS = {
 }
 
 
-@pytest.mark.parametrize("look", LOOKS)
-@pytest.mark.parametrize(
+@each("look", LOOKS)
+@each(
     ("retain", "n", "before", "waits"),
     [(20, 24, 4, True), (24, 24, 0, True), (24, 24, 4, False), (20, 60, 4, False)],
 )
-@pytest.mark.parametrize(
+@each(
     ("loss", "window", "kappa"),
     [
         ("hinge", ("infinite",), 0.9),

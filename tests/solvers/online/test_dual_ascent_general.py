@@ -12,14 +12,15 @@ from dualstream.solvers.core.losses import LOSSES, MARGIN_LOSSES, make_loss
 from dualstream.solvers.jit import DISABLED
 from dualstream.solvers.online.dual_ascent import general_kernels as _general, kernels as _l2
 from dualstream.solvers.online.dual_ascent.replay import draw_visits
+from tests.grouping import each
 from tests.solvers import reference
 from tests.solvers.online.test_dual_ascent import WINDOWS, bytes_of, rows_of, spec_of
 from tests.solvers.online.test_replay import visit
 
 ELASTIC, ENTROPY = {"kind": "elastic_net", "delta": 0.3}, "entropy"
 REGULARIZERS = {"elastic_net": ELASTIC, "entropy": ENTROPY}
-both = pytest.mark.parametrize("regularizer", REGULARIZERS.values(), ids=REGULARIZERS)
-windows = pytest.mark.parametrize("window", WINDOWS.values(), ids=WINDOWS)
+both = each("regularizer", REGULARIZERS.values(), ids=REGULARIZERS)
+windows = each("window", WINDOWS.values(), ids=WINDOWS)
 
 
 def soft(x, eps):
@@ -107,10 +108,10 @@ class General(reference.Reference):
         return primal, dual, primal - dual
 
 
-@pytest.mark.parametrize("replay", [0, 2], ids=["once", "replay"])
-@pytest.mark.parametrize("kappa", [None, 0.8], ids=["last", "average"])
+@each("replay", [0, 2], ids=["once", "replay"])
+@each("kappa", [None, 0.8], ids=["last", "average"])
 @windows
-@pytest.mark.parametrize("loss", LOSSES)
+@each("loss", LOSSES)
 @both
 def test_learner_is_the_reference(regularizer, loss, window, kappa, replay):
     n = 24
@@ -143,7 +144,7 @@ def objective(loss, regularizer, f, a, h, y, tau):
 
 
 @both
-@pytest.mark.parametrize("loss", LOSSES)
+@each("loss", LOSSES)
 def test_step_is_the_least_of_the_dual_in_one_variable(loss, regularizer):
     random = np.random.default_rng(2)
     floats, ints = np.zeros(_l2.N_FLOATS), np.zeros(_l2.N_INTS, np.int64)
@@ -184,10 +185,10 @@ def test_a_level_response_takes_the_end_of_the_domain_or_0():
     assert learner.weights[0] == 0.0 and learner.nonzeros == 0
 
 
-@pytest.mark.parametrize("replay", [0, 2], ids=["once", "replay"])
-@pytest.mark.parametrize("kappa", [None, 0.8], ids=["last", "average"])
+@each("replay", [0, 2], ids=["once", "replay"])
+@each("kappa", [None, 0.8], ids=["last", "average"])
 @windows
-@pytest.mark.parametrize("loss", LOSSES)
+@each("loss", LOSSES)
 def test_elastic_net_without_its_l1_part_is_l2(loss, window, kappa, replay):
     batch, _ = rows_of(60, regression=loss not in MARGIN_LOSSES)
     l2, elastic = (
@@ -205,7 +206,7 @@ def test_elastic_net_without_its_l1_part_is_l2(loss, window, kappa, replay):
 
 @both
 @windows
-@pytest.mark.parametrize("loss", LOSSES)
+@each("loss", LOSSES)
 def test_the_dual_never_goes_down(loss, window, regularizer):
     batch, _ = rows_of(40, regression=loss not in MARGIN_LOSSES)
     learner = make_learner(spec_of(loss, window, retain=30, rho=0.05, regularizer=regularizer))
@@ -234,10 +235,10 @@ def test_many_visits_close_the_gap(loss, window, regularizer):
     assert certificate.primal - certificate.dual == pytest.approx(certificate.gap, abs=1e-12)
 
 
-@pytest.mark.parametrize("kappa", [None, 0.9], ids=["last", "average"])
+@each("kappa", [None, 0.9], ids=["last", "average"])
 @both
 @windows
-@pytest.mark.parametrize("loss", LOSSES)
+@each("loss", LOSSES)
 def test_gap_is_primal_less_dual_and_never_negative(loss, window, regularizer, kappa):
     batch, _ = rows_of(40, regression=loss not in MARGIN_LOSSES)
     learner = make_learner(

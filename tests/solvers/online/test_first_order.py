@@ -7,6 +7,7 @@ import pytest
 
 from dualstream.solvers import Batch, InvalidRow, InvalidSpec, make_learner, resolve_spec
 from dualstream.solvers.core import loss_steps as _steps, scalar as _scalar
+from tests.grouping import each
 from tests.solvers import first_order_reference as reference
 from tests.solvers.conftest import GOLDEN
 
@@ -63,9 +64,9 @@ def test_weights_are_the_golden_ones(cell, adult):
     assert learner.nonzeros == golden["nnz"]
 
 
-@pytest.mark.parametrize("loss", LOSSES, ids=str)
-@pytest.mark.parametrize("algorithm", ["sgd", "spg"])
-@pytest.mark.parametrize("average", [None, {"kappa": 0.9}, {"kappa": 1.0}], ids=str)
+@each("loss", LOSSES, ids=str)
+@each("algorithm", ["sgd", "spg"])
+@each("average", [None, {"kappa": 0.9}, {"kappa": 1.0}], ids=str)
 def test_scaled_steps_are_the_plain_ones(algorithm, loss, average, adult):
     spec = {
         "algorithm": algorithm,

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dualstream.solvers import Batch, InvalidSpec, make_learner, resolve_spec
+from tests.grouping import each
 from tests.solvers import first_order_reference as reference
 from tests.solvers.conftest import GOLDEN
 from tests.solvers.online.test_first_order import COSINES, INDEXED, LOSSES, all_weights, weighted
@@ -64,8 +65,8 @@ SPECS = [
 ]
 
 
-@pytest.mark.parametrize("loss", LOSSES, ids=str)
-@pytest.mark.parametrize("spec", SPECS, ids=range(len(SPECS)))
+@each("loss", LOSSES, ids=str)
+@each("spec", SPECS, ids=range(len(SPECS)))
 def test_lazy_cuts_are_the_plain_ones(spec, loss, adult):
     spec, batch = spec | {"loss": loss}, weighted(adult)
     # Unit rows: otherwise squared losses diverge, and no two sums agree.

@@ -8,6 +8,7 @@ import pytest
 
 from dualstream.solvers import Batch, CorruptState, InvalidSpec, make_learner, resolve_spec
 from dualstream.solvers.core import lazy_average
+from tests.grouping import each
 from tests.solvers import first_order_reference as reference
 from tests.solvers.online.test_dual_averaging import ELASTIC, L1, iterates
 from tests.solvers.online.test_first_order import INDEXED, all_weights, weighted
@@ -51,8 +52,8 @@ def every_iterate(spec, batch):
     return reference.truncated_iterates({"loss": "logistic"} | spec, batch)
 
 
-@pytest.mark.parametrize("kappa", [1.0, 0.9, 1e-3])
-@pytest.mark.parametrize("window", [256, 5])
+@each("kappa", [1.0, 0.9, 1e-3])
+@each("window", [256, 5])
 def test_averages_are_the_plain_ones(spec, kappa, window, adult, monkeypatch):
     monkeypatch.setattr(lazy_average, "window_of", lambda width: window)
     batch = unit_rows(weighted(adult))
@@ -126,7 +127,7 @@ def test_row_with_too_large_a_step_leaves_no_trace(spec):
         assert array.tobytes() == before[name].tobytes(), name
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "value"),
     [
         ("average_sums", np.zeros((50, 3))),

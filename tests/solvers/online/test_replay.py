@@ -8,6 +8,7 @@ from dualstream.solvers.core.losses import LOSSES, MARGIN_LOSSES
 from dualstream.solvers.jit import DISABLED
 from dualstream.solvers.online.dual_ascent import learner as dual_ascent
 from dualstream.solvers.online.dual_ascent.replay import draw_visits
+from tests.grouping import each
 from tests.solvers import reference
 from tests.solvers.online.test_dual_ascent import WINDOWS, bytes_of, rows_of, spec_of
 from tests.solvers.test_golden import COSINES, NUMBERS, learner_of
@@ -27,9 +28,9 @@ def test_visits_are_the_published_sequence_in_any_portions():
     assert len(draw_visits(3, 4, 0)) == 0
 
 
-@pytest.mark.parametrize("kappa", [None, 0.8], ids=["last", "average"])
-@pytest.mark.parametrize("window", WINDOWS.values(), ids=WINDOWS)
-@pytest.mark.parametrize("loss", LOSSES)
+@each("kappa", [None, 0.8], ids=["last", "average"])
+@each("window", WINDOWS.values(), ids=WINDOWS)
+@each("loss", LOSSES)
 def test_replay_is_the_references(loss, window, kappa):
     batch, x = rows_of(40, regression=loss not in MARGIN_LOSSES)
     learner = make_learner(spec_of(loss, window, kappa, rho=0.05, replay={"steps": 3}))
@@ -48,9 +49,9 @@ def test_replay_is_the_references(loss, window, kappa):
     assert found == pytest.approx(slow.certificate(), rel=1e-8, abs=1e-9)
 
 
-@pytest.mark.parametrize("fixed", [{"rho": 0.01}, {"strength": 2.0}], ids=["rho", "strength"])
-@pytest.mark.parametrize("window", WINDOWS.values(), ids=WINDOWS)
-@pytest.mark.parametrize("loss", LOSSES)
+@each("fixed", [{"rho": 0.01}, {"strength": 2.0}], ids=["rho", "strength"])
+@each("window", WINDOWS.values(), ids=WINDOWS)
+@each("loss", LOSSES)
 def test_the_dual_never_goes_down(loss, window, fixed):
     batch, _ = rows_of(60, regression=loss not in MARGIN_LOSSES)
     learner = make_learner(spec_of(loss, window, retain=30, **fixed))

@@ -17,6 +17,7 @@ from dualstream.solvers import (
 )
 from dualstream.solvers.jit import DISABLED
 from dualstream.solvers.portfolio import PRESETS
+from tests.grouping import each
 from tests.solvers.portfolio.test_portfolio import portfolio, stream
 from tests.solvers.portfolio.test_regression import portfolio as number_portfolio
 from tests.solvers.specs import SPECS, stream as spec_stream
@@ -325,7 +326,7 @@ GUESTS = {
 }
 
 
-@pytest.mark.parametrize("name", GUESTS)
+@each("name", GUESTS)
 def test_guest_beside_others_survives_rows_of_any_size(name):
     spec = GUESTS[name]
     guest = {key: value for key, value in spec.items() if key != "features"}

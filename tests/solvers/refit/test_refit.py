@@ -23,6 +23,7 @@ from dualstream.solvers.offline import solve
 from dualstream.solvers.online.dual_ascent.refit import overlap
 from dualstream.solvers.refit.refit import problems_of, take_refit
 from dualstream.solvers.refit.window_problem import Refitting
+from tests.grouping import each
 from tests.solvers import reference
 from tests.solvers.core.test_unlearning import assert_same
 from tests.solvers.offline.test_solve import BAD_ROWS
@@ -30,7 +31,7 @@ from tests.solvers.online.test_dual_ascent import WINDOWS, bytes_of, rows_of, sp
 from tests.solvers.online.test_dual_ascent_general import General, both, primal_map
 from tests.solvers.specs import SPECS
 
-windows = pytest.mark.parametrize("window", WINDOWS.values(), ids=WINDOWS)
+windows = each("window", WINDOWS.values(), ids=WINDOWS)
 
 SLIDING = {"kind": "sliding", "length": 50}
 
@@ -79,10 +80,10 @@ def moves_on(learner, slow, batch, x, retain, make):
     return shares.pop()
 
 
-@pytest.mark.parametrize("retain", [1000, 12])
-@pytest.mark.parametrize("kappa", [None, 0.8], ids=["last", "average"])
+@each("retain", [1000, 12])
+@each("kappa", [None, 0.8], ids=["last", "average"])
 @windows
-@pytest.mark.parametrize("loss", LOSSES)
+@each("loss", LOSSES)
 def test_what_enters_is_the_sum_over_all_rows(loss, window, kappa, retain):
     batch, x = rows_of(40, regression=loss not in MARGIN_LOSSES)
     learner = make_learner(spec_of(loss, window, kappa, rho=0.05, retain=retain))
@@ -108,9 +109,9 @@ def rows_for(loss, n=300, dim=8):
     return Batch.from_dense(x, y), x, y
 
 
-@pytest.mark.parametrize("regularizer", ["l2", {"kind": "elastic_net", "delta": 0.1}, "entropy"])
-@pytest.mark.parametrize("kappa", [None, 0.99], ids=["last", "average"])
-@pytest.mark.parametrize("loss", LOSSES)
+@each("regularizer", ["l2", {"kind": "elastic_net", "delta": 0.1}, "entropy"])
+@each("kappa", [None, 0.99], ids=["last", "average"])
+@each("loss", LOSSES)
 def test_the_gap_comes_down_to_the_tolerance_by_the_learners_own_certificate(
     loss, kappa, regularizer
 ):
@@ -337,8 +338,8 @@ AWKWARD = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", BAD_ROWS)
-@pytest.mark.parametrize("name", AWKWARD)
+@each("kind", BAD_ROWS)
+@each("name", AWKWARD)
 def test_awkward_windows_are_refitted_or_refused_in_words(name, kind):
     """By every method, and with rho, lambda or C at the ends of their range."""
     batch, own = BAD_ROWS[kind], {"asset": "lambda", "fobos": "lambda", "passive_aggressive": "C"}

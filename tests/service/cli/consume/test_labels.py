@@ -4,11 +4,11 @@ import json
 import random
 from collections.abc import Callable
 
-import pytest
 from msgspec.structs import replace
 
 from dualstream.service.cli.consume.labels import Labels
 from dualstream.service.cli.consume.loop import Consumer
+from tests.grouping import each
 from tests.service.cli.consume.fakes import FakeLog, FakeReader, FakeServer, Topic, away, refused
 from tests.service.cli.consume.test_loop import A, B, Letters, consumer, drained
 from tests.service.cli.consume.test_predictions import features, predicting
@@ -153,7 +153,7 @@ def test_a_paused_model_keeps_labels_in_quarantine():
     assert dead.written == [] and (one.counters.learned, one.counters.paused) == (0, 1)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each("seed", range(40))
 def test_any_order_of_failures_joins_every_label_once(seed):
     """Rows and labels in shuffled order, two processes of each, lost answers and rebalances."""
     chance = random.Random(seed)

@@ -11,6 +11,7 @@ from dualstream.client import Refused
 from dualstream.service.cli.consume.loop import Consumer
 from dualstream.service.cli.consume.reader import Message, ReaderError
 from dualstream.service.cli.consume.rows import RowLines
+from tests.grouping import each
 from tests.service.cli.consume.fakes import FakeLog, FakeReader, FakeServer, away, refused
 
 A, B, C = "kafka/t/0", "kafka/t/1", "kafka/t/2"
@@ -436,7 +437,7 @@ def test_a_partition_whose_offset_left_the_log_while_it_ran_is_started_again():
         one.run()
 
 
-@pytest.mark.parametrize("seed", range(60))
+@each("seed", range(60))
 def test_any_order_of_failures_learns_every_message_once(seed):
     """Two consumers share partitions: lost answers, 503, overlapping rebalances, bad rows."""
     chance = random.Random(seed)

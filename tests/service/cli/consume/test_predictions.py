@@ -9,6 +9,7 @@ from dualstream.service.cli.consume.fields import RowFields
 from dualstream.service.cli.consume.loop import Consumer
 from dualstream.service.cli.consume.predictions import Predictions
 from dualstream.service.cli.consume.reader import ReaderError
+from tests.grouping import each
 from tests.service.cli.consume.fakes import FakeLog, FakeReader, FakeServer, Topic, away, refused
 from tests.service.cli.consume.test_loop import A, B, Letters, consumer, drained, numbers, row
 
@@ -104,7 +105,7 @@ def test_a_topic_with_a_tiny_limit_is_an_error():
         predicting(reader, server, topic).run()
 
 
-@pytest.mark.parametrize("seed", range(30))
+@each("seed", range(30))
 def test_any_order_of_failures_scores_all_rows_and_learns_each_label_once(seed):
     chance = random.Random(seed)
     values = {

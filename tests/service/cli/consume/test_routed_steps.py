@@ -11,6 +11,7 @@ from dualstream.service.cli.consume.labels import Labels
 from dualstream.service.cli.consume.loop import Consumer
 from dualstream.service.cli.consume.predictions import Predictions
 from dualstream.service.cli.consume.reader import Record
+from tests.grouping import each
 from tests.service.cli.consume.fakes import FakeLog, FakeReader, FakeServer, Topic, away, refused
 from tests.service.cli.consume.test_labels import Rows
 from tests.service.cli.consume.test_loop import A, B, numbers
@@ -226,7 +227,7 @@ def test_a_label_waits_for_the_row_that_creates_its_model():
     assert sorted(offset for _, offset, _ in world.dead.written) == [1, 2]
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each("seed", range(40))
 def test_any_order_of_failures_joins_every_label_once(seed, monkeypatch):
     """Two processes score and two label; models are created, and answers and commits are lost."""
     monkeypatch.setattr("dualstream.service.cli.consume.routes.MAX_CURSORS", 2)

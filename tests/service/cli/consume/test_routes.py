@@ -10,6 +10,7 @@ from dualstream.client import BadInput, Refused
 from dualstream.service.cli.consume.loop import Consumer
 from dualstream.service.cli.consume.reader import Message, ReaderError
 from dualstream.service.cli.consume.routes import RoutedModels, check_route
+from tests.grouping import each
 from tests.service.cli.consume.fakes import FakeLog, FakeReader, FakeServer, away, refused
 from tests.service.cli.consume.test_loop import A, B, Letters, consumer, numbers
 
@@ -223,7 +224,7 @@ def test_a_bad_route_is_refused(route):
         check_route(route)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@each("seed", range(60))
 def test_any_order_of_failures_learns_every_row_once(seed, monkeypatch):
     """Two processes share partitions; answers and commits are lost; models come and are slow."""
     monkeypatch.setattr("dualstream.service.cli.consume.routes.MAX_CURSORS", 2)
