@@ -57,7 +57,7 @@ def run_script(
                 ["bash", *flags, "-c", function + script],
                 capture_output=True,
                 text=True,
-                timeout=100,
+                timeout=timeout,
                 cwd=folder,
                 env=os.environ | env,
             )
