@@ -71,7 +71,7 @@ N_ABOUT = 3
 DONE, NEEDS_COLUMN, NEEDS_ROW, NEEDS_TREE, NEEDS_REVIEW = range(5)
 """Why `learn_rows` returns: NEEDS_TREE and NEEDS_REVIEW come after the row, the others before."""
 
-_REACH, _RATE = 50.0, 0.01
+_RATE = 0.01
 _HEAVIEST, _MOST_WEIGHT, _WEIGHT_RATE = 1e6, 1000.0, 1e-3
 _MOST_VALUE = 6.0
 """Largest step of a leaf for classes, in log odds, before it is multiplied by the step."""
@@ -171,7 +171,7 @@ def count_row(window: int, first_tree: int, renewal: int, k: Ints) -> int:
 
 @kernel(
     types.UniTuple(i8, 2)(
-        RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, i8, F8, F8, b1, i8, i8, i8, I8, I8, I8, I8, F8, F8,
+        RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, i8, F8, F8, b1, f8, i8, i8, i8, I8, I8, I8, I8, F8, F8,
         _F4_2D, _U1_2D, F8_2D, _U1_2D, F8_2D, I8, _I4_2D, F8_2D, _I4_2D, F8_2D,
     )
 )  # fmt: skip
@@ -185,6 +185,7 @@ def learn_rows(
     scores: Floats,
     losses: Floats,
     is_binary: bool,
+    reach: float,
     window: int,
     first_tree: int,
     renewal: int,
@@ -207,6 +208,7 @@ def learn_rows(
 ) -> tuple[int, int]:
     """Score rows from `start` on and enter them in the ring; the next row and why it stopped.
 
+    reach       root mean square errors from the margin within which a target counts
     window      rows that the ring may hold, when it is as wide as now
     renewal     a tree is due after a `renewal`-th of the ring's rows
     """
@@ -243,10 +245,9 @@ def learn_rows(
         if is_binary:
             target = 1.0 if y > 0.0 else 0.0
         elif k[TREES] > 0:
-            # A target far off counts as one within 50 root mean square errors.
             scale = math.sqrt(f[MEAN_SQUARE])
             if scale > 0.0:
-                target = clip(y, margin - _REACH * scale, margin + _REACH * scale)
+                target = clip(y, margin - reach * scale, margin + reach * scale)
             error = target - margin
             f[MEAN_SQUARE] += _RATE * (error * error - f[MEAN_SQUARE])
         weight = limited_weight(weights[i], k, f)

@@ -7,9 +7,10 @@ d_K a row scores, for classes, the log of the odds
     (0.3 + sum of c_i w_i over the positive ones) / (0.3 + the sum over the negative ones)
 
 and for numbers the mean of their labels by c_i w_i, where w_i = exp(-r d_i / d_K), r = 3 for
-classes and 2 for numbers, and c_i is the weight of the row. Distance-weighted neighbours: Dudani,
-"The distance-weighted k-nearest-neighbor rule", 1976. Columns are those of dense_columns.py.
-O(window x columns) per row; no row is rejected.
+classes and 2 for numbers, and c_i is the weight of the row. A label that is a number is entered as
+one within 10 root mean square errors of its score (before `spec_version` 6 as it is).
+Distance-weighted neighbours: Dudani, "The distance-weighted k-nearest-neighbor rule", 1976. Columns
+are those of dense_columns.py. O(window x columns) per row; no row is rejected.
 
 Memory in bytes, for S columns, a power of two up to 128: 4 S + 20 for each row of the ring, and 100
 kB.
@@ -141,7 +142,7 @@ class NeighbourRing:
         self._mean[:] = state["mean"]
         is_sound = (
             bool((self._about[1, :n] > 0.0).all())
-            and self._mean[1] >= 0.0
+            and bool((self._mean[1:] >= 0.0).all())
             and bool((self._moments[[COUNT, MEAN_SQUARE]] >= 0.0).all())
         )
         if not is_sound:
@@ -154,6 +155,8 @@ class Neighbours(NeighbourRing, NonlinearLearner):
     def __init__(self, spec: Mapping[str, Any]) -> None:
         NonlinearLearner.__init__(self, spec)
         NeighbourRing.__init__(self, spec)
+        if self._resists and not self._is_binary:
+            self._mean = np.zeros(3)
 
     def _make_up(self, why: int) -> None:
         super()._make_up(why)
@@ -167,9 +170,9 @@ class Neighbours(NeighbourRing, NonlinearLearner):
         while done < n:
             done, why = _kernels.learn_rows(
                 batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, done,
-                scores, losses, self._is_binary, _SHARPNESS[self.spec["task"]], *self._table.arrays,
-                self._k, self._mean, self._x, self._moments, self._ring, self._about,
-                self._distances, self._near,
+                scores, losses, self._is_binary, self._reach, _SHARPNESS[self.spec["task"]],
+                *self._table.arrays, self._k, self._mean, self._x, self._moments, self._ring,
+                self._about, self._distances, self._near,
             )  # fmt: skip
             self._make_up(why)
 

@@ -2,7 +2,8 @@
 
 In every kernel, for S columns and a ring of W rows
     k         see dense_columns.py, then ROWS (in the ring), AT (the place of the next) and SAMPLES
-    mean      (2,)    of the labels so far, and their weight
+    mean      (2,)    of the labels so far, and their weight; with a third number, SQUARE, the mean
+                      square of the errors, labels are learned as within `reach` roots of it
     moments   (3, S)  see standardise.py
     ring      (S, W)  float32, standardised values
     about     (2, W)  label and weight of each row
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dualstream.solvers.core.scalar import log1pexp
+from dualstream.solvers.core.scalar import clip, log1pexp
 from dualstream.solvers.jit import (
     F8,
     F8_2D,
@@ -46,12 +47,13 @@ from dualstream.solvers.nonlinear.standardise import count_moments, standardised
 ROWS, AT, SAMPLES = range(N_OF_COLUMNS, N_OF_COLUMNS + 3)
 N_INTS = N_OF_COLUMNS + 3
 LABEL, WEIGHT = range(2)
+SQUARE = 2
 DONE, NEEDS_COLUMN, NEEDS_REVIEW = range(3)
 """Why `learn_rows` returns: NEEDS_REVIEW comes after the row, NEEDS_COLUMN before it."""
 
 START = 0.3
 """Added to the weights of each class."""
-_BLOCK = 16
+_BLOCK, _RATE = 16, 0.01
 _F4, _F4_2D = types.float32[::1], types.float32[:, ::1]
 
 
@@ -148,7 +150,7 @@ def enter_values(at: int, x: Floats, k: Ints, moments: Floats, ring: Singles) ->
 
 @kernel(
     types.UniTuple(i8, 2)(
-        RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, i8, F8, F8, b1, f8, I8, I8, I8, I8, F8, F8, F8_2D,
+        RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, i8, F8, F8, b1, f8, f8, I8, I8, I8, I8, F8, F8, F8_2D,
         _F4_2D, F8_2D, _F4, F8_2D,
     )
 )  # fmt: skip
@@ -162,6 +164,7 @@ def learn_rows(
     scores: Floats,
     losses: Floats,
     is_binary: bool,
+    reach: float,
     sharpness: float,
     keys: Ints,
     columns: Ints,
@@ -194,10 +197,16 @@ def learn_rows(
         k[SAMPLES] += 1
         if not learns:
             continue
-        at = k[AT]
-        enter_values(at, x, k, moments, ring)
         if is_binary:
             y = 1.0 if y > 0.0 else -1.0
+        elif mean.shape[0] > SQUARE and k[ROWS] > 0:
+            scale = math.sqrt(mean[SQUARE])
+            if scale > 0.0:
+                y = clip(y, score - reach * scale, score + reach * scale)
+            rate = max(1.0 / k[ROWS], _RATE)
+            mean[SQUARE] += rate * ((y - score) * (y - score) - mean[SQUARE])
+        at = k[AT]
+        enter_values(at, x, k, moments, ring)
         about[LABEL, at], about[WEIGHT, at] = y, weights[i]
         mean[1] += weights[i]
         mean[0] += weights[i] / mean[1] * (y - mean[0])

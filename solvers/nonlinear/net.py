@@ -223,6 +223,9 @@ class NetLayers:
 class Net(NetLayers, NonlinearLearner):
     """The learner of `algorithm: net`; `spec` is resolved, with task binary or regression."""
 
+    REACH = 15.0
+    """Standard deviations from the mean of the targets. These follow a change of unit slowly."""
+
     def __init__(self, spec: Mapping[str, Any]) -> None:
         NonlinearLearner.__init__(self, spec)
         NetLayers.__init__(self, spec)
@@ -232,10 +235,10 @@ class Net(NetLayers, NonlinearLearner):
         while True:
             row = _kernels.learn_rows(
                 batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, row, scores,
-                losses, self._is_binary, spec["step"], spec["seed"], self._places, self._touched,
-                self._table, self._dense, self._is_here, self._f, self._k, BASES, self._starts,
-                self._slots, self._e, self._h, self._idx, self._val, self._first, self._second,
-                self._third, self._z, self._q, self._dz, self._dq,
+                losses, self._is_binary, self._reach, spec["step"], spec["seed"], self._places,
+                self._touched, self._table, self._dense, self._is_here, self._f, self._k, BASES,
+                self._starts, self._slots, self._e, self._h, self._idx, self._val, self._first,
+                self._second, self._third, self._z, self._q, self._dz, self._dq,
             )  # fmt: skip
             if row == n:
                 return

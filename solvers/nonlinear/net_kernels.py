@@ -55,7 +55,7 @@ MAX_FEATURES = 4096
 """Features that the net reads: the first of the stream."""
 START = 1e-2
 """Start of the sums of squares, as of AdaGrad (Duchi, Hazan, Singer, 2011)."""
-LARGEST_INPUT, _REACH, _RATE = 8.0, 50.0, 1e-3
+LARGEST_INPUT, _RATE = 8.0, 1e-3
 FAR = 8.0
 """Reach of a column's values, see column_table.limit_entries."""
 
@@ -237,8 +237,8 @@ def backward(
 
 @kernel(
     i8(
-        RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, i8, F8, F8, b1, f8, i8, I4_2D, I4, F8_2D, I4, F8, F8, I8,
-        RO_F8_2D, RO_F8, I8, F8_2D, F8_2D, I4, F8, F8_2D, F8_2D, F8_2D, F8, F8, F8, F8,
+        RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, i8, F8, F8, b1, f8, f8, i8, I4_2D, I4, F8_2D, I4, F8, F8,
+        I8, RO_F8_2D, RO_F8, I8, F8_2D, F8_2D, I4, F8, F8_2D, F8_2D, F8_2D, F8, F8, F8, F8,
     )
 )  # fmt: skip
 def learn_rows(
@@ -251,6 +251,7 @@ def learn_rows(
     scores: Floats,
     losses: Floats,
     is_binary: bool,
+    reach: float,
     step: float,
     seed: int,
     places: Indices,
@@ -275,7 +276,10 @@ def learn_rows(
     dz: Floats,
     dq: Floats,
 ) -> int:
-    """Score and learn rows `start` to n; return n, or the first row that needs more room."""
+    """Score and learn rows `start` to n; return n, or the first row that needs more room.
+
+    A target counts as one within `reach` root mean square distances of the targets' mean.
+    """
     units = z.shape[0]
     for i in range(start, labels.shape[0]):
         begin, end = indptr[i], indptr[i + 1]
@@ -315,7 +319,7 @@ def learn_rows(
         else:
             near = y
             if spread > 0.0:
-                near = clip(y, f[MEAN] - _REACH * spread, f[MEAN] + _REACH * spread)
+                near = clip(y, f[MEAN] - reach * spread, f[MEAN] + reach * spread)
                 slope = clip(out - (near - f[MEAN]) / spread, -1.0, 1.0)
             f[TARGETS] += c
             share = max(c / f[TARGETS], min(_RATE * c, 0.5))

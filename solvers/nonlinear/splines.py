@@ -6,8 +6,9 @@ g_j is linear between KNOTS knots at quantiles of the last WINDOW rows, and cons
 outer ones. Its values at the knots take the diagonal Newton step of the portfolio's
 `diagonal_newton` (portfolio/fused_kernels.py), with forgetting `gamma`. Knots are placed at rows
 32, 128, 512, 2,048 and then every 2,048, with the function carried over; a new column waits for the
-next of these. (Model: Hastie and Tibshirani, "Generalized additive models", 1990.) Columns are
-those of dense_columns.py. O(columns) per row; no row is rejected.
+next of these. For numbers w_0 starts as the first label (before `spec_version` 6 as 0). (Model:
+Hastie and Tibshirani, "Generalized additive models", 1990.) Columns are those of dense_columns.py.
+O(columns) per row; no row is rejected.
 
 Memory in bytes, for S columns, a power of two up to 128: 4.5 kB for each, and 100 kB.
 """
@@ -70,8 +71,8 @@ class Splines(NonlinearLearner):
         for rows in self._columns.enter(batch, self._samples):
             _kernels.learn_rows(
                 batch.labels, batch.weights, rows.start, rows.end, rows.learned, scores, losses,
-                self._is_binary, self.spec["gamma"], rows.with_knots, rows.at, rows.share,
-                rows.used, self._f, self._own, self._curvatures,
+                self._is_binary, self._reach, self._resists, self.spec["gamma"], rows.with_knots,
+                rows.at, rows.share, rows.used, self._f, self._own, self._curvatures,
             )  # fmt: skip
             if rows.room * KNOTS > len(self._own):
                 self._make_room(rows.room)

@@ -56,7 +56,7 @@ KNOTS = 16
 DONE, NEEDS_COLUMN, NEEDS_KNOTS, NEEDS_REVIEW = range(4)
 """Why `locate_rows` returns; only NEEDS_COLUMN comes before the row."""
 
-_DAMPING, _REACH, _RATE = 0.1, 50.0, 0.01
+_DAMPING, _RATE = 0.1, 0.01
 _F4, _F4_2D, _I8_2D = types.float32[::1], types.float32[:, ::1], i8[:, ::1]
 
 
@@ -147,7 +147,7 @@ def curve(knot: int, part: float, c: float, decay: float, curvatures: Floats) ->
     return float(part * part / (_DAMPING + curvatures[knot]))
 
 
-@kernel(void(RO_F8, RO_F8, i8, i8, i8, F8, F8, b1, f8, i8, _I8_2D, F8_2D, I8, F8, F8, F8))
+@kernel(void(RO_F8, RO_F8, i8, i8, i8, F8, F8, b1, f8, b1, f8, i8, _I8_2D, F8_2D, I8, F8, F8, F8))
 def learn_rows(
     labels: Floats,
     weights: Floats,
@@ -157,6 +157,8 @@ def learn_rows(
     scores: Floats,
     losses: Floats,
     is_binary: bool,
+    reach: float,
+    from_first: bool,
     decay: float,
     with_knots: int,
     at: Ints,
@@ -169,7 +171,8 @@ def learn_rows(
     """Score rows `start` to `end` and take their Newton steps, after `learned` rows.
 
     The step is implicit: for classes the root of the dual step along the diagonal Newton direction,
-    for numbers the error divided by 1 plus its square.
+    for numbers the error divided by 1 plus its square. A target counts as one within `reach` root
+    mean square errors of the score. With `from_first` the intercept starts as the first target.
     """
     for i in range(start, end):
         knot, part = at[i - start], share[i - start]
@@ -187,9 +190,11 @@ def learn_rows(
             p = sigmoid(score)
             bend = c * p * (1.0 - p)
         else:
+            if from_first and learned == 0:
+                f[INTERCEPT] = score = y
             scale = math.sqrt(f[MEAN_SQUARE])
             if scale > 0.0:
-                target = clip(y, score - _REACH * scale, score + _REACH * scale)
+                target = clip(y, score - reach * scale, score + reach * scale)
             error = target - score
             rate = max(1.0 / (learned + 1.0), _RATE)
             f[MEAN_SQUARE] += rate * (error * error - f[MEAN_SQUARE])

@@ -224,4 +224,8 @@ def charges_absolute(whole: Mapping[str, Any]) -> bool:
 def model_spec(member: Mapping[str, Any], whole: Mapping[str, Any]) -> Spec:
     """The specification of the model for a resolved member without `kind`."""
     body = {field: value for field, value in member.items() if field != "name"}
-    return body | {"task": whole["task"], "features": dict(whole["features"])}
+    return body | {
+        "task": whole["task"],
+        "features": dict(whole["features"]),
+        "spec_version": whole.get("spec_version", 1),
+    }

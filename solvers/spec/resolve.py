@@ -49,7 +49,8 @@ SPEC_VERSION = 6
 5   portfolios for regression weigh members by absolute errors: see `charges_absolute`;
     `fast` and `full` have boosted trees for them: see `presets.REGRESSION_PRESETS`
 6   portfolios and the learners of `nonlinear/` start again if their first rows have a broken
-    number: see `FirstRows`
+    number: see `FirstRows`; the latter limit labels that are numbers more: see `NonlinearLearner`;
+    splines start at the first label
 """
 
 # A specification with only these fields is of a portfolio by default; with fields that a portfolio
@@ -163,13 +164,8 @@ def make_learner(spec: Mapping[str, Any]) -> Learner:
 def _maker(spec: Mapping[str, Any]) -> Callable[[], Learner]:
     """Factory of the learners of a specification. Raises InvalidSpec."""
     resolved = FixedSpec(resolve_spec(spec))
+    make = _maker_of_staged(resolved)
     module: Any
-    # Imported on demand, because importing compiles kernels.
-    if has_stages(resolved):
-        module = importlib.import_module("dualstream.solvers.features.build")
-        make: Callable[[], Learner] = partial(module.make_staged, resolved, _make_core)
-    else:
-        make = _maker_of_core(resolved)
     if resolved["algorithm"] in _RESTARTING and resolved["spec_version"] >= 6:
         module = importlib.import_module("dualstream.solvers.features.first_rows")
         make = partial(module.make_restarting, resolved, make)
@@ -181,7 +177,16 @@ def _maker(spec: Mapping[str, Any]) -> Callable[[], Learner]:
 
 def _make_member(spec: Mapping[str, Any]) -> Learner:
     """The learner of a member, whose portfolio starts again with all of them."""
-    return make_learner({**spec, "spec_version": 5})
+    return _maker_of_staged(FixedSpec(resolve_spec(spec)))()
+
+
+def _maker_of_staged(resolved: Spec) -> Callable[[], Learner]:
+    """Factory of learners without what is in front of the stages."""
+    if not has_stages(resolved):
+        return _maker_of_core(resolved)
+    # Imported on demand, because importing compiles kernels.
+    module = importlib.import_module("dualstream.solvers.features.build")
+    return partial(module.make_staged, resolved, _make_core)
 
 
 def _make_core(resolved: Spec) -> Learner:
