@@ -212,7 +212,7 @@ def sound_numbers(numbers):
     limit = math.inf
     for place in range(len(numbers) - 3, len(numbers)):
         smaller = [d for d in distances[:place] if d > 0.0]
-        reach = {1: 125_000.0, 2: 350.0}.get(len(smaller), 50.0)
+        reach = {0: 125_000.0, 1: 125_000.0, 2: 350.0}.get(len(smaller), 50.0)
         scale = smaller[-1] if smaller else abs(middle)
         is_far = 0.0 < reach * scale < distances[place]
         if is_far:
@@ -241,6 +241,16 @@ def test_broken_numbers_are_those_of_the_definition(seed):
     changed = (dense != x).any(0)
     assert 50 < changed.sum() < 4000
     assert sound_rows(Batch.from_dense(x[:, ~changed], labels), False) is None
+
+
+def test_a_few_large_numbers_among_equal_ones_are_left_alone():
+    x = np.full((ROWS, 3), -1.0)
+    x[[3, 9, 20], [0, 1, 1]] = 12_345.0, 999.0, 5.0
+    assert sound_rows(Batch.from_dense(x, x[:, 0]), True) is None
+    x[3, 0] = 1e6
+    found = sound_rows(Batch.from_dense(x, x[:, 1]), True)
+    assert found.values[9] == -1.0
+    assert found.labels.tolist() == x[:, 1].tolist()
 
 
 def test_a_column_that_is_wide_and_rare_is_left_alone():
