@@ -84,11 +84,12 @@ class FirstRows:
 
     def _start_again(self, first: Batch, outcome: Outcome, rest: Batch) -> Outcome:
         """Replace the learner by one of these first rows. `outcome` ends with that of `rest`."""
-        old, new = self._learner, cast(Any, self._make())
-        if _members_of(old) != _members_of(new):
-            # Members were added, removed or promoted, and a new learner lacks that.
-            return outcome
+        old = self._learner
+        # Members can have been added, removed or promoted.
+        new = old.without_rows() if hasattr(old, "without_rows") else cast(Any, self._make())
         new.learn(first.with_labels(first.labels, getattr(old, "classes", ())))
+        if getattr(old, "promoted", None) is not None:
+            new.promote(old.promoted)
         if len(rest):
             outcome = Outcome.joined([outcome[: -len(rest)], new.learn(rest)])
         self._left_out, self._learner = old.samples - new.samples, new
@@ -128,13 +129,6 @@ class FirstRows:
             rows = rows.with_labels(rows.labels)
         self._learner, self._rows = learner, rows
         self._left_out = int(state["first.samples"])
-
-
-def _members_of(learner: Any) -> list[Any]:
-    """What members a portfolio has; nothing for other learners."""
-    if not hasattr(learner, "members"):
-        return []
-    return [(one.name, one.spec, one.active) for one in learner.members()]
 
 
 def sound_rows(rows: Batch, with_labels: bool) -> Batch | None:

@@ -162,19 +162,30 @@ def test_the_wrapped_model_answers_what_others_answer():
     assert not hasattr(make_learner(spec_of("binary net")), "members")
 
 
-@pytest.mark.parametrize("change", ["promote", "remove"])
-def test_changes_to_the_members_are_not_lost(change):
-    model = make_learner(spec_of("numbers ten"))
+CHANGES = {
+    "promote": lambda model: model.promote("newton"),
+    "remove": lambda model: model.remove_member("newton"),
+    "add": lambda model: model.add_member({"name": "own", "algorithm": "splines"}),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("rows", [0, 20])
+def test_changes_to_the_members_are_kept(change, rows):
     batch = rows_of("numbers ten", *broken("first label"))[:50]
-    model.learn(batch[:20])
+    model = make_learner(spec_of("numbers ten"))
+    model.learn(batch[:rows])
+    CHANGES[change](model)
+    model.learn(batch[rows:])
+    members = [{"name": one.name} | one.spec for one in model.members()]
+    assert len(members) == {"promote": 10, "remove": 9, "add": 11}[change]
+    other = make_learner(spec_of("numbers ten", members=members))
+    other.learn(sound_rows(batch[:ROWS], True))
     if change == "promote":
-        model.promote("newton")
-    else:
-        model.remove_member("newton")
-    model.learn(batch[20:])
-    assert (model.promoted == "newton") == (change == "promote")
-    assert len(model.members()) == (10 if change == "promote" else 9)
-    assert "first.indptr" not in model.state()
+        CHANGES[change](other)
+    other.learn(batch[ROWS:])
+    assert model.promoted == other.promoted
+    assert dump(model.state(), {}) == dump(other.state(), {})
 
 
 NAN = partial(np.full_like, fill_value=np.nan)
