@@ -8,9 +8,9 @@ numbers, and takes the place of the first one. Otherwise nothing changes.
 Sort the distances of the ROWS numbers of a column from their median; an absent value is 0. If one
 of the three largest is more than R times the next smaller one, it and all larger ones are broken. R
 is 50, but 350 with two smaller ones above 0, and 125,000 with one, which is about as improbable by
-chance. If all others are equal, their absolute value takes the place of the next smaller distance,
-and R is 125,000: a column can be -1 in most rows, and thousands in a few. A broken number is
-replaced by the nearest of the others.
+chance. If all others are equal, but not 0, their absolute value takes the place of the next smaller
+distance, and R is 125,000: a column can be -1 in most rows, and thousands in a few. A broken number
+is replaced by the nearest of the others.
 """
 
 from collections.abc import Callable, Mapping
