@@ -20,11 +20,13 @@ import numpy as np
 import numpy.typing as npt
 
 from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.errors import CorruptState
+from dualstream.solvers.core.class_names import names_of
+from dualstream.solvers.core.errors import CorruptState, SolverError
 from dualstream.solvers.core.intercept import width_of
 from dualstream.solvers.core.learner import Learner, Outcome, State
 from dualstream.solvers.core.rewind import learn_in_pieces
-from dualstream.solvers.core.state_numbers import check_arrays, rows_of_state
+from dualstream.solvers.core.scalar import unknown_label
+from dualstream.solvers.core.state_numbers import check_arrays
 from dualstream.solvers.jit import Floats
 
 ROWS = 32
@@ -118,17 +120,25 @@ class FirstRows:
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """See Learner."""
         check_arrays(state, {"first.samples": ()})
-        learner, rows = cast(Any, self._make()), None
-        learner.restore(state)
-        if "first.indptr" in state:
-            columns = [np.array(state.get(f"first.{name}", [])) for name in _ARRAYS]
-            classes = getattr(learner, "classes", ())
-            rows = rows_of_state("first rows", columns, width_of(self.spec["features"]), classes)
-            if len(rows) >= ROWS or not (rows.weights > 0.0).all() or np.isnan(rows.labels).any():
-                raise CorruptState("the first rows are damaged")
-            rows = rows.with_labels(rows.labels)
-        self._learner, self._rows = learner, rows
-        self._left_out = int(state["first.samples"])
+        rows = self._rows_of(state) if "first.indptr" in state else None
+        self._learner.restore(state)
+        self._rows, self._left_out = rows, int(state["first.samples"])
+
+    def _rows_of(self, state: Mapping[str, npt.NDArray[Any]]) -> Batch:
+        """The rows of a state. Raises CorruptState."""
+        task, width = self.spec["task"], width_of(self.spec["features"])
+        classes = names_of(state) if task == "multiclass" else ()
+        columns = {name: np.array(state.get(f"first.{name}", [])) for name in _ARRAYS}
+        columns["indices"] = columns["indices"].astype(np.int32)
+        try:
+            rows = Batch(**columns, dim=width, classes=classes)
+        except SolverError as error:
+            raise CorruptState(f"the first rows are damaged: {error}") from error
+        lacks_class = task == "multiclass" and not classes and len(rows) > 0
+        is_unknown = unknown_label(rows.labels, task == "binary") >= 0
+        if len(rows) >= ROWS or not (rows.weights > 0.0).all() or lacks_class or is_unknown:
+            raise CorruptState("the first rows are damaged")
+        return rows.with_labels(rows.labels)
 
 
 def sound_rows(rows: Batch, with_labels: bool) -> Batch | None:

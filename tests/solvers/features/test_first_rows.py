@@ -188,29 +188,37 @@ def test_changes_to_the_members_are_kept(change, rows):
     assert dump(model.state(), {}) == dump(other.state(), {})
 
 
-NAN = partial(np.full_like, fill_value=np.nan)
+NAN, NINE = (partial(np.full_like, fill_value=number) for number in (np.nan, 9.0))
 
 
 @pytest.mark.parametrize(
-    ("name", "change"),
+    ("kind", "name", "change"),
     [
-        ("first.weights", np.zeros_like),
-        ("first.labels", partial(np.full_like, fill_value=9.0)),
-        ("first.labels", NAN),
-        ("first.values", lambda values: values[1:]),
-        ("first.indices", lambda indices: indices + DIM),
-        ("first.samples", lambda count: count + np.nan),
+        ("classes net", "first.weights", np.zeros_like),
+        ("classes net", "first.labels", NINE),
+        ("classes net", "no classes", None),
+        ("binary net", "first.labels", NINE),
+        ("numbers net", "first.labels", NAN),
+        ("numbers net", "first.labels", lambda labels: labels * 1e100),
+        ("numbers net", "first.values", lambda values: values * 1e200),
+        ("numbers net", "first.values", lambda values: values[1:]),
+        ("numbers net", "first.indices", lambda indices: indices + DIM),
+        ("numbers net", "first.samples", lambda count: count + np.nan),
     ],
 )
-def test_damaged_first_rows_are_refused_and_change_nothing(name, change):
-    kind = "numbers net" if change is NAN else "classes net"
+def test_damaged_first_rows_are_refused_and_change_nothing(kind, name, change):
     batch = rows_of(kind, *table())
     model, other = make_learner(spec_of(kind)), make_learner(spec_of(kind))
     model.learn(batch[:10])
     other.learn(batch[:5])
     before, state = dump(other.state(), {}), model.state()
+    if change is None:
+        fresh = make_learner(spec_of(kind)).state()
+        damaged = fresh | {own: state[own] for own in state if own.startswith("first.")}
+    else:
+        damaged = state | {name: change(state[name])}
     with pytest.raises(CorruptState):
-        other.restore(state | {name: change(state[name])})
+        other.restore(damaged)
     assert dump(other.state(), {}) == before
     other.restore(state)
     assert dump(other.state(), {}) == dump(state, {})
