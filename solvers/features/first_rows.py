@@ -8,8 +8,9 @@ numbers, and takes the place of the first one. Otherwise nothing changes.
 Sort the distances of the ROWS numbers of a column from their median; an absent value is 0. If one
 of the three largest is more than R times the next smaller one, it and all larger ones are broken. R
 is 50, but 350 with two smaller ones above 0, and 125,000 with one, which is about as improbable by
-chance. If all others are equal, their absolute value takes the place of the next smaller distance.
-A broken number is replaced by the nearest of the others.
+chance. If all others are equal, but not 0, their absolute value takes the place of the next smaller
+distance, and R is 125,000: a column can be -1 in most rows, and thousands in a few. A broken number
+is replaced by the nearest of the others.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,15 +20,17 @@ import numpy as np
 import numpy.typing as npt
 
 from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.errors import CorruptState
+from dualstream.solvers.core.class_names import names_of
+from dualstream.solvers.core.errors import CorruptState, SolverError
 from dualstream.solvers.core.intercept import width_of
 from dualstream.solvers.core.learner import Learner, Outcome, State
 from dualstream.solvers.core.rewind import learn_in_pieces
-from dualstream.solvers.core.state_numbers import check_arrays, rows_of_state
+from dualstream.solvers.core.scalar import unknown_label
+from dualstream.solvers.core.state_numbers import check_arrays
 from dualstream.solvers.jit import Floats
 
 ROWS = 32
-REACHES = np.array([50.0, 125_000.0, 350.0, 50.0])
+REACHES = np.array([125_000.0, 125_000.0, 350.0, 50.0])
 """R for 0, 1, 2, and 3 or more smaller distances above 0."""
 _MAX_BROKEN, _AT_ONCE = 3, 4096
 _ARRAYS = ("indptr", "indices", "values", "labels", "weights")
@@ -83,11 +86,12 @@ class FirstRows:
 
     def _start_again(self, first: Batch, outcome: Outcome, rest: Batch) -> Outcome:
         """Replace the learner by one of these first rows. `outcome` ends with that of `rest`."""
-        old, new = self._learner, cast(Any, self._make())
-        if _members_of(old) != _members_of(new):
-            # Members were added, removed or promoted, and a new learner lacks that.
-            return outcome
+        old = self._learner
+        # Members can have been added, removed or promoted.
+        new = old.without_rows() if hasattr(old, "without_rows") else cast(Any, self._make())
         new.learn(first.with_labels(first.labels, getattr(old, "classes", ())))
+        if getattr(old, "promoted", None) is not None:
+            new.promote(old.promoted)
         if len(rest):
             outcome = Outcome.joined([outcome[: -len(rest)], new.learn(rest)])
         self._left_out, self._learner = old.samples - new.samples, new
@@ -116,24 +120,25 @@ class FirstRows:
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """See Learner."""
         check_arrays(state, {"first.samples": ()})
-        learner, rows = cast(Any, self._make()), None
-        learner.restore(state)
-        if "first.indptr" in state:
-            columns = [np.array(state.get(f"first.{name}", [])) for name in _ARRAYS]
-            classes = getattr(learner, "classes", ())
-            rows = rows_of_state("first rows", columns, width_of(self.spec["features"]), classes)
-            if len(rows) >= ROWS or not (rows.weights > 0.0).all() or np.isnan(rows.labels).any():
-                raise CorruptState("the first rows are damaged")
-            rows = rows.with_labels(rows.labels)
-        self._learner, self._rows = learner, rows
-        self._left_out = int(state["first.samples"])
+        rows = self._rows_of(state) if "first.indptr" in state else None
+        self._learner.restore(state)
+        self._rows, self._left_out = rows, int(state["first.samples"])
 
-
-def _members_of(learner: Any) -> list[Any]:
-    """What members a portfolio has; nothing for other learners."""
-    if not hasattr(learner, "members"):
-        return []
-    return [(one.name, one.spec, one.active) for one in learner.members()]
+    def _rows_of(self, state: Mapping[str, npt.NDArray[Any]]) -> Batch:
+        """The rows of a state. Raises CorruptState."""
+        task, width = self.spec["task"], width_of(self.spec["features"])
+        classes = names_of(state) if task == "multiclass" else ()
+        columns = {name: np.array(state.get(f"first.{name}", [])) for name in _ARRAYS}
+        columns["indices"] = columns["indices"].astype(np.int32)
+        try:
+            rows = Batch(**columns, dim=width, classes=classes)
+        except SolverError as error:
+            raise CorruptState(f"the first rows are damaged: {error}") from error
+        lacks_class = task == "multiclass" and not classes and len(rows) > 0
+        is_unknown = unknown_label(rows.labels, task == "binary") >= 0
+        if len(rows) >= ROWS or not (rows.weights > 0.0).all() or lacks_class or is_unknown:
+            raise CorruptState("the first rows are damaged")
+        return rows.with_labels(rows.labels)
 
 
 def sound_rows(rows: Batch, with_labels: bool) -> Batch | None:

@@ -85,6 +85,14 @@ class Portfolio:
         is_binary, absolute = spec["task"] == "binary", charges_absolute(spec)
         return Rule(members, spec["eta"], spec["share"], classes=is_binary, absolute=absolute)
 
+    def without_rows(self) -> "Portfolio":
+        """A portfolio of the present members that has learned nothing; all are active."""
+        new = Portfolio(self.spec, self._models, shares=self._shares)
+        members = self._members.members
+        new._members = MemberSet.of(members, self.spec, self._models, self._shares)
+        new._rule = new._new_rule(members)
+        return new
+
     # -- learning and scoring --------------------------------------------------------------------
 
     def learn(self, batch: Batch, given: Floats | None = None) -> Outcome:
