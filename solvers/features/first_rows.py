@@ -23,7 +23,7 @@ from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.class_names import names_of
 from dualstream.solvers.core.errors import CorruptState, SolverError
 from dualstream.solvers.core.intercept import width_of
-from dualstream.solvers.core.learner import Learner, Outcome, State
+from dualstream.solvers.core.learner import Learner, Outcome, State, has_long_row
 from dualstream.solvers.core.rewind import learn_in_pieces
 from dualstream.solvers.core.scalar import unknown_label
 from dualstream.solvers.core.state_numbers import check_arrays
@@ -96,6 +96,11 @@ class FirstRows:
             outcome = Outcome.joined([outcome[: -len(rest)], new.learn(rest)])
         self._left_out, self._learner = old.samples - new.samples, new
         return outcome
+
+    def has_long_row(self, rows: int) -> bool:
+        """See core/learner.py: the row that completes the first ones."""
+        is_last = self._rows is not None and len(self._rows) + rows >= ROWS
+        return is_last or has_long_row(self._learner, rows)
 
     def forget(self) -> None:
         """See Rewind: there is no saved state here."""

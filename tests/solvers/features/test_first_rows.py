@@ -175,6 +175,15 @@ CHANGES = {
 }
 
 
+def test_the_row_that_can_start_a_model_again_is_long():
+    learner = make_learner(spec_of("numbers full"))
+    x, y = table()
+    learner.learn(Batch.from_dense(x[: ROWS - 2], y[: ROWS - 2]))
+    assert not learner.has_long_row(1) and learner.has_long_row(2)
+    learner.learn(Batch.from_dense(x[:2], y[:2]))
+    assert not learner.has_long_row(1)
+
+
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("rows", [0, 20])
 def test_changes_to_the_members_are_kept(change, rows):
