@@ -178,7 +178,11 @@ def test_a_learner_says_when_a_row_may_start_long_work():
         resolve_spec({"algorithm": "rda_plus", "retain": 20, "stable": 20, "features": "hashed"})
     )
     assert not has_long_row(rda, 19) and has_long_row(rda, 20)
-    assert not has_long_row(make_learner(resolve_spec({"members": "eight"})), 1000)
+    eight = resolve_spec({"members": "eight"})
+    learner = make_learner(eight)
+    assert not has_long_row(learner, 31) and has_long_row(learner, 32)
+    learner.learn(batch_of(eight, 32, 0))
+    assert not has_long_row(learner, 1000)
 
 
 @pytest.mark.parametrize("is_member", [False, True])
