@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from load_tests.measure import FEW_ROUNDS, HEADING, ROUNDS, Row, processors
-from load_tests.sections import with_section
+from load_tests.sections import with_head, with_section
 
 BENCHMARKS = (
     "kernel",
@@ -35,6 +35,8 @@ BENCHMARKS = (
     "tables",
     "tracing",
 )
+FIRST = {"kernel", "http", "start", "learners"}
+"""Those of the first table, which is written if all of them run."""
 PACKAGES = ("numpy", "numba", "uvicorn", "fastapi", "scikit-learn", "river", "vowpalwabbit")
 RESULTS = Path(__file__).parent / "RESULTS.md"
 
@@ -57,41 +59,24 @@ def main(names: list[str], only: list[str]) -> None:
             rows += found
     if only:
         print("\n".join([machine(), *sum(sections.values(), [])]))
-    elif names:
-        text = RESULTS.read_text()
-        for title, lines in sections.items():
-            text = with_section(text, title, [*alone(names), "", *lines])
-        RESULTS.write_text(text)
-        print(f"wrote {RESULTS}: {', '.join(sections) or 'nothing, these have no section'}")
     else:
-        text = document(rows)
+        text = RESULTS.read_text()
+        if FIRST <= set(names or BENCHMARKS):
+            text = with_head(text, [*about(names), "", *table(rows)])
         for title, lines in sections.items():
-            text = with_section(text, title, lines)
+            text = with_section(text, title, [*about(names), "", *lines] if names else lines)
         RESULTS.write_text(text)
         print(f"wrote {RESULTS}")
 
 
-def alone(names: list[str]) -> list[str]:
-    """Heading of a section: how and when it was measured."""
+def about(names: list[str]) -> list[str]:
+    """How and when figures were measured."""
+    command = f"python -m load_tests {' '.join(names)}" if names else "make bench"
     return [
-        f"`python -m load_tests {' '.join(names)}` on {datetime.now(UTC):%Y-%m-%d}; {machine()}.",
+        f"`{command}` on {datetime.now(UTC):%Y-%m-%d}; {machine()}.",
         f"The sides alternate for {ROUNDS} rounds ({FEW_ROUNDS} where noted). The ratio is the "
         "median of the rounds' ratios.",
     ]
-
-
-def document(rows: list[Row]) -> str:
-    lines = [
-        "# Benchmarks",
-        "",
-        f"`make bench` on {datetime.now(UTC):%Y-%m-%d}; {machine()}.",
-        f"The sides alternate for {ROUNDS} rounds ({FEW_ROUNDS} for single learners). The ratio is "
-        "the median of the rounds' ratios.",
-        "",
-        *table(rows),
-        "",
-    ]
-    return "\n".join(lines)
 
 
 def table(rows: list[Row]) -> list[str]:
@@ -103,18 +88,7 @@ def table(rows: list[Row]) -> list[str]:
 
 
 def machine() -> str:
-    versions = ", ".join(
-        f"{name} {version(name)}"
-        for name in (
-            "numpy",
-            "numba",
-            "uvicorn",
-            "fastapi",
-            "scikit-learn",
-            "river",
-            "vowpalwabbit",
-        )
-    )
+    versions = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
     return (
         f"{processors()}, {platform.system()} {platform.release()}, "
         f"Python {platform.python_version()}, {versions}"

@@ -379,7 +379,7 @@ def one_by_one(batch: Batch) -> list[tuple[str, float]]:
     eight = resolve_spec({**SPECS["eight"], "features": INDEXED})
     whole, alone = make_learner(eight), make_learner(resolve_spec(SPEC))
     rule = Rule(EIGHT, eight["eta"], eight["share"], classes=True)
-    members = MemberSet.of(EIGHT, eight, ModelFactory(resolve_spec, make_learner))
+    members = MemberSet.of(EIGHT, eight, ModelFactory(resolve_spec, make_learner), False)
     retained = RetainedRows(DIM, eight["retain"])
     for learner in (whole, alone):
         learner.learn(warm)
