@@ -112,6 +112,17 @@ def test_the_tab_is_in_the_address(page: Page, server: httpx.Client):
 
 
 @ON_A_DESKTOP
+def test_long_numbers_are_short(page: Page, server: httpx.Client):
+    page.goto("/")
+    shown = page.evaluate(
+        """async () => {
+          const { number } = await import("/static/js/format.js");
+          return [5e11, 2.5e11, 1.5254e6, 1e-10, 1e100, -2e-5, 1200, 0].map(number);
+        }"""
+    )
+    assert shown == ["5e+11", "2.5e+11", "1.525e+6", "1e-10", "1e+100", "-2e-5", "1,200", "0"]
+
+
 def test_members_have_shares(page: Page, server: httpx.Client, screenshot):
     model = named(page, "members")
     kinds = ["diagonal_newton", "splines", "boosted"]

@@ -9,7 +9,8 @@ export const count = (value) => (value == null ? "–" : whole.format(value));
 export function number(value) {
   if (value == null || Number.isNaN(value)) return "–";
   const size = Math.abs(value);
-  return size !== 0 && (size < 1e-3 || size >= 1e6) ? value.toExponential(3) : short.format(value || 0); // no -0
+  if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(3).replace(/\.?0+e/, "e");
+  return short.format(value || 0); // no -0
 }
 
 export const percent = (ratio) =>
