@@ -70,7 +70,8 @@ class LearnMethods(Methods, Generic[Samples]):
         A table with the Arrow C stream interface (Polars, DuckDB, pyarrow, ...) has its label in a
         column. It is read once and sent as Arrow streams of about 1 MiB. With the name of a source
         as `source`, the offset of a row is its index in the table, plus `offset`: rows before the
-        source's cursor are skipped, and each piece of the others is a batch of the source.
+        source's cursor are skipped, and each piece of the others is a batch of the source. Row 0
+        begins a new source.
 
         Rows of a model with `columns` may contain their label; then leave `y` out.
         One sample is a row and its label; its score is in the response. Many rows are sent in
@@ -80,6 +81,8 @@ class LearnMethods(Methods, Generic[Samples]):
         With a `source`, all rows are one batch of it, in one request without a key. The response
         has the source's next offset as `source.next`. A batch that is not the next one raises
         Refused of the kind `source-moved`, and `problem["cursor"]` is the offset to continue at.
+        `unknown-source` says that the server has no cursor, and the batch is not sent with
+        `first=True`: begin at the source's first row.
         """
         if source is not None and key is not None:
             raise BadInput("give either a key or a source")
@@ -264,7 +267,7 @@ class LearnMethods(Methods, Generic[Samples]):
         following: Offset = 0
         while (body := (yield pieces)) is not None:
             first = bodies.row - body.rows
-            batch = Source(name, first, bodies.row - 1)
+            batch = Source(name, first, bodies.row - 1, first=first == 0)
             try:
                 call = _source_call(model, body.kind, body.content, batch, scores)
                 learned = yield from self._do(call)
@@ -317,7 +320,7 @@ def _all_rejected(model: str, refused: Refused, seq: int) -> Learned:
 def _piece_call(model: str, file: RowFile, piece: Piece) -> Call[Learned]:
     if file.source is None:
         return _learn_call(model, file.sent_as, piece.content, piece.key)
-    batch = Source(file.source, piece.start, piece.end - 1)
+    batch = Source(file.source, piece.start, piece.end - 1, first=piece.start == 0)
     return _source_call(model, file.sent_as, piece.content, batch, scores=False)
 
 

@@ -59,7 +59,7 @@ def sources(
         ),
     ] = None,
     forget: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Let it begin at any offset.")
+        str | None, typer.Option(metavar="NAME", help="Delete its cursor: it begins again.")
     ] = None,
     as_json: JSON = False,
 ) -> None:

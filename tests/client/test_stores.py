@@ -18,7 +18,7 @@ import pyarrow.parquet as parquet
 import pytest
 from typer.testing import CliRunner
 
-from dualstream.client import BadInput, Client, RowFile, kind_of
+from dualstream.client import BadInput, Client, Refused, RowFile, kind_of
 from dualstream.client.partitions import partitions_of, values_of, with_columns
 from dualstream.client.stores import stored_files
 from dualstream.service.cli import app
@@ -202,6 +202,25 @@ def test_a_file_is_resumed_at_its_offset(server, buckets, s3, name):
         server.set_source("stores-text", file.source, 1000)
         with pytest.raises(BadInput, match=f"{name}: it has changed since its source"):
             server.learn_file("stores-text", file)
+
+
+def test_a_file_whose_source_is_lost_while_it_is_sent_ends_the_run(server, tmp_path):
+    (tmp_path / "rows.ndjson").write_bytes(lines(30_000))
+    name = str(tmp_path / "rows.ndjson")
+    server.create("stores-lost", NAMED)
+
+    def lose(progress) -> None:
+        if progress.piece.number == 0:
+            server.forget_source("stores-lost", name)
+
+    with pytest.raises(Refused) as refused:
+        server.learn_file(
+            "stores-lost", RowFile(name, kind_of(name), source=name), on_progress=lose
+        )
+    assert refused.value.kind == "unknown-source" and server.sources("stores-lost") == []
+    samples = server.get("stores-lost").samples
+    [again] = learn(server, "stores-lost", tmp_path)
+    assert 0 < samples < again["learned"] == 30_000
 
 
 class Web(SimpleHTTPRequestHandler):

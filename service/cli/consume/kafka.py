@@ -187,7 +187,7 @@ class KafkaReader(Reader):
         except KafkaException as away:
             self._log(f"{source}: no answer from Kafka: {error_text(away)}")
             return None
-        return Bounds(first, end)
+        return Bounds(first, end, first)
 
     def is_new(self, source: str) -> bool:
         """Was the partition added since this process began?"""

@@ -2,7 +2,8 @@
 
 The model's cursor of a partition is the next offset to learn. It moves in the step that journals
 the rows. So a batch that is posted again is a duplicate, and a consumer whose partition another
-one has read in the same time is refused (409) and continues at the cursor.
+one has read in the same time is refused (409) and continues at the cursor. If the server has lost
+the cursor, and so all rows, it refuses the batch, too, and the partition is read from its begin.
 """
 
 import random
@@ -15,9 +16,9 @@ from dualstream.client import Refused, Unreachable
 from dualstream.service.cli.consume.batch import Batch, Outcome, Row, Step
 from dualstream.service.cli.consume.counters import Counters, Partition
 from dualstream.service.cli.consume.dead_letters import DeadLetter, DeadLetters, LoggedLetters
-from dualstream.service.cli.consume.reader import Bounds, Message, Reader, ReaderError
+from dualstream.service.cli.consume.reader import Bounds, Message, Reader, ReaderError, lost_cursor
 from dualstream.service.cli.consume.rows import BadMessage, RowLines
-from dualstream.service.cli.consume.server import TOO_LARGE, Server
+from dualstream.service.cli.consume.server import ELSEWHERE, TOO_LARGE, Server
 
 T = TypeVar("T")
 
@@ -70,6 +71,8 @@ class Consumer:
         """The next batch of each started partition."""
         self._outside: set[str] = set()
         """Partitions whose cursor is not in the log, as the reader has found."""
+        self._cursors: dict[str, int | None] = {}
+        """Cursor of each partition, as last known; None once the server has lost it."""
         self._epoch = reader.epoch
         self._ahead: Read = []
         """What was read while the server learned a batch."""
@@ -128,6 +131,8 @@ class Consumer:
         cursors = self._retry(self._server.sources)
         for source in sorted(waiting):
             cursor = cursors.get(source)
+            if cursor is not None:
+                self._cursors[source] = cursor
             if cursor is not None and source not in self._outside:
                 self._start(source, cursor, cursor)
                 continue
@@ -141,20 +146,28 @@ class Consumer:
             self._outside.discard(source)
 
     def _start(self, source: str, offset: int, cursor: int) -> None:
-        """Read a partition from `offset`; the first batch begins at `cursor`."""
+        """Read a partition from `offset`; the next batch begins at `cursor`."""
         self._reader.start(source, offset)
         self._ahead = [one for one in self._ahead if one[0].source != source]
         self._batches[source] = Batch(source, cursor)
         self.counters.partitions[source] = Partition(self._reader.cursor(cursor))
 
     def _start_without_cursor(self, source: str, bounds: Bounds) -> None:
-        """Read a partition that the model has not learned from."""
+        """Read a partition that the model has not learned from, or has lost."""
         offset = bounds.first
-        if self._reset == LATEST and not self._reader.is_new(source):
+        if source in self._cursors:
+            self._note_loss(source, bounds)
+        elif self._reset == LATEST and not self._reader.is_new(source):
             offset = bounds.end
             if offset:  # set the cursor: a restart before the first message would begin later
                 self._move(source, offset - 1, offset)
         self._start(source, offset, offset)
+
+    def _note_loss(self, source: str, bounds: Bounds) -> None:
+        """Log that the server has lost the cursor of a partition, once."""
+        cursor, self._cursors[source] = self._cursors[source], None
+        if cursor is not None:
+            self._log(f"{source}: {lost_cursor(self._reader.cursor(cursor), bounds)}")
 
     def _start_outside(self, source: str, cursor: int, bounds: Bounds) -> None:
         """Read a partition whose log does not have the cursor. Raises ReaderError without reset."""
@@ -177,9 +190,9 @@ class Consumer:
     def _move(self, source: str, start: int, end: int) -> None:
         """Move the cursor without rows. Raises Changed if another consumer was faster."""
         try:
-            self._retry(lambda: self._server.learn(source, start, end, (), None))
+            self._retry(lambda: self._learn_now(source, start, end, (), None))
         except Refused as refused:
-            if refused.kind != "source-moved":
+            if refused.kind not in ELSEWHERE:
                 raise
             raise Changed from None
 
@@ -241,7 +254,7 @@ class Consumer:
         try:
             self._send(batch.source, batch.start, batch.end, batch.rows)
         except Refused as refused:
-            if refused.kind != "source-moved":
+            if refused.kind not in ELSEWHERE:
                 raise
             self.counters.moved += 1
             del self._batches[batch.source]
@@ -268,7 +281,7 @@ class Consumer:
                 outcome = Outcome()
                 outcome.refuse(rows, refused.detail)
                 self._count(source, outcome)
-                self._retry(lambda: self._server.learn(source, start, end, (), lag))
+                self._retry(lambda: self._learn_now(source, start, end, (), lag))
             return
         self._count(source, outcome)
 
@@ -277,15 +290,24 @@ class Consumer:
     ) -> Outcome:
         """Learn rows, and read the next ones in the same time."""
         if self._ahead or not self._reader.reads_ahead:
-            return self._server.learn(source, start, end, rows, lag)
+            return self._learn_now(source, start, end, rows, lag)
         reading = self._thread.submit(self._read, 0.0)
         try:
-            return self._server.learn(source, start, end, rows, lag)
+            return self._learn_now(source, start, end, rows, lag)
         finally:
             try:
                 self._ahead = reading.result()
             except ReaderError as fault:
                 self._fault = fault
+
+    def _learn_now(
+        self, source: str, start: int, end: int, rows: Sequence[Row], lag: int | None
+    ) -> Outcome:
+        """Learn rows; those of a partition without a cursor begin it."""
+        first = self._cursors.get(source) is None
+        outcome = self._server.learn(source, start, end, rows, lag, first)
+        self._cursors[source] = end
+        return outcome
 
     def _count(self, source: str, outcome: Outcome) -> None:
         """Count rows, and write the dead letters, which the cursor has passed: keep trying."""

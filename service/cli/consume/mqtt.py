@@ -213,8 +213,9 @@ class MqttReader(StreamReader):
     # -- the session -------------------------------------------------------------------------------
 
     def bounds(self, source: str) -> Bounds:
-        """Count from 0."""
-        return Bounds(0, 0)
+        """Count from 0; the broker has no acknowledged message any more."""
+        with self._changed:
+            return Bounds(0, 0, self._first)
 
     def start(self, source: str, offset: int) -> None:
         """Count from this offset, again from the first message without an acknowledgement."""
@@ -267,9 +268,15 @@ class AcknowledgingServer(ModelServer):
         self._reader = reader
 
     def learn(
-        self, source: str, start: int, end: int, rows: Sequence[Row], lag: int | None
+        self,
+        source: str,
+        start: int,
+        end: int,
+        rows: Sequence[Row],
+        lag: int | None,
+        first: bool = False,
     ) -> Outcome:
         """As of `ModelServer`, then acknowledge the messages."""
-        outcome = super().learn(source, start, end, rows, lag)
+        outcome = super().learn(source, start, end, rows, lag, first)
         self._reader.acknowledge(end)
         return outcome

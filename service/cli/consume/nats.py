@@ -142,8 +142,8 @@ class NatsReader(StreamReader):
             state = (await self._context.stream_info(self._name)).state
         except NotFoundError:
             raise ReaderError(f"the stream {self._name!r} does not exist; create it") from None
-        # A stream that never had a message begins at 0.
-        return Bounds(max(1, state.first_seq), state.last_seq + 1)
+        first = max(1, state.first_seq)  # a stream that never had a message begins at 0
+        return Bounds(first, state.last_seq + 1, first - 1)
 
     def start(self, source: str, offset: int) -> None:
         """Read from this sequence number."""

@@ -142,7 +142,9 @@ class RedisReader(StreamReader):
     def bounds(self, source: str) -> Bounds | None:
         """Offsets of the first entry, and after the last one. None while Redis does not answer."""
         found = self._asked(self._info)
-        return None if found is None else Bounds(found.first, found.end)
+        if found is None:
+            return None
+        return Bounds(found.first, found.end, found.added - found.length)
 
     def start(self, source: str, offset: int) -> None:
         """Read from this offset."""

@@ -61,9 +61,15 @@ class Server(FakeServer):
     reader: MqttReader
 
     def learn(
-        self, source: str, start: int, end: int, rows: Sequence[Row], lag: int | None
+        self,
+        source: str,
+        start: int,
+        end: int,
+        rows: Sequence[Row],
+        lag: int | None,
+        first: bool = False,
     ) -> Outcome:
-        outcome = super().learn(source, start, end, rows, lag)
+        outcome = super().learn(source, start, end, rows, lag, first)
         self.reader.acknowledge(end)
         return outcome
 
