@@ -22,7 +22,7 @@ from dualstream.client.calls import (
 from dualstream.client.errors import BadInput, NoRows, Refused
 from dualstream.client.method import JSON_BODY, Methods, bodies_ahead, check_table, method
 from dualstream.client.progress_bar import OnProgress, Progress, ProgressBar, both
-from dualstream.client.resumable_files import Piece, RowFile, read_ahead
+from dualstream.client.resumable_files import Piece, RowFile, is_cursor, read_ahead
 from dualstream.client.row_values import labels_body, sample_line
 from dualstream.client.rows import (
     ROWS_PER_REQUEST,
@@ -148,8 +148,8 @@ class LearnMethods(Methods, Generic[Samples]):
         no valid row, the rest is not sent. A file with a `source` is learned from its cursor.
         """
         totals, found, empty = Totals(), 0, 0
-        start = (yield from self._cursor(model, file.source)) if file.source else 0
-        pieces = Next(read_ahead(file.pieces(start)), reads_file=True)
+        cursor = (yield from self._cursor(model, file.source)) if file.source else None
+        pieces = Next(read_ahead(file.pieces(cursor)), reads_file=True)
         while (piece := (yield pieces)) is not None:
             found += 1
             if piece.number < skip:
@@ -170,24 +170,30 @@ class LearnMethods(Methods, Generic[Samples]):
             totals.add_at(learned, learned.sent(), piece.line)
             if on_progress is not None:
                 on_progress(Progress(totals.rows, learned, piece))
-        if found == empty and not start:
+        if found == empty and cursor is None:
             raise NoRows(f"{file.name}: the file has no rows")
         if found < skip:
             raise BadInput(f"{file.name}: cannot skip {skip} chunks; the file has {found}")
         return totals.result(model)
 
-    def _cursor(self, model: str, source: str) -> Steps[int]:
-        """The next offset of a source that is a file. Raises BadInput for a name too long."""
+    def _cursor(self, model: str, source: str) -> Steps[str | None]:
+        """The cursor of a source that is a file. Raises BadInput for a name too long, and for a
+        cursor that no file has."""
         try:
             check_name(source)
         except ValueError as wrong:
             raise BadInput(f"{source}: {wrong}; learn the file with --key") from None
         call = Call[SourceList]("GET", model_path(model, "sources"), SourceList)
         sources = (yield from self._do(call)).sources
-        found = next((one.next for one in sources if one.name == source), 0)
-        if not isinstance(found, int):
-            raise BadInput(f"the source {source} of model {model!r} has texts as offsets")
-        return found
+        found = next((one.next for one in sources if one.name == source), None)
+        if found is None:
+            return None
+        if not is_cursor(found):
+            raise BadInput(
+                f"the cursor of the source {source} is not that of a file; to learn the file again,"
+                f" first run {_how_to_forget(model, source)}"
+            )
+        return str(found)
 
     @method
     def learn_lines(
@@ -320,7 +326,8 @@ def _all_rejected(model: str, refused: Refused, seq: int) -> Learned:
 def _piece_call(model: str, file: RowFile, piece: Piece) -> Call[Learned]:
     if file.source is None:
         return _learn_call(model, file.sent_as, piece.content, piece.key)
-    batch = Source(file.source, piece.start, piece.end - 1, first=piece.start == 0)
+    first = piece.start == 0
+    batch = Source(file.source, piece.cursor, next=piece.next_cursor, first=first)
     return _source_call(model, file.sent_as, piece.content, batch, scores=False)
 
 
@@ -329,8 +336,12 @@ def _no_good_row(model: str, file: RowFile, learned: Learned) -> BadInput:
     reason = learned.errors[0]["reason"] if learned.errors else "see the server's log"
     return BadInput(
         f"{file.name}: no row of the first chunk is valid: {reason}; to send it again, first run"
-        f" `dualstream sources {model} --forget {shlex.quote(file.source or '')}`"
+        f" {_how_to_forget(model, file.source or '')}"
     )
+
+
+def _how_to_forget(model: str, source: str) -> str:
+    return f"`dualstream sources {model} --forget {shlex.quote(source)}`"
 
 
 def _file_changed(file: RowFile, piece: Piece, refused: Refused) -> Refused:
