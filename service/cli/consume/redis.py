@@ -43,6 +43,8 @@ PAUSE_S, MIN_BLOCK_S = 0.1, 0.01
 """Pause after no answer, and the shortest wait for an entry."""
 READ_BYTES = 4 << 20
 """About the bytes of the entries of one read."""
+MIN_OFFSET = 1
+"""Offset of 0-1, the smallest id of an entry."""
 _FIRST_ENTRIES = 64
 """Maximum entries of the first read, when their size is unknown."""
 _ABSENT = "no such key"
@@ -149,9 +151,13 @@ class RedisReader(StreamReader):
         self._next, self._learned, self._read = offset, offset, []
         self._rank, self._is_lost, self._is_at_end = None, False, False
         found = self._asked(self._info)
-        if found is not None and offset in (found.first, found.end):
-            self._added = found.added
+        if found is None:
+            return
+        self._added = found.added
+        if offset in (found.first, found.end):
             self._rank = found.added - (found.length if offset == found.first else 0)
+        elif offset <= MIN_OFFSET:
+            self._rank = 0
 
     def lag(self, source: str, offset: int) -> int | None:
         """Entries from this offset on, as last known.
@@ -174,8 +180,9 @@ class RedisReader(StreamReader):
         cursor = entry_cursor(offset)
         if offset < bounds.first:
             return (
-                f"{source}: the model's cursor is {cursor}, but the stream was trimmed up to"
-                f" {entry_id(bounds.first)}: entries between them may be lost"
+                f"{source}: the model's cursor is {cursor}, but the stream begins at"
+                f" {entry_id(bounds.first)}: it was trimmed, or deleted and made again, so entries"
+                " between them may be lost"
             )
         return (
             f"{source}: the model's cursor is {cursor}, but the stream ends at"
@@ -211,7 +218,8 @@ class RedisReader(StreamReader):
         if answer is None:
             return []
         info, entries = answer
-        if not start <= info.end or (start < info.first and not self._is_whole(info)):
+        is_other = info.added < self._added
+        if is_other or start > info.end or (start < info.first and not self._is_whole(info)):
             self._is_lost, self._next = True, None
             return []
         rank = info.added - info.length if start <= info.first else self._rank
@@ -230,8 +238,11 @@ class RedisReader(StreamReader):
         return messages
 
     def _is_whole(self, info: Info) -> bool:
-        """Are all entries from `_next` on kept, if none before it is?"""
-        return info.added - (self._rank or 0) <= info.length
+        """Are all entries from `_next` on kept, if none before it is?
+
+        A stream that was deleted and made again counts from 0, so its numbers do not fit.
+        """
+        return self._rank is not None and info.added - self._rank == info.length
 
     def _message(self, id_: bytes, fields: Sequence[bytes]) -> Message:
         text = id_.decode()
@@ -286,8 +297,8 @@ class RedisReader(StreamReader):
         """Wait, and count the entries that are added."""
         time.sleep(seconds)
         found = self._asked(self._info)
-        if found is not None:
-            self._added = found.added
+        if found is not None:  # fewer are those of another stream, which `read` finds
+            self._added = max(self._added, found.added)
 
     def close(self) -> None:
         """Close the connection."""
