@@ -1,13 +1,16 @@
 """`dualstream consume redis://...` as users run it, with Redis and a server."""
 
 import json
+import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import httpx
@@ -256,3 +259,31 @@ def test_the_stream_of_a_former_redis_input_is_read_from_what_is_left(store, red
         client.delete("clicks")
         assert store.xlen(stream) == 48
         assert set(store.keys("ds:{clicks}:*")) == {stream, "ds:{clicks}:audit"}
+
+
+def test_a_signal_ends_the_wait_for_a_server_that_does_not_answer(store, redis_server, monkeypatch):
+    """The server accepts requests; it is sent one alone."""
+    monkeypatch.setattr("dualstream.service.cli.consume.command.STOP_S", 0.3)
+    store.xadd("clicks", entry(1))
+    accepted: list[socket.socket] = []
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                accepted.append(listening.accept()[0])
+                accepted[-1].recv(1000)
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        given = [f"{redis_server.url}/clicks", "--model", "clicks", "--json", "--url", url]
+        done = CliRunner().invoke(app, ["consume", *given])
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    for one in accepted:
+        one.close()
+    assert (done.exit_code, len(accepted)) == (0, 1), done.output
+    assert "stopped while waiting: what the server has not learned stays" in done.stderr
+    assert json.loads(done.stdout)["learned"] == 0
