@@ -23,6 +23,7 @@ from dualstream.service.codecs.row_schema import (
     refuse_duplicates,
 )
 from dualstream.wire.chunking.chunks import check_is_plain
+from dualstream.wire.json_faults import json_fault
 from dualstream.wire.problems import Problem
 
 # Integers are kept as such: beyond 2^53 they are refused, floats are not.
@@ -432,7 +433,7 @@ def bad_line(line: bytes, error: msgspec.DecodeError) -> BadRow:
     """The error of a line that cannot be decoded."""
     if isinstance(error, msgspec.ValidationError) and (found := _long_integer(line)):
         return BadRow(found, LONG_INTEGER)
-    reason = _reason(line, str(error))
+    reason = json_fault(line, str(error))
     return BadRow("", reason + _advice(line, reason, is_line=True))
 
 
@@ -455,24 +456,10 @@ def _long_integer(raw: bytes) -> str:
     return ""
 
 
-_HALF_CHARACTER = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])")
-
-
-def _reason(text: bytes, reason: str) -> str:
-    """The decoder's reason, or the right one where it is misleading."""
-    if "truncated" not in reason and "surrogate" not in reason:
-        return reason
-    found = _HALF_CHARACTER.search(text)
-    if found is None:
-        return reason
-    escape = found.group().decode()
-    return f"{escape} is half of a surrogate pair (byte {found.start()}); send the whole character"
-
-
 def broken_body(body: bytes, text: str) -> Problem:
     """Problem 400 with the byte offset of the JSON error; or for a compressed body."""
     check_is_plain(body, is_text=True)
-    text = _reason(body, text)
+    text = json_fault(body, text)
     found = _BYTE.search(text)
     byte = int(found.group(1)) if found else len(body)
     detail = text if found else f"{text} (byte {byte})"

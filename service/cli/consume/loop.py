@@ -26,6 +26,8 @@ TRANSIENT = ("model-changed",)
 FIRST_WAIT_S, MAX_WAIT_S = 0.1, 5.0
 SLICE_S, MIN_PAUSE_S = 0.5, 0.02
 """Longest call that a signal does not end, and shortest one if no row waits."""
+MIN_RUN = 10
+"""Messages of a new source that are no rows, at which the consumer stops."""
 HOW_TO_RESET = "continue with --reset earliest or --reset latest"
 
 
@@ -77,6 +79,9 @@ class Consumer:
         """Why nothing could be read in that time; raised once the answer is handled."""
         self._thread = ThreadPoolExecutor(1)
         self._is_stopping = False
+        self._min_run = MIN_RUN
+        self._has_rows = False
+        """Was a message a row, or has the model learned from a partition before?"""
 
     def stop(self) -> None:
         """Post what has been read, then end; for signal handlers."""
@@ -84,6 +89,7 @@ class Consumer:
 
     def run(self, until_end: bool = False) -> None:
         """Read until stopped, or to the end of all partitions. Raises Refused, ReaderError."""
+        self._min_run = 1 if until_end else MIN_RUN
         while not self._is_stopping and not (until_end and self._is_at_end()):
             self.turn()
         try:
@@ -128,6 +134,7 @@ class Consumer:
         cursors = self._retry(self._server.sources)
         for source in sorted(waiting):
             cursor = cursors.get(source)
+            self._has_rows = self._has_rows or cursor is not None
             if cursor is not None and source not in self._outside:
                 self._start(source, cursor, cursor)
                 continue
@@ -229,6 +236,7 @@ class Consumer:
         """Post a batch, until the server has answered; then begin the next one."""
         if not batch.rows_seen:
             return
+        self._check_has_rows(batch)
         if self._step is not None:
             step, given = self._step, batch.rows
             batch.rows, refused_rows = self._retry(lambda: step.take(given))
@@ -250,6 +258,16 @@ class Consumer:
         progress = self.counters.partitions[batch.source]
         progress.offset, progress.timestamp_ms = self._reader.cursor(batch.end), batch.last_ms
         self._note_lag()
+
+    def _check_has_rows(self, batch: Batch) -> None:
+        """Raise ReaderError, before the cursor moves, if a new source seems to have no rows."""
+        self._has_rows = self._has_rows or bool(batch.rows)
+        if not self._has_rows and batch.rows_seen >= self._min_run:
+            cursor = self._reader.cursor(batch.end)
+            raise ReaderError(
+                f"{batch.source}: none of the first {batch.rows_seen:,} messages is a row:"
+                f" {batch.bad[0].reason}; to pass them, set the cursor to {cursor}"
+            )
 
     def _send(self, source: str, start: int, end: int, rows: Sequence[Row]) -> None:
         """Learn these rows as one append, or as several if the server says it is too large."""

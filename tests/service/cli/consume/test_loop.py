@@ -282,6 +282,44 @@ def test_a_batch_without_a_good_row_moves_the_cursor():
     assert numbers(server) == [9] and sorted(dead.written)[-1][1] == 8 and len(dead.written) == 9
 
 
+AVRO = b"\0\0\0\0\x07\x02"
+
+
+def test_a_source_without_any_row_stops_before_its_cursor_moves():
+    reader, server, dead = FakeReader(FakeLog(**{A: [AVRO] * 15})), FakeServer(), Letters()
+    one = consumer(reader, server, dead=dead, max_rows=10)
+    with pytest.raises(ReaderError) as none:
+        one.run()
+    assert str(none.value) == (
+        f"{A}: none of the first 10 messages is a row: Avro or Protobuf of a schema registry"
+        " (schema 7); write JSON; to pass them, set the cursor to 10"
+    )
+    assert (server.requests, server.cursors, dead.written) == ([], {}, [])
+
+
+def test_a_run_to_the_end_of_a_source_without_any_row_stops():
+    reader, server = FakeReader(FakeLog(**{A: [], B: [AVRO]})), FakeServer()
+    reader.rebalance(A, B)
+    with pytest.raises(ReaderError, match=f"{B}: none of the first 1 messages is a row"):
+        consumer(reader, server).run(until_end=True)
+    assert server.cursors == {}
+
+
+@each("values", [[AVRO] * 9, [*[AVRO] * 9, row(9), *[AVRO] * 20], [row(0), *[AVRO] * 30]])
+def test_messages_that_are_no_rows_are_passed_after_a_row_and_if_they_are_few(values):
+    reader, server, dead = FakeReader(FakeLog(**{A: values})), FakeServer(), Letters()
+    drained(consumer(reader, server, dead=dead, max_rows=10), reader, server)
+    assert len(dead.written) == values.count(AVRO)
+
+
+def test_messages_that_are_no_rows_are_passed_if_the_model_has_learned_from_the_source():
+    log = FakeLog(**{A: [row(0), *[AVRO] * 30], B: [AVRO] * 30})
+    reader, server, dead = FakeReader(log), FakeServer(), Letters()
+    server.cursors[A] = 1
+    drained(consumer(reader, server, dead=dead, max_rows=10), reader, server)
+    assert len(dead.written) == 60
+
+
 def test_refused_rows_beyond_the_listed_reasons_are_found_by_their_scores():
     values = [row(0)] + [b'{"x": {}}'] * 150 + [row(151)]
     reader, server, dead = FakeReader(FakeLog(**{A: values})), FakeServer(), Letters()
