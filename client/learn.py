@@ -197,6 +197,20 @@ class LearnMethods(Methods, Generic[Samples]):
         return _source_call(model, NDJSON, lines, source, scores)
 
     @method
+    def check_lines(self, model: str, lines: Sequence[bytes]) -> Steps[Refused | None]:
+        """Check lines of NDJSON; learn nothing. Returns the refusal if no line is a good row."""
+        body = b"\n".join((*lines, b"null"))  # with a bad line, an atomic request learns nothing
+        headers, query = {"content-type": NDJSON}, asked(atomic=True)
+        call = Call("POST", model_path(model, "learn"), Learned, query, headers, body)
+        try:
+            yield from self._do(call)
+        except Refused as refused:
+            if refused.kind != "invalid-rows":
+                raise
+            return refused if refused.problem.get("rejected") == len(lines) + 1 else None
+        return None
+
+    @method
     def learn_labels(
         self, model: str, labels: Mapping[str | int, Any], *, key: str | None = None
     ) -> Call[Learned]:

@@ -18,6 +18,7 @@ from dualstream.service.cli.consume.dead_letters import DeadLetter, DeadLetters,
 from dualstream.service.cli.consume.reader import Bounds, Message, Reader, ReaderError
 from dualstream.service.cli.consume.rows import BadMessage, RowLines
 from dualstream.service.cli.consume.server import TOO_LARGE, Server
+from dualstream.wire.problems import MAX_ERRORS
 
 T = TypeVar("T")
 
@@ -27,7 +28,7 @@ FIRST_WAIT_S, MAX_WAIT_S = 0.1, 5.0
 SLICE_S, MIN_PAUSE_S = 0.5, 0.02
 """Longest call that a signal does not end, and shortest one if no row waits."""
 MIN_RUN = 10
-"""Messages of a new source that are no rows, at which the consumer stops."""
+"""Messages of a new source that are all refused, at which the consumer stops."""
 HOW_TO_RESET = "continue with --reset earliest or --reset latest"
 
 
@@ -79,9 +80,8 @@ class Consumer:
         """Why nothing could be read in that time; raised once the answer is handled."""
         self._thread = ThreadPoolExecutor(1)
         self._is_stopping = False
-        self._min_run = MIN_RUN
-        self._has_rows = False
-        """Was a message a row, or has the model learned from a partition before?"""
+        self._is_proven = False
+        """Has the model taken a message, or does it have a cursor of a partition?"""
 
     def stop(self) -> None:
         """Post what has been read, then end; for signal handlers."""
@@ -89,7 +89,6 @@ class Consumer:
 
     def run(self, until_end: bool = False) -> None:
         """Read until stopped, or to the end of all partitions. Raises Refused, ReaderError."""
-        self._min_run = 1 if until_end else MIN_RUN
         while not self._is_stopping and not (until_end and self._is_at_end()):
             self.turn()
         try:
@@ -134,7 +133,7 @@ class Consumer:
         cursors = self._retry(self._server.sources)
         for source in sorted(waiting):
             cursor = cursors.get(source)
-            self._has_rows = self._has_rows or cursor is not None
+            self._is_proven = self._is_proven or cursor is not None
             if cursor is not None and source not in self._outside:
                 self._start(source, cursor, cursor)
                 continue
@@ -236,7 +235,7 @@ class Consumer:
         """Post a batch, until the server has answered; then begin the next one."""
         if not batch.rows_seen:
             return
-        self._check_has_rows(batch)
+        self._check_first(batch)
         if self._step is not None:
             step, given = self._step, batch.rows
             batch.rows, refused_rows = self._retry(lambda: step.take(given))
@@ -259,15 +258,23 @@ class Consumer:
         progress.offset, progress.timestamp_ms = self._reader.cursor(batch.end), batch.last_ms
         self._note_lag()
 
-    def _check_has_rows(self, batch: Batch) -> None:
-        """Raise ReaderError, before the cursor moves, if a new source seems to have no rows."""
-        self._has_rows = self._has_rows or bool(batch.rows)
-        if not self._has_rows and batch.rows_seen >= self._min_run:
-            cursor = self._reader.cursor(batch.end)
+    def _check_first(self, batch: Batch) -> None:
+        """Raise ReaderError, before the cursor moves, if a new source has only bad messages."""
+        if self._is_proven or batch.rows_seen < MIN_RUN:
+            return
+        rows = batch.rows[:MAX_ERRORS]
+        reason = None
+        if not rows:
+            reason = batch.bad[0].reason
+        elif self._step is None and not self.counters.learned:
+            reason = self._retry(lambda: self._server.refusal(rows))
+        if reason is not None:
+            cursor, count = self._reader.cursor(batch.start), len(rows) or len(batch.bad)
             raise ReaderError(
-                f"{batch.source}: none of the first {batch.rows_seen:,} messages is a row:"
-                f" {batch.bad[0].reason}; to pass them, set the cursor to {cursor}"
+                f"{batch.source}: the first {count:,} messages are all refused: {reason}; to make"
+                f" them dead letters, set the cursor to {cursor}"
             )
+        self._is_proven = True
 
     def _send(self, source: str, start: int, end: int, rows: Sequence[Row]) -> None:
         """Learn these rows as one append, or as several if the server says it is too large."""

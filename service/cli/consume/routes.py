@@ -63,6 +63,9 @@ class RoutedModels:
         """Commit an offset."""
         self._offsets.commit(source, offset)
 
+    def refusal(self, rows: Sequence[Row]) -> None:
+        """Unknown: each model refuses its own."""
+
     def learn(
         self, source: str, start: int, end: int, rows: Sequence[Row], lag: int | None
     ) -> Outcome:

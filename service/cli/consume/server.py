@@ -6,7 +6,7 @@ from typing import Any, Protocol, Self
 
 from dualstream.client import BadInput, Client, Learned, PredictedMany, Refused, Source
 from dualstream.service.cli.consume.batch import Outcome, Row, outcome_of
-from dualstream.service.cli.consume.dead_letters import DeadLetter
+from dualstream.service.cli.consume.dead_letters import DeadLetter, reasons
 from dualstream.service.cli.consume.entries import EntryLines, entry_cursor, entry_offset
 from dualstream.service.cli.consume.fields import RowFields
 
@@ -29,6 +29,10 @@ class Server(Protocol):
 
     def set_source(self, source: str, offset: int) -> None:
         """Set the cursor."""
+        ...
+
+    def refusal(self, rows: Sequence[Row]) -> str | None:
+        """Why the model refuses all of these rows; None if it takes one. Learns nothing."""
         ...
 
     def each(
@@ -96,6 +100,14 @@ class ModelServer:
                 ) from None
             raise
         return outcome_of(rows, answer)
+
+    def refusal(self, rows: Sequence[Row]) -> str | None:
+        """Why the model refuses all of these rows; None if it takes one. Learns nothing."""
+        try:
+            refused = self._client.check_lines(self._model, [line for _, line in rows])
+        except Refused:
+            return None  # of the request, which `learn` handles
+        return None if refused is None else reasons(refused.errors)[0][1]
 
     def predict(self, lines: Sequence[bytes], remember: bool) -> PredictedMany:
         """Score rows; store them with their scores if `remember`."""

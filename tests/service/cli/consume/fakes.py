@@ -148,6 +148,11 @@ class FakeServer:
             raise lost
         return outcome_of(rows, answer)
 
+    def refusal(self, rows: Sequence[Row]) -> str | None:
+        self._fail()
+        is_bad = all(json.loads(line).get("y") not in (0, 1) for _, line in rows)
+        return "y: no label" if is_bad else None
+
     def each(self, rows, call):
         if rows:
             call(self, rows)

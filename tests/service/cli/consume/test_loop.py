@@ -291,18 +291,35 @@ def test_a_source_without_any_row_stops_before_its_cursor_moves():
     with pytest.raises(ReaderError) as none:
         one.run()
     assert str(none.value) == (
-        f"{A}: none of the first 10 messages is a row: Avro or Protobuf of a schema registry"
-        " (schema 7); write JSON; to pass them, set the cursor to 10"
+        f"{A}: the first 10 messages are all refused: Avro or Protobuf of a schema registry"
+        " (schema 7); write JSON; to make them dead letters, set the cursor to 0"
     )
     assert (server.requests, server.cursors, dead.written) == ([], {}, [])
 
 
-def test_a_run_to_the_end_of_a_source_without_any_row_stops():
-    reader, server = FakeReader(FakeLog(**{A: [], B: [AVRO]})), FakeServer()
-    reader.rebalance(A, B)
-    with pytest.raises(ReaderError, match=f"{B}: none of the first 1 messages is a row"):
-        consumer(reader, server).run(until_end=True)
-    assert server.cursors == {}
+@each("first", [[], [AVRO] * 3])
+def test_a_source_whose_rows_are_all_refused_stops_before_its_cursor_moves(first):
+    log = FakeLog(**{A: [*first, *[b'{"x": {}}'] * 300]})
+    reader, server, dead = FakeReader(log), FakeServer(), Letters()
+    server.failures = [None, away()]
+    one = consumer(reader, server, dead=dead, max_rows=1000)
+    with pytest.raises(ReaderError, match="the first 100 messages are all refused: y: no label; "):
+        one.run()
+    assert (server.requests, server.cursors, dead.written) == ([], {}, [])
+    server.cursors[A] = 0
+    again = FakeReader(log)
+    drained(consumer(again, server, dead=dead, max_rows=1000), again, server)
+    assert len(dead.written) == len(log.messages[A])
+
+
+def test_refused_rows_after_a_learned_one_are_passed():
+    log = FakeLog(**{A: [row(0)]})
+    reader, server, dead = FakeReader(log), FakeServer(), Letters()
+    one = consumer(reader, server, dead=dead, max_rows=1000)
+    drained(one, reader, server)
+    log.messages[A] += [Message(A, n, b'{"x": {}}') for n in range(1, 31)]
+    drained(one, reader, server)
+    assert len(dead.written) == 30
 
 
 @each("values", [[AVRO] * 9, [*[AVRO] * 9, row(9), *[AVRO] * 20], [row(0), *[AVRO] * 30]])
