@@ -27,6 +27,8 @@ ARROW = "application/vnd.apache.arrow.stream"
 LONGEST_KEY = 255
 API_KEY_NAME = "DUALSTREAM_API_KEY"
 RETRIED = (408, 421, 425, 429, 502, 503, 504)
+NOT_DONE = (421, 425, 429, 503)
+"""Of these, the answers to requests that were not performed."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 2.0
 
 
@@ -134,13 +136,16 @@ def send(call: Call[T], patience_s: float) -> Steps[T]:
             may_be_done = may_be_done or not isinstance(failure, httpx.ConnectError)
             reason, cause = f"no answer: {str(failure) or type(failure).__name__}", failure
         else:
-            is_deletion = call.method == "DELETE" and call.answer is None
-            if is_deletion and may_be_done and response.status_code == 404:
-                return call.read(204, {}, b"")  # an earlier attempt deleted it
             try:
                 return _answer(call, response)
+            except Refused as refused:
+                is_deletion = call.method == "DELETE" and call.answer is None
+                if is_deletion and may_be_done and refused.status == 404:
+                    return call.read(204, {}, b"")  # an earlier attempt deleted it
+                raise
             except Unreachable as away:
                 reason, asked_s, cause = str(away), away.retry_after_s, None
+                may_be_done = may_be_done or response.status_code not in NOT_DONE
         now = time.monotonic()
         failures += 1
         deadline = deadline or now + patience_s

@@ -201,7 +201,7 @@ class LearnMethods(Methods, Generic[Samples]):
         """Check lines of NDJSON; learn nothing. Returns the refusal if no line is a good row."""
         body = b"\n".join((*lines, b"null"))  # with a bad line, an atomic request learns nothing
         headers, query = {"content-type": NDJSON}, asked(atomic=True)
-        call = Call("POST", model_path(model, "learn"), Learned, query, headers, body)
+        call = Call[Learned]("POST", model_path(model, "learn"), Learned, query, headers, body)
         try:
             yield from self._do(call)
         except Refused as refused:

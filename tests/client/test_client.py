@@ -299,6 +299,23 @@ def test_answers_that_are_not_the_servers_are_waited_for(case, monkeypatch):
     assert waited
 
 
+def test_a_deletion_that_a_gateway_did_not_report_is_done(monkeypatch):
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    unknown = httpx.Response(404, json={"type": "/problems/unknown-model"})
+    page = OF_A_GATEWAY["a router that does not know the route"]
+
+    def deleted(*answers: httpx.Response) -> None:
+        given = list(answers)
+        network = httpx.MockTransport(lambda _: given.pop(0))
+        Client(http=httpx.Client(base_url="http://x", transport=network)).delete("m")
+        assert not given
+
+    deleted(httpx.Response(504), page, page, unknown)
+    for first in ([], [httpx.Response(429)], [httpx.Response(503)]):
+        with pytest.raises(Refused):
+            deleted(*first, unknown)
+
+
 def test_a_redirect_is_named():
     network = httpx.MockTransport(lambda _: OF_A_GATEWAY["a redirect"])
     http = httpx.Client(base_url="http://x", transport=network)
