@@ -121,6 +121,8 @@ class RedisReader(StreamReader):
         """Next offset to read; None until `start`, and after entries were lost."""
         self._rank: int | None = None
         """Number of entries that were ever added before `_next`; None if unknown."""
+        self._has_next = False
+        """Did the stream have an entry with the offset `_next` at the start?"""
         self._added = 0
         """Number of entries that were ever added, as last known."""
         self._read: list[int] = []
@@ -150,10 +152,12 @@ class RedisReader(StreamReader):
         """Read from this offset."""
         self._next, self._learned, self._read = offset, offset, []
         self._rank, self._is_lost, self._is_at_end = None, False, False
+        self._has_next = False
         found = self._asked(self._info)
         if found is None:
             return
         self._added = found.added
+        self._has_next = offset == found.first and found.length > 0
         if offset in (found.first, found.end):
             self._rank = found.added - (found.length if offset == found.first else 0)
         elif offset <= MIN_OFFSET:
@@ -218,8 +222,8 @@ class RedisReader(StreamReader):
         if answer is None:
             return []
         info, entries = answer
-        is_other = info.added < self._added
-        if is_other or start > info.end or (start < info.first and not self._is_whole(info)):
+        is_gone = start < info.first and (self._has_next or not self._is_whole(info))
+        if is_gone or start > info.end or info.added < self._added:
             self._is_lost, self._next = True, None
             return []
         rank = info.added - info.length if start <= info.first else self._rank
@@ -230,7 +234,7 @@ class RedisReader(StreamReader):
         if not entries:
             return []
         messages = [self._message(*entry) for entry in entries]
-        self._next = messages[-1].offset + 1
+        self._next, self._has_next = messages[-1].offset + 1, False
         size = sum(len(text) for _, fields in entries for text in fields)
         self._entry_bytes = max(1, size // len(entries))
         del self._read[: bisect_left(self._read, self._learned)]
