@@ -206,9 +206,13 @@ def _routes() -> list[BaseRoute]:
 
 
 def create_app(
-    settings: Settings | None = None, metrics_dir: MetricsDirectory | None = None
+    settings: Settings | None = None,
+    metrics_dir: MetricsDirectory | None = None,
+    listens_when_ready: bool = False,
 ) -> Application:
     """The ASGI application; `metrics_dir` is set if the process is one of several workers.
+
+    With `listens_when_ready` its start lasts until it is ready. Otherwise it answers probes before.
 
     Raises UnsafeBinding if the settings open the server to other hosts without keys, BadKeys
     if keys cannot be read, and ValueError if the store lacks what the settings ask for, or if
@@ -254,6 +258,8 @@ def create_app(
             serving.append(asyncio.create_task(keys.watch()))
         # Here, because the process may have forked after create_app.
         tracing = application.start_tracing() if is_traced else None
+        if listens_when_ready:
+            await startup.finished.wait()
         yield
         for task in serving:
             task.cancel()

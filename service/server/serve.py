@@ -105,11 +105,15 @@ def check_certificate(settings: Settings) -> None:
         ) from None
 
 
-def make_server(settings: Settings, metrics_dir: MetricsDirectory | None = None) -> "Server":
+def make_server(
+    settings: Settings,
+    metrics_dir: MetricsDirectory | None = None,
+    listens_when_ready: bool = False,
+) -> "Server":
     """A server, not started yet. Raises UnsafeBinding, and ValueError for bad settings."""
     check_certificate(settings)
     keep_freed_blocks()
-    app = create_app(settings, metrics_dir=metrics_dir)
+    app = create_app(settings, metrics_dir, listens_when_ready)
     app.connections.limit = connection_limit()
     if app.connections.limit < MAX_CONNECTIONS:
         log.warning(
@@ -172,14 +176,13 @@ class Server(uvicorn.Server):
 
     async def main_loop(self) -> None:
         """Run until shutdown. A signal wakes this loop; that of uvicorn polls instead."""
-        self._loop = asyncio.get_running_loop()
         while not await self.on_tick(0):
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._leaving.wait(), TICK_S)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         may_drain = sig == signal.SIGTERM and self._drain_s > 0 and not self._is_draining
-        if may_drain and self._loop is not None and not self.should_exit:
+        if may_drain and self._loop is not None and self.started and not self.should_exit:
             self._is_draining = True
             # Not in the context of the request that the signal interrupts: its id is in the log.
             self._loop.call_soon_threadsafe(self._drain, context=Context())
@@ -201,7 +204,15 @@ class Server(uvicorn.Server):
         gc.freeze()
         # Requests make few reference cycles and many short-lived objects: collect less often.
         gc.set_threshold(GARBAGE_THRESHOLD, 20, 20)
-        await super().startup(sockets)
+        self._loop = asyncio.get_running_loop()
+        # A signal ends a start that waits for the store.
+        starting = asyncio.create_task(super().startup(sockets))
+        leaving = asyncio.create_task(self._leaving.wait())
+        await asyncio.wait((starting, leaving), return_when=asyncio.FIRST_COMPLETED)
+        leaving.cancel()
+        if starting.done():
+            starting.result()
+        starting.cancel()
         if self.started:
             for server in self.servers:
                 keep_few_unsent(server.sockets)

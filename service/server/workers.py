@@ -153,8 +153,12 @@ class _WorkerPool:
     def _start(self, slot: _Slot) -> None:
         receiving, sending = _forks.Pipe(duplex=False)
         metrics_dir = MetricsDirectory(self._shared, slot.number)
+        # One worker answers probes in any case, also while the store is away.
+        waits = any(one.worker is not None and one.worker.listens for one in self._slots)
         process = _forks.Process(
-            target=self._run_worker, args=(sending, metrics_dir), name=f"worker-{slot.number}"
+            target=self._run_worker,
+            args=(sending, metrics_dir, waits),
+            name=f"worker-{slot.number}",
         )
         # A signal that arrives before the worker has its own handlers ends it.
         signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
@@ -164,7 +168,7 @@ class _WorkerPool:
             receiving.close()
             self._retry_later(slot, f"a worker cannot be started: {error}", 0.0)
         else:
-            slot.worker = _Worker(process, receiving)
+            slot.worker = _Worker(process, receiving, listens=not waits)
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
             sending.close()
@@ -200,7 +204,9 @@ class _WorkerPool:
                 process.join()
         shutil.rmtree(self._shared, ignore_errors=True)
 
-    def _run_worker(self, sending: Connection, metrics_dir: MetricsDirectory) -> None:
+    def _run_worker(
+        self, sending: Connection, metrics_dir: MetricsDirectory, listens_when_ready: bool
+    ) -> None:
         """The main function of a worker."""
         os.close(self._alive_writer)
         for number in _STOP_SIGNALS:
@@ -213,7 +219,7 @@ class _WorkerPool:
             name="parent-watcher",
             daemon=True,
         ).start()
-        server = make_server(self._settings, metrics_dir)
+        server = make_server(self._settings, metrics_dir, listens_when_ready)
         server.on_ready = sending.send
         with suppress(KeyboardInterrupt):
             server.run(sockets=[self._listening])
@@ -227,8 +233,10 @@ def _max_stop_s(settings: Settings) -> float:
 class _Worker:
     """A worker process and the pipe on which it reports that it is ready."""
 
-    def __init__(self, process: Any, pipe: Connection) -> None:
+    def __init__(self, process: Any, pipe: Connection, listens: bool) -> None:
         self.process, self.pipe = process, pipe
+        self.listens = listens
+        """Does it accept connections? Each does once it is ready."""
         self.started_at = time.monotonic()
         self.durability: str | None = None
 
@@ -238,6 +246,7 @@ class _Worker:
             if self.pipe.closed or not self.pipe.poll():
                 return
             self.durability = self.pipe.recv()
+            self.listens = True
         self.close_pipe()
 
     def close_pipe(self) -> None:

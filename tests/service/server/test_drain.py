@@ -79,7 +79,7 @@ def test_the_log_of_a_drain_has_no_id_of_a_request():
 
     async def interrupt() -> None:
         server = Server(uvicorn.Config("none"), cast(Any, Stopping()), DRAIN_S, 1.0)
-        server._loop = asyncio.get_running_loop()
+        server._loop, server.started = asyncio.get_running_loop(), True
         REQUEST_ID.set("of-a-request")
         server.handle_exit(signal.SIGTERM, None)
         await asyncio.sleep(0)

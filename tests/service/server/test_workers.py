@@ -135,14 +135,10 @@ def test_a_killed_worker_is_replaced_and_a_killed_parent_takes_all_along(tmp_pat
         until(lambda: scraped(server)["dualstream_workers"] == 2)
         assert scraped(server)["dualstream_models_budget_bytes"] == 2 * Settings().models_bytes
         os.kill(first[0], signal.SIGKILL)
-        until(lambda: len(set(children(server)) - set(first)) == 1, 30)
+        # The other one serves until the new one can.
+        until(lambda: is_served(server) and are_back(server, {first[0]}), 30)
         for _ in range(10):
-            answer = httpx.post(f"{server.url}/models/m/learn", json=ROW, timeout=60)
-            while answer.status_code == 503:  # from the new one, which is starting
-                time.sleep(0.05)
-                answer = httpx.post(f"{server.url}/models/m/learn", json=ROW, timeout=60)
-            assert answer.status_code == 200
-        until(lambda: scraped(server)["dualstream_workers"] == 2, 30)
+            assert is_served(server)
         got = scraped(server)  # what the killed one had counted stays
         assert got['dualstream_predictions_total{model="m"}'] == 20
         assert got["dualstream_group_rows_sum"] >= 30
@@ -184,6 +180,50 @@ def test_any_worker_and_pair_of_workers_is_replaced_and_the_metrics_stay(tmp_pat
     assert server.process.returncode == -signal.SIGTERM
     until(lambda: not any(map(is_alive, left)), 10)
     assert not list(tmp_path.glob("dualstream-workers-*"))
+
+
+def is_served(server: ServerProcess) -> bool:
+    """Learns a row and scrapes. False if a killed worker closed the connection."""
+    try:
+        answer = httpx.post(f"{server.url}/models/m/learn", json=ROW, timeout=60)
+        assert answer.status_code == 200, answer.text
+        assert 'dualstream_seq{model="m"}' in scraped(server)
+    except httpx.TransportError:
+        return False
+    return True
+
+
+def test_one_worker_answers_probes_while_the_store_is_away():
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        store = f"redis://127.0.0.1:{unused.getsockname()[1]}/0"
+    server = ServerProcess(store, ["--workers", "2"], stderr=subprocess.DEVNULL, wait=False)
+    with server:
+        server.wait_until("Dualstream listens")
+        until(lambda: len(children(server)) == 2)
+        first, second = sorted(children(server))
+        assert {process_of(server) for _ in range(10)} == {first}
+        os.kill(second, signal.SIGKILL)
+        until(lambda: len(set(children(server)) - {second}) == 2)
+        assert {process_of(server) for _ in range(30)} == {first}
+        os.kill(first, signal.SIGKILL)
+        until(lambda: are_other(server, first), 30)
+    # The one that waits for the store ended, too, without its timeout.
+    assert server.process.returncode == -signal.SIGTERM
+
+
+def process_of(server: ServerProcess) -> int:
+    """The worker that answers a probe."""
+    assert httpx.get(f"{server.url}/livez", timeout=60).status_code == 200
+    answer = httpx.get(f"{server.url}/readyz?verbose", timeout=60)
+    assert answer.status_code == 503
+    return int(answer.json()["process"])
+
+
+def are_other(server: ServerProcess, killed: int) -> bool:
+    try:
+        return process_of(server) != killed and killed not in children(server)
+    except httpx.TransportError:
+        return False
 
 
 def is_learned(server: ServerProcess) -> bool:
