@@ -20,6 +20,7 @@ from dualstream.service.cli.common import (
 )
 from dualstream.service.cli.settings_flags import flag, read_settings
 from dualstream.service.observability import logs
+from dualstream.service.server.stop_signals import ignore_user_signals
 from dualstream.service.settings import (
     PREFIX,
     REMOVED,
@@ -85,6 +86,7 @@ def serve(context: typer.Context, **given: Any) -> None:
     """
     settings = _settings_of(context, given)
     logs.configure(settings.log_level, settings.log_format)
+    ignore_user_signals()
     from dualstream.service.server import compile_kernels as kernels
 
     with kernels.notice_of_compilation(

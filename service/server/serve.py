@@ -8,8 +8,8 @@ import math
 import signal
 import socket
 import ssl
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from contextvars import Context
 from types import FrameType
 from typing import Any
@@ -20,6 +20,7 @@ from dualstream import __version__
 from dualstream.service.metrics.multiprocess import MetricsDirectory
 from dualstream.service.models.sizeof import keep_freed_blocks
 from dualstream.service.server.app import Application, create_app
+from dualstream.service.server.stop_signals import handle_stop_signals
 from dualstream.service.settings import Settings, without_password
 from dualstream.service.transport.body_protocol import protocol_of
 from dualstream.service.transport.connection_limits import MAX_CONNECTIONS, connection_limit
@@ -156,8 +157,8 @@ def keep_few_unsent(listening: Iterable[Any]) -> None:
 class Server(uvicorn.Server):
     """uvicorn.Server with callbacks for listening and ready.
 
-    After SIGTERM it serves on for `drain_s`, so that balancers find it not ready before it refuses
-    connections. A second signal, or SIGINT (Ctrl-C), stops it at once.
+    After SIGTERM or SIGHUP it serves on for `drain_s`, so that balancers find it not ready before
+    it refuses connections. A second signal, or SIGINT (Ctrl-C), stops it at once.
     """
 
     def __init__(
@@ -174,6 +175,12 @@ class Server(uvicorn.Server):
         self._leaving = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
 
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Handle signals until the process ends. uvicorn ends it by the signal instead."""
+        handle_stop_signals(self.handle_exit)
+        yield
+
     async def main_loop(self) -> None:
         """Run until shutdown. A signal wakes this loop; that of uvicorn polls instead."""
         while not await self.on_tick(0):
@@ -181,7 +188,7 @@ class Server(uvicorn.Server):
                 await asyncio.wait_for(self._leaving.wait(), TICK_S)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        may_drain = sig == signal.SIGTERM and self._drain_s > 0 and not self._is_draining
+        may_drain = sig != signal.SIGINT and self._drain_s > 0 and not self._is_draining
         if may_drain and self._loop is not None and self.started and not self.should_exit:
             self._is_draining = True
             # Not in the context of the request that the signal interrupts: its id is in the log.

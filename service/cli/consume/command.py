@@ -27,6 +27,7 @@ from dualstream.service.cli.consume.metrics import MetricsServer, exposition, no
 from dualstream.service.cli.consume.reader import ReaderError, without_user
 from dualstream.service.cli.consume.rows import parse_columns
 from dualstream.service.cli.consume.schemes import Asked, open_source
+from dualstream.service.server.stop_signals import handle_stop_signals
 
 MAX_BATCH_BYTES = 1024 * 1024
 """Bytes of the rows of a batch; a longer row is a batch of its own."""
@@ -211,15 +212,13 @@ def _reader_errors() -> Iterator[None]:
 
 @contextmanager
 def _stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Call `stop` at SIGTERM and at the first Ctrl-C; the second one interrupts."""
+    """Call `stop` at SIGTERM, SIGHUP and the first Ctrl-C; the second one interrupts."""
 
     def on_signal(number: int, frame: Any) -> None:
         stop()
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    before = {
-        number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)
-    }
+    before = handle_stop_signals(on_signal)
     try:
         yield
     finally:

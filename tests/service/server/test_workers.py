@@ -89,7 +89,7 @@ def test_workers_share_a_port_and_a_new_store(store):
         # Whoever does not finish its request keeps no worker from ending, which `with` waits for.
         stalled.connect(("127.0.0.1", int(server.url.rpartition(":")[2])))
         stalled.sendall(b"POST /models/m/learn HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{")
-    assert server.process.returncode == -signal.SIGTERM
+    assert server.process.returncode == 0
     assert len(etags) <= WORKERS
     replica = loaded(store)
 
@@ -177,7 +177,7 @@ def test_any_worker_and_pair_of_workers_is_replaced_and_the_metrics_stay(tmp_pat
     finally:
         left = children(server)
         server.stop()
-    assert server.process.returncode == -signal.SIGTERM
+    assert server.process.returncode == 0
     until(lambda: not any(map(is_alive, left)), 10)
     assert not list(tmp_path.glob("dualstream-workers-*"))
 
@@ -208,7 +208,7 @@ def test_one_worker_answers_probes_while_the_store_is_away():
         os.kill(first, signal.SIGKILL)
         until(lambda: are_other(server, first), 30)
     # The one that waits for the store ended, too, without its timeout.
-    assert server.process.returncode == -signal.SIGTERM
+    assert server.process.returncode == 0
 
 
 def process_of(server: ServerProcess) -> int:
