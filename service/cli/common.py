@@ -5,9 +5,9 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import wraps
-from typing import Annotated, Any, NoReturn
+from typing import IO, Annotated, Any, NoReturn, cast
 
 import httpx
 import msgspec
@@ -35,12 +35,12 @@ class _Commands(TyperGroup):
         return [name for name in COMMANDS if name in self.commands]
 
     def main(self, *args: Any, **options: Any) -> Any:
+        open_standard_files()
         try:
             try:
                 return super().main(*args, **options)
             finally:
-                if sys.stdout is not None:  # the caller may have closed it
-                    sys.stdout.flush()
+                sys.stdout.flush()
         except SystemExit as ended:
             # The reader, such as `head`, has read enough. rich and typer call it a failure.
             if isinstance(ended.__context__, BrokenPipeError):
@@ -49,8 +49,7 @@ class _Commands(TyperGroup):
         except OSError as wrong:
             if wrong.errno not in _OF_OUTPUT:
                 raise
-            # Replace standard output, so that Python does not write the rest when it exits.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            discard_output()
             if wrong.errno == errno.EPIPE:
                 sys.exit(0)
             say_error(f"the output cannot be written: {wrong.strerror}")
@@ -58,6 +57,49 @@ class _Commands(TyperGroup):
 
 
 _OF_OUTPUT = (errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT)
+
+
+def open_standard_files() -> None:
+    """Open /dev/null for standard files that the caller has closed.
+
+    Otherwise the next file, such as the store, gets the number of standard output.
+    """
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(number, True)
+    os.close(number)
+    sys.stdout = sys.stdout or open(os.devnull, "w")
+    sys.stderr = sys.stderr or open(os.devnull, "w")
+
+
+def discard_output() -> None:
+    """Write nothing to standard output from now on, also not when Python exits."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
+
+
+def announce(line: str) -> None:
+    """Print a line of a server, which goes on when its output cannot be written."""
+    try:
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
+    except OSError:
+        discard_output()
+
+
+class _StandardError:
+    """Standard error for messages. A command goes on when they cannot be written."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.stderr, name)
+
+    def write(self, text: str) -> None:
+        with suppress(OSError):
+            sys.stderr.write(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            sys.stderr.flush()
 
 
 app = typer.Typer(
@@ -74,7 +116,7 @@ app = typer.Typer(
 
 
 console = Console()
-errors = Console(stderr=True)
+errors = Console(file=cast(IO[str], _StandardError()))
 _PIPED_COLUMNS = 1_000
 
 JSON = Annotated[

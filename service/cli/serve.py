@@ -11,6 +11,7 @@ from rich.table import Table
 from dualstream.service.cli.common import (
     ENDED,
     JSON,
+    announce,
     app,
     console,
     errors,
@@ -97,7 +98,7 @@ def serve(context: typer.Context, **given: Any) -> None:
 
     run = run_alone if settings.workers == 1 else serve_by_workers
     try:
-        run(settings, lambda line: console.print(line, highlight=False, soft_wrap=True))
+        run(settings, announce)
     except WorkersKeepEnding as ended:
         fail(str(ended), ENDED)
     except (UnsafeBinding, ValueError, OSError) as refused:

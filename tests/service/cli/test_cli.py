@@ -1,7 +1,11 @@
 """The command: its flags are the settings, and what it refuses it says."""
 
+import os
 import re
+import signal
+import socket
 import subprocess
+import sys
 
 import httpx
 import pytest
@@ -27,6 +31,7 @@ from dualstream.service.transport import connection_limits as connections
 from dualstream.service.transport.body_memory import MAX_BODIES, memory_limit
 from tests.docs.documents import ROOT
 from tests.forked import COMMAND, ForkedProcess
+from tests.service.jobs.test_follower import until
 
 DOC = (ROOT / "docs/reference/settings.md").read_text()
 SERVE = typer.main.get_command(cli.app).commands["serve"]
@@ -224,6 +229,50 @@ def test_server_says_where_it_is_and_what_it_promises(tmp_path):
         answer = httpx.get(f"{server.url}/readyz?verbose").json()
         assert answer["durability"] == "full" and answer["store"] == store
     assert server.process.returncode == 0
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_server_whose_output_cannot_be_written_serves(tmp_path, workers):
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    flags = ["--port", str(port), "--workers", workers, "--drain-s", "0"]
+    command = [*COMMAND, *flags, "--store", f"sqlite:///{tmp_path / 'a.db'}"]
+    reading, unread = os.pipe()
+    os.close(reading)  # as by `| head -1`
+    with open("/dev/full", "wb") as full, open(unread, "wb", closefd=False) as pipe:
+        process = ForkedProcess(command, stdout=pipe if workers == "1" else full, stderr=full)
+    os.close(unread)
+    try:
+        until(lambda: process.poll() is not None or is_ready(port), 60)
+        assert process.poll() is None and is_ready(port)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+
+
+def is_ready(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=60).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def test_closed_outputs_are_replaced_and_lost_messages_are_no_errors(tmp_path):
+    code = (
+        "import os, sys\n"
+        "from dualstream.service.cli.common import announce, errors, open_standard_files\n"
+        "assert sys.stdout is sys.stderr is None\n"
+        "open_standard_files()\n"
+        f"found = os.open({str(tmp_path / 'store')!r}, os.O_CREAT | os.O_WRONLY)\n"
+        "assert found > 2 and os.readlink('/proc/self/fd/1') == os.devnull\n"
+        "announce('one'); errors.print('two'); print('three')\n"
+        "sys.stdout = sys.stderr = open('/dev/full', 'w')\n"
+        "announce('four'); errors.print('five'); print('six')\n"
+        f"os.write(found, b'done')\n"
+    )
+    subprocess.run(["bash", "-c", '"$@" <&- >&- 2>&-', "", sys.executable, "-c", code], check=True)
+    assert (tmp_path / "store").read_bytes() == b"done"
 
 
 def test_durability_that_the_store_lacks_is_not_ready(tmp_path, redis_server):
