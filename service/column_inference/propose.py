@@ -1,5 +1,6 @@
 """The specification that is proposed for a sample, checked by reading the sample with it."""
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -79,7 +80,7 @@ def propose(sample: Sample, label: str | None = None, task: str | None = None) -
 
 def _choices(seen: Mapping[str, Seen], label: Label) -> dict[str, Choice]:
     choices: dict[str, Choice] = {}
-    owners = {name[:at] for name in seen for at, sign in enumerate(name) if sign == "."}
+    names = sorted(seen)
     for name, one in seen.items():
         taken = {choice.kind for choice in choices.values() if isinstance(choice.kind, str)}
         if name == label.name:
@@ -91,9 +92,16 @@ def _choices(seen: Mapping[str, Seen], label: Label) -> dict[str, Choice]:
         else:
             choice = kind_of(one)
             # `ignore` covers the columns of the object that it is in other rows, too.
-            if choice.kind != "ignore" or name not in owners:
+            if choice.kind != "ignore" or not _is_owner(name, names):
                 choices[name] = choice
     return choices
+
+
+def _is_owner(name: str, names: Sequence[str]) -> bool:
+    """Is there a column in an object of this name? `names` are all columns, sorted."""
+    owned = f"{name}."
+    at = bisect_left(names, owned)
+    return at < len(names) and names[at].startswith(owned)
 
 
 def _ignore_what_is_refused(rows: Rows, proposal: Proposal) -> None:

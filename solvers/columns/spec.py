@@ -137,15 +137,31 @@ class Ignored:
     def __init__(self, patterns: Sequence[str], types: Mapping[str, Any]) -> None:
         self._names = {one for one in patterns if "*" not in one}
         self._names |= {name for name, kind in types.items() if kind == "ignore"}
-        parts = [map(re.escape, one.split("*")) for one in patterns if "*" in one]
-        wildcards = "|".join(".*".join(pattern) for pattern in parts)
-        self._wildcards = re.compile(wildcards, re.DOTALL) if wildcards else None
+        self._longest = max(map(len, self._names), default=0)
+        wildcards = "|".join(_expression(one) for one in patterns if "*" in one)
+        # A column in an object has the name of the object before a dot.
+        expression = rf"(?:{wildcards})(?:\..*)?"
+        self._wildcards = re.compile(expression, re.DOTALL) if wildcards else None
 
     def __contains__(self, name: str) -> bool:
         if name in self._names or (self._wildcards and self._wildcards.fullmatch(name)):
             return True
-        owner = name.rpartition(".")[0]
-        return bool(owner) and owner in self
+        # Names come from clients and may be all dots: only as many are read as a pattern has.
+        end = name.find(".", 0, self._longest + 1)
+        while end >= 0:
+            if name[:end] in self._names:
+                return True
+            end = name.find(".", end + 1, self._longest + 1)
+        return False
+
+
+def _expression(pattern: str) -> str:
+    """Regular expression of a pattern with `*`, as fnmatch writes it.
+
+    The groups are atomic: a name of any length costs linear time.
+    """
+    first, *middle, last = map(re.escape, pattern.split("*"))
+    return first + "".join(f"(?>.*?{one})" for one in middle if one) + ".*" + last
 
 
 def _under(read: Any, given: Spec, name: str, *options: Any) -> Any:

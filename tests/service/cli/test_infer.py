@@ -6,6 +6,8 @@ import io
 import json
 import random
 import sys
+import tracemalloc
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 
@@ -21,7 +23,7 @@ from dualstream.service.cli.demo.adult import adult_samples
 from dualstream.service.cli.rows import row_files
 from dualstream.service.codecs import RowSchema, parse_body
 from dualstream.service.column_inference import Sample, propose, read_sample
-from dualstream.solvers import resolve_spec
+from dualstream.solvers import InvalidSpec, resolve_spec
 from dualstream.solvers.columns.tables import plain_row
 from examples import electricity, sensors, spam
 from tests.shell import run_script
@@ -356,6 +358,17 @@ def test_a_name_that_ends_with_a_star_is_no_pattern():
     spec = proposed({"a*": spread([7]), "ab": spread([1.5, 2.5, 0.5]), "y": YS}).spec
     assert spec["columns"]["types"] == {"a*": "ignore", "ab": "number"}
     resolve_spec(spec)
+
+
+def test_a_name_of_dots_takes_no_memory_for_each_dot():
+    rows = [{"y": n % 2, "n": n, "." * 20_000: "same"} for n in range(30)]
+    tracemalloc.start()
+    try:
+        with suppress(InvalidSpec, BadInput):  # the name is too long for a specification
+            propose(Sample(rows))
+        assert tracemalloc.get_traced_memory()[1] < 20e6
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_column_that_is_there_twice_makes_its_row_bad(tmp_path):
