@@ -19,6 +19,7 @@ from dualstream.service.codecs.parsed_rows import ParsedRows, RowsBuilder
 from dualstream.service.codecs.record_reader import FEW_BYTES, Reader, parse_records, parse_slowly
 from dualstream.service.codecs.row_buffer import RowArrays
 from dualstream.service.codecs.row_schema import BadRow, RowSchema, pointer_step
+from dualstream.solvers.columns.reader import MAX_COLUMNS, TOO_MANY_COLUMNS
 from dualstream.solvers.text import COMMA, LINE_FEED, count_lines
 from dualstream.wire.problems import Problem, RowError, quoted
 
@@ -84,10 +85,12 @@ def _parse_one(builder: RowsBuilder, schema: RowSchema, body: bytes) -> ParsedRo
     try:
         content = _any.decode(body)
     except msgspec.ValidationError:  # a number that Python does not hold is an error of the row
-        content = {}
-    if not isinstance(content, dict):
-        raise Problem(422, "invalid-body", "the body must be a row or a list of rows")
-    add_read(builder, 0, "", partial(read_row, body))
+        read = partial(read_row, body)
+    else:
+        if not isinstance(content, dict):
+            raise Problem(422, "invalid-body", "the body must be a row or a list of rows")
+        read = partial(_checked, content, body)
+    add_read(builder, 0, "", read)
     return builder.build(single=True, id_pointer=id_pointer_of(schema, body))
 
 
@@ -131,6 +134,8 @@ def _checked(row: Any, raw: bytes) -> Row:
     """The row, if it is an object without duplicate names. Raises BadRow."""
     if not isinstance(row, dict):
         raise BadRow("", "a row must be an object of its columns")
+    if len(row) > MAX_COLUMNS:  # before any work on its names
+        raise BadRow("", TOO_MANY_COLUMNS)
     # The decoder keeps the last of two values with one name. Escapes may hide a colon.
     if b"\\" in raw or raw.count(b":") != _colons(row):
         check_all_names(raw)

@@ -22,6 +22,7 @@ from dualstream.service.codecs.row_schema import (
     pointer_step,
     refuse_duplicates,
 )
+from dualstream.solvers.text import MAX_ROW_NAMES
 from dualstream.wire.chunking.chunks import check_is_plain
 from dualstream.wire.problems import Problem
 
@@ -121,7 +122,7 @@ class _Reader:
             sample = _sample.decode(body)
         except msgspec.ValidationError:
             return self.columns(body)
-        if body.count(b":") != _colons(sample, body):
+        if not _is_wide(sample) and body.count(b":") != _colons(sample, body):
             raise _DuplicateNames
         self._add(0, "", sample.x, sample.y, sample.weight, sample.id)
         return self._builder.build(single=True)
@@ -182,6 +183,11 @@ class _Reader:
 
     def build(self, single: bool = False, id_pointer: str = "/id") -> ParsedRows:
         return self._builder.build(single, id_pointer)
+
+
+def _is_wide(sample: Sample) -> bool:
+    """Has the sample too many names? It is refused then, without a look at each."""
+    return len(sample.x) > MAX_ROW_NAMES and isinstance(sample.x, dict)
 
 
 def _colons(sample: Sample, body: bytes) -> int:
@@ -342,7 +348,7 @@ _INF = float("inf")
 def _checked_sample(raw: bytes) -> Sample:
     """Decode a sample. Raises BadRow for a duplicate name."""
     sample = _sample.decode(raw)
-    if raw.count(b":") != _colons(sample, raw):
+    if not _is_wide(sample) and raw.count(b":") != _colons(sample, raw):
         pairs: _Pairs = json.loads(raw, object_pairs_hook=_Pairs)
         refuse_duplicates((name for name, _ in pairs), "/")
         x = next(value for name, value in pairs if name == "x")

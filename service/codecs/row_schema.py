@@ -11,7 +11,7 @@ from unicodedata import is_normalized
 from dualstream.solvers import ColumnReader, NamePlaces, class_text, sorted_row, width_of
 from dualstream.solvers.columns.plan import ColumnPlan, NoPlan
 from dualstream.solvers.jit import Indices
-from dualstream.solvers.text import PlaceTable
+from dualstream.solvers.text import MAX_ROW_NAMES, PlaceTable
 from dualstream.wire.problems import beginning, quoted
 from dualstream.wire.text_values import EXACT, TOO_LONG, nfc
 
@@ -73,6 +73,7 @@ def too_many_nonzeros(found: int, limit: int) -> str:
 
 
 NO_NAME = "a feature has no name"
+TOO_MANY_NAMES = f"the row has more than {MAX_ROW_NAMES:,} names"
 
 
 class BadRow(Exception):
@@ -316,6 +317,8 @@ class RowSchema:
         """As `hash_row`, with all checks, in one pass over the row."""
         if not isinstance(x, dict):
             raise BadRow("/x", "the model has features by name; send an object, not a list")
+        if len(x) > MAX_ROW_NAMES:
+            raise BadRow("/x", TOO_MANY_NAMES)
         index_of = self._index_of
         row: dict[int, float] = {}
         new: list[tuple[int, str]] = []

@@ -147,7 +147,7 @@ def _of_texts(seen: Seen) -> Choice:
         return Choice(
             "ignore", f"dates, but not ISO 8601: {_short(seen.examples[0])}; convert them"
         )
-    words = sum(len(words_of("", one, 1)) for one in seen.examples) / distinct
+    words = sum(len(words_of("", one)) for one in seen.examples) / distinct
     if words >= _MANY_WORDS and distinct > rows / 2:
         return Choice("text", f"{words:.0f} words on average, mostly distinct")
     if rows >= FEW_ROWS and distinct > 0.9 * rows:

@@ -15,6 +15,7 @@ from dualstream.service.codecs.media_type import media_type
 from dualstream.service.codecs.row_schema import BadRow, RowSchema, refuse_duplicates
 from dualstream.service.codecs.table_columns import pandas_index
 from dualstream.solvers import BadColumn, resolve_spec
+from dualstream.solvers.columns.reader import MAX_COLUMNS, TOO_MANY_COLUMNS
 from dualstream.solvers.columns.tables import rows_of
 from dualstream.wire.chunking.chunks import MARK
 from dualstream.wire.problems import Problem
@@ -36,14 +37,18 @@ def read_sample(file: RowFile, limit: int) -> Sample:
     return _sample(file.name, _rows(file), limit)
 
 
-def sample_of(body: bytes, content_type: str | None, limit: int) -> Sample:
+def sample_of(
+    body: bytes, content_type: str | None, limit: int, most_columns: int = MAX_COLUMNS
+) -> Sample:
     """As `read_sample`, of a body that is not compressed. Raises Problem 415 for other types."""
     kind, parameters = media_type(content_type)
     name = "the sample"
-    return _sample(name, _rows_in(body, kind, parameters, name), limit)
+    return _sample(name, _rows_in(body, kind, parameters, name), limit, most_columns)
 
 
-def _sample(name: str, rows: Iterator[Row | BadRow], limit: int) -> Sample:
+def _sample(
+    name: str, rows: Iterator[Row | BadRow], limit: int, most_columns: int = MAX_COLUMNS
+) -> Sample:
     reader = _schema().columns
     assert reader is not None
     sample = Sample()
@@ -57,7 +62,9 @@ def _sample(name: str, rows: Iterator[Row | BadRow], limit: int) -> Sample:
                         f"{name}: rows name their features `x`; create a model without"
                         " `columns` for them"
                     )
-                pairs = list(reader.flattened(row))
+                pairs = list(islice(reader.flattened(row), MAX_COLUMNS + 1))
+                if len(pairs) > MAX_COLUMNS:
+                    raise BadRow("", TOO_MANY_COLUMNS)
                 refuse_duplicates((name for name, _ in pairs), "/")
                 sample.rows.append(dict(pairs))
             except (BadRow, BadColumn) as bad:
@@ -69,6 +76,9 @@ def _sample(name: str, rows: Iterator[Row | BadRow], limit: int) -> Sample:
     if not sample.rows:
         why = f": {sample.bad[0]}" if sample.bad else ""
         raise NoRows(f"{name} has no rows that can be read{why}")
+    columns = len({name for row in sample.rows for name in row})
+    if columns > most_columns:
+        raise BadInput(f"{name} has {columns:,} columns; the limit is {most_columns:,}")
     return sample
 
 

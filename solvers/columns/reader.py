@@ -14,10 +14,9 @@ Nested objects are columns with dots in their names: {"user": {"age": 39}} is `u
 """
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import islice, product
 from typing import Any
 
 from dualstream.solvers.columns.spec import MAX_COLUMNS, Ignored, crossed_columns, parts_of
@@ -28,11 +27,12 @@ from dualstream.solvers.columns.values import (
     as_number,
     as_time,
     category_of_part,
+    check_features,
+    counted_words,
     cycle_of,
     inferred,
     seconds_of,
     whole,
-    words_of,
 )
 from dualstream.solvers.core.spec_fields import AGE
 from dualstream.wire.problems import quoted
@@ -41,6 +41,7 @@ from dualstream.wire.text_values import EXACT, BadValue, nfc, number_of
 Features = dict[str, float | bool | str]
 MAX_DEPTH = 16
 """Maximum depth of nested objects."""
+TOO_MANY_COLUMNS = f"the row has more than {MAX_COLUMNS:,} columns"
 MOST_CROSSED = 1000
 """Maximum number of features of a row that come from crosses: lists have all combinations."""
 _MAX_HANDLERS = 65_536
@@ -150,7 +151,7 @@ class ColumnReader:
         read = _Row(self)
         seen, handlers, roles, missing = read.seen, self._handlers, self._roles, self._missing
         has_numbers = bool(self._missing_numbers)
-        for name, value in self.flattened(row):
+        for name, value in islice(self.flattened(row), MAX_COLUMNS + 1):
             if name in seen:
                 raise BadColumn(name, f"the column {quoted(name)} is there twice")
             seen.add(name)
@@ -169,8 +170,7 @@ class ColumnReader:
             else:
                 handler(read, name, value)
         if len(seen) > MAX_COLUMNS:
-            reason = f"the row has {len(seen):,} columns; the limit is {MAX_COLUMNS:,}"
-            raise BadColumn("", reason)
+            raise BadColumn("", TOO_MANY_COLUMNS)
         if self._indicator:
             for name in self.declared:
                 if name not in read.seen:
@@ -361,17 +361,19 @@ def _add_category(row: _Row, name: str, value: Any) -> None:
 def _add_set(row: _Row, name: str, values: list[Any]) -> None:
     given = [one for one in values if not row.reader.is_missing(one)]
     texts = list(dict.fromkeys(as_category(name, one) for one in given))
+    check_features(name, texts)
     for text in texts:
         row.put_category(name, name, text)
+    check_features(name, row.features)
     row.note(name, texts)
 
 
 def _add_text(row: _Row, name: str, value: Any) -> None:
     kind = row.reader.type_of(name)
-    words = words_of(name, value, kind["ngrams"])
-    counts = Counter(words) if kind["weights"] == "count" else dict.fromkeys(words, 1)
-    for word, count in counts.items():
-        row.put(name, f"{name}:{word}", float(count))
+    is_counted = kind["weights"] == "count"
+    for word, count in counted_words(name, value, kind["ngrams"]).items():
+        row.put(name, f"{name}:{word}", float(count) if is_counted else 1.0)
+    check_features(name, row.features)
 
 
 def _add_time(row: _Row, name: str, value: Any) -> None:

@@ -8,11 +8,14 @@ value.
 
 import math
 import re
+from collections import Counter
+from collections.abc import Sized
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 from unicodedata import category
 
+from dualstream.solvers.text.tokens import MAX_ROW_NAMES
 from dualstream.wire.problems import quoted
 from dualstream.wire.text_values import BadValue, nfc, number_of, value_of
 
@@ -21,6 +24,8 @@ _BOOLEANS = {"True": "true", "TRUE": "true", "False": "false", "FALSE": "false"}
 WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 LONGEST_WORD = 100
 """Maximum characters of a word; the rest of a longer one does not count."""
+_RUNS_AT_ONCE = 50_000
+"""Runs of words between two checks of their number."""
 _SECONDS_FROM, _SECONDS_BELOW = 1e8, 1e11
 """A time that is a number within these is in seconds (1973 to 5138), a larger one in milliseconds.
 A smaller one is no time, unless its digits are a date: 20240506."""
@@ -113,8 +118,29 @@ def inferred(name: str, value: Any) -> float | int | bool | str:
     raise _unfit(name, value, "a number, a text, a boolean or a list of these")
 
 
-def words_of(name: str, value: Any, ngrams: int) -> list[str]:
-    """Words and runs of up to `ngrams` words of a text, in lower case and composed (NFC).
+def counted_words(name: str, value: Any, ngrams: int) -> dict[str, int]:
+    """How often words and runs of up to `ngrams` words occur in a text."""
+    words = words_of(name, value)
+    counts = Counter(words)
+    for size in range(2, ngrams + 1):
+        ends = range(size, len(words) + 1)
+        for first in range(0, len(ends), _RUNS_AT_ONCE):
+            check_features(name, counts)
+            piece = ends[first : first + _RUNS_AT_ONCE]
+            counts.update([" ".join(words[end - size : end]) for end in piece])
+    check_features(name, counts)
+    return counts
+
+
+def check_features(name: str, features: Sized) -> None:
+    """Raise BadColumn if a column gives more features than a row may have."""
+    if len(features) > MAX_ROW_NAMES:
+        reason = f"with column {quoted(name)} the row has more than {MAX_ROW_NAMES:,} features"
+        raise BadColumn(name, reason)
+
+
+def words_of(name: str, value: Any) -> list[str]:
+    """Words of a text, in lower case and composed (NFC).
 
     A word is a longest run of Unicode letters, digits and underscores, and marks behind them.
     """
@@ -122,11 +148,7 @@ def words_of(name: str, value: Any, ngrams: int) -> list[str]:
         value = as_category(name, value)
     if not isinstance(value, str):
         raise _unfit(name, value, "a text")
-    words = [word[:LONGEST_WORD] for word in _word().findall(nfc(value).lower())]
-    runs = list(words)
-    for size in range(2, ngrams + 1):
-        runs += [" ".join(words[at : at + size]) for at in range(len(words) - size + 1)]
-    return runs
+    return [word[:LONGEST_WORD] for word in _word().findall(nfc(value).lower())]
 
 
 @cache

@@ -27,6 +27,7 @@ from dualstream.solvers.jit import (
 )
 from dualstream.solvers.text.tokens import (
     LONGEST_NAME,
+    MAX_ROW_NAMES,
     NO_LABELS,
     NUMBERS,
     digit,
@@ -299,7 +300,7 @@ def read_examples(
                 journalled, seen, name_places, name_ends, names, counts, buffer,
             )  # fmt: skip
         end = -1
-        if p >= 0:
+        if p >= 0 and (dim >= 0 or counts[1] - indptr[row] <= MAX_ROW_NAMES):
             end = finish_row(indices, values, indptr[row], counts[1], dim < 0, spare, held)
         if end < 0:
             p = start
