@@ -17,6 +17,7 @@ import httpx
 import msgspec
 
 from dualstream.client.errors import BadInput, Refused, Unreachable
+from dualstream.client.proxies import ADVICE
 from dualstream.client.responses import Event
 
 T = TypeVar("T")
@@ -97,12 +98,13 @@ Action: TypeAlias = Call[Any] | Wait | Next
 Steps: TypeAlias = Generator[Action, Any, T]
 
 
-def send(call: Call[T], patience_s: float) -> Steps[T]:
-    """Send a call; retry until `patience_s` after the first failure.
+def send(call: Call[T], patience_s: float, proxy: str = "") -> Steps[T]:
+    """Send a call; retry until `patience_s` after the first failure. Errors name the proxy.
 
     Raises Refused, Unreachable, and BadInput for an invalid URL, parameter or header.
     """
     failures, deadline, cause = 0, 0.0, None
+    through = f" through the proxy {proxy}" if proxy else ""
     may_be_done = False  # an attempt whose response was lost may have succeeded
     while True:
         asked_s = 0.0
@@ -112,11 +114,12 @@ def send(call: Call[T], patience_s: float) -> Steps[T]:
             raise BadInput(str(wrong)) from wrong
         except httpx.TransportError as failure:
             may_be_done = may_be_done or not isinstance(failure, httpx.ConnectError)
-            reason, cause = f"no answer: {str(failure) or type(failure).__name__}", failure
+            why = str(failure) or type(failure).__name__
+            reason, cause = f"no answer{through}: {why}", failure
         else:
             if response.status_code not in RETRIED:
                 break
-            reason, asked_s = _unavailable(response)
+            reason, asked_s = _unavailable(response, through)
             cause = None
         now = time.monotonic()
         failures += 1
@@ -131,10 +134,13 @@ def send(call: Call[T], patience_s: float) -> Steps[T]:
     is_deletion = call.method == "DELETE" and call.answer is None
     if is_deletion and may_be_done and response.status_code == 404:
         return call.read(204, b"")  # an earlier attempt deleted it
+    if proxy and response.status_code >= 400 and "type" not in _problem(response.content):
+        detail = f"status {response.status_code}{through}, not from Dualstream; {ADVICE}"
+        raise Refused({"detail": detail}, response.status_code)
     return call.read(response.status_code, response.content)
 
 
-def _unavailable(response: httpx.Response) -> tuple[str, float]:
+def _unavailable(response: httpx.Response, through: str) -> tuple[str, float]:
     """Reason of a 429, 502, 503 or 504, and its Retry-After in seconds."""
     try:
         asked_s = float(response.headers.get("retry-after", "0"))
@@ -143,7 +149,7 @@ def _unavailable(response: httpx.Response) -> tuple[str, float]:
     try:
         reason = str(response.json()["detail"])
     except (ValueError, KeyError, TypeError):
-        reason = f"status {response.status_code}"
+        reason = f"status {response.status_code}{through}"
     return f"the server is unavailable: {reason}", asked_s
 
 

@@ -26,6 +26,7 @@ from dualstream.client.learn import LearnMethods
 from dualstream.client.manage import ManageMethods
 from dualstream.client.method import Awaited, Blocking, method
 from dualstream.client.predict import PredictMethods
+from dualstream.client.proxies import proxy_of, shown, valid_proxy
 from dualstream.client.responses import Event
 from dualstream.client.resumable_files import RowFile
 from dualstream.wire.schemas import PredictedMany
@@ -65,9 +66,15 @@ class Client(Blocking, LearnMethods[Iterable[Any]], PredictMethods, ManageMethod
     ) -> None:
         self._patience_s = patience_s
         self._on_retry = on_retry
-        self._http = http or httpx.Client(
-            base_url=url, timeout=timeout_s, headers=with_api_key(headers, api_key)
-        )
+        proxy = None if http else proxy_of(url)
+        self._proxy = shown(proxy)
+        with valid_proxy():
+            self._http = http or httpx.Client(
+                base_url=url,
+                timeout=timeout_s,
+                headers=with_api_key(headers, api_key),
+                transport=httpx.HTTPTransport(proxy=proxy),
+            )
 
     def close(self) -> None:
         """Close the connections."""
@@ -157,9 +164,15 @@ class AsyncClient(
     ) -> None:
         self._patience_s = patience_s
         self._on_retry = on_retry
-        self._http = http or httpx.AsyncClient(
-            base_url=url, timeout=timeout_s, headers=with_api_key(headers, api_key)
-        )
+        proxy = None if http else proxy_of(url)
+        self._proxy = shown(proxy)
+        with valid_proxy():
+            self._http = http or httpx.AsyncClient(
+                base_url=url,
+                timeout=timeout_s,
+                headers=with_api_key(headers, api_key),
+                transport=httpx.AsyncHTTPTransport(proxy=proxy),
+            )
 
     async def close(self) -> None:
         """Close the connections."""
