@@ -5,13 +5,13 @@ import time
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from dualstream.client import BadInput, Client
 from dualstream.service.cli.common import (
     JSON,
     REFUSED,
     Model,
+    Table,
     command,
     number_of,
     report,

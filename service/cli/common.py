@@ -2,10 +2,11 @@
 
 import errno
 import inspect
+import io
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import wraps
 from typing import Annotated, Any, NoReturn
 
@@ -13,12 +14,14 @@ import httpx
 import msgspec
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Table as RichTable
+from rich.text import Text
 from typer.core import TyperGroup
 
 from dualstream import __version__
 from dualstream.client import BadInput, Client, ClientError, Refused, Unreachable
 from dualstream.client.calls import API_KEY_NAME
+from dualstream.wire.printable import ESCAPES, printable, printable_json, printable_lines
 
 COMMANDS = (
     "serve config demo new-key create infer models status learn consume predict show metrics"
@@ -35,6 +38,11 @@ class _Commands(TyperGroup):
         return [name for name in COMMANDS if name in self.commands]
 
     def main(self, *args: Any, **options: Any) -> Any:
+        for stream in (sys.stdout, sys.stderr):
+            # The encoding may be ASCII. A stream that is closed or replaced stays as it is.
+            with suppress(OSError, ValueError):
+                if isinstance(stream, io.TextIOWrapper):
+                    stream.reconfigure(errors=ESCAPES)
         try:
             try:
                 return super().main(*args, **options)
@@ -100,22 +108,36 @@ def main(
     """Dualstream learns models from a stream, durably and with a certificate."""
 
 
+class Table(RichTable):
+    """Table whose cells are texts: without markup, and with control characters escaped."""
+
+    def add_row(self, *cells: Any, **options: Any) -> None:
+        """Add a row of texts."""
+        super().add_row(*(Text(printable(cell)) for cell in cells), **options)
+
+
 def say(line: str) -> None:
     """Print a line for people, without markup."""
-    console.print(line, highlight=False, markup=False, soft_wrap=True)
+    console.print(printable_lines(line), highlight=False, markup=False, soft_wrap=True)
 
 
-def show_table(table: Table) -> None:
+def note(line: str, style: str | None = None) -> None:
+    """As `say`, on standard error."""
+    text = printable_lines(line)
+    errors.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
+
+
+def show_table(table: RichTable) -> None:
     """Print a table, as wide as the terminal; without a terminal, one line a row."""
     (console if console.is_terminal else Console(width=_PIPED_COLUMNS)).print(table)
 
 
 def print_json(document: Any) -> None:
     """Print one JSON document for programs."""
-    typer.echo(msgspec.json.encode(document).decode())
+    typer.echo(printable_json(msgspec.json.encode(document).decode()))
 
 
-def report(as_json: bool, document: Any, *shown: str | Table) -> None:
+def report(as_json: bool, document: Any, *shown: str | RichTable) -> None:
     """Print the document with --json, else lines and tables for people."""
     if as_json:
         print_json(document)
@@ -134,7 +156,7 @@ def fail(reason: str, code: int = 2) -> NoReturn:
 
 
 def say_error(reason: str) -> None:
-    errors.print(reason, style="red", highlight=False, markup=False, soft_wrap=True)
+    note(reason, "red")
 
 
 # Exit codes, documented in docs/reference/cli.md.
@@ -230,8 +252,7 @@ def on_retry(url: str) -> Callable[[str, float], None]:
     def say_once(reason: str, left_s: float) -> None:
         if not said:
             said.append(reason)
-            text = f"{url}: {reason}; trying again for {left_s:.0f} s"
-            errors.print(text, style="yellow", highlight=False, markup=False, soft_wrap=True)
+            note(f"{url}: {reason}; trying again for {left_s:.0f} s", "yellow")
 
     return say_once
 
