@@ -19,7 +19,8 @@ from dualstream.service.codecs.parsed_rows import ParsedRows, RowsBuilder
 from dualstream.service.codecs.record_reader import FEW_BYTES, Reader, parse_records, parse_slowly
 from dualstream.service.codecs.row_buffer import RowArrays
 from dualstream.service.codecs.row_schema import BadRow, RowSchema, pointer_step
-from dualstream.solvers.columns.reader import MAX_COLUMNS, TOO_MANY_COLUMNS
+from dualstream.solvers.columns.reader import TOO_MANY_COLUMNS
+from dualstream.solvers.columns.spec import MAX_COLUMNS
 from dualstream.solvers.text import COMMA, LINE_FEED, count_lines
 from dualstream.wire.problems import Problem, RowError, quoted
 
