@@ -4,6 +4,7 @@ import errno
 import inspect
 import io
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -43,6 +44,8 @@ class _Commands(TyperGroup):
             with suppress(OSError, ValueError):
                 if isinstance(stream, io.TextIOWrapper):
                     stream.reconfigure(errors=ESCAPES)
+        if _LINK.fullmatch(os.environ.get(_PORT, "")):  # noqa: TID251
+            del os.environ[_PORT]  # noqa: TID251
         try:
             try:
                 return super().main(*args, **options)
@@ -65,6 +68,9 @@ class _Commands(TyperGroup):
             sys.exit(WRONG)
 
 
+_PORT, _LINK = "DUALSTREAM_PORT", re.compile(r"(tcp|udp|sctp)://\S+")
+"""Kubernetes and Docker set this variable to such an address for a service `dualstream`. It is no
+setting then."""
 _OF_OUTPUT = (errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT)
 
 

@@ -52,8 +52,12 @@ def listen(settings: Settings) -> socket.socket:
     """The listening socket. Raises ValueError if the address cannot be bound."""
     host, port = settings.host, settings.port
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # `::` is every address of the machine, as 0.0.0.0 is every one of IPv4.
+    both = host == "::" and socket.has_dualstack_ipv6()
     try:
-        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+        return socket.create_server(
+            (host, port), family=family, backlog=BACKLOG, dualstack_ipv6=both
+        )
     except OSError as wrong:
         if wrong.errno == errno.EADDRINUSE:
             raise ValueError(f"port {port} is in use; choose another with --port") from None

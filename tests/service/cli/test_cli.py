@@ -1,5 +1,6 @@
 """The command: its flags are the settings, and what it refuses it says."""
 
+import json
 import re
 import signal
 import subprocess
@@ -156,11 +157,28 @@ def test_variables_of_other_programs_are_no_settings():
                 # Of Kubernetes and Docker, for a service of this name.
                 *("DUALSTREAM_SERVICE_HOST", "DUALSTREAM_SERVICE_PORT_HTTP"),
                 *("DUALSTREAM_PORT_8000_TCP", "DUALSTREAM_PORT_8000_TCP_ADDR"),
+                # And for those whose names begin with it, such as dualstream-redis.
+                *("DUALSTREAM_REDIS_SERVICE_HOST", "DUALSTREAM_REDIS_SERVICE_PORT_CLIENT"),
+                *("DUALSTREAM_REDIS_PORT_6379_TCP", "DUALSTREAM_REDIS_PORT_6379_TCP_PROTO"),
                 *("OTHER_DURABILTY", "dualstream_x", "XDUALSTREAM_PROT"),
             ),
             "1",
         )
     )
+
+
+def test_a_port_that_is_a_service_link_is_no_setting(monkeypatch):
+    check_variables({"DUALSTREAM_REDIS_PORT": "tcp://10.0.0.1:6379"})
+    with pytest.raises(UnknownSettings, match="DUALSTREAM_REDIS_PORT is not a setting"):
+        check_variables({"DUALSTREAM_REDIS_PORT": "6379"})
+    for value, code in (("tcp://10.96.0.1:8000", 0), ("8000x", 2)):
+        monkeypatch.setenv("DUALSTREAM_PORT", value)
+        ended = CliRunner().invoke(cli.app, ["config", "--json"])
+        assert ended.exit_code == code, ended.output
+        if code == 0:
+            rows = {row["setting"]: row for row in json.loads(ended.stdout)}
+            assert rows["DUALSTREAM_PORT"]["value"] == "8000"
+            assert rows["DUALSTREAM_PORT"]["source"] == "default"
 
 
 def test_no_variable_of_this_repository_is_unknown():
@@ -171,8 +189,7 @@ def test_no_variable_of_this_repository_is_unknown():
     used = set(re.findall(r"(?<!_)DUALSTREAM_[A-Z0-9_]*[A-Z0-9]", text)) - {
         *("DUALSTREAM_PROT", "DUALSTREAM_XYZ", "DUALSTREAM_DURABILTY", "DUALSTREAM_STOR"),
         *("DUALSTREAM_KEY_FILE", "DUALSTREAM_MAX_MODEL", "DUALSTREAM_APIKEY"),
-        *("DUALSTREAM_SERVICE_HOST", "DUALSTREAM_SERVICE_PORT_HTTP"),
-        *("DUALSTREAM_PORT_8000_TCP", "DUALSTREAM_PORT_8000_TCP_ADDR"),
+        "DUALSTREAM_REDIS_PORT",
     }
     assert "DUALSTREAM_DATA" in used
     check_variables(dict.fromkeys(used, ""))

@@ -16,6 +16,7 @@ import pytest
 
 from dualstream.service.cli.demo.server_process import ServerProcess
 from dualstream.service.journal import open_journal
+from dualstream.service.server.serve import listen
 from dualstream.service.server.workers import (
     FIRST_PAUSE_S,
     MAX_PAUSE_S,
@@ -258,6 +259,19 @@ def test_one_worker_adopts(tmp_path):
     assert "without --workers" in refusal_of(
         "--workers", "2", "--adopt", "--port", "0", "--store", store
     )
+
+
+def test_all_addresses_are_those_of_ipv4_and_ipv6_and_brackets_are_no_part_of_one():
+    for host, reached in (
+        ("::", ("127.0.0.1", "::1")),
+        ("[::]", ("127.0.0.1", "::1")),
+        ("[::1]", ("::1",)),
+        ("0.0.0.0", ("127.0.0.1",)),
+    ):
+        with listen(Settings(host=host, port=0)) as listening:
+            port = listening.getsockname()[1]
+            for address in reached:
+                socket.create_connection((address, port), 5).close()
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
