@@ -89,6 +89,7 @@ from dualstream.wire.problems import MEDIA_TYPE, Problem, RowError
 
 _CORS_REQUEST_HEADERS = (
     "authorization",
+    "baggage",
     "content-type",
     "content-encoding",
     "dualstream-source",
@@ -96,6 +97,7 @@ _CORS_REQUEST_HEADERS = (
     "if-match",
     "if-none-match",
     "last-event-id",
+    "sentry-trace",
     "traceparent",
     "tracestate",
     "x-request-id",
@@ -271,8 +273,11 @@ def create_app(
         routes=_routes(),
         docs_url=None,
         openapi_url=None,  # served by the dashboard's routes
+        # Relative to the document: a proxy may serve it under a prefix.
+        servers=[{"url": "."}],
         redoc_url=None,
     )
+    app.router.redirect_slashes = False  # see _without_slash
     app.state.settings = settings
     app.state.registry = registry
     app.state.startup = startup
@@ -319,13 +324,30 @@ def _across_origins(app: ASGIApp, origins: str) -> ASGIApp:
     return CORSMiddleware(
         app,
         allow_origins=[origin.strip() for origin in origins.split(",") if origin.strip()],
-        allow_methods=("GET", "POST", "PUT", "DELETE"),
+        allow_methods=("GET", "HEAD", "POST", "PUT", "DELETE"),
         allow_headers=_CORS_REQUEST_HEADERS,
         expose_headers=_CORS_RESPONSE_HEADERS,
     )
 
 
+def _without_slash(scope: Scope) -> Response | None:
+    """Redirect of a path that ends with a slash to the one without it; None for another path.
+
+    It is relative, so it stays under the prefix and the TLS of a proxy. Starlette's is not.
+    """
+    path = scope["raw_path"].decode("latin-1")
+    if len(path) < 2 or not path.endswith("/"):
+        return None
+    query = scope["query_string"].decode("latin-1")
+    to = f"../{path[:-1].rpartition('/')[2]}" + (f"?{query}" if query else "")
+    return Response(status_code=307, headers={"location": to})
+
+
 async def _answer_problem(request: Request, error: Exception) -> Response:
+    if isinstance(error, HTTPException) and error.status_code == 404:
+        redirect = _without_slash(request.scope)
+        if redirect is not None:
+            return redirect
     problem = as_problem(error) or _of_framework(request, error)
     if problem is not None and problem.status == 405:
         problem = not_allowed(request.method, request.url.path)

@@ -1,6 +1,7 @@
 """HTTP as clients and proxies expect it: HEAD, text that is not UTF-8, Accept, problem pages."""
 
 import re
+from urllib.parse import urljoin
 
 import httpx
 import pytest
@@ -50,6 +51,27 @@ def test_head_on_a_socket_leaves_the_connection_good(shared_server):
             assert client.get("/livez").json() == {"alive": True}
         assert client.head("/livez").headers["content-length"] == "14"
         client.delete("/models/head")
+
+
+def test_a_slash_at_the_end_is_redirected_relatively(model):
+    """So the answer is right under a prefix and TLS of a proxy, which the server does not know."""
+    for path, location, end in (
+        ("/models/", "../models", "/models"),
+        ("/models/?limit=1", "../models?limit=1", "/models?limit=1"),
+        ("/models/m/", "../m", "/models/m"),
+        ("/models/m/weights/", "../weights", "/models/m/weights"),
+        ("/docs/", "../docs", "/docs"),
+    ):
+        answer = model.get(path, follow_redirects=False)
+        assert (answer.status_code, answer.headers["location"]) == (307, location), path
+        prefix = "https://host/prefix"
+        assert urljoin(prefix + path, location) == prefix + end
+    answer = model.post("/models/m/learn/", json={"x": {"1": 1}, "y": 1})
+    assert answer.status_code == 200 and answer.json()["seq"] == 1
+    for path in ("/nowhere", "/static/none/", "/models/m/nowhere"):
+        assert_problem(model.get(path), 404, "not-found")
+    (server,) = model.get("/openapi.json").json()["servers"]
+    assert urljoin("https://host/prefix/openapi.json", server["url"]) == "https://host/prefix/"
 
 
 def test_head_of_a_route_without_get_is_refused(model):
