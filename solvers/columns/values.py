@@ -121,13 +121,18 @@ def inferred(name: str, value: Any) -> float | int | bool | str:
 def counted_words(name: str, value: Any, ngrams: int) -> dict[str, int]:
     """How often words and runs of up to `ngrams` words occur in a text."""
     words = words_of(name, value)
+    if len(words) * ngrams <= MAX_ROW_NAMES:
+        runs = list(words)
+        for size in range(2, ngrams + 1):
+            runs += [" ".join(words[at : at + size]) for at in range(len(words) - size + 1)]
+        return Counter(runs)
     counts = Counter(words)
     for size in range(2, ngrams + 1):
-        ends = range(size, len(words) + 1)
-        for first in range(0, len(ends), _RUNS_AT_ONCE):
+        starts = range(len(words) - size + 1)
+        for first in range(0, len(starts), _RUNS_AT_ONCE):
             check_features(name, counts)
-            piece = ends[first : first + _RUNS_AT_ONCE]
-            counts.update([" ".join(words[end - size : end]) for end in piece])
+            piece = starts[first : first + _RUNS_AT_ONCE]
+            counts.update([" ".join(words[at : at + size]) for at in piece])
     check_features(name, counts)
     return counts
 
