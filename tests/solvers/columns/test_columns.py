@@ -170,6 +170,21 @@ def test_a_time_is_the_same_however_it_is_written(value):
     assert len(got) == 7
 
 
+def test_a_type_has_missing_values_of_its_own():
+    types = {
+        "a": {"kind": "number", "missing": ["none", -1]},
+        "b": {"kind": "category", "missing": ["NA"]},
+        "c": "category",
+    }
+    row = {"a": "none", "b": "none", "c": "none"}
+    assert features(types, row, missing=["", None]) == {"b": "none", "c": "none"}
+    row = {"a": "-1.0", "b": "NA", "c": "NA"}
+    assert features(types, row, missing=["", None]) == {"c": "NA"}
+    assert features(types, {"a": 2, "b": "", "c": -1}, missing=["", None]) == {"a": 2, "c": "-1"}
+    lists = {"b": ["NA", "x"], "c": ["NA", "x"]}
+    assert features(types, lists) == {"b=x": 1.0, "c=NA": 1.0, "c=x": 1.0}
+
+
 def test_missing_values_are_absent_or_features():
     row = {"a": "?", "b": None, "c": "", "d": float("nan"), "e": -1, "f": "x"}
     types = {"a": "number", "e": "number", "g": "category"}
@@ -326,6 +341,14 @@ def test_columns_are_part_of_the_specification_and_not_of_the_learner():
         ),
         ({"columns": {"types": {f"c{n}": "number" for n in range(10_001)}}}, "/columns/types"),
         ({"columns": {"missing": [True]}}, "/columns/missing/0"),
+        (
+            {"columns": {"types": {"a": {"kind": "number", "missing": [1, True]}}}},
+            "/columns/types/a/missing/1",
+        ),
+        (
+            {"columns": {"types": {"a": {"kind": "ignore", "missing": []}}}},
+            "/columns/types/a/missing",
+        ),
         ({"columns": {"missing": [10**400]}}, "/columns/missing/0"),
         (
             {"columns": {"types": {"a": {"kind": "time", "parts": [["a"]]}}}},
