@@ -120,14 +120,15 @@ class RecordReader(Reader):
         if len(fields) != len(names):
             raise BadRow("", f"the record has {len(fields)} fields; the header has {len(names)}")
         if self.decimal != ".":
-            fields = [
-                self._with_point(name, field) if self.has_decimals(name) else field
-                for name, field in zip(names, fields, strict=True)
-            ]
+            fields = list(map(self._with_point, names, fields))
         return fields
 
     def has_decimals(self, name: str) -> bool:
-        """Whether fields of this column are numbers, whose decimal sign counts."""
+        """Whether fields of this column are numbers, whose decimal sign must be clear."""
+        return True
+
+    def has_given_decimals(self, name: str) -> bool:
+        """Whether fields of this column that are written as numbers have a given decimal sign."""
         return True
 
     def pointer(self, name: str) -> str:
@@ -136,13 +137,16 @@ class RecordReader(Reader):
 
     def _with_point(self, name: str, text: str) -> str:
         """A field with a decimal point. Raises BadRow if its decimal is another one."""
-        has_comma = _DECIMAL_COMMA.fullmatch(text) is not None
+        has_comma = "," in text and _DECIMAL_COMMA.fullmatch(text) is not None
         if self.decimal:
-            if not has_comma and "." in text and _DECIMAL_COMMA.fullmatch(text.replace(".", ",")):
-                reason = f"{quoted(text)} has a point, but decimal=%2C is given"
-                raise BadRow(self.pointer(name), reason)
-            return text.replace(".", "").replace(",", ".") if has_comma else text
-        if has_comma:
+            if has_comma and self.has_given_decimals(name):
+                return text.replace(".", "").replace(",", ".")
+            if "." in text and self.has_decimals(name):
+                if _DECIMAL_COMMA.fullmatch(text.replace(".", ",")):
+                    reason = f"{quoted(text)} has a point, but decimal=%2C is given"
+                    raise BadRow(self.pointer(name), reason)
+            return text
+        if has_comma and self.has_decimals(name):
             reason = f"{quoted(text)} has a decimal comma; send text/csv; decimal=%2C if it is a"
             raise BadRow(self.pointer(name), f"{reason} number, decimal=. if it is a text")
         return text

@@ -219,6 +219,10 @@ class FlatRecords(RecordReader):
         assert self.schema.columns is not None
         return self.schema.columns.is_number(name)
 
+    def has_given_decimals(self, name: str) -> bool:
+        assert self.schema.columns is not None
+        return not self.schema.columns.keeps_commas(name)
+
     def add_row(self, builder: RowsBuilder, index: int, start: int, end: int) -> None:
         fields = self.fields(start, end)
         builder.add_flat(index, dict(zip(self.columns.names, fields, strict=True)))
