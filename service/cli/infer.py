@@ -102,8 +102,8 @@ def _table(proposal: Any) -> Table:
     table = Table("column", "type", "missing", "reason", box=None)
     for name, choice in proposal.choices.items():
         kind = choice.kind if isinstance(choice.kind, str) else choice.kind["kind"]
-        seen = proposal.seen[name]
-        missing = f"{seen.missing / seen.rows:.0%}" if seen.missing else ""
+        gone, rows = proposal.missing(name), proposal.seen[name].rows
+        missing = f"{gone / rows:.0%}" if gone else ""
         table.add_row(*map(Text, (name, kind, missing, choice.reason)))
     return table
 

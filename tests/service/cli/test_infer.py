@@ -226,12 +226,11 @@ KINDS = [
     ("size", spread([1.7e12, 1.6e12]), "number", "whole numbers"),
     ("user_id", list(range(100, 140)), "ignore", "named as an id"),
     ("userId", spread([17, 4, 9]), "category", "named as a code, 3 distinct"),
-    ("any", list(range(5, 45)), "ignore", "numbers of the rows"),
+    ("any", list(range(1, 41)), "ignore", "numbers of the rows"),
+    ("any", list(range(5, 45)), "number", "from 5 to 44"),
+    ("year", list(range(40)), "number", "from 0 to 39"),
     ("people", [i * i for i in range(40)], "number", "from 0 to 1521"),
-    ("n", [*spread([1.5, 2.5, 3.5], 38), "error", "error"], "number", "from 1.5 to 3.5"),
-    ("n", [*spread([1.5, 2.5, 3.5], 38), "error", "-"], "number", "from 1.5 to 3.5"),
     ("n", spread([1.5, "error"]), "category", "2 distinct values"),
-    ("n", spread([1.5, "-"]), "number", "from 1.5"),
     ("iso", spread(["NA", "DE", "FR"]), "category", "3 distinct"),
     ("letter", spread(["NA", "abc"]), "category", "1 distinct"),
     ("tags", spread([["a", "b"], [], ["c"]]), "category", "a category for each entry"),
@@ -262,7 +261,7 @@ LABELLED = [
     ([" <=50K", " >50K", " >50K"], "binary", [" <=50K", " >50K"]),
     (["cat", "dog", "dog"], "binary", ["dog", "cat"]),  # the rarer one is positive
     (["2", "4", "2"], "binary", ["2", "4"]),
-    ([2, 4, 2], "multiclass", None),
+    ([2, 4, 2], "binary", ["2", "4"]),
     ([-1, 1], "binary", None),
     ([True, False], "binary", None),
     (["true", "FALSE"], "binary", None),
@@ -335,7 +334,7 @@ def test_columns_that_are_refused_together_lose_one():
     proposal = proposed(columns)
     assert proposal.choices["at"].kind == "time"
     reason = "does not fit: two columns give the feature 'at.hour.sin'"
-    assert proposal.choices["at.hour.sin"] == ("ignore", reason)
+    assert proposal.choices["at.hour.sin"][:2] == ("ignore", reason)
     body = json.dumps(rows_of(columns)).encode()
     parsed = parse_body(RowSchema(resolve_spec(proposal.spec)), None, body, labelled=True)
     assert not parsed.errors
@@ -433,7 +432,8 @@ def test_the_command_prints_json_and_reasons():
 def test_a_decimal_comma_is_given_as_a_format(shared_server):
     body = b"a;b;y\n" + b"".join(b"%d,5;%d;%d\n" % (n, n * n, n % 2) for n in range(40))
     done = run("-", "--format", "csv", given=body)
-    assert "give --format csv-decimal-comma if it is a number" in done.stderr
+    assert "column 'a' is ignored" in done.stderr
+    assert "if the comma is decimal, use --format csv-decimal-comma" in done.stderr
     done = run(
         "-",
         "--format",
