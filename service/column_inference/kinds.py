@@ -99,7 +99,7 @@ def kind_of(seen: Seen) -> Choice:
         for unit, size in _EPOCH_UNITS.items():
             if _are_epochs(seen, 1e9 * size, 2.2e9 * size):
                 return _of_times(seen, f"{unit} since 1970")
-        if _are_epochs(seen, 19_000_101, 21_001_231) and seen.all_are(is_time):
+        if _are_epochs(seen, 19_000_101, 21_001_231) and _takes_most(seen, is_time):
             return _of_times(seen, "the digits of a date")
     if _are_most(seen, Form.NUMBER) and not _are_codes(seen):
         return _of_numbers(seen)
@@ -114,6 +114,13 @@ def _are_most(seen: Seen, *forms: Form) -> bool:
     """Have nine of ten values one of these forms, texts for missing ones left out?"""
     count = seen.rows_of(*forms)
     return 0 < count >= _MOST * (len(seen.values) - seen.rows_of(Form.MAYBE_NULL))
+
+
+def _takes_most(seen: Seen, takes: Callable[[Any], bool]) -> bool:
+    """Does a type take nine of ten values, texts for missing ones left out?"""
+    unsure = seen.rows_of(Form.MAYBE_NULL)
+    misfits = sum(count for _, count in seen.failing(takes)) - unsure
+    return misfits <= (1.0 - _MOST) * (len(seen.values) - unsure)
 
 
 def _typed(seen: Seen, kind: str, takes: Callable[[Any], bool], reason: str, **more: Any) -> Choice:
@@ -153,9 +160,7 @@ def _are_booleans(seen: Seen) -> bool:
     takes = [one for one in seen.examples if is_boolean(one)]
     if len({as_boolean("", one) for one in takes}) < 2:
         return False
-    misfits = sum(count for _, count in seen.failing(is_boolean))
-    unsure = seen.rows_of(Form.MAYBE_NULL)
-    if misfits - unsure > (1.0 - _MOST) * (len(seen.values) - unsure):
+    if not _takes_most(seen, is_boolean):
         return False
     return bool(seen.rows_of(Form.BOOLEAN)) or all(map(is_boolean, seen.of(Form.NUMBER)))
 

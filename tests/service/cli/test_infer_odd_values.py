@@ -98,6 +98,7 @@ MANY = [
     ("created", with_odd([1_700_000_000_000_000 + n for n in WHOLE], -1, 20), "time", 0),
     ("created", [1_700_000_000_000_000_000 + n for n in WHOLE], "time", 0),
     ("date", [20240301 + n % 30 for n in range(N)], "time", 0),
+    ("date", with_odd([20240301 + n % 30 for n in range(N)], 20240230), "time", 1),
     ("at", [f"2024-03-09 22:15:{n % 60:02} UTC" for n in range(N)], "time", 0),
     ("on", with_odd(["yes", "no"] * (N // 2), "perhaps"), "boolean", 0),
     ("on", with_odd(["1", "0"] * (N // 2), "N/K", 50), "boolean", 0),
