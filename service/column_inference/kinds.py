@@ -60,6 +60,15 @@ def parts_of_name(name: str) -> list[str]:
     return [part.lower() for part in _NAME_PARTS.findall(name)]
 
 
+def _ends_with(seen: Seen, words: frozenset[str]) -> bool:
+    """Is the last word of the name one of these? The word before a number is, too: `zip5`.
+
+    The first words say of what a quantity is: `region_width`, `number_of_rooms`.
+    """
+    words_in_name = [part for part in parts_of_name(seen.name) if not part.isdigit()]
+    return bool(words_in_name) and words_in_name[-1] in words
+
+
 def is_entry_id(seen: Seen) -> bool:
     """Can this column be the `id` of the rows: unique, and named as one?"""
     parts = parts_of_name(seen.name)
@@ -180,7 +189,7 @@ def _are_codes(seen: Seen) -> bool:
     numbers, texts = seen.of(Form.NUMBER), seen.failing(is_number)
     if not texts or not all(map(is_whole, numbers)):
         return False
-    if not _CODES.isdisjoint(parts_of_name(seen.name)):
+    if _ends_with(seen, _CODES):
         return True
     with_zeros = sum(count for one, count in texts if _has_leading_zero(one))
     if with_zeros > 0.01 * len(seen.values):
@@ -224,17 +233,16 @@ def _of_times(seen: Seen, form: str) -> Choice:
 
 def _of_numbers(seen: Seen) -> Choice:
     distinct, rows = len(seen.counts), len(seen.values)
-    parts = parts_of_name(seen.name)
     numbers = [_number(one) for one in seen.of(Form.NUMBER)]
     span = f"from {min(numbers):g} to {max(numbers):g}"
     if not all(number.is_integer() for number in numbers):
         return _typed(seen, "number", is_number, span)
     is_unique = distinct == rows >= FEW_ROWS
-    if is_unique and not _IDS.isdisjoint(parts):
+    if is_unique and _ends_with(seen, _IDS):
         return Choice("ignore", "a different whole number in each row, named as an id")
-    if is_unique and _TIMES.isdisjoint(parts) and _count_rows(seen.values):
+    if is_unique and _TIMES.isdisjoint(parts_of_name(seen.name)) and _count_rows(seen.values):
         return Choice("ignore", "numbers of the rows")
-    if not _CODES.isdisjoint(parts) and not is_unique:
+    if _ends_with(seen, _CODES) and not is_unique:
         if rows >= FEW_ROWS and distinct > rows / 2:
             return Choice("ignore", f"codes: {distinct:,} distinct ones in {rows:,} rows")
         return Choice("category", f"whole numbers named as a code, {distinct:,} distinct")
