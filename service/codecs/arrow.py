@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dualstream.service.codecs.parsed_rows import ParsedRows, RowsBuilder
+from dualstream.service.codecs.parsed_rows import ParsedRows, RowsBuilder, with_names_by_index
 from dualstream.service.codecs.row_schema import (
     LARGEST,
     LONGEST_NAME,
@@ -159,7 +159,7 @@ def parse_quickly(
     layout: _Layout | None = None
     batches: list[Batch] = []
     row_indices: list[np.ndarray] = []
-    names: list[tuple[int, str]] = []
+    names: dict[int, str] = {}
     first = 0
     for table, columns in tables:
         if layout is None or not layout.fits(table.schema, columns):
@@ -174,14 +174,15 @@ def parse_quickly(
         if len(good):
             batches.append(read.batch())
             row_indices.append(good + first)
-            names += read.names(good) if labelled else []
+            for index, name in read.names(good) if labelled else ():
+                names.setdefault(index, name)
         first += table.num_rows
     assert not len(builder.listed), "the row is valid for the builder and invalid for NumPy"
     found = builder.build()
     if batches:
         found.rows = Batch.concat(batches)
         found.row_indices = np.concatenate(row_indices).tolist() if found.errors else range(first)
-        found.batch_names = list(dict.fromkeys(names))
+        found.batch_names = with_names_by_index(found.rows, list(names.items()))
     return found
 
 
@@ -335,10 +336,12 @@ class _Columns:
         if not self._schema.collects_names:
             return []
         found: list[tuple[int, int, int, str]] = []
-        for j, name in enumerate(self._layout.names):
-            if j not in self._texts:
-                found.append((0, j, int(self._layout.indices[j]), name))
-                continue
+        numbers = [(j, name) for j, name in enumerate(self._layout.names) if j not in self._texts]
+        for j, name in self._schema.unjournalled(numbers):
+            values = self._x[rows, self._layout.numbers.index(j) if self._layout.is_sorted else j]
+            for row in np.flatnonzero(values)[:1].tolist():
+                found.append((row, j, int(self._layout.indices[j]), name))
+        for j in self._texts:
             shown, codes, indices = self._texts[j]
             kinds, at = np.unique(codes[rows], return_index=True)
             for kind, row in zip(kinds.tolist(), at.tolist(), strict=True):

@@ -319,11 +319,15 @@ class RowSchema:
         index_of = self._index_of
         row: dict[int, float] = {}
         new: list[tuple[int, str]] = []
-        may_repeat = False
+        may_repeat, zeros = False, 0
         for name, value in x.items():
             if isinstance(value, str):
                 shown, number = f"{name}={value}", 1.0
             elif -EXACT <= value <= EXACT:
+                # A zero is not stored, and a name comes with its first other value.
+                if not value and 0 < len(name) <= LONGEST_NAME and name.isascii():
+                    zeros += 1
+                    continue
                 shown, number = name, float(value)
             else:
                 shown, number = name, float(self._number_of(name, value))
@@ -336,10 +340,12 @@ class RowSchema:
                 if not name or max(len(name), len(shown) - len(name) - 1) > LONGEST_NAME:
                     self._refuse_name(name)
                 index = places[shown]
-                if shown not in self._journalled:
+                if number and shown not in self._journalled:
                     new.append((index, shown))
             row[index] = row[index] + number if index in row else number
-        if len(row) < len(x) and not all(-LARGEST <= number <= LARGEST for number in row.values()):
+        if len(row) + zeros < len(x) and not all(
+            -LARGEST <= number <= LARGEST for number in row.values()
+        ):
             raise BadRow("/x", "features with the same hash add up to more than 1e100")
         if may_repeat:
             refuse_duplicates(map(nfc, x), "/x/")

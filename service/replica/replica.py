@@ -284,7 +284,7 @@ class Replica(ViewedState):
 
     async def learn_part(self, entry: Entry, until: int) -> None:
         """As `apply_part`, for an entry that is known to follow."""
-        names, (record,), _, named = self._content_after([entry])
+        names, (record,), _, named = self._content_after([entry], until)
         assert isinstance(record, Batch)  # a control is one record
         self.keep_names(names)
         first_seq, rows = self.seq + 1, record[: until - self.seq]
@@ -322,10 +322,10 @@ class Replica(ViewedState):
         self.lineage.add_entries(entries)
         record_outcomes(self.watched, entries, done)
 
-    def _content_after(self, entries: Sequence[Entry]) -> Content:
+    def _content_after(self, entries: Sequence[Entry], until: int | None = None) -> Content:
         """Decode the part of entries after this replica. Raises CorruptRecord, UnknownRecord."""
         check, can_unlearn = partial(check_control, self), self.retained.why_not is None
-        return content_after(self.seq, entries, self.dim, check, can_unlearn)
+        return content_after(self.seq, entries, self.dim, check, can_unlearn, until)
 
     async def _learn(self, batch: Batch) -> Outcome:
         if self.learner is not self._paced:

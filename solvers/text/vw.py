@@ -230,8 +230,12 @@ def read_features(
             c = text[p]
             if not (c == 32 or c == 9 or c == 13 or c == _FEED or c == _BAR):
                 return -1
-        if stores_names and not store_name(
-            journalled, seen, place, buffer, length, name_places, name_ends, names, counts
+        if (
+            stores_names
+            and x * scale != 0.0
+            and not store_name(
+                journalled, seen, place, buffer, length, name_places, name_ends, names, counts
+            )
         ):
             return -1
         indices[nnz] = place

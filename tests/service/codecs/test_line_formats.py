@@ -335,7 +335,9 @@ def test_names_are_shown_once_and_again_after_a_loss():
     first = parse_quickly(SampleReader(schema, body, True))
     assert [name for _, name in first.names] == ["a", "city=Oslo"]
     schema.mark_journalled(first.names)
-    more = parse_quickly(SampleReader(schema, body + b'{"x": {"b": 0, "a": 2}, "y": 0}', True))
+    zero = body + b'{"x": {"b": 0, "a": 2}, "y": 0}'
+    assert parse_quickly(SampleReader(schema, zero, True)).names == []
+    more = parse_quickly(SampleReader(schema, zero + b'\n{"x": {"b": 2}, "y": 0}', True))
     assert [name for _, name in more.names] == ["b"]
     assert parse_quickly(SampleReader(schema, body, False)).names == []
     schema.resend_names()
