@@ -20,6 +20,7 @@ from dualstream.service.codecs.row_schema import (
 )
 from dualstream.service.codecs.text_fields import feature_number, label_of, weight_of
 from dualstream.solvers.text import POWERS_OF_TEN, read_examples
+from dualstream.wire.problems import quoted
 
 _BLANKS = str.maketrans("\t\r", "  ")
 
@@ -73,8 +74,11 @@ class ExampleReader(Reader):
             raise BadRow("", f"initial predictions are not supported, got {tokens[2][:50]!r}")
         if self.labelled and not tokens:
             raise BadRow("/y", "the label is missing at the start of the line")
-        weight = weight_of(tokens[1]) if len(tokens) > 1 else 1.0
         has_label = self.labelled and tokens
+        if has_label and self.schema.task == "multiclass" and {":", ","} & set(tokens[0]):
+            reason = "has costs, probabilities or several classes; send one class as the label"
+            raise BadRow("/y", f"{quoted(tokens[0])} {reason}")
+        weight = weight_of(tokens[1]) if len(tokens) > 1 else 1.0
         y = label_of(tokens[0], self.schema.class_names is not None) if has_label else None
         return y, weight, None if tag is None else tag.removeprefix("'")
 

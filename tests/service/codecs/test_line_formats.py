@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, strategies as st
 
-from dualstream.service.codecs import RowSchema, as_batch
+from dualstream.service.codecs import RowSchema, as_batch, parse_body
 from dualstream.service.codecs.csv import RecordReader
 from dualstream.service.codecs.ndjson import SampleReader
 from dualstream.service.codecs.record_reader import parse_quickly, parse_slowly
@@ -352,3 +352,15 @@ def test_any_number_of_classes_comes_through(labels):
     quick = parse_quickly(SampleReader(schema, "\n".join(lines).encode(), True))
     assert len(as_batch([quick.rows]).classes) == labels
     assert quick.labels == [f'"c{k % labels}"' for k in range(6000)]
+
+
+def test_a_label_of_another_reduction_of_vowpal_wabbit_is_refused():
+    schema = RowSchema(resolve_spec({"task": "multiclass"}))
+    for label in ("1:2", "2:1:0.5", "1:0.5 2:1", "1,3"):
+        parsed = parse_body(
+            schema, "text/x-vw", f"{label} | a:1\n2 | a:1\n".encode(), labelled=True
+        )
+        (error,) = parsed.errors
+        assert (error.index, error.pointer) == (0, "/y")
+        assert "has costs, probabilities or several classes" in error.reason
+        assert list(parsed.row_indices) == [1]
