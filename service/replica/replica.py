@@ -47,6 +47,7 @@ from dualstream.solvers import (
     Certificate,
     Learner,
     Outcome,
+    Progressive,
     as_served,
     classes_of,
     has_long_row,
@@ -395,7 +396,11 @@ class Replica(ViewedState):
         outcome = self.learner.learn(batch)
         if batch.served is not None and self._as_served is not None:
             outcome = self._as_served.put(batch, outcome)
-        self.progress.count(batch, outcome, first_seq)
+        if (first := outcome.relearned) > 0:
+            self.progress = Progressive.of(self.spec)
+            self.progress.count(batch[first:], outcome[first:], first_seq + first)
+        else:
+            self.progress.count(batch, outcome, first_seq)
         if self.profile is not None:
             self.profile.count(batch, outcome, first_seq)
         self.losses.keep(batch, outcome)
