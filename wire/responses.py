@@ -76,6 +76,7 @@ class Model(MaybeStale, kw_only=True):
     unreadable: Annotated[
         str | None, about("In a list: why this server cannot read the model.")
     ] = None
+    warnings: Annotated[list[str], about("When it is created: known weaknesses of the spec.")] = []
 
 
 class ModelPage(Struct):

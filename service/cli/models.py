@@ -73,6 +73,8 @@ def create(
             fail(text, REFUSED)
         raise
     report(as_json, created, f"{created.id}: {_algorithm(created)}, seq {created.seq:,}")
+    for warning in () if as_json else created.warnings:
+        typer.echo(f"warning: {warning}", err=True)
 
 
 @command()
