@@ -146,7 +146,7 @@ def test_weights_of_fused_members_are_those_of_the_state(members):
 
 
 def test_as_many_weights_are_listed_as_counted():
-    """The weights of `entropy` are exponentials: never 0, but beyond 1e-12 of the largest or not."""
+    """Weights of `entropy` are exponentials: never 0, but some below 1e-12 of the largest."""
     weights = np.exp(-np.arange(40.0))[None]
     survey = survey_weights([weights_in_parts(40, 0.0, lambda a, b: weights[0, a:b])], 100)
     assert survey.nonzeros == len(survey.heaviest) == 28
