@@ -90,7 +90,7 @@ async def create_model(
 
 def _warnings_of(spec: dict[str, Any]) -> list[str]:
     """What a new model of this resolved specification does badly."""
-    # The regularization of `asset` is weak by default.
+    # The probabilities of `asset` are not too high.
     if spec.get("loss") != "logistic" or not spec["intercept"] or spec["algorithm"] == "asset":
         return []
     return [
