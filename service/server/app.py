@@ -45,6 +45,7 @@ from dualstream.service.api.asgi_helpers import (
     REPLACEMENT,
     check_query,
     is_path,
+    repeated_header,
     send_problem,
     without_body,
 )
@@ -166,6 +167,9 @@ class Application:
                 scope, send = {**scope, "method": "GET"}, without_body(send)
             if REPLACEMENT in scope["path"] and not is_path(scope):
                 await send_problem(send, INVALID_PATH, scope["path"])
+                return
+            if (repeated := repeated_header(scope)) is not None:
+                await send_problem(send, repeated, scope["path"])
                 return
         await self._layers(scope, receive, send)
 

@@ -183,8 +183,6 @@ def test_requests_that_contradict_themselves_are_refused(client):
         "atomic" in learn(client, "s; from=0; to=1", 1, status=422, query="?atomic=true")["detail"]
     )
     twice = [("dualstream-source", "s; from=0; to=1")] * 2
-    answer = client.post("/models/m/learn", content=lines(1), headers=twice)
-    assert "repeated" in assert_problem(answer, 422, "invalid-source")["detail"]
     answer = client.post("/models/m/labels", json={"labels": []}, headers=dict(twice))
     assert_problem(answer, 422, "invalid-source")
     assert listed(client) == {} and client.get("/models/m").json()["seq"] == 0
