@@ -232,7 +232,6 @@ def _report_empty(empty: list[NoRows], files: int) -> None:
 def _show_refused(file: RowFile, answer: PredictedMany, before: int) -> None:
     for error in answer.errors or ():
         error["index"] += before
-        error.pop("line", None)
     show_errors(answer.errors, f"{file.name}: ")
 
 

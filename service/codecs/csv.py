@@ -36,7 +36,7 @@ from dualstream.wire.problems import Problem, quoted
 def parse_csv(
     schema: RowSchema, body: bytes, labelled: bool, parameters: dict[str, str]
 ) -> ParsedRows:
-    """Parse CSV. A record that is not valid is a row error; blank lines are skipped.
+    """Parse CSV. A record that is not valid is a row error.
 
     Raises Problem 422 for an invalid header, or one that leaves the delimiter in doubt.
     """
@@ -66,6 +66,8 @@ class RecordReader(Reader):
         header = len(body) - len(body.lstrip(b"\r\n"))
         self.start = self.end_of(header) + 1
         self.columns = columns_of(schema, self._names(header), labelled)
+        # In a single column a line without text is a record whose value is missing.
+        self.skips_blank = len(self.columns.names) > 1
 
     def _names(self, header: int) -> list[str]:
         record = self.body[header : self.start - 1]

@@ -340,7 +340,8 @@ def read_records(
         q = p
         while text[q] == 32 or text[q] == 13 or (text[q] == 9 and delimiter != 9):
             q += 1
-        if text[q] == _FEED:
+        # In a single column a line without text is a record whose value is missing.
+        if text[q] == _FEED and kinds.shape[0] > 1:
             p = q + 1
             line += 1
             continue

@@ -336,6 +336,8 @@ def test_partitions_of_csv(sign, end):
     ]
     assert read_csv(new, sign) == before and len(before) == 3
     assert new.count(b"\n") == body.count(b"\n")
+    single = with_columns("text/csv", f"a{end}1{end}{end}2".encode(), {"day": "x"})
+    assert read_csv(single, ",") == [{"day": "x", "a": text} for text in ("1", "", "2")]
     for broken in (b"a,y\r1,2\r", b'"a,y\n' + b"1,2\n" * 50_000, b"\xff,y\n1,2\n"):
         assert with_columns("text/csv", broken, {"b": "1"}).endswith(broken[-4:])
 

@@ -241,6 +241,8 @@ def test_csv_by_kernel_is_csv_record_by_record(schema, data, labelled):
 def test_any_records_of_csv(text, labelled):
     for schema, header in ((SCHEMAS[0], "1,y,2\n"), (SCHEMAS[1], "a,weight,y\n")):
         assert_same(RecordReader, schema, encoded(header + text), labelled)
+    for schema in SCHEMAS[:2]:
+        assert_same(RecordReader, schema, encoded("1\n" + text), labelled=False)
 
 
 gaps = st.sampled_from([" ", " ", "  ", "\t"])
