@@ -295,6 +295,13 @@ class Columns(MaybeStale, kw_only=True):
     seq: int
     rows: Annotated[int, about("Rows counted: learned, with a weight above 0.")]
     has_more: Annotated[bool, about("Whether the stream has more columns, which do not count.")]
+    roles: Annotated[
+        dict[str, str],
+        about(
+            "Names of columns that are no features, and their roles: label, weight or id."
+            " Without `columns` in the specification those of CSV and Arrow."
+        ),
+    ]
     columns: list[Column]
 
 

@@ -108,6 +108,8 @@ def learn(
         if not as_json:
             say(_line(file, result))
         show_errors(result.errors, f"{file.name}: ")
+        for warning in result.warnings or ():
+            say_error(f"{file.name}: warning: {warning}")
     if rejected:
         raise typer.Exit(SOME_REFUSED)
 

@@ -20,7 +20,12 @@ from dualstream.service.codecs.row_schema import (
     RowSchema,
     pointer_step,
 )
-from dualstream.service.codecs.table_columns import TableColumns, columns_of, pandas_index
+from dualstream.service.codecs.table_columns import (
+    TableColumns,
+    columns_of,
+    pandas_index,
+    with_warnings,
+)
 from dualstream.solvers import Batch, InvalidRow, class_places, hash_names
 from dualstream.wire.chunking.arrow_messages import streams_in
 from dualstream.wire.problems import Problem
@@ -41,8 +46,10 @@ def parse_arrow(schema: RowSchema, body: bytes, labelled: bool) -> ParsedRows:
     """
     tables = tables_in(schema, body, labelled)
     if labelled and any(columns.id is not None for _, columns in tables):
-        return parse_slowly(schema, tables, labelled)
-    return parse_quickly(_pyarrow(), schema, tables, labelled)
+        parsed = parse_slowly(schema, tables, labelled)
+    else:
+        parsed = parse_quickly(_pyarrow(), schema, tables, labelled)
+    return with_warnings(schema, parsed, tables[0][1].names) if tables else parsed
 
 
 def tables_in(schema: RowSchema, body: bytes, labelled: bool) -> list[Table]:

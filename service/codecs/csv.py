@@ -16,7 +16,12 @@ from dualstream.service.codecs.parsed_rows import ParsedRows, RowsBuilder
 from dualstream.service.codecs.record_reader import Reader, parse_records, parse_slowly
 from dualstream.service.codecs.row_buffer import RowArrays
 from dualstream.service.codecs.row_schema import BadRow, RowSchema, pointer_step
-from dualstream.service.codecs.table_columns import RESERVED, TableColumns, columns_of
+from dualstream.service.codecs.table_columns import (
+    RESERVED,
+    TableColumns,
+    columns_of,
+    with_warnings,
+)
 from dualstream.service.codecs.text_fields import feature_of, label_of, weight_of
 from dualstream.solvers import hash_names
 from dualstream.solvers.text import (
@@ -47,9 +52,9 @@ def parse_csv(
         check_delimiter(body)
     reader = RecordReader(schema, body, labelled, delimiter, parameters.get("decimal", ""))
     is_unusual = reader.has_long_names or reader.decimal == ","
-    if labelled and reader.columns.id is not None or is_unusual:
-        return parse_slowly(reader)
-    return parse_records(reader)
+    is_slow = labelled and reader.columns.id is not None or is_unusual
+    parsed = parse_slowly(reader) if is_slow else parse_records(reader)
+    return with_warnings(schema, parsed, reader.columns.names)
 
 
 class RecordReader(Reader):

@@ -19,6 +19,7 @@ from dualstream.service.codecs.parsed_rows import ParsedRows, RowsBuilder
 from dualstream.service.codecs.record_reader import FEW_BYTES, Reader, parse_records, parse_slowly
 from dualstream.service.codecs.row_buffer import RowArrays
 from dualstream.service.codecs.row_schema import BadRow, RowSchema, pointer_step
+from dualstream.service.codecs.table_columns import with_warnings
 from dualstream.solvers.text import COMMA, LINE_FEED, count_lines
 from dualstream.wire.problems import Problem, RowError, quoted
 
@@ -245,7 +246,7 @@ def parse_flat_csv(
     reader = FlatRecords(schema, body, labelled, delimiter, decimal)
     parsed = parse_slowly(reader) if reader.nodes is None else parse_records(reader)
     parsed.id_pointer = id_pointer_of(schema, reader.columns.names)
-    return parsed
+    return with_warnings(schema, parsed, reader.columns.names)
 
 
 def parse_flat_query(schema: RowSchema, named: dict[str, str]) -> ParsedRows:

@@ -142,6 +142,8 @@ class ParsedRows(msgspec.Struct):
     """JSON pointer of a row's id, with {} for the row's index."""
     batch_names: Sequence[tuple[int, str]] = ()
     """New names of rows that are a Batch; a Batch has no names."""
+    warnings: list[str] = []
+    """What the client may not mean."""
 
     @property
     def count(self) -> int:
