@@ -18,9 +18,10 @@ COPY service service
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
     pip install --no-cache-dir -c constraints.txt '.[server]'
 
-# Compile the kernels here; the entry point copies them to a writable folder. The kernel cache belongs
-# to the paths of the imported files: -P imports the installed files and not those of this folder.
-RUN DUALSTREAM_CACHE_DIR=/opt/kernels python -P -m dualstream.service.server.compile_kernels
+# Compile the kernels here; servers only read them. -P imports the installed files and not those of
+# this folder.
+ENV DUALSTREAM_CACHE_DIR=/opt/kernels
+RUN python -P -m dualstream.service.server.compile_kernels
 
 COPY deploy/healthcheck.py /usr/local/bin/dualstream-healthcheck
 COPY deploy/entrypoint.sh /usr/local/bin/dualstream-entrypoint

@@ -17,6 +17,7 @@ import httpx
 import msgspec
 
 from dualstream.client.errors import BadInput, Refused, Unreachable
+from dualstream.client.proxies import ADVICE
 from dualstream.client.responses import Event
 
 T = TypeVar("T")
@@ -26,7 +27,9 @@ NDJSON = "application/x-ndjson"
 ARROW = "application/vnd.apache.arrow.stream"
 LONGEST_KEY = 255
 API_KEY_NAME = "DUALSTREAM_API_KEY"
-RETRIED = (429, 502, 503, 504)
+RETRIED = (408, 421, 425, 429, 502, 503, 504)
+NOT_DONE = (421, 425, 429, 503)
+"""Of these, the answers to requests that were not performed."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 2.0
 
 
@@ -58,19 +61,39 @@ class Call(Generic[T]):
             "content": self.body,
         }
 
-    def read(self, status: int, body: bytes) -> T:
-        """Decode the response. Raises Refused for an error, or for an unexpected body."""
-        if status >= 400:
-            raise Refused(_problem(body), status)
+    def read(self, status: int, headers: Mapping[str, str], body: bytes) -> T:
+        """Decode the response.
+
+        Raises Refused for an error of the server, and Unreachable if the response is not the
+        server's: gateways answer 404, a redirect or a page while they do not reach it.
+        """
+        media_type = headers.get("content-type", "").partition(";")[0]
+        if status >= 300:
+            problem = _problem(body)
+            if "problems/" not in str(problem.get("type")):
+                if status == 413:
+                    raise Refused(_too_large(len(self.body)), status)
+                location = headers.get("location")
+                raise self._foreign(
+                    f"status {status}, {f'to {location}' if location else media_type}"
+                )
+            raise Refused(problem, status)
+        if media_type == "text/html":
+            raise self._foreign(f"status {status}, {media_type}")
         try:
             found: Any = body if self.answer is bytes else None
             if self.answer not in (None, bytes):
                 found = msgspec.json.decode(body, type=self.answer)
         except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
-            detail = f"the response to {self.method} {self.path} is not from Dualstream: {wrong}"
-            raise Refused({"detail": detail}, status) from None
+            raise self._foreign(str(wrong)) from None
         read: T = found
         return read
+
+    def _foreign(self, what: str) -> Unreachable:
+        return Unreachable(
+            f"the answer to {self.method} {self.path} is not from Dualstream ({what});"
+            " check the URL and the gateways before the server"
+        )
 
 
 @dataclass(frozen=True)
@@ -97,12 +120,13 @@ Action: TypeAlias = Call[Any] | Wait | Next
 Steps: TypeAlias = Generator[Action, Any, T]
 
 
-def send(call: Call[T], patience_s: float) -> Steps[T]:
-    """Send a call; retry until `patience_s` after the first failure.
+def send(call: Call[T], patience_s: float, proxy: str = "") -> Steps[T]:
+    """Send a call; retry until `patience_s` after the first failure. Errors name the proxy.
 
     Raises Refused, Unreachable, and BadInput for an invalid URL, parameter or header.
     """
     failures, deadline, cause = 0, 0.0, None
+    through = f" through the proxy {proxy}; {ADVICE}" if proxy else ""
     may_be_done = False  # an attempt whose response was lost may have succeeded
     while True:
         asked_s = 0.0
@@ -112,12 +136,19 @@ def send(call: Call[T], patience_s: float) -> Steps[T]:
             raise BadInput(str(wrong)) from wrong
         except httpx.TransportError as failure:
             may_be_done = may_be_done or not isinstance(failure, httpx.ConnectError)
-            reason, cause = f"no answer: {str(failure) or type(failure).__name__}", failure
+            why = str(failure) or type(failure).__name__
+            reason, cause = f"no answer: {why}{through}", failure
         else:
-            if response.status_code not in RETRIED:
-                break
-            reason, asked_s = _unavailable(response)
-            cause = None
+            try:
+                return _answer(call, response)
+            except Refused as refused:
+                is_deletion = call.method == "DELETE" and call.answer is None
+                if is_deletion and may_be_done and refused.status == 404:
+                    return call.read(204, {}, b"")  # an earlier attempt deleted it
+                raise
+            except Unreachable as away:
+                reason, asked_s, cause = f"{away}{through}", away.retry_after_s, None
+                may_be_done = may_be_done or response.status_code not in NOT_DONE
         now = time.monotonic()
         failures += 1
         deadline = deadline or now + patience_s
@@ -128,23 +159,18 @@ def send(call: Call[T], patience_s: float) -> Steps[T]:
         jitter = random.uniform(0.5, 1.0)  # noqa: S311 - spreads clients; nothing is secret
         left_s = deadline - now
         yield Wait(min(max(backoff_s * jitter, asked_s), left_s), reason, left_s)
-    is_deletion = call.method == "DELETE" and call.answer is None
-    if is_deletion and may_be_done and response.status_code == 404:
-        return call.read(204, b"")  # an earlier attempt deleted it
-    return call.read(response.status_code, response.content)
 
 
-def _unavailable(response: httpx.Response) -> tuple[str, float]:
-    """Reason of a 429, 502, 503 or 504, and its Retry-After in seconds."""
+def _answer(call: Call[T], response: httpx.Response) -> T:
+    """Decode a response. Raises Refused, and Unreachable for a status that may pass."""
+    if response.status_code not in RETRIED:
+        return call.read(response.status_code, response.headers, response.content)
     try:
         asked_s = float(response.headers.get("retry-after", "0"))
     except ValueError:
         asked_s = 0.0
-    try:
-        reason = str(response.json()["detail"])
-    except (ValueError, KeyError, TypeError):
-        reason = f"status {response.status_code}"
-    return f"the server is unavailable: {reason}", asked_s
+    reason = _problem(response.content).get("detail") or f"status {response.status_code}"
+    raise Unreachable(f"the server is unavailable: {reason}", asked_s)
 
 
 # -- parts of a request ----------------------------------------------------------------------------
@@ -214,6 +240,15 @@ def encoded(document: Any) -> bytes:
         return msgspec.json.encode(document)
     except (TypeError, UnicodeEncodeError, OverflowError) as wrong:
         raise BadInput(str(wrong)) from None
+
+
+def _too_large(size: int) -> dict[str, Any]:
+    """The problem of a body that a gateway refuses, as if the server had."""
+    detail = (
+        f"a gateway before the server refuses a request of {size:,} bytes; raise its limit, such"
+        " as client_max_body_size of nginx, or send fewer rows in a request"
+    )
+    return {"type": "/problems/body-too-large", "status": 413, "detail": detail}
 
 
 def _problem(body: bytes) -> dict[str, Any]:

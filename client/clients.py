@@ -26,6 +26,7 @@ from dualstream.client.learn import LearnMethods
 from dualstream.client.manage import ManageMethods
 from dualstream.client.method import Awaited, Blocking, method
 from dualstream.client.predict import PredictMethods
+from dualstream.client.proxies import proxy_of, shown, valid_proxy
 from dualstream.client.responses import Event
 from dualstream.client.resumable_files import RowFile
 from dualstream.wire.schemas import PredictedMany
@@ -43,8 +44,9 @@ OnRetry: TypeAlias = Callable[[str, float], None]
 class Client(Blocking, LearnMethods[Iterable[Any]], PredictMethods, ManageMethods):
     """Blocking client of the server at `url`; `with Client() as client:` closes its connections.
 
-    A request that fails, or gets 429, 502, 503 or 504, is retried for `patience_s`. Every learn has
-    an idempotency key, so a retry learns nothing twice. `on_retry` is called with the reason and
+    A request that fails, or gets no answer of the server itself, or 408, 421, 425, 429, 502, 503 or
+    504, is retried for `patience_s`. Every learn has an idempotency key, so a retry learns nothing
+    twice. `on_retry` is called with the reason and
     the seconds that are left before each retry. `api_key` defaults to the environment's
     DUALSTREAM_API_KEY. `http` is your own httpx.Client, with its own headers.
 
@@ -65,9 +67,15 @@ class Client(Blocking, LearnMethods[Iterable[Any]], PredictMethods, ManageMethod
     ) -> None:
         self._patience_s = patience_s
         self._on_retry = on_retry
-        self._http = http or httpx.Client(
-            base_url=url, timeout=timeout_s, headers=with_api_key(headers, api_key)
-        )
+        proxy = None if http else proxy_of(url)
+        self._proxy = shown(proxy)
+        with valid_proxy():
+            self._http = http or httpx.Client(
+                base_url=url,
+                timeout=timeout_s,
+                headers=with_api_key(headers, api_key),
+                transport=httpx.HTTPTransport(proxy=proxy),
+            )
 
     def close(self) -> None:
         """Close the connections."""
@@ -88,8 +96,9 @@ class Client(Blocking, LearnMethods[Iterable[Any]], PredictMethods, ManageMethod
         reader = EventReader()
         try:
             with self._http.stream("GET", path, params=query, headers=trace_headers()) as response:
-                if response.status_code >= 400:
-                    Call("GET", path, None).read(response.status_code, response.read())
+                if response.status_code >= 300:
+                    body = response.read()
+                    Call("GET", path, None).read(response.status_code, response.headers, body)
                 for line in response.iter_lines():
                     event = reader.line(line)
                     if event is not None:
@@ -157,9 +166,15 @@ class AsyncClient(
     ) -> None:
         self._patience_s = patience_s
         self._on_retry = on_retry
-        self._http = http or httpx.AsyncClient(
-            base_url=url, timeout=timeout_s, headers=with_api_key(headers, api_key)
-        )
+        proxy = None if http else proxy_of(url)
+        self._proxy = shown(proxy)
+        with valid_proxy():
+            self._http = http or httpx.AsyncClient(
+                base_url=url,
+                timeout=timeout_s,
+                headers=with_api_key(headers, api_key),
+                transport=httpx.AsyncHTTPTransport(proxy=proxy),
+            )
 
     async def close(self) -> None:
         """Close the connections."""
@@ -182,8 +197,9 @@ class AsyncClient(
             async with self._http.stream(
                 "GET", path, params=query, headers=trace_headers()
             ) as response:
-                if response.status_code >= 400:
-                    Call("GET", path, None).read(response.status_code, await response.aread())
+                if response.status_code >= 300:
+                    body = await response.aread()
+                    Call("GET", path, None).read(response.status_code, response.headers, body)
                 async for line in response.aiter_lines():
                     event = reader.line(line)
                     if event is not None:

@@ -4,7 +4,8 @@ ClientError
   BadInput      input that cannot be sent: an invalid sample, a missing file, an unknown format
     NoRows      a file without rows
   Refused       an error response: status, kind, detail and the refused rows
-  Unreachable   no response, or only 429, 502, 503 and 504, for `patience_s`
+  Unreachable   for `patience_s` no response of the server itself, or only 408, 421, 425, 429, 502,
+                503 and 504
 
 `Refused` is raised without a retry, which has the same result.
 """

@@ -22,7 +22,7 @@ from dualstream.client.calls import (
 from dualstream.client.errors import BadInput, NoRows, Refused
 from dualstream.client.method import JSON_BODY, Methods, bodies_ahead, check_table, method
 from dualstream.client.progress_bar import OnProgress, Progress, ProgressBar, both
-from dualstream.client.resumable_files import Piece, RowFile, read_ahead
+from dualstream.client.resumable_files import Piece, RowFile, is_cursor, read_ahead
 from dualstream.client.row_values import labels_body, sample_line
 from dualstream.client.rows import (
     ROWS_PER_REQUEST,
@@ -70,7 +70,8 @@ class LearnMethods(Methods, Generic[Samples]):
         A table with the Arrow C stream interface (Polars, DuckDB, pyarrow, ...) has its label in a
         column. It is read once and sent as Arrow streams of about 1 MiB. With the name of a source
         as `source`, the offset of a row is its index in the table, plus `offset`: rows before the
-        source's cursor are skipped, and each piece of the others is a batch of the source.
+        source's cursor are skipped, and each piece of the others is a batch of the source. Row 0
+        begins a new source.
 
         Rows of a model with `columns` may contain their label; then leave `y` out.
         One sample is a row and its label; its score is in the response. Many rows are sent in
@@ -80,6 +81,8 @@ class LearnMethods(Methods, Generic[Samples]):
         With a `source`, all rows are one batch of it, in one request without a key. The response
         has the source's next offset as `source.next`. A batch that is not the next one raises
         Refused of the kind `source-moved`, and `problem["cursor"]` is the offset to continue at.
+        `unknown-source` says that the server has no cursor, and the batch is not sent with
+        `first=True`: begin at the source's first row.
         """
         if source is not None and key is not None:
             raise BadInput("give either a key or a source")
@@ -145,8 +148,8 @@ class LearnMethods(Methods, Generic[Samples]):
         no valid row, the rest is not sent. A file with a `source` is learned from its cursor.
         """
         totals, found, empty = Totals(), 0, 0
-        start = (yield from self._cursor(model, file.source)) if file.source else 0
-        pieces = Next(read_ahead(file.pieces(start)), reads_file=True)
+        cursor = (yield from self._cursor(model, file.source)) if file.source else None
+        pieces = Next(read_ahead(file.pieces(cursor)), reads_file=True)
         while (piece := (yield pieces)) is not None:
             found += 1
             if piece.number < skip:
@@ -167,24 +170,30 @@ class LearnMethods(Methods, Generic[Samples]):
             totals.add_at(learned, learned.sent(), piece.line)
             if on_progress is not None:
                 on_progress(Progress(totals.rows, learned, piece))
-        if found == empty and not start:
+        if found == empty and cursor is None:
             raise NoRows(f"{file.name}: the file has no rows")
         if found < skip:
             raise BadInput(f"{file.name}: cannot skip {skip} chunks; the file has {found}")
         return totals.result(model)
 
-    def _cursor(self, model: str, source: str) -> Steps[int]:
-        """The next offset of a source that is a file. Raises BadInput for a name too long."""
+    def _cursor(self, model: str, source: str) -> Steps[str | None]:
+        """The cursor of a source that is a file. Raises BadInput for a name too long, and for a
+        cursor that no file has."""
         try:
             check_name(source)
         except ValueError as wrong:
             raise BadInput(f"{source}: {wrong}; learn the file with --key") from None
         call = Call[SourceList]("GET", model_path(model, "sources"), SourceList)
         sources = (yield from self._do(call)).sources
-        found = next((one.next for one in sources if one.name == source), 0)
-        if not isinstance(found, int):
-            raise BadInput(f"the source {source} of model {model!r} has texts as offsets")
-        return found
+        found = next((one.next for one in sources if one.name == source), None)
+        if found is None:
+            return None
+        if not is_cursor(found):
+            raise BadInput(
+                f"the cursor of the source {source} is not that of a file; to learn the file again,"
+                f" first run {_how_to_forget(model, source)}"
+            )
+        return str(found)
 
     @method
     def learn_lines(
@@ -195,6 +204,20 @@ class LearnMethods(Methods, Generic[Samples]):
         They may be flat rows or samples, or be empty to move the source's cursor alone.
         """
         return _source_call(model, NDJSON, lines, source, scores)
+
+    @method
+    def check_lines(self, model: str, lines: Sequence[bytes]) -> Steps[Refused | None]:
+        """Check lines of NDJSON; learn nothing. Returns the refusal if no line is a good row."""
+        body = b"\n".join((*lines, b"null"))  # with a bad line, an atomic request learns nothing
+        headers, query = {"content-type": NDJSON}, asked(atomic=True)
+        call = Call[Learned]("POST", model_path(model, "learn"), Learned, query, headers, body)
+        try:
+            yield from self._do(call)
+        except Refused as refused:
+            if refused.kind != "invalid-rows":
+                raise
+            return refused if refused.problem.get("rejected") == len(lines) + 1 else None
+        return None
 
     @method
     def learn_labels(
@@ -264,7 +287,7 @@ class LearnMethods(Methods, Generic[Samples]):
         following: Offset = 0
         while (body := (yield pieces)) is not None:
             first = bodies.row - body.rows
-            batch = Source(name, first, bodies.row - 1)
+            batch = Source(name, first, bodies.row - 1, first=first == 0)
             try:
                 call = _source_call(model, body.kind, body.content, batch, scores)
                 learned = yield from self._do(call)
@@ -317,7 +340,8 @@ def _all_rejected(model: str, refused: Refused, seq: int) -> Learned:
 def _piece_call(model: str, file: RowFile, piece: Piece) -> Call[Learned]:
     if file.source is None:
         return _learn_call(model, file.sent_as, piece.content, piece.key)
-    batch = Source(file.source, piece.start, piece.end - 1)
+    first = piece.start == 0
+    batch = Source(file.source, piece.cursor, next=piece.next_cursor, first=first)
     return _source_call(model, file.sent_as, piece.content, batch, scores=False)
 
 
@@ -326,8 +350,12 @@ def _no_good_row(model: str, file: RowFile, learned: Learned) -> BadInput:
     reason = learned.errors[0]["reason"] if learned.errors else "see the server's log"
     return BadInput(
         f"{file.name}: no row of the first chunk is valid: {reason}; to send it again, first run"
-        f" `dualstream sources {model} --forget {shlex.quote(file.source or '')}`"
+        f" {_how_to_forget(model, file.source or '')}"
     )
+
+
+def _how_to_forget(model: str, source: str) -> str:
+    return f"`dualstream sources {model} --forget {shlex.quote(source)}`"
 
 
 def _file_changed(file: RowFile, piece: Piece, refused: Refused) -> Refused:

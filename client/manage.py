@@ -298,5 +298,5 @@ class ManageMethods(Methods):
 
     @method
     def forget_source(self, model: str, source: str) -> Call[None]:
-        """Forget a source: its next batch may begin at any offset."""
+        """Forget a source. A batch with `first` begins it again, at any offset."""
         return Call("DELETE", model_path(model, "sources", source), None)

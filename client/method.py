@@ -52,9 +52,11 @@ class Methods:
     """Base class of the classes of methods."""
 
     _patience_s: float
+    _proxy: str
+    """URL of the proxy of all requests, without its password; empty without one."""
 
     def _do(self, call: Call[T]) -> Steps[T]:
-        return send(call, self._patience_s)
+        return send(call, self._patience_s, self._proxy)
 
     def _check_nested(self, model: str, nested: Sequence[str]) -> Steps[None]:
         """Raise BadInput if rows have lists, objects or times, and the model has no `columns`.

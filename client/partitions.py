@@ -58,16 +58,18 @@ def _records(body: bytes, texts: Mapping[str, str]) -> Iterator[bytes]:
     """The header and the records, each with the new columns before its own ones."""
     delimiter = delimiter_of(body)
     cells: bytes | None = None
+    is_single = False
     start = 0
     while start < len(body):
         end = record_end(body, start, start, delimiter) or len(body)
         record = body[start:end]
         start = end
-        if not record.strip(b"\r\n"):
+        if not record.strip(b"\r\n") and not is_single:
             yield record
         elif cells is None:
             sign = delimiter.decode()
             names = _names(record.decode(errors="replace"), sign)
+            is_single = len(names) == 1  # an empty line is a missing value then
             new = {name: text for name, text in texts.items() if name not in names}
             cells = _joined(new.values(), sign)
             yield _joined(new, sign) + record

@@ -133,13 +133,17 @@ class PredictMethods(Methods):
         self, model: str, file: RowFile, piece: Piece, query: Mapping[str, str]
     ) -> Steps[PredictedMany]:
         if file.kind != JSON:
-            return (yield from self._predict_body(model, file.sent_as, piece.content, query))
+            answer = yield from self._predict_body(model, file.sent_as, piece.content, query)
+            for error in answer.errors or ():
+                if "line" in error:
+                    error["line"] += piece.line
+            return answer
         # A JSON document has one row or many; so has its response.
         call = _predict_call(model, JSON, piece.content, query, dict[str, Any])
-        answer = yield from self._do(call)
-        if "scores" in answer:
-            return msgspec.convert(answer, PredictedMany)
-        one = msgspec.convert(answer, Predicted)
+        document = yield from self._do(call)
+        if "scores" in document:
+            return msgspec.convert(document, PredictedMany)
+        one = msgspec.convert(document, Predicted)
         return PredictedMany(model, one.seq, [one.score], [one.label], [one.probability])
 
     def _predict_body(

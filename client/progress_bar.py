@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Self, TypeAlias
 
 from dualstream.client.resumable_files import Piece
+from dualstream.wire.printable import printable
 from dualstream.wire.schemas import Learned
 
 
@@ -42,12 +43,12 @@ class ProgressBar:
         from rich import progress as bars
         from rich.console import Console
 
-        shown = [bars.TextColumn("{task.description}"), bars.BarColumn()]
+        shown = [bars.TextColumn("{task.description}", markup=False), bars.BarColumn()]
         if is_file:
             shown.append(bars.DownloadColumn())
         shown += [bars.TextColumn("{task.fields[rows]:,} rows"), bars.TimeElapsedColumn()]
         self._bar = bars.Progress(*shown, console=Console(stderr=True))
-        self._task = self._bar.add_task(name, total=size, rows=0)
+        self._task = self._bar.add_task(printable(name), total=size, rows=0)
 
     def __call__(self, progress: Progress) -> None:
         done = progress.rows if progress.piece is None else progress.piece.read

@@ -2,12 +2,14 @@
 
 The rows of Parquet and Arrow files are sent as Arrow streams.
 The key of a chunk is a digest of the file's path and its content up to the chunk's end. The same
-file has the same keys again, so an interrupted run resumes without saved state.
+file has the same keys again, so an interrupted run resumes without saved state. The cursor of a
+file that is a source has a digest, too, so a file that was replaced is not taken for the same one.
 """
 
 import gzip
 import hashlib
 import lzma
+import os
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -25,6 +27,7 @@ from dualstream.client.partitions import partitions_of, values_of, with_columns
 from dualstream.client.stores import StoredFile
 from dualstream.wire.chunking.chunks import CHUNK_BYTES, CHUNKERS, Chunking
 from dualstream.wire.problems import Problem
+from dualstream.wire.sources import Offset
 
 T = TypeVar("T")
 
@@ -65,6 +68,8 @@ LONGEST_ROW = 16 * 1024 * 1024
 LONGEST_JSON = 64 * 1024 * 1024
 _PIECE = 256 * 1024
 _ZSTD_SLICE = 1024
+_SAMPLES, _SAMPLE_BYTES = 8, 8192
+"""Parts of a Parquet or Arrow file that its digest includes: both ends, and some between them."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,9 @@ class Piece:
     """Offset in the file: of rows in a Parquet or Arrow file, else of decompressed bytes."""
     end: int
     """Offset of the next chunk."""
+    cursor: str
+    """Cursor of the source before the chunk: its offset, and a digest of the file."""
+    next_cursor: str
     content: bytes
     key: str
     line: int
@@ -124,30 +132,38 @@ class RowFile:
         """Is this standard input, or another source that can be read once only?"""
         return self.stream is not None or is_pipe(self.name)
 
-    def pieces(self, start: int = 0) -> Iterator[Piece]:
-        """The chunks from the offset `start`. Raises BadInput if the file cannot be read, or if no
-        chunk begins there."""
+    def pieces(self, cursor: str | None = None) -> Iterator[Piece]:
+        """The chunks from the cursor of the source. Raises BadInput if the file cannot be read, or
+        if it is not the file that was learned up to there."""
         try:
             if self.stream is not None:
-                yield from self._pieces(self.stream, start)
+                yield from self._pieces(self.stream, cursor)
             elif self.stored is not None:
                 with self.stored.opened(self.kind in (PARQUET, ARROW)) as opened:
-                    yield from self._pieces(opened, start)
+                    yield from self._pieces(opened, cursor)
             else:
                 with open(self.name, "rb") as opened:
-                    yield from self._pieces(opened, start)
+                    yield from self._pieces(opened, cursor)
         except OSError as wrong:
             raise BadInput(f"{self.name}: {wrong.strerror or wrong}") from None
 
-    def _pieces(self, stream: BinaryIO, start: int) -> Iterator[Piece]:
+    def _pieces(self, stream: BinaryIO, cursor: str | None) -> Iterator[Piece]:
+        start = 0 if cursor is None else int(cursor.partition(":")[0])
         counted = _Counted(stream)
-        begins = f"{self.kind}\0{self._location()}\0".encode()
-        digest = hashlib.sha256(begins)
+        digest = hashlib.sha256(f"{self.kind}\0{self._location()}\0".encode())
         is_table = self._is_table(counted)
+        is_sampled = is_table and self.source is not None
+        if is_sampled:
+            digest.update(_sample(stream))
         cut = self._of_table(counted, start) if is_table else self._of_bytes(counted)
         first = start if is_table else 0
+        at = _cursor(first, digest)
+        if first == start and cursor not in (None, at):
+            raise self._changed(start, is_table)
         for number, (content, line, end) in enumerate(cut):
-            digest.update(content)
+            if not is_sampled:
+                digest.update(content)
+            begin, at = at, _cursor(end, digest)
             if first < start < end:
                 break
             if end > start:
@@ -155,13 +171,18 @@ class RowFile:
                     key = f"file:{digest.hexdigest()[:40]}:{number}"
                 else:
                     key = f"{self.key}:{number}"
-                yield Piece(number, first, end, content, key, line, counted.count)
+                yield Piece(number, first, end, begin, at, content, key, line, counted.count)
+            elif end == start and at != cursor:
+                break
             first = end
         if first < start:
-            raise BadInput(
-                f"{self.name}: it has changed since its source {self.source} learned"
-                f" {start:,} bytes; put new rows into a new file"
-            )
+            raise self._changed(start, is_table)
+
+    def _changed(self, start: int, is_table: bool) -> BadInput:
+        return BadInput(
+            f"{self.name}: it has changed since its source {self.source} learned"
+            f" {start:,} {'rows' if is_table else 'bytes'}; put new rows into a new file"
+        )
 
     def _location(self) -> str:
         if self.stored is not None:
@@ -206,6 +227,25 @@ class RowFile:
         for body, end, share in bodies_of_file(self.name, file, is_parquet, columns, start):
             stream.count = int(size * share)
             yield body.content, 0, end
+
+
+def is_cursor(offset: Offset) -> bool:
+    """Can this be the cursor of a file?"""
+    return isinstance(offset, str) and offset.partition(":")[0].isdecimal()
+
+
+def _cursor(offset: int, digest: "hashlib._Hash") -> str:
+    return f"{offset}:{digest.hexdigest()[:16]}"
+
+
+def _sample(stream: BinaryIO) -> bytes:
+    """Size and some bytes of a file. The whole content of a small one."""
+    size = stream.seek(0, os.SEEK_END)
+    found = [str(size).encode()]
+    for number in range(_SAMPLES):
+        stream.seek(max(0, size - _SAMPLE_BYTES) * number // (_SAMPLES - 1))
+        found.append(stream.read(_SAMPLE_BYTES))
+    return b"\0".join(found)
 
 
 def is_pipe(name: str) -> bool:

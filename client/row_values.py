@@ -264,9 +264,15 @@ def _plain_as(what: str, name: Any, value: Any) -> Any:
 
 
 def _id(value: Any) -> Any:
-    """An id: JSON writes UUIDs and dates as texts, a Decimal is converted to its text."""
+    """An id: JSON writes UUIDs and dates as texts, a Decimal is converted to its text.
+
+    Raises TypeError for bytes, which JSON writes as base64: another id than that of the text.
+    """
     if isinstance(value, Decimal):
         return str(value)
     if type(value).__name__ == "NAType":
         return None
-    return value.tolist() if hasattr(value, "tolist") else value
+    found = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(found, bytes | bytearray):
+        raise TypeError(f"the id {value!r:.60} is bytes; send a text: id.decode()")
+    return found

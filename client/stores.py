@@ -21,6 +21,7 @@ import httpx
 
 from dualstream.client.arrow_tables import pyarrow_for
 from dualstream.client.errors import BadInput
+from dualstream.client.proxies import is_local, valid_proxy
 
 STORES, WEB = ("s3", "gs"), ("http", "https")
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?]*)([^?]*)(\?.*)?", re.DOTALL)
@@ -149,9 +150,17 @@ def _downloaded(url: str) -> Iterator[Any]:
     """The file of a web server, with its bytes as stored."""
     headers = {"accept-encoding": "identity"}
     with TemporaryFile() as file:
-        with httpx.stream(
-            "GET", url, headers=headers, follow_redirects=True, timeout=_TIMEOUT_S
-        ) as response:
+        with (
+            valid_proxy(),
+            httpx.stream(
+                "GET",
+                url,
+                headers=headers,
+                follow_redirects=True,
+                timeout=_TIMEOUT_S,
+                trust_env=not is_local(httpx.URL(url).host),
+            ) as response,
+        ):
             response.raise_for_status()
             for block in response.iter_raw():
                 file.write(block)

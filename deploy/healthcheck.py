@@ -16,8 +16,10 @@ TIMEOUT_S = 2.0
 
 def url() -> str:
     host = os.environ.get("DUALSTREAM_HOST") or "127.0.0.1"
-    host = ANY.get(host, host)
+    host = ANY.get(host.strip("[]"), host.strip("[]"))
     port = os.environ.get("DUALSTREAM_PORT") or "8000"
+    if "://" in port:  # the link of a Kubernetes service `dualstream`, and not the setting
+        port = "8000"
     scheme = "https" if os.environ.get("DUALSTREAM_SSL_CERTFILE") else "http"
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}/readyz"
 

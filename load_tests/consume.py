@@ -104,7 +104,7 @@ def _batches(tansu: Broker) -> Iterator[tuple[int, list[bytes]]]:
 
 def _plain(tansu: Broker, client: Client) -> float:
     def learn(offset: int, values: list[bytes]) -> None:
-        source = Source("plain", offset, offset + len(values) - 1)
+        source = Source("plain", offset, offset + len(values) - 1, first=offset == 0)
         client.learn_lines("bench", b"\n".join(values), source=source)
 
     client.create("bench", SPEC)

@@ -55,8 +55,10 @@ OTHER_VARIABLES = frozenset(
     + ("full_mark", "fuzz_scale", "reliability", "screenshots")
 )
 """Variables with the prefix that other programs read."""
-_OF_SERVICE_LINKS = re.compile(r"service_(host|port)(_.*)?|port_\d+_(tcp|udp)(_.*)?")
-"""Variables that Kubernetes and Docker set for a service of the name `dualstream`."""
+_OF_SERVICE_LINKS = re.compile(r"(.+_)?(service_(host|port)(_.*)?|port_\d+_(tcp|udp|sctp)(_.*)?)")
+"""Variables that Kubernetes and Docker set for services `dualstream` and `dualstream-NAME`."""
+_ADDRESS_OF_LINK = re.compile(r"(tcp|udp|sctp)://\S+:\d+")
+"""Value of NAME_PORT, which they set, too."""
 
 _ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^/\s?#]+")
 
@@ -75,7 +77,9 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore")
 
-    host: str = _network("127.0.0.1", description="Address to bind.")
+    host: str = _network(
+        "127.0.0.1", description="Address to bind; `0.0.0.0` is every one of IPv4, `::` every one."
+    )
     port: int = _network(8000, ge=0, le=65535, description="Port to bind; 0 picks a free port.")
     workers: int = _network(
         1, ge=1, le=256, description="Number of worker processes that share the port."
@@ -224,6 +228,12 @@ class Settings(BaseSettings):
         " server. Slow requests are always logged.",
     )
 
+    @field_validator("host")
+    @classmethod
+    def _without_brackets(cls, host: str) -> str:
+        """`[::1]` is ::1, as URLs write it."""
+        return host[1:-1] if host.startswith("[") and host.endswith("]") else host
+
     @field_validator("durability")
     @classmethod
     def _check_durability(cls, level: str | None) -> str | None:
@@ -295,7 +305,11 @@ def check_variables(environment: Mapping[str, str] = os.environ) -> None:  # noq
     for variable in sorted(environment):
         name = variable.removeprefix(PREFIX).lower()
         known = name in Settings.model_fields or name in REMOVED or name in OTHER_VARIABLES
-        if known or not variable.startswith(PREFIX) or _OF_SERVICE_LINKS.fullmatch(name):
+        if (
+            known
+            or not variable.startswith(PREFIX)
+            or _is_service_link(name, environment[variable])
+        ):
             continue
         close = get_close_matches(name, (*Settings.model_fields, *OTHER_VARIABLES), 1)
         hint = (
@@ -306,6 +320,11 @@ def check_variables(environment: Mapping[str, str] = os.environ) -> None:  # noq
         wrong.append(f"{variable} is not a setting; {hint}")
     if wrong:
         raise UnknownSettings("\n".join(wrong))
+
+
+def _is_service_link(name: str, value: str) -> bool:
+    is_port = name.endswith("_port") and _ADDRESS_OF_LINK.fullmatch(value) is not None
+    return is_port or _OF_SERVICE_LINKS.fullmatch(name) is not None
 
 
 class UnknownSettings(ValueError):
@@ -331,6 +350,6 @@ def _is_loopback(host: str) -> bool:
     if host == "localhost":
         return True
     try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
+        return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False

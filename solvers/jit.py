@@ -13,9 +13,12 @@ Settings, read only here:
 import functools
 import gc
 import hashlib
+import logging
 import os
-import tempfile
+import pickle
+import sys
 import threading
+import uuid
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -28,15 +31,19 @@ import numba
 import numpy as np
 import numpy.typing as npt
 from llvmlite import binding as llvm  # type: ignore[import-untyped]
+from numba.core.caching import FunctionCache
 from numba.core.codegen import JITCodeLibrary
-from numba.core.compiler import CompilerBase, DefaultPassBuilder
+from numba.core.compiler import CompilerBase, CompileResult, DefaultPassBuilder
 from numba.core.cpu import CPUTargetOptions
 from numba.core.options import TargetOptions
 from numba.core.registry import cpu_target
+from numba.core.serialize import dumps
 from numba.core.typed_passes import InlineOverloads, NopythonRewrites
 from numba.core.untyped_passes import InlineClosureLikes
 
 # numba sets these two at run time, so no type checker knows them.
+log = logging.getLogger("dualstream.kernels")
+
 _config: Any = numba.config
 types: Any = numba.types
 
@@ -132,30 +139,103 @@ def _cache_root() -> Path:
     return (Path(home) if home else Path.home() / ".cache") / "dualstream"
 
 
-def _cache_dir() -> str | None:
-    """Cache directory, named by a digest of what numba's own cache key lacks; None if not writable.
+def _cache_dir() -> Path | None:
+    """Cache directory, named by a digest of what the key of a kernel lacks; None without a home.
 
-    The key of a cached kernel covers its own file, but not the functions that it calls in other
-    files (numba#1833), nor the compile options. So the digest covers those files, this one and
-    bounds checking.
+    The key covers the kernel's own file, but not the functions that it calls in other files, nor
+    the compile options. So the digest covers those files, this one and bounds checking.
     """
+    stamp = hashlib.sha256()
+    stamp.update(Path(__file__).read_bytes())
+    for shared in SHARED_KERNELS:
+        stamp.update((Path(__file__).parent / shared).read_bytes())
+    stamp.update(f"{sys.version} {numba.__version__} {_config.BOUNDSCHECK}".encode())
     try:
-        stamp = hashlib.sha256()
-        stamp.update(Path(__file__).read_bytes())
-        for shared in SHARED_KERNELS:
-            stamp.update((Path(__file__).parent / shared).read_bytes())
-        stamp.update(f"{numba.__version__} {_config.BOUNDSCHECK}".encode())
-        path = _cache_root() / stamp.hexdigest()[:16]
-        path.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=path).close()
-    except (OSError, RuntimeError) as error:  # RuntimeError: no home directory
-        warnings.warn(
-            f"kernels are compiled in each process, as the cache cannot be written: {error}",
-            RuntimeWarning,
-            stacklevel=2,
-        )
+        return _cache_root() / stamp.hexdigest()[:16]
+    except RuntimeError as error:  # no home directory
+        _warn_once(error)
         return None
-    return str(path)
+
+
+@functools.cache
+def _digest_of_file(path: str) -> str:
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+
+
+_ERRORS: list[Exception] = []
+"""Errors of the cache so far."""
+
+
+def _warn_once(error: Exception) -> None:
+    if not _ERRORS:
+        log.warning("the kernel cache failed, so kernels are compiled: %s", error)
+    _ERRORS.append(error)
+
+
+_DIGEST_BYTES = 32
+_dumps: Any = dumps
+_rebuild: Any = CompileResult._rebuild
+
+
+class _KernelCache(FunctionCache):
+    """Cache of one kernel: a file with the digest of its content, and numba's pickle of the code.
+
+    Every error of the cache is a miss. LLVM ends the process when it loads damaged code, so the
+    digest is checked first.
+    """
+
+    def __init__(self, function: Callable[..., Any], directory: Path) -> None:
+        self._py_func = function
+        self._cache_path = str(directory)
+
+    def _path(self, signature: Any, codegen: Any) -> Path:
+        function: Any = self._py_func
+        source = _digest_of_file(function.__code__.co_filename)
+        index_key: Any = self._index_key
+        key = f"{source} {index_key(signature, codegen)}"
+        digest = hashlib.sha256(key.encode()).hexdigest()[:32]
+        name = f"{function.__module__}.{function.__qualname__}-{digest}"
+        return Path(self._cache_path, name)
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """The compiled kernel; None if it is not in the cache."""
+        target_context.refresh()
+        try:
+            path = self._path(sig, target_context.codegen())
+            content = memoryview(path.read_bytes())
+            digest, code = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+            if digest != _digest(path, code):
+                raise ValueError(f"{path} is damaged")
+            # Written by save_overload.
+            return _rebuild(target_context, *pickle.loads(code))  # noqa: S301
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except Exception as error:
+            _warn_once(error)
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Write the compiled kernel to a file."""
+        assert not data.library.has_dynamic_globals  # pointers of this process
+        code: bytes = _dumps(data._reduce())
+        try:
+            path = self._path(sig, data.codegen)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            written = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
+            try:
+                written.write_bytes(_digest(path, code) + code)
+                written.replace(path)
+            finally:
+                written.unlink(missing_ok=True)
+        except OSError as error:
+            _warn_once(error)
+
+
+def _digest(path: Path, code: bytes | memoryview) -> bytes:
+    """Digest of a cached kernel; the file of another kernel has another one."""
+    found = hashlib.sha256(path.name.encode())
+    found.update(code)
+    return found.digest()
 
 
 DISABLED: bool = _config.DISABLE_JIT
@@ -237,20 +317,21 @@ def kernel(
         # Without allocations no references need counting. numba's atomic reference counts for every
         # view of a row took a quarter of a portfolio's time.
         options = {"nogil": True, "error_model": "numpy", "_nrt": False}
-        options |= {"cache": _CACHE_DIR is not None, "no_cfunc_wrapper": True}
-        options |= {"forceinline": inline} | ({"noalias": True} if apart else {})
+        options |= {"no_cfunc_wrapper": True, "forceinline": inline}
+        options |= {"noalias": True} if apart else {}
         options |= {"no_cpython_wrapper": is_inner}
         options |= {"pipeline_class": _InnerCompiler if is_inner else _Compiler}
-        # Set only while this kernel is compiled: other users of numba keep their own cache. Under a
-        # lock: modules are imported in threads, and numba reads the directory more than once.
+        # Under a lock: modules are imported in threads.
         with _MAKING:
-            before, _config.CACHE_DIR = _config.CACHE_DIR, _CACHE_DIR or ""
             thresholds = gc.get_threshold()
             gc.set_threshold(*_GARBAGE_THRESHOLDS)
             try:
-                compiled = jit(signature, **options)(function)
+                compiled = jit(**options)(function)
+                if _CACHE_DIR is not None:
+                    compiled._cache = _KernelCache(function, _CACHE_DIR)
+                compiled.compile(signature)
+                compiled.disable_compile()
             finally:
-                _config.CACHE_DIR = before
                 gc.set_threshold(*thresholds)
         if is_inner:
             # Forget the entry that is not there: a call of it ends the process.

@@ -164,6 +164,7 @@ def _run(
     os.environ.clear()
     os.environ.update(env)
     os.chdir(folder)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup` of the tests ignores it
     # Daemons may have no children; a server has workers.
     current_process()._config["daemon"] = False  # type: ignore[attr-defined]
     sys.argv = ["dualstream", *arguments]

@@ -76,6 +76,7 @@ class Model(MaybeStale, kw_only=True):
     unreadable: Annotated[
         str | None, about("In a list: why this server cannot read the model.")
     ] = None
+    warnings: Annotated[list[str], about("When it is created: known weaknesses of the spec.")] = []
 
 
 class ModelPage(Struct):
@@ -295,6 +296,13 @@ class Columns(MaybeStale, kw_only=True):
     seq: int
     rows: Annotated[int, about("Rows counted: learned, with a weight above 0.")]
     has_more: Annotated[bool, about("Whether the stream has more columns, which do not count.")]
+    roles: Annotated[
+        dict[str, str],
+        about(
+            "Names of columns that are no features, and their roles: label, weight or id."
+            " Without `columns` in the specification those of CSV and Arrow."
+        ),
+    ]
     columns: list[Column]
 
 

@@ -60,6 +60,9 @@ class Learned(Struct):
         UNSET
     )
     source: Annotated[SourceNext | UnsetType, about("With the header Dualstream-Source.")] = UNSET
+    warnings: Annotated[
+        list[str] | UnsetType, about("What may not be meant, such as weights far from 1.")
+    ] = UNSET
 
     def left_out(self) -> int:
         """Number of rows skipped because their ids were known."""

@@ -1,14 +1,14 @@
 """The header `Dualstream-Source`: which rows of an ordered source a learn request holds.
 
     Dualstream-Source: "kafka/clicks/0"; from=100; to=199; lag=12
-    Dualstream-Source: orders; from="0/16B3748"; next="0/16B3A90"
+    Dualstream-Source: orders; from="0/16B3748"; next="0/16B3A90"; first
 
-An item with parameters (RFC 8941): a token or a string, then integers or strings.
+An item with parameters (RFC 8941): a token or a string, then integers, strings or booleans.
 """
 
 import re
 from collections.abc import Iterator
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from msgspec import Struct
 
@@ -19,11 +19,12 @@ MAX_OFFSET = 10**15 - 1
 """Largest integer of RFC 8941."""
 Offset: TypeAlias = int | str
 
-_KNOWN = ("from", "to", "next", "lag")
+_KNOWN = ("from", "to", "next", "lag", "first")
 _TOKEN = re.compile(r"[A-Za-z*][!#$%&'*+\-.^_`|~0-9A-Za-z:/]*")
 _STRING = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\])*)"')
 _INTEGER = re.compile(r"-?[0-9]{1,15}(?![0-9.])")
-_PARAMETER = re.compile(r"; *([a-z*][a-z0-9_.*-]*)=")
+_BOOLEAN = re.compile(r"\?([01])")
+_PARAMETER = re.compile(r"; *([a-z*][a-z0-9_.*-]*)(=?)")
 _TEXT = re.compile(rf"[ -~]{{1,{MAX_TEXT}}}")
 
 
@@ -33,6 +34,7 @@ class Source(Struct, frozen=True):
     Numeric offsets: `Source("kafka/clicks/0", 100, 199)`; `to` is the last offset of the batch, and
     the next batch begins at `to` + 1. Opaque offsets: `Source("orders", "a", next="b")`; the next
     batch begins at `next`. `lag` is the number of rows that the source has after this batch.
+    `first` begins a source that the server does not know; it refuses any other batch of one.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Source(Struct, frozen=True):
     to: int | None = None
     next: str | None = None
     lag: int | None = None
+    first: bool = False
 
     @property
     def following(self) -> Offset:
@@ -60,7 +63,7 @@ class Source(Struct, frozen=True):
         parameters = [
             f"; {name}={_serialized(value)}" for name, value in given.items() if value is not None
         ]
-        return _serialized(self.name) + "".join(parameters)
+        return _serialized(self.name) + "".join(parameters) + "; first" * self.first
 
 
 def check_source(source: Source) -> None:
@@ -70,6 +73,8 @@ def check_source(source: Source) -> None:
     check_offset("from", start)
     if lag is not None and not _is_number(lag):
         raise ValueError(f"lag must be an integer from 0 to {MAX_OFFSET}")
+    if not isinstance(source.first, bool):
+        raise ValueError("first is a boolean: send it without a value")
     if isinstance(start, int):
         if to is None or following is not None:
             raise ValueError("a numeric from needs to, the last offset of the batch, and no next")
@@ -113,7 +118,7 @@ def parse_source(header: bytes) -> Source:
         if not isinstance(quoted, str):
             raise ValueError(f'{needed} a text in "quotes", got {quoted}')
         name = quoted
-    given: dict[str, Offset] = {}
+    given: dict[str, Any] = {}
     for key, value in _parameters(text, at):
         if key not in _KNOWN:
             raise ValueError(f"unknown parameter {key[:40]!r}; known: {', '.join(_KNOWN)}")
@@ -122,10 +127,9 @@ def parse_source(header: bytes) -> Source:
         given[key] = value
     if "from" not in given:
         raise ValueError("the parameter from, the first offset of the batch, is missing")
-    to, following, lag = given.get("to"), given.get("next"), given.get("lag")
-    # `check_source` refuses values of another type.
-    source = Source(name, given["from"], to, following, lag)  # type: ignore[arg-type]
-    check_source(source)
+    given["from_"] = given.pop("from")
+    source = Source(name, **given)
+    check_source(source)  # refuses values of another type
     return source
 
 
@@ -135,16 +139,18 @@ def _parameters(text: str, at: int) -> Iterator[tuple[str, Offset]]:
         if found is None:
             raise ValueError(f'{text[at : at + 20]!r} is not a parameter as in "; from=100"')
         needed = f"{found[1]} must be an integer of up to 15 digits or"
-        value, at = _item(text, found.end(), needed)
+        value, at = _item(text, found.end(), needed) if found[2] else (True, found.end())
         yield found[1], value
 
 
 def _item(text: str, at: int, needed: str) -> tuple[Offset, int]:
-    """The string or integer at this index, and the index after it."""
+    """The string, integer or boolean at this index, and the index after it."""
     if found := _STRING.match(text, at):
         return re.sub(r"\\(.)", r"\1", found[1]), found.end()
     if found := _INTEGER.match(text, at):
         return int(found[0]), found.end()
+    if found := _BOOLEAN.match(text, at):
+        return found[1] == "1", found.end()
     raise ValueError(f'{needed} a text in "quotes", got {text[at : at + 20]!r}')
 
 

@@ -26,6 +26,8 @@ class Totals:
     duplicate_chunks: int = 0
     is_new: bool = False
     errors: list[dict[str, Any]] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    """Those of the first chunk that has any."""
 
     def add(self, answer: Learned, rows: int) -> None:
         """Add the response to a chunk of `rows` rows."""
@@ -45,6 +47,8 @@ class Totals:
         self.duplicate_rows += answer.left_out()
         if answer.errors is not UNSET:
             self.errors += answer.errors[: MAX_ERRORS - len(self.errors)]
+        if answer.warnings is not UNSET:
+            self.warnings = self.warnings or answer.warnings
 
     def add_at(self, answer: Learned, rows: int, line: int = 0) -> None:
         """As `add`; row indices in the response count over all chunks, lines from `line`."""
@@ -72,6 +76,7 @@ class Totals:
             rejected=self.rejected,
             duplicate=not self.is_new,
             errors=self.errors or UNSET,
+            warnings=self.warnings or UNSET,
             chunks=self.chunks,
             duplicate_chunks=self.duplicate_chunks,
             duplicate_rows=self.duplicate_rows,

@@ -82,7 +82,8 @@ def learn_partitions(
 
     Labels, weights and ids are columns, as in `Client.learn` of a table. Returns the counts of each
     model. Raises BadInput, Refused and Unreachable; then repeat the call. `source-moved` means that
-    another run sends to the source, or that the server's store has lost rows.
+    another run sends to the source, or that the server's store has lost rows; `unknown-source` that
+    it has lost all rows of the source.
     """
     if (model is None) == (by is None):
         raise BadInput("give either a model, or as `by` the column that has the id of the model")

@@ -17,8 +17,8 @@ SIZES = (200, 500, 1000, 2000, 4000)
 ALONE_UP_TO = 2000
 COSTS = (0.1, 1.0, 10.0)
 TERMS = (1, 5, 10, 20, 40)
-PATIENCE = 20.0
-"""Seconds after which a run is given up."""
+PATIENCE = 10.0
+"""CPU seconds after which a run is given up."""
 HAT = [
     Function("sin", lambda x: np.sin(x[:, 0])),
     Function("sinc", lambda x: np.sinc(2.0 * (x[:, 0] - 5.0))),
@@ -29,19 +29,24 @@ WAYS: dict[str, dict[str, Any]] = {
     "D:PDSG": {"method": "pdsg", "working": 500},
     "D:MPD": {"method": "mpd", "working": 500},
 }
+SHORTER = "D:PDSG, θ = 10"
+OVER_TERMS = {
+    "D:PDSG": WAYS["D:PDSG"],
+    SHORTER: WAYS["D:PDSG"] | {"theta": 10.0},
+    "D:MPD": WAYS["D:MPD"],
+}
 
-WHY = (
-    "the diagonally scaled step in η overshoots if many functions depend on the same rows; "
-    "smaller steps do not reach tolD either"
-)
+WHY = "the diagonally scaled step in η overshoots if many functions depend on the same rows"
 
 ABOUT = f"""\
 Lee, "Optimization methods for regularized convex formulations in machine learning" (2011),
 section 4.5.1: sin(x) + sinc(2π(x - 5)) with noise of deviation 0.2, both functions as the basis,
 γ = {GAMMA}, ε = {EPSILON}, tolD = {TOLD:g} and a gap of 1e-3; "D:" is the decomposition with n_B
-= 500, n_c = 100, n_W = 2. MPD follows the thesis' description, which leaves its penalty open. The
-thesis goes to 100,000 rows, this to {SIZES[-1]:,}; a run stops after {PATIENCE:g} s. Seconds of
-one run each.
+= 500, n_c = 100, n_W = 2. MPD follows the thesis' description, which leaves its penalty open. In
+the step of η (4.12) the thesis updates the diagonal G as PDSG runs, by the procedure of Kienzle
+and Schölkopf (2005), which it does not print; here G is fixed, and "θ = 10" makes the step 10 times
+shorter. The thesis goes to 100,000 rows, this to {SIZES[-1]:,}; a run stops after {PATIENCE:g} s.
+CPU seconds of one run each.
 """
 
 
@@ -130,18 +135,18 @@ def mexican_hat(m: int, seed: int) -> tuple[Floats, Floats]:
 def solve(
     m: int, seed: int, c: float, basis: list[Function], way: dict[str, Any]
 ) -> Semiparametric:
-    began = time.perf_counter()
+    began = time.process_time()
     return solve_semiparametric(
         *mexican_hat(m, seed), basis, GAMMA, EPSILON, c, kkt=TOLD,
-        callback=lambda _: time.perf_counter() - began > PATIENCE, **way,
+        callback=lambda _: time.process_time() - began > PATIENCE, **way,
     )  # fmt: skip
 
 
 def seconds(m: int, seed: int, c: float, basis: list[Function], way: dict[str, Any]) -> float:
-    """Seconds; infinite for a run that was stopped."""
-    began = time.perf_counter()
+    """CPU seconds; infinite for a run that was stopped."""
+    began = time.process_time()
     found = solve(m, seed, c, basis, way)
-    return time.perf_counter() - began if found.converged else np.inf
+    return time.process_time() - began if found.converged else np.inf
 
 
 def shown(t: float) -> str:
@@ -156,7 +161,7 @@ def ratio(found: dict[str, list[float]], one: str, other: str) -> float:
 
 
 def convergence(method: str) -> list[tuple[float, float, float, float, int]]:
-    """Seconds, both infeasibilities, the first coefficient and steps, along a run of 1,000 rows."""
+    """CPU seconds, infeasibilities, the first coefficient and steps, along a run of 1,000 rows."""
     m, c = 1000, 1.0
     x, y = mexican_hat(m, 0)
     rows = Batch.from_dense(x, y)
@@ -171,7 +176,7 @@ def convergence(method: str) -> list[tuple[float, float, float, float, int]]:
     penalty = np.array([0.5 / m, np.inf])
     out, spent, steps, portion = [], 0.0, 0, 50
     while spent < PATIENCE:
-        began = time.perf_counter()
+        began = time.process_time()
         if method == "pdsg":
             done = pdsg(
                 gram, psi, row, sign, upper, y, EPSILON, scale, TOLD, portion, 2,
@@ -182,7 +187,7 @@ def convergence(method: str) -> list[tuple[float, float, float, float, int]]:
                 gram, psi, row, sign, upper, y, EPSILON, TOLD, portion,
                 z, eta, excess, k_delta, fit, penalty,
             )  # fmt: skip
-        spent += time.perf_counter() - began
+        spent += time.process_time() - began
         steps += portion if done < 0 else done
         off = float(window.violations(z, k_delta, eta).max())
         out.append((spent, off, float(np.abs(excess).max()), float(eta[0]), steps))
@@ -207,13 +212,15 @@ def plot_convergence(traces: dict[str, list[tuple[float, float, float, float, in
 def over_terms() -> tuple[str, tuple[bool, str]]:
     """Seconds of D:PDSG and D:MPD against the number K of terms."""
     figure, axis = plt.subplots(figsize=(6, 3.5))
-    means: dict[str, list[float]] = {"D:PDSG": [], "D:MPD": []}
+    means: dict[str, list[float]] = {name: [] for name in OVER_TERMS}
     lines: list[tuple[object, ...]] = []
     deviations: dict[str, list[float]] = {name: [] for name in means}
     for k in TERMS:
         basis, cells = [wave(j) for j in range(k)], []
         for name in means:
-            times = np.array([seconds(1000, seed, 1.0, basis, WAYS[name]) for seed in range(3)])
+            times = np.array(
+                [seconds(1000, seed, 1.0, basis, OVER_TERMS[name]) for seed in range(3)]
+            )
             done = bool(np.isfinite(times).all())
             means[name].append(float(times.mean()) if done else np.nan)
             deviations[name].append(float(times.std(ddof=1)) if done else np.nan)
@@ -230,9 +237,13 @@ def over_terms() -> tuple[str, tuple[bool, str]]:
     axis.legend()
     heads = ("K", *(f"{name}, seconds" for name in means))
     text = table(heads, lines) + "\n" + save(figure, "thesis_fig_4_3")
-    solved = [k for k, mean in zip(TERMS, means["D:PDSG"], strict=True) if np.isfinite(mean)]
-    if len(solved) < len(TERMS):
-        return text, (False, f"done in time for K = {', '.join(map(str, solved))} only: {WHY}")
+    solved = {
+        name: ", ".join(str(k) for k, mean in zip(TERMS, of, strict=True) if np.isfinite(mean))
+        for name, of in means.items()
+    }
+    if np.isnan(means["D:PDSG"]).any():
+        done_for = f"K = {solved['D:PDSG']} only, with θ = 10 for K = {solved[SHORTER]}"
+        return text, (False, f"done in time for {done_for}: {WHY}")
     mine = np.array(means["D:PDSG"])
     left = mine - np.polyval(np.polyfit(TERMS, mine, 1), TERMS)
     share = 1.0 - float(left @ left) / float(np.var(mine) * len(mine))

@@ -125,7 +125,7 @@ def vw_line(row: Row, types: Mapping[str, Any]) -> str:
         if name not in row:
             continue
         if kind == "text":
-            names += words_of(name, row[name], 1)
+            names += words_of(name, row[name])
         else:
             names.append(f"{_NAME.sub('_', name)}={_NAME.sub('_', str(row[name]))}")
     return f"{label} |f {' '.join(names)}"

@@ -210,16 +210,11 @@ class AccessControl:
         await self._app(scope, receive, send)
 
     def _key_in(self, scope: Scope) -> Key | None:
-        """The key of `Authorization: Bearer KEY`; None if it is missing, invalid or repeated."""
-        shown = None
+        """The key of `Authorization: Bearer KEY`; None if it is missing or invalid."""
         for name, value in scope["headers"]:
-            if name == b"authorization":
-                if shown is not None:
-                    return None
-                shown = value
-        if shown is None or shown[:7].lower() != b"bearer ":
-            return None
-        return self._keys.find(shown[7:].strip())
+            if name == b"authorization" and value[:7].lower() == b"bearer ":
+                return self._keys.find(value[7:].strip())
+        return None
 
 
 def _refusal(key: Key | None, requested: Requirement) -> Problem | None:

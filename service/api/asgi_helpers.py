@@ -1,7 +1,6 @@
 """HTTP helpers of the plain ASGI endpoints: headers, query, ETags, idempotency keys, answers."""
 
 import asyncio
-from collections.abc import Sequence
 from functools import lru_cache
 from urllib.parse import parse_qsl, unquote_to_bytes
 
@@ -25,6 +24,18 @@ REPLACEMENT = "\ufffd"
 """In place of bytes that are not UTF-8 in a decoded path."""
 PIECE_BYTES = 64 * 1024
 """A longer answer is sent in pieces of this size."""
+_SINGLE = frozenset(
+    (
+        b"authorization",
+        b"content-encoding",
+        b"content-type",
+        b"dualstream-source",
+        b"idempotency-key",
+        b"inference-header-content-length",
+        b"last-event-id",
+    )
+)
+"""Headers that a request has once: another value gives it another meaning."""
 _TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -42,9 +53,20 @@ class Head(msgspec.Struct):
     """Dualstream-Source."""
 
 
+def repeated_header(scope: Scope) -> Problem | None:
+    """Problem 400 if a header of `_SINGLE` is repeated."""
+    names = [name for name, _ in scope["headers"]]
+    if len(set(names)) == len(names):
+        return None
+    for name in names:
+        if name in _SINGLE and names.count(name) > 1:
+            detail = f"the header {name.decode().title()} is repeated; send it once"
+            return Problem(400, "malformed-request", detail)
+    return None
+
+
 def read_head(scope: Scope) -> Head:
-    """Raises Problem 415 for an unknown content encoding, 422 for a repeated Idempotency-Key or
-    Dualstream-Source."""
+    """The headers of a request. Raises Problem 415 for an unknown content encoding."""
     head = Head()
     for name, value in scope["headers"]:
         if name == b"content-type":
@@ -52,12 +74,8 @@ def read_head(scope: Scope) -> Head:
         elif name == b"content-length":
             head.content_length = int(value)
         elif name == b"idempotency-key":
-            if head.idempotency_key is not None:
-                raise _two_keys()
             head.idempotency_key = value
         elif name == b"dualstream-source":
-            if head.source is not None:
-                raise invalid_source("the header is repeated; send it once")
             head.source = value
         elif name == b"content-encoding":
             head.content_encoding = content_encoding(value.decode("latin-1"))
@@ -174,18 +192,9 @@ def invalid_source(reason: str) -> Problem:
     return Problem(422, "invalid-source", f"{HEADER}: {reason}")
 
 
-def stored_key_of(lines: Sequence[str] | None) -> bytes | None:
-    """`stored_key` of the header lines that FastAPI reads. Raises Problem 422."""
-    if lines is None:
-        return None
-    if len(lines) > 1:
-        raise _two_keys()
-    return stored_key(lines[0].encode("latin-1"))
-
-
-def _two_keys() -> Problem:
-    detail = "the header Idempotency-Key is repeated; send it once"
-    return Problem(422, "invalid-idempotency-key", detail)
+def stored_key_of(header: str | None) -> bytes | None:
+    """`stored_key` of the header that FastAPI reads. Raises Problem 422."""
+    return None if header is None else stored_key(header.encode("latin-1"))
 
 
 INVALID_PATH = Problem(

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from dualstream.service.api.common import registry_of
 from dualstream.service.api.views import answer, returns, staleness
+from dualstream.service.codecs.table_columns import RESERVED
 from dualstream.service.models.model import Model
 from dualstream.solvers import Column as Profile
 from dualstream.wire.problems import Problem
@@ -57,8 +58,17 @@ def _columns_of(model: Model, refused: Mapping[str, int]) -> dict[str, Any]:
         "seq": replica.seq,
         "rows": profile.rows,
         "has_more": profile.has_more,
+        "roles": _roles_of(model),
         "columns": sorted(views, key=lambda one: one.name),
     }
+
+
+def _roles_of(model: Model) -> dict[str, str]:
+    reader = model.row_schema.columns
+    if reader is None:
+        return {name: "label" if role == "y" else role for name, role in RESERVED.items()}
+    named = {reader.label: "label", reader.weight: "weight", reader.id: "id"}
+    return {name: role for name, role in named.items() if name is not None}
 
 
 def _view_of(column: Profile, refused: int) -> Column:

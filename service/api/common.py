@@ -23,8 +23,7 @@ from dualstream.service.replica.requests import Receipt
 from dualstream.wire.problems import Problem, key_reused
 
 IdempotencyKey = Annotated[
-    list[str] | None,
-    Header(description="The request is done once; a repeat gets the first answer."),
+    str | None, Header(description="The request is done once; a repeat gets the first answer.")
 ]
 
 

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from fastapi import APIRouter, Query, Request, Response
 
 from dualstream.service.api.common import registry_of
@@ -80,5 +81,7 @@ def _source_of(model: Model, member: str | None) -> Source:
     replica = model.replica
     place = (model.record.id, replica.seq, etag_of(replica.seq, replica.chain))
     names = replica.names.copy()
+    # With as many names as a model keeps, further features have none.
+    named = None if names.are_full else np.array([at for at, _ in names.pairs()], np.int64)
     learner = replica.learner if member is None else model.members()
-    return source_of(*place, learner, member, names.get)
+    return source_of(*place, learner, member, names.get, named)

@@ -59,10 +59,7 @@ def _inferred(
         detail = f"task must be one of {', '.join(TASKS)}, got {quoted(task)}"
         raise Problem(422, "invalid-query", detail)
     try:
-        sample = sample_of(body, content_type, MAX_ROWS)
-        columns = len({name for row in sample.rows for name in row})
-        if columns > MAX_COLUMNS:
-            raise BadInput(f"the sample has {columns:,} columns; the limit is {MAX_COLUMNS:,}")
+        sample = sample_of(body, content_type, MAX_ROWS, MAX_COLUMNS)
         proposal = propose(sample, label, task)
     except BadInput as bad:
         raise Problem(422, "invalid-body", shortened(str(bad))) from None

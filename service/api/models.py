@@ -83,7 +83,20 @@ async def create_model(
     given = await spec_of(request, registry.settings.max_body_bytes)
     may = None if if_match is None else partial(_matches, if_match)
     model, created = await registry.create(model_id, given, may, author_of(request))
-    return answer(await _view(model, response), response, 201 if created else 200)
+    view = await _view(model, response)
+    view.warnings = _warnings_of(view.spec)
+    return answer(view, response, 201 if created else 200)
+
+
+def _warnings_of(spec: dict[str, Any]) -> list[str]:
+    """What a new model of this resolved specification does badly."""
+    # The probabilities of `asset` are not too high.
+    if spec.get("loss") != "logistic" or not spec["intercept"] or spec["algorithm"] == "asset":
+        return []
+    return [
+        "the intercept is penalised, so probabilities of a rare class are several times too high; "
+        "those of a portfolio, without `algorithm`, are closer"
+    ]
 
 
 @router.get("", responses={200: returns(ModelPage)})

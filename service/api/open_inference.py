@@ -9,6 +9,7 @@ or binary, see codecs/tensors.py.
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -23,6 +24,7 @@ from dualstream.service.api.request_body import INLINE_BYTES, admit_rows, parse,
 from dualstream.service.api.responses import NO_ROWS, refusal, scored
 from dualstream.service.api.views import staleness
 from dualstream.service.codecs import as_batch
+from dualstream.service.codecs.row_schema import pointer_step
 from dualstream.service.codecs.tensors import (
     BINARY,
     HEADER,
@@ -35,7 +37,7 @@ from dualstream.service.codecs.tensors import (
 )
 from dualstream.service.models.model import Model
 from dualstream.solvers import class_label, classes_of, gives_probabilities, width_of
-from dualstream.wire.problems import Problem, quoted
+from dualstream.wire.problems import Problem, RowError, quoted
 from dualstream.wire.schemas import PredictedMany
 
 router = APIRouter(prefix="/v2", tags=["Open Inference Protocol"])
@@ -119,7 +121,7 @@ async def infer(model_id: str, request: Request) -> Response:
         head.content_type = "application/json"
         parsed = await parse(model, head, rows, labelled=False)
         if parsed.errors:
-            raise refusal(parsed, parsed.errors)
+            raise refusal(parsed, _of_inputs(parsed.errors, requested.inputs))
         await admit_rows(request.scope, parsed.count)
         response = Response(media_type="application/json")
         async with model.replica.serving():
@@ -162,6 +164,17 @@ def _read_rows(model: Model, body: bytes, header: str | None) -> tuple[Inference
     """A request and its rows as a body of POST predict. Raises Problem 400, 422."""
     requested = read_inference(body, header)
     return requested, msgspec.json.encode(_rows_of(model, requested.inputs))
+
+
+def _of_inputs(errors: Sequence[RowError], inputs: Sequence[Tensor]) -> list[RowError]:
+    """The errors of rows with pointers to the inputs, which are columns; `index` is the row."""
+    places = {pointer_step(one.name): number for number, one in enumerate(inputs)}
+    found = []
+    for error in errors:
+        step = error.pointer.rpartition("/x/")[2]
+        place = 0 if len(inputs) == 1 else places.get(step)
+        found.append(replace(error, pointer="/inputs" if place is None else f"/inputs/{place}"))
+    return found
 
 
 def _rows_of(model: Model, inputs: Sequence[Tensor]) -> dict[str, Any]:

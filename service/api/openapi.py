@@ -138,8 +138,9 @@ def _paths(rows: Any, learned: Any, predicted: Any, scored: Any) -> dict[str, An
             "header",
             HEADER,
             "The rows are a batch of a source, learned once by its offsets: NAME; from=FIRST;"
-            ' to=LAST, or NAME; from="OFFSET"; next="NEXT OFFSET". Not with Idempotency-Key or'
-            " atomic. The body may be empty, and is not learned in chunks.",
+            ' to=LAST, or NAME; from="OFFSET"; next="NEXT OFFSET". The first batch of a source also'
+            " has the parameter first. Not with Idempotency-Key or atomic. The body may be empty,"
+            " and is not learned in chunks.",
         ),
     ]
     return {
@@ -151,8 +152,8 @@ def _paths(rows: Any, learned: Any, predicted: Any, scored: Any) -> dict[str, An
                 learned,
                 _body(rows, LEARN_EXAMPLES),
                 {
-                    "409": "The model was replaced, or `cursor` has the offset at which the source"
-                    " continues.",
+                    "409": "The model was replaced, the source is unknown, or `cursor` has the"
+                    " offset at which it continues.",
                     "429": "The model is too large, or its quarantine is full.",
                 },
             )

@@ -96,6 +96,7 @@ def answer_new(
     answered = learned_before(model, answer, len(errors), is_duplicate)
     _add_rows(answered, parsed, rows, receipt.scores if with_scores else UNSET, receipt.duplicates)
     answered.errors = first_errors(errors)
+    answered.warnings = parsed.warnings or UNSET
     return answered
 
 

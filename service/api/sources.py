@@ -64,7 +64,7 @@ async def put_source(model_id: str, name: str, request: Request, requested: NewC
 
 @router.delete("/{name:path}", status_code=204)
 async def delete_source(model_id: str, name: str, request: Request) -> None:
-    """Forget a source: its next batch may begin at any offset."""
+    """Forget a source. A batch that says it is the first one begins it again, at any offset."""
     _check(name)
     model = await registry_of(request).get(model_id)
     await forget_source(model, name, author_of(request))
@@ -102,7 +102,8 @@ async def learn_from_source(
 ) -> Learned:
     """Learn a batch of a source as one append, which moves the source's cursor.
 
-    Raises Problem as learn does, and 409 if the batch is not the next one of its source.
+    Raises Problem as learn does, and 409 if the batch is not the next one of its source, or the
+    source is unknown and the batch does not begin it.
     """
     registry.admission.check(LEARN)
     while True:

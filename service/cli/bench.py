@@ -10,7 +10,6 @@ from typing import Annotated, Any
 from uuid import uuid4
 
 import typer
-from rich.table import Table
 
 from dualstream.client import AsyncClient
 from dualstream.service.cli.common import (
@@ -20,6 +19,7 @@ from dualstream.service.cli.common import (
     URL,
     ApiKey,
     Patience,
+    Table,
     Url,
     app,
     ending,

@@ -5,13 +5,13 @@ import time
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from dualstream.client import BadInput, Client
 from dualstream.service.cli.common import (
     JSON,
     REFUSED,
     Model,
+    Table,
     command,
     number_of,
     report,
@@ -59,7 +59,7 @@ def sources(
         ),
     ] = None,
     forget: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Let it begin at any offset.")
+        str | None, typer.Option(metavar="NAME", help="Delete its cursor: it begins again.")
     ] = None,
     as_json: JSON = False,
 ) -> None:

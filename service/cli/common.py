@@ -2,23 +2,27 @@
 
 import errno
 import inspect
+import io
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import wraps
-from typing import Annotated, Any, NoReturn
+from typing import IO, Annotated, Any, NoReturn, cast
 
 import httpx
 import msgspec
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Table as RichTable
+from rich.text import Text
 from typer.core import TyperGroup
 
 from dualstream import __version__
 from dualstream.client import BadInput, Client, ClientError, Refused, Unreachable
 from dualstream.client.calls import API_KEY_NAME
+from dualstream.wire.printable import ESCAPES, printable, printable_json, printable_lines
 
 COMMANDS = (
     "serve config demo new-key create infer models status learn consume predict show metrics"
@@ -35,12 +39,19 @@ class _Commands(TyperGroup):
         return [name for name in COMMANDS if name in self.commands]
 
     def main(self, *args: Any, **options: Any) -> Any:
+        open_standard_files()
+        for stream in (sys.stdout, sys.stderr):
+            # The encoding may be ASCII. A stream that is closed or replaced stays as it is.
+            with suppress(OSError, ValueError):
+                if isinstance(stream, io.TextIOWrapper):
+                    stream.reconfigure(errors=ESCAPES)
+        if _LINK.fullmatch(os.environ.get(_PORT, "")):  # noqa: TID251
+            del os.environ[_PORT]  # noqa: TID251
         try:
             try:
                 return super().main(*args, **options)
             finally:
-                if sys.stdout is not None:  # the caller may have closed it
-                    sys.stdout.flush()
+                sys.stdout.flush()
         except SystemExit as ended:
             # The reader, such as `head`, has read enough. rich and typer call it a failure.
             if isinstance(ended.__context__, BrokenPipeError):
@@ -49,15 +60,60 @@ class _Commands(TyperGroup):
         except OSError as wrong:
             if wrong.errno not in _OF_OUTPUT:
                 raise
-            # Replace standard output, so that Python does not write the rest when it exits.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            discard_output()
             if wrong.errno == errno.EPIPE:
                 sys.exit(0)
             say_error(f"the output cannot be written: {wrong.strerror}")
             sys.exit(WRONG)
 
 
+_PORT, _LINK = "DUALSTREAM_PORT", re.compile(r"(tcp|udp|sctp)://\S+")
+"""Kubernetes and Docker set this variable to such an address for a service `dualstream`. It is no
+setting then."""
 _OF_OUTPUT = (errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT)
+
+
+def open_standard_files() -> None:
+    """Open /dev/null for standard files that the caller has closed.
+
+    Otherwise the next file, such as the store, gets the number of standard output.
+    """
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(number, True)
+    os.close(number)
+    sys.stdout = sys.stdout or open(os.devnull, "w")
+    sys.stderr = sys.stderr or open(os.devnull, "w")
+
+
+def discard_output() -> None:
+    """Write nothing to standard output from now on, also not when Python exits."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
+
+
+def announce(line: str) -> None:
+    """Print a line of a server, which goes on when its output cannot be written."""
+    try:
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
+    except OSError:
+        discard_output()
+
+
+class _StandardError:
+    """Standard error for messages. A command goes on when they cannot be written."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.stderr, name)
+
+    def write(self, text: str) -> None:
+        with suppress(OSError):
+            sys.stderr.write(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            sys.stderr.flush()
 
 
 app = typer.Typer(
@@ -74,7 +130,7 @@ app = typer.Typer(
 
 
 console = Console()
-errors = Console(stderr=True)
+errors = Console(file=cast(IO[str], _StandardError()))
 _PIPED_COLUMNS = 1_000
 
 JSON = Annotated[
@@ -100,22 +156,36 @@ def main(
     """Dualstream learns models from a stream, durably and with a certificate."""
 
 
+class Table(RichTable):
+    """Table whose cells are texts: without markup, and with control characters escaped."""
+
+    def add_row(self, *cells: Any, **options: Any) -> None:
+        """Add a row of texts."""
+        super().add_row(*(Text(printable(cell)) for cell in cells), **options)
+
+
 def say(line: str) -> None:
     """Print a line for people, without markup."""
-    console.print(line, highlight=False, markup=False, soft_wrap=True)
+    console.print(printable_lines(line), highlight=False, markup=False, soft_wrap=True)
 
 
-def show_table(table: Table) -> None:
+def note(line: str, style: str | None = None) -> None:
+    """As `say`, on standard error."""
+    text = printable_lines(line)
+    errors.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
+
+
+def show_table(table: RichTable) -> None:
     """Print a table, as wide as the terminal; without a terminal, one line a row."""
     (console if console.is_terminal else Console(width=_PIPED_COLUMNS)).print(table)
 
 
 def print_json(document: Any) -> None:
     """Print one JSON document for programs."""
-    typer.echo(msgspec.json.encode(document).decode())
+    typer.echo(printable_json(msgspec.json.encode(document).decode()))
 
 
-def report(as_json: bool, document: Any, *shown: str | Table) -> None:
+def report(as_json: bool, document: Any, *shown: str | RichTable) -> None:
     """Print the document with --json, else lines and tables for people."""
     if as_json:
         print_json(document)
@@ -134,7 +204,7 @@ def fail(reason: str, code: int = 2) -> NoReturn:
 
 
 def say_error(reason: str) -> None:
-    errors.print(reason, style="red", highlight=False, markup=False, soft_wrap=True)
+    note(reason, "red")
 
 
 # Exit codes, documented in docs/reference/cli.md.
@@ -230,8 +300,7 @@ def on_retry(url: str) -> Callable[[str, float], None]:
     def say_once(reason: str, left_s: float) -> None:
         if not said:
             said.append(reason)
-            text = f"{url}: {reason}; trying again for {left_s:.0f} s"
-            errors.print(text, style="yellow", highlight=False, markup=False, soft_wrap=True)
+            note(f"{url}: {reason}; trying again for {left_s:.0f} s", "yellow")
 
     return say_once
 

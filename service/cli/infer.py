@@ -6,8 +6,6 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from dualstream.client import FORMATS, BadInput, RowFile
 from dualstream.client.resumable_files import STANDARD_INPUT
@@ -16,15 +14,18 @@ from dualstream.service.cli.common import (
     URL,
     ApiKey,
     Patience,
+    Table,
     Url,
     app,
     connected,
     ending,
     errors,
     known_models,
+    note,
     print_json,
 )
 from dualstream.service.cli.rows import Format, row_files
+from dualstream.wire.printable import printable_json
 from dualstream.wire.responses import Inferred
 
 ROWS = 10_000
@@ -77,17 +78,18 @@ def infer(
         found = (proposal.spec, len(sample.rows), proposal.columns, proposal.warnings)
         print_json(Inferred(*found))
     else:
-        typer.echo(msgspec.json.format(msgspec.json.encode(proposal.spec), indent=2).decode())
+        spec = msgspec.json.format(msgspec.json.encode(proposal.spec), indent=2).decode()
+        typer.echo(printable_json(spec))
         errors.print(_table(proposal))
         for warning in proposal.warnings:
-            errors.print(f"warning: {warning}", markup=False, highlight=False, soft_wrap=True)
+            note(f"warning: {warning}")
     if create is not None:
         with connected(url, api_key, patience, as_json) as client:
             made = client.create(create, proposal.spec)
         said = (
             f"{made.id} is created, seq {made.seq:,}; learn the file with:\n{_learn(create, given)}"
         )
-        errors.print(said, markup=False, highlight=False, soft_wrap=True)
+        note(said)
 
 
 def _file(name: str, form: str | None) -> RowFile:
@@ -102,9 +104,9 @@ def _table(proposal: Any) -> Table:
     table = Table("column", "type", "missing", "reason", box=None)
     for name, choice in proposal.choices.items():
         kind = choice.kind if isinstance(choice.kind, str) else choice.kind["kind"]
-        seen = proposal.seen[name]
-        missing = f"{seen.missing / seen.rows:.0%}" if seen.missing else ""
-        table.add_row(*map(Text, (name, kind, missing, choice.reason)))
+        gone, rows = proposal.missing(name), proposal.seen[name].rows
+        missing = f"{gone / rows:.0%}" if gone else ""
+        table.add_row(name, kind, missing, choice.reason)
     return table
 
 

@@ -8,11 +8,18 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
-from rich.markup import escape
-from rich.table import Table
 
 from dualstream.client import BadInput, Client, Refused
-from dualstream.service.cli.common import JSON, REFUSED, Model, command, fail, known_models, report
+from dualstream.service.cli.common import (
+    JSON,
+    REFUSED,
+    Model,
+    Table,
+    command,
+    fail,
+    known_models,
+    report,
+)
 from dualstream.wire.responses import Column, Model as ModelAnswer
 
 SUFFIXES = {
@@ -73,6 +80,8 @@ def create(
             fail(text, REFUSED)
         raise
     report(as_json, created, f"{created.id}: {_algorithm(created)}, seq {created.seq:,}")
+    for warning in () if as_json else created.warnings:
+        typer.echo(f"warning: {warning}", err=True)
 
 
 @command()
@@ -139,7 +148,7 @@ def show_columns(
         table.add_column(name, justify="left" if name.startswith("mean") else "right")
     table.add_column("drift")
     for one in found.columns:
-        table.add_row(*map(escape, column_cells(one)))
+        table.add_row(*column_cells(one))
     more = ["There are more columns: only the first 256 count."] if found.has_more else []
     report(as_json, found, table, *more)
 

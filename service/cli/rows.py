@@ -108,6 +108,8 @@ def learn(
         if not as_json:
             say(_line(file, result))
         show_errors(result.errors, f"{file.name}: ")
+        for warning in result.warnings or ():
+            say_error(f"{file.name}: warning: {warning}")
     if rejected:
         raise typer.Exit(SOME_REFUSED)
 
@@ -232,7 +234,6 @@ def _report_empty(empty: list[NoRows], files: int) -> None:
 def _show_refused(file: RowFile, answer: PredictedMany, before: int) -> None:
     for error in answer.errors or ():
         error["index"] += before
-        error.pop("line", None)
     show_errors(answer.errors, f"{file.name}: ")
 
 

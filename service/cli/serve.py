@@ -6,20 +6,23 @@ import os
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from dualstream.service.cli.common import (
     ENDED,
     JSON,
+    Table,
+    announce,
     app,
     console,
     errors,
     fail,
+    note,
     print_json,
     report,
 )
 from dualstream.service.cli.settings_flags import flag, read_settings
 from dualstream.service.observability import logs
+from dualstream.service.server.stop_signals import ignore_user_signals
 from dualstream.service.settings import (
     PREFIX,
     REMOVED,
@@ -59,7 +62,7 @@ def _flags() -> list[inspect.Parameter]:
 def _settings_of(context: typer.Context, given: dict[str, Any]) -> Settings:
     """The settings by flags and environment. Ends the command if they are wrong."""
     for warning in [removed_warning(name) for name in REMOVED if given.pop(name) is not None]:
-        errors.print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True)
+        note(f"warning: {warning}", "yellow")
     try:
         check_variables()
     except UnknownSettings as unknown:
@@ -85,17 +88,16 @@ def serve(context: typer.Context, **given: Any) -> None:
     """
     settings = _settings_of(context, given)
     logs.configure(settings.log_level, settings.log_format)
+    ignore_user_signals()
     from dualstream.service.server import compile_kernels as kernels
 
-    with kernels.notice_of_compilation(
-        lambda line: errors.print(line, style="dim", highlight=False)
-    ):
+    with kernels.notice_of_compilation(lambda line: note(line, "dim")):
         from dualstream.service.server.serve import serve as run_alone
         from dualstream.service.server.workers import WorkersKeepEnding, serve_by_workers
 
     run = run_alone if settings.workers == 1 else serve_by_workers
     try:
-        run(settings, lambda line: console.print(line, highlight=False, soft_wrap=True))
+        run(settings, announce)
     except WorkersKeepEnding as ended:
         fail(str(ended), ENDED)
     except (UnsafeBinding, ValueError, OSError) as refused:

@@ -5,10 +5,10 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
-from rich.table import Table
 
 from dualstream.client import Client
-from dualstream.service.cli.common import JSON, REFUSED, Model, command, number_of, report
+from dualstream.service.cli.common import JSON, REFUSED, Model, Table, command, number_of, report
+from dualstream.wire.printable import printable_json
 
 _MIB = 1024 * 1024
 
@@ -61,7 +61,7 @@ def show(client: Client, model: Model, as_json: JSON = False) -> None:
         best = min(known, key=lambda kind: known[kind])
         what = f"last {rolling['rows']:,} rows: {number_of(rolling[name])}"
         lines.append(f"{name:<11} {what}, best baseline {number_of(known[best])} ({best})")
-    spec = msgspec.json.format(msgspec.json.encode(found.spec), indent=2).decode()
+    spec = printable_json(msgspec.json.format(msgspec.json.encode(found.spec), indent=2).decode())
     document = {**msgspec.to_builtins(found), "metrics": metrics}
     report(as_json, document, *lines, f"spec        {spec}")
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, BinaryIO
 import msgspec
 import typer
 
-from dualstream.service.cli.common import JSON, app, errors, fail, print_json, say
+from dualstream.service.cli.common import JSON, app, fail, note, print_json, say
 from dualstream.service.cli.settings_flags import flag, read_settings
 from dualstream.service.journal.protocol import JournalError
 
@@ -206,4 +206,4 @@ def _store(given: str | None) -> str:
 
 def _note(line: str) -> None:
     """Print to standard error, because standard output may be the archive."""
-    errors.print(line, highlight=False, markup=False, soft_wrap=True)
+    note(line)

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.live import Live
-from rich.table import Table
 
 from dualstream.client import AsyncClient, BadInput, Event, Unreachable
 from dualstream.service.cli.common import (
@@ -17,6 +16,7 @@ from dualstream.service.cli.common import (
     URL,
     ApiKey,
     Patience,
+    Table,
     Url,
     app,
     console,

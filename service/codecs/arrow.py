@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dualstream.service.codecs.parsed_rows import ParsedRows, RowsBuilder
+from dualstream.service.codecs.parsed_rows import ParsedRows, RowsBuilder, with_names_by_index
 from dualstream.service.codecs.row_schema import (
     LARGEST,
     LONGEST_NAME,
@@ -20,7 +20,12 @@ from dualstream.service.codecs.row_schema import (
     RowSchema,
     pointer_step,
 )
-from dualstream.service.codecs.table_columns import TableColumns, columns_of, pandas_index
+from dualstream.service.codecs.table_columns import (
+    TableColumns,
+    columns_of,
+    pandas_index,
+    with_warnings,
+)
 from dualstream.solvers import Batch, InvalidRow, class_places, hash_names
 from dualstream.wire.chunking.arrow_messages import streams_in
 from dualstream.wire.problems import Problem
@@ -41,8 +46,10 @@ def parse_arrow(schema: RowSchema, body: bytes, labelled: bool) -> ParsedRows:
     """
     tables = tables_in(schema, body, labelled)
     if labelled and any(columns.id is not None for _, columns in tables):
-        return parse_slowly(schema, tables, labelled)
-    return parse_quickly(_pyarrow(), schema, tables, labelled)
+        parsed = parse_slowly(schema, tables, labelled)
+    else:
+        parsed = parse_quickly(_pyarrow(), schema, tables, labelled)
+    return with_warnings(schema, parsed, tables[0][1].names) if tables else parsed
 
 
 def tables_in(schema: RowSchema, body: bytes, labelled: bool) -> list[Table]:
@@ -159,7 +166,7 @@ def parse_quickly(
     layout: _Layout | None = None
     batches: list[Batch] = []
     row_indices: list[np.ndarray] = []
-    names: list[tuple[int, str]] = []
+    names: dict[int, str] = {}
     first = 0
     for table, columns in tables:
         if layout is None or not layout.fits(table.schema, columns):
@@ -174,14 +181,15 @@ def parse_quickly(
         if len(good):
             batches.append(read.batch())
             row_indices.append(good + first)
-            names += read.names(good) if labelled else []
+            for index, name in read.names(good) if labelled else ():
+                names.setdefault(index, name)
         first += table.num_rows
     assert not len(builder.listed), "the row is valid for the builder and invalid for NumPy"
     found = builder.build()
     if batches:
         found.rows = Batch.concat(batches)
         found.row_indices = np.concatenate(row_indices).tolist() if found.errors else range(first)
-        found.batch_names = list(dict.fromkeys(names))
+        found.batch_names = with_names_by_index(found.rows, list(names.items()))
     return found
 
 
@@ -335,10 +343,12 @@ class _Columns:
         if not self._schema.collects_names:
             return []
         found: list[tuple[int, int, int, str]] = []
-        for j, name in enumerate(self._layout.names):
-            if j not in self._texts:
-                found.append((0, j, int(self._layout.indices[j]), name))
-                continue
+        numbers = [(j, name) for j, name in enumerate(self._layout.names) if j not in self._texts]
+        for j, name in self._schema.unjournalled(numbers):
+            values = self._x[rows, self._layout.numbers.index(j) if self._layout.is_sorted else j]
+            for row in np.flatnonzero(values)[:1].tolist():
+                found.append((row, j, int(self._layout.indices[j]), name))
+        for j in self._texts:
             shown, codes, indices = self._texts[j]
             kinds, at = np.unique(codes[rows], return_index=True)
             for kind, row in zip(kinds.tolist(), at.tolist(), strict=True):

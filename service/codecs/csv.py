@@ -16,7 +16,12 @@ from dualstream.service.codecs.parsed_rows import ParsedRows, RowsBuilder
 from dualstream.service.codecs.record_reader import Reader, parse_records, parse_slowly
 from dualstream.service.codecs.row_buffer import RowArrays
 from dualstream.service.codecs.row_schema import BadRow, RowSchema, pointer_step
-from dualstream.service.codecs.table_columns import RESERVED, TableColumns, columns_of
+from dualstream.service.codecs.table_columns import (
+    RESERVED,
+    TableColumns,
+    columns_of,
+    with_warnings,
+)
 from dualstream.service.codecs.text_fields import feature_of, label_of, weight_of
 from dualstream.solvers import hash_names
 from dualstream.solvers.text import (
@@ -36,7 +41,7 @@ from dualstream.wire.problems import Problem, quoted
 def parse_csv(
     schema: RowSchema, body: bytes, labelled: bool, parameters: dict[str, str]
 ) -> ParsedRows:
-    """Parse CSV. A record that is not valid is a row error; blank lines are skipped.
+    """Parse CSV. A record that is not valid is a row error.
 
     Raises Problem 422 for an invalid header, or one that leaves the delimiter in doubt.
     """
@@ -47,9 +52,9 @@ def parse_csv(
         check_delimiter(body)
     reader = RecordReader(schema, body, labelled, delimiter, parameters.get("decimal", ""))
     is_unusual = reader.has_long_names or reader.decimal == ","
-    if labelled and reader.columns.id is not None or is_unusual:
-        return parse_slowly(reader)
-    return parse_records(reader)
+    is_slow = labelled and reader.columns.id is not None or is_unusual
+    parsed = parse_slowly(reader) if is_slow else parse_records(reader)
+    return with_warnings(schema, parsed, reader.columns.names)
 
 
 class RecordReader(Reader):
@@ -66,6 +71,8 @@ class RecordReader(Reader):
         header = len(body) - len(body.lstrip(b"\r\n"))
         self.start = self.end_of(header) + 1
         self.columns = columns_of(schema, self._names(header), labelled)
+        # In a single column a line without text is a record whose value is missing.
+        self.skips_blank = len(self.columns.names) > 1
 
     def _names(self, header: int) -> list[str]:
         record = self.body[header : self.start - 1]
@@ -120,14 +127,15 @@ class RecordReader(Reader):
         if len(fields) != len(names):
             raise BadRow("", f"the record has {len(fields)} fields; the header has {len(names)}")
         if self.decimal != ".":
-            fields = [
-                self._with_point(name, field) if self.has_decimals(name) else field
-                for name, field in zip(names, fields, strict=True)
-            ]
+            fields = list(map(self._with_point, names, fields))
         return fields
 
     def has_decimals(self, name: str) -> bool:
-        """Whether fields of this column are numbers, whose decimal sign counts."""
+        """Whether fields of this column are numbers, whose decimal sign must be clear."""
+        return True
+
+    def has_given_decimals(self, name: str) -> bool:
+        """Whether fields of this column that are written as numbers have a given decimal sign."""
         return True
 
     def pointer(self, name: str) -> str:
@@ -136,13 +144,16 @@ class RecordReader(Reader):
 
     def _with_point(self, name: str, text: str) -> str:
         """A field with a decimal point. Raises BadRow if its decimal is another one."""
-        has_comma = _DECIMAL_COMMA.fullmatch(text) is not None
+        has_comma = "," in text and _DECIMAL_COMMA.fullmatch(text) is not None
         if self.decimal:
-            if not has_comma and "." in text and _DECIMAL_COMMA.fullmatch(text.replace(".", ",")):
-                reason = f"{quoted(text)} has a point, but decimal=%2C is given"
-                raise BadRow(self.pointer(name), reason)
-            return text.replace(".", "").replace(",", ".") if has_comma else text
-        if has_comma:
+            if has_comma and self.has_given_decimals(name):
+                return text.replace(".", "").replace(",", ".")
+            if "." in text and self.has_decimals(name):
+                if _DECIMAL_COMMA.fullmatch(text.replace(".", ",")):
+                    reason = f"{quoted(text)} has a point, but decimal=%2C is given"
+                    raise BadRow(self.pointer(name), reason)
+            return text
+        if has_comma and self.has_decimals(name):
             reason = f"{quoted(text)} has a decimal comma; send text/csv; decimal=%2C if it is a"
             raise BadRow(self.pointer(name), f"{reason} number, decimal=. if it is a text")
         return text

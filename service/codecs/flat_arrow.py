@@ -10,6 +10,7 @@ from dualstream.service.codecs.arrow import tables_in
 from dualstream.service.codecs.flat_rows import add_read, id_pointer_of, parse_flat_ndjson
 from dualstream.service.codecs.parsed_rows import ParsedRows, RowsBuilder
 from dualstream.service.codecs.row_schema import RowSchema
+from dualstream.service.codecs.table_columns import with_warnings
 from dualstream.solvers.columns.tables import plain
 from dualstream.wire.problems import Problem
 
@@ -38,19 +39,19 @@ def parse_flat_arrow(schema: RowSchema, body: bytes, labelled: bool) -> ParsedRo
         _check_size(values)
         is_json = is_json and bool(names) and all(map(_is_json, values))
         tables.append((names, values, table.num_rows))
+    all_names = [name for one in tables for name in one[0]]
     # Kernels read the rows as JSON, in a fraction of the time.
     if is_json and (text := _as_lines(tables)) is not None:
         parsed = parse_flat_ndjson(schema, text, labelled)
         if not parsed.errors:
-            return parsed
+            return with_warnings(schema, parsed, all_names)
     for names, values, rows in tables:
         lists = [_listed(column) for column in values]
         for row in zip(*lists, strict=True) if lists else [()] * rows:
             add_read(builder, index, "", partial(dict, zip(names, row, strict=True)))
             index += 1
-    return builder.build(
-        id_pointer=id_pointer_of(schema, [name for one in tables for name in one[0]])
-    )
+    parsed = builder.build(id_pointer=id_pointer_of(schema, all_names))
+    return with_warnings(schema, parsed, all_names)
 
 
 def _as_lines(tables: Sequence[_Table]) -> bytes | None:

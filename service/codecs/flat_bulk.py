@@ -4,14 +4,12 @@ The kernels read what is common, exactly as ColumnReader does, and stop at any o
 is read by ColumnReader, which also says what is wrong with it.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from dualstream.service.codecs.parsed_rows import ListedRows, ParsedRows
 from dualstream.service.codecs.row_buffer import RowArrays
 from dualstream.service.codecs.row_schema import RowSchema
-from dualstream.service.codecs.rows_with_ids import listed_with_ids, with_names_by_index
+from dualstream.service.codecs.rows_with_ids import listed_with_ids
 from dualstream.solvers.columns.plan import ColumnPlan
 from dualstream.solvers.text import POWERS_OF_TEN, byte_kinds
 from dualstream.solvers.text.flat import (
@@ -96,15 +94,13 @@ class FlatArrays(RowArrays):
         if one.ids:
             self._given_ids[self.count - 1] = one.ids[0]
 
-    def parsed_rows(
-        self, errors: list[RowError], names: Sequence[tuple[int, str]] | None = None
-    ) -> ParsedRows:
-        parsed = super().parsed_rows(errors, names)
+    def parsed_rows(self, errors: list[RowError]) -> ParsedRows:
+        parsed = super().parsed_rows(errors)
         reader = self._schema.columns
         if reader is None or reader.id is None or not self.labelled:
             return parsed
         ids = self._ids()
-        return listed_with_ids(parsed, ids) if ids else with_names_by_index(parsed)
+        return listed_with_ids(parsed, ids) if ids else parsed
 
     def _ids(self) -> dict[int, str]:
         """Ids by rows. Those that kernels read are printable ASCII."""

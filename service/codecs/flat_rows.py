@@ -19,6 +19,9 @@ from dualstream.service.codecs.parsed_rows import ParsedRows, RowsBuilder
 from dualstream.service.codecs.record_reader import FEW_BYTES, Reader, parse_records, parse_slowly
 from dualstream.service.codecs.row_buffer import RowArrays
 from dualstream.service.codecs.row_schema import BadRow, RowSchema, pointer_step
+from dualstream.service.codecs.table_columns import with_warnings
+from dualstream.solvers.columns.reader import TOO_MANY_COLUMNS
+from dualstream.solvers.columns.spec import MAX_COLUMNS
 from dualstream.solvers.text import COMMA, LINE_FEED, count_lines
 from dualstream.wire.problems import Problem, RowError, quoted
 
@@ -84,10 +87,12 @@ def _parse_one(builder: RowsBuilder, schema: RowSchema, body: bytes) -> ParsedRo
     try:
         content = _any.decode(body)
     except msgspec.ValidationError:  # a number that Python does not hold is an error of the row
-        content = {}
-    if not isinstance(content, dict):
-        raise Problem(422, "invalid-body", "the body must be a row or a list of rows")
-    add_read(builder, 0, "", partial(read_row, body))
+        read = partial(read_row, body)
+    else:
+        if not isinstance(content, dict):
+            raise Problem(422, "invalid-body", "the body must be a row or a list of rows")
+        read = partial(_checked, content, body)
+    add_read(builder, 0, "", read)
     return builder.build(single=True, id_pointer=id_pointer_of(schema, body))
 
 
@@ -131,6 +136,8 @@ def _checked(row: Any, raw: bytes) -> Row:
     """The row, if it is an object without duplicate names. Raises BadRow."""
     if not isinstance(row, dict):
         raise BadRow("", "a row must be an object of its columns")
+    if len(row) > MAX_COLUMNS:  # before any work on its names
+        raise BadRow("", TOO_MANY_COLUMNS)
     # The decoder keeps the last of two values with one name. Escapes may hide a colon.
     if b"\\" in raw or raw.count(b":") != _colons(row):
         check_all_names(raw)
@@ -219,6 +226,10 @@ class FlatRecords(RecordReader):
         assert self.schema.columns is not None
         return self.schema.columns.is_number(name)
 
+    def has_given_decimals(self, name: str) -> bool:
+        assert self.schema.columns is not None
+        return not self.schema.columns.keeps_commas(name)
+
     def add_row(self, builder: RowsBuilder, index: int, start: int, end: int) -> None:
         fields = self.fields(start, end)
         builder.add_flat(index, dict(zip(self.columns.names, fields, strict=True)))
@@ -245,7 +256,7 @@ def parse_flat_csv(
     reader = FlatRecords(schema, body, labelled, delimiter, decimal)
     parsed = parse_slowly(reader) if reader.nodes is None else parse_records(reader)
     parsed.id_pointer = id_pointer_of(schema, reader.columns.names)
-    return parsed
+    return with_warnings(schema, parsed, reader.columns.names)
 
 
 def parse_flat_query(schema: RowSchema, named: dict[str, str]) -> ParsedRows:

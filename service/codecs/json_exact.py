@@ -22,7 +22,9 @@ from dualstream.service.codecs.row_schema import (
     pointer_step,
     refuse_duplicates,
 )
+from dualstream.solvers.text import MAX_ROW_NAMES
 from dualstream.wire.chunking.chunks import check_is_plain
+from dualstream.wire.json_faults import json_fault
 from dualstream.wire.problems import Problem
 
 # Integers are kept as such: beyond 2^53 they are refused, floats are not.
@@ -121,7 +123,7 @@ class _Reader:
             sample = _sample.decode(body)
         except msgspec.ValidationError:
             return self.columns(body)
-        if body.count(b":") != _colons(sample, body):
+        if not _is_wide(sample) and body.count(b":") != _colons(sample, body):
             raise _DuplicateNames
         self._add(0, "", sample.x, sample.y, sample.weight, sample.id)
         return self._builder.build(single=True)
@@ -182,6 +184,11 @@ class _Reader:
 
     def build(self, single: bool = False, id_pointer: str = "/id") -> ParsedRows:
         return self._builder.build(single, id_pointer)
+
+
+def _is_wide(sample: Sample) -> bool:
+    """Has the sample too many names? It is refused then, without a look at each."""
+    return len(sample.x) > MAX_ROW_NAMES and isinstance(sample.x, dict)
 
 
 def _colons(sample: Sample, body: bytes) -> int:
@@ -342,7 +349,7 @@ _INF = float("inf")
 def _checked_sample(raw: bytes) -> Sample:
     """Decode a sample. Raises BadRow for a duplicate name."""
     sample = _sample.decode(raw)
-    if raw.count(b":") != _colons(sample, raw):
+    if not _is_wide(sample) and raw.count(b":") != _colons(sample, raw):
         pairs: _Pairs = json.loads(raw, object_pairs_hook=_Pairs)
         refuse_duplicates((name for name, _ in pairs), "/")
         x = next(value for name, value in pairs if name == "x")
@@ -432,7 +439,7 @@ def bad_line(line: bytes, error: msgspec.DecodeError) -> BadRow:
     """The error of a line that cannot be decoded."""
     if isinstance(error, msgspec.ValidationError) and (found := _long_integer(line)):
         return BadRow(found, LONG_INTEGER)
-    reason = _reason(line, str(error))
+    reason = json_fault(line, str(error))
     return BadRow("", reason + _advice(line, reason, is_line=True))
 
 
@@ -455,24 +462,10 @@ def _long_integer(raw: bytes) -> str:
     return ""
 
 
-_HALF_CHARACTER = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])")
-
-
-def _reason(text: bytes, reason: str) -> str:
-    """The decoder's reason, or the right one where it is misleading."""
-    if "truncated" not in reason and "surrogate" not in reason:
-        return reason
-    found = _HALF_CHARACTER.search(text)
-    if found is None:
-        return reason
-    escape = found.group().decode()
-    return f"{escape} is half of a surrogate pair (byte {found.start()}); send the whole character"
-
-
 def broken_body(body: bytes, text: str) -> Problem:
     """Problem 400 with the byte offset of the JSON error; or for a compressed body."""
     check_is_plain(body, is_text=True)
-    text = _reason(body, text)
+    text = json_fault(body, text)
     found = _BYTE.search(text)
     byte = int(found.group(1)) if found else len(body)
     detail = text if found else f"{text} (byte {byte})"

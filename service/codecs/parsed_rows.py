@@ -20,6 +20,7 @@ from dualstream.service.codecs.row_schema import (
 )
 from dualstream.service.codecs.text_fields import label_of
 from dualstream.solvers import BadColumn, Batch, ColumnReader, class_places
+from dualstream.solvers.text import order_by_entries
 from dualstream.wire.problems import Problem, RowError, quoted
 from dualstream.wire.text_values import nfc
 
@@ -142,6 +143,8 @@ class ParsedRows(msgspec.Struct):
     """JSON pointer of a row's id, with {} for the row's index."""
     batch_names: Sequence[tuple[int, str]] = ()
     """New names of rows that are a Batch; a Batch has no names."""
+    warnings: list[str] = []
+    """What the client may not mean."""
 
     @property
     def count(self) -> int:
@@ -211,7 +214,7 @@ class RowsBuilder:
         elif id_ is not None and self._labelled:
             rows.ids[len(rows)] = schema.id(id_)
         if (self._labelled or self._waiting) and schema.is_hashed:
-            rows.names += self._names_by_index(names, indices) if names else names
+            rows.names += self._names_by_index(names, set(indices)) if names else names
             rows.name_ends.append(len(rows.names))
         rows.weights.append(weight)
         rows.labels.append(label)  # type: ignore[arg-type]
@@ -221,15 +224,11 @@ class RowsBuilder:
         self._row_indices.append(index)
 
     def _names_by_index(
-        self, names: list[tuple[int, str]], indices: list[int]
+        self, names: list[tuple[int, str]], indices: set[int]
     ) -> list[tuple[int, str]]:
-        """New names in the order of rows_with_ids.py, if the model has a column of ids."""
-        columns = self._schema.columns
-        if columns is None or columns.id is None:
-            return names
-        known, features = self._name_at, set(indices)
-        named = {(at, known.setdefault(at, name)) for at, name in names}
-        return sorted(one for one in named if one[0] in features)
+        """New names of a row's features, in the order of `with_names_by_index`."""
+        known = self._name_at
+        return sorted({(at, known.setdefault(at, name)) for at, name in names if at in indices})
 
     def add_flat(self, index: int, row: Mapping[str, Any]) -> None:
         """As `add`, for a row that the model's `columns` read. Raises BadRow."""
@@ -274,10 +273,8 @@ class RowsBuilder:
 
     @property
     def listed(self) -> ListedRows:
-        """Valid rows so far; in a model with a column of ids with the names of zeros, as kernels
-        keep them."""
-        named = list(self._name_at.items())
-        return replace(self._rows, names=named) if named else self._rows
+        """Valid rows so far."""
+        return self._rows
 
     def build(self, single: bool = False, id_pointer: str = "/id") -> ParsedRows:
         rows = self._rows
@@ -326,6 +323,24 @@ def _steps_to(row: Mapping[str, Any], column: str) -> list[str] | None:
     return None
 
 
+def with_names_by_index(
+    batch: Batch, names: Sequence[tuple[int, str]]
+) -> Sequence[tuple[int, str]]:
+    """Names of a batch's features, in the order of the rows and of their indices.
+
+    The state must not depend on the reader, nor on which rows are read together: a name comes with
+    the first row that has its feature. `names` has no index twice.
+    """
+    if not names:
+        return names
+    indices = np.array([index for index, _ in names], np.int64)
+    slots = 1 << (2 * len(names)).bit_length()
+    order = np.empty(len(names), np.int64)
+    table, numbers = np.zeros(slots, np.int32), np.zeros(slots, np.int64)
+    found = order_by_entries(batch.indices, indices, table, numbers, order)
+    return [names[name] for name in order[:found].tolist()]
+
+
 # Limits are checked before rows are journalled. Journalled rows are applied without limits, so that
 # processes with other settings reach the same state.
 
@@ -358,11 +373,5 @@ def without_long_rows(schema: RowSchema, parsed: ParsedRows) -> ParsedRows:
         rows=kept,
         row_indices=row_indices[good].tolist(),
         errors=sorted([*parsed.errors, *too_long], key=lambda error: error.index),
-        batch_names=_names_of(kept, parsed.batch_names),
+        batch_names=with_names_by_index(kept, parsed.batch_names),
     )
-
-
-def _names_of(rows: Batch, names: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
-    """Names of features in these rows; the names of refused rows are not journalled."""
-    indices = set(rows.indices.tolist()) if names else set()
-    return [pair for pair in names if pair[0] in indices]

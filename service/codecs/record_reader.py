@@ -1,7 +1,7 @@
 """Parser of line and record formats: a compiled kernel, and an exact reader for unusual records.
 
 A record is a line; a CSV record may span lines inside quotes. An invalid record is refused on its
-own, with its line number. Blank records are skipped.
+own, with its line number. Blank records are skipped, except in CSV of one column.
 """
 
 import numpy as np
@@ -25,6 +25,8 @@ class Reader:
     """Byte offset of the first record."""
     blanks = b" \t\r"
     """A record of these bytes only is blank."""
+    skips_blank = True
+    """Are blank records no rows?"""
 
     def __init__(self, schema: RowSchema, body: bytes, labelled: bool) -> None:
         self.schema, self.labelled = schema, labelled
@@ -79,7 +81,7 @@ def parse_quickly(reader: Reader) -> ParsedRows | None:
     while reader.run_kernel(arrays, text, ascii_only):
         start, line, index = arrays.at[:3].tolist()
         end = reader.end_of(start)
-        is_row = bool(body[start:end].strip(reader.blanks))
+        is_row = not reader.skips_blank or bool(body[start:end].strip(reader.blanks))
         builder = RowsBuilder(schema, labelled)
         try:
             if is_row:
@@ -103,7 +105,7 @@ def parse_slowly(reader: Reader) -> ParsedRows:
     line = body.count(b"\n", 0, start)
     while start < len(body):
         end = reader.end_of(start)
-        if body[start:end].strip(reader.blanks):
+        if not reader.skips_blank or body[start:end].strip(reader.blanks):
             try:
                 reader.add_row(builder, index, start, end)
             except BadRow as bad:

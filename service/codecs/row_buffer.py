@@ -1,11 +1,10 @@
 """Preallocated arrays of rows that the parsing kernels fill; exact readers add single rows."""
 
-from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
 
-from dualstream.service.codecs.parsed_rows import ListedRows, ParsedRows
+from dualstream.service.codecs.parsed_rows import ListedRows, ParsedRows, with_names_by_index
 from dualstream.service.codecs.row_schema import MAX_NAMES, RowSchema
 from dualstream.solvers import Batch
 from dualstream.solvers.text import (
@@ -155,10 +154,8 @@ class RowArrays:
         if last >= MAX_NAMES:  # replicas keep no more names
             self.collects_names = False
 
-    def parsed_rows(
-        self, errors: list[RowError], names: Sequence[tuple[int, str]] | None = None
-    ) -> ParsedRows:
-        """All rows with these errors; with `names`, or the new names found."""
+    def parsed_rows(self, errors: list[RowError]) -> ParsedRows:
+        """All rows and their new names, with these errors."""
         self.drain_names()
         n = self.count
         nnz = int(self.indptr[n])
@@ -179,7 +176,7 @@ class RowArrays:
             batch,
             self.row_indices[:n].tolist() if errors else range(n),
             errors,
-            batch_names=self._new_names if names is None else names,
+            batch_names=with_names_by_index(batch, self._new_names),
         )
 
     def _resolved(self, codes: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:

@@ -11,7 +11,7 @@ from unicodedata import is_normalized
 from dualstream.solvers import ColumnReader, NamePlaces, class_text, sorted_row, width_of
 from dualstream.solvers.columns.plan import ColumnPlan, NoPlan
 from dualstream.solvers.jit import Indices
-from dualstream.solvers.text import PlaceTable
+from dualstream.solvers.text import MAX_ROW_NAMES, PlaceTable
 from dualstream.wire.problems import beginning, quoted
 from dualstream.wire.text_values import EXACT, TOO_LONG, nfc
 
@@ -73,6 +73,7 @@ def too_many_nonzeros(found: int, limit: int) -> str:
 
 
 NO_NAME = "a feature has no name"
+TOO_MANY_NAMES = f"the row has more than {MAX_ROW_NAMES:,} names"
 
 
 class BadRow(Exception):
@@ -316,14 +317,20 @@ class RowSchema:
         """As `hash_row`, with all checks, in one pass over the row."""
         if not isinstance(x, dict):
             raise BadRow("/x", "the model has features by name; send an object, not a list")
+        if len(x) > MAX_ROW_NAMES:
+            raise BadRow("/x", TOO_MANY_NAMES)
         index_of = self._index_of
         row: dict[int, float] = {}
         new: list[tuple[int, str]] = []
-        may_repeat = False
+        may_repeat, zeros = False, 0
         for name, value in x.items():
             if isinstance(value, str):
                 shown, number = f"{name}={value}", 1.0
             elif -EXACT <= value <= EXACT:
+                # A zero is not stored, and a name comes with its first other value.
+                if not value and 0 < len(name) <= LONGEST_NAME and name.isascii():
+                    zeros += 1
+                    continue
                 shown, number = name, float(value)
             else:
                 shown, number = name, float(self._number_of(name, value))
@@ -336,10 +343,12 @@ class RowSchema:
                 if not name or max(len(name), len(shown) - len(name) - 1) > LONGEST_NAME:
                     self._refuse_name(name)
                 index = places[shown]
-                if shown not in self._journalled:
+                if number and shown not in self._journalled:
                     new.append((index, shown))
             row[index] = row[index] + number if index in row else number
-        if len(row) < len(x) and not all(-LARGEST <= number <= LARGEST for number in row.values()):
+        if len(row) + zeros < len(x) and not all(
+            -LARGEST <= number <= LARGEST for number in row.values()
+        ):
             raise BadRow("/x", "features with the same hash add up to more than 1e100")
         if may_repeat:
             refuse_duplicates(map(nfc, x), "/x/")

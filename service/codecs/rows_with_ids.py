@@ -1,8 +1,7 @@
 """Rows of models with a column of ids: as lists if they have ids, with the new names of each row.
 
 Each row with an id becomes a part of its own in the request. The journal leaves out a row whose id
-it knows, so each row brings the names of all its new features. They are in the order of their
-indices: kernels sort a row by them, and the state must not depend on the reader.
+it knows, so each row brings the names of all its new features.
 """
 
 from collections.abc import Sequence
@@ -13,7 +12,6 @@ from msgspec.structs import replace
 from dualstream.service.codecs.parsed_rows import ListedRows, ParsedRows
 from dualstream.solvers import Batch
 from dualstream.solvers.jit import Ints
-from dualstream.solvers.text import order_by_entries
 
 
 def listed_with_ids(parsed: ParsedRows, ids: dict[int, str]) -> ParsedRows:
@@ -33,20 +31,6 @@ def listed_with_ids(parsed: ParsedRows, ids: dict[int, str]) -> ParsedRows:
         ids=ids,
     )
     return replace(parsed, rows=rows, batch_names=())
-
-
-def with_names_by_index(parsed: ParsedRows) -> ParsedRows:
-    """The same rows without ids, with new names in the order of the rows and their indices."""
-    batch, names = parsed.rows, parsed.batch_names
-    assert isinstance(batch, Batch)
-    if not names:
-        return parsed
-    indices = np.array([index for index, _ in names], np.int64)
-    slots = 1 << (2 * len(names)).bit_length()
-    order = np.empty(len(names), np.int64)
-    table, numbers = np.zeros(slots, np.int32), np.zeros(slots, np.int64)
-    found = order_by_entries(batch.indices, indices, table, numbers, order)
-    return replace(parsed, batch_names=[names[name] for name in order[:found].tolist()])
 
 
 def _names_by_row(

@@ -8,11 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+import numpy as np
 
+from dualstream.service.codecs.parsed_rows import ParsedRows
 from dualstream.service.codecs.row_schema import LONGEST_NAME, BadRow, RowSchema, refuse_duplicates
 from dualstream.wire.problems import Problem, quoted
 
 MAX_COLUMNS = 65_536
+FAR = 100.0
+"""Weights with a median above this, or below its inverse, are probably values of a feature."""
 RESERVED = {"y": "y", "label": "y", "weight": "weight", "id": "id"}
 
 
@@ -60,6 +64,19 @@ def columns_of(
     if not labelled:  # labels and ids are ignored
         reserved = {role: column for role, column in reserved.items() if role == "weight"}
     return TableColumns(names, features, **reserved)
+
+
+def with_warnings(schema: RowSchema, parsed: ParsedRows, names: Collection[str]) -> ParsedRows:
+    """The rows of a table with these columns; with a warning if its weights look like a feature."""
+    name = "weight" if schema.columns is None else schema.columns.weight
+    if name == "weight" and name in names and len(parsed.row_indices):
+        median = float(np.median(parsed.rows.weights))
+        if not 1 / FAR <= median <= FAR:
+            parsed.warnings = [
+                "the column 'weight' is the weight of each row, not a feature; its median"
+                f" {median:g} is far from 1, so rename the column if it is a feature"
+            ]
+    return parsed
 
 
 class _PandasMetadata(msgspec.Struct):

@@ -12,6 +12,7 @@ from dualstream.service.codecs.record_reader import Reader, parse_records, parse
 from dualstream.service.codecs.row_buffer import RowArrays
 from dualstream.service.codecs.row_schema import (
     LONGEST_NAME,
+    TOO_MANY_NAMES,
     BadRow,
     Label,
     RowSchema,
@@ -19,7 +20,8 @@ from dualstream.service.codecs.row_schema import (
     refuse_duplicates,
 )
 from dualstream.service.codecs.text_fields import feature_number, label_of, weight_of
-from dualstream.solvers.text import POWERS_OF_TEN, read_examples
+from dualstream.solvers.text import MAX_ROW_NAMES, POWERS_OF_TEN, read_examples
+from dualstream.wire.problems import quoted
 
 _BLANKS = str.maketrans("\t\r", "  ")
 
@@ -52,7 +54,10 @@ class ExampleReader(Reader):
         if not bar:
             raise BadRow("", "the line has no | before its features")
         y, weight, tag = self._head(head)
-        pairs = [(self.schema.composed(name), value) for name, value in _pairs(rest)]
+        pairs = [
+            (self.schema.composed(name), value)
+            for name, value in _pairs(rest, self.schema.is_hashed)
+        ]
         x: dict[str, float | bool | str] = dict(pairs)
         if len(x) < len(pairs):
             if not self.schema.is_hashed:
@@ -73,8 +78,11 @@ class ExampleReader(Reader):
             raise BadRow("", f"initial predictions are not supported, got {tokens[2][:50]!r}")
         if self.labelled and not tokens:
             raise BadRow("/y", "the label is missing at the start of the line")
-        weight = weight_of(tokens[1]) if len(tokens) > 1 else 1.0
         has_label = self.labelled and tokens
+        if has_label and self.schema.task == "multiclass" and {":", ","} & set(tokens[0]):
+            reason = "has costs, probabilities or several classes; send one class as the label"
+            raise BadRow("/y", f"{quoted(tokens[0])} {reason}")
+        weight = weight_of(tokens[1]) if len(tokens) > 1 else 1.0
         y = label_of(tokens[0], self.schema.class_names is not None) if has_label else None
         return y, weight, None if tag is None else tag.removeprefix("'")
 
@@ -106,7 +114,7 @@ class RepeatedNames(dict[str, float | bool | str]):
         return self._pairs
 
 
-def _pairs(rest: str) -> list[tuple[str, float | bool | str]]:
+def _pairs(rest: str, is_hashed: bool) -> list[tuple[str, float | bool | str]]:
     """(name, value) pairs of the features after the first bar."""
     pairs: list[tuple[str, float | bool | str]] = []
     for space in rest.split("|"):
@@ -128,5 +136,7 @@ def _pairs(rest: str) -> list[tuple[str, float | bool | str]]:
                 raise BadRow(pointer, f"feature names must have at most {LONGEST_NAME} characters")
             value = feature_number(feature, text) if colon else 1.0
             # An unscaled integer remains one, so that the row schema checks its digits.
+            if len(pairs) == MAX_ROW_NAMES and is_hashed:
+                raise BadRow("/x", TOO_MANY_NAMES)
             pairs.append((feature, value if scale == 1.0 else value * scale))
     return pairs

@@ -1,8 +1,9 @@
 """Proposes a specification with `columns` for a sample: `dualstream infer`, POST /columns/infer.
 
 sample.py          the first rows of a file or a body of any format
-sampled_values.py  what a column holds in the sample: distinct values, missing marks
-kinds.py           the type of a column of features, and the reason
+forms.py           the form of one value: number, time, null of some system, text
+sampled_values.py  what a column holds in the sample: distinct values by form
+kinds.py           the type of a column of features by the share of its values, and the reason
 labels.py          the label, the task, and columns that give the label away
 propose.py         the specification, checked by reading the sample with it
 """

@@ -1,19 +1,22 @@
 """Type of a column of features by its values and its name, with the reason."""
 
 import re
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from dualstream.service.codecs.row_schema import is_key
-from dualstream.service.column_inference.sampled_values import (
-    FEW_ROWS,
-    Seen,
+from dualstream.service.column_inference.forms import (
+    Form,
+    form_of,
     is_boolean,
     is_number,
     is_time,
     is_whole,
-    key_of,
 )
+from dualstream.service.column_inference.sampled_values import FEW_ROWS, Seen, key_of
 from dualstream.solvers.columns.values import as_boolean, as_number, as_time, words_of
+from dualstream.wire.problems import quoted
+from dualstream.wire.text_values import EXACT, BadValue, number_of
 
 _LONGEST = 1000
 """Maximum characters of a category; the server's limit of 1,024 includes the name in sets."""
@@ -23,17 +26,25 @@ _CODES = frozenset(
     " dept department channel device segment cluster".split()
 )
 _IDS = frozenset("id uuid guid key index idx nr no number row rownum unnamed".split())
-_TIMES = frozenset("time timestamp ts date datetime at epoch created updated when day".split())
+_TIMES = frozenset(
+    "time timestamp ts date datetime at epoch created updated when day week month quarter"
+    " year".split()
+)
 _ENTRIES = frozenset(
     "event row sample record request message transaction observation impression click".split()
 )
 _NAME_PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-_OTHER_DATES = re.compile(
-    r"\s*(\d{1,2}([/.-])\d{1,2}\2\d{4}|\d{4}([/.])\d{1,2}\3\d{1,2}|\d{1,2}/\d{1,2}/\d{2}"
-    r"|\d{4}-\d{1,2})(\s.*)?"
-)
-_EPOCHS = ((1e9, 2.2e9), (1e12, 2.2e12))
-"""Seconds and milliseconds from 2001 to 2039."""
+_DECIMAL_COMMA = re.compile(r"\s*[+-]?\d*,\d+\s*", re.ASCII)
+_EPOCH_UNITS = {"seconds": 1, "milliseconds": 1e3, "microseconds": 1e6, "nanoseconds": 1e9}
+"""From 1e9 seconds on (2001), below 2.2e9 (2039)."""
+_MOST = 0.9
+"""Share of the values that a type must take to be the column's."""
+_OFTEN = 3
+"""Rows with one value that does not fit from which it is no accident."""
+_MAX_MARKS = 10
+"""Maximum number of values that are missing in one column alone."""
+_FEW_NUMBERS = 10
+_FEW_CATEGORIES = 100
 
 
 class Choice(NamedTuple):
@@ -41,11 +52,21 @@ class Choice(NamedTuple):
 
     kind: Any
     reason: str
+    warning: str = ""
 
 
 def parts_of_name(name: str) -> list[str]:
     """Words of a name in lower case: `userId` and `user_id` are user and id."""
     return [part.lower() for part in _NAME_PARTS.findall(name)]
+
+
+def _ends_with(seen: Seen, words: frozenset[str]) -> bool:
+    """Is the last word of the name one of these? The word before a number is, too: `zip5`.
+
+    The first words say of what a quantity is: `region_width`, `number_of_rooms`.
+    """
+    words_in_name = [part for part in parts_of_name(seen.name) if not part.isdigit()]
+    return bool(words_in_name) and words_in_name[-1] in words
 
 
 def is_entry_id(seen: Seen) -> bool:
@@ -70,29 +91,115 @@ def is_row_weight(seen: Seen) -> bool:
 
 
 def kind_of(seen: Seen) -> Choice:
-    """The type of a column of features."""
-    values, distinct = seen.values, len(seen.counts)
-    if not values:
+    """The type of a column of features: the one that takes nine of ten values."""
+    rows, distinct = len(seen.values), len(seen.counts)
+    if not rows:
         return Choice("ignore", "always missing")
-    if any(isinstance(one, list | dict) for one in seen.examples):
+    if seen.rows_of(Form.LIST, Form.OTHER) > (1.0 - _MOST) * rows:
         return _of_lists(seen)
     if distinct == 1 and not seen.missing and seen.rows >= 10:
         return Choice("ignore", f"constant: always {_short(seen.examples[0])}")
-    if any(isinstance(one, str) and len(one) > _LONGEST for one in seen.examples):
-        return _of_long_texts(seen)
-    if seen.all_are(is_boolean) and len({as_boolean("", one) for one in seen.examples}) == 2:
-        return Choice("boolean", f"two values: {', '.join(sorted(seen.counts)[:4])}")
-    if seen.all_are(is_time):
+    if _are_booleans(seen):
+        words = sorted(key_of(one) for one in seen.examples if is_boolean(one))
+        return _typed(seen, "boolean", is_boolean, f"two values: {', '.join(words[:4])}")
+    if _are_most(seen, Form.TIME):
         return _of_times(seen, "ISO 8601")
-    if seen.all_are(is_number):
+    if _are_most(seen, Form.NUMBER, Form.BIG):
+        for unit, size in _EPOCH_UNITS.items():
+            if _are_epochs(seen, 1e9 * size, 2.2e9 * size):
+                return _of_times(seen, f"{unit} since 1970")
+        if _are_epochs(seen, 19_000_101, 21_001_231) and _takes_most(seen, is_time):
+            return _of_times(seen, "the digits of a date")
+    if _are_most(seen, Form.NUMBER) and not _are_codes(seen):
         return _of_numbers(seen)
-    if seen.all_are(lambda one: isinstance(one, str)):
-        return _of_texts(seen)
-    if not seen.all_are(lambda one: isinstance(one, str | bool | int | float)):
-        return Choice("ignore", f"values without a type: {_short(seen.examples[0])}")
-    if distinct == len(values) >= FEW_ROWS:
-        return Choice("ignore", "a different value in each row")
-    return Choice("category", f"{distinct:,} distinct values")
+    if _are_most(seen, Form.NUMBER, Form.FORMATTED) and seen.rows_of(Form.FORMATTED):
+        return _to_convert(seen, Form.FORMATTED, "numbers with signs or separators")
+    if _are_most(seen, Form.TIME, Form.DATE):
+        return _to_convert(seen, Form.DATE, "dates or times, but not ISO 8601")
+    return _of_texts(seen)
+
+
+def _are_most(seen: Seen, *forms: Form) -> bool:
+    """Have nine of ten values one of these forms, texts for missing ones left out?"""
+    count = seen.rows_of(*forms)
+    return 0 < count >= _MOST * (len(seen.values) - seen.rows_of(Form.MAYBE_NULL))
+
+
+def _takes_most(seen: Seen, takes: Callable[[Any], bool]) -> bool:
+    """Does a type take nine of ten values, texts for missing ones left out?"""
+    unsure = seen.rows_of(Form.MAYBE_NULL)
+    misfits = sum(count for _, count in seen.failing(takes)) - unsure
+    return misfits <= (1.0 - _MOST) * (len(seen.values) - unsure)
+
+
+def _typed(seen: Seen, kind: str, takes: Callable[[Any], bool], reason: str, **more: Any) -> Choice:
+    """A type whose misfits are missing in this column, if they are texts or frequent."""
+    misfits = seen.failing(takes)
+    marks = [(one, count) for one, count in misfits if _may_be_missing(one, count)][:_MAX_MARKS]
+    if marks:
+        more["missing"] = [one for one, _ in marks]
+    found = {"kind": kind, **more} if more else kind
+    if not misfits:
+        return Choice(found, reason)
+    count, rows = sum(count for _, count in misfits), len(seen.values)
+    reason += f"; {count:,} of {rows:,} values do not fit"
+    unsure = [(one, n) for one, n in marks if form_of(one) is not Form.MAYBE_NULL]
+    if not unsure:
+        return Choice(found, reason)
+    shown = ", ".join(_short(one) for one, _ in unsure)
+    missing = f"missing in {sum(n for _, n in unsure):,} rows: {shown}"
+    return Choice(found, reason, f"column {quoted(seen.name)}: {reason}; {missing}")
+
+
+def _may_be_missing(value: Any, count: int) -> bool:
+    """Is a value that does not fit a mark of a missing one, not a measurement?"""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return False
+    try:
+        number = number_of(value) if isinstance(value, str) else value
+    except BadValue:
+        return False
+    if number is not None:
+        return count >= _OFTEN and float(number).is_integer() and abs(number) <= EXACT
+    return count >= _OFTEN or not any(map(str.isdigit, str(value)))
+
+
+def _are_booleans(seen: Seen) -> bool:
+    """Nine of ten are booleans, both of them, and no other number is there."""
+    takes = [one for one in seen.examples if is_boolean(one)]
+    if len({as_boolean("", one) for one in takes}) < 2:
+        return False
+    if not _takes_most(seen, is_boolean):
+        return False
+    return bool(seen.rows_of(Form.BOOLEAN)) or all(map(is_boolean, seen.of(Form.NUMBER)))
+
+
+def _are_epochs(seen: Seen, first: float, last: float) -> bool:
+    """Is the column named as a time, with nine of ten numbers between these?"""
+    if _TIMES.isdisjoint(parts_of_name(seen.name)):
+        return False
+    numbers = seen.of(Form.NUMBER, Form.BIG)
+    inside = {key_of(one) for one in numbers if first <= as_number("", one) <= last}
+    rows = seen.rows_of(Form.NUMBER, Form.BIG)
+    return sum(seen.counts[key] for key in inside) >= _MOST * rows
+
+
+def _are_codes(seen: Seen) -> bool:
+    """Are whole numbers codes, by other values that are written with digits?"""
+    numbers, texts = seen.of(Form.NUMBER), seen.failing(is_number)
+    if not texts or not all(map(is_whole, numbers)):
+        return False
+    if _ends_with(seen, _CODES):
+        return True
+    with_zeros = sum(count for one, count in texts if _has_leading_zero(one))
+    if with_zeros > 0.01 * len(seen.values):
+        return True
+    others = [one for one, count in texts if count >= _OFTEN and any(map(str.isdigit, key_of(one)))]
+    return len(numbers) <= _FEW_NUMBERS and bool(others)
+
+
+def _has_leading_zero(value: Any) -> bool:
+    return isinstance(value, str) and value[:1] == "0" and value.isdigit() and len(value) > 1
 
 
 def _of_lists(seen: Seen) -> Choice:
@@ -102,63 +209,91 @@ def _of_lists(seen: Seen) -> Choice:
             for one in value
         )
 
-    if any(isinstance(one, dict) for one in seen.examples) or not seen.all_are(is_set):
-        return Choice("ignore", "lists of lists or objects")
-    return Choice("category", "lists: a category for each entry")
+    if seen.rows_of(Form.LIST) and not (seen.rows_of(Form.OTHER) and _has_objects(seen)):
+        lists = [one for one in seen.of(Form.LIST) if is_set(one)]
+        if any(isinstance(n, float) and not n.is_integer() for one in lists for n in one):
+            return _ignored(seen, "lists of numbers; send each number as a column of its own")
+        if seen.all_are(is_set):
+            return Choice("category", "lists: a category for each entry")
+    if not seen.rows_of(Form.LIST) and not _has_objects(seen):
+        return Choice("ignore", f"values without a type: {_short(seen.of(Form.OTHER)[0])}")
+    return Choice("ignore", "lists of lists or objects")
 
 
-def _of_long_texts(seen: Seen) -> Choice:
-    if seen.all_are(lambda one: isinstance(one, str)):
-        return Choice("text", f"texts of more than {_LONGEST:,} characters")
-    return Choice("ignore", "long texts and other values")
+def _has_objects(seen: Seen) -> bool:
+    return any(isinstance(one, dict) for one in seen.of(Form.OTHER))
 
 
 def _of_times(seen: Seen, form: str) -> Choice:
-    times = [as_time("", one) for one in seen.examples]
+    times = [as_time("", one) for one in seen.examples if is_time(one)]
     if all(time.hour == time.minute == time.second == 0 for time in times):
-        return Choice({"kind": "time", "parts": ["weekday", "year_day"]}, f"days, {form}")
-    return Choice("time", f"times, {form}")
+        return _typed(seen, "time", is_time, f"days, {form}", parts=["weekday", "year_day"])
+    return _typed(seen, "time", is_time, f"times, {form}")
 
 
 def _of_numbers(seen: Seen) -> Choice:
     distinct, rows = len(seen.counts), len(seen.values)
-    parts = parts_of_name(seen.name)
-    numbers = [_number(one) for one in seen.examples]
-    for unit, (first, last) in zip(("seconds", "milliseconds"), _EPOCHS, strict=True):
-        if not _TIMES.isdisjoint(parts) and all(first <= one <= last for one in numbers):
-            return _of_times(seen, f"{unit} since 1970")
-    if not seen.all_are(is_whole):
-        return Choice("number", f"from {min(numbers):g} to {max(numbers):g}")
+    numbers = [_number(one) for one in seen.of(Form.NUMBER)]
+    span = f"from {min(numbers):g} to {max(numbers):g}"
+    if not all(number.is_integer() for number in numbers):
+        return _typed(seen, "number", is_number, span)
     is_unique = distinct == rows >= FEW_ROWS
-    if is_unique and not _IDS.isdisjoint(parts):
+    if is_unique and _ends_with(seen, _IDS):
         return Choice("ignore", "a different whole number in each row, named as an id")
-    if is_unique and _counts_up([_number(one) for one in seen.values]):
+    if is_unique and _TIMES.isdisjoint(parts_of_name(seen.name)) and _count_rows(seen.values):
         return Choice("ignore", "numbers of the rows")
-    if not _CODES.isdisjoint(parts) and not is_unique:
+    if _ends_with(seen, _CODES) and not is_unique:
         if rows >= FEW_ROWS and distinct > rows / 2:
             return Choice("ignore", f"codes: {distinct:,} distinct ones in {rows:,} rows")
         return Choice("category", f"whole numbers named as a code, {distinct:,} distinct")
-    return Choice("number", f"whole numbers from {min(numbers):g} to {max(numbers):g}")
+    return _typed(seen, "number", is_number, f"whole numbers {span}")
+
+
+def _to_convert(seen: Seen, form: Form, what: str) -> Choice:
+    """Texts that are no numbers or times yet; few distinct numbers are categories until then."""
+    reason = f"{what}: {_short(seen.of(form)[0])}; {_hint(seen.of(form))}"
+    distinct = len(seen.counts)
+    if form is Form.FORMATTED and distinct <= min(_FEW_CATEGORIES, len(seen.values) / 2):
+        return Choice("category", reason)
+    return _ignored(seen, reason)
+
+
+def _hint(values: list[Any]) -> str:
+    if all(_DECIMAL_COMMA.fullmatch(str(one)) for one in values):
+        return "if the comma is decimal, use --format csv-decimal-comma (text/csv; decimal=%2C)"
+    return "convert them"
+
+
+def _ignored(seen: Seen, reason: str) -> Choice:
+    """A column that is lost though it may say something: also a warning."""
+    return Choice("ignore", reason, f"column {quoted(seen.name)} is ignored: {reason}")
 
 
 def _of_texts(seen: Seen) -> Choice:
     distinct, rows = len(seen.counts), len(seen.values)
-    if seen.all_are(lambda one: _OTHER_DATES.fullmatch(one) is not None):
-        return Choice(
-            "ignore", f"dates, but not ISO 8601: {_short(seen.examples[0])}; convert them"
-        )
-    words = sum(len(words_of("", one, 1)) for one in seen.examples) / distinct
-    if words >= _MANY_WORDS and distinct > rows / 2:
+    texts = [one for one in seen.examples if isinstance(one, str)]
+    if any(len(one) > _LONGEST for one in texts):
+        if len(texts) == distinct:
+            return Choice("text", f"texts of more than {_LONGEST:,} characters")
+        return Choice("ignore", "long texts and other values")
+    words = sum(len(words_of("", one)) for one in texts) / max(len(texts), 1)
+    if len(texts) == distinct and words >= _MANY_WORDS and distinct > rows / 2:
         return Choice("text", f"{words:.0f} words on average, mostly distinct")
     if rows >= FEW_ROWS and distinct > 0.9 * rows:
         return Choice("ignore", f"{distinct:,} distinct short texts in {rows:,} rows, like an id")
-    if any(one[:1] == "0" and one.isdigit() and len(one) > 1 for one in seen.examples):
+    if any(map(_has_leading_zero, texts)):
         return Choice("category", f"codes with leading zeros, {distinct:,} distinct")
-    return Choice("category", f"{distinct:,} distinct texts")
+    noun = "texts" if len(texts) == distinct else "values"
+    return Choice("category", f"{distinct:,} distinct {noun}")
 
 
-def _counts_up(numbers: list[float]) -> bool:
-    return all(after - before == 1 for before, after in zip(numbers, numbers[1:], strict=False))
+def _count_rows(values: list[Any]) -> bool:
+    """Do the values count up by one from 0 or 1?"""
+    if not all(map(is_number, values)):
+        return False
+    numbers = list(map(_number, values))
+    pairs = zip(numbers, numbers[1:], strict=False)
+    return numbers[0] in (0, 1) and all(after - before == 1 for before, after in pairs)
 
 
 def _number(value: Any) -> float:

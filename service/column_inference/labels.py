@@ -7,14 +7,9 @@ from typing import Any
 from dualstream.client import BadInput
 from dualstream.service.codecs.row_schema import BadRow, RowSchema
 from dualstream.service.codecs.text_fields import label_of
+from dualstream.service.column_inference.forms import Form, is_number, is_whole
 from dualstream.service.column_inference.kinds import parts_of_name
-from dualstream.service.column_inference.sampled_values import (
-    FEW_ROWS,
-    Seen,
-    is_number,
-    is_whole,
-    key_of,
-)
+from dualstream.service.column_inference.sampled_values import FEW_ROWS, Seen, is_none, key_of
 from dualstream.solvers import MAX_CLASSES, resolve_spec
 from dualstream.solvers.columns.values import as_number
 from dualstream.wire.text_values import nfc
@@ -80,12 +75,15 @@ def _with_reason(label: Label, reason: str, others: Sequence[str]) -> Label:
 
 def label_of_task(seen: Seen, task: str | None) -> Label:
     """The label with its task, or with a given one. Raises BadInput if the values do not fit."""
-    distinct = len(seen.counts)
-    if not distinct:
+    if not seen.counts:
         raise BadInput(f"the label {seen.name!r} is always missing; name another as `label`")
-    pair = _pair_of(seen)
+    fitting = _without_rare_texts(seen)
+    pair = _pair_of(fitting)
     if task is None:
-        task = _task_of(seen, pair)
+        task = _task_of(fitting, pair)
+    if task != "multiclass":
+        seen = fitting
+    distinct = len(seen.counts)
     reason = f"{distinct:,} distinct values"
     labels = None
     if task == "binary":
@@ -133,12 +131,21 @@ def _pair_of(seen: Seen) -> bool | list[str]:
             return True
     except BadRow:
         pass
-    if len(seen.counts) != 2 or not seen.all_are(lambda one: isinstance(one, str)):
+    is_measured = seen.all_are(is_number) and not seen.all_are(is_whole)
+    if len(seen.counts) != 2 or is_measured:
         return False
-    first, second = sorted(
-        map(str, seen.examples), key=lambda one: (-seen.counts[key_of(one)], one)
-    )
+    texts = [one if isinstance(one, str) else key_of(one) for one in seen.examples]
+    if seen.all_are(is_number):
+        return sorted(texts, key=lambda one: as_number("", one))
+    first, second = sorted(texts, key=lambda one: (-seen.counts[key_of(one)], one))
     return [second, first] if _is_positive(first, second) else [first, second]
+
+
+def _without_rare_texts(seen: Seen) -> Seen:
+    """The label without the texts among nine of ten numbers or booleans, whose rows are refused."""
+    texts = seen.of(Form.MAYBE_NULL, Form.FORMATTED, Form.DATE, Form.TEXT)
+    known = seen.rows_of(Form.NUMBER, Form.BOOLEAN)
+    return seen.without(texts) if texts and known >= 0.9 * len(seen.values) else seen
 
 
 def _as_parsed(value: Any) -> Any:
@@ -175,14 +182,15 @@ def leaks(
             what = f"whether column {name!r} is missing gives the label in all {len(both):,} rows"
         else:
             continue
-        found.append(f"{what}; if it is not known when you predict, add it to `ignore`")
+        found.append(f"{what}; if it is not known when you predict, set its type to `ignore`")
     return found
 
 
 def _present(rows: Sequence[Mapping[str, Any]], seen: Seen) -> list[str | None]:
     """The category of each row's value; None if it is missing."""
     keys = set(seen.counts)
-    texts = [key_of(row[seen.name]) if row.get(seen.name) is not None else None for row in rows]
+    values = [row.get(seen.name) for row in rows]
+    texts = [None if is_none(one) else key_of(one) for one in values]
     return [text if text in keys else None for text in texts]
 
 

@@ -1,5 +1,6 @@
 """The specification that is proposed for a sample, checked by reading the sample with it."""
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -7,20 +8,19 @@ from typing import Any
 from dualstream.client import BadInput
 from dualstream.service.codecs.parsed_rows import RowsBuilder
 from dualstream.service.codecs.row_schema import BadRow, RowSchema, pointer_step
+from dualstream.service.column_inference.forms import is_number
 from dualstream.service.column_inference.kinds import Choice, is_entry_id, is_row_weight, kind_of
 from dualstream.service.column_inference.labels import Label, choose_label, leaks
 from dualstream.service.column_inference.sample import Sample
-from dualstream.service.column_inference.sampled_values import (
-    Seen,
-    is_missing,
-    missing_marks,
-    seen_in,
-)
+from dualstream.service.column_inference.sampled_values import Seen, is_none, seen_in
 from dualstream.solvers import resolve_spec
+from dualstream.solvers.columns.spec import MAX_MISSING, own_missing
+from dualstream.wire.problems import quoted
 from dualstream.wire.responses import InferredColumn
 
 _DEFAULT_MARKS = ("", "NaN")
-_MAX_MARKS = 90
+_MAX_REFUSED = 0.1
+"""Share of the rows that a column may refuse before it is ignored."""
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -41,7 +41,7 @@ class Proposal:
         roles: dict[str, Any] = {"label": self.label.name, "id": None, "weight": None}
         types: dict[str, Any] = {}
         ignored: list[str] = []
-        for name, (kind, _) in self.choices.items():
+        for name, (kind, *_) in self.choices.items():
             if kind in ("id", "weight"):
                 roles[kind] = name
             elif kind == "ignore" and not name.endswith("*"):  # as `ignore` reads a pattern
@@ -56,30 +56,54 @@ class Proposal:
     def columns(self) -> list[InferredColumn]:
         """All columns, in the order of the sample."""
         return [
-            InferredColumn(name, choice.kind, choice.reason, self.seen[name].missing)
+            InferredColumn(name, choice.kind, choice.reason, self.missing(name))
             for name, choice in self.choices.items()
         ]
 
+    def missing(self, name: str) -> int:
+        """Number of rows in which a column is missing."""
+        own = own_missing({name: self.choices[name].kind}).get(name, [])
+        return self.seen[name].without(own).missing
+
 
 def propose(sample: Sample, label: str | None = None, task: str | None = None) -> Proposal:
-    """What fits the sample: no row of it is refused that has a label. Raises BadInput."""
-    rows = sample.rows
-    # Each column in turn decides what is missing in it; all columns share the marks.
-    found = missing_marks(seen_in(rows, ()).values())
-    marks = list(dict.fromkeys([*_DEFAULT_MARKS, *found]))
-    if len(marks) > _MAX_MARKS:
-        raise BadInput(f"{len(marks)} texts look like missing values; the limit is {_MAX_MARKS}")
-    seen = seen_in(rows, marks)
+    """What fits the sample: each row that it refuses is in a warning. Raises BadInput."""
+    seen = seen_in(sample.rows)
+    _check_header(seen)
     chosen = choose_label(seen, label, task)
-    proposal = Proposal(chosen, _choices(seen, chosen), seen, marks)
-    _ignore_what_is_refused(rows, proposal)
-    _warn(sample, proposal)
+    choices = _choices(seen, chosen)
+    marks = _shared_marks(seen, chosen, choices)
+    proposal = Proposal(chosen, choices, seen, marks)
+    refused = _refused(sample.rows, proposal)
+    _warn(sample, proposal, refused)
     return proposal
+
+
+def _shared_marks(seen: Mapping[str, Seen], label: Label, choices: dict[str, Choice]) -> list[str]:
+    """Texts that are missing in all columns; one that is a value of any is left to the others."""
+    used = [name for name, choice in choices.items() if choice.kind != "ignore"]
+    values = {key for name in used for key in seen[name].counts}
+    marks = list(_DEFAULT_MARKS)
+    for name in used:
+        own = []
+        for text in seen[name].nulls:
+            if text in values and name != label.name:
+                own.append(text)
+            elif text not in marks:
+                marks.append(text)
+        kind = choices[name].kind
+        if own and kind not in ("id", "weight"):
+            full = {"kind": kind} if isinstance(kind, str) else kind
+            found = full | {"missing": [*full.get("missing", []), *own]}
+            choices[name] = choices[name]._replace(kind=found)
+    if len(marks) >= MAX_MISSING:
+        raise BadInput(f"{len(marks)} texts look like missing values; the limit is {MAX_MISSING}")
+    return marks
 
 
 def _choices(seen: Mapping[str, Seen], label: Label) -> dict[str, Choice]:
     choices: dict[str, Choice] = {}
-    owners = {name[:at] for name in seen for at, sign in enumerate(name) if sign == "."}
+    names = sorted(seen)
     for name, one in seen.items():
         taken = {choice.kind for choice in choices.values() if isinstance(choice.kind, str)}
         if name == label.name:
@@ -91,45 +115,111 @@ def _choices(seen: Mapping[str, Seen], label: Label) -> dict[str, Choice]:
         else:
             choice = kind_of(one)
             # `ignore` covers the columns of the object that it is in other rows, too.
-            if choice.kind != "ignore" or name not in owners:
+            if choice.kind != "ignore" or not _is_owner(name, names):
                 choices[name] = choice
     return choices
 
 
-def _ignore_what_is_refused(rows: Rows, proposal: Proposal) -> None:
-    """Ignore columns for which a row of the sample is refused. Raises BadInput if that fails."""
+def _is_owner(name: str, names: Sequence[str]) -> bool:
+    """Is there a column in an object of this name? `names` are all columns, sorted."""
+    owned = f"{name}."
+    at = bisect_left(names, owned)
+    return at < len(names) and names[at].startswith(owned)
+
+
+def _refused(rows: Rows, proposal: Proposal) -> dict[str, list[BadRow]]:
+    """Rows that the proposal refuses, by column; a column that refuses many is ignored.
+
+    Rows without a label are not counted. Raises BadInput if another cause refuses a row.
+    """
     label, marks = proposal.label.name, frozenset(proposal.marks)
-    labelled = [row for row in rows if not is_missing(row.get(label), marks)]
-    first = 0
-    while (found := _first_refused(labelled, first, proposal.spec)) is not None:
-        first, refused = found
-        names = [
-            name
-            for name, choice in proposal.choices.items()
-            if choice.kind not in ("label", "ignore")
-            and refused.pointer == f"/{pointer_step(name[:50])}"
-        ]
-        if not names:
-            raise BadInput(f"no proposal: a row is refused: {refused.reason}")
-        for name in names:
-            proposal.choices[name] = Choice("ignore", f"does not fit: {refused.reason}")
+    labelled = [row for row in rows if not _is_missing(row.get(label), marks)]
+    for is_last in (False, False, True):
+        refused = _read(labelled, proposal, is_last)
+        many = [name for name, some in refused.items() if _is_too_many(len(some), labelled)]
+        many = [name for name in many if name != label]
+        if is_last or not many:
+            break
+    return refused
 
 
-def _first_refused(rows: Rows, first: int, spec: Mapping[str, Any]) -> tuple[int, BadRow] | None:
-    """The first refused row from `first` on, and why: the rows before it lost columns at most."""
-    builder = RowsBuilder(RowSchema(resolve_spec(spec)), labelled=True)
-    for number in range(first, len(rows)):
-        try:
-            builder.add_flat(number, rows[number])
-        except BadRow as bad:
-            return number, bad
+def _read(rows: Rows, proposal: Proposal, is_last: bool) -> dict[str, list[BadRow]]:
+    refused: dict[str, list[BadRow]] = {}
+    builder = _builder(proposal)
+    for number, row in enumerate(rows):
+        while (bad := _bad_row(builder, number, row)) is not None:
+            name = _column_of(bad, proposal)
+            refused.setdefault(name, []).append(bad)
+            if is_last or name == proposal.label.name:
+                break
+            if not _is_too_many(len(refused[name]), rows):
+                break
+            proposal.choices[name] = Choice("ignore", f"does not fit: {bad.reason}")
+            builder = _builder(proposal)
+    return refused
+
+
+def _is_too_many(refused: int, rows: Rows) -> bool:
+    return refused > _MAX_REFUSED * len(rows)
+
+
+def _builder(proposal: Proposal) -> RowsBuilder:
+    return RowsBuilder(RowSchema(resolve_spec(proposal.spec)), labelled=True)
+
+
+def _bad_row(builder: RowsBuilder, number: int, row: Mapping[str, Any]) -> BadRow | None:
+    try:
+        builder.add_flat(number, row)
+    except BadRow as bad:
+        return bad
     return None
 
 
-def _warn(sample: Sample, proposal: Proposal) -> None:
+def _column_of(bad: BadRow, proposal: Proposal) -> str:
+    """The column that refuses a row. Raises BadInput for a row without such a column."""
+    for name, choice in proposal.choices.items():
+        if choice.kind != "ignore" and bad.pointer == f"/{pointer_step(name[:50])}":
+            return name
+    raise BadInput(f"no proposal: a row is refused: {bad.reason}")
+
+
+def _is_missing(value: Any, marks: frozenset[str]) -> bool:
+    return is_none(value) or (isinstance(value, str) and value in marks)
+
+
+def _check_header(seen: Mapping[str, Seen]) -> None:
+    """Raise BadInput if the names of the columns look like a row: a CSV file without a header."""
+    numbers = [number for number in map(_as_number, seen) if number is not None]
+    is_range = len(numbers) == len(seen) and numbers == sorted(numbers)
+    if numbers and not is_range and all(map(_is_value, seen.values())):
+        shown = ", ".join(list(seen)[:5])
+        raise BadInput(
+            f"the first record looks like a row, not like names of columns: {shown};"
+            " add a header line"
+        )
+
+
+def _is_value(seen: Seen) -> bool:
+    """Could the name of the column be one of its values?"""
+    return seen.name in seen.counts or (
+        _as_number(seen.name) is not None and all(map(is_number, seen.examples))
+    )
+
+
+def _as_number(text: str) -> float | None:
+    return float(text) if is_number(text) else None
+
+
+def _warn(sample: Sample, proposal: Proposal, refused: Mapping[str, list[BadRow]]) -> None:
     label = proposal.seen[proposal.label.name]
     types = proposal.spec["columns"]["types"]
     proposal.warnings += leaks(sample.rows, proposal.label, proposal.seen, list(types))
+    proposal.warnings += [one.warning for one in proposal.choices.values() if one.warning]
+    for name, some in refused.items():
+        why = some[0].reason
+        why = why if quoted(name) in why else f"column {quoted(name)}: {why}"
+        rows = f"{len(some):,} rows of the sample" if len(some) > 1 else "1 row of the sample"
+        proposal.warnings.append(f"{rows} will be refused, for example: {why}")
     if label.missing:
         reason = f"{label.missing:,} of {label.rows:,} rows have no label and are refused"
         proposal.warnings.append(reason)

@@ -15,11 +15,15 @@ from dualstream.service.codecs.media_type import media_type
 from dualstream.service.codecs.row_schema import BadRow, RowSchema, refuse_duplicates
 from dualstream.service.codecs.table_columns import pandas_index
 from dualstream.solvers import BadColumn, resolve_spec
+from dualstream.solvers.columns.reader import TOO_MANY_COLUMNS
+from dualstream.solvers.columns.spec import MAX_COLUMNS
 from dualstream.solvers.columns.tables import rows_of
 from dualstream.wire.chunking.chunks import MARK
 from dualstream.wire.problems import Problem
 
 Row = dict[str, Any]
+_list = msgspec.json.Decoder(list[msgspec.Raw])
+_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 @dataclass(slots=True)
@@ -36,14 +40,18 @@ def read_sample(file: RowFile, limit: int) -> Sample:
     return _sample(file.name, _rows(file), limit)
 
 
-def sample_of(body: bytes, content_type: str | None, limit: int) -> Sample:
+def sample_of(
+    body: bytes, content_type: str | None, limit: int, most_columns: int = MAX_COLUMNS
+) -> Sample:
     """As `read_sample`, of a body that is not compressed. Raises Problem 415 for other types."""
     kind, parameters = media_type(content_type)
     name = "the sample"
-    return _sample(name, _rows_in(body, kind, parameters, name), limit)
+    return _sample(name, _rows_in(body, kind, parameters, name), limit, most_columns)
 
 
-def _sample(name: str, rows: Iterator[Row | BadRow], limit: int) -> Sample:
+def _sample(
+    name: str, rows: Iterator[Row | BadRow], limit: int, most_columns: int = MAX_COLUMNS
+) -> Sample:
     reader = _schema().columns
     assert reader is not None
     sample = Sample()
@@ -57,8 +65,11 @@ def _sample(name: str, rows: Iterator[Row | BadRow], limit: int) -> Sample:
                         f"{name}: rows name their features `x`; create a model without"
                         " `columns` for them"
                     )
-                pairs = list(reader.flattened(row))
+                pairs = list(islice(reader.flattened(row), MAX_COLUMNS + 1))
+                if len(pairs) > MAX_COLUMNS:
+                    raise BadRow("", TOO_MANY_COLUMNS)
                 refuse_duplicates((name for name, _ in pairs), "/")
+                reader.check_names(name for name, _ in pairs)
                 sample.rows.append(dict(pairs))
             except (BadRow, BadColumn) as bad:
                 sample.bad.append(f"row {number}: {bad.reason}")
@@ -69,28 +80,22 @@ def _sample(name: str, rows: Iterator[Row | BadRow], limit: int) -> Sample:
     if not sample.rows:
         why = f": {sample.bad[0]}" if sample.bad else ""
         raise NoRows(f"{name} has no rows that can be read{why}")
+    columns = len({name for row in sample.rows for name in row})
+    if columns > most_columns:
+        raise BadInput(f"{name} has {columns:,} columns; the limit is {most_columns:,}")
     return sample
 
 
 def _schema() -> RowSchema:
-    return RowSchema(resolve_spec({"columns": {}}))
+    # Without types no field is converted: what a column is comes later.
+    return RowSchema(resolve_spec({"columns": {"unknown": "ignore"}}))
 
 
 def _rows(file: RowFile) -> Iterator[Row | BadRow]:
     """Rows of the file; one that cannot be read is its error."""
     kind, parameters = media_type(file.sent_as)
     for piece in file.pieces():
-        for row in _rows_in(piece.content, kind, parameters, file.name):
-            yield _for_command(row) if isinstance(row, BadRow) else row
-
-
-def _for_command(bad: BadRow) -> BadRow:
-    """The error with the option of a command in place of the header of a request."""
-    reason = bad.reason.replace(
-        "send text/csv; decimal=%2C if it is a number, decimal=. if it is a text",
-        "give --format csv-decimal-comma if it is a number",
-    )
-    return BadRow(bad.pointer, reason)
+        yield from _rows_in(piece.content, kind, parameters, file.name)
 
 
 def _rows_in(
@@ -120,13 +125,15 @@ def _of_records(body: bytes, parameters: Mapping[str, str]) -> Iterator[Row | Ba
         check_delimiter(body)
     decimal = parameters.get("decimal", "")
     reader = FlatRecords(_schema(), body, False, delimiter, decimal)
-    start = reader.start
+    names, start = reader.columns.names, reader.start
     while start < len(reader.body):
         end = reader.end_of(start)
         if reader.body[start:end].strip(reader.blanks):
             try:
                 fields = reader.fields(start, end)
-                yield dict(zip(reader.columns.names, fields, strict=True))
+                if fields == names and len(names) > 1:
+                    raise BadRow("", "the record repeats the header")
+                yield dict(zip(names, fields, strict=True))
             except BadRow as bad:
                 yield bad
         start = end + 1
@@ -143,17 +150,21 @@ def _of_lines(body: bytes) -> Iterator[Row | BadRow]:
 
 def _of_json(body: bytes, name: str) -> Iterator[Row | BadRow]:
     try:
-        content = msgspec.json.Decoder(float_hook=float).decode(body)
+        if body.lstrip()[:1] == b"[":
+            rows = _list.decode(body)
+        else:
+            content = _object.decode(body)
+            is_list = content.keys() == {"samples"}
+            rows = _list.decode(content["samples"]) if is_list else [msgspec.Raw(body)]
+    except msgspec.ValidationError:
+        raise BadInput(f"{name}: the file must be a JSON list of rows") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as wrong:
         raise BadInput(f"{name}: invalid JSON: {wrong}") from None
-    if isinstance(content, dict):
-        is_list = content.keys() == {"samples"} and isinstance(content["samples"], list)
-        content = content["samples"] if is_list else [content]
-    if not isinstance(content, list):
-        raise BadInput(f"{name}: the file must be a JSON list of rows")
-    for row in content:
-        is_row = isinstance(row, dict)
-        yield row if is_row else BadRow("", "a row must be an object of its columns")
+    for row in rows:
+        try:
+            yield read_row(bytes(row))
+        except BadRow as bad:
+            yield bad
 
 
 def _of_batches(batches: Iterable[Any]) -> Iterator[Row]:

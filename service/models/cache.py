@@ -34,6 +34,9 @@ FREED_AFTER_S, MAX_FREED_AFTER_S = 1.0, 60.0
 """Time after which a dropped model is usually no longer in use by a request, and the longest pause
 between two collections of one that still is."""
 
+YOUNG = 1
+"""Oldest generation of the garbage collector that is collected for a dropped model."""
+
 
 class Pin:
     """Context manager: a model with this id is not evicted while it is entered."""
@@ -69,6 +72,10 @@ class DroppedModels:
     Usually a model is freed when it is dropped. An error of a request that found the model gone may
     keep it in a reference cycle of tracebacks and tasks, and the collector runs rarely. A request
     or a snapshot may use the model for longer than the first pauses.
+
+    Only young objects are collected, as those of an error are: a full collection walks through all
+    models in memory, and blocks the event loop. Garbage that is older waits for one that
+    the collector starts.
     """
 
     def __init__(self) -> None:
@@ -96,7 +103,7 @@ class DroppedModels:
     def _collect(self, loop: asyncio.AbstractEventLoop, pause_s: float) -> None:
         self._timer = None
         if self._drop_freed():
-            gc.collect()
+            gc.collect(YOUNG)
         # A request that holds a model for longer frees it when it ends.
         if self._drop_freed() and pause_s < MAX_FREED_AFTER_S:
             self._collect_in(loop, min(2 * pause_s, MAX_FREED_AFTER_S))

@@ -72,8 +72,9 @@ async def learn_batch(
     """Learn the rows of `request` if the batch is the next one of its source, and move the cursor.
 
     Without a request, the batch has no good row and only the cursor moves. `rows` and `refused`
-    count the batch's good and bad rows. Raises Problem 409 if the cursor is elsewhere or the model
-    has too many sources; what `Model.submit` raises.
+    count the batch's good and bad rows. Raises Problem 409 if the cursor is elsewhere, if there is
+    none and the batch is not the first one, or if the model has too many sources; what
+    `Model.submit` raises.
     """
     journal, where = model.deps.journal, (model.record.id, model.record.incarnation)
     name = PREFIX + source.name
@@ -82,6 +83,8 @@ async def learn_batch(
         cursor = None if stored is None else decode_cursor(stored)
         found = match(cursor, source)
         if cursor is None:
+            if not source.first:
+                raise _unknown(model, source)
             await _check_count(journal, where)
         elif found is Match.ELSEWHERE:
             raise _moved(source, cursor)
@@ -129,6 +132,15 @@ def _moved(source: Source, cursor: SourceCursor) -> Problem:
         f" learned: continue at the offset in `cursor`"
     )
     return Problem(409, "source-moved", detail, source=source.name, cursor=cursor.next)
+
+
+def _unknown(model: Model, source: Source) -> Problem:
+    """Problem 409: to learn this batch would leave out all rows of the source before it."""
+    detail = (
+        f"model {model.record.id!r} does not know the source {quoted(source.name)}; nothing was"
+        " learned: begin at its first row, and send that batch with the parameter `first`"
+    )
+    return Problem(409, "unknown-source", detail, source=source.name)
 
 
 async def read_sources(model: Model) -> dict[str, SourceCursor]:

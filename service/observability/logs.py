@@ -16,6 +16,7 @@ from typing import Any, Literal
 import msgspec
 
 from dualstream.service.observability.tracing import SPAN
+from dualstream.wire.printable import printable, printable_json, printable_lines
 
 Format = Literal["console", "json"]
 Level = Literal["debug", "info", "warning", "error"]
@@ -72,7 +73,7 @@ def _worker_of(record: logging.LogRecord) -> str | None:
 def _trace_of(record: logging.LogRecord) -> str | None:
     if not record.exc_info or record.exc_info[0] is None:
         return None
-    return "".join(traceback.format_exception(*record.exc_info)).rstrip()
+    return printable_lines("".join(traceback.format_exception(*record.exc_info)).rstrip())
 
 
 class JsonFormatter(logging.Formatter):
@@ -80,11 +81,11 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         fields = fields_of(record)
-        fields["message"] = record.getMessage()
+        fields["message"] = record.getMessage().encode("utf-8", "backslashreplace").decode()
         trace = _trace_of(record)
         if trace is not None:
             fields["exception"] = trace
-        return msgspec.json.encode(fields, enc_hook=str).decode()
+        return printable_json(msgspec.json.encode(fields, enc_hook=str).decode())
 
 
 class ConsoleFormatter(logging.Formatter):
@@ -97,14 +98,9 @@ class ConsoleFormatter(logging.Formatter):
             del fields["model"]
         logger = logger.removeprefix("dualstream.")
         others = "".join(f" {name}={_shown(value)}" for name, value in fields.items())
-        line = f"{at} {level.upper():7} {logger}: {one_line(record.getMessage())}{others}"
+        line = f"{at} {level.upper():7} {logger}: {printable(record.getMessage())}{others}"
         trace = _trace_of(record)
         return line if trace is None else f"{line}\n{trace}"
-
-
-def one_line(text: str) -> str:
-    """The text without line breaks and other control characters, which could forge a line."""
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def _shown(value: Any) -> str:

@@ -45,9 +45,11 @@ def content_after(
     dim: int,
     check: Callable[[Control], None],
     can_unlearn: bool,
+    until: int | None = None,
 ) -> Content:
     """Decode consecutive entries for a model of width `dim` whose state is at `seq`.
 
+    `until` is a seq inside the only entry: names that its later rows bring are left out.
     Every control passes `check` before anything is returned, including controls already applied.
     Raises CorruptRecord, UnknownRecord.
     """
@@ -67,7 +69,7 @@ def content_after(
             run = []
             block_seq += 1
             continue
-        names += names_by_entry(block, block_seq, entries)
+        names += names_by_entry(block, block_seq, entries, until)
         block_seq += len(block)
         if skipped < len(block):
             batch = as_batch(block, dim)
@@ -77,20 +79,45 @@ def content_after(
     return Content(names, records, KeyedRequests(parts, first_seq), named)
 
 
-def names_by_entry(rows: Rows, first_seq: int, entries: Sequence[Entry]) -> list[NamesSince]:
+def names_by_entry(
+    rows: Rows, first_seq: int, entries: Sequence[Entry], until: int | None = None
+) -> list[NamesSince]:
     """Names in rows that begin at `first_seq`, each known from the beginning of its entry on.
 
-    So the position does not depend on which entries are read together.
+    So the position does not depend on which entries are read together. With `until`, only names
+    that rows up to this seq bring.
     """
     if not rows.names:
         return []
     starts = rows.name_starts or (0,) * len(rows.names)
+    named = list(zip(starts, rows.names, strict=True))
+    if until is not None:
+        named = _named_before(rows, until + 1 - first_seq, named)
     begins = [entry.first_seq for entry in entries]
     found: dict[int, list[tuple[int, str]]] = {}
-    for start, pair in zip(starts, rows.names, strict=True):
+    for start, pair in named:
         since = begins[max(0, bisect_right(begins, first_seq + start) - 1)]
         found.setdefault(since, []).append(pair)
     return list(found.items())
+
+
+def _named_before(
+    rows: Rows, stop: int, named: Sequence[tuple[int, tuple[int, str]]]
+) -> list[tuple[int, tuple[int, str]]]:
+    """Names, with the first rows of their parts, that rows before `stop` bring.
+
+    A part's name comes with the first of its rows that has the feature. Only the last part that
+    begins before `stop` may end after it.
+    """
+    last = max((start for start, _ in named if start < stop), default=stop)
+    if last == stop:
+        return []
+    indices = set(rows.indices[rows.indptr[last] : rows.indptr[min(stop, len(rows))]].tolist())
+    return [
+        (start, pair)
+        for start, pair in named
+        if start < last or (start == last and pair[0] in indices)
+    ]
 
 
 def as_batch(rows: Rows, dim: int) -> Batch:

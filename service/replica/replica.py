@@ -47,6 +47,7 @@ from dualstream.solvers import (
     Certificate,
     Learner,
     Outcome,
+    Progressive,
     as_served,
     classes_of,
     has_long_row,
@@ -284,7 +285,7 @@ class Replica(ViewedState):
 
     async def learn_part(self, entry: Entry, until: int) -> None:
         """As `apply_part`, for an entry that is known to follow."""
-        names, (record,), _, named = self._content_after([entry])
+        names, (record,), _, named = self._content_after([entry], until)
         assert isinstance(record, Batch)  # a control is one record
         self.keep_names(names)
         first_seq, rows = self.seq + 1, record[: until - self.seq]
@@ -322,10 +323,10 @@ class Replica(ViewedState):
         self.lineage.add_entries(entries)
         record_outcomes(self.watched, entries, done)
 
-    def _content_after(self, entries: Sequence[Entry]) -> Content:
+    def _content_after(self, entries: Sequence[Entry], until: int | None = None) -> Content:
         """Decode the part of entries after this replica. Raises CorruptRecord, UnknownRecord."""
         check, can_unlearn = partial(check_control, self), self.retained.why_not is None
-        return content_after(self.seq, entries, self.dim, check, can_unlearn)
+        return content_after(self.seq, entries, self.dim, check, can_unlearn, until)
 
     async def _learn(self, batch: Batch) -> Outcome:
         if self.learner is not self._paced:
@@ -395,7 +396,11 @@ class Replica(ViewedState):
         outcome = self.learner.learn(batch)
         if batch.served is not None and self._as_served is not None:
             outcome = self._as_served.put(batch, outcome)
-        self.progress.count(batch, outcome, first_seq)
+        if (first := outcome.relearned) > 0:
+            self.progress = Progressive.of(self.spec)
+            self.progress.count(batch[first:], outcome[first:], first_seq + first)
+        else:
+            self.progress.count(batch, outcome, first_seq)
         if self.profile is not None:
             self.profile.count(batch, outcome, first_seq)
         self.losses.keep(batch, outcome)

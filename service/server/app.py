@@ -45,6 +45,7 @@ from dualstream.service.api.asgi_helpers import (
     REPLACEMENT,
     check_query,
     is_path,
+    repeated_header,
     send_problem,
     without_body,
 )
@@ -89,6 +90,7 @@ from dualstream.wire.problems import MEDIA_TYPE, Problem, RowError
 
 _CORS_REQUEST_HEADERS = (
     "authorization",
+    "baggage",
     "content-type",
     "content-encoding",
     "dualstream-source",
@@ -96,6 +98,7 @@ _CORS_REQUEST_HEADERS = (
     "if-match",
     "if-none-match",
     "last-event-id",
+    "sentry-trace",
     "traceparent",
     "tracestate",
     "x-request-id",
@@ -167,6 +170,9 @@ class Application:
             if REPLACEMENT in scope["path"] and not is_path(scope):
                 await send_problem(send, INVALID_PATH, scope["path"])
                 return
+            if (repeated := repeated_header(scope)) is not None:
+                await send_problem(send, repeated, scope["path"])
+                return
         await self._layers(scope, receive, send)
 
 
@@ -206,9 +212,13 @@ def _routes() -> list[BaseRoute]:
 
 
 def create_app(
-    settings: Settings | None = None, metrics_dir: MetricsDirectory | None = None
+    settings: Settings | None = None,
+    metrics_dir: MetricsDirectory | None = None,
+    listens_when_ready: bool = False,
 ) -> Application:
     """The ASGI application; `metrics_dir` is set if the process is one of several workers.
+
+    With `listens_when_ready` its start lasts until it is ready. Otherwise it answers probes before.
 
     Raises UnsafeBinding if the settings open the server to other hosts without keys, BadKeys
     if keys cannot be read, and ValueError if the store lacks what the settings ask for, or if
@@ -254,6 +264,8 @@ def create_app(
             serving.append(asyncio.create_task(keys.watch()))
         # Here, because the process may have forked after create_app.
         tracing = application.start_tracing() if is_traced else None
+        if listens_when_ready:
+            await startup.finished.wait()
         yield
         for task in serving:
             task.cancel()
@@ -271,8 +283,11 @@ def create_app(
         routes=_routes(),
         docs_url=None,
         openapi_url=None,  # served by the dashboard's routes
+        # Relative to the document: a proxy may serve it under a prefix.
+        servers=[{"url": "."}],
         redoc_url=None,
     )
+    app.router.redirect_slashes = False  # see _without_slash
     app.state.settings = settings
     app.state.registry = registry
     app.state.startup = startup
@@ -319,13 +334,30 @@ def _across_origins(app: ASGIApp, origins: str) -> ASGIApp:
     return CORSMiddleware(
         app,
         allow_origins=[origin.strip() for origin in origins.split(",") if origin.strip()],
-        allow_methods=("GET", "POST", "PUT", "DELETE"),
+        allow_methods=("GET", "HEAD", "POST", "PUT", "DELETE"),
         allow_headers=_CORS_REQUEST_HEADERS,
         expose_headers=_CORS_RESPONSE_HEADERS,
     )
 
 
+def _without_slash(scope: Scope) -> Response | None:
+    """Redirect of a path that ends with a slash to the one without it; None for another path.
+
+    It is relative, so it stays under the prefix and the TLS of a proxy. Starlette's is not.
+    """
+    path = scope["raw_path"].decode("latin-1")
+    if len(path) < 2 or not path.endswith("/"):
+        return None
+    query = scope["query_string"].decode("latin-1")
+    to = f"../{path[:-1].rpartition('/')[2]}" + (f"?{query}" if query else "")
+    return Response(status_code=307, headers={"location": to})
+
+
 async def _answer_problem(request: Request, error: Exception) -> Response:
+    if isinstance(error, HTTPException) and error.status_code == 404:
+        redirect = _without_slash(request.scope)
+        if redirect is not None:
+            return redirect
     problem = as_problem(error) or _of_framework(request, error)
     if problem is not None and problem.status == 405:
         problem = not_allowed(request.method, request.url.path)

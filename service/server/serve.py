@@ -8,8 +8,8 @@ import math
 import signal
 import socket
 import ssl
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from contextvars import Context
 from types import FrameType
 from typing import Any
@@ -20,6 +20,7 @@ from dualstream import __version__
 from dualstream.service.metrics.multiprocess import MetricsDirectory
 from dualstream.service.models.sizeof import keep_freed_blocks
 from dualstream.service.server.app import Application, create_app
+from dualstream.service.server.stop_signals import handle_stop_signals
 from dualstream.service.settings import Settings, without_password
 from dualstream.service.transport.body_protocol import protocol_of
 from dualstream.service.transport.connection_limits import MAX_CONNECTIONS, connection_limit
@@ -52,8 +53,12 @@ def listen(settings: Settings) -> socket.socket:
     """The listening socket. Raises ValueError if the address cannot be bound."""
     host, port = settings.host, settings.port
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # `::` is every address of the machine, as 0.0.0.0 is every one of IPv4.
+    both = host == "::" and socket.has_dualstack_ipv6()
     try:
-        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+        return socket.create_server(
+            (host, port), family=family, backlog=BACKLOG, dualstack_ipv6=both
+        )
     except OSError as wrong:
         if wrong.errno == errno.EADDRINUSE:
             raise ValueError(f"port {port} is in use; choose another with --port") from None
@@ -105,11 +110,15 @@ def check_certificate(settings: Settings) -> None:
         ) from None
 
 
-def make_server(settings: Settings, metrics_dir: MetricsDirectory | None = None) -> "Server":
+def make_server(
+    settings: Settings,
+    metrics_dir: MetricsDirectory | None = None,
+    listens_when_ready: bool = False,
+) -> "Server":
     """A server, not started yet. Raises UnsafeBinding, and ValueError for bad settings."""
     check_certificate(settings)
     keep_freed_blocks()
-    app = create_app(settings, metrics_dir=metrics_dir)
+    app = create_app(settings, metrics_dir, listens_when_ready)
     app.connections.limit = connection_limit()
     if app.connections.limit < MAX_CONNECTIONS:
         log.warning(
@@ -152,8 +161,8 @@ def keep_few_unsent(listening: Iterable[Any]) -> None:
 class Server(uvicorn.Server):
     """uvicorn.Server with callbacks for listening and ready.
 
-    After SIGTERM it serves on for `drain_s`, so that balancers find it not ready before it refuses
-    connections. A second signal, or SIGINT (Ctrl-C), stops it at once.
+    After SIGTERM or SIGHUP it serves on for `drain_s`, so that balancers find it not ready before
+    it refuses connections. A second signal, or SIGINT (Ctrl-C), stops it at once.
     """
 
     def __init__(
@@ -170,16 +179,21 @@ class Server(uvicorn.Server):
         self._leaving = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
 
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Handle signals until the process ends. uvicorn ends it by the signal instead."""
+        handle_stop_signals(self.handle_exit)
+        yield
+
     async def main_loop(self) -> None:
         """Run until shutdown. A signal wakes this loop; that of uvicorn polls instead."""
-        self._loop = asyncio.get_running_loop()
         while not await self.on_tick(0):
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._leaving.wait(), TICK_S)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        may_drain = sig == signal.SIGTERM and self._drain_s > 0 and not self._is_draining
-        if may_drain and self._loop is not None and not self.should_exit:
+        may_drain = sig != signal.SIGINT and self._drain_s > 0 and not self._is_draining
+        if may_drain and self._loop is not None and self.started and not self.should_exit:
             self._is_draining = True
             # Not in the context of the request that the signal interrupts: its id is in the log.
             self._loop.call_soon_threadsafe(self._drain, context=Context())
@@ -201,7 +215,15 @@ class Server(uvicorn.Server):
         gc.freeze()
         # Requests make few reference cycles and many short-lived objects: collect less often.
         gc.set_threshold(GARBAGE_THRESHOLD, 20, 20)
-        await super().startup(sockets)
+        self._loop = asyncio.get_running_loop()
+        # A signal ends a start that waits for the store.
+        starting = asyncio.create_task(super().startup(sockets))
+        leaving = asyncio.create_task(self._leaving.wait())
+        await asyncio.wait((starting, leaving), return_when=asyncio.FIRST_COMPLETED)
+        leaving.cancel()
+        if starting.done():
+            starting.result()
+        starting.cancel()
         if self.started:
             for server in self.servers:
                 keep_few_unsent(server.sockets)

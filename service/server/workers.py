@@ -30,6 +30,7 @@ from dualstream.service.server.serve import (
     make_server,
     ready_line,
 )
+from dualstream.service.server.stop_signals import STOP_SIGNALS, handle_stop_signals
 from dualstream.service.settings import Settings
 
 log = logging.getLogger("dualstream.workers")
@@ -44,7 +45,6 @@ MAX_SHORT_LIVES = 10
 # Snapshots are written, and retries of an append end, within this time after the last request.
 MAX_HANG_S = 30.0
 
-_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _forks = get_context("fork")
 
 
@@ -65,8 +65,7 @@ def serve_by_workers(settings: Settings, say: Callable[[str], None]) -> None:
     with listen(settings) as listening:
         say(listening_line(settings, *listening.getsockname()[:2]))
         requested: list[int] = []
-        for number in _STOP_SIGNALS:
-            signal.signal(number, lambda number, _: requested.append(number))
+        handle_stop_signals(lambda number, _: requested.append(number))
         # Objects that exist now stay in memory that the workers share.
         gc.collect()
         gc.freeze()
@@ -80,10 +79,9 @@ def serve_by_workers(settings: Settings, say: Callable[[str], None]) -> None:
                     say(ready_line(settings, pool.durability, settings.workers))
                     log_start(settings, pool.durability)
         finally:
-            pool.stop(requested[0] if requested else signal.SIGTERM)
-    # End by the received signal, as a single server does.
-    signal.signal(requested[0], signal.SIG_DFL)
-    os.kill(os.getpid(), requested[0])
+            if not requested:
+                requested.append(signal.SIGTERM)
+            pool.stop(requested)
 
 
 class ShortLives:
@@ -153,20 +151,24 @@ class _WorkerPool:
     def _start(self, slot: _Slot) -> None:
         receiving, sending = _forks.Pipe(duplex=False)
         metrics_dir = MetricsDirectory(self._shared, slot.number)
+        # One worker answers probes in any case, also while the store is away.
+        waits = any(one.worker is not None and one.worker.listens for one in self._slots)
         process = _forks.Process(
-            target=self._run_worker, args=(sending, metrics_dir), name=f"worker-{slot.number}"
+            target=self._run_worker,
+            args=(sending, metrics_dir, waits),
+            name=f"worker-{slot.number}",
         )
         # A signal that arrives before the worker has its own handlers ends it.
-        signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:
             process.start()
         except OSError as error:  # too many processes, or no memory
             receiving.close()
             self._retry_later(slot, f"a worker cannot be started: {error}", 0.0)
         else:
-            slot.worker = _Worker(process, receiving)
+            slot.worker = _Worker(process, receiving, listens=not waits)
         finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
             sending.close()
 
     def _retry_later(self, slot: _Slot, why: str, life_s: float) -> None:
@@ -185,27 +187,37 @@ class _WorkerPool:
         since = time.monotonic() - SHORT_LIFE_S
         return any(slot.worker and slot.worker.started_at < since for slot in self._slots)
 
-    def stop(self, number: int) -> None:
-        """Stop every worker with this signal, and kill it after a timeout."""
-        processes = [slot.worker.process for slot in self._slots if slot.worker is not None]
-        for process in processes:
-            if process.is_alive():
-                os.kill(process.pid, number)
-        by = time.monotonic() + _max_stop_s(self._settings)
-        for process in processes:
-            process.join(max(0.0, by - time.monotonic()))
-            if process.exitcode is None:
-                log.error("a worker did not end within its timeout; killing it")
-                process.kill()
-                process.join()
+    def stop(self, requested: list[int]) -> None:
+        """Send the signals to every worker, also those that arrive now. Kill it after a timeout."""
+        by, sent = time.monotonic() + _max_stop_s(self._settings), 0
+        while (running := self._running()) and time.monotonic() < by:
+            for number in requested[sent:]:
+                sent += 1
+                for process in running:
+                    os.kill(process.pid, number)
+            connection.wait([process.sentinel for process in running], timeout=LOOK_S)
+        for process in running:
+            log.error("a worker did not end within its timeout; killing it")
+            process.kill()
+            process.join()
         shutil.rmtree(self._shared, ignore_errors=True)
 
-    def _run_worker(self, sending: Connection, metrics_dir: MetricsDirectory) -> None:
+    def _running(self) -> list[Any]:
+        """Processes that have not ended."""
+        workers = [slot.worker for slot in self._slots if slot.worker is not None]
+        return [worker.process for worker in workers if worker.process.is_alive()]
+
+    def _run_worker(
+        self, sending: Connection, metrics_dir: MetricsDirectory, listens_when_ready: bool
+    ) -> None:
         """The main function of a worker."""
         os.close(self._alive_writer)
-        for number in _STOP_SIGNALS:
-            signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
+        # The parent alone gets signals of the terminal, and sends each of them once.
+        os.setsid()
+        for number in STOP_SIGNALS:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
         max_stop_s = _max_stop_s(self._settings)
         threading.Thread(
             target=_end_with_parent,
@@ -213,7 +225,7 @@ class _WorkerPool:
             name="parent-watcher",
             daemon=True,
         ).start()
-        server = make_server(self._settings, metrics_dir)
+        server = make_server(self._settings, metrics_dir, listens_when_ready)
         server.on_ready = sending.send
         with suppress(KeyboardInterrupt):
             server.run(sockets=[self._listening])
@@ -227,8 +239,10 @@ def _max_stop_s(settings: Settings) -> float:
 class _Worker:
     """A worker process and the pipe on which it reports that it is ready."""
 
-    def __init__(self, process: Any, pipe: Connection) -> None:
+    def __init__(self, process: Any, pipe: Connection, listens: bool) -> None:
         self.process, self.pipe = process, pipe
+        self.listens = listens
+        """Does it accept connections? Each does once it is ready."""
         self.started_at = time.monotonic()
         self.durability: str | None = None
 
@@ -238,6 +252,7 @@ class _Worker:
             if self.pipe.closed or not self.pipe.poll():
                 return
             self.durability = self.pipe.recv()
+            self.listens = True
         self.close_pipe()
 
     def close_pipe(self) -> None:

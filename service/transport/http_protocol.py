@@ -164,6 +164,22 @@ class LimitedProtocol(HttpToolsProtocol):
             app = _without_chunks(cycle, app)
         super()._start_asgi_task(cycle, app)
 
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Does the connection stay open for responses after the client has closed its side?
+
+        An event stream has no last response. asyncio cannot close one side of TLS.
+        """
+        if self._in_message:
+            self._error = Problem(400, "malformed-request", "the connection ended in a request")
+            self.send_400_response("")
+        cycle: Any = self.cycle
+        is_over = cycle is None or cycle.response_complete or self.scheme == "https"
+        if is_over or self.state() is State.EVENTS or self.transport.is_closing():
+            return False
+        if self._final_response is None:
+            cycle.keep_alive = False
+        return True
+
     def state(self) -> State:
         """What the connection waits for now."""
         if self.flow.write_paused or self.transport.is_closing():

@@ -13,7 +13,14 @@ import numpy as np
 
 from dualstream.solvers.columns.letters import letters
 from dualstream.solvers.columns.reader import missing_numbers
-from dualstream.solvers.columns.spec import LONGEST_NAME, Ignored, crossed_columns, parts_of
+from dualstream.solvers.columns.spec import (
+    LONGEST_NAME,
+    Ignored,
+    crossed_columns,
+    name_of,
+    own_missing,
+    parts_of,
+)
 from dualstream.solvers.core.hashing import hash_names
 from dualstream.solvers.jit import Bytes, Floats, Indices, Ints
 from dualstream.solvers.text.flat import plan as layout
@@ -76,9 +83,12 @@ class ColumnPlan:
         self._names: dict[int, str] = {_ROW: ""}
         all_crossed = sorted({name for names in joined for name in names})
         self._crossed = {name: at + 1 for at, name in enumerate(all_crossed)}
-        numbers = self._add_missing(columns["missing"], columns["missing_indicator"])
-        self.missing_numbers: Floats = np.array(numbers, np.float64)
+        self.values[layout.NULL_IS_MISSING] = None in columns["missing"]
+        self.values[layout.INDICATES] = columns["missing_indicator"]
         self._add_declared()
+        missing: dict[int, list[str | float | None]] = {_ROW: columns["missing"]}
+        missing |= {self._first[name]: some for name, some in own_missing(self._types).items()}
+        self.missing_numbers = self._add_missing(missing)
         self._add_crosses(joined)
         has_words = layout.WORDS in map(self._kind_of, self._types)
         self.letters: Indices = letters() if has_words else np.zeros(1, np.int32)
@@ -166,14 +176,14 @@ class ColumnPlan:
             return layout.INFERRED if self._unknown == "infer" else layout.OTHER
         kind = self._types[name]
         is_known = all(part in _PARTS for part in parts_of(kind))
-        return _KINDS.get(_name_of(kind), layout.OTHER) if is_known else layout.OTHER
+        return _KINDS.get(name_of(kind), layout.OTHER) if is_known else layout.OTHER
 
     def _may_repeat(self, name: str) -> bool:
         """May the features of this column have names that other columns give, too?"""
         if "=" in name:
             return True
         for other, kind in self._types.items():
-            sign = {"text": ":", "time": "."}.get(_name_of(kind))
+            sign = {"text": ":", "time": "."}.get(name_of(kind))
             if sign is not None and other != name and name.startswith(other + sign):
                 return True
         return False
@@ -207,18 +217,23 @@ class ColumnPlan:
             return sum(_PARTS[part] << 3 * at for at, part in enumerate(parts))
         return 0
 
-    def _add_missing(self, missing: list[str | float | None], indicates: bool) -> list[float]:
-        """Add the texts that stand for missing values; return the numbers that do."""
+    def _add_missing(self, missing: Mapping[int, list[str | float | None]]) -> Floats:
+        """Add the texts and numbers that stand for missing values, by node; return the numbers."""
         values = self.values
-        values[layout.NULL_IS_MISSING], values[layout.INDICATES] = None in missing, indicates
-        for at, text in enumerate(one for one in missing if isinstance(one, str)):
+        texts = [(n, one) for n, some in missing.items() for one in some if isinstance(one, str)]
+        numbers = [(n, one) for n, some in missing.items() for one in missing_numbers(some)]
+        if max(len(texts), len(numbers)) > layout.MAX_MISSING:
+            raise NoPlan
+        for at, (node, text) in enumerate(texts):
             begin = self._put(text.encode())
             if begin is None:
                 raise NoPlan
-            first = layout.MISSING_AT + 2 * at
-            values[first : first + 2] = begin, self._used
-            values[layout.MISSING_TEXTS] = at + 1
-        return missing_numbers(missing)
+            first = layout.MISSING_AT + 3 * at
+            values[first : first + 3] = begin, self._used, node
+        values[layout.MISSING_TEXTS] = len(texts)
+        for at, (node, _) in enumerate(numbers):
+            values[layout.MISSING_NUMBERS_AT + at] = node
+        return np.array([number for _, number in numbers], np.float64)
 
     def _add_declared(self) -> None:
         declared = [name for name, kind in self._types.items() if kind != "ignore"]
@@ -251,8 +266,3 @@ class ColumnPlan:
                 at += 4
             of = layout.CROSSES_AT + 2 * crossed
             self.values[of : of + 2] = first, at
-
-
-def _name_of(kind: str | Mapping[str, Any]) -> str:
-    """The name of a column's type."""
-    return kind if isinstance(kind, str) else str(kind["kind"])

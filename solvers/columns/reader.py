@@ -14,13 +14,19 @@ Nested objects are columns with dots in their names: {"user": {"age": 39}} is `u
 """
 
 import math
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import islice, product
 from typing import Any
 
-from dualstream.solvers.columns.spec import MAX_COLUMNS, Ignored, crossed_columns, parts_of
+from dualstream.solvers.columns.spec import (
+    MAX_COLUMNS,
+    Ignored,
+    crossed_columns,
+    name_of,
+    own_missing,
+    parts_of,
+)
 from dualstream.solvers.columns.values import (
     BadColumn,
     as_boolean,
@@ -28,11 +34,12 @@ from dualstream.solvers.columns.values import (
     as_number,
     as_time,
     category_of_part,
+    check_features,
+    counted_words,
     cycle_of,
     inferred,
     seconds_of,
     whole,
-    words_of,
 )
 from dualstream.solvers.core.spec_fields import AGE
 from dualstream.wire.problems import quoted
@@ -41,6 +48,7 @@ from dualstream.wire.text_values import EXACT, BadValue, nfc, number_of
 Features = dict[str, float | bool | str]
 MAX_DEPTH = 16
 """Maximum depth of nested objects."""
+TOO_MANY_COLUMNS = f"the row has more than {MAX_COLUMNS:,} columns"
 MOST_CROSSED = 1000
 """Maximum number of features of a row that come from crosses: lists have all combinations."""
 _MAX_HANDLERS = 65_536
@@ -74,10 +82,9 @@ class ColumnReader:
         self._ignored = Ignored(columns["ignore"], self._types)
         self._unknown: str = columns["unknown"]
         self._indicator: bool = columns["missing_indicator"]
-        missing = columns["missing"]
-        self._missing = frozenset(one for one in missing if isinstance(one, str))
-        self._missing_numbers = frozenset(missing_numbers(missing))
-        self._null_is_missing = None in missing
+        self._missing = _Missing(columns["missing"])
+        own_values = own_missing(self._types).items()
+        self._own_missing = {n: _Missing([*columns["missing"], *own]) for n, own in own_values}
         self._crosses = _by_first(crossed_columns(columns, crosses))
         self._crossed = {name for some in self._crosses.values() for one in some for name in one}
         self._handlers: dict[str, _Handler | None] = {}
@@ -149,8 +156,8 @@ class ColumnReader:
     def _read(self, row: Mapping[str, Any]) -> "_Row":
         read = _Row(self)
         seen, handlers, roles, missing = read.seen, self._handlers, self._roles, self._missing
-        has_numbers = bool(self._missing_numbers)
-        for name, value in self.flattened(row):
+        own_missing = self._own_missing
+        for name, value in islice(self.flattened(row), MAX_COLUMNS + 1):
             if name in seen:
                 raise BadColumn(name, f"the column {quoted(name)} is there twice")
             seen.add(name)
@@ -160,17 +167,14 @@ class ColumnReader:
             handler = handlers[name] if name in handlers else self._handler_of(name)
             if handler is None:
                 continue
-            if type(value) is str and not has_numbers:
-                is_missing = value in missing
-            else:
-                is_missing = self._is_missing(value)
-            if is_missing:
+            if own_missing:
+                missing = own_missing.get(name, self._missing)
+            if value in missing.texts if type(value) is str else value in missing:
                 read.add_missing(name)
             else:
                 handler(read, name, value)
         if len(seen) > MAX_COLUMNS:
-            reason = f"the row has {len(seen):,} columns; the limit is {MAX_COLUMNS:,}"
-            raise BadColumn("", reason)
+            raise BadColumn("", TOO_MANY_COLUMNS)
         if self._indicator:
             for name in self.declared:
                 if name not in read.seen:
@@ -202,19 +206,7 @@ class ColumnReader:
 
     def _is_none(self, value: Any) -> bool:
         """Whether a role has no value. Null never is one."""
-        return value is None or self._is_missing(value)
-
-    def _is_missing(self, value: Any) -> bool:
-        if value is None:
-            return self._null_is_missing
-        if isinstance(value, float) and value != value:
-            return "NaN" in self._missing
-        if isinstance(value, str):
-            return value in self._missing or (
-                bool(self._missing_numbers) and _number_in(value) in self._missing_numbers
-            )
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        return is_number and value in self._missing_numbers
+        return value is None or value in self._missing
 
     def column_at(self, pointer: str) -> str | None:
         """The declared column, or that of a role, at a JSON pointer; None for any other.
@@ -239,25 +231,36 @@ class ColumnReader:
             return self._roles[name] != "id"
         if name not in self._types:
             return self._unknown == "infer" and name not in self._ignored
-        return bool(self._types[name] == "number")
+        return name_of(self._types[name]) == "number"
+
+    def keeps_commas(self, name: str) -> bool:
+        """Whether a text of this column is no number even if it is written as one."""
+        kind = self._types.get(name, "")
+        return self._roles.get(name) == "id" or (kind != "" and name_of(kind) == "text")
 
     def class_of(self, label: float | bool) -> str:
         """A label as the text of a class."""
         return as_category(self.label, label)
 
-    def is_missing(self, value: Any) -> bool:
-        """Whether a value stands for none."""
-        return self._is_missing(value)
+    def is_missing(self, name: str, value: Any) -> bool:
+        """Whether a value stands for none in this column."""
+        return value in self._own_missing.get(name, self._missing)
+
+    @staticmethod
+    def check_names(names: Iterable[str]) -> None:
+        """Raise BadColumn for a column without a name, or with one that is too long."""
+        for name in names:
+            if not name or len(name) > _LONGEST:
+                what = f"a name of more than {_LONGEST} characters" if name else "no name"
+                raise BadColumn(name, f"a column has {what}")
 
     def _handler_of(self, name: str) -> _Handler | None:
         """What reads a column, found once for each name."""
-        if not name or len(name) > _LONGEST:
-            reason = "has no name" if not name else f"has a name of more than {_LONGEST} characters"
-            raise BadColumn(name, f"a column {reason}")
+        self.check_names([name])
         kind = self._types.get(name)
         handler: _Handler | None
         if kind is not None:
-            handler = _HANDLERS[kind if isinstance(kind, str) else kind["kind"]]
+            handler = _HANDLERS[name_of(kind)]
         elif name in self._ignored or self._unknown == "ignore":
             handler = None
         elif self._unknown == "refuse":
@@ -276,8 +279,7 @@ class ColumnReader:
 
     def kind_of(self, name: str) -> str:
         """The name of a column's declared type."""
-        kind = self._types[name]
-        return str(kind if isinstance(kind, str) else kind["kind"])
+        return name_of(self._types[name])
 
     def is_crossed(self, name: str) -> bool:
         """Whether a cross needs the category of this column."""
@@ -286,6 +288,43 @@ class ColumnReader:
     @property
     def indicates_missing(self) -> bool:
         return self._indicator
+
+
+class _Missing:
+    """Values that stand for a missing one."""
+
+    __slots__ = ("texts", "_numbers", "_has_null")
+
+    def __init__(self, values: Sequence[str | float | None]) -> None:
+        numbers = frozenset(missing_numbers(values))
+        texts = frozenset(one for one in values if isinstance(one, str))
+        self.texts: frozenset[str] | _TextsAndNumbers = texts
+        if numbers:
+            self.texts = _TextsAndNumbers(texts, numbers)
+        self._numbers = numbers
+        self._has_null = None in values
+
+    def __contains__(self, value: Any) -> bool:
+        if isinstance(value, str):
+            return value in self.texts
+        if value is None:
+            return self._has_null
+        if isinstance(value, float) and value != value:
+            return "NaN" in self.texts
+        return isinstance(value, int | float) and type(value) is not bool and value in self._numbers
+
+
+class _TextsAndNumbers:
+    """Texts, and all ways to write some numbers."""
+
+    __slots__ = ("_texts", "_numbers")
+
+    def __init__(self, texts: frozenset[str], numbers: frozenset[float]) -> None:
+        self._texts = texts
+        self._numbers = numbers
+
+    def __contains__(self, text: str) -> bool:
+        return text in self._texts or _number_in(text) in self._numbers
 
 
 class _Row:
@@ -359,19 +398,21 @@ def _add_category(row: _Row, name: str, value: Any) -> None:
 
 
 def _add_set(row: _Row, name: str, values: list[Any]) -> None:
-    given = [one for one in values if not row.reader.is_missing(one)]
+    given = [one for one in values if not row.reader.is_missing(name, one)]
     texts = list(dict.fromkeys(as_category(name, one) for one in given))
+    check_features(name, texts)
     for text in texts:
         row.put_category(name, name, text)
+    check_features(name, row.features)
     row.note(name, texts)
 
 
 def _add_text(row: _Row, name: str, value: Any) -> None:
     kind = row.reader.type_of(name)
-    words = words_of(name, value, kind["ngrams"])
-    counts = Counter(words) if kind["weights"] == "count" else dict.fromkeys(words, 1)
-    for word, count in counts.items():
-        row.put(name, f"{name}:{word}", float(count))
+    is_counted = kind["weights"] == "count"
+    for word, count in counted_words(name, value, kind["ngrams"]).items():
+        row.put(name, f"{name}:{word}", float(count) if is_counted else 1.0)
+    check_features(name, row.features)
 
 
 def _add_time(row: _Row, name: str, value: Any) -> None:

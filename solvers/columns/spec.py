@@ -27,11 +27,11 @@ MOST_CROSSED = 3
 """Maximum number of columns in a cross."""
 
 KINDS: Mapping[str, tuple[str, ...]] = {
-    "number": (),
-    "boolean": (),
-    "category": (),
-    "text": ("ngrams", "weights"),
-    "time": ("parts",),
+    "number": ("missing",),
+    "boolean": ("missing",),
+    "category": ("missing",),
+    "text": ("ngrams", "weights", "missing"),
+    "time": ("parts", "missing"),
     "ignore": (),
 }
 TIME_PARTS = ("hour", "weekday", "month_day", "year_day", AGE)
@@ -61,7 +61,7 @@ def read_columns(spec: Mapping[str, Any]) -> Spec | None:
         **others,
         "ignore": ignored,
         "types": types,
-        "missing": _read_missing(given.get("missing", ["", "NaN", None])),
+        "missing": _read_missing(given.get("missing", ["", "NaN", None]), "/columns/missing"),
         "missing_indicator": given.get("missing_indicator", False),
         "unknown": _under(read_choice, given, "unknown", "infer", UNKNOWN),
     }
@@ -109,7 +109,7 @@ def read_crosses(spec: Mapping[str, Any], columns: Spec | None) -> list[Any]:
 
 def _categories(types: Mapping[str, Any]) -> list[str]:
     """Names of the columns that `*` joins, sorted."""
-    return sorted(name for name, kind in types.items() if kind in ("category", "boolean"))
+    return sorted(name for name, kind in types.items() if name_of(kind) in ("category", "boolean"))
 
 
 def crossed_columns(columns: Mapping[str, Any], crosses: list[Any]) -> list[tuple[str, ...]]:
@@ -120,6 +120,17 @@ def crossed_columns(columns: Mapping[str, Any], crosses: list[Any]) -> list[tupl
         for names in combinations(categories, 2) if one == "*" else [tuple(one)]:
             found.setdefault(frozenset(names), names)
     return list(found.values())
+
+
+def name_of(kind: str | Mapping[str, Any]) -> str:
+    """The name of a column's type."""
+    return kind if isinstance(kind, str) else str(kind["kind"])
+
+
+def own_missing(types: Mapping[str, Any]) -> dict[str, list[str | float | None]]:
+    """Values that are missing in one column alone, by column."""
+    objects = {name: kind for name, kind in types.items() if isinstance(kind, Mapping)}
+    return {name: kind["missing"] for name, kind in objects.items() if "missing" in kind}
 
 
 def parts_of(kind: str | Mapping[str, Any]) -> tuple[str, ...]:
@@ -137,15 +148,31 @@ class Ignored:
     def __init__(self, patterns: Sequence[str], types: Mapping[str, Any]) -> None:
         self._names = {one for one in patterns if "*" not in one}
         self._names |= {name for name, kind in types.items() if kind == "ignore"}
-        parts = [map(re.escape, one.split("*")) for one in patterns if "*" in one]
-        wildcards = "|".join(".*".join(pattern) for pattern in parts)
-        self._wildcards = re.compile(wildcards, re.DOTALL) if wildcards else None
+        self._longest = max(map(len, self._names), default=0)
+        wildcards = "|".join(_expression(one) for one in patterns if "*" in one)
+        # A column in an object has the name of the object before a dot.
+        expression = rf"(?:{wildcards})(?:\..*)?"
+        self._wildcards = re.compile(expression, re.DOTALL) if wildcards else None
 
     def __contains__(self, name: str) -> bool:
         if name in self._names or (self._wildcards and self._wildcards.fullmatch(name)):
             return True
-        owner = name.rpartition(".")[0]
-        return bool(owner) and owner in self
+        # Names come from clients and may be all dots: only as many are read as a pattern has.
+        end = name.find(".", 0, self._longest + 1)
+        while end >= 0:
+            if name[:end] in self._names:
+                return True
+            end = name.find(".", end + 1, self._longest + 1)
+        return False
+
+
+def _expression(pattern: str) -> str:
+    """Regular expression of a pattern with `*`, as fnmatch writes it.
+
+    The groups are atomic: a name of any length costs linear time.
+    """
+    first, *middle, last = map(re.escape, pattern.split("*"))
+    return first + "".join(f"(?>.*?{one})" for one in middle if one) + ".*" + last
 
 
 def _under(read: Any, given: Spec, name: str, *options: Any) -> Any:
@@ -207,22 +234,24 @@ def _read_type(name: str, kind: Any) -> str | Spec:
                 allowed = f"a list of some of {', '.join(TIME_PARTS)}"
                 raise InvalidSpec(f"/{name}/parts", parts, allowed)
             read["parts"] = [part for part in TIME_PARTS if part in parts]
+        if "missing" in read:
+            read["missing"] = _read_missing(read["missing"], f"/{name}/missing")
     except InvalidSpec as error:
         raise error.under("/columns/types") from None
     return short_form(read)
 
 
-def _read_missing(given: Any) -> list[str | float | None]:
+def _read_missing(given: Any, field: str) -> list[str | float | None]:
     allowed = f"a list of at most {MAX_MISSING} texts, numbers and null"
     if not isinstance(given, list | tuple) or len(given) > MAX_MISSING:
-        raise InvalidSpec("/columns/missing", given, allowed)
+        raise InvalidSpec(field, given, allowed)
     found: list[str | float | None] = []
     for at, one in enumerate(given):
         is_number = isinstance(one, int | float) and not isinstance(one, bool)
         if is_number and not -EXACT <= one <= EXACT:
-            raise InvalidSpec(f"/columns/missing/{at}", one, "a number within 2^53, or a text")
+            raise InvalidSpec(f"{field}/{at}", one, "a number within 2^53, or a text")
         if not is_number and one is not None and not isinstance(one, str):
-            raise InvalidSpec(f"/columns/missing/{at}", one, "a text, a number or null")
+            raise InvalidSpec(f"{field}/{at}", one, "a text, a number or null")
         value = nfc(one) if isinstance(one, str) else one
         if value not in found:
             found.append(value)

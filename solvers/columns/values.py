@@ -8,11 +8,14 @@ value.
 
 import math
 import re
+from collections import Counter
+from collections.abc import Sized
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 from unicodedata import category
 
+from dualstream.solvers.text.tokens import MAX_ROW_NAMES
 from dualstream.wire.problems import quoted
 from dualstream.wire.text_values import BadValue, nfc, number_of, value_of
 
@@ -21,14 +24,18 @@ _BOOLEANS = {"True": "true", "TRUE": "true", "False": "false", "FALSE": "false"}
 WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 LONGEST_WORD = 100
 """Maximum characters of a word; the rest of a longer one does not count."""
-_SECONDS_FROM, _SECONDS_BELOW = 1e8, 1e11
-"""A time that is a number within these is in seconds (1973 to 5138), a larger one in milliseconds.
-A smaller one is no time, unless its digits are a date: 20240506."""
+_RUNS_AT_ONCE = 50_000
+"""Runs of words between two checks of their number."""
+_SECONDS_FROM = 1e8
+"""A smaller number is no time, unless its digits are a date: 20240506."""
+_UNITS = ((1e11, 1.0), (1e14, 1e3), (1e17, 1e6), (1e20, 1e9))
+"""Seconds since 1970 below 1e11, then milliseconds, microseconds, nanoseconds: 1973 to 5138 each.
+"""
 _MAY_BE_NUMBER = frozenset("+-.0123456789 \t\r\ntTfFnNiI")
 """A text that begins otherwise is no number and no boolean by the table of wire/text_values.py."""
 _A_TIME = (
-    "a time: ISO 8601 of the years 1 to 9999 in UTC, or seconds (from 1e8) or milliseconds (from"
-    " 1e11) since 1970"
+    "a time: ISO 8601 of the years 1 to 9999 in UTC, or seconds (from 1e8), milliseconds (from"
+    " 1e11), microseconds (1e14) or nanoseconds (1e17) since 1970"
 )
 _DAY_S, _YEAR_DAYS, _MONTH_DAYS = 86_400.0, 366.0, 31.0
 _BEGIN = datetime(1970, 1, 1, tzinfo=UTC)
@@ -113,8 +120,34 @@ def inferred(name: str, value: Any) -> float | int | bool | str:
     raise _unfit(name, value, "a number, a text, a boolean or a list of these")
 
 
-def words_of(name: str, value: Any, ngrams: int) -> list[str]:
-    """Words and runs of up to `ngrams` words of a text, in lower case and composed (NFC).
+def counted_words(name: str, value: Any, ngrams: int) -> dict[str, int]:
+    """How often words and runs of up to `ngrams` words occur in a text."""
+    words = words_of(name, value)
+    if len(words) * ngrams <= MAX_ROW_NAMES:
+        runs = list(words)
+        for size in range(2, ngrams + 1):
+            runs += [" ".join(words[at : at + size]) for at in range(len(words) - size + 1)]
+        return Counter(runs)
+    counts = Counter(words)
+    for size in range(2, ngrams + 1):
+        starts = range(len(words) - size + 1)
+        for first in range(0, len(starts), _RUNS_AT_ONCE):
+            check_features(name, counts)
+            piece = starts[first : first + _RUNS_AT_ONCE]
+            counts.update([" ".join(words[at : at + size]) for at in piece])
+    check_features(name, counts)
+    return counts
+
+
+def check_features(name: str, features: Sized) -> None:
+    """Raise BadColumn if a column gives more features than a row may have."""
+    if len(features) > MAX_ROW_NAMES:
+        reason = f"with column {quoted(name)} the row has more than {MAX_ROW_NAMES:,} features"
+        raise BadColumn(name, reason)
+
+
+def words_of(name: str, value: Any) -> list[str]:
+    """Words of a text, in lower case and composed (NFC).
 
     A word is a longest run of Unicode letters, digits and underscores, and marks behind them.
     """
@@ -122,11 +155,7 @@ def words_of(name: str, value: Any, ngrams: int) -> list[str]:
         value = as_category(name, value)
     if not isinstance(value, str):
         raise _unfit(name, value, "a text")
-    words = [word[:LONGEST_WORD] for word in _word().findall(nfc(value).lower())]
-    runs = list(words)
-    for size in range(2, ngrams + 1):
-        runs += [" ".join(words[at : at + size]) for at in range(len(words) - size + 1)]
-    return runs
+    return [word[:LONGEST_WORD] for word in _word().findall(nfc(value).lower())]
 
 
 @cache
@@ -137,18 +166,21 @@ def _word() -> re.Pattern[str]:
 
 
 def as_time(name: str, value: Any) -> datetime:
-    """A time in UTC: ISO 8601 (without a zone: UTC), or seconds or milliseconds since 1970."""
+    """A time in UTC: ISO 8601 (without a zone: UTC), or a number of seconds, milliseconds,
+    microseconds or nanoseconds since 1970."""
     try:
         number = value
         if isinstance(value, str):
             number = number_of(value)
             if number is None:
-                return _in_utc(datetime.fromisoformat(value.strip()))
+                return _in_utc(datetime.fromisoformat(value.strip().removesuffix(" UTC")))
         if isinstance(number, int | float) and not isinstance(number, bool):
             size = abs(number)
             if size < _SECONDS_FROM:
                 return _in_utc(datetime.strptime(f"{number:.0f}", "%Y%m%d"))
-            return datetime.fromtimestamp(number if size < _SECONDS_BELOW else number / 1000.0, UTC)
+            unit = next((unit for below, unit in _UNITS if size < below), None)
+            if unit is not None:
+                return datetime.fromtimestamp(number / unit, UTC)
     except (ValueError, OverflowError, OSError):  # BadValue is a ValueError
         pass
     raise _unfit(name, value, _A_TIME)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from dualstream.solvers.jit import I8, RO_I8, RO_U1, Bytes, Ints, i8, kernel, void
+from dualstream.solvers.text.tokens import hash_bytes
 
 MAX_BITS = 28
 
@@ -46,7 +47,9 @@ class NamePlaces(dict[str, int]):
     def __missing__(self, name: str) -> int:
         if len(self) >= self.remembered:
             self.clear()
-        place = self[name] = int(hash_names((name,), self.bits)[0])
+        # A quarter of the time of hash_names with one name.
+        text = np.frombuffer(bytearray(name.encode("utf-8", "surrogatepass")), np.uint8)
+        place = self[name] = hash_bytes(text, len(text)) & ((1 << self.bits) - 1)
         return place
 
 

@@ -39,6 +39,9 @@ class Outcome:
     """Multiclass: -log of the probability of the row's class, if the loss gives probabilities."""
     set_aside: Flags | None = None
     """Whether a rejected row was skipped because learning is paused; None if no row was."""
+    relearned: int = 0
+    """First rows of the outcome after which the learner started again, with sound numbers instead
+    of broken ones; mostly 0. Metrics start again, too: the model did not learn what was sent."""
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -55,6 +58,7 @@ class Outcome:
             self.classes,
             None if log_losses is None else log_losses[rows],
             None if set_aside is None else set_aside[rows],
+            self.relearned and max(0, self.relearned - rows.indices(len(self))[0]),
         )
 
     @classmethod
@@ -64,6 +68,10 @@ class Outcome:
             return outcomes[0]
         predicted = [o.predicted for o in outcomes if o.predicted is not None]
         log_losses = [o.log_losses for o in outcomes if o.log_losses is not None]
+        relearned = rows = 0
+        for outcome in outcomes:
+            relearned = rows + outcome.relearned if outcome.relearned else relearned
+            rows += len(outcome)
         return cls(
             np.concatenate([o.scores for o in outcomes]),
             np.concatenate([o.losses for o in outcomes]),
@@ -73,6 +81,7 @@ class Outcome:
             outcomes[-1].classes,
             np.concatenate(log_losses) if log_losses else None,
             _set_aside(outcomes),
+            relearned,
         )
 
     @classmethod

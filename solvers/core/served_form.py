@@ -306,18 +306,25 @@ def _numbers_in_score(score: ScoreForm) -> int:
     return score.first.size + score.second.size
 
 
-def columns_of(form: Form) -> Ints:
+def columns_of(form: Form, named: Ints | None = None) -> Ints:
     """Increasing indices, from 0, of the features that any score depends on, if no stage mixes
     features.
 
-    Raises NotExpressible before a map or a norm, where all features may matter.
+    named  indices of all features that rows have had; None if some are not known
+
+    Raises NotExpressible before a map, where all features may matter, and before a norm if some of
+    them are not known.
     """
-    if any(not isinstance(stage, BalancedForm) for stage in form.stages):
-        raise NotExpressible("its scores depend on every feature of a row (map or norm)")
     found = [np.empty(0, np.int64)]
+    for stage in form.stages:
+        if isinstance(stage, NormForm) and named is not None:
+            found.append(named)
+        elif not isinstance(stage, BalancedForm):
+            raise NotExpressible("its scores depend on every feature of a row (map or norm)")
     for score in form.scores:
         if isinstance(score, Mixture):
-            found += [columns_of(part.form) for part in score.parts if part.form is not None]
+            parts = [part.form for part in score.parts if part.form is not None]
+            found += [columns_of(part, named) for part in parts]
         else:
             found.append(_columns_of_score(score))
     return np.unique(np.concatenate(found))

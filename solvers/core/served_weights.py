@@ -90,12 +90,13 @@ class WeightSurvey:
     nonzeros: int
     """Weights beyond 1e-12 of the largest of the same score."""
     heaviest: tuple[HeavyWeight, ...]
-    """In order of magnitude; equal ones in order of score and feature."""
+    """Of the counted ones, in order of magnitude; equal ones in order of score and feature."""
 
 
 def survey_weights(scores: Iterable[ServedWeights], top: int = 0) -> WeightSurvey:
     """Count the weights of some scores and find the `top` heaviest. Reads the weights once."""
     dim, nonzeros, heaviest = None, 0, _Heaviest(top)
+    limits: list[float] = []
     for number, score in enumerate(scores):
         dim, largest, smallest, count = score.dim, 0.0, np.inf, 0
         for places, weights in score.blocks():
@@ -103,10 +104,12 @@ def survey_weights(scores: Iterable[ServedWeights], top: int = 0) -> WeightSurve
             largest, smallest = max(largest, sizes.max()), min(smallest, sizes.min())
             count += len(sizes)
             heaviest.add(number, places, weights, sizes)
-        if not smallest > NEGLIGIBLE * largest:
-            count = _beyond(score, NEGLIGIBLE * largest)
+        limits.append(NEGLIGIBLE * largest)
+        if not smallest > limits[-1]:
+            count = _beyond(score, limits[-1])
         nonzeros += count
-    return WeightSurvey(dim, nonzeros, heaviest.found())
+    found = (one for one in heaviest.found() if abs(one.weight) > limits[one.score])
+    return WeightSurvey(dim, nonzeros, tuple(found))
 
 
 def count_nonzeros(scores: Iterable[ServedWeights]) -> int:

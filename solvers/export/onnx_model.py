@@ -1,7 +1,8 @@
 """`onnx` export: a graph from rows to scores and probabilities, in float64.
 
 Input `x` (n, columns): one column per feature, in order. For a model with hashed features: only
-those that its scores depend on, listed in the metadata `indices` and `names`. Output `scores`, (n,)
+those that its scores depend on, and before a norm those that its rows had, listed in the metadata
+`indices` and `names`. Output `scores`, (n,)
 or (n, classes), and `probabilities` of the same shape if the model has any.
 """
 
@@ -58,7 +59,7 @@ def _columns(source: Source) -> np.ndarray:
     columns = np.empty(0, np.int64)
     if source.is_hashed:
         with suppress(NotExpressible):
-            found = columns_of(source.form)
+            found = columns_of(source.form, source.named)
             # A graph has at least one input.
             columns = found if len(found) else np.zeros(1, np.int64)
     width = len(columns) or dim

@@ -126,9 +126,9 @@ def _neighbours(graph: Graph, score: Neighbours, rows: str, columns: np.ndarray)
         above, below = (node("Add", one, score.start) for one in (positive, negative))
         return node("Log", node("Div", above, below))
     shares = graph.sums(share)
-    # Where all shares are 0, their sum above is 0 too.
-    below = node("Where", node("Greater", shares, 0.0), shares, 1.0)
-    return node("Add", node("Div", total(score.labels - score.mean), below), score.mean)
+    has_share = node("Greater", shares, 0.0)
+    below = node("Where", has_share, shares, 1.0)
+    return node("Where", has_share, node("Div", total(score.labels), below), score.mean)
 
 
 def _net(graph: Graph, score: Net, rows: str, columns: np.ndarray) -> str:

@@ -29,6 +29,8 @@ class Source:
     has_probabilities: bool
     name_of: Callable[[int], str | None]
     """Name of the hashed feature at an index from 0, if known."""
+    named: np.ndarray | None = None
+    """Indices from 0 of all hashed features that rows have had; None if some are not known."""
 
     @property
     def is_hashed(self) -> bool:
@@ -68,6 +70,7 @@ def source_of(
     learner: Any,
     member: str | None,
     name_of: Callable[[int], str | None],
+    named: np.ndarray | None = None,
 ) -> Source:
     """Source of the whole model, or of one member's own score, which is not calibrated.
 
@@ -83,6 +86,7 @@ def source_of(
         classes=_classes(learner),
         has_probabilities=member is None and gives_probabilities(learner),
         name_of=name_of,
+        named=named,
     )
 
 

@@ -92,9 +92,11 @@ class FirstRows:
         new.learn(first.with_labels(first.labels, getattr(old, "classes", ())))
         if getattr(old, "promoted", None) is not None:
             new.promote(old.promoted)
+        relearned = len(outcome) - len(rest)
         if len(rest):
             outcome = Outcome.joined([outcome[: -len(rest)], new.learn(rest)])
         self._left_out, self._learner = old.samples - new.samples, new
+        outcome.relearned = relearned
         return outcome
 
     def has_long_row(self, rows: int) -> bool:

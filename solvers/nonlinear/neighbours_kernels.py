@@ -127,7 +127,8 @@ def score_of(
         r = int(near[1, p])
         share = about[WEIGHT, r] * math.exp(-sharpness * near[0, p] / width)
         if not is_binary:
-            positive += share * (about[LABEL, r] - mean[0])
+            # Not the distance from the mean, in which a broken label leaves no digit of others.
+            positive += share * about[LABEL, r]
             negative += share
         elif about[LABEL, r] > 0.0:
             positive += share
@@ -135,7 +136,7 @@ def score_of(
             negative += share
     if is_binary:
         return math.log((START + positive) / (START + negative))
-    return float(mean[0] + positive / negative) if negative > 0.0 else float(mean[0])
+    return float(positive / negative) if negative > 0.0 else float(mean[0])
 
 
 @kernel(void(i8, F8, I8, F8_2D, _F4_2D), inline=True)

@@ -466,13 +466,14 @@ def learn_rows(
         ring_starts[last] = at
         if last - first > k[RETAIN]:
             first += 1
-        if steps >= k[NEXT_TRY] and steps - last_change >= k[STABLE]:
+        # Iterates since the last change: also the one before this row, and the one after it.
+        if steps >= k[NEXT_TRY] and steps - last_change + 1 >= k[STABLE]:
             # The known changes; now check the weights that no row touched.
             k[STEPS], k[LAST_CHANGE], k[LISTED], f[RECENT] = steps, last_change, n_listed, recent
             seen = n_listed
             sweep(w, signs, f, k, listed)
             last_change, n_listed, recent = k[LAST_CHANGE], k[LISTED], f[RECENT]
-            if steps - last_change >= k[STABLE]:
+            if steps - last_change + 1 >= k[STABLE]:
                 wants = LOCAL_PHASE
                 break
             # Not before as many more rows as this took steps, so that it costs O(1) per row.

@@ -4,10 +4,12 @@ Lee, "Optimization methods for regularized convex formulations in machine learni
 Algorithm 2, for an unbounded stream that is not stored: the rows N of the local phase are the last
 `retain` rows.
 
-When: RDA's iterates have had one sign pattern for `stable` steps, and there are `retain` rows (the
-thesis requires one pass over all rows, so there `retain` is their number). After each attempt, run
-or skipped, the next is at twice as many steps at the earliest. So local phases become rare as the
-stream grows, and their cost is amortised over all earlier rows.
+When: the last `stable` iterates, w_(j+1) among them, have one sign pattern, as in line 9, and there
+are `retain` rows (the thesis requires one pass over all rows, so there `retain` is their number).
+After each attempt, run or skipped, the next is at twice as many steps at the earliest. So local
+phases become rare as the stream grows, and their cost is amortised over all earlier rows. Where a
+weight became 0 in rows that do not have its feature, the pattern is checked again only after as
+many rows as there are active features, so that checks cost O(1) per row.
 
 What: the minimum of the mean loss over N plus the regularizer, by core/proximal_newton.py, over the
 features that occur in N: from the pattern, with those at 0 whose mean gradient is beyond
@@ -103,7 +105,7 @@ class DualAveragingPlus(DualAveraging):
         super().__init__(spec)
         ints = self._ints
         ints[IS_PLUS], ints[RETAIN], ints[STABLE] = 1, spec["retain"], spec["stable"]
-        ints[NEXT_TRY] = max(spec["retain"], spec["stable"])
+        ints[NEXT_TRY] = spec["retain"]
         self._listed = np.zeros(self._features.width, np.int32)
         # Not part of the state.
         self._outcomes = {"accepted": 0, "refused": 0, "unsolved": 0}
@@ -112,7 +114,7 @@ class DualAveragingPlus(DualAveraging):
         """See core/learner.py: the row that starts a local phase."""
         ints = self._ints
         steps = int(ints[STEPS]) + rows
-        return steps >= max(int(ints[NEXT_TRY]), int(ints[LAST_CHANGE] + ints[STABLE]))
+        return steps >= max(int(ints[NEXT_TRY]), int(ints[LAST_CHANGE] + ints[STABLE]) - 1)
 
     def _local_phase(self) -> None:
         ints, ring = self._ints, self._ring

@@ -37,6 +37,7 @@ from dualstream.solvers.text.name_order import order_by_entries
 from dualstream.solvers.text.tokens import (
     LABELS,
     LONGEST_NAME,
+    MAX_ROW_NAMES,
     NO_LABELS,
     NUMBERS,
     PLACES,
@@ -55,6 +56,7 @@ __all__ = [
     "LABELS",
     "LINE_FEED",
     "LONGEST_NAME",
+    "MAX_ROW_NAMES",
     "MEMO_NUMBERS",
     "NOTHING",
     "NO_LABELS",

@@ -35,6 +35,7 @@ from dualstream.solvers.text.tokens import (
     hash_bytes,
     json_number,
     label_slot,
+    slot_of,
     store_name,
 )
 
@@ -249,7 +250,8 @@ def read_record(
             if form == _STRANGE or (form == _TEXT and (dim >= 0 or end - start > LONGEST_NAME)):
                 return -1
             place = column_places[column]
-            if form == _TEXT or stores_names:
+            is_new = stores_names and journalled[slot_of(journalled, place)] == 0 and x != 0.0
+            if form == _TEXT or is_new:
                 length = 0
                 for q in range(header_ends[column], header_ends[column + 1]):
                     buffer[length] = header[q]
@@ -340,7 +342,8 @@ def read_records(
         q = p
         while text[q] == 32 or text[q] == 13 or (text[q] == 9 and delimiter != 9):
             q += 1
-        if text[q] == _FEED:
+        # In a single column a line without text is a record whose value is missing.
+        if text[q] == _FEED and kinds.shape[0] > 1:
             p = q + 1
             line += 1
             continue

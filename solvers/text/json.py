@@ -69,6 +69,9 @@ ENDED, STOPPED = 0, 1
 """Results of reading: the end of the text, or something that is not of the common form."""
 
 _MAX_MAGNITUDE = 1e100
+_UNKNOWN, _UNNAMED = -1, -2
+"""Cached instead of the index of a name: no index yet, and -2 - index while all its values are 0.
+A name is stored with its first other value."""
 
 # Byte classes in a string: literal, non-ASCII, or its end or not of the common form.
 _PLAIN, _BEYOND_ASCII, _OTHER = range(3)
@@ -324,15 +327,17 @@ def read_named(
             if p < 0:
                 return -1
             place = memo[at + PLACE]
-            if place < 0:
+            if place < _UNKNOWN and x == 0.0:
+                place = _UNNAMED - place
+            elif place < 0:
                 length = copy_bytes(text, name, name + memo[at + NAME_BYTES], buffer, 0)
                 place = place_of(
-                    buffer, length, -dim - 1, stores_names,
+                    buffer, length, -dim - 1, stores_names and x != 0.0,
                     journalled, seen, name_places, name_ends, names, counts,
                 )  # fmt: skip
                 if place < 0:
                     return -1
-                memo[at + PLACE] = place
+                memo[at + PLACE] = place if x != 0.0 else _UNNAMED - place
                 memo[CHANGES] += 1
         indices[nnz] = place
         values[nnz] = x

@@ -36,6 +36,9 @@ POWERS_OF_TEN = np.array([float(f"1e{n}") for n in range(23)])
 EXACT = 2**53
 
 LONGEST_NAME = 1024
+MAX_ROW_NAMES = 100_000
+"""Maximum number of named features of a row, zeros included. A longer row is refused before its
+names are hashed."""
 """Maximum bytes of a name, and of a text value; longer ones are left to the exact parser."""
 NO_LABELS, NUMBERS, PLACES = 0, 1, 2
 """How labels are read: ignored; as numbers; as indices into a table of labels as written."""

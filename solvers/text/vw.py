@@ -27,6 +27,7 @@ from dualstream.solvers.jit import (
 )
 from dualstream.solvers.text.tokens import (
     LONGEST_NAME,
+    MAX_ROW_NAMES,
     NO_LABELS,
     NUMBERS,
     digit,
@@ -230,8 +231,12 @@ def read_features(
             c = text[p]
             if not (c == 32 or c == 9 or c == 13 or c == _FEED or c == _BAR):
                 return -1
-        if stores_names and not store_name(
-            journalled, seen, place, buffer, length, name_places, name_ends, names, counts
+        if (
+            stores_names
+            and x * scale != 0.0
+            and not store_name(
+                journalled, seen, place, buffer, length, name_places, name_ends, names, counts
+            )
         ):
             return -1
         indices[nnz] = place
@@ -299,7 +304,7 @@ def read_examples(
                 journalled, seen, name_places, name_ends, names, counts, buffer,
             )  # fmt: skip
         end = -1
-        if p >= 0:
+        if p >= 0 and (dim >= 0 or counts[1] - indptr[row] <= MAX_ROW_NAMES):
             end = finish_row(indices, values, indptr[row], counts[1], dim < 0, spare, held)
         if end < 0:
             p = start

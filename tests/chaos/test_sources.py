@@ -61,7 +61,7 @@ class Reader:
     def _send(self, client: Client, first: int, count: int) -> int:
         # A row's only feature is its offset.
         rows = [{str(offset + 1): 1} for offset in range(first, first + count)]
-        source = Source(NAME, first, first + count - 1)
+        source = Source(NAME, first, first + count - 1, first=first == 0)
         got = client.learn("m", rows, [1] * count, source=source)
         if got.duplicate:
             self.duplicates += 1
@@ -155,7 +155,7 @@ def learn_batches(url: str, chance: random.Random, first: int, batches: int) -> 
     with Client(url) as client:
         for _ in range(batches):
             rows = [{str(offset + 1): 1} for offset in range(first, first + chance.randint(1, 40))]
-            source = Source(NAME, first, first + len(rows) - 1)
+            source = Source(NAME, first, first + len(rows) - 1, first=first == 0)
             try:
                 got = client.learn("m", rows, [1] * len(rows), source=source)
                 assert got.source is not None

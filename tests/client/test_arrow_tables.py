@@ -306,6 +306,9 @@ def test_tables_that_continue_a_source_are_one_table(server):
     server.create("tables-whole", NAMED)
     server.create("tables-parts", NAMED)
     server.learn("tables-whole", table, source="t")
+    with pytest.raises(Refused) as unknown:  # its first 7,000 rows would be missing
+        server.learn("tables-parts", table.slice(7000), source="t", offset=7000)
+    assert unknown.value.kind == "unknown-source" and server.sources("tables-parts") == []
     server.learn("tables-parts", table.slice(0, 7000), source="t")
     with pytest.raises(Refused, match="source") as refused:
         server.learn("tables-parts", table.slice(8000), source="t", offset=8000)
@@ -314,6 +317,25 @@ def test_tables_that_continue_a_source_are_one_table(server):
     rest = server.learn("tables-parts", table.slice(5000), source="t", offset=5000)
     assert (rest.learned, rest.source.next) == (3000, 10_000)
     assert digest(server, "tables-parts") == digest(server, "tables-whole")
+
+
+def test_a_source_that_is_lost_while_a_table_is_sent_ends_the_run(server, shared_server):
+    table = named(30_000)
+    server.create("tables-lost", NAMED)
+
+    def parts() -> Iterator[pa.RecordBatch]:
+        for number, batch in enumerate(table.to_batches(max_chunksize=1000)):
+            if number == 20:
+                assert server.sources("tables-lost")[0].next >= 1000
+                server.forget_source("tables-lost", "t")
+            yield batch
+
+    with Client(shared_server.url) as client, pytest.raises(Refused) as refused:
+        reader = pa.RecordBatchReader.from_batches(table.schema, parts())
+        client.learn("tables-lost", reader, source="t")
+    assert refused.value.kind == "unknown-source" and server.sources("tables-lost") == []
+    assert server.get("tables-lost").samples <= 20_000
+    assert server.learn("tables-lost", table, source="t").source.next == 30_000
 
 
 def test_a_source_resumes_at_the_row_where_it_was_killed(server, shared_server):

@@ -33,6 +33,7 @@ from dualstream.client.rows import bodies_of
 from dualstream.service.cli.demo.server_process import ServerProcess
 from dualstream.service.journal import open_journal
 from dualstream.wire import changes, responses, schemas
+from tests.grouping import each
 from tests.history import check_history
 
 SPEC = {"algorithm": "sgd", "features": {"kind": "indexed", "dim": 4}}
@@ -252,11 +253,82 @@ def test_what_may_pass_is_waited_for_and_a_refusal_is_not(monkeypatch):
     )
     with pytest.raises(Unreachable, match="status 503"):
         Client(http=http, patience_s=0).get("m")
-    http = httpx.Client(
-        base_url="http://x", transport=httpx.MockTransport(lambda _: httpx.Response(200, text="hi"))
-    )
-    with pytest.raises(Refused, match="not from Dualstream"):
-        Client(http=http).get("m")
+
+
+PAGE = {"headers": {"content-type": "text/html"}, "text": "<html><h1>Not Found</h1></html>"}
+OF_A_GATEWAY = {
+    "a router that does not know the route": httpx.Response(404, **PAGE),
+    "a router with JSON": httpx.Response(404, json={"message": "no Route matched"}),
+    "problems of another service": httpx.Response(
+        400, json={"type": "https://tools.ietf.org/html/rfc7231", "detail": "bad"}
+    ),
+    "a redirect": httpx.Response(307, headers={"location": "https://login.example/"}),
+    "a page": httpx.Response(200, **PAGE),
+    "a text": httpx.Response(200, text="hi"),
+    "another document": httpx.Response(200, json={"status": "maintenance"}),
+    "a gateway's fault": httpx.Response(500, **PAGE),
+    "a body that came too slowly": httpx.Response(408, json={"type": "/problems/too-slow"}),
+    "early data": httpx.Response(425),
+    "another connection's host": httpx.Response(421),
+}
+
+
+@each("case", list(OF_A_GATEWAY))
+def test_answers_that_are_not_the_servers_are_waited_for(case, monkeypatch):
+    waited: list[float] = []
+    monkeypatch.setattr("time.sleep", waited.append)
+    problem = {"type": "/problems/conflict", "detail": "no"}
+    calls = [
+        lambda client: client.get("m"),
+        lambda client: client.delete("m"),
+        lambda client: client.learn("m", {"a": 1.0}, 1),
+    ]
+    for call in calls:
+        given = [OF_A_GATEWAY[case], httpx.Response(409, json=problem)]
+        network = httpx.MockTransport(lambda _, given=given: given.pop(0))
+        http = httpx.Client(base_url="http://x", transport=network)
+        is_deletion = call is calls[1]
+        if is_deletion and case in ("a text", "another document"):  # a deletion has no answer
+            call(Client(http=http))
+            continue
+        with pytest.raises(Refused, match="no"):
+            call(Client(http=http))
+        given.append(OF_A_GATEWAY[case])
+        with pytest.raises(Unreachable, match=r"not from Dualstream \(|unavailable"):
+            call(Client(http=http, patience_s=0))
+    assert waited
+
+
+def test_a_deletion_that_a_gateway_did_not_report_is_done(monkeypatch):
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    unknown = httpx.Response(404, json={"type": "/problems/unknown-model"})
+    page = OF_A_GATEWAY["a router that does not know the route"]
+
+    def deleted(*answers: httpx.Response) -> None:
+        given = list(answers)
+        network = httpx.MockTransport(lambda _: given.pop(0))
+        Client(http=httpx.Client(base_url="http://x", transport=network)).delete("m")
+        assert not given
+
+    deleted(httpx.Response(504), page, page, unknown)
+    for first in ([], [httpx.Response(429)], [httpx.Response(503)]):
+        with pytest.raises(Refused):
+            deleted(*first, unknown)
+
+
+def test_a_redirect_is_named():
+    network = httpx.MockTransport(lambda _: OF_A_GATEWAY["a redirect"])
+    http = httpx.Client(base_url="http://x", transport=network)
+    with pytest.raises(Unreachable, match=r"\(status 307, to https://login.example/\); check the"):
+        Client(http=http, patience_s=0).get("m")
+
+
+def test_a_gateway_that_refuses_a_body_is_named():
+    network = httpx.MockTransport(lambda _: httpx.Response(413, **PAGE))
+    http = httpx.Client(base_url="http://x", transport=network)
+    with pytest.raises(Refused, match=r"a gateway .* of 21 bytes; raise its limit") as refused:
+        Client(http=http).learn("m", {"a": 1.0}, 1)
+    assert (refused.value.kind, refused.value.status) == ("body-too-large", 413)
 
 
 @pytest.mark.parametrize(
@@ -680,7 +752,8 @@ def test_every_call_is_a_route_and_every_answer_has_its_fields(server):
     document = httpx.get(f"{server.url}/openapi.json").json()
     paths = {tuple(path.split("/")): got for path, got in document["paths"].items()}
     sent: list[httpx.Request] = []
-    network = httpx.MockTransport(lambda request: sent.append(request) or httpx.Response(404))
+    problem = httpx.Response(404, json={"type": "/problems/unknown-model"})
+    network = httpx.MockTransport(lambda request: sent.append(request) or problem)
     http = httpx.Client(base_url="http://x", transport=network)
     own = {"host", "content-length", *http.headers}
     with Client(http=http) as recorded:

@@ -66,6 +66,8 @@ def test_integers_that_keep_their_digits_are_sent():
         (TWO, {"y": {"a": 1}}, "'y' must have one value per row"),
         (TWO, {"weight": 0.5}, "'weight' must have one value per row"),
         (TWO, {"ids": 7}, "'id' must have one value per row"),
+        (TWO, {"ids": [b"k1", b"k2"]}, "row 0: the id b'k1' is bytes; send a text: id.decode()"),
+        (TWO, {"ids": np.array([b"k1", b"k2"])}, "row 0: the id b'k1' is bytes"),
         (TABLE["a"], {}, "a Series is no table of rows"),
         (TABLE["a"].astype("string"), {}, "a Series is no table of rows"),
         (np.ones((2, 2, 2)), {}, "an array of 2 dimensions, got 3"),

@@ -29,7 +29,9 @@ def test_a_batch_whose_answer_is_lost_is_learned_once(shared_server):
     http = httpx.Client(base_url=shared_server.url, transport=LosesAnswers())
     with Client(http=http) as client:
         client.create("sources-1", SPEC)
-        got = client.learn("sources-1", [[1, 0, 0, 0]] * 3, [1, 0, 1], source=Source(NAME, 5, 9))
+        got = client.learn(
+            "sources-1", [[1, 0, 0, 0]] * 3, [1, 0, 1], source=Source(NAME, 5, 9, first=True)
+        )
         assert (got.duplicate, got.count, got.source.name, got.source.next) == (True, 0, NAME, 10)
         got = client.learn("sources-1", [1, 0, 0, 0], 1, source=Source(NAME, 10, 10, lag=3))
         assert (got.duplicate, got.seq) == (True, 4)
@@ -47,7 +49,7 @@ def test_both_clients_have_sources(shared_server):
     async def learn() -> None:
         async with AsyncClient(shared_server.url) as client:
             await client.create("sources-2", SPEC)
-            source = Source("s", "a", next="b")
+            source = Source("s", "a", next="b", first=True)
             got = await client.learn("sources-2", x, y, source=source, scores=True)
             assert (got.count, got.rejected, got.source.next) == (2, 1, "b")
             assert [score is None for score in got.scores] == [False, True, False]

@@ -13,12 +13,13 @@ import time
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 from typer.testing import CliRunner
 
-from dualstream.client import BadInput, Client, RowFile, kind_of
+from dualstream.client import BadInput, Client, Refused, RowFile, kind_of
 from dualstream.client.partitions import partitions_of, values_of, with_columns
 from dualstream.client.stores import stored_files
 from dualstream.service.cli import app
@@ -194,14 +195,100 @@ def test_a_file_is_resumed_at_its_offset(server, buckets, s3, name):
     learn(server, "stores-key", folder / name)
     assert digest(server, "stores-text") == digest(server, "stores-key")
 
-    cursor = server.sources("stores-text")[0].next
-    server.set_source("stores-text", file.source, cursor + 1)
-    with pytest.raises(BadInput, match="has changed since|but its source is at row"):
-        server.learn_file("stores-text", file)
-    if "ndjson" in name:
-        server.set_source("stores-text", file.source, 1000)
-        with pytest.raises(BadInput, match=f"{name}: it has changed since its source"):
+    end, _, digest_ = server.sources("stores-text")[0].next.partition(":")
+    for at in (int(end) + 1, 1000):
+        server.set_source("stores-text", file.source, f"{at}:{digest_}")
+        if name.endswith("feather") and at < int(end):  # any row may follow
+            continue
+        with pytest.raises(BadInput, match="has changed since|but its source is at row"):
             server.learn_file("stores-text", file)
+    for wrong in (1000, "text", ":1"):
+        server.set_source("stores-text", file.source, wrong)
+        with pytest.raises(BadInput, match=f"is not that of a file; .* --forget {file.source}`"):
+            server.learn_file("stores-text", file)
+
+
+def written(path, rows: int, seed: int) -> None:
+    """Rows of fixed width, so that files of the same number of rows have the same length."""
+    rng = np.random.default_rng(seed)
+    table = pa.table({"a": rng.normal(size=rows), "y": rng.integers(0, 2, rows)})
+    if path.suffix == ".parquet":
+        parquet.write_table(table, path, compression="none", use_dictionary=False)
+    elif path.suffix == ".feather":
+        with pa.ipc.new_file(path, table.schema) as writer:
+            writer.write_table(table)
+    else:
+        values = [f"{int(1e6 * abs(a)):09}" for a in table["a"].to_pylist()]
+        pairs = list(zip(values, table["y"].to_pylist(), strict=True))
+        if path.suffix == ".csv":
+            text = "a,y\n" + "".join(f"{a},{y}\n" for a, y in pairs)
+        else:
+            lines = [f'{{"x": {{"a": 1{a}}}, "y": {y}}}' for a, y in pairs]
+            is_json = path.suffix == ".json"
+            text = f"[{','.join(lines)}]" if is_json else "\n".join(lines) + "\n"
+        path.write_text(text)
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "feather", "ndjson", "csv", "json"])
+@pytest.mark.parametrize("rows", [20, 60_000])
+def test_a_file_that_was_replaced_ends_the_run(server, tmp_path, suffix, rows):
+    """By one of as many rows, and bytes, or of more: none of them is taken as learned."""
+    path, model = tmp_path / f"a.{suffix}", "stores-replaced"
+    written(path, rows, 1)
+    size = path.stat().st_size
+    [file] = learn(server, model, tmp_path)
+    assert file["learned"] == rows
+    os.utime(path, (1, 1))  # a copy of the file is the same file
+    [file] = learn(server, model, tmp_path)
+    assert file["chunks"] == 0
+    for seed, count in ((2, rows), (1, rows + 20), (2, 2 * rows)):
+        written(path, count, seed)
+        assert (path.stat().st_size == size) == (count == rows)
+        said = learn(server, model, tmp_path, code=2)
+        assert f"{path}: it has changed since its source {path} learned" in said
+    assert server.get(model).samples == rows
+    written(path, rows, 1)
+    [file] = learn(server, model, tmp_path)
+    assert file["chunks"] == 0
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "feather", "ndjson"])
+def test_a_file_that_is_replaced_during_an_interruption_ends_the_next_run(server, tmp_path, suffix):
+    path, model = tmp_path / f"a.{suffix}", "stores-replaced"
+    written(path, 300_000, 1)
+    server.create(model, NAMED)
+
+    def stop(progress) -> None:
+        raise KeyboardInterrupt
+
+    name = str(path)
+    with pytest.raises(KeyboardInterrupt):
+        server.learn_file(model, RowFile(name, kind_of(name), source=name), on_progress=stop)
+    assert 0 < server.get(model).samples < 300_000
+    written(path, 300_000, 2)
+    assert "it has changed since" in learn(server, model, tmp_path, code=2)
+    written(path, 300_000, 1)
+    learn(server, model, tmp_path)
+    assert server.get(model).samples == 300_000
+
+
+def test_a_file_whose_source_is_lost_while_it_is_sent_ends_the_run(server, tmp_path):
+    (tmp_path / "rows.ndjson").write_bytes(lines(30_000))
+    name = str(tmp_path / "rows.ndjson")
+    server.create("stores-lost", NAMED)
+
+    def lose(progress) -> None:
+        if progress.piece.number == 0:
+            server.forget_source("stores-lost", name)
+
+    with pytest.raises(Refused) as refused:
+        server.learn_file(
+            "stores-lost", RowFile(name, kind_of(name), source=name), on_progress=lose
+        )
+    assert refused.value.kind == "unknown-source" and server.sources("stores-lost") == []
+    samples = server.get("stores-lost").samples
+    [again] = learn(server, "stores-lost", tmp_path)
+    assert 0 < samples < again["learned"] == 30_000
 
 
 class Web(SimpleHTTPRequestHandler):
@@ -336,6 +423,8 @@ def test_partitions_of_csv(sign, end):
     ]
     assert read_csv(new, sign) == before and len(before) == 3
     assert new.count(b"\n") == body.count(b"\n")
+    single = with_columns("text/csv", f"a{end}1{end}{end}2".encode(), {"day": "x"})
+    assert read_csv(single, ",") == [{"day": "x", "a": text} for text in ("1", "", "2")]
     for broken in (b"a,y\r1,2\r", b'"a,y\n' + b"1,2\n" * 50_000, b"\xff,y\n1,2\n"):
         assert with_columns("text/csv", broken, {"b": "1"}).endswith(broken[-4:])
 

@@ -4,6 +4,7 @@ import asyncio
 import os
 import re
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -156,6 +157,27 @@ def test_a_task_that_runs_twice_at_the_same_time_learns_each_row_once(cluster, s
     ]
     assert [task.result()["twice"][0] for task in tasks] == [20_000, 20_000]
     check_all_once(server, "twice", frame)
+
+
+def test_a_source_that_is_lost_between_two_partitions_ends_the_run(cluster, server):
+    frame = numbered(900)
+    server.client.create("lost", SPEC)
+    url = server.url
+
+    def lose(part: pd.DataFrame) -> pd.DataFrame:
+        """The last partition: it is loaded while the one before it is learned."""
+        with Client(url) as client:
+            while not (found := client.sources("lost")) or found[0].next != 600:
+                time.sleep(0.01)
+            client.forget_source("lost", "s")
+        return part
+
+    parts = [dask.delayed(frame[first : first + 300]) for first in (0, 300, 600)]
+    asked = {"model": "lost", "source": "s", "url": server.url, "client": cluster}
+    with pytest.raises(Refused) as refused:
+        learn_partitions([*parts[:2], dask.delayed(lose)(parts[2])], **asked)
+    assert refused.value.kind == "unknown-source"
+    assert learn_partitions(parts, **asked) == {"lost": Backfill(900, 0, 0)}
 
 
 def test_what_cannot_be_learned_is_named(cluster, server):

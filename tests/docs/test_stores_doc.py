@@ -1,5 +1,7 @@
 """The commands of docs/guides/tables.md on object stores, run as written against an S3 server."""
 
+import re
+
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
@@ -31,5 +33,4 @@ def test_the_commands_run_as_written(shell, tmp_path, monkeypatch):
         name = f"s3://events/clicks/day={day}/part-0.parquet"
         assert f"{name}: 40 rows learned" in said
         assert f"{name}: nothing new" in said
-        table = [line.split()[:4] for line in said.splitlines()]
-        assert [name, "40", "40", "0"] in table, said
+        assert re.search(rf"^ *{name} +40:[0-9a-f]{{16}} +40 +0 ", said, re.M), said

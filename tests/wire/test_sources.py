@@ -11,12 +11,13 @@ lags = st.none() | st.integers(0, MAX_OFFSET)
 
 @st.composite
 def some_sources(draw: st.DrawFn) -> Source:
-    name, lag = draw(texts), draw(lags)
+    name, lag, first = draw(texts), draw(lags), draw(st.booleans())
     if draw(st.booleans()):
         start = draw(st.integers(0, MAX_OFFSET - 1))
-        return Source(name, start, draw(st.integers(start, MAX_OFFSET - 1)), lag=lag)
+        return Source(name, start, draw(st.integers(start, MAX_OFFSET - 1)), lag=lag, first=first)
     start_text = draw(texts)
-    return Source(name, start_text, next=draw(texts.filter(lambda t: t != start_text)), lag=lag)
+    next_text = draw(texts.filter(lambda t: t != start_text))
+    return Source(name, start_text, next=next_text, lag=lag, first=first)
 
 
 @given(some_sources())
@@ -31,9 +32,12 @@ def test_headers_as_others_write_them():
         "kafka/clicks:0;from=1;to=2;lag=3",
         '  "kafka/clicks:0"; lag=3;  to=2; from=1 ',
         "kafka/clicks:0; from=001; to=2; lag=3",
+        "kafka/clicks:0; from=1; to=2; first=?0; lag=3",
     ):
         assert parse_source(text.encode()) == expected
     assert parse_source(b'*; from="a"; next="b"') == Source("*", "a", next="b")
+    for text in ("s;first;from=1;to=2", "s; from=1; to=2; first=?1"):
+        assert parse_source(text.encode()) == Source("s", 1, 2, first=True)
     assert expected.following == 3
     assert Source("s", "a", next="b").following == "b"
 
@@ -50,6 +54,15 @@ def test_headers_as_others_write_them():
         "s;from=1;to=2;lag",
         "s;from=1;to=2;lag=?1",
         "s;from=token;next=other",
+        "s;from;to=2",
+        "s;from=1;to",
+        "s;from=?1;to=2",
+        "s;from=1;to=?1",
+        's;from="a";next=?1',
+        "s;from=1;to=2;first=1",
+        's;from=1;to=2;first="?1"',
+        "s;from=1;to=2;first=?2",
+        "s;from=1;to=2;first;first",
         's;from="a;next="b"',
         's;from="\\a";next="b"',
         's;from="";next="b"',
@@ -80,6 +93,7 @@ def test_other_headers_are_refused(text: str):
         Source("s", "1"),
         Source("s", 1, 2, lag=-1),
         Source("s", 2, 1),
+        Source("s", 1, 2, first=1),
     ],
 )
 def test_invalid_sources_have_no_header(source: Source):

@@ -27,7 +27,10 @@ from dualstream.service.cli.consume.metrics import MetricsServer, exposition, no
 from dualstream.service.cli.consume.reader import ReaderError, without_user
 from dualstream.service.cli.consume.rows import parse_columns
 from dualstream.service.cli.consume.schemes import Asked, open_source
+from dualstream.service.server.stop_signals import handle_stop_signals
 
+STOP_S = 10.0
+"""Seconds after a signal for the answers of the server. Kubernetes kills after 30 s."""
 MAX_BATCH_BYTES = 1024 * 1024
 """Bytes of the rows of a batch; a longer row is a batch of its own."""
 
@@ -209,20 +212,35 @@ def _reader_errors() -> Iterator[None]:
         fail(str(wrong), WRONG)
 
 
+class _StopTimeout(BaseException):
+    """The server has not answered within STOP_S. As KeyboardInterrupt, it is no Exception."""
+
+
 @contextmanager
 def _stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Call `stop` at SIGTERM and at the first Ctrl-C; the second one interrupts."""
+    """Call `stop` at SIGTERM, SIGHUP and the first Ctrl-C; the second one interrupts.
+
+    After STOP_S a request without an answer is interrupted, too. The cursor decides what was
+    learned, as after a kill.
+    """
 
     def on_signal(number: int, frame: Any) -> None:
         stop()
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        if not any(signal.getitimer(signal.ITIMER_REAL)):
+            signal.setitimer(signal.ITIMER_REAL, STOP_S)
 
-    before = {
-        number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)
-    }
+    def on_timeout(number: int, frame: Any) -> None:
+        raise _StopTimeout
+
+    before = handle_stop_signals(on_signal)
+    before[signal.SIGALRM] = signal.signal(signal.SIGALRM, on_timeout)
     try:
         yield
+    except _StopTimeout:
+        say_error("stopped while waiting: what the server has not learned stays in the source")
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in before.items():
             signal.signal(number, handler)
 

@@ -25,7 +25,7 @@ class Counters:
     duplicates   rows that were learned before: posted again, or known by their id
     refused      dead letters: messages that are no rows, and rows that the server refused
     paused       rows that the model's guard has put into quarantine
-    moved        batches that were refused because another consumer was faster
+    moved        batches that were refused, as another consumer was faster or rows were lost
     waits        pauses because the server or the dead-letter queue was away
     """
 

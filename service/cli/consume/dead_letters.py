@@ -1,9 +1,12 @@
 """Dead letters: messages that are no rows, or that the server refused, with the reason."""
 
 import base64
+import fcntl
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
+from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -62,19 +65,34 @@ class FileLetters:
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
-            path.open("ab").close()
+            self._open().close()
         except OSError as wrong:
             raise BadInput(
                 f"--dead-letter {path}: cannot write the file: {wrong.strerror}"
             ) from None
 
     def write(self, letters: Sequence[DeadLetter]) -> None:
-        """Append them with one write, and sync the file."""
+        """Append them with one write, and sync the file. A failed write leaves the file as it was.
+
+        Several processes may append to the file.
+        """
         lines = b"".join(msgspec.json.encode(_document(letter)) + b"\n" for letter in letters)
-        with self._path.open("ab", buffering=0) as file:
-            if file.write(lines) != len(lines):
-                raise OSError(f"{self._path}: the file system is full")
-            os.fsync(file.fileno())
+        with self._open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            size = file.seek(0, os.SEEK_END)
+            if size and os.pread(file.fileno(), 1, size - 1) != b"\n":
+                lines = b"\n" + lines  # a process was killed while it wrote
+            try:
+                if file.write(lines) != len(lines):
+                    raise OSError(f"{self._path}: the file system is full")
+                os.fsync(file.fileno())
+            except OSError:
+                with suppress(OSError):
+                    file.truncate(size)
+                raise
+
+    def _open(self) -> FileIO:
+        return FileIO(self._path, "ab+")
 
 
 def _document(letter: DeadLetter) -> dict[str, Any]:

@@ -108,7 +108,7 @@ class KafkaReader(Reader):
         log: Callable[[str], None],
     ) -> None:
         self.epoch, self.reads_ahead = 0, True
-        self._log = log
+        self._log, self._group = log, group
         self._last_error = ""
         self._assigned: dict[str, TopicPartition] = {}
         self._next: dict[str, int] = {}
@@ -166,6 +166,12 @@ class KafkaReader(Reader):
         consumer.assign(partitions)
         if partitions:
             consumer.pause(partitions)
+        else:
+            count = sum(self._counts.values())
+            self._log(
+                f"Kafka: other processes of the group {self._group} have all partitions ({count});"
+                " waiting for one"
+            )
         self._change({source_name(one.topic, one.partition): one for one in partitions})
 
     def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
@@ -187,7 +193,7 @@ class KafkaReader(Reader):
         except KafkaException as away:
             self._log(f"{source}: no answer from Kafka: {error_text(away)}")
             return None
-        return Bounds(first, end)
+        return Bounds(first, end, first)
 
     def is_new(self, source: str) -> bool:
         """Was the partition added since this process began?"""

@@ -2,7 +2,8 @@
 
 The model's cursor of a partition is the next offset to learn. It moves in the step that journals
 the rows. So a batch that is posted again is a duplicate, and a consumer whose partition another
-one has read in the same time is refused (409) and continues at the cursor.
+one has read in the same time is refused (409) and continues at the cursor. If the server has lost
+the cursor, and so all rows, it refuses the batch, too, and the partition is read from its begin.
 """
 
 import random
@@ -15,9 +16,10 @@ from dualstream.client import Refused, Unreachable
 from dualstream.service.cli.consume.batch import Batch, Outcome, Row, Step
 from dualstream.service.cli.consume.counters import Counters, Partition
 from dualstream.service.cli.consume.dead_letters import DeadLetter, DeadLetters, LoggedLetters
-from dualstream.service.cli.consume.reader import Bounds, Message, Reader, ReaderError
+from dualstream.service.cli.consume.reader import Bounds, Message, Reader, ReaderError, lost_cursor
 from dualstream.service.cli.consume.rows import BadMessage, RowLines
-from dualstream.service.cli.consume.server import TOO_LARGE, Server
+from dualstream.service.cli.consume.server import ELSEWHERE, TOO_LARGE, Server
+from dualstream.wire.problems import MAX_ERRORS
 
 T = TypeVar("T")
 
@@ -26,6 +28,8 @@ TRANSIENT = ("model-changed",)
 FIRST_WAIT_S, MAX_WAIT_S = 0.1, 5.0
 SLICE_S, MIN_PAUSE_S = 0.5, 0.02
 """Longest call that a signal does not end, and shortest one if no row waits."""
+MIN_RUN = 10
+"""Messages of a new source that are all refused, at which the consumer stops."""
 HOW_TO_RESET = "continue with --reset earliest or --reset latest"
 
 
@@ -70,6 +74,8 @@ class Consumer:
         """The next batch of each started partition."""
         self._outside: set[str] = set()
         """Partitions whose cursor is not in the log, as the reader has found."""
+        self._cursors: dict[str, int | None] = {}
+        """Cursor of each partition, as last known; None once the server has lost it."""
         self._epoch = reader.epoch
         self._ahead: Read = []
         """What was read while the server learned a batch."""
@@ -77,6 +83,8 @@ class Consumer:
         """Why nothing could be read in that time; raised once the answer is handled."""
         self._thread = ThreadPoolExecutor(1)
         self._is_stopping = False
+        self._is_proven = False
+        """Has the model taken a message, or does it have a cursor of a partition?"""
 
     def stop(self) -> None:
         """Post what has been read, then end; for signal handlers."""
@@ -128,6 +136,8 @@ class Consumer:
         cursors = self._retry(self._server.sources)
         for source in sorted(waiting):
             cursor = cursors.get(source)
+            if cursor is not None:
+                self._cursors[source], self._is_proven = cursor, True
             if cursor is not None and source not in self._outside:
                 self._start(source, cursor, cursor)
                 continue
@@ -141,20 +151,28 @@ class Consumer:
             self._outside.discard(source)
 
     def _start(self, source: str, offset: int, cursor: int) -> None:
-        """Read a partition from `offset`; the first batch begins at `cursor`."""
+        """Read a partition from `offset`; the next batch begins at `cursor`."""
         self._reader.start(source, offset)
         self._ahead = [one for one in self._ahead if one[0].source != source]
         self._batches[source] = Batch(source, cursor)
         self.counters.partitions[source] = Partition(self._reader.cursor(cursor))
 
     def _start_without_cursor(self, source: str, bounds: Bounds) -> None:
-        """Read a partition that the model has not learned from."""
+        """Read a partition that the model has not learned from, or has lost."""
         offset = bounds.first
-        if self._reset == LATEST and not self._reader.is_new(source):
+        if source in self._cursors:
+            self._note_loss(source, bounds)
+        elif self._reset == LATEST and not self._reader.is_new(source):
             offset = bounds.end
             if offset:  # set the cursor: a restart before the first message would begin later
                 self._move(source, offset - 1, offset)
         self._start(source, offset, offset)
+
+    def _note_loss(self, source: str, bounds: Bounds) -> None:
+        """Log that the server has lost the cursor of a partition, once."""
+        cursor, self._cursors[source] = self._cursors[source], None
+        if cursor is not None:
+            self._log(f"{source}: {lost_cursor(self._reader.cursor(cursor), bounds)}")
 
     def _start_outside(self, source: str, cursor: int, bounds: Bounds) -> None:
         """Read a partition whose log does not have the cursor. Raises ReaderError without reset."""
@@ -177,9 +195,9 @@ class Consumer:
     def _move(self, source: str, start: int, end: int) -> None:
         """Move the cursor without rows. Raises Changed if another consumer was faster."""
         try:
-            self._retry(lambda: self._server.learn(source, start, end, (), None))
+            self._retry(lambda: self._learn_now(source, start, end, (), None))
         except Refused as refused:
-            if refused.kind != "source-moved":
+            if refused.kind not in ELSEWHERE:
                 raise
             raise Changed from None
 
@@ -229,6 +247,7 @@ class Consumer:
         """Post a batch, until the server has answered; then begin the next one."""
         if not batch.rows_seen:
             return
+        self._check_first(batch)
         if self._step is not None:
             step, given = self._step, batch.rows
             batch.rows, refused_rows = self._retry(lambda: step.take(given))
@@ -241,7 +260,7 @@ class Consumer:
         try:
             self._send(batch.source, batch.start, batch.end, batch.rows)
         except Refused as refused:
-            if refused.kind != "source-moved":
+            if refused.kind not in ELSEWHERE:
                 raise
             self.counters.moved += 1
             del self._batches[batch.source]
@@ -250,6 +269,24 @@ class Consumer:
         progress = self.counters.partitions[batch.source]
         progress.offset, progress.timestamp_ms = self._reader.cursor(batch.end), batch.last_ms
         self._note_lag()
+
+    def _check_first(self, batch: Batch) -> None:
+        """Raise ReaderError, before the cursor moves, if a new source has only bad messages."""
+        if self._is_proven or batch.rows_seen < MIN_RUN:
+            return
+        rows = batch.rows[:MAX_ERRORS]
+        reason = None
+        if not rows:
+            reason = batch.bad[0].reason
+        elif self._step is None and not self.counters.learned:
+            reason = self._retry(lambda: self._server.refusal(rows))
+        if reason is not None:
+            cursor, count = self._reader.cursor(batch.start), len(rows) or len(batch.bad)
+            raise ReaderError(
+                f"{batch.source}: the first {count:,} messages are all refused: {reason}; to make"
+                f" them dead letters, set the cursor to {cursor}"
+            )
+        self._is_proven = True
 
     def _send(self, source: str, start: int, end: int, rows: Sequence[Row]) -> None:
         """Learn these rows as one append, or as several if the server says it is too large."""
@@ -268,7 +305,7 @@ class Consumer:
                 outcome = Outcome()
                 outcome.refuse(rows, refused.detail)
                 self._count(source, outcome)
-                self._retry(lambda: self._server.learn(source, start, end, (), lag))
+                self._retry(lambda: self._learn_now(source, start, end, (), lag))
             return
         self._count(source, outcome)
 
@@ -277,15 +314,24 @@ class Consumer:
     ) -> Outcome:
         """Learn rows, and read the next ones in the same time."""
         if self._ahead or not self._reader.reads_ahead:
-            return self._server.learn(source, start, end, rows, lag)
+            return self._learn_now(source, start, end, rows, lag)
         reading = self._thread.submit(self._read, 0.0)
         try:
-            return self._server.learn(source, start, end, rows, lag)
+            return self._learn_now(source, start, end, rows, lag)
         finally:
             try:
                 self._ahead = reading.result()
             except ReaderError as fault:
                 self._fault = fault
+
+    def _learn_now(
+        self, source: str, start: int, end: int, rows: Sequence[Row], lag: int | None
+    ) -> Outcome:
+        """Learn rows; those of a partition without a cursor begin it."""
+        first = self._cursors.get(source) is None
+        outcome = self._server.learn(source, start, end, rows, lag, first)
+        self._cursors[source] = end
+        return outcome
 
     def _count(self, source: str, outcome: Outcome) -> None:
         """Count rows, and write the dead letters, which the cursor has passed: keep trying."""

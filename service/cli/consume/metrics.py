@@ -17,7 +17,7 @@ _TOTALS = {
     "duplicates": "Rows that were learned before, by this process or another one.",
     "refused": "Dead letters: messages that are no rows, and rows that the server refused.",
     "paused": "Rows that the model's guard has put into quarantine.",
-    "moved": "Batches refused because another consumer was faster.",
+    "moved": "Batches refused because another consumer was faster, or the server has lost rows.",
     "waits": "Pauses because the server or the dead-letter queue did not answer, or labels wait.",
 }
 

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
+from socket import SHUT_WR, socket
 from threading import Condition
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -36,8 +37,10 @@ START_S = 10.0
 """Seconds to wait for the broker at the start."""
 MAX_RETRY_S = 5
 """Longest pause before the next attempt to connect."""
-MAX_WAITING = 65_535
-"""Messages without an acknowledgement, at most; the largest Receive Maximum of MQTT 5."""
+MAX_WINDOW = 65_535
+"""The largest Receive Maximum of MQTT 5."""
+MAX_BYTES, MESSAGE_BYTES = 64 << 20, 1000
+"""Maximum bytes of the messages in memory, and about those of an empty one."""
 NEVER = 0xFFFFFFFF
 """Expiry of a session that the broker keeps."""
 TAKEN_OVER = 142
@@ -99,6 +102,14 @@ class MqttReader(StreamReader):
         """Protects the fields that the thread of the connection sets."""
         self._waiting = deque[MQTTMessage]()
         """Messages without an acknowledgement, in their order."""
+        self._bytes = 0
+        """About the bytes of them."""
+        self._is_full = False
+        """Was a message left out? The broker repeats it on the next connection."""
+        self._is_leaving = False
+        """Is the connection closed for that?"""
+        self._last_mid: int | None = None
+        """Message id of the subscription whose answer closes the connection."""
         self._first = self._read = 0
         """Offset of the first of them, and how many of them `read` has returned."""
         self._started = 0
@@ -135,7 +146,7 @@ class MqttReader(StreamReader):
         """Connect and subscribe. Raises ReaderError."""
         session = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
         session.SessionExpiryInterval = NEVER
-        session.ReceiveMaximum = min(window, MAX_WAITING)
+        session.ReceiveMaximum = min(window, MAX_WINDOW)
         place = self._topic.host, self._topic.port
         try:
             self._client.connect(*place, clean_start=False, properties=session)
@@ -163,13 +174,20 @@ class MqttReader(StreamReader):
                 else:
                     self._fail(why)
             return
-        if self._is_subscribed:
+        if self._is_subscribed and not (self._is_leaving and flags.session_present):
             lost = "" if flags.session_present else "; it has lost the session, and its messages"
             self._log(f"MQTT: the broker answers{lost}")
             self._troubles.clear()
+        with self._changed:
+            self._is_full, self._is_leaving, self._last_mid = False, False, None
+        self._subscribe(client)
+
+    def _subscribe(self, client: Any) -> int | None:
+        """Returns the message id of the subscription."""
         # A retained message is an old value, which was delivered when it was published.
         options = SubscribeOptions(qos=1, retainHandling=SubscribeOptions.RETAIN_DO_NOT_SEND)
-        client.subscribe(self._topic.filter, options=options)
+        mid: int | None = client.subscribe(self._topic.filter, options=options)[1]
+        return mid
 
     def _on_subscribe(self, client: Any, _: Any, mid: Any, reasons: Any, about: Any) -> None:
         with self._changed:
@@ -177,15 +195,21 @@ class MqttReader(StreamReader):
                 self._fail(f"the broker refuses the topics {self._topic.filter!r}: {reasons[0]}")
             self._is_subscribed = True
             self._changed.notify()
+            # paho connects again after the shutdown.
+            if mid == self._last_mid and (connection := client.socket()):
+                self._is_leaving = True
+                socket.shutdown(connection, SHUT_WR)  # that of TLS forgets the keys
 
     def _on_disconnect(self, client: Any, _: Any, flags: Any, reason: Any, about: Any) -> None:
         with self._changed:
             # The broker repeats what waits, under message ids that mean nothing any more.
             self.epoch += 1
             self._waiting.clear()
+            self._bytes = 0
             if reason.value == TAKEN_OVER:
                 self._fail("another client has connected with this client id; choose a --group")
-            elif self._is_subscribed and not self._fault:  # not every broker gives that reason
+            elif self._is_subscribed and not (self._fault or self._is_leaving):
+                # Not every broker gives that reason.
                 self._note(f"the connection of {self.source} is lost: {reason}")
 
     def _on_message(self, client: Any, _: Any, message: MQTTMessage) -> None:
@@ -195,9 +219,21 @@ class MqttReader(StreamReader):
                     f"the session of this client id also has the topic {message.topic!r}, of an"
                     " earlier run with other topics; choose another --group"
                 )
-            elif message.qos or len(self._waiting) < MAX_WAITING:
-                self._waiting.append(message)
+            else:
+                self._add(message)
             self._changed.notify()
+
+    def _add(self, message: MQTTMessage) -> None:
+        """Keep a message in memory, or leave it and those after it out if there are too many."""
+        is_too_much = self._bytes + _size(message) > MAX_BYTES and self._waiting
+        if is_too_much and message.qos:
+            self._is_full = True
+        if is_too_much or self._is_full:
+            if not message.qos:
+                self._note(f"messages of QoS 0 are lost: {MAX_BYTES >> 20} MiB wait")
+            return
+        self._waiting.append(message)
+        self._bytes += _size(message)
 
     def _fail(self, fault: str) -> None:
         self._fault = f"{self.source}: {fault}"
@@ -213,8 +249,9 @@ class MqttReader(StreamReader):
     # -- the session -------------------------------------------------------------------------------
 
     def bounds(self, source: str) -> Bounds:
-        """Count from 0."""
-        return Bounds(0, 0)
+        """Count from 0; the broker has no acknowledged message any more."""
+        with self._changed:
+            return Bounds(0, 0, self._first)
 
     def start(self, source: str, offset: int) -> None:
         """Count from this offset, again from the first message without an acknowledgement."""
@@ -241,9 +278,13 @@ class MqttReader(StreamReader):
         with self._changed:
             while self._started == self.epoch and self._waiting and self._first < end:
                 message = self._waiting.popleft()
+                self._bytes -= _size(message)
                 self._client.ack(message.mid, message.qos)
                 self._first += 1
                 self._read -= 1
+            if self._is_full and not self._waiting and self._last_mid is None:
+                # The answer says that the broker has read the acknowledgements.
+                self._last_mid = self._subscribe(self._client)
 
     def lag(self, source: str, offset: int) -> None:
         """Unknown: the broker does not say what waits in a session."""
@@ -259,6 +300,13 @@ class MqttReader(StreamReader):
         self._client.loop_stop()
 
 
+def _size(message: MQTTMessage) -> int:
+    """About the bytes of a message in memory."""
+    pairs = getattr(message.properties, "UserProperty", ())
+    own = sum(len(name) + len(value) for name, value in pairs)
+    return len(message.payload) + len(message.topic) + own + MESSAGE_BYTES
+
+
 class AcknowledgingServer(ModelServer):
     """As `ModelServer`; acknowledges messages that the server has learned."""
 
@@ -267,9 +315,15 @@ class AcknowledgingServer(ModelServer):
         self._reader = reader
 
     def learn(
-        self, source: str, start: int, end: int, rows: Sequence[Row], lag: int | None
+        self,
+        source: str,
+        start: int,
+        end: int,
+        rows: Sequence[Row],
+        lag: int | None,
+        first: bool = False,
     ) -> Outcome:
         """As of `ModelServer`, then acknowledge the messages."""
-        outcome = super().learn(source, start, end, rows, lag)
+        outcome = super().learn(source, start, end, rows, lag, first)
         self._reader.acknowledge(end)
         return outcome

@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit, urlunsplit
 
@@ -85,6 +86,10 @@ class NatsReader(StreamReader):
         self._pull: Any = None
         """Subscription of the server's consumer, or None."""
         self._consumer = ""
+        self._created: datetime | None = None
+        """Time at which the stream was created, as last reported."""
+        self._read_created: datetime | None = None
+        """That of the stream of the consumer."""
         self._is_stale = False
         """Is another consumer to begin at `_next`?"""
         self._message_bytes = READ_BYTES // FIRST_MESSAGES
@@ -139,15 +144,16 @@ class NatsReader(StreamReader):
 
     async def _bounds(self) -> Bounds:
         try:
-            state = (await self._context.stream_info(self._name)).state
+            about = await self._context.stream_info(self._name)
         except NotFoundError:
             raise ReaderError(f"the stream {self._name!r} does not exist; create it") from None
-        # A stream that never had a message begins at 0.
-        return Bounds(max(1, state.first_seq), state.last_seq + 1)
+        self._created, state = about.created, about.state
+        first = max(1, state.first_seq)  # a stream that never had a message begins at 0
+        return Bounds(first, state.last_seq + 1, first - 1)
 
     def start(self, source: str, offset: int) -> None:
         """Read from this sequence number."""
-        self._next, self._is_stale = offset, True
+        self._next, self._is_stale, self._read_created = offset, True, None
         self._is_lost = self._is_at_end = False
 
     def lag(self, source: str, offset: int) -> int | None:
@@ -208,6 +214,13 @@ class NatsReader(StreamReader):
         if not bounds.first <= start <= bounds.end:
             self._lose()
             return
+        if self._read_created not in (None, self._created):
+            raise ReaderError(
+                f"{self.source}: the stream was deleted and made again, so the cursor {start} is"
+                " not one of its numbers; forget it with `dualstream sources MODEL --forget"
+                f" {self.source}`"
+            )
+        self._read_created = self._created
         config = ConsumerConfig(
             deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
             opt_start_seq=start,

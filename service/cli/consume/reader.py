@@ -48,10 +48,23 @@ class Record(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """Offset of the oldest message that the log keeps, and of the next one to be written."""
+    """Offset of the oldest message that the log keeps, and of the next one to be written.
+
+    `gone` is the number of messages before the oldest one, which the log no longer has.
+    """
 
     first: int
     end: int
+    gone: int = 0
+
+
+def lost_cursor(cursor: int | str | None, bounds: Bounds) -> str:
+    """What is read again if the server no longer has the cursor."""
+    gone = f"; up to {bounds.gone:,} messages before it are gone" * bool(bounds.gone)
+    return (
+        f"the server no longer has the cursor, which was {cursor}; continues at the first"
+        f" message{gone}"
+    )
 
 
 def without_user(url: str) -> str:

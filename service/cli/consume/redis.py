@@ -43,6 +43,8 @@ PAUSE_S, MIN_BLOCK_S = 0.1, 0.01
 """Pause after no answer, and the shortest wait for an entry."""
 READ_BYTES = 4 << 20
 """About the bytes of the entries of one read."""
+MIN_OFFSET = 1
+"""Offset of 0-1, the smallest id of an entry."""
 _FIRST_ENTRIES = 64
 """Maximum entries of the first read, when their size is unknown."""
 _ABSENT = "no such key"
@@ -119,6 +121,8 @@ class RedisReader(StreamReader):
         """Next offset to read; None until `start`, and after entries were lost."""
         self._rank: int | None = None
         """Number of entries that were ever added before `_next`; None if unknown."""
+        self._has_next = False
+        """Did the stream have an entry with the offset `_next` at the start?"""
         self._added = 0
         """Number of entries that were ever added, as last known."""
         self._read: list[int] = []
@@ -142,16 +146,24 @@ class RedisReader(StreamReader):
     def bounds(self, source: str) -> Bounds | None:
         """Offsets of the first entry, and after the last one. None while Redis does not answer."""
         found = self._asked(self._info)
-        return None if found is None else Bounds(found.first, found.end)
+        if found is None:
+            return None
+        return Bounds(found.first, found.end, found.added - found.length)
 
     def start(self, source: str, offset: int) -> None:
         """Read from this offset."""
         self._next, self._learned, self._read = offset, offset, []
         self._rank, self._is_lost, self._is_at_end = None, False, False
+        self._has_next = False
         found = self._asked(self._info)
-        if found is not None and offset in (found.first, found.end):
-            self._added = found.added
+        if found is None:
+            return
+        self._added = found.added
+        self._has_next = offset == found.first and found.length > 0
+        if offset in (found.first, found.end):
             self._rank = found.added - (found.length if offset == found.first else 0)
+        elif offset <= MIN_OFFSET:
+            self._rank = 0
 
     def lag(self, source: str, offset: int) -> int | None:
         """Entries from this offset on, as last known.
@@ -174,8 +186,9 @@ class RedisReader(StreamReader):
         cursor = entry_cursor(offset)
         if offset < bounds.first:
             return (
-                f"{source}: the model's cursor is {cursor}, but the stream was trimmed up to"
-                f" {entry_id(bounds.first)}: entries between them may be lost"
+                f"{source}: the model's cursor is {cursor}, but the stream begins at"
+                f" {entry_id(bounds.first)}: it was trimmed, or deleted and made again, so entries"
+                " between them may be lost"
             )
         return (
             f"{source}: the model's cursor is {cursor}, but the stream ends at"
@@ -211,7 +224,8 @@ class RedisReader(StreamReader):
         if answer is None:
             return []
         info, entries = answer
-        if not start <= info.end or (start < info.first and not self._is_whole(info)):
+        is_gone = start < info.first and (self._has_next or not self._is_whole(info))
+        if is_gone or start > info.end or info.added < self._added:
             self._is_lost, self._next = True, None
             return []
         rank = info.added - info.length if start <= info.first else self._rank
@@ -222,7 +236,7 @@ class RedisReader(StreamReader):
         if not entries:
             return []
         messages = [self._message(*entry) for entry in entries]
-        self._next = messages[-1].offset + 1
+        self._next, self._has_next = messages[-1].offset + 1, False
         size = sum(len(text) for _, fields in entries for text in fields)
         self._entry_bytes = max(1, size // len(entries))
         del self._read[: bisect_left(self._read, self._learned)]
@@ -230,8 +244,11 @@ class RedisReader(StreamReader):
         return messages
 
     def _is_whole(self, info: Info) -> bool:
-        """Are all entries from `_next` on kept, if none before it is?"""
-        return info.added - (self._rank or 0) <= info.length
+        """Are all entries from `_next` on kept, if none before it is?
+
+        A stream that was deleted and made again counts from 0, so its numbers do not fit.
+        """
+        return self._rank is not None and info.added - self._rank == info.length
 
     def _message(self, id_: bytes, fields: Sequence[bytes]) -> Message:
         text = id_.decode()
@@ -286,8 +303,8 @@ class RedisReader(StreamReader):
         """Wait, and count the entries that are added."""
         time.sleep(seconds)
         found = self._asked(self._info)
-        if found is not None:
-            self._added = found.added
+        if found is not None:  # fewer are those of another stream, which `read` finds
+            self._added = max(self._added, found.added)
 
     def close(self) -> None:
         """Close the connection."""

@@ -2,7 +2,8 @@
 
 Every model has its own cursor of each partition, so each row is learned once. The offset that the
 group has committed is where the next process begins: all that is before it is learned. It then
-skips the rows that are before the cursors of their models.
+skips the rows that are before the cursors of their models. A model without a cursor begins at the
+batch that has its first row; if it had a cursor, at the partition's first message.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,16 +16,16 @@ from dualstream.client import BadInput, Refused
 from dualstream.service.cli.consume.batch import Outcome, Row
 from dualstream.service.cli.consume.dead_letters import DeadLetter
 from dualstream.service.cli.consume.fields import read_field
-from dualstream.service.cli.consume.reader import ReaderError
+from dualstream.service.cli.consume.reader import ReaderError, lost_cursor
 from dualstream.service.cli.consume.rows import BadMessage, field_of
-from dualstream.service.cli.consume.server import TOO_LARGE, ModelServer
+from dualstream.service.cli.consume.server import ELSEWHERE, TOO_LARGE, ModelServer
 from dualstream.wire.schemas import MODEL_ID
 
 if TYPE_CHECKING:
     from dualstream.service.cli.consume.kafka import KafkaReader
 
-MAX_CURSORS = 10_000
-"""Cursors in memory; they are read again from the server."""
+MAX_MODELS = 10_000
+"""Models in memory; they are read again from the server."""
 _VALUE = "value."
 
 
@@ -35,6 +36,7 @@ class RoutedModels:
     models   makes the model of an id
     offsets  the committed offsets of the reader's group
     create   creates the model of an id; None if messages of unknown models are dead letters
+    log      takes a line when a model has lost the rows of a partition
     """
 
     def __init__(
@@ -43,11 +45,13 @@ class RoutedModels:
         models: Callable[[str], ModelServer],
         offsets: "KafkaReader",
         create: Callable[[str], object] | None = None,
+        log: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self._route, self._offsets, self._create = route, offsets, create
+        self._route, self._offsets, self._create, self._log = route, offsets, create, log
         self._make, self._models = models, dict[str, ModelServer]()
         self._cursors: dict[tuple[str, str], int | None] = {}
-        """Cursor of each model and source; None if the model has not learned from the source."""
+        """Cursor of each model and source, as last known; None if the model has not learned from
+        the source. All are kept: a model whose cursor is lost is no new one."""
         self._batch: tuple[str, int, int] | None = None
         self._done: set[str] = set()
         """Models that have learned their rows of the batch."""
@@ -63,13 +67,22 @@ class RoutedModels:
         """Commit an offset."""
         self._offsets.commit(source, offset)
 
+    def refusal(self, rows: Sequence[Row]) -> None:
+        """Unknown: each model refuses its own."""
+
     def learn(
-        self, source: str, start: int, end: int, rows: Sequence[Row], lag: int | None
+        self,
+        source: str,
+        start: int,
+        end: int,
+        rows: Sequence[Row],
+        lag: int | None,
+        first: bool = False,
     ) -> Outcome:
         """Learn rows, model by model, then commit `end`. Resumes after a failure.
 
-        Raises Refused `source-moved` if a model's cursor has moved back, after the cursor is
-        committed: the partition must be read again from there.
+        Raises Refused of a kind in ELSEWHERE if a model's cursor has moved back or is lost, after
+        an earlier offset is committed: the partition must be read again from there.
         """
         if self._batch != (source, start, end):
             self._batch, self._done, self._outcome = (source, start, end), set(), Outcome()
@@ -84,8 +97,7 @@ class RoutedModels:
                 self._done.add(model)
         self._offsets.commit(source, end)
         self._taken.pop(source, None)
-        if len(self._cursors) > MAX_CURSORS:
-            self._cursors.clear()
+        if len(self._models) > MAX_MODELS:
             self._models.clear()
         self._batch = None
         return self._outcome
@@ -155,15 +167,16 @@ class RoutedModels:
         try:
             do()
         except Refused as refused:
-            self._cursors.pop((model, source), None)
             if refused.kind == "unknown-model":
                 self._models.pop(model, None)
                 if self._create is None:
+                    self._cursors.pop((model, source), None)
                     return refused.detail
                 self._create(model)
                 return self._attempt(model, source, do)
-            if refused.kind == "source-moved":
-                self._move_back(source, refused)
+            if refused.kind in ELSEWHERE:
+                self._move_back(model, source, refused)
+                self._cursors.pop((model, source), None)  # read again from the server
             raise
         return None
 
@@ -179,11 +192,24 @@ class RoutedModels:
             self._cursors[model, source] = end
         self._outcome.duplicates += passed
 
-    def _move_back(self, source: str, refused: Refused) -> None:
-        """Commit the cursor of a model whose store has lost rows, so that they are read again."""
+    def _move_back(self, model: str, source: str, refused: Refused) -> None:
+        """Commit the cursor of a model whose store has lost rows, so that they are read again.
+
+        Without a cursor, commit the first offset of the log. Raises OSError.
+        """
         cursor, start = refused.problem.get("cursor"), self._batch[1] if self._batch else 0
+        loss = ""
+        if refused.kind == "unknown-source":
+            bounds = self._offsets.bounds(source)
+            if bounds is None:
+                raise OSError(f"{source}: the begin of the log is unknown")
+            cursor, loss = bounds.first, lost_cursor(self._cursor(model, source), bounds)
         if isinstance(cursor, int) and cursor < start:
             self._offsets.commit(source, cursor)
+        if loss:
+            self._log(f"{source}: model {model}: {loss}")
+            # Other models may have lost theirs, too: all begin at the first message then.
+            self._cursors = {one: at for one, at in self._cursors.items() if one[1] != source}
 
     def _cursor(self, model: str, source: str) -> int | None:
         if (model, source) not in self._cursors:
@@ -217,8 +243,9 @@ class RoutedModels:
         self, model: str, source: str, first: int, end: int, rows: Sequence[Row], lag: int | None
     ) -> None:
         """Learn rows as one append, or as several if the server says it is too large."""
+        is_new = self._cursor(model, source) is None
         try:
-            self._outcome.add(self._model(model).learn(source, first, end, rows, lag))
+            self._outcome.add(self._model(model).learn(source, first, end, rows, lag, is_new))
         except Refused as refused:
             if refused.kind not in TOO_LARGE:
                 raise
@@ -230,7 +257,7 @@ class RoutedModels:
                 self._post(model, source, cut, end, rows[middle:], lag)
             else:
                 self._outcome.refuse(rows, refused.detail)
-                self._model(model).learn(source, first, end, (), lag)
+                self._model(model).learn(source, first, end, (), lag, is_new)
 
 
 def check_route(route: str) -> None:

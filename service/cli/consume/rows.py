@@ -10,10 +10,23 @@ from msgspec import Raw
 from dualstream.client import BadInput
 from dualstream.client.partitions import OF_SAMPLE, insert_columns
 from dualstream.service.cli.consume.reader import Message
+from dualstream.wire.json_faults import json_fault
 
 TOMBSTONE = "the message has no value (a tombstone)"
 EMPTY = "the message is empty"
 _HEADERS = "headers."
+_REGISTRY, _HEADER_BYTES = b"\0", 5
+"""First byte and length of the header of a schema registry: a zero, and the schema's id."""
+_FRAMINGS = {
+    b"\x1f\x8b": "the header of gzip",
+    b"\x28\xb5\x2f\xfd": "the header of zstd",
+    b"\x04\x22\x4d\x18": "the header of LZ4",
+    b"\xef\xbb\xbf": "a byte order mark",
+    b"\xff\xfe": "the byte order mark of UTF-16",
+    b"\xfe\xff": "the byte order mark of UTF-16",
+    b"Obj\x01": "the header of an Avro file",
+}
+"""First bytes of values that are no JSON, and what they are."""
 _LINE_FEED, _RETURN = b"\n\r"
 """As numbers: bytes are searched for a number ten times as fast as for a byte string."""
 
@@ -50,7 +63,7 @@ class RowLines:
             if not value.isascii():
                 value.decode()  # the decoder does not check texts that it skips
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise BadMessage(_fault(value)) from None
+            value = _framed_row(value)
         if self._columns:
             value = _with_fields(value, self._found(message))
         if _LINE_FEED in value or _RETURN in value:
@@ -63,12 +76,36 @@ class RowLines:
         return {name: value for name, value in found.items() if value is not None}
 
 
+def _framed_row(value: bytes) -> bytes:
+    """The JSON object after the header of a schema registry. Raises BadMessage for other values."""
+    if not value.startswith(_REGISTRY) or len(value) <= _HEADER_BYTES:
+        raise BadMessage(_fault(value))
+    row = value[_HEADER_BYTES:]
+    try:
+        _object.decode(row)
+        row.decode()
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        if row.lstrip().startswith(b"{"):
+            reason = f"after the header of a schema registry: {_fault(row)}"
+        else:
+            schema = int.from_bytes(value[1:_HEADER_BYTES], "big")
+            reason = f"Avro or Protobuf of a schema registry (schema {schema}); write JSON"
+        raise BadMessage(reason) from None
+    return row
+
+
 def _fault(value: bytes) -> str:
     """Why a text is not a JSON object."""
+    for begin, framing in _FRAMINGS.items():
+        if value.startswith(begin):
+            return f"the value begins with {framing}; write plain JSON in UTF-8"
     try:
+        value.decode()
         row = msgspec.json.decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as wrong:
-        return f"not JSON: {wrong}" if value.strip() else EMPTY
+    except UnicodeDecodeError as wrong:
+        return f"not JSON: not UTF-8 (byte {wrong.start})"
+    except (msgspec.DecodeError, RecursionError) as wrong:
+        return f"not JSON: {json_fault(value, str(wrong))}" if value.strip() else EMPTY
     return f"a row must be a JSON object, got {type(row).__name__}"
 
 

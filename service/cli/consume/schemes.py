@@ -158,6 +158,7 @@ def _routed_models(client: Client, asked: Asked, reader: Any) -> RoutedModels:
         lambda model: ModelServer(client, model),
         reader,
         None if spec is None else lambda model: client.create(model, spec),
+        say_error,
     )
 
 

@@ -4,14 +4,18 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, Protocol, Self
 
+from msgspec.structs import replace
+
 from dualstream.client import BadInput, Client, Learned, PredictedMany, Refused, Source
 from dualstream.service.cli.consume.batch import Outcome, Row, outcome_of
-from dualstream.service.cli.consume.dead_letters import DeadLetter
+from dualstream.service.cli.consume.dead_letters import DeadLetter, reasons
 from dualstream.service.cli.consume.entries import EntryLines, entry_cursor, entry_offset
 from dualstream.service.cli.consume.fields import RowFields
 
 TOO_LARGE = ("body-too-large", "too-many-rows", "malformed-body")
 """Problems of a body as a whole: a smaller one may pass."""
+ELSEWHERE = ("source-moved", "unknown-source")
+"""Problems of a batch that is not at its source's cursor: read the cursor, and begin there."""
 
 
 class Server(Protocol):
@@ -22,13 +26,23 @@ class Server(Protocol):
         ...
 
     def learn(
-        self, source: str, start: int, end: int, rows: Sequence[Row], lag: int | None
+        self,
+        source: str,
+        start: int,
+        end: int,
+        rows: Sequence[Row],
+        lag: int | None,
+        first: bool = False,
     ) -> Outcome:
-        """Learn rows and move the cursor from `start` to `end`."""
+        """Learn rows and move the cursor from `start` to `end`; `first` begins a new source."""
         ...
 
     def set_source(self, source: str, offset: int) -> None:
         """Set the cursor."""
+        ...
+
+    def refusal(self, rows: Sequence[Row]) -> str | None:
+        """Why the model refuses all of these rows; None if it takes one. Learns nothing."""
         ...
 
     def each(
@@ -78,13 +92,20 @@ class ModelServer:
         return {name: offset for name, offset in offsets.items() if offset is not None}
 
     def learn(
-        self, source: str, start: int, end: int, rows: Sequence[Row], lag: int | None
+        self,
+        source: str,
+        start: int,
+        end: int,
+        rows: Sequence[Row],
+        lag: int | None,
+        first: bool = False,
     ) -> Outcome:
         """Learn rows and move the cursor from `start` to `end`, in one step.
 
         Raises BadInput if the cursor was set to something that is no offset.
         """
-        batch, lines = self._batch(source, start, end, lag), b"\n".join(line for _, line in rows)
+        batch = replace(self._batch(source, start, end, lag), first=first)
+        lines = b"\n".join(line for _, line in rows)
         try:
             answer = self._client.learn_lines(self._model, lines, source=batch, scores=True)
         except Refused as refused:
@@ -96,6 +117,14 @@ class ModelServer:
                 ) from None
             raise
         return outcome_of(rows, answer)
+
+    def refusal(self, rows: Sequence[Row]) -> str | None:
+        """Why the model refuses all of these rows; None if it takes one. Learns nothing."""
+        try:
+            refused = self._client.check_lines(self._model, [line for _, line in rows])
+        except Refused:
+            return None  # of the request, which `learn` handles
+        return None if refused is None else reasons(refused.errors)[0][1]
 
     def predict(self, lines: Sequence[bytes], remember: bool) -> PredictedMany:
         """Score rows; store them with their scores if `remember`."""

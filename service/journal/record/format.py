@@ -27,7 +27,8 @@ the bytes identifies the rows.
       11    ids          text list of count; empty text where a row has none
       12    served score float64 each
       13    served seq   int64 each
-      14    names        u32 m, m u32 indices, text list of m
+      14    names        u32 m, m u32 indices, text list of m; each index is of a feature of
+                         the rows, and the name belongs to the first row that has it
       15    unknown
     Indices count from 0. float32 is used if it is exact. Each column takes the first kind
     that fits all its numbers; row lengths take 3 if more than 4 rows have equal length.

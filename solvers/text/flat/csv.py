@@ -203,7 +203,7 @@ def read_flat_records(
         q = p
         while text[q] == _SPACE or text[q] == _RETURN or (text[q] == _TAB and delimiter != _TAB):
             q += 1
-        if text[q] == _FEED:
+        if text[q] == _FEED and columns.shape[0] > 1:  # as in `read_records`
             p = q + 1
             line += 1
             continue

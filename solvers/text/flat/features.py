@@ -75,10 +75,13 @@ def store_named(node: int, out: Out) -> int:
 
 @kernel(i8(i8, f8, i8, OUT), inline=True)
 def put_named(node: int, x: float, nnz: int, out: Out) -> int:
-    """Add the feature NAME of a node; the number of features then, or why not."""
+    """Add the feature NAME of a node; the number of features then, or why not.
+
+    Its name is stored with its first value that is not 0.
+    """
     if nnz >= out.indices.shape[0]:
         return FULL
-    if out.stores_names and out.memo[node * STEP_NUMBERS + PLACE] == 0:
+    if out.stores_names and out.memo[node * STEP_NUMBERS + PLACE] == 0 and x != 0.0:
         if not store_named(node, out):
             return NOT_MINE
     out.indices[nnz] = out.plan[NODES_AT + node * FIELDS + INDEX]

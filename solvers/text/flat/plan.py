@@ -65,13 +65,16 @@ MAX_NODES = LAST_STEP
 """Maximum number of nodes that have a key or a number as value; node 0 is the row."""
 MAX_CROSSED = 1000
 """Maximum number of crossed columns."""
-MAX_MISSING = 100
+MAX_MISSING = 400
+"""Maximum number of texts, and of numbers, that stand for missing values."""
 SLOTS = 4096
 SLOTS_AT = HEAD
 """Nodes by their keys: an open-addressing table."""
 MISSING_AT = SLOTS_AT + SLOTS
-"""Begin and end of each missing text."""
-DECLARED_AT = MISSING_AT + 2 * MAX_MISSING
+"""Begin and end of each missing text, and the node of its column; 0 for all columns."""
+MISSING_NUMBERS_AT = MISSING_AT + 3 * MAX_MISSING
+"""The node of the column of each missing number; 0 for all columns."""
+DECLARED_AT = MISSING_NUMBERS_AT + MAX_MISSING
 """Nodes of the declared columns, in their order."""
 CROSSES_AT = DECLARED_AT + MAX_NODES
 """First and last + 1 of the crosses that begin with each crossed column."""

@@ -5,7 +5,14 @@ if Python must read it.
 """
 
 from dualstream.solvers.jit import RO_U1, Bytes, b1, f8, i8, kernel
-from dualstream.solvers.text.flat.plan import ID_BEGIN, ID_END, NOT_MINE, OUT, Out
+from dualstream.solvers.text.flat.plan import (
+    ID_BEGIN,
+    ID_END,
+    MISSING_NUMBERS_AT,
+    NOT_MINE,
+    OUT,
+    Out,
+)
 from dualstream.solvers.text.flat.values import (
     AS_IT_IS,
     category_of,
@@ -23,7 +30,7 @@ _LONGEST_ID = 255
 @kernel(b1(f8, i8, OUT), inner=True)
 def set_weight(x: float, row: int, out: Out) -> bool:
     """Set the weight of a row, unless the number stands for a missing value."""
-    if is_missing_number(x, out):
+    if is_missing_number(0, x, out):
         return True
     if not 0.0 <= x <= _MAX_MAGNITUDE:
         return False
@@ -34,7 +41,7 @@ def set_weight(x: float, row: int, out: Out) -> bool:
 @kernel(b1(RO_U1, i8, i8, i8, OUT), inner=True)
 def set_weight_text(text: Bytes, start: int, end: int, row: int, out: Out) -> bool:
     """As `set_weight`, of text[start:end]."""
-    found = is_missing_text(text, start, end, out)
+    found = is_missing_text(0, text, start, end, out)
     if found != 0:
         return found > 0
     x, q = json_number(text, start, out.powers)
@@ -44,7 +51,7 @@ def set_weight_text(text: Bytes, start: int, end: int, row: int, out: Out) -> bo
 @kernel(b1(f8, i8, OUT), inner=True)
 def set_number_label(x: float, row: int, out: Out) -> bool:
     """Set the label of a row to a number; not to 0, whose sign depends on how it is written."""
-    if not 0.0 < abs(x) <= _MAX_MAGNITUDE or is_missing_number(x, out):
+    if not 0.0 < abs(x) <= _MAX_MAGNITUDE or is_missing_number(0, x, out):
         return False
     out.labels[row] = x
     return True
@@ -72,20 +79,20 @@ def set_label_text(text: Bytes, start: int, end: int, row: int, out: Out) -> boo
         return True
     if out.label_kind != NUMBERS:
         return start < end and set_class(text, start, end, row, out)
-    if is_missing_text(text, start, end, out) != 0:
+    if is_missing_text(0, text, start, end, out) != 0:
         return False
     x, q = json_number(text, start, out.powers)
     # -0 is 0 if written as a whole number, and -0.0 otherwise.
     if q == end and x == 0.0 and text[start] != 45:
         out.labels[row] = x
-        return not is_missing_number(x, out)
+        return not is_missing_number(0, x, out)
     return q == end and set_number_label(x, row, out)
 
 
 @kernel(b1(RO_U1, i8, i8, OUT), inner=True)
 def set_id_text(text: Bytes, start: int, end: int, out: Out) -> bool:
     """Note text[start:end] as the id of the row, unless it stands for a missing value."""
-    found = is_missing_text(text, start, end, out)
+    found = is_missing_text(0, text, start, end, out)
     if found != 0:
         return found > 0
     if not 1 <= end - start <= _LONGEST_ID:
@@ -113,11 +120,12 @@ def read_number_id(text: Bytes, p: int, out: Out) -> int:
     has_zero = text[first] == 48 and p - start > 1
     if p == first or p - start > _LONGEST_ID or has_zero or not is_integer:
         return NOT_MINE
-    if out.missing_numbers.shape[0] > 0:
+    # Numbers that are missing in all columns come first.
+    if out.missing_numbers.shape[0] > 0 and out.plan[MISSING_NUMBERS_AT] == 0:
         x, q = json_number(text, start, out.powers)
         if q != p:
             return NOT_MINE
-        if is_missing_number(x, out):
+        if is_missing_number(0, x, out):
             return p
     out.notes[ID_BEGIN], out.notes[ID_END] = start, p
     return p

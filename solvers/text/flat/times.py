@@ -19,13 +19,12 @@ from dualstream.solvers.text.tokens import digit, json_number
 HOUR, WEEKDAY, MONTH_DAY, YEAR_DAY, AGE = 1, 2, 3, 4, 5
 """Parts: digits to base 8 of a node's OPTION, the first part last."""
 DAY_S, YEAR_DAYS, MONTH_DAYS = 86_400, 366.0, 31.0
-DATES_BELOW, SECONDS_BELOW = 1e8, 1e11
+DATES_BELOW, SECONDS_BELOW, MILLIS_BELOW, MICROS_BELOW = 1e8, 1e11, 1e14, 1e17
 FIRST_DATE = 10_000_101
 """Numbers from here to DATES_BELOW are dates by their digits, if they are any time."""
 MIN_YEAR, MAX_YEAR = 2, 9998
 """Years for which no zone leads out of what Python's datetime holds."""
-MAX_SECONDS = 253_370_764_800
-"""Begin of the year 9999, in seconds since 1970."""
+MAX_NANOS = 1e20
 BAD = -(1 << 62)
 """Days or microseconds of what is not certain to be a time."""
 
@@ -73,10 +72,13 @@ def digits_at(text: Bytes, p: int, count: int) -> int:
 
 @kernel(i8(RO_U1, i8, i8), inner=True)
 def zone_of(text: Bytes, p: int, end: int) -> int:
-    """Seconds of the zone text[p:end] east of UTC: Z, +HH, +HHMM, +HH:MM or nothing; or BAD."""
+    """Seconds of the zone text[p:end] east of UTC: Z, ` UTC`, +HH, +HHMM, +HH:MM or nothing; or
+    BAD."""
     if p == end or (text[p] == 90 and p + 1 == end):
         return 0
     size = end - p
+    if size == 4 and text[p] == 32 and text[p + 1] == 85 and text[p + 2] == 84:
+        return 0 if text[p + 3] == 67 else BAD
     if (text[p] != 43 and text[p] != 45) or (size != 3 and size != 5 and size != 6):
         return BAD
     hours = digits_at(text, p + 1, 2)
@@ -138,10 +140,10 @@ def time_of_number(x: float) -> tuple[int, int]:
         date = int(x)
         days = days_of(date // 10_000, date // 100 % 100, date % 100)
         return (days if days == BAD else days * DAY_S), 0
-    if x >= SECONDS_BELOW:
-        x /= 1000.0
-    if not x < MAX_SECONDS:
+    if not x < MAX_NANOS:
         return BAD, 0
+    if x >= SECONDS_BELOW:
+        x /= 1e3 if x < MILLIS_BELOW else 1e6 if x < MICROS_BELOW else 1e9
     whole = math.floor(x)
     scaled = (x - whole) * 1e6
     micros = math.floor(scaled)

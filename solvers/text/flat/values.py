@@ -29,12 +29,14 @@ from dualstream.solvers.text.flat.plan import (
     INFERRED,
     KIND,
     MISSING_AT,
+    MISSING_NUMBERS_AT,
     MISSING_TEXTS,
     NODES_AT,
     NOT_MINE,
     NULL_IS_MISSING,
     NUMBER,
     OUT,
+    SAME,
     TIME,
     TRUE_AT,
     WORDS,
@@ -53,12 +55,19 @@ MAX_DIGITS = 1e15
 """Whole numbers below this are their digits, also written as floats."""
 
 
-@kernel(b1(f8, OUT), inline=True)
-def is_missing_number(x: float, out: Out) -> bool:
-    """Is the number one of those that stand for a missing value?"""
+@kernel(b1(i8, i8, OUT), inline=True)
+def is_of_column(owner: int, node: int, out: Out) -> bool:
+    """Does a missing value of the column `owner`, or of all (0), count for this node?"""
+    return bool(owner == 0 or owner == out.plan[NODES_AT + node * FIELDS + SAME])
+
+
+@kernel(b1(i8, f8, OUT), inline=True)
+def is_missing_number(node: int, x: float, out: Out) -> bool:
+    """Does the number stand for a missing value of a column? Node 0 is a role."""
     for k in range(out.missing_numbers.shape[0]):
         if out.missing_numbers[k] == x:
-            return True
+            if is_of_column(out.plan[MISSING_NUMBERS_AT + k], node, out):
+                return True
     return False
 
 
@@ -71,17 +80,18 @@ def ends_with_feed(text: Bytes, start: int, end: int) -> bool:
     return bool(first == 10 or first == 13 or last == 10 or last == 13)
 
 
-@kernel(i8(RO_U1, i8, i8, OUT), inner=True)
-def is_missing_text(text: Bytes, start: int, end: int, out: Out) -> int:
-    """1 if the text stands for a missing value, 0 if not, NOT_MINE if it may."""
+@kernel(i8(i8, RO_U1, i8, i8, OUT), inner=True)
+def is_missing_text(node: int, text: Bytes, start: int, end: int, out: Out) -> int:
+    """1 if the text stands for a missing value of a column, 0 if not, NOT_MINE if it may."""
     plan = out.plan
     for k in range(plan[MISSING_TEXTS]):
-        first = plan[MISSING_AT + 2 * k]
-        if plan[MISSING_AT + 2 * k + 1] - first == end - start:
+        at = MISSING_AT + 3 * k
+        first = plan[at]
+        if plan[at + 1] - first == end - start:
             same = 0
             while same < end - start and out.texts[first + same] == text[start + same]:
                 same += 1
-            if same == end - start:
+            if same == end - start and is_of_column(plan[at + 2], node, out):
                 return 1
     if out.missing_numbers.shape[0] == 0 or end == start:
         return 0
@@ -90,7 +100,7 @@ def is_missing_text(text: Bytes, start: int, end: int, out: Out) -> int:
     if form_of(text, start, end) == NUMERAL:
         x, q = json_number(text, start, out.powers)
         if q == end:
-            return int(is_missing_number(x, out))
+            return int(is_missing_number(node, x, out))
         return 0 if form_of_no_number(text, start, end) == TEXT else NOT_MINE
     return 0
 
@@ -193,7 +203,7 @@ def put_number_of_other(
     """As `put_number`, to any column but the most common."""
     at = NODES_AT + node * FIELDS
     kind = out.plan[at + KIND]
-    if is_missing_number(x, out):
+    if is_missing_number(node, x, out):
         return put_missing(node, nnz, out)
     if kind == TIME:
         return put_number_as_time(node, x, nnz, out)
@@ -320,7 +330,7 @@ def put_keyed(
             x, q = json_number(text, start, out.powers)
             if q == end and out.plan[at + CROSS] == 0:
                 return put_named(node, x, nnz, out)
-    found = is_missing_text(text, start, end, out)
+    found = is_missing_text(node, text, start, end, out)
     if found < 0:
         return NOT_MINE
     if found:

@@ -303,20 +303,29 @@ def test_key_outside_its_grammar_is_422(untouched, key):
     assert_problem(answer, 422, "invalid-idempotency-key")
 
 
-@pytest.mark.parametrize("second", ["a", "b", ""])
-def test_a_request_has_one_key(model, second):
-    keys = [("idempotency-key", "a"), ("idempotency-key", second)]
-    for path, body in (
-        ("learn", GOOD),
-        ("learn?atomic=true", GOOD),
-        ("labels", {"id": "a", "y": 1}),
-        ("rollback", {"seq": 0}),
-        ("resume?rows=drop", None),
-    ):
-        answer = model.post(f"/models/m/{path}", json=body, headers=keys)
-        got = assert_problem(answer, 422, "invalid-idempotency-key")
-        assert "Idempotency-Key is repeated" in got["detail"]
+REPEATED = {
+    "Authorization": ("Bearer a", "Bearer b"),
+    "Content-Encoding": ("gzip", "identity"),
+    "Content-Type": ("text/csv", "application/json"),
+    "Dualstream-Source": ("s; from=0; to=0", "s; from=1; to=1"),
+    "Idempotency-Key": ("a", "b"),
+    "Inference-Header-Content-Length": ("1", "2"),
+    "Last-Event-ID": ('"0-00000000"', '"1-00000000"'),
+}
+
+
+@pytest.mark.parametrize("name", REPEATED)
+def test_a_header_of_one_value_is_not_repeated(model, name):
+    first, second = REPEATED[name]
+    for values in ((first, second), (second, first), (first, first), (first, "")):
+        twice = [(name.lower(), values[0]), ("accept", "*/*"), (name, values[1])]
+        for path in ("learn", "predict", "labels", "rollback", "members"):
+            answer = model.post(f"/models/m/{path}", json=GOOD, headers=twice)
+            detail = assert_problem(answer, 400, "malformed-request")["detail"]
+            assert detail.lower() == f"the header {name.lower()} is repeated; send it once"
     assert model.get("/models/m").json()["seq"] == 0
+    lists = [(header, "x") for header in ("accept", "if-none-match", "via", "x-any")] * 2
+    assert model.get("/models/m", headers=lists).status_code == 200
 
 
 def test_same_key_with_another_payload_is_422(model):

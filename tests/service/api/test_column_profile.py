@@ -2,6 +2,8 @@
 
 import random
 
+import pyarrow as pa
+import pyarrow.ipc
 import pytest
 
 from tests.service.conftest import assert_problem
@@ -101,3 +103,44 @@ def test_what_has_no_profile(client):
     assert "spec_version 3" in got["detail"] and "create a model" in got["detail"]
     client.put("/models/n", json=SPEC)
     assert_problem(client.get("/models/n/columns?sort=size"), 422, "invalid-request")
+
+
+CARS = "mpg,weight,y\n" + "".join(f"{10 + k % 20},{1800 + 7 * k},{k % 2}\n" for k in range(300))
+
+
+@pytest.mark.parametrize("spec", [{}, {"columns": {}}, {"columns": {"types": {"mpg": "number"}}}])
+@pytest.mark.parametrize("count", [10, 300])
+def test_weights_that_look_like_a_feature_get_a_warning(client, spec, count):
+    lines = CARS.splitlines()[: count + 1]
+    header, *records = (line.split(",") for line in lines)
+    typed = [[float(cell) for cell in record] for record in records]
+    table = pa.table({name: [row[k] for row in typed] for k, name in enumerate(header)})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    arrow = sink.getvalue().to_pybytes()
+    client.put("/models/m", json=spec)
+
+    def sent(body, kind="text/csv"):
+        answer = client.post("/models/m/learn", content=body, headers={"content-type": kind})
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    text = "\n".join(lines)
+    for answer in (sent(text), sent(arrow, "application/vnd.apache.arrow.stream")):
+        [warning] = answer["warnings"]
+        assert "column 'weight' is the weight of each row" in warning and "far from 1" in warning
+    assert "warnings" not in sent(text.replace("weight", "mass"))
+    ordinary = "\n".join([lines[0], *(f"1,{1 + k % 50},{k % 2}" for k in range(count))])
+    assert "warnings" not in sent(ordinary)
+    roles = columns(client)["roles"]
+    assert roles["weight"] == "weight" and roles["y"] == "label"
+    assert "mass" in [one["name"] for one in columns(client)["columns"]]
+
+
+def test_roles_of_declared_columns_are_those_of_the_specification(client):
+    client.put("/models/m", json={"columns": {"label": "bought", "weight": "times", "id": None}})
+    assert columns(client)["roles"] == {"bought": "label", "times": "weight"}
+    body = "weight,bought\n1800,1\n2500,0\n"
+    answer = client.post("/models/m/learn", content=body, headers={"content-type": "text/csv"})
+    assert "warnings" not in answer.json()

@@ -339,3 +339,25 @@ def test_the_blocks_of_the_guide_run_as_written(client, tmp_path, monkeypatch):
     np.testing.assert_allclose(got["model"].decision_function(dense), expected.json()["scores"])
     np.testing.assert_allclose(got["scores"], expected.json()["scores"][1:])
     assert got["predictions"].tolist() == [0.5]
+
+
+@pytest.mark.parametrize("spec", [{}, {"members": "eight"}, {"algorithm": "sgd", "norm": "row"}])
+def test_a_model_with_a_norm_has_a_column_for_each_name(client, spec):
+    assert client.put("/models/m", json=spec).status_code == 201
+    chance = np.random.default_rng(3)
+    names = ["age", "size", "zero", "rare"]
+    x = chance.standard_normal((80, 4)) * [1.0, 9.0, 0.0, 1.0]
+    x[:70, 3] = 0.0
+    rows = [{"x": dict(zip(names, row, strict=True)), "y": int(row[0] > 0)} for row in x.tolist()]
+    assert client.post("/models/m/learn", json={"samples": rows}).json()["learned"] == 80
+    unlabelled = {"samples": [{"x": row["x"]} for row in rows]}
+    scores = client.post("/models/m/predict", json=unlabelled).json()["scores"]
+    answer = client.get("/models/m/export?format=onnx")
+    session = onnxruntime.InferenceSession(answer.content)
+    about = session.get_modelmeta().custom_metadata_map
+    known = json.loads(about["names"])
+    columns = [known[str(index)] for index in json.loads(about["indices"])]
+    assert sorted(columns) == ["age", "rare", "size"]
+    own = x[:, [names.index(name) for name in columns]]
+    np.testing.assert_allclose(session.run(["scores"], {"x": own})[0], scores, atol=1e-9)
+    assert len(answer.content) < 200_000

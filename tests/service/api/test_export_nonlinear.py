@@ -316,3 +316,16 @@ def test_learners_that_classes_share_are_refused_by_name(name):
     learner = trained(spec, 50)
     with pytest.raises(NotExpressible, match="several classes"):
         exported("onnx", learner)
+
+
+def test_a_broken_label_leaves_the_digits_of_others_in_neighbours():
+    spec = {"algorithm": "neighbours", "task": "regression", "neighbours": 3}
+    learner = make_learner(resolve_spec(spec | {"features": INDEXED}))
+    x = rows(31, 1)
+    y = 10.0 + 3.0 * x[:, 0]
+    y[0] = 1e100
+    learner.learn(batch_of(x, y))
+    scores = learner.predict(batch_of(x))
+    session = onnxruntime.InferenceSession(exported("onnx", learner))
+    np.testing.assert_allclose(session.run(["scores"], {"x": x})[0], scores, rtol=1e-9)
+    assert sum(0.0 < scores) == 31 and sum(scores < 50.0) > 15

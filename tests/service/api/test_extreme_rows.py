@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -301,3 +302,27 @@ def test_row_beyond_the_most_classes_is_refused_with_the_number_and_its_label(mo
         assert found == expected
     answer = model.post("/models/k/learn", json=samples[3]).json()
     assert answer["errors"][0]["reason"] == expected[0][1]
+
+
+@pytest.mark.parametrize("spec", [{"members": "fast", "task": "regression"}, {"algorithm": "net"}])
+def test_broken_first_rows_do_not_count_in_the_metrics(client, spec):
+    """Neither in those of the baselines; rows are counted from the next one on."""
+    rows = [{"x": [0.01 * at], "y": at % 2, "weight": int(at % 9 != 5)} for at in range(60)]
+    rows[3] |= {"y": 1e100} if "task" in spec else {"x": [1e100]}
+    spec = spec | {"features": {"kind": "indexed", "dim": 1}}
+    metrics, digests = [], set()
+    for name, edges in {"list": [0, 60], "parts": [0, 20, 50, 60], "rows": range(61)}.items():
+        assert client.put(f"/models/{name}", json=spec).status_code == 201
+        for first, last in pairwise(edges):
+            answer = client.post(f"/models/{name}/learn", json={"samples": rows[first:last]})
+            assert answer.json()["learned"] == last - first
+        digests.add(client.get(f"/models/{name}?digest=true").json()["state_digest"])
+        metrics.append(client.get(f"/models/{name}/metrics").json())
+    assert len(digests) == 1
+    for view in ("since_start", "rolling"):
+        assert metrics[0][view]["loss"] < 5.0
+        errors = [*metrics[0][view]["baselines"].values(), metrics[0][view]]
+        assert all(
+            number < 5.0 for one in errors for number in one.values() if type(number) is float
+        )
+    assert metrics[0]["rolling"]["rows"] == 24  # row 36 is the 32nd with a weight

@@ -1,6 +1,8 @@
 """HTTP as clients and proxies expect it: HEAD, text that is not UTF-8, Accept, problem pages."""
 
 import re
+import socket
+from urllib.parse import urljoin, urlsplit
 
 import httpx
 import pytest
@@ -50,6 +52,63 @@ def test_head_on_a_socket_leaves_the_connection_good(shared_server):
             assert client.get("/livez").json() == {"alive": True}
         assert client.head("/livez").headers["content-length"] == "14"
         client.delete("/models/head")
+
+
+def half_closed(url: str, request: bytes) -> bytes:
+    """All that the server sends after the client has sent `request` and closed its side."""
+    address = urlsplit(url)
+    with socket.create_connection((address.hostname, address.port), 30) as connection:
+        connection.sendall(request)
+        connection.shutdown(socket.SHUT_WR)
+        return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+def test_a_client_that_has_closed_its_side_gets_its_responses(shared_server):
+    url, row = shared_server.url, b'{"x": {"1": 1}, "y": 1}'
+    httpx.delete(f"{url}/models/half")
+    posted = b" HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n%b"
+    lengthy = b"[%b]" % b",".join([row] * 20_000)
+    requests = {
+        b"PUT /models/half" + posted % (2, b"{}"): [b"201"],
+        b"POST /models/half/learn" + posted % (len(row), row): [b"200"],
+        (b"POST /models/half/learn" + posted % (len(row), row)) * 3: [b"200"] * 3,
+        b"POST /models/half/learn" + posted % (len(lengthy), lengthy): [b"200"],
+        b"POST /models/half/predict" + posted % (14, b'{"x": {"1":1}}'): [b"200"],
+        b"GET /metrics HTTP/1.1\r\nhost: a\r\n\r\n": [b"200"],
+        b"GET /models HTTP/1.0\r\n\r\n": [b"200"],
+        # A request without its end is refused, after the responses to those before it.
+        b"GET /models HTTP/1.1\r\nhost: a\r\n\r\nPOST /models/half/learn"
+        + (posted % (len(row), row))[:-1]: [b"200", b"400"],
+        b"GET /livez HTTP/1.1\r\nhost: a\r\n\r\nGET /liv": [b"200", b"400"],
+    }
+    for request, statuses in requests.items():
+        answer = half_closed(url, request)
+        assert re.findall(rb"HTTP/1\.1 (\d+)", answer) == statuses, (request[:99], answer[:999])
+    assert httpx.get(f"{url}/models/half").json()["samples"] == 20_004
+    # An event stream has no end to wait for.
+    half_closed(url, b"GET /models/half/events HTTP/1.1\r\nhost: a\r\n\r\n")
+    httpx.delete(f"{url}/models/half")
+
+
+def test_a_slash_at_the_end_is_redirected_relatively(model):
+    """So the answer is right under a prefix and TLS of a proxy, which the server does not know."""
+    for path, location, end in (
+        ("/models/", "../models", "/models"),
+        ("/models/?limit=1", "../models?limit=1", "/models?limit=1"),
+        ("/models/m/", "../m", "/models/m"),
+        ("/models/m/weights/", "../weights", "/models/m/weights"),
+        ("/docs/", "../docs", "/docs"),
+    ):
+        answer = model.get(path, follow_redirects=False)
+        assert (answer.status_code, answer.headers["location"]) == (307, location), path
+        prefix = "https://host/prefix"
+        assert urljoin(prefix + path, location) == prefix + end
+    answer = model.post("/models/m/learn/", json={"x": {"1": 1}, "y": 1})
+    assert answer.status_code == 200 and answer.json()["seq"] == 1
+    for path in ("/nowhere", "/static/none/", "/models/m/nowhere"):
+        assert_problem(model.get(path), 404, "not-found")
+    (server,) = model.get("/openapi.json").json()["servers"]
+    assert urljoin("https://host/prefix/openapi.json", server["url"]) == "https://host/prefix/"
 
 
 def test_head_of_a_route_without_get_is_refused(model):

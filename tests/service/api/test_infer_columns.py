@@ -78,6 +78,9 @@ def test_a_sample_is_bounded(client):
     wide = {f"c{n}": n for n in range(MAX_COLUMNS)} | {"y": 1}
     problem = assert_problem(post(client, json.dumps(wide), NDJSON), 422, "invalid-body")
     assert "1,001 columns; the limit is 1,000" in problem["detail"]
+    wide |= {f"c{n}": n for n in range(10_000)}
+    problem = assert_problem(post(client, json.dumps(wide), NDJSON), 422, "invalid-body")
+    assert "the row has more than 10,000 columns" in problem["detail"]
     assert_problem(post(client, b"a,y\n1,1\n", task="ranking"), 422, "invalid-query")
     # Columns that do not fit are ignored one by one, each row is read once.
     rows = [{"y": n % 2} | {f"c{c}": c + n for c in range(MAX_COLUMNS - 1)} for n in range(40)]

@@ -96,6 +96,20 @@ def test_other_tensors_are_refused(client, changes, why):
     assert why in answer.json()["error"] and answer.status_code == 422
 
 
+def test_a_refused_row_points_to_an_input_of_the_request(client):
+    def refused(*inputs):
+        document = assert_problem(infer(client, *inputs), 422, "invalid-rows")
+        return [(error["index"], error["pointer"]) for error in document["errors"]]
+
+    client.put("/models/m", json=INDEXED)
+    assert refused(X | {"data": [*ROWS[:2], [0.0, 1e200, 0.0]]}) == [(2, "/inputs/0")]
+    client.delete("/models/m")
+    client.put("/models/m", json={"columns": {"label": "y", "types": {"a/b": "number"}}})
+    texts = {"name": "a/b", "datatype": "BYTES", "shape": [2], "data": ["1", "x"]}
+    numbers = {"name": "n", "datatype": "FP64", "shape": [2], "data": [1e200, 1]}
+    assert refused(texts | {"name": "t"}, numbers, texts) == [(0, "/inputs/1"), (1, "/inputs/2")]
+
+
 def test_what_is_not_there_is_shown(client):
     client.put("/models/m", json=INDEXED)
     assert_problem(infer(client, X, outputs=[{"name": "y"}]), 422, "invalid-tensors")

@@ -71,7 +71,7 @@ def test_line_of_each_request(serve: Serve, caplog: pytest.LogCaptureFixture):
         client.post("/models/m/predict", json={"x": {"1": 1.0}})
         client.request("HEAD", "/models/m")
         client.get("/nowhere")
-        sourced = {"dualstream-source": "s; from=0; to=2"}
+        sourced = {"dualstream-source": "s; from=0; to=2; first"}
         client.post("/models/m/learn", json=[ROW, ROW | {"y": 5}], headers=sourced)
         long = (json.dumps(ROW).encode() + b"\n") * (CHUNK_BYTES // len(json.dumps(ROW)))
         ndjson = {"content-type": "application/x-ndjson"}

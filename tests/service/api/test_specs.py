@@ -54,3 +54,20 @@ def test_the_pages_load_nothing_from_elsewhere_and_run_no_script_of_their_own(cl
     assert client.get("/static/js/main.js").headers["x-content-type-options"] == "nosniff"
     assert client.get("/static/../app.py").status_code == 404
     assert client.get("/static/%2e%2e/app.py").status_code == 404
+
+
+def test_a_single_learner_with_a_penalised_intercept_warns_of_its_probabilities(client):
+    single = {"algorithm": "dual_ascent", "loss": "logistic"}
+    warned = {
+        "single": (single, 1),
+        "hinge": (single | {"loss": "hinge"}, 0),
+        "without": (single | {"intercept": False}, 0),
+        "portfolio": ({}, 0),
+        "asset": (single | {"algorithm": "asset"}, 0),
+        "numbers": ({"algorithm": "sgd", "task": "regression"}, 0),
+    }
+    for name, (spec, count) in warned.items():
+        answer = client.put(f"/models/{name}", json=spec)
+        assert answer.status_code == 201, answer.text
+        assert len(answer.json().get("warnings", [])) == count, name
+        assert "warnings" not in client.get(f"/models/{name}").json()

@@ -1,8 +1,12 @@
 """The command: its flags are the settings, and what it refuses it says."""
 
+import json
+import os
 import re
 import signal
+import socket
 import subprocess
+import sys
 
 import httpx
 import pytest
@@ -28,6 +32,7 @@ from dualstream.service.transport import connection_limits as connections
 from dualstream.service.transport.body_memory import MAX_BODIES, memory_limit
 from tests.docs.documents import ROOT
 from tests.forked import COMMAND, ForkedProcess
+from tests.service.jobs.test_follower import until
 
 DOC = (ROOT / "docs/reference/settings.md").read_text()
 SERVE = typer.main.get_command(cli.app).commands["serve"]
@@ -156,11 +161,28 @@ def test_variables_of_other_programs_are_no_settings():
                 # Of Kubernetes and Docker, for a service of this name.
                 *("DUALSTREAM_SERVICE_HOST", "DUALSTREAM_SERVICE_PORT_HTTP"),
                 *("DUALSTREAM_PORT_8000_TCP", "DUALSTREAM_PORT_8000_TCP_ADDR"),
+                # And for those whose names begin with it, such as dualstream-redis.
+                *("DUALSTREAM_REDIS_SERVICE_HOST", "DUALSTREAM_REDIS_SERVICE_PORT_CLIENT"),
+                *("DUALSTREAM_REDIS_PORT_6379_TCP", "DUALSTREAM_REDIS_PORT_6379_TCP_PROTO"),
                 *("OTHER_DURABILTY", "dualstream_x", "XDUALSTREAM_PROT"),
             ),
             "1",
         )
     )
+
+
+def test_a_port_that_is_a_service_link_is_no_setting(monkeypatch):
+    check_variables({"DUALSTREAM_REDIS_PORT": "tcp://10.0.0.1:6379"})
+    with pytest.raises(UnknownSettings, match="DUALSTREAM_REDIS_PORT is not a setting"):
+        check_variables({"DUALSTREAM_REDIS_PORT": "6379"})
+    for value, code in (("tcp://10.96.0.1:8000", 0), ("8000x", 2)):
+        monkeypatch.setenv("DUALSTREAM_PORT", value)
+        ended = CliRunner().invoke(cli.app, ["config", "--json"])
+        assert ended.exit_code == code, ended.output
+        if code == 0:
+            rows = {row["setting"]: row for row in json.loads(ended.stdout)}
+            assert rows["DUALSTREAM_PORT"]["value"] == "8000"
+            assert rows["DUALSTREAM_PORT"]["source"] == "default"
 
 
 def test_no_variable_of_this_repository_is_unknown():
@@ -171,8 +193,7 @@ def test_no_variable_of_this_repository_is_unknown():
     used = set(re.findall(r"(?<!_)DUALSTREAM_[A-Z0-9_]*[A-Z0-9]", text)) - {
         *("DUALSTREAM_PROT", "DUALSTREAM_XYZ", "DUALSTREAM_DURABILTY", "DUALSTREAM_STOR"),
         *("DUALSTREAM_KEY_FILE", "DUALSTREAM_MAX_MODEL", "DUALSTREAM_APIKEY"),
-        *("DUALSTREAM_SERVICE_HOST", "DUALSTREAM_SERVICE_PORT_HTTP"),
-        *("DUALSTREAM_PORT_8000_TCP", "DUALSTREAM_PORT_8000_TCP_ADDR"),
+        "DUALSTREAM_REDIS_PORT",
     }
     assert "DUALSTREAM_DATA" in used
     check_variables(dict.fromkeys(used, ""))
@@ -224,8 +245,51 @@ def test_server_says_where_it_is_and_what_it_promises(tmp_path):
         assert server.said[1] == f"ready · store {store} · durability full"
         answer = httpx.get(f"{server.url}/readyz?verbose").json()
         assert answer["durability"] == "full" and answer["store"] == store
-    # uvicorn finishes what is under way, then ends by the signal that it was sent.
-    assert server.process.returncode == -signal.SIGTERM
+    assert server.process.returncode == 0
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_server_whose_output_cannot_be_written_serves(tmp_path, workers):
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    flags = ["--port", str(port), "--workers", workers, "--drain-s", "0"]
+    command = [*COMMAND, *flags, "--store", f"sqlite:///{tmp_path / 'a.db'}"]
+    reading, unread = os.pipe()
+    os.close(reading)  # as by `| head -1`
+    with open("/dev/full", "wb") as full, open(unread, "wb", closefd=False) as pipe:
+        process = ForkedProcess(command, stdout=pipe if workers == "1" else full, stderr=full)
+    os.close(unread)
+    try:
+        until(lambda: process.poll() is not None or is_ready(port), 60)
+        assert process.poll() is None and is_ready(port)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+
+
+def is_ready(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=60).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def test_closed_outputs_are_replaced_and_lost_messages_are_no_errors(tmp_path):
+    code = (
+        "import os, sys\n"
+        "from dualstream.service.cli.common import announce, errors, open_standard_files\n"
+        "assert sys.stdout is sys.stderr is None\n"
+        "open_standard_files()\n"
+        f"found = os.open({str(tmp_path / 'store')!r}, os.O_CREAT | os.O_WRONLY)\n"
+        "assert found > 2 and os.readlink('/proc/self/fd/1') == os.devnull\n"
+        "announce('one'); errors.print('two'); print('three')\n"
+        "sys.stdout = sys.stderr = open('/dev/full', 'w')\n"
+        "announce('four'); errors.print('five'); print('six')\n"
+        f"os.write(found, b'done')\n"
+    )
+    subprocess.run(["bash", "-c", '"$@" <&- >&- 2>&-', "", sys.executable, "-c", code], check=True)
+    assert (tmp_path / "store").read_bytes() == b"done"
 
 
 def test_durability_that_the_store_lacks_is_not_ready(tmp_path, redis_server):

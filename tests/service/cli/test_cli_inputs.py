@@ -117,6 +117,8 @@ def test_a_file_without_rows_does_not_end_the_run(shared_server, model, tmp_path
         ("dualstream predict inputs many.csv | head -1; exit ${PIPESTATUS[0]}", 0, ""),
         ("dualstream models | true; exit ${PIPESTATUS[0]}", 0, ""),
         ("dualstream models >&-", 0, ""),
+        ("dualstream models 2>/dev/full", 0, ""),
+        ("dualstream watch inputs --json | true; exit ${PIPESTATUS[0]}", 0, ""),
         ("dualstream --help > /dev/full", 2, "the output cannot be written"),
         ("dualstream --help | true; exit ${PIPESTATUS[0]}", 0, ""),
         ("dualstream learn --help | true; exit ${PIPESTATUS[0]}", 0, ""),

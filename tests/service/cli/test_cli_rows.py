@@ -145,6 +145,17 @@ def test_rows_that_are_refused_are_shown_by_their_lines(server, model, tmp_path)
     scored = run(server, "predict", model, str(bad), "--json")
     assert scored.exit_code == 1 and scored.stdout.count("\n") == 62
     assert json.loads(scored.stdout.splitlines()[60])["score"] is None
+    assert "bad.libsvm: line 61: " in scored.stderr
+    long = tmp_path / "long.csv"  # of two chunks, each with the header
+    row = b"0.5,1,2,3,1\n"
+    long.write_bytes(b"1,2,3,4,y\n" + row * 90_000 + b"\n0,1e200,0,0,1\n")
+    scored = run(server, "predict", model, str(long))
+    assert scored.exit_code == 1 and scored.stdout.count("\n") == 90_002
+    assert "long.csv: line 90003: /x/2: " in scored.stderr
+    cars = tmp_path / "cars.csv"
+    cars.write_bytes(b"1,weight,y\n" + b"1,2500,0\n2,1800,1\n" * 100_000)
+    done = run(server, "learn", model, str(cars))
+    assert done.exit_code == 0 and done.stderr.count("cars.csv: warning: the column 'weight'") == 1
     one = run(server, "predict", model, "-x", "1=0.5", "-x", "3=2", "--json")
     with Client(server.url) as client:
         row = {"1": 0.5, "3": 2}

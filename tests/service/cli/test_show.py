@@ -109,7 +109,9 @@ def test_versions_and_rollback(run, client: Client):
 
 
 def test_sources_are_listed_set_and_forgotten(run, client: Client):
-    client.learn("m", [{"1": 1.0}] * 3, [0, 1, 0], source=Source("kafka/t/0", 5, 7, lag=1200))
+    client.learn(
+        "m", [{"1": 1.0}] * 3, [0, 1, 0], source=Source("kafka/t/0", 5, 7, lag=1200, first=True)
+    )
     (line,) = run("sources", "m").stdout.splitlines()[1:]
     assert re.fullmatch(r" ?kafka/t/0 +8 +1,200 +3 +0 +\d{4}-\d\d-\d\d [\d:]{8} *", line)
     run("sources", "m", "--set", "kafka/t/0=1200")

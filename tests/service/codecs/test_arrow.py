@@ -144,7 +144,7 @@ def test_rows_whose_shared_places_add_up_to_too_much_are_bad():
     stream = stream_of(pa.Table.from_batches([table]))
     parsed = parse_body(schema_of(spec), ARROW, stream, labelled=True)
     assert [(error.index, error.pointer) for error in parsed.errors] == [(1, "/x")]
-    assert list(parsed.row_indices) == [0, 2] and [name for _, name in parsed.names] == names
+    assert list(parsed.row_indices) == [0, 2] and [name for _, name in parsed.names] == names[:1]
     assert as_batch([parsed.rows]).values.tolist() == [2.0, 4.0]
 
 

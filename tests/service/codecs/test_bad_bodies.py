@@ -4,6 +4,7 @@ Line formats are read twice: a short body record by record, and behind good rows
 """
 
 import gzip
+import json
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,7 @@ from dualstream.service.codecs import as_batch, parse_body, parse_query_row
 from dualstream.service.codecs.row_schema import RowLimits, RowSchema
 from dualstream.service.codecs.table_columns import MAX_COLUMNS
 from dualstream.solvers import resolve_spec
+from dualstream.solvers.text import MAX_ROW_NAMES
 from dualstream.wire.problems import Problem
 from tests.service.codecs.test_formats import (
     ARROW,
@@ -130,6 +132,30 @@ def test_a_million_columns_are_refused(media):
         body = stream_of(pa.table([pa.array([1])] * count, [*map(str, range(1, count)), "y"]))
     status, detail = refused(media, body, HASHED)
     assert status == 422 and f"{count} columns" in detail
+
+
+@pytest.mark.parametrize("media", [JSON, NDJSON, VW])
+def test_a_row_has_at_most_100000_names_and_no_more_are_hashed(media):
+    names = [f"f{n}" for n in range(MAX_ROW_NAMES + 1)]
+    names[7] = "f:7" if media != VW else "f7"
+
+    def row(names: list[str], zero: str) -> str:
+        if media == VW:
+            return "1 | " + " ".join(names) + f":{zero}"
+        return json.dumps({"x": dict.fromkeys(names, 1) | {names[-1]: float(zero)}, "y": 1})
+
+    for labelled in (True, False):
+        for zero in "10":
+            schema = schema_of(HASHED)
+            (error,) = parse_body(
+                schema, media, row(names, zero).encode(), labelled=labelled
+            ).errors
+            assert (error.pointer, error.reason) == ("/x", "the row has more than 100,000 names")
+            assert not schema.owned_objects()[0]
+            parsed = parse_body(schema, media, row(names[1:], zero).encode(), labelled=labelled)
+            assert not parsed.errors
+    if media != JSON:
+        assert_one_bad(media, row(names, "1"), "more than 100,000 names", HASHED)
 
 
 def test_a_million_features_of_a_row_are_taken_where_they_have_room():

@@ -256,6 +256,22 @@ def test_csv_holds_quotes_line_ends_and_empty_fields():
     assert not parsed.errors and bits(parsed) == bits(expected)
 
 
+@pytest.mark.parametrize("spec", [HASHED, HASHED | {"columns": {"label": "y"}}])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("times", [1, 2000])
+def test_a_line_without_text_is_a_row_of_a_single_column(spec, end, times):
+    def parsed(lines: list[str]):
+        body = end.join(["age", *lines * times, ""]).encode()
+        return parse_body(schema_of(spec), CSV, body, labelled=False)
+
+    written = parsed(["7", '""', '"a\n\nb"', "x", '""'])
+    assert written.count == 5 * times and not written.errors
+    assert bits(parsed(["7", "", '"a\n\nb"', "x", ""])) == bits(written)
+    refused = parsed(["", "nan", ""])
+    assert refused.count == 3 * times
+    assert (refused.errors[0].index, refused.errors[0].line) == (1, 3)
+
+
 def test_bad_records_of_csv_are_named():
     body = 'a,y\n1,1\n1\n\n"q""\nx",1\n2,1,3\n1,\n"b"c,0\n3,maybe\n"open,1\n4,0\n'
     found = errors_of(HASHED, CSV, body)

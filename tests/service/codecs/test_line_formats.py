@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, strategies as st
 
-from dualstream.service.codecs import RowSchema, as_batch
+from dualstream.service.codecs import RowSchema, as_batch, parse_body
 from dualstream.service.codecs.csv import RecordReader
 from dualstream.service.codecs.ndjson import SampleReader
 from dualstream.service.codecs.record_reader import parse_quickly, parse_slowly
@@ -241,6 +241,8 @@ def test_csv_by_kernel_is_csv_record_by_record(schema, data, labelled):
 def test_any_records_of_csv(text, labelled):
     for schema, header in ((SCHEMAS[0], "1,y,2\n"), (SCHEMAS[1], "a,weight,y\n")):
         assert_same(RecordReader, schema, encoded(header + text), labelled)
+    for schema in SCHEMAS[:2]:
+        assert_same(RecordReader, schema, encoded("1\n" + text), labelled=False)
 
 
 gaps = st.sampled_from([" ", " ", "  ", "\t"])
@@ -335,7 +337,9 @@ def test_names_are_shown_once_and_again_after_a_loss():
     first = parse_quickly(SampleReader(schema, body, True))
     assert [name for _, name in first.names] == ["a", "city=Oslo"]
     schema.mark_journalled(first.names)
-    more = parse_quickly(SampleReader(schema, body + b'{"x": {"b": 0, "a": 2}, "y": 0}', True))
+    zero = body + b'{"x": {"b": 0, "a": 2}, "y": 0}'
+    assert parse_quickly(SampleReader(schema, zero, True)).names == []
+    more = parse_quickly(SampleReader(schema, zero + b'\n{"x": {"b": 2}, "y": 0}', True))
     assert [name for _, name in more.names] == ["b"]
     assert parse_quickly(SampleReader(schema, body, False)).names == []
     schema.resend_names()
@@ -350,3 +354,15 @@ def test_any_number_of_classes_comes_through(labels):
     quick = parse_quickly(SampleReader(schema, "\n".join(lines).encode(), True))
     assert len(as_batch([quick.rows]).classes) == labels
     assert quick.labels == [f'"c{k % labels}"' for k in range(6000)]
+
+
+def test_a_label_of_another_reduction_of_vowpal_wabbit_is_refused():
+    schema = RowSchema(resolve_spec({"task": "multiclass"}))
+    for label in ("1:2", "2:1:0.5", "1:0.5 2:1", "1,3"):
+        parsed = parse_body(
+            schema, "text/x-vw", f"{label} | a:1\n2 | a:1\n".encode(), labelled=True
+        )
+        (error,) = parsed.errors
+        assert (error.index, error.pointer) == (0, "/y")
+        assert "has costs, probabilities or several classes" in error.reason
+        assert list(parsed.row_indices) == [1]

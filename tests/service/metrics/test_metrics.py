@@ -75,7 +75,7 @@ def test_sources_are_counted_by_the_store(serve, store, monkeypatch):
         workers[0].put(f"/models/{model}", json=SPEC)
         workers[1].get(f"/models/{model}")
         for number, client in enumerate(workers):
-            header = f"t/{model}; from={number}; to={number}; lag={7 - number}"
+            header = f"t/{model}; from={number}; to={number}; lag={7 - number}; first"
             rows = {"samples": [{"x": {"1": 1}, "y": 1}, {"x": {"1": 1}, "y": 1}, {"x": "bad"}]}
             headers = {"dualstream-source": header}
             client.post(f"/models/{model}/learn", json=rows, headers=headers)

@@ -83,6 +83,7 @@ def test_a_model_that_leaves_memory_is_freed_at_once(tmp_path, way: Way) -> None
 
 def test_a_dropped_model_in_a_reference_cycle_is_collected(tmp_path, monkeypatch) -> None:
     """As after an error whose traceback refers to itself."""
+    generations: list[int] = []
     monkeypatch.setattr("dualstream.service.models.cache.FREED_AFTER_S", 0.05)
 
     async def scenario() -> None:
@@ -95,13 +96,16 @@ def test_a_dropped_model_in_a_reference_cycle_is_collected(tmp_path, monkeypatch
             replica = weakref.ref(model.replica)
             del model, cycle
             gc.disable()
+            gc.callbacks.append(lambda phase, info: generations.append(info["generation"]))
             try:
                 await delete(registry)
                 assert replica() is not None
                 await asyncio.sleep(0.2)
                 assert replica() is None
             finally:
+                gc.callbacks.pop()
                 gc.enable()
+        assert generations and 2 not in generations, "a full collection stalls the event loop"
 
     asyncio.run(scenario())
 

@@ -13,7 +13,8 @@ from tests.service.conftest import SPEC
 ROWS = {"samples": [{"x": {"1": 1}, "y": 1}] * 6}
 
 
-def test_a_snapshot_of_a_model_that_is_gone_is_no_error(serve, store, monkeypatch, caplog):
+@pytest.mark.parametrize("again", [False, True])
+def test_a_snapshot_of_a_model_that_is_gone_is_no_error(serve, store, monkeypatch, caplog, again):
     client = serve(store=store, snapshot_every=5)
     for model in ("m", "other"):
         assert client.put(f"/models/{model}", json=SPEC).status_code == 201
@@ -23,6 +24,8 @@ def test_a_snapshot_of_a_model_that_is_gone_is_no_error(serve, store, monkeypatc
         record = self._record
         change = SERVER.change("delete")
         await self._deps.journal.delete(record.id, record.incarnation, change, None)
+        if again:
+            await self._deps.journal.create(record.id, record.spec, record.given)
         await write(self, *given)
 
     async def noted(self, *given):

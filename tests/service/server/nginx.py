@@ -22,6 +22,7 @@ http {{
   upstream dualstream {{ {servers} keepalive 16; }}
   server {{
     listen unix:{place}/http;
+    client_max_body_size {max_body};
     location / {{
       proxy_pass http://dualstream;
       proxy_http_version 1.1; proxy_set_header Connection "";
@@ -34,7 +35,9 @@ http {{
 
 
 @contextmanager
-def balancing(place: Path, ports: Sequence[int]) -> Iterator[httpx.BaseTransport]:
+def balancing(
+    place: Path, ports: Sequence[int], max_body: str = "1m"
+) -> Iterator[httpx.BaseTransport]:
     """A transport to nginx, which spreads requests over servers on these ports.
 
     Skips the test without nginx, fails it in CI.
@@ -44,7 +47,8 @@ def balancing(place: Path, ports: Sequence[int]) -> Iterator[httpx.BaseTransport
         missing = "no nginx: run tests/fetch_tool.sh nginx, or install it"
         pytest.fail(missing) if os.environ.get("CI") else pytest.skip(missing)
     servers = " ".join(f"server 127.0.0.1:{port} max_fails=0;" for port in ports)
-    (place / "nginx.conf").write_text(CONFIGURATION.format(place=place, servers=servers))
+    text = CONFIGURATION.format(place=place, servers=servers, max_body=max_body)
+    (place / "nginx.conf").write_text(text)
     process = subprocess.Popen(
         [program, "-p", str(place), "-c", "nginx.conf", "-e", str(place / "errors")]
     )

@@ -1,10 +1,12 @@
 """A server that is stopped serves on for a while, not ready: balancers lose no request."""
 
 import asyncio
+import os
 import signal
 import socket
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,9 +17,12 @@ import uvicorn
 from dualstream.service.cli.demo.server_process import ServerProcess
 from dualstream.service.observability.logs import REQUEST_ID
 from dualstream.service.server.serve import Server
+from dualstream.service.server.stop_signals import STOP_SIGNALS, handle_stop_signals
 from tests.service.conftest import SPEC
+from tests.service.server.test_workers import children
 
 DRAIN_S = 5.0
+USER_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
 ROW = {"x": {"1": 1.0}, "y": 1}
 
 
@@ -28,8 +33,12 @@ def test_drain_serves_and_closes_connections(tmp_path: Path, flags: list[str]):
     with server, httpx.Client(base_url=server.url, timeout=60) as client:
         client.put("/models/m", json=SPEC).raise_for_status()
         client.post("/models/m/learn", json=ROW).raise_for_status()
+        for pid in (server.process.pid, *children(server)):
+            os.kill(pid, signal.SIGUSR1)
+            os.kill(pid, signal.SIGUSR2)
+        assert client.get("/readyz").status_code == 200
         began = time.monotonic()
-        server.process.terminate()
+        server.process.send_signal(signal.SIGHUP if flags else signal.SIGTERM)
         while (ready := client.get("/readyz")).status_code == 200:
             assert time.monotonic() < began + 2
         assert ready.status_code == 503 and ready.json()["reason"] == "the server is stopping"
@@ -42,7 +51,7 @@ def test_drain_serves_and_closes_connections(tmp_path: Path, flags: list[str]):
             served += 1
             time.sleep(0.02)
         assert served
-        server.process.wait(timeout=30)
+        assert server.process.wait(timeout=30) == 0
         assert time.monotonic() - began >= DRAIN_S
     with ServerProcess(store) as server:
         metrics = httpx.get(f"{server.url}/models/m/metrics").json()
@@ -79,7 +88,7 @@ def test_the_log_of_a_drain_has_no_id_of_a_request():
 
     async def interrupt() -> None:
         server = Server(uvicorn.Config("none"), cast(Any, Stopping()), DRAIN_S, 1.0)
-        server._loop = asyncio.get_running_loop()
+        server._loop, server.started = asyncio.get_running_loop(), True
         REQUEST_ID.set("of-a-request")
         server.handle_exit(signal.SIGTERM, None)
         await asyncio.sleep(0)
@@ -88,10 +97,37 @@ def test_the_log_of_a_drain_has_no_id_of_a_request():
     assert ids == [None]
 
 
-def test_ctrl_c_does_not_wait(tmp_path: Path):
-    server = ServerProcess(
-        f"sqlite:///{tmp_path / 'a.db'}", ["--drain-s", "60"], stderr=subprocess.DEVNULL
-    )
-    with server:
-        server.process.send_signal(signal.SIGINT)
-        server.process.wait(timeout=20)
+@pytest.mark.parametrize("flags", [[], ["--workers", "2"]], ids=["alone", "workers"])
+def test_ctrl_c_and_a_second_signal_do_not_wait(tmp_path: Path, flags: list[str]):
+    store = f"sqlite:///{tmp_path / 'a.db'}"
+    for signals in ([signal.SIGINT], [signal.SIGHUP, signal.SIGTERM]):
+        server = ServerProcess(store, ["--drain-s", "60", *flags], stderr=subprocess.DEVNULL)
+        with server:
+            for number in signals:
+                server.process.send_signal(number)
+                if len(signals) == 2:
+                    wait_until_draining(server)
+            assert server.process.wait(timeout=20) == 0
+
+
+def wait_until_draining(server: ServerProcess) -> None:
+    with suppress(httpx.TransportError):
+        while httpx.get(f"{server.url}/readyz", timeout=60).status_code == 200:
+            time.sleep(0.01)
+
+
+def test_a_hangup_stays_ignored_under_nohup():
+    before = {number: signal.getsignal(number) for number in (*STOP_SIGNALS, *USER_SIGNALS)}
+    try:
+        for hangup in (signal.SIG_IGN, signal.SIG_DFL):
+            signal.signal(signal.SIGHUP, hangup)
+            replaced = handle_stop_signals(lambda number, frame: None)
+            expected = set(STOP_SIGNALS)
+            if hangup == signal.SIG_IGN:
+                expected -= {signal.SIGHUP}
+                assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+            assert replaced.keys() == expected
+            assert {signal.getsignal(number) for number in USER_SIGNALS} == {signal.SIG_IGN}
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

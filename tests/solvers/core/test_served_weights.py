@@ -63,10 +63,10 @@ def dense_of(scores):
 
 
 def heaviest_of(weights, top):
-    """Definition: stable order of all weights by magnitude, without zeros."""
+    """Definition: stable order of all weights by magnitude, without those that do not count."""
     order = np.argsort(-np.abs(weights), axis=None, kind="stable")[:top]
     found = [(*divmod(at, weights.shape[1]), weights.flat[at]) for at in order.tolist()]
-    return [one for one in found if one[2] != 0.0]
+    return [one for one in found if abs(one[2]) > 1e-12 * np.abs(weights[one[0]]).max()]
 
 
 def nonzeros_of(weights):
@@ -143,6 +143,13 @@ def test_weights_of_fused_members_are_those_of_the_state(members):
             assert np.allclose(weights, expected, rtol=1e-14, atol=0.0)
         else:
             assert np.array_equal(weights, expected)
+
+
+def test_as_many_weights_are_listed_as_counted():
+    """Weights of `entropy` are exponentials: never 0, but some below 1e-12 of the largest."""
+    weights = np.exp(-np.arange(40.0))[None]
+    survey = survey_weights([weights_in_parts(40, 0.0, lambda a, b: weights[0, a:b])], 100)
+    assert survey.nonzeros == len(survey.heaviest) == 28
 
 
 def test_ties_and_tiny_weights():

@@ -1,7 +1,8 @@
 """A log and a server in memory for the loop of `dualstream consume`, with failures by script.
 
 The server follows the contract of source offsets: it applies a batch only if it begins at the
-cursor, and answers 409 with the cursor, or a duplicate.
+cursor, and answers 409 with the cursor, or a duplicate. Without a cursor it applies only a batch
+that says it is the first one.
 """
 
 import json
@@ -29,7 +30,7 @@ class FakeLog:
     def bounds(self, source: str) -> Bounds:
         kept = self.messages[source]
         end = kept[-1].offset + 1 if kept else self.first[source]
-        return Bounds(self.first[source], end)
+        return Bounds(self.first[source], end, self.first[source])
 
 
 class FakeReader(Reader):
@@ -67,7 +68,7 @@ class FakeReader(Reader):
     def read(self, rows: int, seconds: float) -> list[Message]:
         found: list[Message] = []
         for source in self.mine:
-            first, end = self.log.bounds(source)
+            first, end, _ = self.log.bounds(source)
             if not first <= self.positions.get(source, first) <= end:
                 self.gone.append(source)
                 del self.positions[source]
@@ -124,6 +125,15 @@ class FakeServer:
         self.labels: dict[str, Any] = {}
         """Learned late labels by their ids."""
 
+    def saved(self) -> tuple[dict[str, int], list[Any], set[str]]:
+        """A backup of the store; an empty one is from before the first row."""
+        return dict(self.cursors), list(self.learned), set(self.ids)
+
+    def restore(self, saved: tuple[dict[str, int], list[Any], set[str]] = ({}, [], set())) -> None:
+        """Go back to a backup."""
+        cursors, learned, ids = saved
+        self.cursors, self.learned, self.ids = dict(cursors), list(learned), set(ids)
+
     def sources(self) -> dict[str, int]:
         self._fail()
         return dict(self.cursors)
@@ -132,7 +142,13 @@ class FakeServer:
         self.cursors[source] = offset
 
     def learn(
-        self, source: str, start: int, end: int, rows: Sequence[Row], lag: int | None
+        self,
+        source: str,
+        start: int,
+        end: int,
+        rows: Sequence[Row],
+        lag: int | None,
+        first: bool = False,
     ) -> Outcome:
         lines = [line for _, line in rows]
         self.requests.append((source, start, end, len(lines)))
@@ -143,10 +159,15 @@ class FakeServer:
         if sum(map(len, lines)) > self.max_body:
             raise refused(413, "body-too-large")
         lost = self._fail()
-        answer = self._append(source, start, end, lines)
+        answer = self._append(source, start, end, lines, first)
         if lost is not None:
             raise lost
         return outcome_of(rows, answer)
+
+    def refusal(self, rows: Sequence[Row]) -> str | None:
+        self._fail()
+        is_bad = all(json.loads(line).get("y") not in (0, 1) for _, line in rows)
+        return "y: no label" if is_bad else None
 
     def each(self, rows, call):
         if rows:
@@ -215,7 +236,9 @@ class FakeServer:
             raise failure
         return None
 
-    def _append(self, source: str, start: int, end: int, lines: Sequence[bytes]) -> Learned:
+    def _append(
+        self, source: str, start: int, end: int, lines: Sequence[bytes], first: bool = False
+    ) -> Learned:
         assert start <= end - 1 or not lines, (start, end)
         rows = [json.loads(line) for line in lines]
         bad = [index for index, row in enumerate(rows) if row.get("y") not in (0, 1)]
@@ -223,6 +246,8 @@ class FakeServer:
             {"index": index, "pointer": f"/{index}/y", "reason": "no label"} for index in bad
         ][:100]
         cursor = self.cursors.get(source)
+        if cursor is None and not first:
+            raise refused(409, "unknown-source")
         if cursor is not None and end <= cursor:
             given = ("m", len(self.learned), 0, 0, 0, None, len(bad), True)
             return Learned(*given, errors=errors)

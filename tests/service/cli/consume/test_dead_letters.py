@@ -1,6 +1,12 @@
 """Dead letters in the log, in a file, and in a Kafka topic."""
 
 import json
+import resource
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
 
 import pytest
@@ -60,6 +66,68 @@ def test_a_file_that_cannot_be_written_is_refused_at_the_start(tmp_path):
 def test_a_full_disk_is_an_error_that_is_tried_again():
     with pytest.raises(OSError, match="No space left"):
         FileLetters(Path("/dev/full")).write([TEXT])
+
+
+@contextmanager
+def limited(size: int) -> Iterator[None]:
+    """A file system that is full after this size of a file."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_a_letter_that_does_not_fit_leaves_nothing(tmp_path):
+    path = tmp_path / "dead.ndjson"
+    letters = FileLetters(path)
+    letters.write([TEXT])
+    whole = path.read_bytes()
+    for size in (len(whole), len(whole) + 1, 2 * len(whole) - 1):
+        with limited(size), pytest.raises(OSError, match=r"is full|too large"):
+            letters.write([TEXT])
+        assert path.read_bytes() == whole, size
+    letters.write([TEXT])
+    assert path.read_bytes() == 2 * whole
+
+
+def test_a_letter_after_a_kill_begins_on_a_line_of_its_own(tmp_path):
+    path = tmp_path / "dead.ndjson"
+    path.write_bytes(b'{"source": "kaf')
+    FileLetters(path).write([TOMBSTONE])
+    first, second = path.read_bytes().splitlines()
+    assert first == b'{"source": "kaf' and json.loads(second)["offset"] == 5
+
+
+def test_processes_append_to_one_file(tmp_path):
+    """One fails again and again, and removes nothing of the other."""
+    path = tmp_path / "dead.ndjson"
+    stop = threading.Event()
+
+    class Torn(FileIO):
+        def write(self, lines):
+            super().write(lines[:7])
+            raise OSError("full")
+
+    class Failing(FileLetters):
+        def _open(self):
+            return Torn(self._path, "ab+")
+
+    def fail() -> None:
+        while not stop.is_set():
+            with pytest.raises(OSError, match="full"):
+                Failing(path).write([BINARY])
+
+    thread = threading.Thread(target=fail)
+    thread.start()
+    for _ in range(100):
+        FileLetters(path).write([TOMBSTONE])
+    stop.set()
+    thread.join()
+    assert [json.loads(line)["offset"] for line in path.read_text().splitlines()] == [5] * 100
 
 
 def test_a_topic_has_the_messages_with_the_reason_as_a_header(tmp_path):

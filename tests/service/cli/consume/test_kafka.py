@@ -164,6 +164,20 @@ def test_two_members_share_the_partitions_and_one_takes_over(tansu, reading):
     assert sorted(numbers(server)) == sorted(2 * list(range(60)))
 
 
+def test_a_member_without_a_partition_says_so(tansu, reading):
+    tansu.create("single")
+    said: list[list[str]] = [[], []]
+    readers = [reading(tansu, "single", "crowd", one) for one in said]
+    both = [consumer(reader, FakeServer()) for reader in readers]
+    until(lambda: sum(map(len, said)) > 0 and any(one.assigned() for one in readers), *both)
+    idle = next(n for n, one in enumerate(readers) if not one.assigned())
+    assert said[idle] == [
+        "Kafka: other processes of the group crowd have all partitions (1); waiting for one"
+    ]
+    readers[1 - idle].close()
+    until(lambda: bool(readers[idle].assigned()), both[idle])
+
+
 def test_reading_goes_on_after_a_wait_for_the_server(tansu, reading):
     """Waiting pauses the partitions; no message that was fetched before is lost or repeated."""
     tansu.create("waits")

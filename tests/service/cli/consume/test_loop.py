@@ -282,6 +282,61 @@ def test_a_batch_without_a_good_row_moves_the_cursor():
     assert numbers(server) == [9] and sorted(dead.written)[-1][1] == 8 and len(dead.written) == 9
 
 
+AVRO = b"\0\0\0\0\x07\x02"
+
+
+def test_a_source_without_any_row_stops_before_its_cursor_moves():
+    reader, server, dead = FakeReader(FakeLog(**{A: [AVRO] * 15})), FakeServer(), Letters()
+    one = consumer(reader, server, dead=dead, max_rows=10)
+    with pytest.raises(ReaderError) as none:
+        one.run()
+    assert str(none.value) == (
+        f"{A}: the first 10 messages are all refused: Avro or Protobuf of a schema registry"
+        " (schema 7); write JSON; to make them dead letters, set the cursor to 0"
+    )
+    assert (server.requests, server.cursors, dead.written) == ([], {}, [])
+
+
+@each("first", [[], [AVRO] * 3])
+def test_a_source_whose_rows_are_all_refused_stops_before_its_cursor_moves(first):
+    log = FakeLog(**{A: [*first, *[b'{"x": {}}'] * 300]})
+    reader, server, dead = FakeReader(log), FakeServer(), Letters()
+    server.failures = [None, away()]
+    one = consumer(reader, server, dead=dead, max_rows=1000)
+    with pytest.raises(ReaderError, match="the first 100 messages are all refused: y: no label; "):
+        one.run()
+    assert (server.requests, server.cursors, dead.written) == ([], {}, [])
+    server.cursors[A] = 0
+    again = FakeReader(log)
+    drained(consumer(again, server, dead=dead, max_rows=1000), again, server)
+    assert len(dead.written) == len(log.messages[A])
+
+
+def test_refused_rows_after_a_learned_one_are_passed():
+    log = FakeLog(**{A: [row(0)]})
+    reader, server, dead = FakeReader(log), FakeServer(), Letters()
+    one = consumer(reader, server, dead=dead, max_rows=1000)
+    drained(one, reader, server)
+    log.messages[A] += [Message(A, n, b'{"x": {}}') for n in range(1, 31)]
+    drained(one, reader, server)
+    assert len(dead.written) == 30
+
+
+@each("values", [[AVRO] * 9, [*[AVRO] * 9, row(9), *[AVRO] * 20], [row(0), *[AVRO] * 30]])
+def test_messages_that_are_no_rows_are_passed_after_a_row_and_if_they_are_few(values):
+    reader, server, dead = FakeReader(FakeLog(**{A: values})), FakeServer(), Letters()
+    drained(consumer(reader, server, dead=dead, max_rows=10), reader, server)
+    assert len(dead.written) == values.count(AVRO)
+
+
+def test_messages_that_are_no_rows_are_passed_if_the_model_has_learned_from_the_source():
+    log = FakeLog(**{A: [row(0), *[AVRO] * 30], B: [AVRO] * 30})
+    reader, server, dead = FakeReader(log), FakeServer(), Letters()
+    server.cursors[A] = 1
+    drained(consumer(reader, server, dead=dead, max_rows=10), reader, server)
+    assert len(dead.written) == 60
+
+
 def test_refused_rows_beyond_the_listed_reasons_are_found_by_their_scores():
     values = [row(0)] + [b'{"x": {}}'] * 150 + [row(151)]
     reader, server, dead = FakeReader(FakeLog(**{A: values})), FakeServer(), Letters()
@@ -437,9 +492,57 @@ def test_a_partition_whose_offset_left_the_log_while_it_ran_is_started_again():
         one.run()
 
 
+@pytest.mark.parametrize("reset", [None, "latest"])
+@pytest.mark.parametrize("is_noticed_by", ["batch", "rebalance"])
+def test_a_store_that_has_lost_the_source_gets_its_rows_again(reset, is_noticed_by):
+    """Whatever --reset says, which is for the first start: these rows were learned."""
+    log, said = FakeLog(**{A: []}), list[str]()
+    reader, server = FakeReader(log), FakeServer()
+    one = consumer(reader, server, reset=reset, log=said.append)
+    one.turn()
+    log.messages[A] = [Message(A, n, row(n)) for n in range(10)]
+    drained(one, reader, server)
+    server.restore()
+    log.messages[A].append(Message(A, 10, row(10)))
+    if is_noticed_by == "rebalance":
+        reader.rebalance(A)
+    drained(one, reader, server)
+    assert numbers(server) == list(range(11))
+    lost = f"{A}: the server no longer has the cursor, which was 10; continues at the first message"
+    assert said == [lost]
+    # The log has lost the first ones, too.
+    server.restore()
+    log.first[A], log.messages[A] = 6, log.messages[A][6:]
+    log.messages[A].append(Message(A, 11, row(11)))
+    drained(one, reader, server)
+    assert numbers(server) == [6, 7, 8, 9, 10, 11]
+    assert said[1] == lost.replace("10", "11") + "; up to 6 messages before it are gone"
+
+
+def test_a_lost_source_is_remembered_until_a_batch_is_learned():
+    """A rebalance comes before the first batch: it must not begin at the end of the log."""
+    log = FakeLog(**{A: []})
+    reader, server = FakeReader(log), FakeServer()
+    one = consumer(reader, server, reset="latest")
+    one.turn()
+    log.messages[A] = [Message(A, n, row(n)) for n in range(6)]
+    drained(one, reader, server)
+    server.restore()
+    log.messages[A].append(Message(A, 6, row(6)))
+    one.turn()
+    assert (one.counters.moved, server.cursors) == (1, {})
+    one._start_sources()
+    reader.rebalance(A)
+    drained(one, reader, server)
+    assert numbers(server) == list(range(7))
+
+
 @each("seed", range(60))
 def test_any_order_of_failures_learns_every_message_once(seed):
-    """Two consumers share partitions: lost answers, 503, overlapping rebalances, bad rows."""
+    """Two consumers share partitions: lost answers, 503, overlapping rebalances, bad rows.
+
+    The store goes back to earlier states, also to the one before the first row.
+    """
     chance = random.Random(seed)
     values, expected = {}, []
     for name, base in ((A, 0), (B, 1000), (C, 2000)):
@@ -460,12 +563,16 @@ def test_any_order_of_failures_learns_every_message_once(seed):
 
     for reader in readers:
         reader.on_wait = reader.on_read = shake
+    backups = [server.saved()]
     for _ in range(400):
         if chance.random() < 0.4:
             server.failures = [
                 chance.choice([None, away(), ("lost", away()), refused(503, "overloaded")])
                 for _ in range(3)
             ]
+        if chance.random() < 0.02:
+            backups.append(server.saved())
+            server.restore(chance.choice(backups))
         chance.choice(both).turn()
     server.failures = []
     for reader in readers:

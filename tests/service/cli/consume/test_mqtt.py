@@ -61,9 +61,15 @@ class Server(FakeServer):
     reader: MqttReader
 
     def learn(
-        self, source: str, start: int, end: int, rows: Sequence[Row], lag: int | None
+        self,
+        source: str,
+        start: int,
+        end: int,
+        rows: Sequence[Row],
+        lag: int | None,
+        first: bool = False,
     ) -> Outcome:
-        outcome = super().learn(source, start, end, rows, lag)
+        outcome = super().learn(source, start, end, rows, lag, first)
         self.reader.acknowledge(end)
         return outcome
 
@@ -165,6 +171,38 @@ def test_a_lost_session_is_reported(tmp_path, reading):
             return 0 in numbers(server)
 
         until(is_learned, one)
+
+
+def test_the_bytes_of_messages_in_memory_are_bounded(mqtt, reading, monkeypatch):
+    """Those that do not fit come again, each is learned once, and nothing is logged."""
+    monkeypatch.setattr("dualstream.service.cli.consume.mqtt.MAX_BYTES", 50_000)
+    said, server, most = list[str](), Server(), list[int]()
+    reader = reading(f"mqtt://{mqtt.place}/large", "large", said=said)
+    one = consumer(reader, server, max_rows=3)
+    rows = [row(n)[:-1] + b', "z": "%b"}' % (b"z" * 8_000) for n in range(16)]
+    rows[8] = rows[8].replace(b"z" * 8_000, b"z" * 90_000)
+    mqtt.send("large", rows)
+
+    def is_done() -> bool:
+        most.append(sum(len(message.payload) for message in list(reader._waiting)))
+        return len(server.learned) >= 16
+
+    until(is_done, one)
+    assert numbers(server) == list(range(16)) and said == []
+    assert server.cursors == {"mqtt/large": 16}
+    assert sorted(most)[-1] < 91_000 and max(n for n in most if n < 90_000) <= 50_000
+
+
+def test_messages_of_qos_0_that_do_not_fit_are_lost_with_a_message(mqtt, reading, monkeypatch):
+    monkeypatch.setattr("dualstream.service.cli.consume.mqtt.MAX_BYTES", 50_000)
+    said = list[str]()
+    reader = reading(f"mqtt://{mqtt.place}/lossy", "lossy", said=said)
+    reader.start("mqtt/lossy", 0)
+    mqtt.send("lossy", [b"z" * 8_000] * 12, 0)
+    mqtt.send("lossy", [b"small"], 0)
+    found = read(reader, 6)
+    assert [len(one.value) for one in found] == [8_000] * 5 + [5]
+    assert said == ["MQTT: messages of QoS 0 are lost: 0 MiB wait"]
 
 
 @contextmanager

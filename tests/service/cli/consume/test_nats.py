@@ -175,6 +175,32 @@ def test_messages_that_are_deleted_one_by_one_are_passed_and_trimmed_ones_are_lo
         until(lambda: False, consumer(reading(url), server))
 
 
+def test_a_stream_that_is_made_again_behind_a_reader_is_noticed(nats, reading):
+    """Also if it has the number of the cursor."""
+    url, server = nats.create("again"), FakeServer()
+    nats.send("again", [row(n) for n in range(5)])
+    one = consumer(reading(url), server)
+    until(lambda: len(server.learned) == 5, one)
+    nats.ask(lambda js: js.delete_stream("again"))
+    nats.create("again")
+    nats.send("again", [row(n) for n in range(9)])
+    with pytest.raises(ReaderError, match="made again, so the cursor 6 is not one of its numbers"):
+        until(lambda: False, one)
+    assert numbers(server) == list(range(5))
+
+
+def test_a_reset_continues_in_a_shorter_stream_that_is_made_again(nats, reading):
+    url, server = nats.create("shorter"), FakeServer()
+    nats.send("shorter", [row(n) for n in range(5)])
+    one = consumer(reading(url), server, reset="earliest")
+    until(lambda: len(server.learned) == 5, one)
+    nats.ask(lambda js: js.delete_stream("shorter"))
+    nats.create("shorter")
+    nats.send("shorter", [row(5), row(6)])
+    until(lambda: len(server.learned) == 7, one)
+    assert numbers(server) == list(range(7))
+
+
 def test_the_lag_grows_while_the_server_is_away(nats, reading):
     url, server, lags = nats.create("lag"), FakeServer(), []
     nats.send("lag", [row(n) for n in range(3)])

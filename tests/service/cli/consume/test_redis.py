@@ -14,6 +14,7 @@ from dualstream.service.cli.consume.entries import EntryLines, offset_of
 from dualstream.service.cli.consume.loop import Consumer
 from dualstream.service.cli.consume.reader import Message, ReaderError
 from dualstream.service.cli.consume.redis import RedisLetters, RedisReader, parse_stream
+from tests.grouping import each
 from tests.redis_server import RedisServer, redis_or_skip
 from tests.service.cli.consume.fakes import FakeServer, away
 from tests.service.cli.consume.test_loop import Letters, numbers, row
@@ -157,8 +158,9 @@ def test_trimmed_entries_end_the_command_unless_it_is_reset(client, reading):
         run(reading(), server)
     cursor = reading().cursor(server.cursors[CLICKS])
     assert str(lost.value) == (
-        f"redis/clicks: the model's cursor is {cursor}, but the stream was trimmed up to {first}:"
-        " entries between them may be lost; continue with --reset earliest or --reset latest"
+        f"redis/clicks: the model's cursor is {cursor}, but the stream begins at {first}: it was"
+        " trimmed, or deleted and made again, so entries between them may be lost; continue with"
+        " --reset earliest or --reset latest"
     )
     run(reading(), server, reset="earliest")
     assert numbers(server) == [*range(10), *range(15, 20)]
@@ -242,11 +244,58 @@ def test_a_stream_that_was_deleted_or_lost_its_end_is_refused(client, reading):
         run(reading(), server)
     run(reading(), server, reset="earliest")
     assert numbers(server) == [5, 6, 7, 1, 2]
-    # Made again with later ids: every entry is new.
+    # Made again with later ids: those between the cursor and the first one may be lost.
     client.delete("clicks")
     add(client, 3, ms=10)
-    run(reading(), server)
+    with pytest.raises(ReaderError, match="cursor is 9-2, but the stream begins at 10-3: it was"):
+        run(reading(), server)
+    run(reading(), server, reset="earliest")
     assert numbers(server)[-1] == 3
+
+
+@each("new", [0, 1, 2, 3, 50])
+def test_a_stream_that_is_made_again_behind_a_reader_is_noticed(client, reading, new):
+    """Whatever the reader has read of the old one, and however long the new one is."""
+    for read in range(5):
+        client.delete("clicks")
+        add(client, *range(1, 6), ms=9)
+        reader = reading()
+        reader.start(CLICKS, offset_of("9-1"))
+        if read:
+            assert len(reader.read(read, 0.0)) == read
+        client.delete("clicks")
+        add(client, *range(new), ms=10)
+        assert reader.read(9, 0.0) == [] and reader.lost() == [CLICKS], read
+        bounds = reader.bounds(CLICKS)
+        reader.start(CLICKS, bounds.first)
+        assert len(reader.read(99, 0.0)) == new
+
+
+def test_a_stream_that_is_made_again_while_the_server_is_away_is_noticed(client, reading):
+    add(client, *range(1, 21), ms=9)
+    reader, server = reading(), FakeServer()
+    one, wait = consumer(reader, server, max_rows=5), reader.keep_alive
+
+    def keep_alive(seconds: float) -> None:
+        client.delete("clicks")
+        add(client, *range(1, 4), ms=10)
+        wait(seconds)
+
+    reader.keep_alive = keep_alive
+    server.failures = [None, None, away()]
+    with pytest.raises(ReaderError, match="cursor is 9-10, but the stream begins at 10-1"):
+        until(lambda: False, one)
+    assert numbers(server) == [*range(1, 11)]
+    run(reading(), server, reset="earliest")
+    assert numbers(server) == [*range(1, 11), 1, 2, 3]
+
+
+def test_a_cursor_before_every_entry_loses_nothing(client, reading):
+    add(client, 1, 2, ms=9)
+    server = FakeServer()
+    server.cursors[CLICKS] = offset_of("0-0") + 1
+    run(reading(), server)
+    assert numbers(server) == [1, 2]
 
 
 def test_a_reader_that_runs_notices_a_deleted_stream(client, reading):

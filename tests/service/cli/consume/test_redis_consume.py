@@ -1,13 +1,16 @@
 """`dualstream consume redis://...` as users run it, with Redis and a server."""
 
 import json
+import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import httpx
@@ -256,3 +259,74 @@ def test_the_stream_of_a_former_redis_input_is_read_from_what_is_left(store, red
         client.delete("clicks")
         assert store.xlen(stream) == 48
         assert set(store.keys("ds:{clicks}:*")) == {stream, "ds:{clicks}:audit"}
+
+
+def until_samples(client: Client, samples: int) -> None:
+    deadline = time.monotonic() + 60
+    while (found := client.get("clicks").samples) != samples:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.02)
+
+
+def test_a_store_that_is_restored_from_before_the_source_began_gets_all_rows(store, redis_server):
+    """The consumer runs on. Afterwards its cursor is deleted: known ids are not learned again."""
+    database = f"{redis_server.url[:-1]}1"
+    with (
+        ServerProcess(database) as server,
+        Client(server.url) as client,
+        redis.Redis.from_url(database) as inside,
+    ):
+        client.create("clicks", SPEC)
+        client.create("same", SPEC)
+        backup = {key: inside.dump(key) for key in inside.scan_iter()}
+        source = f"{redis_server.url}/lost"
+        for number in range(100):
+            store.xadd("lost", entry(number))
+        with started(server, source, "--batch-rows", "16") as process:
+            until_samples(client, 100)
+            inside.flushdb()
+            for key, value in backup.items():
+                inside.restore(key, 0, value)
+            for number in range(100, 110):
+                store.xadd("lost", entry(number))
+            until_samples(client, 110)
+            client.learn_iter("same", [row(number) for number in range(110)])
+            x = [row(number)["x"] for number in range(20)]
+            mine, theirs = client.predict("clicks", x), client.predict("same", x)
+            assert mine.scores == theirs.scores
+            client.forget_source("clicks", "redis/lost")
+            store.xadd("lost", entry(110))
+            until_samples(client, 111)
+            process.send_signal(signal.SIGTERM)
+            said, errors = process.communicate(timeout=30)
+    assert process.returncode == 0 and "211 rows learned, 110 learned before" in said
+    lost = r"redis/lost: the server no longer has the cursor, which was \d+-\d; continues at the"
+    assert len(re.findall(lost, errors)) == 2, errors
+
+
+def test_a_signal_ends_the_wait_for_a_server_that_does_not_answer(store, redis_server, monkeypatch):
+    """The server accepts requests; it is sent one alone."""
+    monkeypatch.setattr("dualstream.service.cli.consume.command.STOP_S", 0.3)
+    store.xadd("clicks", entry(1))
+    accepted: list[socket.socket] = []
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                accepted.append(listening.accept()[0])
+                accepted[-1].recv(1000)
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        given = [f"{redis_server.url}/clicks", "--model", "clicks", "--json", "--url", url]
+        done = CliRunner().invoke(app, ["consume", *given])
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    for one in accepted:
+        one.close()
+    assert (done.exit_code, len(accepted)) == (0, 1), done.output
+    assert "stopped while waiting: what the server has not learned stays" in done.stderr
+    assert json.loads(done.stdout)["learned"] == 0

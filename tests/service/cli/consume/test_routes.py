@@ -8,7 +8,7 @@ import pytest
 
 from dualstream.client import BadInput, Refused
 from dualstream.service.cli.consume.loop import Consumer
-from dualstream.service.cli.consume.reader import Message, ReaderError
+from dualstream.service.cli.consume.reader import Bounds, Message, ReaderError
 from dualstream.service.cli.consume.routes import RoutedModels, check_route
 from tests.grouping import each
 from tests.service.cli.consume.fakes import FakeLog, FakeReader, FakeServer, away, refused
@@ -26,16 +26,19 @@ class Unknown(FakeServer):
 
 
 class Group:
-    """Committed offsets; the first `failures` commits fail. The log ends at `end`."""
+    """Committed offsets; the first `failures` commits fail. The log is from `first` to `end`."""
 
     def __init__(self) -> None:
         self.offsets: dict[str, int] = {}
-        self.end = 1_000_000
+        self.first, self.end = 0, 1_000_000
         self.failures = 0
 
     def check_cursor(self, source: str, cursor: int) -> None:
         if cursor > self.end:
             raise ReaderError(f"{source}: the model's cursor is {cursor}, but the log ends")
+
+    def bounds(self, source: str) -> Bounds:
+        return Bounds(self.first, self.end, self.first)
 
     def committed(self) -> dict[str, int]:
         return dict(self.offsets)
@@ -53,11 +56,11 @@ class World:
     def __init__(self, *models: str) -> None:
         self.models = {model: FakeServer() for model in models}
         self.group, self.dead, self.unknown = Group(), Letters(), Unknown()
+        self.said = list[str]()
 
     def routed(self, reader: FakeReader, route="value.meta.tenant", create=None, **given):
-        server = RoutedModels(
-            route, lambda model: self.models.get(model, self.unknown), self.group, create
-        )
+        models = lambda model: self.models.get(model, self.unknown)  # noqa: E731
+        server = RoutedModels(route, models, self.group, create, self.said.append)
         return consumer(reader, server, dead=self.dead, **given)
 
     def drained(self, one: Consumer, reader: FakeReader, turns: int = 100) -> None:
@@ -174,6 +177,48 @@ def test_a_store_that_has_lost_rows_gets_them_again():
     assert numbers(lost) == [0, 2, 4, 6, 8] and numbers(world.models["b"]) == [1, 3, 5, 7]
 
 
+@pytest.mark.parametrize("is_away", [False, True])
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_model_that_has_lost_a_partition_gets_its_rows_again(is_away, deleted):
+    """From the first message, although it looks like a model that is new; also after a 503."""
+    world = World("a", "b")
+    log = FakeLog(**{A: [row(n, "ab"[n % 2]) for n in range(8)]})
+    reader = FakeReader(log)
+
+    def create(model: str) -> None:
+        world.models[model] = FakeServer()
+
+    one = world.routed(reader, create=create if deleted else None)
+    world.drained(one, reader)
+    if deleted:
+        world.models.pop("a").failures = [refused(404, "unknown-model")]
+    else:
+        world.models["a"].restore()
+        world.models["a"].failures = [refused(503, "store-unavailable")] * is_away
+    world.models["b"].failures = [refused(503, "store-unavailable")] * is_away
+    log.messages[A] += [Message(A, 8, row(8, "a")), Message(A, 9, row(9, "b"))]
+    world.drained(one, reader)
+    assert numbers(world.models["a"]) == [0, 2, 4, 6, 8]
+    assert numbers(world.models["b"]) == [1, 3, 5, 7, 9]
+    lost = f"{A}: model a: the server no longer has the cursor, which was 8; continues at the first"
+    assert [line for line in world.said if "waiting" not in line] == [f"{lost} message"]
+    if not is_away and not deleted:  # of a store that lost both, the partition is read once
+        for model in world.models.values():
+            model.restore()
+        log.messages[A] += [Message(A, n, row(n, "ab"[n % 2])) for n in (10, 11)]
+        moved = one.counters.moved
+        world.drained(one, reader)
+        assert [numbers(world.models[name])[-1] for name in "ab"] == [10, 11]
+        assert [len(world.models[name].learned) for name in "ab"] == [6, 6]
+        assert one.counters.moved == moved + 1
+    # A model that comes later begins at its first row.
+    world.models["c"] = FakeServer()
+    log.messages[A].append(Message(A, 12, row(12, "c")))
+    requests = len(world.models["a"].requests)
+    world.drained(one, reader)
+    assert numbers(world.models["c"]) == [12] and len(world.models["a"].requests) == requests
+
+
 def test_a_body_that_is_too_large_is_halved():
     world = World("a")
     big = json.dumps({"x": {"n": 2, "t": "z" * 500}, "y": 1, "meta": {"tenant": "a"}}).encode()
@@ -227,7 +272,7 @@ def test_a_bad_route_is_refused(route):
 @each("seed", range(60))
 def test_any_order_of_failures_learns_every_row_once(seed, monkeypatch):
     """Two processes share partitions; answers and commits are lost; models come and are slow."""
-    monkeypatch.setattr("dualstream.service.cli.consume.routes.MAX_CURSORS", 2)
+    monkeypatch.setattr("dualstream.service.cli.consume.routes.MAX_MODELS", 2)
     chance = random.Random(seed)
     world = World("a", "b", "c")
     tenants = {name: chance.choices("aaabcd", k=40) for name in (A, B)}

@@ -1,5 +1,6 @@
 """Messages as rows: columns from key, timestamp and headers, and what is refused."""
 
+import gzip
 import json
 import random
 
@@ -9,6 +10,7 @@ import pytest
 from dualstream.client import BadInput
 from dualstream.service.cli.consume.reader import Message
 from dualstream.service.cli.consume.rows import BadMessage, RowLines, parse_columns
+from tests.grouping import each
 
 SOURCE = "kafka/clicks/0"
 
@@ -57,6 +59,40 @@ def test_the_quick_check_accepts_what_a_parser_accepts():
             assert is_row, value
         accepted += is_row
     assert 5_000 < accepted < 15_000
+
+
+def test_json_with_the_header_of_a_schema_registry_is_a_row():
+    assert line(b'\0\0\0\0\x07 {"a": "\xc3\xa9"}') == '{"a": "é"}'.encode()
+    assert json.loads(line(b'\0\0\0\0\x07{"a": 1}', "key=user")) == {"a": 1, "user": "ann"}
+
+
+@each(
+    "value, reason",
+    [
+        (
+            b"\0\0\0\x01\x07\x02\x08ann",
+            "Avro or Protobuf of a schema registry (schema 263); write J",
+        ),
+        (b'\0\0\0\0\x07[{"a": 1}]', "Avro or Protobuf of a schema registry (schema 7); write JSON"),
+        (b'\0\0\0\0\x07{"a": tru}', "after the header of a schema registry: not JSON: "),
+        (
+            b'\0\0\0\0\x07{"a": "\xff"}',
+            "after the header of a schema registry: not JSON: not UTF-8 (byte 7)",
+        ),
+        (b"\0\0\0\0\x07", "not JSON: JSON is malformed: invalid character (byte 0)"),
+        (gzip.compress(b'{"a": 1}'), "the value begins with the header of gzip; write plain JSON"),
+        (b"\x28\xb5\x2f\xfd\x04", "the value begins with the header of zstd; write"),
+        (b'\xef\xbb\xbf{"a": 1}', "the value begins with a byte order mark; write plain JSON"),
+        ('{"a": 1}'.encode("utf-16"), "the value begins with the byte order mark of UTF-16"),
+        (b'{"a": 1, "b": "xyz\xff"}', "not JSON: not UTF-8 (byte 18)"),
+        (b'{"a": "\\ud800"}', "not JSON: \\ud800 is half of a surrogate pair (byte 7); send the"),
+        (b'{"a": "\\ud83d\\ude00", "b": "', "not JSON: Input data was truncated"),
+    ],
+)
+def test_what_is_no_row_is_named(value, reason):
+    with pytest.raises(BadMessage) as bad:
+        line(value)
+    assert str(bad.value).startswith(reason)
 
 
 def test_fields_become_columns_of_a_flat_row():
