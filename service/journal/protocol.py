@@ -504,7 +504,8 @@ class Journal(StateCopies, PendingRows, AuditLog, RateBuckets, Protocol):
         are kept, of those from which the log still continues. Incomplete snapshots up to this seq,
         left by dead writers, are deleted.
 
-        Raises Conflict if the log does not contain `chain` at `seq`.
+        Raises NotHeld if the log does not contain `chain` at `seq`, unless it is trimmed past
+        `seq` and has a newer snapshot.
         """
 
     async def snapshot_get(self, model: str, incarnation: str, n: int = 0) -> Snapshot | None:

@@ -65,10 +65,13 @@ class SqliteSnapshots(SqlitePart):
         With `replaces`, one of the same seq does not count.
         """
         head = find_head(db, model, incarnation)
-        if not leads_on_from(db, head, Place(seq, chain)):
-            raise NotHeld(model, seq, chain)
         existing = usable(db, head)
-        if existing and existing[0][1] >= seq + replaces:
+        is_late = bool(existing) and existing[0][1] >= seq + replaces
+        # The log no longer shows whether it had a position before its first entry.
+        is_trimmed = is_late and seq < head.trimmed
+        if not is_trimmed and not leads_on_from(db, head, Place(seq, chain)):
+            raise NotHeld(model, seq, chain)
+        if is_late:
             return None
         return db.execute(
             "INSERT INTO snapshots (model, seq, chain) VALUES (?, ?, ?)", (head.model, seq, chain)

@@ -11,6 +11,7 @@ from dualstream.service.journal.protocol import (
     Conflict,
     Journal,
     ModelChanged,
+    NotHeld,
     Place,
     Snapshot,
     Trimmed,
@@ -192,9 +193,31 @@ async def test_a_snapshot_of_a_trimmed_place_is_taken_while_the_chain_leads_on(j
     log = await Log.create(journal)
     chain = await chains(log, 3)
     await journal.trim(log.model, log.incarnation, 4)
-    assert await put(log, chain, 2)
     with pytest.raises(Conflict):
         await put(log, chain, 1)
+    assert await put(log, chain, 2)
+    assert not await put(log, chain, 1)
+
+
+async def test_a_late_snapshot_behind_a_trim_is_not_stored(journal: Journal):
+    """Another worker has stored newer ones and trimmed the log. That is no loss of records."""
+    log = await Log.create(journal)
+    chain = await chains(log, 5)
+    for entry in (3, 4):
+        assert await put(log, chain, entry)
+    await journal.trim(log.model, log.incarnation, 6, behind=1)
+    for replaces in (False, True):
+        where = (log.model, log.incarnation, 2, chain[1])
+        assert not await journal.snapshot_put(*where, b"late", replaces)
+    for entry in (3, 4):  # positions that the log still shows
+        where = (log.model, log.incarnation, 2 * entry, "0" * 40)
+        with pytest.raises(NotHeld):
+            await journal.snapshot_put(*where, b"of a fork")
+    assert await kept(log) == [8, 6]
+    await journal.delete(log.model)
+    await journal.create(log.model, b"{}", b"{}")
+    with pytest.raises(ModelChanged):
+        await put(log, chain, 5)
 
 
 async def test_a_snapshot_before_the_first_entry_is_taken(journal: Journal):

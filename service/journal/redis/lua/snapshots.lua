@@ -15,7 +15,7 @@
 
 local KEPT = 2
 
-local head = redis.call('HMGET', KEYS[1], 'incarnation', 'seq', 'chain')
+local head = redis.call('HMGET', KEYS[1], 'incarnation', 'seq', 'chain', 'trimmed')
 local task = ARGV[1]
 if head[1] ~= ARGV[2] then
   return {1}
@@ -40,11 +40,14 @@ end
 
 if task == 'begin' then
   local seq, chain, token = tonumber(ARGV[3]), ARGV[4], ARGV[5]
-  if not leads_on_from(KEYS[2], place, seq, chain) then
+  local newest = usable_snapshots(KEYS[2], KEYS[3], place)[1]
+  local is_late = newest and newest[2] >= seq + tonumber(ARGV[6])
+  -- The log no longer shows whether it had a position before its first entry.
+  local is_trimmed = is_late and seq < tonumber(head[4])
+  if not is_trimmed and not leads_on_from(KEYS[2], place, seq, chain) then
     return {5}
   end
-  local newest = usable_snapshots(KEYS[2], KEYS[3], place)[1]
-  if newest and newest[2] >= seq + tonumber(ARGV[6]) then
+  if is_late then
     return {0, 0}
   end
   redis.call('HSET', KEYS[3], token, string.format('%.0f %s -1', seq, chain))
