@@ -10,14 +10,18 @@ from dualstream.service.api.common import registry_of
 from dualstream.service.api.etag import etag_of, not_modified, set_etag
 from dualstream.service.api.models import NOT_MODIFIED, IfNoneMatch
 from dualstream.service.models.model import Model
-from dualstream.solvers import NotExpressible
+from dualstream.service.transport.body_memory import body_of
+from dualstream.solvers import NotExpressible, numbers_in
 from dualstream.solvers.export import FORMATS, MissingExtra, Source, source_of
+from dualstream.solvers.export.formats import MAX_NUMBERS
 from dualstream.wire.problems import Problem
 
 router = APIRouter(prefix="/models", tags=["models"])
 
 FormatName = Literal["json", "onnx", "sklearn-coef", "vw", "xgboost"]
 
+WRITER_BYTES = 24
+"""Memory that a writer takes for each number of the model, at its peak."""
 _BYTES = {"schema": {"type": "string", "format": "binary"}}
 _JSON = {"schema": {"type": "object"}}
 
@@ -61,8 +65,13 @@ async def export_model(
             set_etag(response, model)
             return _source_of(model, member)
 
-        source = await model.replica.view(read)
-        body = await asyncio.to_thread(written.write, source)
+        # One at a time: a writer needs several times the memory of the file, and takes turns with
+        # the event loop at each small array.
+        async with request.app.state.exporting:
+            source = await model.replica.view(read)
+            numbers = min(numbers_in(source.form), MAX_NUMBERS)
+            body_of(request.scope).reserve(WRITER_BYTES * numbers)
+            body = await asyncio.to_thread(written.write, source)
     except NotExpressible as reason:
         owner = f"model {model_id!r}" if member is None else f"member {member!r}"
         raise Problem(

@@ -292,6 +292,7 @@ def create_app(
     app.state.registry = registry
     app.state.startup = startup
     app.state.telemetry = telemetry
+    app.state.exporting = asyncio.Lock()
     app.mount("/static", dashboard.DashboardFiles(), "static")
     for kind in (
         Problem,

@@ -2,6 +2,8 @@
 
 import json
 import re
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import get_args
 
 import numpy as np
@@ -14,8 +16,10 @@ from sklearn.utils import murmurhash3_32
 from vowpalwabbit import Workspace
 
 from dualstream.service.api.export import FormatName
+from dualstream.service.transport.body_memory import InFlightBody
 from dualstream.solvers import NotExpressible
-from dualstream.solvers.export import FORMATS
+from dualstream.solvers.export import FORMATS, Source
+from dualstream.solvers.export.formats import Format
 from tests.docs.documents import ROOT
 from tests.service.api import numpy_scores
 from tests.service.api.exported import (
@@ -286,6 +290,41 @@ def test_a_file_has_the_model_s_etag_and_a_name(named):
     assert_problem(client.get("/models/m/export?format=pickle"), 422, "invalid-request")
     assert_problem(client.get("/models/x/export?format=json"), 404, "unknown-model")
     assert_problem(client.get("/models/m/export?format=json&member=a"), 404, "no-members")
+
+
+def test_one_file_is_built_at_a_time_and_counts_as_memory(named, monkeypatch):
+    client, _, _ = named
+    write, reserve, end = Format.write, InFlightBody.reserve, InFlightBody.end
+    seen: list[tuple[int, int]] = []
+    building: list[Source] = []
+    counted: dict[InFlightBody, int] = {}
+
+    def noted(self: Format, source: Source) -> bytes:
+        building.append(source)
+        time.sleep(0.01)
+        seen.append((len(building), sum(counted.values())))
+        body = write(self, source)
+        building.remove(source)
+        return body
+
+    def counting(self: InFlightBody, size: int) -> None:
+        reserve(self, size)
+        counted[self] = self.size
+
+    def ended(self: InFlightBody) -> None:
+        end(self)
+        counted.pop(self, None)
+
+    monkeypatch.setattr(Format, "write", noted)
+    monkeypatch.setattr(InFlightBody, "reserve", counting)
+    monkeypatch.setattr(InFlightBody, "end", ended)
+    with ThreadPoolExecutor(4) as threads:
+        path = "/models/m/export?format=onnx"
+        bodies = {answer.content for answer in threads.map(client.get, [path] * 4)}
+    assert len(bodies) == 1
+    assert {files for files, _ in seen} == {1}
+    assert all(size > 0 for _, size in seen), seen
+    assert not counted
 
 
 def test_one_member_of_a_portfolio(client, tmp_path):
