@@ -18,7 +18,10 @@ ADVICE = "list the server in NO_PROXY to reach it directly"
 def proxy_of(url: str) -> str | None:
     """URL of the proxy of requests to `url`; None without one. Raises httpx.InvalidURL."""
     parsed = httpx.URL(url)
-    if not parsed.host or is_local(parsed.host) or proxy_bypass(parsed.host):
+    if not parsed.host or is_local(parsed.host):
+        return None
+    # NO_PROXY lists hosts, also with a port.
+    if proxy_bypass(parsed.host) or proxy_bypass(parsed.netloc.decode()):
         return None
     proxies = getproxies()
     proxy = proxies.get(parsed.scheme) or proxies.get("all")
@@ -37,10 +40,13 @@ def is_local(host: str) -> bool:
 
 
 def shown(proxy: str | None) -> str:
-    """The URL of a proxy without its password; empty without a proxy."""
+    """The URL of a proxy without its password; empty without a proxy. Raises BadInput."""
     if not proxy:
         return ""
-    parsed = httpx.URL(proxy)
+    try:
+        parsed = httpx.URL(proxy)
+    except httpx.InvalidURL as wrong:
+        raise BadInput(f"HTTP_PROXY, HTTPS_PROXY or ALL_PROXY: {wrong}") from None
     return f"{parsed.scheme}://{parsed.netloc.decode()}"
 
 
