@@ -223,7 +223,10 @@ class Server(uvicorn.Server):
         leaving.cancel()
         if starting.done():
             starting.result()
-        starting.cancel()
+        else:
+            starting.cancel()
+            # uvicorn logs the end of such a start as an error, with a traceback.
+            self.lifespan.logger.disabled = True
         if self.started:
             for server in self.servers:
                 keep_few_unsent(server.sockets)

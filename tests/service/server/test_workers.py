@@ -194,11 +194,14 @@ def is_served(server: ServerProcess) -> bool:
     return True
 
 
-def test_one_worker_answers_probes_while_the_store_is_away():
+def test_one_worker_answers_probes_while_the_store_is_away(tmp_path: Path):
     with socket.create_server(("127.0.0.1", 0)) as unused:
         store = f"redis://127.0.0.1:{unused.getsockname()[1]}/0"
-    server = ServerProcess(store, ["--workers", "2"], stderr=subprocess.DEVNULL, wait=False)
-    with server:
+    log = tmp_path / "log"
+    with (
+        log.open("w") as errors,
+        ServerProcess(store, ["--workers", "2"], stderr=errors, wait=False) as server,
+    ):
         server.wait_until("Dualstream listens")
         until(lambda: len(children(server)) == 2)
         first, second = sorted(children(server))
@@ -210,6 +213,7 @@ def test_one_worker_answers_probes_while_the_store_is_away():
         until(lambda: are_other(server, first), 30)
     # The one that waits for the store ended, too, without its timeout.
     assert server.process.returncode == 0
+    assert "stopping" in log.read_text() and "Traceback" not in log.read_text()
 
 
 def process_of(server: ServerProcess) -> int:
