@@ -185,11 +185,12 @@ class KafkaReader(Reader):
         self._lost, self._stopped, self._ended = set(), set(), set()
 
     def bounds(self, source: str) -> Bounds | None:
-        """Ask for the first and the end offset of a partition."""
+        """Ask for the first and the end offset of a partition. None also for a revoked one."""
+        one = self._assigned.get(source)  # `read` in a thread may revoke it
+        if one is None:
+            return None
         try:
-            first, end = self._consumer.get_watermark_offsets(
-                self._assigned[source], timeout=ANSWER_S
-            )
+            first, end = self._consumer.get_watermark_offsets(one, timeout=ANSWER_S)
         except KafkaException as away:
             self._log(f"{source}: no answer from Kafka: {error_text(away)}")
             return None
@@ -254,7 +255,7 @@ class KafkaReader(Reader):
         """Raise ReaderError if the log ends before the cursor, OSError if Kafka does not answer."""
         if cursor <= (self.lag(source, 0) or 0):
             return
-        bounds = self.bounds(source) if source in self._assigned else None
+        bounds = self.bounds(source)
         if bounds is None:
             raise OSError(f"{source}: the end of the log is unknown")
         if cursor > bounds.end:

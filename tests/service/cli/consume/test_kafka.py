@@ -12,7 +12,7 @@ from dualstream.client import BadInput
 from dualstream.service.cli.consume.kafka import KafkaReader, parse_settings
 from dualstream.service.cli.consume.loop import Consumer
 from dualstream.service.cli.consume.progress import KafkaProgress
-from dualstream.service.cli.consume.reader import Message, ReaderError
+from dualstream.service.cli.consume.reader import Bounds, Message, ReaderError
 from dualstream.service.cli.consume.rows import RowLines
 from tests.service.cli.consume.fakes import FakeServer, away
 from tests.service.cli.consume.test_loop import Letters, numbers, row
@@ -269,6 +269,20 @@ def test_partitions_that_are_added_are_read_from_their_first_message(mock, readi
     one = consumer(reading(mock, "grows", **LONG), server, reset="latest")
     until(lambda: len(server.cursors) >= 2 and bool(server.learned), one)
     assert numbers(server) == [1] and server.cursors["kafka/grows/0"] == 1
+
+
+def test_bounds_of_a_revoked_partition_are_unknown(mock, reading):
+    """A thread that reads may revoke it while a batch asks for them."""
+    mock.send("gone", [row(0)])
+    reader, source = reading(mock, "gone", **LONG), "kafka/gone/0"
+    deadline = time.monotonic() + 30
+    while source not in reader.assigned() and time.monotonic() < deadline:
+        reader.read(1, 0.1)
+    assert reader.bounds(source) == Bounds(0, 1, 0)
+    reader._on_revoke(reader._consumer, [])
+    assert reader.bounds(source) is None
+    with pytest.raises(OSError, match="end of the log is unknown"):
+        reader.check_cursor(source, 5)
 
 
 def test_a_log_that_has_passed_the_cursor_is_refused_by_name(mock, reading):
