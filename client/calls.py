@@ -67,7 +67,7 @@ class Call(Generic[T]):
         Raises Refused for an error of the server, and Unreachable if the response is not the
         server's: gateways answer 404, a redirect or a page while they do not reach it.
         """
-        media_type = headers.get("content-type", "").partition(";")[0]
+        media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
         if status >= 300:
             problem = _problem(body)
             if "problems/" not in str(problem.get("type")):

@@ -264,6 +264,7 @@ OF_A_GATEWAY = {
     ),
     "a redirect": httpx.Response(307, headers={"location": "https://login.example/"}),
     "a page": httpx.Response(200, **PAGE),
+    "a page in capitals": httpx.Response(200, headers={"content-type": "Text/HTML ; charset=a"}),
     "a text": httpx.Response(200, text="hi"),
     "another document": httpx.Response(200, json={"status": "maintenance"}),
     "a gateway's fault": httpx.Response(500, **PAGE),
