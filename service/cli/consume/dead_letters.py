@@ -3,6 +3,7 @@
 import base64
 import fcntl
 import os
+import stat
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -65,11 +66,14 @@ class FileLetters:
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
-            self._open().close()
+            with self._open() as file:
+                is_regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
         except OSError as wrong:
             raise BadInput(
                 f"--dead-letter {path}: cannot write the file: {wrong.strerror}"
             ) from None
+        if not is_regular:  # a pipe or a device cannot be synced
+            raise BadInput(f"--dead-letter {path}: a pipe or a device; choose a regular file")
 
     def write(self, letters: Sequence[DeadLetter]) -> None:
         """Append them with one write, and sync the file. A failed write leaves the file as it was.

@@ -1,6 +1,7 @@
 """Dead letters in the log, in a file, and in a Kafka topic."""
 
 import json
+import os
 import resource
 import signal
 import threading
@@ -63,9 +64,12 @@ def test_a_file_that_cannot_be_written_is_refused_at_the_start(tmp_path):
         FileLetters(tmp_path / "no" / "dead.ndjson")
 
 
-def test_a_full_disk_is_an_error_that_is_tried_again():
-    with pytest.raises(OSError, match="No space left"):
-        FileLetters(Path("/dev/full")).write([TEXT])
+def test_pipes_and_devices_are_refused_at_the_start(tmp_path):
+    """They cannot be synced, so each write failed, and the consumer tried for ever."""
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/null"), Path("/dev/full")):
+        with pytest.raises(BadInput, match=f"--dead-letter {path}: .* choose a regular file"):
+            FileLetters(path)
 
 
 @contextmanager
