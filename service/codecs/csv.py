@@ -154,8 +154,8 @@ class RecordReader(Reader):
                     raise BadRow(self.pointer(name), reason)
             return text
         if has_comma and self.has_decimals(name):
-            reason = f"{quoted(text)} has a decimal comma; send text/csv; decimal=%2C if it is a"
-            raise BadRow(self.pointer(name), f"{reason} number, decimal=. if it is a text")
+            reason = f"{quoted(text)} has a decimal comma; send text/csv; decimal=%2C (--format"
+            raise BadRow(self.pointer(name), f"{reason} csv-decimal-comma), or decimal=. of texts")
         return text
 
     @cached_property

@@ -224,7 +224,7 @@ def _warn(sample: Sample, proposal: Proposal, refused: Mapping[str, list[BadRow]
         reason = f"{label.missing:,} of {label.rows:,} rows have no label and are refused"
         proposal.warnings.append(reason)
     if sample.bad:
-        count = len(sample.bad)
-        proposal.warnings.append(f"{count:,} rows cannot be read, such as {sample.bad[0]}")
+        rows = f"{len(sample.bad):,} rows" if len(sample.bad) > 1 else "1 row"
+        proposal.warnings.append(f"{rows} cannot be read, such as {sample.bad[0]}")
     if not types:
         proposal.warnings.append("no column is left as a feature")

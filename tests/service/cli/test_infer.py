@@ -377,7 +377,7 @@ def test_a_column_that_is_there_twice_makes_its_row_bad(tmp_path):
     path = tmp_path / "a.ndjson"
     path.write_text('{"a.b": 1, "a": {"b": 2}, "y": 1}\n{"a.b": 1, "y": 0}\n')
     proposal = propose(read_sample(opened(path), 10))
-    assert proposal.warnings == ["1 rows cannot be read, such as row 0: 'a.b' is duplicated"]
+    assert proposal.warnings == ["1 row cannot be read, such as row 0: 'a.b' is duplicated"]
 
 
 def test_the_index_of_pandas_is_no_column(tmp_path):
@@ -433,7 +433,7 @@ def test_the_command_prints_json_and_reasons():
     assert spec["columns"]["types"] == {"a": "number", "zip": "category"}
     assert "codes with leading zeros" in done.stderr
     assert "1 of 3 rows have no label" in done.stderr
-    assert "1 rows cannot be read, such as row 1" in done.stderr
+    assert "1 row cannot be read, such as row 1" in done.stderr
     shown = run("-", "--format", "csv", "--json", "--rows", "1", given=body)
     found = json.loads(shown.stdout)
     assert (found["rows"], found["warnings"], shown.stderr) == (1, [], "")

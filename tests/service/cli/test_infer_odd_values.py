@@ -24,7 +24,7 @@ JSON_KIND, ARROW = "application/json", "application/vnd.apache.arrow.stream"
 START = datetime(2024, 1, 1, tzinfo=UTC)
 ANNOUNCED = re.compile(
     r"([\d,]+) (?:rows? of the sample will be refused"
-    r"|of [\d,]+ rows have no label|rows cannot be read)"
+    r"|of [\d,]+ rows have no label|rows? cannot be read)"
 )
 NUMBERS = [round(0.37 * n % 91 + 5, 2) for n in range(N)]
 WHOLE = [n * n % 1009 for n in range(N)]
@@ -166,7 +166,7 @@ def test_a_null_that_is_a_country_is_missing_in_other_columns_alone():
 def test_files_joined_with_their_headers_keep_all_rows_but_the_header():
     one = csv_of({"a": NUMBERS, "sure": ["y" if n % 3 else "n" for n in range(N)], "y": YS})
     proposal = propose(sample_of(one + one, CSV, 10_000))
-    reason = f"1 rows cannot be read, such as row {N}: the record repeats the header"
+    reason = f"1 row cannot be read, such as row {N}: the record repeats the header"
     assert proposal.warnings[-1] == reason
     assert proposal.spec["columns"]["types"] == {"a": "number", "sure": "category"}
     assert (proposal.missing("sure"), proposal.spec["task"]) == (0, "binary")

@@ -489,6 +489,7 @@ def test_decimal_signs_count_in_all_columns_but_texts():
     assert "size=5" in dict(parsed.rows.names).values()  # as of JSON's 5
     (error,) = parse_body(schema, CSV, body, labelled=True).errors
     assert error.pointer == "/price" and "decimal comma" in error.reason
+    assert "--format csv-decimal-comma" in error.reason
 
 
 @pytest.mark.parametrize("rows", [1, 2000])
