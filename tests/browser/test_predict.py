@@ -176,6 +176,32 @@ def test_names_in_the_data_are_text(page: Page, server: httpx.Client):
     assert page.locator("main img").count() == 0
 
 
+# Whether the text node after an element runs from left to right.
+LEFT_TO_RIGHT = """(element) => {
+    const text = element.nextSibling, at = (i) => {
+        const range = document.createRange();
+        range.setStart(text, i), range.setEnd(text, i + 1);
+        return range.getBoundingClientRect().left;
+    };
+    return at(text.length - 1) > at(1);
+}"""
+
+
+@ON_A_DESKTOP
+def test_a_text_that_turns_the_direction_leaves_its_share_as_it_is(
+    page: Page, server: httpx.Client
+):
+    model = named(page, "turned")
+    create(server, model, loss="hinge", features="hashed")
+    text = "a\u202egnp.exe " + "x" * 150
+    learn(server, model, [{"x": {"k": text}, "y": 1}])
+    page.goto(f"/#/models/{model}/features")
+    value = card(page, "Columns").locator("bdi").get_by_text("gnp.exe")
+    expect(value).to_have_count(2)
+    assert value.first.evaluate(LEFT_TO_RIGHT)
+    assert card(page, "Columns").locator(".scroll").evaluate("e => e.scrollWidth <= e.clientWidth")
+
+
 @ON_A_PHONE
 def test_classes_and_numbers_are_predicted(page: Page, server: httpx.Client):
     price, kind = named(page, "rent"), named(page, "team")

@@ -42,27 +42,32 @@ export function columnsPart(id, spec, signal) {
 function rowOf(one) {
   const missing = one.missing === null ? "?" : percent(one.missing / Math.max(1, one.count + one.missing));
   return [
-    one.name,
+    wrapped(isolated(one.name)),
     h("span", { class: { large: "bad", moderate: "warning" }[one.drift] }, one.drift ?? ""),
     right(one.psi === null ? "" : one.psi.toFixed(3)),
     one.kind,
     right(count(one.count)),
     right(one.missing && one.missing_includes_zero ? `${missing} or 0` : missing),
-    valuesOf(one),
-    typeof one.last === "number" ? number(one.last) : (one.last ?? ""),
+    wrapped(...valuesOf(one)),
+    typeof one.last === "number" ? number(one.last) : wrapped(isolated(one.last ?? "")),
     right(count(one.refused)),
   ];
 }
+
+// A text of users, which may turn the direction of what follows it.
+const isolated = (text) => h("bdi", {}, text);
+
+const wrapped = (...content) => h("div", { class: "texts" }, ...content);
 
 function valuesOf(one) {
   const texts = one.others ? [`${count(one.others)} texts`] : [];
   if (one.mean !== null) {
     const unit = one.kind === "text" ? " words" : "";
-    return [`${number(one.mean)} ± ${number(one.sd)}${unit}`, ...texts].join(", ");
+    return [[`${number(one.mean)} ± ${number(one.sd)}${unit}`, ...texts].join(", ")];
   }
   return one.top
     .slice(0, VALUES_SHOWN)
-    .map(({ value, count: rows }) => `${value} ${percent(rows / Math.max(1, one.count))}`)
+    .map(({ value, count: rows }) => [isolated(value), ` ${percent(rows / Math.max(1, one.count))}`])
     .concat(texts)
-    .join(", ");
+    .flatMap((part, at) => (at ? [", ", part] : [part]));
 }
