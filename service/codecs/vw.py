@@ -79,12 +79,18 @@ class ExampleReader(Reader):
         if self.labelled and not tokens:
             raise BadRow("/y", "the label is missing at the start of the line")
         has_label = self.labelled and tokens
-        if has_label and self.schema.task == "multiclass" and {":", ","} & set(tokens[0]):
+        if has_label and self._is_of_another_reduction(tokens[0]):
             reason = "has costs, probabilities or several classes; send one class as the label"
             raise BadRow("/y", f"{quoted(tokens[0])} {reason}")
         weight = weight_of(tokens[1]) if len(tokens) > 1 else 1.0
         y = label_of(tokens[0], self.schema.class_names is not None) if has_label else None
         return y, weight, None if tag is None else tag.removeprefix("'")
+
+    def _is_of_another_reduction(self, label: str) -> bool:
+        """Is the label not one class or number, as those of costs and of contextual bandits?"""
+        if self.schema.task == "multiclass":
+            return ":" in label or "," in label
+        return ":" in label and not self.schema.class_names
 
     def run_kernel(self, a: RowArrays, text: np.ndarray, ascii_only: bool) -> bool:
         return bool(

@@ -357,10 +357,13 @@ def test_any_number_of_classes_comes_through(labels):
 
 
 def test_a_label_of_another_reduction_of_vowpal_wabbit_is_refused():
-    schema = RowSchema(resolve_spec({"task": "multiclass"}))
-    for label in ("1:2", "2:1:0.5", "1:0.5 2:1", "1,3"):
+    labels = ("1:2", "2:1:0.5", "1:0.5 2:1")
+    tried = [("multiclass", label) for label in (*labels, "1,3")]
+    tried += [(task, label) for task in ("binary", "regression") for label in labels]
+    for task, label in tried:
+        schema = RowSchema(resolve_spec({"task": task}))
         parsed = parse_body(
-            schema, "text/x-vw", f"{label} | a:1\n2 | a:1\n".encode(), labelled=True
+            schema, "text/x-vw", f"{label} | a:1\n1 | a:1\n".encode(), labelled=True
         )
         (error,) = parsed.errors
         assert (error.index, error.pointer) == (0, "/y")
