@@ -38,7 +38,7 @@ HEALTHCHECK --interval=5s --timeout=3s --start-period=20s --retries=3 \
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="Dualstream" \
       org.opencontainers.image.description="A server that learns from a stream of labelled samples" \
-      org.opencontainers.image.version="0.1.0" \
+      org.opencontainers.image.version="0.1.0.dev0" \
       org.opencontainers.image.revision=$REVISION \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.base.name="docker.io/library/python:3.11.16-slim-bookworm" \

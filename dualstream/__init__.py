@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from dualstream.client import AsyncClient, Client
     from dualstream.solvers import Batch, make_learner
 
-__version__ = "0.1.0"
+__version__ = "0.1.0.dev0"
 __all__ = ["AsyncClient", "Batch", "Client", "__version__", "make_learner"]
 
 _MODULES = {

@@ -19,35 +19,6 @@ from dualstream.service.journal.durability import check_level
 
 PREFIX = "DUALSTREAM_"
 MAX_AUDIT_DAYS = 36_500
-REMOVED = {
-    "max_upload_rows": "unlimited",
-    "max_nonzeros": "100000",
-    "max_name_length": "1024",
-    "max_quarantine": "100000",
-    "max_quarantine_bytes": "268435456",
-    "shed_after_s": "0.05",
-    "max_head_bytes": "65536",
-    "head_timeout_s": "10",
-    "body_timeout_s": "30",
-    "append_timeout_s": "5",
-    "bare_bytes": "0",
-    "max_listeners": "100",
-    "max_versions": "100",
-    "versions_held": "8",
-    "versions_bytes": "268435456",
-    "max_keys": "1000000",
-    "max_dead": "unlimited",
-    "max_remembered": "100000",
-    "remembered_bytes": "67108864",
-    "kept_answers": "1000",
-    "models_held": "unlimited; DUALSTREAM_MODELS_BYTES bounds their memory",
-    "max_rows": "1000000",
-    "max_in_flight": "512",
-    "max_bodies_bytes": "DUALSTREAM_MAX_BODY_BYTES times 32, or 134217728 if that is more",
-    "max_connections": "10000",
-    "redis_input": "off; learn a stream with `dualstream consume redis://HOST:PORT/DB/STREAM`",
-}
-"""Former settings and their fixed values. A server that is given one prints a warning."""
 OTHER_VARIABLES = frozenset(
     # The client, the kernels; then the tests and the benchmarks.
     ("url", "api_key", "cpu", "cache_dir")
@@ -294,17 +265,12 @@ def without_password(url: str) -> str:
     return re.sub(r"(password=)[^&]*", r"\1***", hidden)
 
 
-def removed_warning(name: str) -> str:
-    """Warning for a former setting that was given."""
-    return f"{PREFIX}{name.upper()} is no longer a setting; its value is fixed at {REMOVED[name]}"
-
-
 def check_variables(environment: Mapping[str, str] = os.environ) -> None:  # noqa: TID251
     """Raise UnknownSettings if the environment has variables with the prefix that nothing reads."""
     wrong = []
     for variable in sorted(environment):
         name = variable.removeprefix(PREFIX).lower()
-        known = name in Settings.model_fields or name in REMOVED or name in OTHER_VARIABLES
+        known = name in Settings.model_fields or name in OTHER_VARIABLES
         if (
             known
             or not variable.startswith(PREFIX)

@@ -10,8 +10,8 @@ import numba
 
 from dualstream.solvers import jit
 
-APPLY_VERSION = 4
-"""Increase it whenever any bit of any state could change."""
+APPLY_VERSION = 1
+"""From the first release on, increase it whenever any bit of any state could change."""
 
 
 @functools.cache

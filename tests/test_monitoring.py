@@ -11,7 +11,6 @@ import yaml
 from starlette.testclient import TestClient
 
 from dualstream.service.cli.demo.server_process import ServerProcess
-from dualstream.service.metrics.model_filter import RENAMED
 from dualstream.service.server.app import create_app
 from dualstream.service.settings import Settings
 from tests.prometheus import promtool, running_prometheus, tool
@@ -73,9 +72,7 @@ def documented() -> dict[str, str]:
 
 def test_every_family_is_documented_and_every_documented_one_exists(exposed):
     kinds = kinds_of(exposed)
-    renamed = dict(re.findall(r"^\| `(dualstream_\w+)` \| `(dualstream_\w+)` \|$", METRICS, re.M))
-    assert set(renamed.values()) <= set(documented())
-    assert documented() | {old: kinds[new] for old, new in renamed.items()} == kinds
+    assert documented() == kinds
 
 
 def test_every_label_is_documented(exposed):
@@ -84,8 +81,6 @@ def test_every_label_is_documented(exposed):
         if found is None:
             continue
         name = re.sub(r"_(bucket|sum|count)$", "", found[1])
-        if {name, name.removesuffix("_total")} & set(RENAMED.values()):
-            continue
         row = re.search(rf"^\| `(?:{name}|{found[1]})`([^|]*)\|", METRICS, re.M)
         assert row is not None, line
         for label in set(re.findall(r'(\w+)="', found[2])) - {"le"}:

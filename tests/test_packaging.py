@@ -19,6 +19,8 @@ import httpx
 import pytest
 import setuptools
 
+from dualstream import __version__
+
 ROOT = Path(__file__).parent.parent
 LINKS = ("client", "service", "solvers", "wire")
 NAMESAKES = ("service", "solvers")
@@ -119,7 +121,7 @@ def test_git_archive_keeps_the_symbolic_links(tree):
 def test_wheel_contains_dualstream_alone_and_all_of_it(tree, wheel):
     names = zipfile.ZipFile(wheel).namelist()
     tops = {PurePosixPath(name).parts[0] for name in names}
-    assert tops == {"dualstream", "dualstream-0.1.0.dist-info"}
+    assert tops == {"dualstream", f"dualstream-{__version__}.dist-info"}
     found = below_dualstream(names)
     assert set(found.values()) == {1}
     assert {*DATA_FILES, "__init__.py", *files_of_links(tree)} <= set(found)
@@ -130,7 +132,7 @@ def test_sdist_contains_each_source_once(tree, sdist):
         members = [member for member in archive.getmembers() if not member.isdir()]
     assert all(member.isreg() for member in members)
     names = [member.name for member in members]
-    found = below_dualstream(names, "dualstream-0.1.0/")
+    found = below_dualstream(names, f"dualstream-{__version__}/")
     assert set(found.values()) == {1}
     assert {*DATA_FILES, "__init__.py", *files_of_links(tree)} <= set(found)
     tops = {PurePosixPath(name).parts[1] for name in names}

@@ -7,18 +7,43 @@ from pathlib import Path
 import yaml
 
 import dualstream
+from dualstream.service.archive.format import MAGIC
+from dualstream.service.journal.record import format as record_format
+from dualstream.service.journal.sqlite import schema
 from dualstream.solvers import APPLY_VERSION
+from dualstream.solvers.core import state_format
+from dualstream.solvers.spec.resolve import SPEC_VERSION
 
 ROOT = Path(__file__).parent.parent
 GITHUB = ROOT / ".github"
 
 
 def test_all_files_name_one_version():
+    version = dualstream.__version__
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["version"] == version
+    assert f'image.version="{version}"' in (ROOT / "Dockerfile").read_text()
+    assert f"dualstream:{version}\n" in (ROOT / "deploy/kubernetes/server/pod.yaml").read_text()
+
+
+def test_changelog_and_security_policy_say_whether_there_is_a_release():
     changelog = (ROOT / "CHANGELOG.md").read_text()
-    newest = re.search(r"^## (\S+)", changelog, re.M)[1]
-    assert project["version"] == dualstream.__version__ == newest
-    assert f"apply version {APPLY_VERSION}." in changelog
+    sections = re.findall(r"^## (\S+)", changelog, re.M)
+    is_released = not dualstream.__version__.endswith(".dev0")
+    assert sections[0] == (dualstream.__version__ if is_released else "Unreleased")
+    assert is_released or len(sections) == 1
+    security = " ".join((ROOT / "SECURITY.md").read_text().split())
+    assert ("there are no releases yet" in security) is not is_released
+
+
+def test_changelog_names_the_versions_of_the_formats():
+    [archive] = re.findall(rb"\d+", MAGIC)
+    formats = (
+        f"Formats: record {record_format.VERSION}, snapshot {state_format.FORMAT}, archive"
+        f" {archive.decode()}, SQLite tables {schema.VERSION}, apply version {APPLY_VERSION},"
+        f" `spec_version` {SPEC_VERSION}."
+    )
+    assert formats in (ROOT / "CHANGELOG.md").read_text()
 
 
 def test_ci_runs_what_exists():

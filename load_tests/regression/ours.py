@@ -56,8 +56,6 @@ ALONE: Mapping[str, Spec] = {name: _spec([_BY_NAME[name]]) for name in NAMES}
 WITHOUT: Mapping[str, Spec] = {name: _spec(_without(name)) for name in NAMES}
 OTHERS: Mapping[str, Spec] = {
     "`full`": FULL,
-    "`full`, `spec_version` 4": _spec("full", spec_version=4),
-    "squared errors in the rule: `spec_version` 4": _spec(spec_version=4),
     "uniform average": _spec(eta=1e-6, share=0.5),
     "`eta` 1/16": _spec(eta=1 / 16),
     "`eta` 1/4": _spec(eta=1 / 4),

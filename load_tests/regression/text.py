@@ -43,13 +43,6 @@ most 18.4 for ten members, and 0.008 a row (Herbster and Warmuth 1998). The abso
 on a row of weight 1 where no loss is at its limit and all are in a range d, the portfolio's own
 loss is at most its term on the left and d² / 64 (Cesa-Bianchi and Lugosi 2006, section 2.2). A test
 checks the bound.
-
-Models with a [`spec_version`](../reference/specification.md#common-fields) below 5 charge the
-squared error in S², at most 32. Its own bound is sharper: where all members are within 2 S of the
-target, the portfolio's loss is at most the term on the left, because the squared loss is
-exp-concave there (Haussler, Kivinen, Warmuth 1998; section 3.3). But a few wild targets then decide
-on the shares. [Alternatives](#alternatives) has the errors of both: create a model with
-`"spec_version": 4` where the squared error is what matters.
 """
 
 MEMBERS = """\
@@ -80,9 +73,8 @@ target itself, without a base:
 | `stack` | recursive least squares, Huber loss, on the predictions of all others |
 
 Each of them but `stack` learns a target more than 10 root mean square errors (`net`: 15 standard
-deviations) away as one at that distance; before `spec_version` 6 that was 50, and `neighbours` had
-no limit. One label of 1e6 or 1e100 among rows 33 to 300 of a stream then raises the errors of its
-rows 1,001 to 3,000 by at most 4 % in `full`, where it raised them by up to 34 %.
+deviations) away as one at that distance. One label of 1e6 or 1e100 among rows 33 to 300 of a stream
+then raises the errors of its rows 1,001 to 3,000 by at most 4 % in `full`.
 """
 
 TRIED = """\
@@ -173,8 +165,7 @@ CAVEATS = """\
   targets in sequence raise S fivefold each: ten of 1e100 ruin a portfolio for thousands of rows.
 - After a long constant stretch a jump is followed with a delay: a target counts up to 50 S only.
 - After the unit of a nonlinear target has become 1,000 times as large, `net` needs some hundred
-  rows more than before `spec_version` 6: `full` errs twice as much in rows 50 to 200, and a tenth
-  more in rows 1,000 to 3,000.
+  rows to follow.
 - Members that correct the last target use the one learned last. With late labels they use an old
   one, and the shares do not show it.
 """

@@ -1,8 +1,7 @@
 """python -m load_tests.streams.classes writes the tables of several classes in nonlinear.md.
 
-Errors of the learners that score all classes at once, next to one learner for each class against
-the rest (`spec_version` 2), on scikit-learn's digits and River's streams; and time and memory by
-the number of classes.
+Errors of the learners that score all classes at once, on scikit-learn's digits and River's streams;
+and time and memory by the number of classes.
 """
 
 import time
@@ -70,15 +69,15 @@ def of_streams() -> list[str]:
     for name, batch in streams.items():
         cells, times = [], []
         for spec in MODELS.values():
-            one, each = learned(spec, batch), learned({**spec, "spec_version": 2}, batch)
-            cells.append(f"{one[0]:.2f} / {each[0]:.2f}")
-            times = [f"{one[1]:.0f} / {each[1]:.0f}"]  # of `full`, the last
+            error, us = learned(spec, batch)
+            cells.append(f"{error:.2f}")
+            times = [f"{us:.0f}"]  # of `full`, the last
         sizes = (f"{len(batch):,}", f"{len(batch.classes)}", f"{batch.dim}")
         lines.append((name, *sizes, *cells, *times))
     heads = ("stream", "rows", "classes", "columns", *MODELS, "us a row, `full`")
     return [
-        "Percentage of rows predicted wrong, each before it is learned: one learner for all",
-        "classes / one for each class (`spec_version` 2). Times are CPU time of `full` in bulk.",
+        "Percentage of rows predicted wrong, each before it is learned, by one learner for all",
+        "classes. Times are CPU time of `full` in bulk.",
         "`python -m load_tests.streams.classes`",
         "",
         table(heads, lines).rstrip("\n"),

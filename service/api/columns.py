@@ -12,15 +12,9 @@ from dualstream.service.api.views import answer, returns, staleness
 from dualstream.service.codecs.table_columns import RESERVED
 from dualstream.service.models.model import Model
 from dualstream.solvers import Column as Profile
-from dualstream.wire.problems import Problem
 from dualstream.wire.responses import Column, Columns, FrequentValue
 
 router = APIRouter(prefix="/models/{model_id}", tags=["models"])
-
-_NO_PROFILE = (
-    "the model was created with spec_version {}, before profiles of columns (4); create a model "
-    "with the same specification without spec_version under another name, and send its rows there"
-)
 
 
 @router.get("/columns", responses={200: returns(Columns)})
@@ -43,11 +37,9 @@ async def read_columns(
 
 
 def _columns_of(model: Model, refused: Mapping[str, int]) -> dict[str, Any]:
-    """Fields of Columns; columns by name. Runs in a view. Raises Problem 404."""
+    """Fields of Columns; columns by name. Runs in a view."""
     replica = model.replica
     profile = replica.profile
-    if profile is None:
-        raise Problem(404, "no-profile", _NO_PROFILE.format(replica.spec["spec_version"]))
     columns = profile.columns(replica.names.get, replica.names.are_full)
     views = [_view_of(one, refused.get(one.name, 0)) for one in columns]
     views += [

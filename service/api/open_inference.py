@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 from fastapi import APIRouter, Request, Response
 
+from dualstream import __version__
 from dualstream.service.api.asgi_helpers import read_head
 from dualstream.service.api.common import registry_of
 from dualstream.service.api.etag import set_etag
@@ -59,7 +60,7 @@ _BODY = {"requestBody": {"content": {"application/json": {"example": _EXAMPLE}}}
 @router.get("")
 async def read_server() -> dict[str, Any]:
     """Name and version of the server."""
-    return {"name": "dualstream", "version": "0.1.0", "extensions": [BINARY]}
+    return {"name": "dualstream", "version": __version__, "extensions": [BINARY]}
 
 
 @router.get("/health/live")

@@ -9,7 +9,7 @@ resumes after them.
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import dataclass
 
 from msgspec import structs
@@ -209,19 +209,13 @@ class Upload:
         is_opening = self._first_good in (None, number)
         return _own_key(self._key) if is_opening else _numbered_key(self._key, number)
 
-    async def _key_of(self, model: Model, number: int) -> bytes | None:
+    def _key_of(self, number: int) -> bytes | None:
         """The stored key of a chunk with good rows, just before it is submitted."""
         if self._key is None:
             return None
-        own, numbered = _own_key(self._key), _numbered_key(self._key, number)
-        if not self._claims_request_key(number):
-            return numbered
-        if number > 0:
-            # Earlier versions stored this chunk under a key with its number.
-            with suppress(ModelChanged):  # the submit raises it again
-                own_known, numbered_known = await model.known([own, numbered])
-                return own if own_known is not None or numbered_known is None else numbered
-        return own
+        if self._claims_request_key(number):
+            return _own_key(self._key)
+        return _numbered_key(self._key, number)
 
     async def _parse(self, chunk: Chunk, key: bytes | None) -> _ParsedChunk:
         model = await self._model()
@@ -291,7 +285,7 @@ class Upload:
                 if self._first_good == parsed_chunk.chunk.number:
                     self._first_good = None  # it had good rows for a replaced model
                 raise RowsRefused(parsed.count, len(parsed.errors), parsed.errors)
-            key = await self._key_of(model, parsed_chunk.chunk.number)
+            key = self._key_of(parsed_chunk.chunk.number)
             if parsed_chunk.key != key:
                 await self._parse_again(parsed_chunk, key)
                 continue

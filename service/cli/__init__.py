@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 SERVER_PACKAGES = ("fastapi", "numba", "pydantic_settings", "redis", "uvicorn")
-SERVER_COMMANDS = ("serve", "config", "infer", "demo", "dump", "restore", "replay", "migrate")
+SERVER_COMMANDS = ("serve", "config", "infer", "demo", "dump", "restore", "replay")
 
 
 def is_installed(package: str) -> bool:

@@ -25,12 +25,10 @@ from dualstream.service.observability import logs
 from dualstream.service.server.stop_signals import ignore_user_signals
 from dualstream.service.settings import (
     PREFIX,
-    REMOVED,
     Settings,
     UnknownSettings,
     UnsafeBinding,
     check_variables,
-    removed_warning,
     shown,
 )
 
@@ -38,16 +36,11 @@ _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 
 
 def _flags() -> list[inspect.Parameter]:
-    """A flag per setting, and hidden flags for removed settings, which only warn."""
+    """A flag per setting."""
     flags = [
         (name, field.annotation, field.default, flag(name))
         for name, field in Settings.model_fields.items()
     ]
-    for name in REMOVED:
-        variable = f"{PREFIX}{name.upper()}"
-        option = typer.Option(f"--{name.replace('_', '-')}", envvar=variable, hidden=True)
-        kind: Any = bool | None if name == "redis_input" else str | None  # the one without a value
-        flags.append((name, kind, None, option))
     return [
         inspect.Parameter("context", _KEYWORD, annotation=typer.Context),
         *(
@@ -61,8 +54,6 @@ def _flags() -> list[inspect.Parameter]:
 
 def _settings_of(context: typer.Context, given: dict[str, Any]) -> Settings:
     """The settings by flags and environment. Ends the command if they are wrong."""
-    for warning in [removed_warning(name) for name in REMOVED if given.pop(name) is not None]:
-        note(f"warning: {warning}", "yellow")
     try:
         check_variables()
     except UnknownSettings as unknown:

@@ -170,17 +170,6 @@ def replay_model(
         say(f"{view}: {msgspec.json.encode(result.metrics[view]).decode()}")
 
 
-@app.command(
-    hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
-)
-def migrate() -> None:
-    """Removed: use `dump` and `restore`."""
-    fail(
-        "migrate was removed; use dualstream dump --all --store OLD |"
-        " dualstream restore --all --store NEW"
-    )
-
-
 def _run(work: Coroutine[Any, Any, None]) -> None:
     """Run until done, or until Ctrl-C, also while the work waits for a pipe.
 

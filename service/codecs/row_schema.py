@@ -131,7 +131,6 @@ class RowSchema:
         self.task: str = spec["task"]
         self.class_names: Sequence[str] | None = spec.get("labels")
         self.is_hashed: bool = features["kind"] == "hashed"
-        self.is_nfc: bool = spec.get("spec_version", 1) >= 2
         columns = spec.get("columns")
         self.columns = None if columns is None else ColumnReader(columns, spec["crosses"])
         """Reads flat rows; None for a model whose rows name their features `x`."""
@@ -149,8 +148,8 @@ class RowSchema:
             self._labels = {negative: -1.0, positive: 1.0}
 
     def composed(self, text: str) -> str:
-        """A name or category as this model stores it: in NFC, unless the model is older."""
-        return nfc(text) if self.is_nfc else text
+        """A name or category as models store it: in NFC."""
+        return nfc(text)
 
     def takes_bytes_of(self, body: bytes) -> bool:
         """Is the body UTF-8, with names and categories as this model stores them?"""
@@ -158,7 +157,7 @@ class RowSchema:
             text = body.decode()
         except UnicodeDecodeError:
             return False
-        return not self.is_nfc or is_normalized("NFC", text)
+        return is_normalized("NFC", text)
 
     def label(self, y: Label | None) -> float | str:
         """Label for the learner: a number, or the class text of a multiclass model."""
@@ -229,7 +228,7 @@ class RowSchema:
     def column_plan(self) -> ColumnPlan | None:
         """The columns as kernels read them; None for those that kernels cannot read."""
         places, given = self._name_places, self._given_columns
-        if self._column_plan is None and given is not None and places is not None and self.is_nfc:
+        if self._column_plan is None and given is not None and places is not None:
             try:
                 self._column_plan = ColumnPlan(*given, places.bits)
             except NoPlan:
@@ -336,7 +335,7 @@ class RowSchema:
                 shown, number = name, float(self._number_of(name, value))
             index = index_of.get(shown)
             if index is None:
-                if not shown.isascii() and self.is_nfc:
+                if not shown.isascii():
                     composed = self._composed(name, value)
                     may_repeat = may_repeat or composed != shown
                     shown = composed

@@ -11,14 +11,6 @@ from dualstream.service.journal.protocol import Journal
 OTHER = "_other"
 """Label of the sum over all other models. No model can have this id."""
 
-RENAMED = {
-    "dualstream_request_duration_seconds": "dualstream_request_seconds",
-    "dualstream_append_duration_seconds": "dualstream_append_seconds",
-    "dualstream_model_load_duration_seconds": "dualstream_model_load_seconds",
-    "dualstream_shed_requests": "dualstream_shed",
-}
-"""Families that 0.1 also exports by an old name: new name -> old name."""
-
 LISTED_S = 15.0
 """Interval at which the models of the store are listed again."""
 
@@ -55,10 +47,7 @@ class ModelFilter:
 
 
 class Folded(Collector):
-    """Families of another source, with models without their own series summed as OTHER.
-
-    Renamed families follow by their old names, too.
-    """
+    """Families of another source, with models without their own series summed as OTHER."""
 
     def __init__(self, of: CollectorRegistry | Collector, shown: ModelFilter) -> None:
         self._of, self._shown = of, shown
@@ -78,14 +67,3 @@ class Folded(Collector):
             for name, value in rest.items():
                 folded.add_sample(name, {"model": OTHER}, value)
             yield folded
-            if family.name in RENAMED:
-                yield _by_old_name(folded)
-
-
-def _by_old_name(family: Metric) -> Metric:
-    name = RENAMED[family.name]
-    new = family.name + ("_total" if family.type == "counter" else "")
-    old = Metric(name, f"Deprecated: use {new}.", family.type)
-    for sample in family.samples:
-        old.add_sample(name + sample.name.removeprefix(family.name), sample.labels, sample.value)
-    return old

@@ -127,10 +127,9 @@ class ModelSeries(Collector):
         self._put("nonzeros", replica.nonzeros(STATE_AGE_S))
         self._guarding(replica)
         self._progress(replica.progress.summary())
-        if replica.profile is not None:
-            drifts = replica.profile.drifts(replica.names.are_full)
-            for column, index in drifts[:COLUMNS_PER_MODEL]:
-                self._put("column_drift", index if index >= MODERATE else None, column)
+        drifts = replica.profile.drifts(replica.names.are_full)
+        for column, index in drifts[:COLUMNS_PER_MODEL]:
+            self._put("column_drift", index if index >= MODERATE else None, column)
         if (phases := local_phases_of(replica.learner)) is not None:
             for outcome in ("accepted", "refused", "unsolved"):
                 self._put("local_phases", getattr(phases, outcome), outcome)

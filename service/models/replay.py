@@ -93,7 +93,7 @@ def parse_changes(given: Sequence[str]) -> dict[str, Any]:
 def changed_spec(record: ModelRecord, changes: dict[str, Any]) -> dict[str, Any]:
     """The model's spec with these fields set, resolved. Raises Refused."""
     before = read_spec(record.spec)
-    spec: dict[str, Any] = read_spec(record.given) | {"spec_version": before["spec_version"]}
+    spec = read_spec(record.given)
     for path, value in changes.items():
         *folders, field = path.split(".")
         place, standing = spec, before

@@ -299,8 +299,7 @@ def _unlearn(subject: PositionedState, order: Unlearn) -> None:
         raise UnlearningError(PAUSED.format(since))
     digest = bytes.fromhex(order.sample)
     subject.retained.unlearn(subject.learner, digest, subject.seq + 1)
-    if subject.profile is not None:  # it may hold values of the sample
-        subject.profile.forget_rows()
+    subject.profile.forget_rows()  # it may hold values of the sample
     if subject.guarding is not None:
         subject.guarding.guard.not_before(subject.seq + 1)
 

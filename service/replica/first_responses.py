@@ -229,7 +229,7 @@ class FirstResponses:
         nan = float("nan")
         set_aside = [0 if part is None else part.set_aside for part in rows]
         return {
-            **({"set_aside": _whole(set_aside)} if any(set_aside) else {}),
+            "set_aside": _whole(set_aside),
             "keys": _joined(list(self._by_key)),
             "key_ends": _ends(list(self._by_key)),
             "seqs": _whole(answer.seq for answer in answers),
@@ -273,7 +273,7 @@ class FirstResponses:
         )
         scored = 0
         has_rows = state["has_rows"].tolist()
-        set_aside = state["set_aside"].tolist() if "set_aside" in state else [0] * len(has_rows)
+        set_aside = state["set_aside"].tolist()
         for number, (seq, n, learned, mistakes, loss) in enumerate(sums):
             rows = None
             if has_rows[number]:

@@ -384,8 +384,7 @@ class Replica(ViewedState):
         else:
             outcome = self.guarding.learn(self.learner, self.learn_rows, batch, self.seq + 1)
         self.seq += len(batch)
-        if self.profile is not None:
-            self.profile.reach(self.seq)
+        self.profile.reach(self.seq)
         if is_measured:
             pace.measured(estimated, self._clock.cpu_seconds() - began)
         if len(outcome.classes) != self._classes:
@@ -401,8 +400,7 @@ class Replica(ViewedState):
             self.progress.count(batch[first:], outcome[first:], first_seq + first)
         else:
             self.progress.count(batch, outcome, first_seq)
-        if self.profile is not None:
-            self.profile.count(batch, outcome, first_seq)
+        self.profile.count(batch, outcome, first_seq)
         self.losses.keep(batch, outcome)
         self.rejected += int(np.count_nonzero(outcome.rejected))
         return outcome

@@ -16,8 +16,6 @@ T = TypeVar("T")
 
 MAX_SPECS = 1000
 """Size of the cache of parsed specifications."""
-REMOVED_FIELDS = ("compare_windows",)
-"""Fields in older stores that never changed what a model learns."""
 
 
 class DamagedSpec(CorruptRecord):
@@ -25,10 +23,9 @@ class DamagedSpec(CorruptRecord):
 
 
 def read_spec(text: bytes) -> dict[str, Any]:
-    """Parse a stored specification, drop removed fields, and name its version."""
+    """Parse a stored specification."""
     spec: dict[str, Any] = msgspec.json.decode(text)
-    kept = {name: value for name, value in spec.items() if name not in REMOVED_FIELDS}
-    return kept | {"spec_version": kept.get("spec_version", 1)}
+    return spec
 
 
 @lru_cache(MAX_SPECS)

@@ -63,17 +63,16 @@ class ModelState:
     progress: Progressive
     names: FeatureNames
     retained: RetainedIds
+    profile: ColumnProfile
     rejected: int = 0
     refused_controls: int = 0
     guarding: Guarding | None = None
-    profile: ColumnProfile | None = None
-    """None for a model that was made before profiles."""
 
     @classmethod
     def new(cls, spec: dict[str, Any]) -> Self:
         """Create the state before the first record."""
         parts = make_learner(spec), Progressive.of(spec), FeatureNames(), RetainedIds(spec)
-        return cls(*parts, guarding=Guarding.of(spec), profile=ColumnProfile.of(spec))
+        return cls(*parts, ColumnProfile(spec), guarding=Guarding.of(spec))
 
     def restore(self, parts: Parts) -> None:
         """Restore from `by_part(arrays())`. Raises CorruptState; the object is unusable then."""
@@ -83,10 +82,8 @@ class ModelState:
         self.retained.restore(parts["retained"])
         if self.guarding is not None:
             self.guarding.restore(parts["guard"], parts["pauses"])
-        if self.profile is not None:
-            self.profile.restore(parts["profile"], self.names.pairs())
-        # Older snapshots, from before controls existed, lack this count.
-        counts = {"refused_controls": np.array(0)} | parts[NO_PART]
+        self.profile.restore(parts["profile"], self.names.pairs())
+        counts = parts[NO_PART]
         check_arrays(counts, {"rejected": (), "refused_controls": ()})
         self.rejected = int(counts["rejected"])
         self.refused_controls = int(counts["refused_controls"])
@@ -99,8 +96,7 @@ class ModelState:
         arrays |= {f"retained.{name}": array for name, array in self.retained.state().items()}
         if self.guarding is not None:
             arrays |= self.guarding.state()
-        if self.profile is not None:
-            arrays |= {f"profile.{name}": array for name, array in self.profile.state().items()}
+        arrays |= {f"profile.{name}": array for name, array in self.profile.state().items()}
         arrays["rejected"] = np.array(self.rejected, np.int64)
         arrays["refused_controls"] = np.array(self.refused_controls, np.int64)
         return arrays
@@ -269,7 +265,7 @@ class PositionedState:
         """Keep names of features, each known from a log position on."""
         for since, pairs in names:
             added = self.names.keep(pairs)
-            if added and self.profile is not None:
+            if added:
                 self.profile.add_names(added, since, self.seq)
 
     # -- the state ------------------------------------------------------------------------------
@@ -297,8 +293,8 @@ class PositionedState:
     def state(self) -> ModelState:
         """The part that is a function of spec and journal."""
         counts = (self.rejected, self.refused_controls)
-        parts = self.learner, self.progress, self.names, self.retained
-        return ModelState(*parts, *counts, self.guarding, self.profile)
+        parts = self.learner, self.progress, self.names, self.retained, self.profile
+        return ModelState(*parts, *counts, self.guarding)
 
     def _begin_at(self, seq: int, chain: str) -> None:
         self.seq = seq
@@ -361,7 +357,7 @@ class PositionedState:
         arrays |= {
             f"verdicts.{name}": array for name, array in self.control_outcomes.state().items()
         }
-        if self.guarding is not None and self.guarding.pauses.held_bytes:
+        if self.guarding is not None:
             arrays["held.bytes"] = np.array(self.guarding.pauses.held_bytes, np.int64)
         return arrays
 
@@ -381,7 +377,7 @@ class PositionedState:
         self.first_responses.restore(parts["answers"])
         self.losses.restore(parts["served"])
         self.control_outcomes.restore(parts["verdicts"])
-        if self.guarding is not None and "held.bytes" in arrays:
+        if self.guarding is not None:
             check_arrays(arrays, {"held.bytes": ()})
             self.guarding.pauses.held_bytes = int(arrays["held.bytes"])
         self._begin_at(seq, chain)

@@ -15,6 +15,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from dualstream import __version__
 from dualstream.service.api import (
     audit,
     certificate,
@@ -278,7 +279,7 @@ def create_app(
     app = FastAPI(
         title="Dualstream",
         description="Learns from a stream of labelled samples, durably and exactly once.",
-        version="0.1.0",
+        version=__version__,
         lifespan=lifespan,
         routes=_routes(),
         docs_url=None,

@@ -3,4 +3,4 @@
 NONLINEAR = ("boosted", "net", "neighbours", "splines")
 """They have no weight for each feature."""
 SHARED = ("boosted", "net", "neighbours")
-"""Those that score all classes of a multiclass model at once, from `spec_version` 3 on."""
+"""Those that score all classes of a multiclass model at once."""

@@ -12,7 +12,7 @@ row, at most 1e100, by a power of the number of rows, and old states hold such v
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,23 +30,15 @@ def is_storable(numbers: npt.ArrayLike) -> bool:
     return math.isfinite(array) if array.shape == () else bool(np.isfinite(array).all())
 
 
-def check_arrays(
-    state: Mapping[str, Array],
-    shapes: Mapping[str, tuple[int, ...]],
-    overflows: Collection[str] = (),
-) -> None:
-    """Raise CorruptState unless these arrays exist, have these shapes, and are storable.
-
-    overflows  names of arrays in which states of earlier versions may have infinity, but not NaN
-    """
+def check_arrays(state: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise CorruptState unless these arrays exist, have these shapes, and are storable."""
     for name, shape in shapes.items():
         if name not in state:
             raise CorruptState(f"the state has no {name}")
         array = np.asarray(state[name])
         if array.shape != shape:
             raise CorruptState(f"{name} has shape {array.shape}, expected {shape}")
-        numbers = np.where(np.isinf(array), 0.0, array) if name in overflows else array
-        if not is_storable(numbers):
+        if not is_storable(array):
             raise CorruptState(f"{name} is not finite")
 
 

@@ -148,8 +148,7 @@ class Progressive:
             spec["task"],
             log_loss=scores_are_log_odds(spec),
             scaled=scaled_detectors(spec),
-            # The states of earlier versions have no scores.
-            is_ranked=spec["task"] == "binary" and spec.get("spec_version", 1) >= 3,
+            is_ranked=spec["task"] == "binary",
         )
 
     @property
@@ -240,7 +239,7 @@ class Progressive:
         """The means of all three views; None without rows, or without such a quantity.
 
         Binary models have `auc` and `average_precision`, except in the fading view; None while one
-        class is missing, and with a spec_version below 3.
+        class is missing.
         `drift` has the number of events of each detector: losses that rose, and losses that fell.
         """
         self._catch_up()
@@ -366,8 +365,6 @@ def scaled_detectors(spec: Mapping[str, Any]) -> tuple[str, ...]:
 
     ADWIN adapts to the spread of losses of classes, which have no unit.
     """
-    if spec.get("spec_version", 1) < 2:
-        return ()
     return DETECTORS if spec["task"] == "regression" else ("page_hinkley",)
 
 

@@ -64,10 +64,7 @@ class Timeline:
 
     @classmethod
     def of(cls, state: Mapping[str, npt.NDArray[Any]], rows: int, columns: int) -> "Timeline":
-        """A Timeline with the state of `rows` learned rows. Raises CorruptState.
-
-        States of versions without a timeline have sums over no rows instead.
-        """
+        """A Timeline with the state of `rows` learned rows. Raises CorruptState."""
         timeline, spacing = cls(columns), 1
         while rows // spacing >= POINTS:
             spacing *= 2
@@ -75,7 +72,6 @@ class Timeline:
         timeline.place[SPACING] = spacing
         timeline.make_room(rows)
         timeline.place[HELD] = held
-        if "timeline_sums" in state:
-            check_arrays(state, {"timeline_sums": (held, columns)})
-            timeline.points[:held] = state["timeline_sums"]
+        check_arrays(state, {"timeline_sums": (held, columns)})
+        timeline.points[:held] = state["timeline_sums"]
         return timeline

@@ -69,7 +69,7 @@ def write(source: Source) -> bytes:
 
 
 def _trees_of(source: Source) -> Trees:
-    (score, *others) = source.form.scores
+    score, *_ = source.form.scores
     if isinstance(score, Mixture):
         raise NotExpressible(
             "a portfolio is a mixture of its members: export it as `onnx`, or a boosted member as"
@@ -80,8 +80,6 @@ def _trees_of(source: Source) -> Trees:
         if isinstance(score, NonlinearScore):
             what, formats = name_of(score), "`onnx`"
         raise NotExpressible(f"it is {what}, and the format has boosted trees only: use {formats}")
-    if others:
-        raise NotExpressible("a file has one score and this model one per class: use `onnx`")
     return score
 
 

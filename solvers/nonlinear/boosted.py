@@ -69,7 +69,7 @@ class Boosted(TreeRing, NonlinearLearner):
         while done < n:
             done, why = _kernels.learn_rows(
                 batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, done,
-                scores, losses, self._is_binary, self._reach, self._window, FIRST_TREE,
+                scores, losses, self._is_binary, self.REACH, self._window, FIRST_TREE,
                 self._renewal, *self._table.arrays, self._k, self._f, self._x, self._rows,
                 self._codes, self._about, self._leaves, self._edges, self._n_edges, self._feature,
                 self._threshold, self._left, self._value,

@@ -33,17 +33,13 @@ class NonlinearLearner:
     REACH = 10.0
     """Regression: root mean square errors from the score within which a target counts.
 
-    Before `spec_version` 6 it is 50. A smaller limit is better after a broken target, and worse
-    after a change of unit.
+    A smaller limit is better after a broken target, and worse after a change of unit.
     """
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
         self.spec = spec
         self._dim = width_of(spec["features"])
         self._is_binary = spec["task"] == "binary"
-        self._resists = spec.get("spec_version", 1) >= 6
-        """Whether a broken target does little harm to regression."""
-        self._reach = self.REACH if self._resists else 50.0
 
     def _learn_rows(self, batch: Batch, scores: Floats, losses: Floats) -> None:
         """Learn all rows of checked labels and write both columns."""

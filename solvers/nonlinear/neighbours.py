@@ -8,7 +8,7 @@ d_K a row scores, for classes, the log of the odds
 
 and for numbers the mean of their labels by c_i w_i, where w_i = exp(-r d_i / d_K), r = 3 for
 classes and 2 for numbers, and c_i is the weight of the row. A label that is a number is entered as
-one within 10 root mean square errors of its score (before `spec_version` 6 as it is).
+one within 10 root mean square errors of its score.
 Distance-weighted neighbours: Dudani, "The distance-weighted k-nearest-neighbor rule", 1976. Columns
 are those of dense_columns.py. O(window x columns) per row; no row is rejected.
 
@@ -155,7 +155,7 @@ class Neighbours(NeighbourRing, NonlinearLearner):
     def __init__(self, spec: Mapping[str, Any]) -> None:
         NonlinearLearner.__init__(self, spec)
         NeighbourRing.__init__(self, spec)
-        if self._resists and not self._is_binary:
+        if not self._is_binary:
             self._mean = np.zeros(3)
 
     def _make_up(self, why: int) -> None:
@@ -170,7 +170,7 @@ class Neighbours(NeighbourRing, NonlinearLearner):
         while done < n:
             done, why = _kernels.learn_rows(
                 batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, done,
-                scores, losses, self._is_binary, self._reach, _SHARPNESS[self.spec["task"]],
+                scores, losses, self._is_binary, self.REACH, _SHARPNESS[self.spec["task"]],
                 *self._table.arrays, self._k, self._mean, self._x, self._moments, self._ring,
                 self._about, self._distances, self._near,
             )  # fmt: skip

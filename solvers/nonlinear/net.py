@@ -235,7 +235,7 @@ class Net(NetLayers, NonlinearLearner):
         while True:
             row = _kernels.learn_rows(
                 batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, row, scores,
-                losses, self._is_binary, self._reach, spec["step"], spec["seed"], self._places,
+                losses, self._is_binary, self.REACH, spec["step"], spec["seed"], self._places,
                 self._touched, self._table, self._dense, self._is_here, self._f, self._k, BASES,
                 self._starts, self._slots, self._e, self._h, self._idx, self._val, self._first,
                 self._second, self._third, self._z, self._q, self._dz, self._dq,

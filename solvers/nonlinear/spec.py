@@ -16,7 +16,7 @@ def read_boosted(spec: Mapping[str, Any], task: str) -> Spec:
     if "loss" in spec and task != "regression":
         raise InvalidSpec("/loss", spec["loss"], "left out unless the task is regression")
     loss = read_choice(spec, "loss", "squared", ("squared", "absolute"))
-    # Specifications of earlier releases have no field for the squared loss.
+    # The squared loss is that of every nonlinear learner, and is not written out.
     return ({"loss": loss} if loss == "absolute" else {}) | {
         "window": read_whole(spec, "", "window", 20_480, 32, MAX_WINDOW),
         "trees": read_whole(spec, "", "trees", 30, 1, 1000),

@@ -6,7 +6,7 @@ g_j is linear between KNOTS knots at quantiles of the last WINDOW rows, and cons
 outer ones. Its values at the knots take the diagonal Newton step of the portfolio's
 `diagonal_newton` (portfolio/fused_kernels.py), with forgetting `gamma`. Knots are placed at rows
 32, 128, 512, 2,048 and then every 2,048, with the function carried over; a new column waits for the
-next of these. For numbers w_0 starts as the first label (before `spec_version` 6 as 0). (Model:
+next of these. For numbers w_0 starts as the first label. (Model:
 Hastie and Tibshirani, "Generalized additive models", 1990.) Columns are those of dense_columns.py.
 O(columns) per row; no row is rejected.
 
@@ -71,7 +71,7 @@ class Splines(NonlinearLearner):
         for rows in self._columns.enter(batch, self._samples):
             _kernels.learn_rows(
                 batch.labels, batch.weights, rows.start, rows.end, rows.learned, scores, losses,
-                self._is_binary, self._reach, self._resists, self.spec["gamma"], rows.with_knots,
+                self._is_binary, self.REACH, self.spec["gamma"], rows.with_knots,
                 rows.at, rows.share, rows.used, self._f, self._own, self._curvatures,
             )  # fmt: skip
             if rows.room * KNOTS > len(self._own):

@@ -147,7 +147,7 @@ def curve(knot: int, part: float, c: float, decay: float, curvatures: Floats) ->
     return float(part * part / (_DAMPING + curvatures[knot]))
 
 
-@kernel(void(RO_F8, RO_F8, i8, i8, i8, F8, F8, b1, f8, b1, f8, i8, _I8_2D, F8_2D, I8, F8, F8, F8))
+@kernel(void(RO_F8, RO_F8, i8, i8, i8, F8, F8, b1, f8, f8, i8, _I8_2D, F8_2D, I8, F8, F8, F8))
 def learn_rows(
     labels: Floats,
     weights: Floats,
@@ -158,7 +158,6 @@ def learn_rows(
     losses: Floats,
     is_binary: bool,
     reach: float,
-    from_first: bool,
     decay: float,
     with_knots: int,
     at: Ints,
@@ -172,7 +171,7 @@ def learn_rows(
 
     The step is implicit: for classes the root of the dual step along the diagonal Newton direction,
     for numbers the error divided by 1 plus its square. A target counts as one within `reach` root
-    mean square errors of the score. With `from_first` the intercept starts as the first target.
+    mean square errors of the score. The intercept starts as the first target.
     """
     for i in range(start, end):
         knot, part = at[i - start], share[i - start]
@@ -190,7 +189,7 @@ def learn_rows(
             p = sigmoid(score)
             bend = c * p * (1.0 - p)
         else:
-            if from_first and learned == 0:
+            if learned == 0:
                 f[INTERCEPT] = score = y
             scale = math.sqrt(f[MEAN_SQUARE])
             if scale > 0.0:

@@ -436,7 +436,7 @@ class Fused:
             "second": (used, len(plan.starts)),
             "weights": (used, len(self.members)),
         }
-        check_arrays(state, shapes, overflows=("dual_sums",))
+        check_arrays(state, shapes)
         touched, statistics = state["touched"].astype(np.int64), state["statistics"]
         dense = self._dense_of(touched, statistics)
         ring = _checked_ring(state, self._ring, used) if self._retain else None

@@ -41,13 +41,7 @@ from dualstream.solvers.portfolio.contributions import mixed_contributions
 from dualstream.solvers.portfolio.members import MemberSet, has_weights
 from dualstream.solvers.portfolio.presets import Member, members_of
 from dualstream.solvers.portfolio.retained_rows import RetainedRows
-from dualstream.solvers.portfolio.spec import (
-    MAX_MEMBERS,
-    ModelFactory,
-    charges_absolute,
-    read_member,
-    read_name,
-)
+from dualstream.solvers.portfolio.spec import MAX_MEMBERS, ModelFactory, read_member, read_name
 from dualstream.solvers.portfolio.weighting import Rule
 from dualstream.solvers.portfolio.weighting_kernels import ROW_LOSS, SCORE
 
@@ -82,8 +76,7 @@ class Portfolio:
 
     def _new_rule(self, members: Sequence[Member]) -> Rule:
         spec = self.spec
-        is_binary, absolute = spec["task"] == "binary", charges_absolute(spec)
-        return Rule(members, spec["eta"], spec["share"], classes=is_binary, absolute=absolute)
+        return Rule(members, spec["eta"], spec["share"], classes=spec["task"] == "binary")
 
     def without_rows(self) -> "Portfolio":
         """A portfolio of the present members that has learned nothing; all are active."""

@@ -223,19 +223,8 @@ REGRESSION_PRESETS: Mapping[str, tuple[Member, ...]] = {
 }
 """Presets of regression by name."""
 
-_EARLIER_REGRESSION: Mapping[str, tuple[Member, ...]] = {
-    "ten": TEN,
-    "fast": (*TEN, *FAST_ADDS, STACK),
-    "full": (*TEN, *FULL_ADDS, STACK),
-}
-"""The same before spec_version 5."""
-
-
 DEFAULT = "full"
 """The preset of a portfolio that names no members."""
-
-LINEAR: Mapping[str, str] = {"binary": "eight", "regression": "ten", "multiclass": "eight"}
-"""The same before spec_version 3, by task: linear members only."""
 
 
 def presets_of(task: str) -> Mapping[str, tuple[Member, ...]]:
@@ -245,18 +234,16 @@ def presets_of(task: str) -> Mapping[str, tuple[Member, ...]]:
 
 def members_of(spec: Mapping[str, Any]) -> Sequence[Member]:
     """The members of a resolved portfolio: those of its preset, or those that it lists."""
-    given, presets = spec["members"], presets_of(spec["task"])
-    if presets is REGRESSION_PRESETS and spec.get("spec_version", 1) < 5:
-        presets = _EARLIER_REGRESSION
-    return presets[given] if isinstance(given, str) else given
+    members = spec["members"]
+    return presets_of(spec["task"])[members] if isinstance(members, str) else members
 
 
 def shared_algorithms(spec: Mapping[str, Any]) -> list[Member]:
     """Specifications of the learners that score all classes of a resolved model at once.
 
-    Those of core/nonlinear_names.SHARED, of multiclass models from `spec_version` 3 on.
+    Those of core/nonlinear_names.SHARED, of multiclass models.
     """
-    if spec["task"] != "multiclass" or spec.get("spec_version", 1) < 3:
+    if spec["task"] != "multiclass":
         return []
     members = members_of(spec) if spec["algorithm"] == "portfolio" else [dict(spec)]
     return [member for member in members if member.get("algorithm") in SHARED]

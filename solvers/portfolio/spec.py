@@ -206,26 +206,11 @@ def _read_model(
 
 
 def reach_of(whole: Mapping[str, Any]) -> float:
-    """The limit of values in deviations of their column.
-
-    For classes, and before `spec_version` 3, 0 stands for no limit.
-    """
-    is_limited = whole["task"] == "regression" and whole.get("spec_version", 1) >= 3
-    return REACH if is_limited else 0.0
-
-
-def charges_absolute(whole: Mapping[str, Any]) -> bool:
-    """Whether members of regression are charged with absolute errors; before `spec_version` 5 with
-    squared ones.
-    """
-    return bool(whole["task"] == "regression" and whole.get("spec_version", 1) >= 5)
+    """The limit of values in deviations of their column; 0 stands for no limit (classes)."""
+    return REACH if whole["task"] == "regression" else 0.0
 
 
 def model_spec(member: Mapping[str, Any], whole: Mapping[str, Any]) -> Spec:
     """The specification of the model for a resolved member without `kind`."""
     body = {field: value for field, value in member.items() if field != "name"}
-    return body | {
-        "task": whole["task"],
-        "features": dict(whole["features"]),
-        "spec_version": whole.get("spec_version", 1),
-    }
+    return body | {"task": whole["task"], "features": dict(whole["features"])}

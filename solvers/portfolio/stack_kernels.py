@@ -9,12 +9,10 @@ log-loss with forgetting 0.9995:
     w <- w + tau P h,  tau the dual step along that direction (core/loss_steps.py)
 
 P starts at I / 10 and w at the mean of the members. For numbers, h_k is the distance of the
-member's prediction from the mean of the targets in units S of the portfolio's error, the loss is
-squared and the error is clipped at 5 S (recursive least squares; P starts at I). Where the rule
-charges absolute errors, the loss is Huber's instead, with delta S: a row counts with its weight
-times min(1, S / |error|) (P. Huber, "Robust statistics", 1981, section 7.8). P is halved while its
-trace is more than 1000 per entry, as forgetting would let it grow for ever where no row says
-anything.
+member's prediction from the mean of the targets in units S of the portfolio's error, and the loss
+is Huber's with delta S: a row counts with its weight times min(1, S / |error|) (P. Huber, "Robust
+statistics", 1981, section 7.8); P starts at I. P is halved while its trace is more than 1000 per
+entry, as forgetting would let it grow for ever where no row says anything.
 
 In every kernel, for K members
     stack   (K + 4, K + 1)  rows of P, then W, H and PH below; no rows without a stack
@@ -22,7 +20,7 @@ In every kernel, for K members
 
 from dualstream.solvers.core.loss_steps import logistic_root
 from dualstream.solvers.core.scalar import clip, sigmoid
-from dualstream.solvers.jit import F8, F8_2D, RO_I8_2D, Floats, Ints, b1, f8, i8, kernel, void
+from dualstream.solvers.jit import F8, F8_2D, RO_I8_2D, Floats, Ints, f8, i8, kernel, void
 
 ROLE, BASE = range(2)
 MEMBER, PRIOR, STACK = range(3)
@@ -32,7 +30,7 @@ _MOST_NUMBER = 50.0
 _HEAVIEST = 1e6
 """Weight that a heavier row counts with: P would lose all its digits."""
 
-_FORGETTING, _LEAST_CURVATURE, _MOST_TRACE, _MOST_ERROR = 0.9995, 1e-3, 1e3, 5.0
+_FORGETTING, _LEAST_CURVATURE, _MOST_TRACE = 0.9995, 1e-3, 1e3
 
 
 @kernel(void(f8, F8_2D))
@@ -97,16 +95,13 @@ def learn_class(y: float, c: float, stack: Floats) -> None:
         stack[size, a] += c * y * dual * stack[size + 2, a]
 
 
-@kernel(void(f8, f8, b1, F8_2D), inline=True)
-def learn_number(target: float, c: float, is_absolute: bool, stack: Floats) -> None:
+@kernel(void(f8, f8, F8_2D), inline=True)
+def learn_number(target: float, c: float, stack: Floats) -> None:
     """Learn a target of weight c, as the inputs H in units of S from the mean."""
     c = min(c, _HEAVIEST)
     size = stack.shape[1]
     error = target - stack_score(stack)
-    if is_absolute:
-        c /= max(1.0, abs(error))
-    else:
-        error = clip(error, -_MOST_ERROR, _MOST_ERROR)
+    c /= max(1.0, abs(error))
     bend_stack(c, stack)
     for a in range(size):
         stack[size, a] += c * error * stack[size + 2, a]

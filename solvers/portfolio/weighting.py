@@ -39,7 +39,6 @@ from dualstream.solvers.portfolio.weighting_kernels import (
     LAST_BASE,
     MAX_ABSOLUTE,
     MAX_LOG_LOSS,
-    MAX_SQUARE,
     MEAN_BASE,
     N_OUT,
     N_RULE,
@@ -58,25 +57,19 @@ from dualstream.solvers.portfolio.weighting_kernels import (
 
 class Rule:
     """State of the weighting rule (weighting_kernels.py); `classes`: labels are -1 and 1, else
-    numbers; `absolute`: members are charged with absolute errors, else squared ones."""
+    numbers."""
 
     def __init__(
-        self,
-        members: Sequence[Mapping[str, Any]],
-        eta: float,
-        share: float,
-        *,
-        classes: bool,
-        absolute: bool = False,
+        self, members: Sequence[Mapping[str, Any]], eta: float, share: float, *, classes: bool
     ) -> None:
         n = len(members)
-        self.classes, self._absolute = classes, absolute
+        self.classes = classes
         self.roles = np.array([_role_of(member) for member in members], np.int64).reshape(n, 2)
         self.r = np.zeros((N_RULE, n))
         for index in range(n):
             self._start(index)
         self.r[V] = 1.0 / n
-        self.g = np.zeros(N_SHARED + absolute)
+        self.g = np.zeros(N_SHARED if classes else N_SHARED + 1)
         self.g[ETA], self.g[SHARE] = eta, share
         self.recent = np.full((RECENT, 2 * n), NOT_ACTIVE)
         self.pairs = np.zeros((3 * n, n))
@@ -196,9 +189,7 @@ class Rule:
     @property
     def most(self) -> float:
         """The largest loss charged to a member for a row."""
-        if self.classes:
-            return MAX_LOG_LOSS
-        return MAX_ABSOLUTE if self._absolute else MAX_SQUARE
+        return MAX_LOG_LOSS if self.classes else MAX_ABSOLUTE
 
     def difference(self, a: int, b: int) -> tuple[int, float, float]:
         """Rows that both members learned, the sum of the differences of their losses, and of their
@@ -259,7 +250,7 @@ class Rule:
     def _copied(self, indices: Sequence[int | None]) -> "Rule":
         """Copy members by index; None: a new member."""
         eta, share = float(self.g[ETA]), float(self.g[SHARE])
-        other = Rule([{}] * len(indices), eta, share, classes=self.classes, absolute=self._absolute)
+        other = Rule([{}] * len(indices), eta, share, classes=self.classes)
         other.g[:] = self.g
         held = [(new, old) for new, old in enumerate(indices) if old is not None]
         for new, old in held:

@@ -21,23 +21,21 @@ least and the largest target so far, e a twentieth of their distance, and f_k th
     z_k = base_k + f_k, within [lo - e, hi + e] (mu if f_k is NaN)
     p = mu + sum_k v_k (z_k - mu)
     y' = y clipped to within 50 S of p, which replaces y from here on
-    l_k = min(((y' - z_k) / S)^2, 32),  v_k <- v_k exp(-eta c l_k), normalised and mixed
+    l_k = min(2 |y' - z_k| / A, 64),  v_k <- v_k exp(-eta c l_k), normalised and mixed
     member k learns y' - base_k
-    S^2 += max(1/n, 0.01) ((y' - p)^2 - S^2), n rows before this one;  then mu, last, lo, hi.
-From `spec_version` 5 on, with A the running mean of |y' - p|, made like S^2,
-    l_k = min(2 |y' - z_k| / A, 64)
+    S^2 += max(1/n, 0.01) ((y' - p)^2 - S^2), n rows before this one;  A likewise with |y' - p|;
+    then mu, last, lo, hi.
 Row 1 is predicted as 0, and sets only mu, last, lo and hi. While S = 0 no share changes. By the
 definition of v,
     sum -(1/eta) ln sum_k v_k e^(-eta c l_k) <= min_k sum c l_k + (1/eta)(ln K + T ln 1/(1-share));
-where all |y' - z_k| are within 2 S, ((y' - p)/S)^2 is no more than the left-hand term for c = 1 and
-eta = 1/8, as the squared loss is exp-concave there (the same book, section 3.3). The absolute loss
-is convex: where none is at its limit, 2 |y' - p| / A <= sum v_k l_k, which exceeds the left-hand
-term by at most eta d^2 / 8 for c = 1 and losses in a range d (section 2.2, Hoeffding's inequality).
+the absolute loss is convex: where none is at its limit, 2 |y' - p| / A <= sum v_k l_k, which
+exceeds the left-hand term by at most eta d^2 / 8 for c = 1 and losses in a range d (the same book,
+section 2.2, Hoeffding's inequality).
 
 In every kernel
     roles   (K, 2)  ROLE and BASE of each member
     r       (N_RULE, K), g (N_SHARED,)  the numbers of each member, and the shared ones, see below;
-            ABSOLUTE is one more in g
+            of numbers, g has ABSOLUTE as one more
     recent  (RECENT, 2 K)  in row t mod RECENT the losses of all members in row t, then mistakes
     pairs   (3 K, K)  for members a < b in rows b, b + K, b + 2 K: the number of rows that both
             learned, the sum of the differences of their losses, the sum of the squares of these
@@ -87,7 +85,7 @@ ETA, SHARE, COUNTED, POSITIVE, NEGATIVE = range(5)
 ROWS_SEEN, WEIGHT_SEEN, MEAN, LAST, LOW, HIGH, SQUARE = range(3, 10)
 N_SHARED = 10
 ABSOLUTE = 10
-"""A last shared number, A, only where the rule charges absolute errors."""
+"""A last shared number, A, only for numbers."""
 RECENT = 1000
 """Rows in the rolling view."""
 NOT_ACTIVE = -1.0
@@ -107,10 +105,8 @@ _REACH, _BEYOND, _RATE = 50.0, 0.05, 0.01
 _RAISED = 2.0**200
 MAX_LOG_LOSS = -math.log(_MIN_PROBABILITY)
 """The largest loss charged for a row: for classes in nats ..."""
-MAX_SQUARE = 32.0
-"""... for numbers in S^2 ..."""
 MAX_ABSOLUTE = 64.0
-"""... or in A / 2."""
+"""... for numbers in A / 2."""
 _LEAST_UNIT = 1e-300
 
 
@@ -381,20 +377,15 @@ def regress_row(
     if c == 0.0:
         return
     near = clip(y, p - _REACH * scale, p + _REACH * scale) if scale > 0.0 else y
-    is_absolute = g.shape[0] > ABSOLUTE
-    least = MAX_ABSOLUTE if is_absolute else MAX_SQUARE
+    least = MAX_ABSOLUTE
     # A can vanish before S does.
-    unit = max(0.5 * g[ABSOLUTE], _LEAST_UNIT) if is_absolute else scale
+    unit = max(0.5 * g[ABSOLUTE], _LEAST_UNIT)
     for j in range(roles.shape[0]):
         if scratch[M, j] != scratch[M, j]:
             r[RESETS, j] += 1.0
         scratch[TARGET, j] = near - base_of(roles[j, BASE], g)
         if scale > 0.0:
-            error = (near - scratch[OWN, j]) / unit
-            if is_absolute:
-                scratch[COST, j] = min(abs(error), MAX_ABSOLUTE)
-            else:
-                scratch[COST, j] = min(error * error, MAX_SQUARE)
+            scratch[COST, j] = min(abs((near - scratch[OWN, j]) / unit), MAX_ABSOLUTE)
             scratch[WRONG, j] = 0.0
             if r[IS_ACTIVE, j] > 0.0 and r[V, j] > 0.0:
                 least = min(least, scratch[COST, j])
@@ -405,12 +396,11 @@ def regress_row(
         share_out(r[V], scratch[GAIN], r[IS_ACTIVE], g[SHARE])
         count_losses(r, recent, pairs, g, scratch)
         if stack.shape[0] > 0 and r[IS_ACTIVE, stack_among(roles)] > 0.0:
-            learn_number((near - g[MEAN]) / scale, c, is_absolute, stack)
+            learn_number((near - g[MEAN]) / scale, c, stack)
     n = g[ROWS_SEEN]
     if n > 0.0:
         g[SQUARE] += max(1.0 / n, _RATE) * ((near - p) * (near - p) - g[SQUARE])
-        if is_absolute:
-            g[ABSOLUTE] += max(1.0 / n, _RATE) * (abs(near - p) - g[ABSOLUTE])
+        g[ABSOLUTE] += max(1.0 / n, _RATE) * (abs(near - p) - g[ABSOLUTE])
     else:
         g[LOW] = g[HIGH] = g[MEAN] = near
     g[WEIGHT_SEEN] += c

@@ -20,8 +20,6 @@ from dualstream.solvers.profile.column import Column, Moments, moments_of, top_o
 from dualstream.solvers.profile.names import ColumnNames
 from dualstream.solvers.profile.stability_index import stability_indices
 
-SPEC_VERSION = 4
-"""Models of an older `spec_version` have no profile: their states lack it."""
 MAX_VALUES = 1_000
 """Values of a column from which rows without a named value are not counted as missing, once the
 model has no room for names."""
@@ -69,11 +67,6 @@ class ColumnProfile:
         self._counts = np.zeros((0, k.COUNTS), np.int64)
         self._cells = np.zeros((0, k.CELLS))
         self._words, self._texts = np.zeros(0), np.zeros(0, np.int64)
-
-    @classmethod
-    def of(cls, spec: Mapping[str, Any]) -> "ColumnProfile | None":
-        """The profile of a resolved specification; None for a `spec_version` below 4."""
-        return cls(spec) if spec.get("spec_version", 1) >= SPEC_VERSION else None
 
     def _make_room(self) -> None:
         room = min(k.MAX_COLUMNS, max(_MIN_ROOM, 4 * len(self._counts)))

@@ -23,7 +23,7 @@ from dualstream.solvers.core.spec_fields import (
 from dualstream.solvers.evaluation.guard.spec import FIELD as _GUARD, read_guard
 from dualstream.solvers.features.spec import has_stages, read_features, read_map, read_scaling
 from dualstream.solvers.offline.options import read_refit_options
-from dualstream.solvers.portfolio.presets import LINEAR, shared_algorithms
+from dualstream.solvers.portfolio.presets import shared_algorithms
 from dualstream.solvers.portfolio.spec import ModelFactory
 from dualstream.solvers.spec.algorithms import ALGORITHMS, Algorithm
 from dualstream.solvers.spec.violations import with_all_violations
@@ -34,24 +34,9 @@ _FIRST = ("algorithm", "task")
 # ... and after them: for a learner behind stages, and for one with its own stages.
 _LAST = ("features", "map", "scaling", "norm", "intercept", "seed", "labels")
 _LAST_OF_OWN_STAGES = ("features", "labels")
-SPEC_VERSION = 6
-"""The rules that new models follow where a specification names none. A stored specification without
-`spec_version` follows version 1.
-
-2   the drift detectors do not depend on the unit of the losses: see `scaled_detectors`;
-    names, texts and classes are composed (NFC) by the readers: see `RowSchema.composed`
-3   portfolios for regression limit values far from the mean of their column: see `limit_entries`;
-    binary models have the AUC and the average precision: see `Ranking`;
-    a portfolio that names no members has nonlinear ones, too: see `presets.LINEAR`;
-    multiclass models with learners of `core/nonlinear_names.SHARED` have one for all classes: see
-    `nonlinear/class_scorer.py`
-4   models have a profile of their columns: see `ColumnProfile`
-5   portfolios for regression weigh members by absolute errors: see `charges_absolute`;
-    `fast` and `full` have boosted trees for them: see `presets.REGRESSION_PRESETS`
-6   portfolios and the learners of `nonlinear/` start again if their first rows have a broken
-    number: see `FirstRows`; the latter limit labels that are numbers more: see `NonlinearLearner`;
-    splines start at the first label
-"""
+SPEC_VERSION = 1
+"""The rules that a model learns by. A resolved specification names them, so a later release can
+learn a stored model by the rules that it was created with."""
 
 # A specification with only these fields is of a portfolio by default; with fields that a portfolio
 # does not have, it is of dual ascent.
@@ -79,13 +64,11 @@ def resolve_spec(spec: Mapping[str, Any]) -> Spec:
 
 
 def _resolve(spec: Mapping[str, Any]) -> Spec:
-    version = read_whole(spec, "", "spec_version", SPEC_VERSION, 1, SPEC_VERSION)
+    version = read_whole(spec, "", "spec_version", SPEC_VERSION, SPEC_VERSION, SPEC_VERSION)
     own = {name: value for name, value in spec.items() if name not in _OF_ROWS}
     resolved = _resolve_model(own)
-    if version < 3 and "members" in resolved and "members" not in spec:
-        resolved["members"] = LINEAR[resolved["task"]]
     labels = resolved.get("labels")
-    if labels and version >= 2 and nfc(labels[0]) == nfc(labels[1]):
+    if labels and nfc(labels[0]) == nfc(labels[1]):
         raise InvalidSpec("/labels", labels, f"{_TWO_LABELS}, also when composed (NFC)")
     return resolved | _rows(spec, resolved["features"]["kind"]) | {"spec_version": version}
 
@@ -103,9 +86,6 @@ def _rows(spec: Mapping[str, Any], features: str) -> Spec:
 
 def _resolve_model(spec: Mapping[str, Any]) -> Spec:
     """As `resolve_spec`, for one model or one member of a portfolio."""
-    if "compare_windows" in spec:
-        allowed = "left out: create a portfolio whose members differ in `window`"
-        raise InvalidSpec("/compare_windows", spec["compare_windows"], allowed)
     choice = "portfolio" if all(name in _OF_ANY_PORTFOLIO for name in spec) else "dual_ascent"
     algorithm = read_choice(spec, "algorithm", choice, tuple(ALGORITHMS))
     stages_are_own = ALGORITHMS[algorithm].stages_are_own
@@ -166,7 +146,7 @@ def _maker(spec: Mapping[str, Any]) -> Callable[[], Learner]:
     resolved = FixedSpec(resolve_spec(spec))
     make = _maker_of_staged(resolved)
     module: Any
-    if resolved["algorithm"] in _RESTARTING and resolved["spec_version"] >= 6:
+    if resolved["algorithm"] in _RESTARTING:
         module = importlib.import_module("dualstream.solvers.features.first_rows")
         make = partial(module.make_restarting, resolved, make)
     if age_features(resolved):

@@ -281,12 +281,6 @@ def test_columns_that_moved_most_come_first(page: Page, server: httpx.Client, sc
         re.compile(r"price\s*large\s*0\.\d|price\s*large\s*\d")
     )
 
-    old = named(page, "older")
-    create(server, old, spec_version=3)
-    page.goto(f"/#/models/{old}/features")
-    expect(card(page, "Largest weights")).to_be_visible()
-    expect(card(page, "Columns")).to_be_hidden()
-
 
 def test_curves_of_splines_are_drawn_the_most_important_first(
     page: Page, server: httpx.Client, screenshot

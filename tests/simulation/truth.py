@@ -39,7 +39,7 @@ class Truth:
         self.late: dict[int, LateRow] = {}
         """Every row by its seq, where the model has rows with ids."""
         self.guarding = Guarding.of(kind.resolved)
-        self.profile = ColumnProfile.of(kind.resolved)
+        self.profile = ColumnProfile(kind.resolved)
         self.copies = {version.digest: version.seq for version in log.versions.values()}
         """The seqs of copies, by their digests."""
         self.states: dict[int, dict[str, bytes]] = {}

@@ -1,8 +1,8 @@
 """Reference implementation of the regression portfolio: one row at a time, rows as dicts of
 columns.
 
-A prediction is a mean of K members' predictions, weighted by the exponentials of their squared or
-absolute errors. Errors are in units of S, the running root mean square of the mixture's own errors,
+A prediction is a mean of K members' predictions, weighted by the exponentials of their absolute
+errors. Errors are in units of S, the running root mean square of the mixture's own errors,
 so y -> a y + b gives p -> a p + b from the second row on.
 """
 
@@ -12,11 +12,10 @@ from dataclasses import dataclass
 
 from tests.solvers.staging import BalancedReference, NormReference
 
-ETA = 1 / 8  # the squared error of predictions within 2 S is exp-concave up to 1 / (2 (2 S)^2)
+ETA = 1 / 8
 SHARE = 0.001
 REACH = 50.0  # targets are clipped to within this many S of the prediction
-WORST = 32.0  # the largest loss, in S^2
-WORST_ABSOLUTE = 64.0  # the same in A / 2, with A the running mean absolute error
+WORST = 64.0  # the largest loss, in A / 2 with A the running mean absolute error
 RATE = 0.01  # of the running mean square, from row 101 on
 BEYOND = 0.05  # predictions may exceed the range of targets by this share of the range
 
@@ -78,9 +77,9 @@ class Learner:
 class RegressionPortfolio:
     """learn(row, y) returns (p, z): the prediction and the members' predictions before the step."""
 
-    def __init__(self, members=MEMBERS, reach=8.0, absolute=True):
-        self.members, self.absolute = members, absolute
-        self.balanced = BalancedReference(reach=reach)
+    def __init__(self, members=MEMBERS):
+        self.members = members
+        self.balanced = BalancedReference(reach=8.0)
         self.norms = {kind: NormReference(kind) for kind in ("row", "running")}
         self.learners = [Learner(member) for member in members]
         self.v = [1.0 / len(members)] * len(members)
@@ -117,7 +116,7 @@ class RegressionPortfolio:
             y = min(max(y, p - REACH * scale), p + REACH * scale)
         self.regret_terms = None
         if scale > 0.0:
-            self.weigh(z, y, c, scale)
+            self.weigh(z, y, c)
 
         for k, (member, f) in enumerate(zip(self.members, scores, strict=True)):
             if not math.isfinite(f):
@@ -141,10 +140,8 @@ class RegressionPortfolio:
         found = {"none": h} | {kind: norm.scale(h) for kind, norm in self.norms.items()}
         return {kind: values | {INTERCEPT: 1.0} for kind, values in found.items()}
 
-    def weigh(self, z, y, c, scale):
-        losses = [min(squared((y - x) / scale), WORST) for x in z]
-        if self.absolute:
-            losses = [min(abs(y - x) / (0.5 * self.mean_error), WORST_ABSOLUTE) for x in z]
+    def weigh(self, z, y, c):
+        losses = [min(abs(y - x) / (0.5 * self.mean_error), WORST) for x in z]
         least = min(losses)
         v = [
             v * math.exp(-ETA * c * (loss - least)) for v, loss in zip(self.v, losses, strict=True)
@@ -152,11 +149,6 @@ class RegressionPortfolio:
         total = math.fsum(v)
         self.regret_terms = c * least - math.log(total) / ETA, [c * loss for loss in losses]
         self.v = [(1.0 - SHARE) * x / total + SHARE / len(z) for x in v]
-
-
-def squared(x):
-    """x^2, infinity if that overflows."""
-    return x * x if abs(x) < 1e150 else math.inf
 
 
 def regret_bound(rows, members):

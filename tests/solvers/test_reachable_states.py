@@ -134,19 +134,6 @@ def test_member_whose_sum_of_conjugates_would_overflow_is_reset():
     assert content(restored(learner, SUMS)) == content(learner)
 
 
-@pytest.mark.parametrize("sums", [np.inf, -np.inf])
-def test_sum_that_overflowed_in_an_earlier_version_is_restored_and_ends_with_a_reset(sums):
-    learner = make_learner(SUMS)
-    learner.learn(rows_of(NEAR_THE_END[:1] * 3))
-    state = learner.state()
-    state["crew.fused.dual_sums"][:] = sums
-    learner.restore(state)
-    assert content(learner) == dump(state, {})
-    learner.learn(rows_of([([1.0, 0.0, 0.0], 1.0, 1.0)]))
-    assert is_storable(learner.state()["crew.fused.dual_sums"])
-    assert [view.resets for view in learner.members()] == [1]
-
-
 @pytest.mark.parametrize("least", [1e-300, 1e-309, 5e-324])
 def test_share_that_became_subnormal_is_raised_again(least):
     v, gain, active = np.array([1.0, least]), np.array([0.0, 1.0]), np.ones(2)

@@ -10,7 +10,7 @@ import time
 from dualstream.service.journal.protocol import JournalUnavailable, StoreTooNew
 from dualstream.service.journal.sqlite.wal import MAX_LOG_BYTES, MAX_PAGES
 
-VERSION = 4
+VERSION = 1
 STAGED = "\1"
 """Prefix of the ids of staged models; no other id begins with it."""
 AFTER_STAGED = "\2"
@@ -55,10 +55,6 @@ CREATE TABLE snapshot_parts (
     UNIQUE (snapshot, part)
 );
 CREATE TABLE garbage (model INTEGER PRIMARY KEY);
-"""
-
-# Tables added in version 2.
-TABLES_OF_COPIES = """
 CREATE TABLE copies (
     copy INTEGER PRIMARY KEY AUTOINCREMENT, model INTEGER NOT NULL, digest TEXT NOT NULL,
     bytes INTEGER NOT NULL, touched_ms INTEGER NOT NULL, is_complete INTEGER NOT NULL DEFAULT 0,
@@ -76,10 +72,6 @@ CREATE TABLE versions (
     digest TEXT NOT NULL, bytes INTEGER NOT NULL, created_ms INTEGER NOT NULL, note TEXT NOT NULL,
     PRIMARY KEY (model, name)
 ) WITHOUT ROWID;
-"""
-
-# Tables added in version 3.
-TABLES_OF_ROWS = """
 -- rows that wait for their labels; an empty body: it has waited too long
 CREATE TABLE remembered (
     model INTEGER NOT NULL, key BLOB NOT NULL, body BLOB NOT NULL, default_label BLOB NOT NULL,
@@ -90,10 +82,7 @@ CREATE INDEX remembered_by_due ON remembered (model, due_ms);
 CREATE TABLE remembered_sums (
     model INTEGER PRIMARY KEY, rows INTEGER NOT NULL, bytes INTEGER NOT NULL
 );
-"""
-
-# Tables added in version 4. By the model's id, not its number: changes outlive the model.
-TABLES_OF_CHANGES = """
+-- by the model's id, not its number: changes outlive the model
 CREATE TABLE changes (
     number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL, incarnation TEXT NOT NULL,
     seq INTEGER NOT NULL, time_ms INTEGER NOT NULL, change BLOB NOT NULL
@@ -146,14 +135,14 @@ def _set_wal(connection: sqlite3.Connection, patience_s: float) -> None:
 
 def _make_tables(connection: sqlite3.Connection, path: str) -> None:
     version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version < VERSION:
+    if version == 0:
         connection.execute("BEGIN IMMEDIATE")
         version = connection.execute("PRAGMA user_version").fetchone()[0]
-        missing = (TABLES, TABLES_OF_COPIES, TABLES_OF_ROWS, TABLES_OF_CHANGES)[version:]
-        for statement in "".join(missing).split(";\n"):
-            connection.execute(statement)
-        version = max(version, VERSION)
-        connection.execute(f"PRAGMA user_version = {version}")
+        if version == 0:  # another process can have made them since
+            for statement in TABLES.split(";\n"):
+                connection.execute(statement)
+            version = VERSION
+            connection.execute(f"PRAGMA user_version = {version}")
         connection.execute("COMMIT")
     if version > VERSION:
         raise StoreTooNew(

@@ -6,17 +6,14 @@ import { count, number, percent } from "./format.js";
 
 const VALUES_SHOWN = 3;
 
-export function columnsPart(id, spec, signal) {
+export function columnsPart(id, signal) {
   const note = h("p", { class: "quiet" });
   const list = h("div");
   const element = card("Columns", note, list);
   element.classList.add("wide", "columns");
-  // Models of an older version have no profile.
-  element.hidden = (spec.spec_version ?? 1) < 4;
 
   // Returns the columns, those that moved most first.
   async function refresh() {
-    if (element.hidden) return [];
     const { columns, has_more } = await call(modelPath(id, "/columns"), { signal });
     note.textContent = columns.length
       ? "The stability index compares about the last 1,000 rows with the 10,000 before: drift is moderate from 0.1 and large from 0.25." +

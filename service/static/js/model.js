@@ -37,7 +37,7 @@ export async function showModel(root, id, tab, signal, ready) {
   const pause = pauseNotice(id, signal, () => reload());
   const tiles = numbers(spec);
   const plots = new ModelPlots(spec, signal);
-  const columns = columnsPart(id, spec, signal);
+  const columns = columnsPart(id, signal);
   const members = membersPart(id, view.created, signal);
   const inside = contents(id, spec, signal);
   const drift = driftPart();
@@ -239,6 +239,6 @@ function settings({ spec, created }) {
     features: spec.features.kind === "hashed" ? "by name" : `numbered from 1 to ${count(spec.features.dim)}`,
     guard: spec.guard?.mode ?? spec.guard ?? "off",
     created: time(created),
-    "specification version": String(spec.spec_version ?? 1),
+    "specification version": String(spec.spec_version),
   }));
 }

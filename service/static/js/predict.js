@@ -27,8 +27,7 @@ export function predictPart(id, spec) {
       // Predict reports what is wrong.
     }
   } });
-  // Models of an older version have no profile of columns, so they have no fields.
-  const asJson = h("details", { open: (spec.spec_version ?? 1) < 4 },
+  const asJson = h("details", {},
     h("summary", {}, "As JSON"),
     h("label", { for: "predict-x" }, "Features, as JSON"),
     json,

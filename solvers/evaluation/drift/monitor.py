@@ -48,7 +48,6 @@ class DriftWatch:
         self._scales = np.zeros((len(DETECTORS), kernels.SCALE_NUMBERS))
         unscaled = [name not in scaled for name in DETECTORS]
         self._scales[unscaled, kernels.SCALE_SEEN] = kernels.UNSCALED
-        self._has_scales = len(scaled) > 0
         self._numbers = np.zeros(kernels.NUMBERS)
         self._buckets = np.zeros((kernels.LEVELS, kernels.BUCKET_NUMBERS))
         self._counts = np.zeros(2 * len(DETECTORS), np.int64)
@@ -102,8 +101,8 @@ class DriftWatch:
     def state(self) -> State:
         """The state, as copies."""
         levels = int(self._numbers[kernels.USED_LEVELS])
-        scales = {"drift_scales": self._scales.copy()} if self._has_scales else {}
-        return scales | {
+        return {
+            "drift_scales": self._scales.copy(),
             "drift_numbers": self._numbers.copy(),
             "drift_buckets": self._buckets[:levels].copy(),
             "drift_counts": self._counts.copy(),
@@ -114,23 +113,17 @@ class DriftWatch:
     def of(
         cls, state: Mapping[str, npt.NDArray[Any]], scaled: Collection[str] = ()
     ) -> "DriftWatch":
-        """A DriftWatch with this state, to the bit; a state of a version without detectors starts
-        empty.
-
-        Raises CorruptState.
-        """
+        """A DriftWatch with this state, to the bit. Raises CorruptState."""
         drift = cls(scaled)
-        if "drift_numbers" in state:
-            drift._take(state)
+        drift._take(state)
         return drift
 
     def _take(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         shapes: dict[str, tuple[int, ...]] = {
             "drift_numbers": (kernels.NUMBERS,),
             "drift_counts": self._counts.shape,
+            "drift_scales": self._scales.shape,
         }
-        if self._has_scales:
-            shapes["drift_scales"] = self._scales.shape
         check_arrays(state, shapes)
         levels = float(state["drift_numbers"][kernels.USED_LEVELS])
         counts = state["drift_counts"]
@@ -152,11 +145,10 @@ class DriftWatch:
             raise CorruptState("there are no buckets of the largest size")
         if not np.all((detectors >= 0) & (detectors < len(DETECTORS))):
             raise CorruptState("a drift event has an unknown detector")
-        if self._has_scales:
-            scales = state["drift_scales"]
-            if not np.all((scales >= 0.0) | (scales == np.minimum(self._scales, 0.0))):
-                raise CorruptState("drift_scales has a number below 0")
-            self._scales[:] = scales
+        scales = state["drift_scales"]
+        if not np.all((scales >= 0.0) | (scales == np.minimum(self._scales, 0.0))):
+            raise CorruptState("drift_scales has a number below 0")
+        self._scales[:] = scales
         self._numbers[:] = state["drift_numbers"]
         self._buckets[: int(levels)] = buckets
         self._counts[:] = counts

@@ -77,16 +77,6 @@ def test_an_empty_spec_is_the_portfolio(client):
         assert answer.json()["spec"]["algorithm"] == "portfolio"
 
 
-def test_an_older_model_keeps_the_members_that_were_its_default(client):
-    made = client.put("/models/old", json={"spec_version": 2}).json()
-    assert made["spec"]["members"] == "eight"
-    for given in ({}, {"task": "binary"}, {"members": "eight"}):
-        again = client.put("/models/old", json=given)
-        assert (again.status_code, again.json()["spec"]["members"]) == (200, "eight")
-    for given in ({"members": "full"}, {"spec_version": 3}):
-        assert_problem(client.put("/models/old", json=given), 409, "conflict")
-
-
 def test_spec_that_is_no_object_is_refused(client):
     assert_problem(client.put("/models/a", content=b"[1]"), 422, "invalid-spec")
     assert_problem(client.put("/models/a", content=b"{"), 400, "malformed-body")

@@ -96,11 +96,8 @@ def test_named_and_numbered_features_without_columns(client):
     assert (third["name"], third["mean"], third["count"]) == ("3", 2.5, 2)
 
 
-def test_what_has_no_profile(client):
+def test_an_unknown_model_or_order_is_refused(client):
     assert_problem(client.get("/models/none/columns"), 404, "unknown-model")
-    client.put("/models/m", json=SPEC | {"spec_version": 3})
-    got = assert_problem(client.get("/models/m/columns"), 404, "no-profile")
-    assert "spec_version 3" in got["detail"] and "create a model" in got["detail"]
     client.put("/models/n", json=SPEC)
     assert_problem(client.get("/models/n/columns?sort=size"), 422, "invalid-request")
 

@@ -19,17 +19,14 @@ MODELS = {
     "fast": ("fast", "binary"),
     "full": ("full", "binary"),
     "full-numbers": ("full", "regression"),
-    "boosted-classes": ("boosted", "multiclass"),
-    "full-classes": ("full", "multiclass"),
+    "splines-classes": ("splines", "multiclass"),
 }
 X = rows(1000, 3)
 
 
 def spec_of(name: str, task: str) -> dict:
     own = {"algorithm": name} if name in NONLINEAR else {"members": name, "algorithm": "portfolio"}
-    # From version 3 on classes share learners, which no format has.
-    version = {"spec_version": 2} if task == "multiclass" else {}
-    return own | version | {"task": task, "features": INDEXED}
+    return own | {"task": task, "features": INDEXED}
 
 
 def served(learner, batch: Batch) -> np.ndarray:
@@ -237,16 +234,14 @@ def test_the_same_state_gives_the_same_bytes(learners):
     ("name", "format", "reason"),
     [
         ("boosted-binary", "json", "boosted trees, not .*`onnx` or `xgboost`"),
-        ("boosted-classes", "sklearn-coef", "boosted trees, not .* as `onnx`$"),
+        ("splines-classes", "sklearn-coef", "splines, not .*`onnx`"),
         ("net-binary", "vw", "a neural network, not .* as `onnx`"),
         ("net-binary", "xgboost", "a neural network, .*boosted trees only: use `onnx`"),
         ("splines-regression", "sklearn-coef", "splines, not .*`onnx`"),
         ("neighbours-binary", "vw", "nearest neighbours, not .*`onnx`"),
         ("full", "json", "member 'net' is a neural network, .*`onnx`, or a linear member"),
-        ("full-classes", "json", "member 'net' is a neural network"),
         ("full", "vw", "as `member`, or export it as `onnx`"),
         ("full", "xgboost", "a boosted member as `member`"),
-        ("boosted-classes", "xgboost", "one per class: use `onnx`"),
     ],
 )
 def test_other_formats_are_refused_by_name(name, format, reason, learners):
@@ -311,9 +306,7 @@ def test_the_route_exports_hashed_trees_and_portfolios(client):
 
 @pytest.mark.parametrize("name", ["boosted", "full"])
 def test_learners_that_classes_share_are_refused_by_name(name):
-    spec = spec_of(name, "multiclass")
-    del spec["spec_version"]
-    learner = trained(spec, 50)
+    learner = trained(spec_of(name, "multiclass"), 50)
     with pytest.raises(NotExpressible, match="several classes"):
         exported("onnx", learner)
 

@@ -197,14 +197,6 @@ def test_metrics_have_the_ranking_of_the_scores_before_learning(model, learned):
     assert "auc" not in got["fading"]
 
 
-def test_models_of_earlier_spec_versions_have_no_ranking(client):
-    client.put("/models/old", json=SPEC | {"spec_version": 2})
-    client.post("/models/old/learn", json={"samples": [{"x": x, "y": y} for x, y in ROWS]})
-    got = client.get("/models/old/metrics").json()["since_start"]
-    assert got["auc"] is got["average_precision"] is None
-    assert 'dualstream_progressive_auc{model="old"}' not in client.get("/metrics").text
-
-
 def test_weights_are_the_largest_first(model, learned):
     learner, _ = learned
     model.post("/models/m/learn", json={"samples": [{"x": x, "y": y} for x, y in ROWS]})

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from dualstream.service.api import learn_and_predict as hot, streaming_upload as upload
+from dualstream.service.api import learn_and_predict as hot
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import JournalUnavailable
 from dualstream.service.models.registry import canonical
@@ -341,31 +341,6 @@ def test_what_was_interrupted_is_learned_once_wherever_good_rows_begin(
     last = send(client, body, key="k")
     assert last.json()["duplicate"] is True
     assert last.headers["idempotency-replayed"] == "true"
-    check_rows(store, list(range(N)))
-
-
-def test_what_an_earlier_version_has_learned_is_not_learned_again(client, store, monkeypatch):
-    """There each chunk but number 0 had a key of its number, whether rows in front were good."""
-
-    async def by_number(self, model, number):
-        return upload._numbered_key(self._key, number) if number else upload._own_key(self._key)
-
-    async def fail(journal):
-        raise JournalUnavailable("the store is away")
-
-    body = BAD + body_of(LIBSVM)
-    with monkeypatch.context() as earlier:
-        earlier.setattr(upload.Upload, "_key_of", by_number)
-        before_appends(client, earlier, {4: fail})
-        assert_problem(send(client, body, key="k"), 503, "store-unavailable")
-    seq = client.get("/models/m").json()["seq"]
-    assert 0 < seq < N
-    again = learned(client, body, key="k")
-    assert (again["seq"], again["count"], again["duplicate_chunks"]) == (N, N, 3)
-    assert send(client, body, key="k").headers["idempotency-replayed"] == "true"
-    changed = body.replace(b"0 1:1.0 ", b"1 1:1.0 ")
-    assert changed != body
-    assert_problem(send(client, changed, key="k"), 422, "idempotency-key-reused")
     check_rows(store, list(range(N)))
 
 

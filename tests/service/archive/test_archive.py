@@ -671,7 +671,6 @@ def test_commands_write_and_read_files(tmp_path):
             f"the archive cannot be written: {tmp_path}/none/file.part: No such file",
         ),
         (("restore", tmp_path / "none", "--store", to), f"{tmp_path}/none: No such file"),
-        (("migrate", "--from", of, "--to", to), "dualstream restore --all --store NEW"),
     ):
         code, output = run(*wrong)
         assert code == 2 and message in output.replace("\n", " "), output

@@ -18,17 +18,16 @@ from dualstream.service.api import events
 from dualstream.service.cli import settings_flags
 from dualstream.service.cli.demo.server_process import ServerProcess
 from dualstream.service.journal.protocol import DEFAULT_LIMITS
-from dualstream.service.models import admission as pressure, model, versions
-from dualstream.service.replica import first_responses as answers
+from dualstream.service.models import admission, model
+from dualstream.service.replica import first_responses
 from dualstream.service.settings import (
-    REMOVED,
     Settings,
     UnknownSettings,
     UnsafeBinding,
     check_binding,
     check_variables,
 )
-from dualstream.service.transport import connection_limits as connections
+from dualstream.service.transport import connection_limits
 from dualstream.service.transport.body_memory import MAX_BODIES, memory_limit
 from tests.docs.documents import ROOT
 from tests.forked import COMMAND, ForkedProcess
@@ -57,8 +56,6 @@ def test_docs_list_the_settings_of_every_group():
         assert f"## {group}\n\n{table(group)}\n" in DOC, table(group)
     listed = re.findall(r"^\| `", DOC.partition("## Memory")[0], re.MULTILINE)
     assert len(listed) == len(Settings.model_fields) <= 34
-    for name, value in REMOVED.items():
-        assert f"`{name.upper()}` {value}" in DOC.replace("\n", " "), name
 
 
 def test_flags_are_the_settings_with_their_groups_ranges_and_defaults():
@@ -74,60 +71,34 @@ def test_flags_are_the_settings_with_their_groups_ranges_and_defaults():
         assert text in got
 
 
-def test_removed_settings_have_the_values_that_are_said():
-    fixed = {
-        "max_nonzeros": codecs.MAX_NONZEROS,
-        "max_name_length": codecs.LONGEST_NAME,
-        "max_quarantine": model.MAX_QUARANTINE_RECORDS,
-        "max_quarantine_bytes": model.MAX_QUARANTINE_BYTES,
-        "shed_after_s": pressure.MAX_WAIT_S,
-        "max_head_bytes": connections.MAX_HEAD_BYTES,
-        "head_timeout_s": connections.MAX_HEAD_S,
-        "body_timeout_s": connections.MAX_BODY_STEP_S,
-        "append_timeout_s": model.MAX_APPEND_S,
-        "bare_bytes": 0,
-        "max_listeners": events.MAX_LISTENERS,
-        "max_versions": DEFAULT_LIMITS.max_versions,
-        "versions_held": versions.MAX_LOADED_VERSIONS,
-        "versions_bytes": versions.MAX_LOADED_VERSIONS_BYTES,
-        "max_keys": DEFAULT_LIMITS.max_keys,
-        "max_remembered": DEFAULT_LIMITS.max_remembered,
-        "remembered_bytes": DEFAULT_LIMITS.remembered_bytes,
-        "max_rows": codecs.RowLimits().rows,
-        "max_in_flight": pressure.MAX_WAITING,
-        "max_connections": connections.MAX_CONNECTIONS,
-        "kept_answers": answers.MAX_KEPT_ANSWERS,
-    }
-    assert {name: format(value, "g" if value < 1e6 else "") for name, value in fixed.items()} == {
-        name: value for name, value in REMOVED.items() if value[0].isdigit()
-    }
-    least = f"times {MAX_BODIES}, or {memory_limit(1)} if that is more"
-    assert REMOVED["max_bodies_bytes"] == f"DUALSTREAM_MAX_BODY_BYTES {least}"
-
-
-def test_removed_settings_are_warned_of(monkeypatch):
-    monkeypatch.setenv("DUALSTREAM_MAX_KEYS", "7")
-    # The store is refused, so that the command ends.
-    given = ["--kept-answers", "3", "--redis-input", "--store", "mysql://x"]
-    done = CliRunner().invoke(cli.app, ["serve", *given])
-    assert done.exit_code == 2
-    assert done.stderr.splitlines()[:3] == [
-        "warning: DUALSTREAM_MAX_KEYS is no longer a setting; its value is fixed at 1000000",
-        "warning: DUALSTREAM_KEPT_ANSWERS is no longer a setting; its value is fixed at 1000",
-        "warning: DUALSTREAM_REDIS_INPUT is no longer a setting; its value is fixed at off; learn a"
-        " stream with `dualstream consume redis://HOST:PORT/DB/STREAM`",
-    ]
-    assert "mysql" in done.stderr
+def test_docs_list_the_fixed_limits():
+    limits = (
+        codecs.RowLimits().rows,
+        codecs.MAX_NONZEROS,
+        codecs.LONGEST_NAME,
+        model.MAX_QUARANTINE_RECORDS,
+        model.MAX_QUARANTINE_BYTES,
+        DEFAULT_LIMITS.max_remembered,
+        DEFAULT_LIMITS.remembered_bytes,
+        DEFAULT_LIMITS.max_versions,
+        DEFAULT_LIMITS.max_keys,
+        first_responses.MAX_KEPT_ANSWERS,
+        admission.MAX_WAITING,
+        connection_limits.MAX_HEAD_BYTES,
+        connection_limits.MAX_CONNECTIONS,
+        events.MAX_LISTENERS,
+    )
+    listed = DOC.partition("## Fixed limits")[2].partition("\n## ")[0]
+    assert re.findall(r"\| ([\d,]+) \|$", listed, re.M) == [f"{limit:,}" for limit in limits]
+    assert f"`MAX_BODY_BYTES` times {MAX_BODIES} and {memory_limit(1):,}" in listed
 
 
 def test_unknown_settings_refuse_the_start(monkeypatch):
     monkeypatch.setenv("DUALSTREAM_DURABILTY", "full")
     monkeypatch.setenv("DUALSTREAM_PROT", "1")
-    monkeypatch.setenv("DUALSTREAM_MAX_KEYS", "7")
     done = CliRunner().invoke(cli.app, ["serve", "--store", "mysql://x"])
     assert done.exit_code == 2
     assert done.stderr.splitlines() == [
-        "warning: DUALSTREAM_MAX_KEYS is no longer a setting; its value is fixed at 1000000",
         "DUALSTREAM_DURABILTY is not a setting; did you mean DUALSTREAM_DURABILITY?",
         "DUALSTREAM_PROT is not a setting; did you mean DUALSTREAM_PORT?",
     ]
@@ -157,7 +128,7 @@ def test_variables_of_other_programs_are_no_settings():
     check_variables(
         dict.fromkeys(
             (
-                *("DUALSTREAM_URL", "DUALSTREAM_CPU", "DUALSTREAM_PORT", "DUALSTREAM_KEPT_ANSWERS"),
+                *("DUALSTREAM_URL", "DUALSTREAM_CPU", "DUALSTREAM_PORT"),
                 # Of Kubernetes and Docker, for a service of this name.
                 *("DUALSTREAM_SERVICE_HOST", "DUALSTREAM_SERVICE_PORT_HTTP"),
                 *("DUALSTREAM_PORT_8000_TCP", "DUALSTREAM_PORT_8000_TCP_ADDR"),

@@ -120,13 +120,10 @@ def test_columns_are_shown_as_the_api_does(server, client):
     assert price.split() == ["price", "number", "2", "33.3%", "or", "0", "3", "±", "1", "4", "0"]
     [site] = [line for line in shown if "site" in line]
     assert "[b]a (2), c (1)" in site and "0.0%" in site
-    client.create("old", SPEC | {"spec_version": 3})
     price = {"site": "c", "price": "1,234.50", "y": 1}
     httpx.post(f"{server.url}/models/m/learn", json=[price]).raise_for_status()
     [line] = [line for line in run(server, "columns", "m").stdout.splitlines() if "price" in line]
     assert "1 texts" in line
-    none = run(server, "columns", "old")
-    assert none.exit_code == 3 and "before profiles" in none.stderr
     assert run(server, "columns", "m", "--sort", "size").exit_code == 2
 
 

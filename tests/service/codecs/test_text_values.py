@@ -295,19 +295,18 @@ def named_bodies(name: str, text: str) -> dict[str, tuple[str | None, bytes]]:
 
 
 @pytest.mark.parametrize("form", named_bodies("a", "b"))
-def test_names_and_categories_are_composed_in_new_models(form):
+def test_names_and_categories_are_composed(form):
     media, composed = named_bodies(COMPOSED, COMPOSED)[form]
     _, decomposed = named_bodies(CAFE, CAFE)[form]
     assert composed != decomposed or form == "escaped"
 
-    def rows(body: bytes, **spec) -> tuple:
-        parsed = parse_body(schema_of(SPEC | spec), media, body, labelled=True)
+    def rows(body: bytes) -> tuple:
+        parsed = parse_body(schema_of(SPEC), media, body, labelled=True)
         assert not parsed.errors
         return as_batch([parsed.rows]).indices.tolist(), set(parsed.names)
 
     assert rows(decomposed) == rows(composed)
     assert {name for _, name in rows(decomposed)[1]} == {COMPOSED, f"city={COMPOSED}"}
-    assert rows(decomposed, spec_version=1) != rows(composed, spec_version=1), "its old meaning"
 
 
 def test_labels_are_composed_and_both_forms_are_one_name():

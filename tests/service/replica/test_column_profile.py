@@ -84,13 +84,6 @@ def test_a_rollback_restores_the_profile_and_all_replicas_go_on_alike(serve, sto
         assert profile_of(replica_of(client)) == expected
 
 
-def test_older_models_have_no_profile_in_their_state(serve, store):
-    client = serve(store=store)
-    client.put("/models/m", json=SPEC | {"spec_version": 3})
-    learn(client, 0, 20)
-    assert replica_of(client).profile is None and not profile_of(replica_of(client))
-
-
 NAMES = [(3, "price"), (5, "site=a"), (7, "site=b"), (9, "late"), (11, "later=x")]
 
 

@@ -56,19 +56,6 @@ def test_cuts_leave_no_trace(batch):
     assert dump(whole.state(), {}) == dump(parts.state(), {})
 
 
-def test_a_state_from_before_there_was_a_timeline_has_points_from_then_on():
-    metrics, losses = counted(600)
-    state = metrics.state()
-    del state["timeline_sums"]
-    again = Progressive("binary")
-    again.restore(state)
-    assert [point["rows"] for point in again.timeline()] == [600]
-    ones = np.ones(10)
-    again.update(ones, -ones, ones, np.ones(10, bool))
-    assert [point["rows"] for point in again.timeline()] == [604, 608, 610]
-    assert again.timeline()[0]["rolling"]["rows"] == 604
-
-
 def test_points_of_another_number_of_rows_are_refused():
     with pytest.raises(CorruptState):
         Timeline.of({"timeline_sums": np.zeros((3, 6))}, 4, 6)

@@ -22,9 +22,9 @@ SPECS = {
 COMPILED = pytest.mark.skipif(DISABLED, reason="too many rows without a compiler")
 
 
-def learner_of(name, version=6):
+def learner_of(name):
     spec = {"task": "regression", "features": {"kind": "indexed", "dim": DIM}}
-    return make_learner(resolve_spec(spec | SPECS[name] | {"spec_version": version}))
+    return make_learner(resolve_spec(spec | SPECS[name]))
 
 
 @cache
@@ -35,8 +35,8 @@ def table(n=N, bend=2.0):
     return x, y
 
 
-def errors(name, x, y, truth=None, version=6):
-    scores = learner_of(name, version).learn(Batch.from_dense(x, y)).scores
+def errors(name, x, y, truth=None):
+    scores = learner_of(name).learn(Batch.from_dense(x, y)).scores
     return np.abs(scores - (y if truth is None else truth))
 
 
@@ -67,8 +67,7 @@ def test_a_step_of_the_labels_passes_as_before(bend):
     x, y = table(5200, bend)
     stepped = y.copy()
     stepped[5000:] += 500.0
-    found, earlier = (errors("full", x, stepped, version=version) for version in (6, 5))
-    assert found[5100:].mean() < 1.1 * earlier[5100:].mean()
+    found = errors("full", x, stepped)
     assert found[5100:].mean() < 10.0 * found[4000:5000].mean()
 
 
@@ -84,26 +83,20 @@ def spread_of(name, state, score):
     return score, math.sqrt(state["mean_square"])
 
 
-@pytest.mark.parametrize("version", [5, 6])
 @pytest.mark.parametrize("name", ["boosted", "net", "neighbours", "splines"])
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
-def test_a_far_label_is_learned_as_the_limit_of_the_version(name, version, sign):
+def test_a_far_label_is_learned_as_the_limit(name, sign):
     x, y = table()
     rows = Batch.from_dense(x[:401], y[:401])
-    first = learner_of(name, version)
+    first = learner_of(name)
     first.learn(rows[:400])
     state, row = first.state(), rows[400:]
-    if (name, version) == ("neighbours", 5):
-        assert len(state["mean"]) == 2
-        first.learn(row.with_labels(np.array([sign * 1e9])))
-        assert first.state()["about"][0, 400] == sign * 1e9
-        return
     middle, unit = spread_of(name, state, first.predict(row)[0])
-    far = 50.0 if version == 5 else 15.0 if name == "net" else 10.0
+    far = 15.0 if name == "net" else 10.0
     limit = middle + sign * far * unit
     after = []
     for label in (limit, sign * 1e9, limit - 0.1 * sign):
-        learner = learner_of(name, version)
+        learner = learner_of(name)
         learner.restore(state)
         learner.learn(row.with_labels(np.array([label])))
         after.append(dump(learner.state(), {}))
@@ -140,4 +133,3 @@ def test_splines_follow_a_level_from_the_second_row():
     assert scores[0] == raised[0] == 0.0
     assert scores[1] == y[0]
     np.testing.assert_allclose(raised[1:] - 1e6, scores[1:], atol=1e-6)
-    assert learner_of("splines", 5).learn(Batch.from_dense(x, y)).scores[1] != y[0]

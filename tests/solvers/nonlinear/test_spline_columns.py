@@ -46,7 +46,7 @@ def test_splines_that_share_columns_are_those_of_models_alone():
         *((str(k), name) for k, name in enumerate(learner.classes)),
     ]:
         own = batch.labels == (batch.classes.index(name) if name else -1.0)
-        alone = learner_of(WIDTH, algorithm="splines", spec_version=5)
+        alone = learner_of(WIDTH, algorithm="splines")._learner
         alone.learn(batch.with_labels(np.where(own, 1.0, -1.0)))
         expected, found = alone.state(), of_class(state, owner)
         assert expected.keys() == found.keys()

@@ -90,14 +90,6 @@ def test_values_without_a_deviation_are_limited_by_their_mean():
     assert after[AT + 1000 :].mean() < 1.05 * before[AT + 1000 :].mean()
 
 
-def test_versions_below_3_have_no_limit():
-    x, y = stream()
-    x[AT, 1] = 1e4
-    learner = portfolio(spec_version=2)
-    errors = (learner.learn(Batch.from_dense(x, y)).scores - y) ** 2
-    assert errors[AT + 1000 :].mean() > 10 * errors[1000:AT].mean()
-
-
 def test_a_batch_of_broken_readings_equals_its_rows_and_its_restored_state():
     x, y = stream()
     x[100:N:61, 2] = 1e6

@@ -63,7 +63,7 @@ def test_challenger_begins_as_one_that_learned_the_retained_rows_alone(spec, ret
     rows = counted(batch, retain)
     own = learner.member_weights(name)
     if "kind" in spec:
-        alone = portfolio(members=[spec], retain=retain, spec_version=5)
+        alone = portfolio(members=[spec], retain=retain)
         alone.learn(rows)
         expected = alone.member_weights(alone.members()[0].name)
         assert learner.members()[-1].calibration == alone.members()[0].calibration

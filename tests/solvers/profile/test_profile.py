@@ -261,11 +261,6 @@ def test_a_damaged_state_is_refused(change):
         ColumnProfile(resolve_spec({})).restore(state, random.pairs)
 
 
-def test_older_models_have_no_profile():
-    assert ColumnProfile.of(resolve_spec({"spec_version": 3})) is None
-    assert ColumnProfile.of(resolve_spec({})) is not None
-
-
 # -- columns -------------------------------------------------------------------------------------
 
 

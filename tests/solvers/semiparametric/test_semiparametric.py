@@ -283,7 +283,7 @@ def test_the_specification():
         "refit": {"every": 1000, "method": "ipm", "tol": 1e-3},
         "features": {"kind": "indexed", "dim": 4},
         "labels": None,
-        "spec_version": 6,
+        "spec_version": 1,
     }
     for spec in (resolved, spec_of(), spec_of(refit=None)):
         assert resolve_spec(resolve_spec(spec)) == resolve_spec(spec)

@@ -27,7 +27,7 @@ DEFAULT = {
     "intercept": True,
     "seed": 0,
     "labels": None,
-    "spec_version": 6,
+    "spec_version": 1,
 }
 
 
@@ -241,31 +241,11 @@ def test_the_fields_that_an_algorithm_takes_are_named():
 )
 def test_what_names_no_field_of_one_learner_is_a_portfolio(given):
     spec = resolve_spec(given)
-    is_linear = spec["spec_version"] < 3
     assert spec["algorithm"] == "portfolio"
-    assert spec["members"] == ("eight" if is_linear else "full")
+    assert spec["members"] == "full"
     features = FEATURES if given.get("features") is FEATURES else {"kind": "hashed", "bits": 18}
     assert spec["features"] == features
     assert resolve_spec(spec) == spec
-
-
-@pytest.mark.parametrize(
-    ("version", "task", "members"),
-    [
-        (1, "binary", "eight"),
-        (2, "binary", "eight"),
-        (3, "binary", "full"),
-        (2, "regression", "ten"),
-        (3, "regression", "full"),
-        (2, "multiclass", "eight"),
-        (3, "multiclass", "full"),
-    ],
-)
-def test_the_default_members_are_those_of_the_version(version, task, members):
-    spec = resolve_spec({"task": task, "spec_version": version})
-    assert spec["members"] == members
-    named = {"task": task, "spec_version": version, "members": "fast"}
-    assert resolve_spec(named)["members"] == "fast"
 
 
 @pytest.mark.parametrize("spec", [None, [], "hinge", 3])
@@ -304,9 +284,6 @@ def test_what_follows_from_a_fixed_specification_is_worked_out_once():
 
 
 def test_windows_are_compared_by_a_portfolio():
-    for value in (True, False):
-        with pytest.raises(InvalidSpec, match="portfolio whose members differ in `window`"):
-            resolve_spec({"algorithm": "dual_ascent", "compare_windows": value})
     members = [{"window": "infinite"}, {"window": "exponential"}, {"window": "sliding"}]
     for member in members:
         member |= {"name": member["window"], "algorithm": "dual_ascent", "retain": 2000}

@@ -91,7 +91,6 @@ def test_features_are_hashed_by_default(algorithm):
             {"algorithm": "semiparametric", "gamma": -1, "C": -1},
             ["/task", "/features", "/gamma", "/C"],
         ),
-        ({"compare_windows": True, "rho": "1"}, ["/compare_windows", "/rho"]),
         ({"labels": ["a", "a"], "task": "binary", "seed": -1}, ["/labels", "/seed"]),
     ],
 )

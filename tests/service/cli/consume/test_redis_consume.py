@@ -238,29 +238,6 @@ def test_a_command_without_redis_names_the_extra(shared_server, monkeypatch):
     )
 
 
-def test_the_stream_of_a_former_redis_input_is_read_from_what_is_left(store, redis_server):
-    """Servers used to delete what they journalled, and kept the cursor `in`."""
-    stream = "ds:{clicks}:in"
-    with ServerProcess(redis_server.url) as server, Client(server.url) as client:
-        client.create("clicks", SPEC)
-        client.create("same", SPEC)
-        client.learn_iter("clicks", [row(0), row(1)])
-        store.hset("ds:{clicks}:cursors", "in", "5-0")
-        for number in range(2, 50):
-            store.xadd(stream, entry(number), f"{number + 4}-0")
-        assert client.sources("clicks") == []
-        assert consumed(server, f"{redis_server.url}/{stream}")["learned"] == 48
-        client.learn_iter("same", [row(number) for number in range(50)])
-        mine, theirs = client.get("clicks", digest=True), client.get("same", digest=True)
-        assert mine.state_digest == theirs.state_digest
-        assert [(one.name, one.next) for one in client.sources("clicks")] == [
-            (f"redis/{stream}", "53-0")
-        ]
-        client.delete("clicks")
-        assert store.xlen(stream) == 48
-        assert set(store.keys("ds:{clicks}:*")) == {stream, "ds:{clicks}:audit"}
-
-
 def until_samples(client: Client, samples: int) -> None:
     deadline = time.monotonic() + 60
     while (found := client.get("clicks").samples) != samples:
