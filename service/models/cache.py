@@ -1,9 +1,4 @@
-"""LRU cache of models in memory, in two segments, within a byte budget.
-
-Models used once are on probation and are evicted first; models used again are protected. Thus
-models that are used now and then do not evict the few that are used all the time. The share of the
-protected segment adapts, as in ARC: a model that is requested again soon after its eviction
-enlarges its segment. service/models/DESIGN.md has the measured miss rates.
+"""LRU cache of models in memory, within a byte budget. Miss rates are in service/models/DESIGN.md.
 
 A request pins its model's id, before the lookup and until the response is written. A model that
 appends, applies or writes a snapshot is busy. Neither is evicted. An eviction loses nothing: the
@@ -15,18 +10,11 @@ import gc
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from itertools import chain
 from types import TracebackType
 
 from dualstream.service.models.model import Model
 from dualstream.service.replica.replica import Replica
 
-PROTECTED_SHARE, MIN_PROTECTED, MAX_PROTECTED = 0.9, 0.1, 0.99
-"""Share of the models that may be protected: initial, smallest and largest."""
-GROW_PROTECTED, SHRINK_PROTECTED = 2, 1
-"""Models by which the protected segment grows or shrinks when a recent eviction is requested."""
-GHOST_SHARE = 0.05
-"""Length of each ghost list, as a share of the models in memory."""
 MAX_EVICTION_SNAPSHOTS = 4
 """Evictions that may write a snapshot at once. Further ones write none."""
 
@@ -114,25 +102,6 @@ class DroppedModels:
         return bool(self._replicas)
 
 
-class GhostList:
-    """Ids of the models evicted last, as in ARC."""
-
-    __slots__ = ("_ids",)
-
-    def __init__(self) -> None:
-        self._ids: OrderedDict[str, None] = OrderedDict()
-
-    def add(self, model_id: str, most: int) -> None:
-        """Add an id and forget the oldest ones beyond `most`."""
-        self._ids[model_id] = None
-        while len(self._ids) > most:
-            self._ids.popitem(last=False)
-
-    def pop(self, model_id: str) -> bool:
-        """Remove the id. Was it in the list?"""
-        return self._ids.pop(model_id, self) is None
-
-
 class ModelCache:
     """Models in memory, by id.
 
@@ -146,41 +115,28 @@ class ModelCache:
         self.bytes = 0
         self.pins: dict[str, int] = {}
         self._budget_bytes, self._on_eviction = budget_bytes, on_eviction
-        # Each segment in the order of the last use. No model is in both.
-        self._probation: OrderedDict[str, Model] = OrderedDict()
-        self._protected: OrderedDict[str, Model] = OrderedDict()
-        self._protected_share = PROTECTED_SHARE
-        # Ids on probation that were protected before, and ids evicted from each segment.
-        self._demoted: set[str] = set()
-        self._probation_ghosts, self._protected_ghosts = GhostList(), GhostList()
-        self._last = ""
+        # In the order of the last use.
+        self._models: OrderedDict[str, Model] = OrderedDict()
         self._dropped = DroppedModels()
         self._evicting: dict[str, Model] = {}
 
     def __iter__(self) -> Iterator[Model]:
         """Iterate over a copy, in the order of eviction."""
-        return iter([*self._probation.values(), *self._protected.values()])
+        return iter([*self._models.values()])
 
     def __len__(self) -> int:
-        return len(self._probation) + len(self._protected)
+        return len(self._models)
 
     def find(self, model_id: str) -> Model | None:
         """The model, without counting as a use."""
-        return self._protected.get(model_id) or self._probation.get(model_id)
+        return self._models.get(model_id)
 
     def use(self, model_id: str) -> Model | None:
         """The model, now the most recently used. A pending eviction is cancelled."""
-        model = self._protected.get(model_id)
-        if model is not None:
-            self._protected.move_to_end(model_id)
-        else:
-            model = self._probation.pop(model_id, None)
-            if model is None:
-                return None
-            self._protected[model_id] = model
-            self._demoted.discard(model_id)
-            self._demote_excess()
-        self._last = model_id
+        model = self._models.get(model_id)
+        if model is None:
+            return None
+        self._models.move_to_end(model_id)
         if self._evicting:
             self._evicting.pop(model_id, None)
         return model
@@ -190,39 +146,16 @@ class ModelCache:
         before = self.find(model.record.id)
         if before is not None:
             self.drop(before)
-        self._probation[model.record.id] = model
-        self._last = model.record.id
+        self._models[model.record.id] = model
         self.bytes += model.bytes
-        self._adapt(model.record.id)
         self.make_room()
-
-    def _adapt(self, model_id: str) -> None:
-        """A recently evicted model is back: enlarge the segment that it was evicted from."""
-        if self._protected_ghosts.pop(model_id):
-            share = self._protected_share + GROW_PROTECTED / len(self)
-        elif self._probation_ghosts.pop(model_id):
-            share = self._protected_share - SHRINK_PROTECTED / len(self)
-        else:
-            return
-        self._protected_share = min(max(MIN_PROTECTED, share), MAX_PROTECTED)
-        self._demote_excess()
-
-    def _demote_excess(self) -> None:
-        """Move the least recently used protected models, but not the last, to probation, beyond
-        their share."""
-        while len(self._protected) > max(1.0, self._protected_share * len(self)):
-            model_id, model = self._protected.popitem(last=False)
-            self._probation[model_id] = model
-            self._demoted.add(model_id)
 
     def drop(self, model: Model) -> bool:
         """Remove a model even if it is in use. False if it is not cached."""
         model_id = model.record.id
-        kind = self._probation if model_id in self._probation else self._protected
-        if kind.get(model_id) is not model:
+        if self._models.get(model_id) is not model:
             return False
-        del kind[model_id]
-        self._demoted.discard(model_id)
+        del self._models[model_id]
         self._evicting.pop(model_id, None)
         self.bytes -= model.bytes
         model.stop()
@@ -242,7 +175,7 @@ class ModelCache:
 
     def _remaining(self) -> tuple[int, int]:
         """Number and bytes of the models that are not being evicted."""
-        count, size = len(self._probation) + len(self._protected), self.bytes
+        count, size = len(self._models), self.bytes
         if self._evicting:
             count -= len(self._evicting)
             size -= sum(model.bytes for model in self._evicting.values())
@@ -268,10 +201,11 @@ class ModelCache:
         if not self._is_over(count, size):
             return
         evicted = []
-        for model_id, model in chain(self._probation.items(), self._protected.items()):
+        last = next(reversed(self._models))
+        for model_id, model in self._models.items():
             if not self._is_over(count, size):
                 break
-            if model_id == self._last or model_id in self._evicting or not self._may_go(model):
+            if model_id == last or model_id in self._evicting or not self._may_go(model):
                 continue
             evicted.append(model)
             count -= 1
@@ -301,9 +235,5 @@ class ModelCache:
         self.make_room()
 
     def _evict(self, model: Model) -> None:
-        model_id = model.record.id
-        was_probation = model_id in self._probation and model_id not in self._demoted
         if self.drop(model):
-            ghosts = self._probation_ghosts if was_probation else self._protected_ghosts
-            ghosts.add(model_id, int(GHOST_SHARE * len(self)))
             self._on_eviction(model)
