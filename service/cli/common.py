@@ -27,7 +27,7 @@ from dualstream.wire.printable import ESCAPES, printable, printable_json, printa
 COMMANDS = (
     "serve config demo new-key create infer models status learn consume predict show metrics"
     " members weights versions rollback sources labels refit resume watch certificate columns"
-    " audit export bench replay dump restore delete"
+    " audit export replay dump restore delete"
 ).split()
 """In the order of the help and of docs/reference/cli.md."""
 

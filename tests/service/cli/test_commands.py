@@ -16,7 +16,6 @@ from typer.testing import CliRunner, Result
 
 from dualstream.client import Client
 from dualstream.service.cli import app
-from dualstream.service.cli.bench import Measured, _quantile_ms
 from dualstream.service.cli.demo.server_process import ServerProcess
 from dualstream.service.cli.models import SUFFIXES
 from dualstream.service.cli.watch import table_of
@@ -179,23 +178,6 @@ def test_the_table_tells_error_and_the_better_baseline():
     lines = [line.split() for line in console.export_text().splitlines()]
     assert lines[1] == ["m", "1,234", "1,200", "100", "0.0625", "0.25", "0.125", "34"]
     assert lines[2:5] == [["gone", "deleted"], ["silent"], ["guarded", "9", "7", "paused"]]
-
-
-def test_a_bench_learns_what_is_acknowledged_and_leaves_nothing(server, client):
-    done = run(server, "bench", "--seconds", "0.2", "--connections", "3", "--rows", "7", "--json")
-    assert done.exit_code == 0, done.output
-    got = json.loads(done.stdout)
-    learn, predict = (Measured(**one) for one in got["measured"])
-    assert got["learned"] == got["acknowledged"] == learn.rows == 7 * learn.requests > 0
-    assert predict.rows == 7 * predict.requests > 0
-    assert 0 < learn.p50_ms <= learn.p99_ms <= learn.longest_ms
-    assert client.models() == []
-
-
-def test_a_quantile_is_the_least_time_that_so_many_do_not_exceed():
-    took = [k / 1000 for k in range(1, 101)]
-    assert [_quantile_ms(took, share) for share in (0.5, 0.99, 1.0)] == [50.0, 99.0, 100.0]
-    assert _quantile_ms([0.002], 0.99) == 2.0
 
 
 def test_a_model_is_exported_to_a_file(server, client, tmp_path, monkeypatch):

@@ -81,7 +81,7 @@ except BadInput as wrong:
 
 
 CLIENT_COMMANDS = [
-    *("audit", "bench", "certificate", "columns", "consume", "create", "delete", "export"),
+    *("audit", "certificate", "columns", "consume", "create", "delete", "export"),
     *("labels", "learn", "members", "metrics", "models", "new-key", "predict", "refit", "resume"),
     *("rollback", "show", "sources", "status", "versions", "watch", "weights"),
 ]
