@@ -175,13 +175,18 @@ def _are_booleans(seen: Seen) -> bool:
 
 
 def _are_epochs(seen: Seen, first: float, last: float) -> bool:
-    """Is the column named as a time, with nine of ten numbers between these?"""
+    """Is the column named as a time, with nine of ten numbers above 0 between these?
+
+    0 and -1 stand for a missing time in up to half of the rows.
+    """
     if _TIMES.isdisjoint(parts_of_name(seen.name)):
         return False
-    numbers = seen.of(Form.NUMBER, Form.BIG)
-    inside = {key_of(one) for one in numbers if first <= as_number("", one) <= last}
-    rows = seen.rows_of(Form.NUMBER, Form.BIG)
-    return sum(seen.counts[key] for key in inside) >= _MOST * rows
+    above = inside = 0
+    for one in seen.of(Form.NUMBER, Form.BIG):
+        number, count = as_number("", one), seen.counts[key_of(one)]
+        above += count if number > 0.0 else 0
+        inside += count if first <= number <= last else 0
+    return inside >= _MOST * above and 2 * inside >= seen.rows_of(Form.NUMBER, Form.BIG)
 
 
 def _are_codes(seen: Seen) -> bool:

@@ -95,6 +95,7 @@ MANY = [
     ("at", with_odd(TIMES, "9999-12-31T23:59:59-14:00"), "time", 1),
     ("at", with_odd(TIMES, "soon", 20), "time", 0),
     ("created", with_odd([1_700_000_000 + n for n in WHOLE], 0, 20), "time", 0),
+    ("created", with_odd([1_700_000_000 + n for n in WHOLE], 0, 7), "time", 0),
     ("created", with_odd([1_700_000_000_000_000 + n for n in WHOLE], -1, 20), "time", 0),
     ("created", [1_700_000_000_000_000_000 + n for n in WHOLE], "time", 0),
     ("date", [20240301 + n % 30 for n in range(N)], "time", 0),
