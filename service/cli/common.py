@@ -40,6 +40,11 @@ class _Commands(TyperGroup):
 
     def main(self, *args: Any, **options: Any) -> Any:
         open_standard_files()
+        if sys.__stderr__ is not None and sys.stderr is sys.__stderr__:
+            # Without a buffer nothing is left to write when Python exits, which would change the
+            # exit code if the disk is full.
+            file: Any = io.FileIO(sys.__stderr__.fileno(), "w", closefd=False)
+            sys.stderr = io.TextIOWrapper(file, sys.__stderr__.encoding, write_through=True)
         for stream in (sys.stdout, sys.stderr):
             # The encoding may be ASCII. A stream that is closed or replaced stays as it is.
             with suppress(OSError, ValueError):

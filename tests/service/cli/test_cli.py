@@ -239,6 +239,17 @@ def test_a_server_whose_output_cannot_be_written_serves(tmp_path, workers):
         process.kill()
 
 
+def test_messages_that_cannot_be_written_leave_the_exit_code(tmp_path):
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with open("/dev/full", "wb") as full:
+        for arguments, code in (
+            ("nonsense", 2),
+            ("models --url http://127.0.0.1:9 --patience 0", 4),
+        ):
+            command = [*COMMAND[:-1], *arguments.split()]
+            assert subprocess.run(command, stderr=full, env=buffered).returncode == code
+
+
 def is_ready(port: int) -> bool:
     try:
         return httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=60).status_code == 200
