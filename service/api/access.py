@@ -27,7 +27,7 @@ NOTHING, PREDICT, LEARN, ADMIN = KeyScope
 Methods = Mapping[str, KeyScope]
 
 # By the path templates of the OpenAPI document.
-REQUIRED_SCOPES: dict[str, Methods] = {
+_CORE: dict[str, Methods] = {
     "/": {"GET": NOTHING},
     "/docs": {"GET": NOTHING},
     "/openapi.json": {"GET": NOTHING},
@@ -54,7 +54,6 @@ REQUIRED_SCOPES: dict[str, Methods] = {
     "/models/{model_id}/timeline": {"GET": PREDICT},
     "/models/{model_id}/columns": {"GET": PREDICT},
     "/models/{model_id}/weights": {"GET": PREDICT, "PUT": ADMIN},
-    "/models/{model_id}/curves": {"GET": PREDICT},
     "/models/{model_id}/support": {"GET": PREDICT},
     "/models/{model_id}/certificate": {"GET": PREDICT},
     "/models/{model_id}/export": {"GET": PREDICT},
@@ -80,6 +79,20 @@ REQUIRED_SCOPES: dict[str, Methods] = {
     "/v2/models/{model_id}": {"GET": PREDICT},
     "/v2/models/{model_id}/ready": {"GET": PREDICT},
     "/v2/models/{model_id}/infer": {"POST": PREDICT},
+}
+FEATURE_SCOPES: dict[str, dict[str, Methods]] = {
+    "curves": {"/models/{model_id}/curves": {"GET": PREDICT}}
+}
+"""Routes of each optional feature, also of those that a server lacks."""
+REQUIRED_SCOPES: dict[str, Methods] = {}
+for routes in (_CORE, *FEATURE_SCOPES.values()):
+    for template, methods in routes.items():
+        REQUIRED_SCOPES[template] = {**REQUIRED_SCOPES.get(template, {}), **methods}
+_FEATURES = {
+    (method, template): name
+    for name, routes in FEATURE_SCOPES.items()
+    for template, methods in routes.items()
+    for method in methods
 }
 
 ID_DIGITS = 16
@@ -152,6 +165,12 @@ def requirement_of(method: str, path: str, query: bytes = b"") -> Requirement:
         elif not names.isdisjoint(REMEMBER_PARAMETERS):
             needed = max(needed, LEARN)
     return Requirement(route, needed, models)
+
+
+def feature_of(method: str, path: str) -> str | None:
+    """Name of the optional feature that a request needs; None if it needs none."""
+    route = requirement_of(method, path).route or ""
+    return _FEATURES.get(("GET" if method == "HEAD" else method, route))
 
 
 # Routes whose query names the model, and routes whose query decides the scope.

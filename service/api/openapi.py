@@ -421,6 +421,8 @@ def _link(document: Document) -> None:
     known = {operation["operationId"]: operation for _, _, operation in _operations(document)}
 
     def link(source: str, statuses: str, target: str, **how: Any) -> None:
+        if source not in known or target not in known:  # of a feature that is absent
+            return
         for status in statuses.split():
             links = known[source]["responses"][status].setdefault("links", {})
             links[target] = {"operationId": target, **how}

@@ -20,7 +20,6 @@ from dualstream.service.api import (
     audit,
     certificate,
     columns,
-    curves,
     dashboard,
     export,
     health,
@@ -39,7 +38,7 @@ from dualstream.service.api import (
     versions,
     weights,
 )
-from dualstream.service.api.access import AccessControl, not_allowed, requirement_of
+from dualstream.service.api.access import AccessControl, feature_of, not_allowed, requirement_of
 from dualstream.service.api.api_keys import KeyRing
 from dualstream.service.api.asgi_helpers import (
     INVALID_PATH,
@@ -58,7 +57,8 @@ from dualstream.service.api.request_body import BodyRefused
 from dualstream.service.api.request_log import AccessLog, RequestLog
 from dualstream.service.codecs import media_type
 from dualstream.service.concurrency import LoopWatch, drop_traceback
-from dualstream.service.jobs import MODEL_JOBS
+from dualstream.service.features import FEATURES
+from dualstream.service.features.feature import Feature, jobs_of
 from dualstream.service.jobs.follower import Follower
 from dualstream.service.jobs.label_timeouts import DefaultLabels
 from dualstream.service.journal import Limits as JournalLimits, make_journal
@@ -178,8 +178,8 @@ class Application:
 
 
 @functools.cache
-def _routes() -> list[BaseRoute]:
-    """The routes. All applications share them, because FastAPI takes 45 ms to prepare them."""
+def _routes(features: tuple[Feature, ...]) -> list[BaseRoute]:
+    """The routes. Applications share them, because FastAPI takes 45 ms to prepare them."""
     # Generated clients name their calls by it.
     router = APIRouter(generate_unique_id_function=lambda route: route.name)
     is_strict: dict[str, Any] = {"dependencies": [Depends(check_query)], "responses": OF_QUERIES}
@@ -202,13 +202,15 @@ def _routes() -> list[BaseRoute]:
         refits,
         weights,
         certificate,
-        curves,
         export,
         health,
         open_inference,
         problem_pages,
     ):
         router.include_router(module.router, **({} if module in lenient else is_strict))
+    for feature in features:
+        for own in feature.routers:
+            router.include_router(own, **(is_strict if feature.refuses_unknown_parameters else {}))
     return router.routes
 
 
@@ -216,6 +218,7 @@ def create_app(
     settings: Settings | None = None,
     metrics_dir: MetricsDirectory | None = None,
     listens_when_ready: bool = False,
+    features: tuple[Feature, ...] = FEATURES,
 ) -> Application:
     """The ASGI application; `metrics_dir` is set if the process is one of several workers.
 
@@ -236,7 +239,7 @@ def create_app(
     )
     journal = make_journal(settings.store, settings.durability, limits)
     telemetry = Telemetry(settings.metrics_max_models, metrics_dir)
-    registry = ModelRegistry(journal, settings, telemetry, MODEL_JOBS)
+    registry = ModelRegistry(journal, settings, telemetry, jobs_of(features))
     telemetry.watch(registry)
     startup = Readiness(registry.store_identity, registry.store_status, registry.bring_up)
     connections = Connections(
@@ -281,7 +284,7 @@ def create_app(
         description="Learns from a stream of labelled samples, durably and exactly once.",
         version=__version__,
         lifespan=lifespan,
-        routes=_routes(),
+        routes=_routes(features),
         docs_url=None,
         openapi_url=None,  # served by the dashboard's routes
         # Relative to the document: a proxy may serve it under a prefix.
@@ -293,6 +296,7 @@ def create_app(
     app.state.registry = registry
     app.state.startup = startup
     app.state.telemetry = telemetry
+    app.state.features = {feature.name for feature in features}
     app.state.exporting = asyncio.Lock()
     app.mount("/static", dashboard.DashboardFiles(), "static")
     for kind in (
@@ -360,7 +364,8 @@ async def _answer_problem(request: Request, error: Exception) -> Response:
         redirect = _without_slash(request.scope)
         if redirect is not None:
             return redirect
-    problem = as_problem(error) or _of_framework(request, error)
+    problem = as_problem(error) or _of_absent_feature(request, error)
+    problem = problem or _of_framework(request, error)
     if problem is not None and problem.status == 405:
         problem = not_allowed(request.method, request.url.path)
     if problem is not None:
@@ -377,6 +382,16 @@ def _row_error(found: Any) -> RowError:
     if found["loc"] == ("body",) and found["type"] == "missing":
         reason = "a JSON body is required"
     return RowError(0, "/" + "/".join(map(str, found["loc"])), reason)
+
+
+def _of_absent_feature(request: Request, error: Exception) -> Problem | None:
+    """Problem 404 for a route of a feature that this server lacks."""
+    if not isinstance(error, HTTPException) or error.status_code not in (404, 405):
+        return None
+    name = feature_of(request.method, request.url.path)
+    if name is None or name in request.app.state.features:
+        return None
+    return Problem(404, "not-found", f"this server lacks the feature {name!r}")
 
 
 def _of_framework(request: Request, error: Exception) -> Problem | None:

@@ -9,6 +9,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from dualstream.service.cli.demo.server_process import ServerProcess
+from dualstream.service.features import FEATURES
+from dualstream.service.features.feature import Feature
 from dualstream.service.server.app import create_app
 from dualstream.service.settings import Settings
 from tests.stores import store
@@ -36,9 +38,11 @@ def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerPr
 def serving(folder: Path) -> Iterator[Serve]:
     with ExitStack() as running:
 
-        def start(wait: bool = True, **given: object) -> TestClient:
+        def start(
+            wait: bool = True, features: tuple[Feature, ...] = FEATURES, **given: object
+        ) -> TestClient:
             given.setdefault("store", f"sqlite:///{folder / 'test.db'}")
-            app = create_app(Settings(**given))
+            app = create_app(Settings(**given), features=features)
             client = running.enter_context(TestClient(app))
             deadline = time.monotonic() + 30
             while wait and not app.startup.is_ready:

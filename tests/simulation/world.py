@@ -29,7 +29,8 @@ import dualstream.service.replica.committer
 import dualstream.service.replica.group_commit
 import dualstream.service.replica.replica
 import dualstream.solvers.spec.resolve
-from dualstream.service.jobs import MODEL_JOBS
+from dualstream.service.features import FEATURES
+from dualstream.service.features.feature import jobs_of
 from dualstream.service.jobs.follower import Follower
 from dualstream.service.jobs.guard_rollback import GuardRollback
 from dualstream.service.jobs.reference_optimum import References
@@ -159,7 +160,7 @@ class Worker:
             self.connection,
             world.settings,
             self.telemetry,  # type: ignore[arg-type]
-            MODEL_JOBS,
+            jobs_of(FEATURES),
             Clock(world.clock, world.nonce, world.clock),
         )
         registry = self.registry

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from dualstream.service.codecs import ListedRows
-from dualstream.service.jobs import MODEL_JOBS, unlearn_cleanup as clean_up
+from dualstream.service.features import FEATURES
+from dualstream.service.features.feature import jobs_of
+from dualstream.service.jobs import unlearn_cleanup as clean_up
 from dualstream.service.jobs.unlearn_cleanup import UnlearnCleanup
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import (
@@ -343,7 +345,7 @@ class Dying:
 
 
 def registry_on(journal: Any) -> ModelRegistry:
-    return ModelRegistry(journal, Settings(), Telemetry(), MODEL_JOBS)
+    return ModelRegistry(journal, Settings(), Telemetry(), jobs_of(FEATURES))
 
 
 async def of_five(registry: ModelRegistry, **more: Any) -> Model:

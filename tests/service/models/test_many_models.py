@@ -16,7 +16,8 @@ import pytest
 
 from dualstream.service.api.request_body import request_of
 from dualstream.service.codecs import parse_json
-from dualstream.service.jobs import MODEL_JOBS
+from dualstream.service.features import FEATURES
+from dualstream.service.features.feature import jobs_of
 from dualstream.service.jobs.guard_rollback import GuardRollback
 from dualstream.service.jobs.reference_optimum import References
 from dualstream.service.jobs.refit import Refits
@@ -50,7 +51,9 @@ async def serving(
 ) -> AsyncIterator[ModelRegistry]:
     """A registry as a server has it, with memory for `most` models, however large they are."""
     journal = await open_journal(store)
-    registry = ModelRegistry(journal, Settings(store=store, **given), Telemetry(), MODEL_JOBS)
+    registry = ModelRegistry(
+        journal, Settings(store=store, **given), Telemetry(), jobs_of(FEATURES)
+    )
     registry.counters.watch(registry)
     if most is not None:
         registry.cache._is_over = lambda count, size: count > most

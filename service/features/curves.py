@@ -8,6 +8,7 @@ from dualstream.service.api.common import registry_of
 from dualstream.service.api.etag import not_modified, set_etag
 from dualstream.service.api.models import NOT_MODIFIED, IfNoneMatch
 from dualstream.service.api.views import answer, returns, staleness
+from dualstream.service.features.feature import Feature
 from dualstream.service.models.model import Model
 from dualstream.solvers import class_label, classes_of, curves_of
 from dualstream.wire.problems import Problem
@@ -66,3 +67,6 @@ def _curves_of(model: Model, top: int, member: str | None) -> dict[str, Any]:
     ]
     found.sort(key=lambda one: -one.range)
     return {"seq": model.replica.seq, "curves": found[:top]}
+
+
+FEATURE = Feature(name="curves", routers=(router,))
