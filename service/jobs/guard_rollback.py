@@ -13,9 +13,9 @@ from dualstream.service.concurrency import run_copy_in_thread
 from dualstream.service.journal.protocol import (
     Journal,
     JournalError,
+    LogPosition,
     ModelChanged,
     ModelRecord,
-    Place,
     Trimmed,
     UnknownCopy,
     UnknownModel,
@@ -126,7 +126,7 @@ class GuardRollback(Job):
         async with staged_copy(model, self._journal, copy) as staged:
             staged.is_named = await self._submit(model, Pause(since, copy.seq, staged.digest), held)
 
-    async def _submit(self, model: Model, order: Pause, held: Place) -> bool:
+    async def _submit(self, model: Model, order: Pause, held: LogPosition) -> bool:
         """Append this rollback. False if there is one already."""
         if self._due() is None:
             return False

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from dualstream.service.concurrency import background_task
-from dualstream.service.journal.protocol import Place
+from dualstream.service.journal.protocol import LogPosition
 from dualstream.service.models.job import Job
 from dualstream.service.models.model import Model
 from dualstream.solvers import RefitError, problems_of
@@ -31,7 +31,7 @@ MAX_VISITS = 20_000_000
 class Reference:
     """The optimum of the window at `place`, and the served weights compared with it."""
 
-    place: Place
+    place: LogPosition
     lower: float
     objective: float
     served: float
@@ -108,7 +108,9 @@ class References(Job):
         return found
 
 
-def _solve(place: Place, problems: Any, served: np.ndarray, ends: Callable[[], bool]) -> Reference:
+def _solve(
+    place: LogPosition, problems: Any, served: np.ndarray, ends: Callable[[], bool]
+) -> Reference:
     """Runs in the solver thread. Raises RefitError."""
     # Compiles nothing: the learner has loaded these kernels.
     from dualstream.solvers.refit.window_problem import Refitting

@@ -21,10 +21,10 @@ from dualstream.service.journal.audit import Author
 from dualstream.service.journal.protocol import (
     JournalError,
     JournalUnavailable,
+    LogPosition,
     ModelChanged,
     NotHeld,
     OutcomeUnknown,
-    Place,
     UnknownModel,
 )
 from dualstream.service.journal.record import Control, KeyKind, decode, make_key
@@ -313,7 +313,7 @@ class Refits(Job):
         blocks = [block for entry in entries[:1] for _, block in decode(entry.body)]
         return any(isinstance(one, Control) and one.fields["job"] == job.job for one in blocks)
 
-    async def _submit(self, request: ControlRequest, origin: Place) -> Any:
+    async def _submit(self, request: ControlRequest, origin: LogPosition) -> Any:
         """Append the result, unless the journal has lost the state at `origin` that it was computed
         from.
 

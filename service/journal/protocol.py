@@ -245,7 +245,7 @@ class Base(msgspec.Struct, frozen=True, gc=False):
     entries: tuple[Entry, ...] | None = None
 
 
-class Place(msgspec.Struct, frozen=True, gc=False):
+class LogPosition(msgspec.Struct, frozen=True, gc=False):
     """A log position: the record `seq`, and the chain there."""
 
     seq: int
@@ -279,8 +279,8 @@ class AppendRequest(msgspec.Struct, frozen=True, gc=False):
     cursor: CursorMove | None = None
     copy: str | None = None
     change: Change | None = None
-    held: Place | None = None
-    repeats: Place | None = None
+    held: LogPosition | None = None
+    repeats: LogPosition | None = None
 
 
 class Journal(StateCopies, PendingRows, AuditLog, RateBuckets, Protocol):
@@ -410,7 +410,7 @@ class Journal(StateCopies, PendingRows, AuditLog, RateBuckets, Protocol):
         model: str,
         incarnation: str | None = None,
         change: Change | None = None,
-        at: Place | None = None,
+        at: LogPosition | None = None,
     ) -> None:
         """Delete the model and everything that belongs to it, except its audited changes.
 
@@ -511,7 +511,7 @@ class Journal(StateCopies, PendingRows, AuditLog, RateBuckets, Protocol):
     async def snapshot_get(self, model: str, incarnation: str, n: int = 0) -> Snapshot | None:
         """Return the newest snapshot (n = 0) or the one before it (n = 1), or None."""
 
-    async def snapshots(self, model: str, incarnation: str) -> Sequence[Place]:
+    async def snapshots(self, model: str, incarnation: str) -> Sequence[LogPosition]:
         """Return the positions of the kept snapshots, newest first."""
 
     async def snapshots_drop(self, model: str, incarnation: str, before: int) -> None:

@@ -10,10 +10,10 @@ from dualstream.service.codecs import ListedRows, ParsedRows, RowSchema
 from dualstream.service.journal.protocol import (
     JournalUnavailable,
     Known,
+    LogPosition,
     ModelChanged,
     ModelRecord,
     OutcomeUnknown,
-    Place,
     UnknownModel,
 )
 from dualstream.service.journal.record import RecordError
@@ -213,7 +213,7 @@ class Model(CommitListener):
         """
         await self.committer.refresh(seq)
 
-    async def place(self) -> Place:
+    async def place(self) -> LogPosition:
         """The position of the replica between two groups. It is unchanged when the caller resumes.
 
         A control computed from the state at this position is submitted with it. The journal refuses
@@ -222,7 +222,7 @@ class Model(CommitListener):
         async with self.committer.between_groups():
             return self.replica.place
 
-    async def place_beyond(self, place: Place) -> Place | None:
+    async def place_beyond(self, place: LogPosition) -> LogPosition | None:
         """The journal's end, if the records at `place` still lead to it. None if they are lost.
 
         `place` is the end of an entry. Raises what the journal's read raises.

@@ -14,9 +14,9 @@ from dualstream.service.journal.audit import SERVER, Author, describe_spec
 from dualstream.service.journal.protocol import (
     Conflict,
     Journal,
+    LogPosition,
     ModelChanged,
     ModelRecord,
-    Place,
     UnknownModel,
 )
 from dualstream.service.models.admission import MAX_WAIT_S, MAX_WAITING, AdmissionControl, IdleShare
@@ -371,7 +371,7 @@ class ModelRegistry:
 
     async def _to_delete(
         self, model_id: str, may_delete: Callable[[ModelRecord], bool] | None
-    ) -> tuple[str, Place | None]:
+    ) -> tuple[str, LogPosition | None]:
         """The incarnation to delete, and the position that it must have (None: any).
 
         If the store has no such model, the incarnation is one that no model has. Deleting
@@ -388,7 +388,7 @@ class ModelRegistry:
             return record.incarnation, None
         if not may_delete(record):
             raise _precondition_failed(model_id)
-        return record.incarnation, Place(record.seq, record.chain)
+        return record.incarnation, LogPosition(record.seq, record.chain)
 
     def forget(self, model: Model) -> None:
         """Drop a model that is deleted, replaced or forked. The next request loads it."""

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dualstream.service.concurrency import drop_traceback
 from dualstream.service.journal.protocol import (
     JournalError,
+    LogPosition,
     ModelChanged,
     ModelRecord,
     NotHeld,
-    Place,
     UnknownModel,
 )
 from dualstream.service.models.deps import ModelDeps
@@ -148,7 +148,7 @@ class Snapshots:
             )
             if isinstance(error, NotHeld):
                 assert captured is not None
-                await self._committer.check_place(Place(captured.seq, captured.chain))
+                await self._committer.check_place(LogPosition(captured.seq, captured.chain))
         finally:
             self._task = None
             self._not_before = now() + (now() - began) / SNAPSHOT_SHARE

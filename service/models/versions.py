@@ -16,8 +16,8 @@ from dualstream.service.journal.protocol import (
     Journal,
     JournalError,
     JournalUnavailable,
+    LogPosition,
     NotHeld,
-    Place,
     Snapshot,
     Trimmed,
     UnknownCopy,
@@ -67,7 +67,7 @@ async def take_version(
                 staged.is_named = True
                 return answer
             except NotHeld:
-                await model.committer.check_place(Place(copy.seq, copy.chain))
+                await model.committer.check_place(LogPosition(copy.seq, copy.chain))
                 raise
             except UnknownCopy:
                 if tried == ATTEMPTS - 1:
@@ -142,7 +142,7 @@ async def roll_back_to_seq(
         async with staged_copy(model, journal, copy) as staged:
             order = Rollback(staged.digest, seq)
             # The journal may have been trimmed since the record was read.
-            held = await model.place_beyond(Place(record.seq, record.chain))
+            held = await model.place_beyond(LogPosition(record.seq, record.chain))
             _refuse(model, why_forgotten(model.replica, seq))
             if held is None:
                 raise NotHeld(record.id, record.seq, record.chain)

@@ -17,9 +17,9 @@ from dualstream.service.journal.protocol import (
     Appended,
     Entry,
     Journal,
+    LogPosition,
     ModelChanged,
     OutcomeUnknown,
-    Place,
     Placed,
     Trimmed,
 )
@@ -172,7 +172,7 @@ class Applying:
             replica.is_forked = True
         return None
 
-    def look_ahead(self, appended: Appended, front: Place, is_learning: bool) -> None:
+    def look_ahead(self, appended: Appended, front: LogPosition, is_learning: bool) -> None:
         """Check the answer to an append made after `front`, long before the group is applied.
 
         The replica must stop serving when evidence of a fork arrives, not when the group is
@@ -186,7 +186,7 @@ class Applying:
             if may_contradict(appended, replica.place, replica.lineage):
                 replica.is_forked = True
 
-    def has_lost(self, place: Place) -> bool:
+    def has_lost(self, place: LogPosition) -> bool:
         """The store does not hold `place`: return whether this replica may be forked.
 
         If the replica applied an entry that ends at `place`, it stops serving until the head is

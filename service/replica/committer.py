@@ -24,11 +24,11 @@ from dualstream.service.journal.protocol import (
     Journal,
     JournalError,
     JournalUnavailable,
+    LogPosition,
     ModelChanged,
     NotHeld,
     NotReplicated,
     OutcomeUnknown,
-    Place,
     UnknownCopy,
 )
 from dualstream.service.journal.record import RecordError
@@ -100,7 +100,7 @@ class Committer:
         self._running: asyncio.Task[None] | None = None
         self._checking: asyncio.Task[None] | None = None
         # The end of the bulk rows that are being learned. The next group may be appended after it.
-        self._learning_until: Place | None = None
+        self._learning_until: LogPosition | None = None
         self._ahead: Group | None = None
         # Held while the replica advances, by this committer's groups or by `refresh`, and while its
         # state must belong to its log position.
@@ -151,7 +151,7 @@ class Committer:
             await self._applying.catch_up(seq)
             self._applying.listener.on_advance(before, replica.seq)
 
-    async def check_place(self, place: Place) -> None:
+    async def check_place(self, place: LogPosition) -> None:
         """The store does not hold `place`: if the replica applied it, read the head and rebuild."""
         if self._applying.has_lost(place):
             await self._check_against_journal()
@@ -311,7 +311,7 @@ class Committer:
                 placed = by_request(requests, appended.placed)
                 if group.rows >= BULK_ROWS and self._applying.is_next(appended):
                     assert appended.seq is not None
-                    self._learning_until = Place(appended.seq, appended.chain)
+                    self._learning_until = LogPosition(appended.seq, appended.chain)
                     self._append_ahead()
                     await self._await_next_request(group)
                 applied = await self._applying.apply(group, appended, placed)
@@ -347,7 +347,7 @@ class Committer:
         assert isinstance(request, ControlRequest)
         return request.held is not None and self._applying.has_lost(request.held)
 
-    async def _journal_ahead(self, group: Group, front: Place) -> Appended:
+    async def _journal_ahead(self, group: Group, front: LogPosition) -> Appended:
         appended = await self._journal_group(group)
         self._applying.look_ahead(appended, front, is_learning=self._learning_until is front)
         if self._on_late is not None:

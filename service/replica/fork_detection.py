@@ -7,7 +7,7 @@ from sys import getsizeof
 from typing import NamedTuple, Self
 
 from dualstream.service.journal.chain import next_chain
-from dualstream.service.journal.protocol import Appended, Entry, Place
+from dualstream.service.journal.protocol import Appended, Entry, LogPosition
 
 KEPT = 4096
 """Number of remembered entries, 16 bytes each."""
@@ -151,7 +151,7 @@ class Lineage:
             del self._seqs[:-kept], self._chains[:-kept]
 
 
-def contradicts(appended: Appended, place: Place) -> bool:
+def contradicts(appended: Appended, place: LogPosition) -> bool:
     """Does the answer to an append made after `place` show that the journal lost `place`?"""
     for entry in appended.entries:
         if entry.seq > place.seq:
@@ -162,7 +162,7 @@ def contradicts(appended: Appended, place: Place) -> bool:
     return not goes_on or appended.previous != place.chain
 
 
-def may_contradict(appended: Appended, place: Place, lineage: Lineage) -> bool:
+def may_contradict(appended: Appended, place: LogPosition, lineage: Lineage) -> bool:
     """May an append's answer disagree with the history that led to `place`?
 
     The append was made after another log position, or was answered earlier. It may be older than

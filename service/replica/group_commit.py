@@ -16,10 +16,10 @@ from dualstream.service.journal.protocol import (
     Entry,
     Journal,
     JournalUnavailable,
+    LogPosition,
     NonceForgotten,
     OutcomeUnknown,
     Part,
-    Place,
 )
 from dualstream.service.replica.clock import Clock
 from dualstream.service.replica.controls import copy_named_by
@@ -55,9 +55,9 @@ class Group(msgspec.Struct):
     """First append, in flight or answered."""
     appending: "asyncio.Task[Appended] | None" = None
     """Append that began before the group in front was learned."""
-    front: Place | None = None
+    front: LogPosition | None = None
     """Position of the replica once the group in front is learned, until then."""
-    first_known: Place | None = None
+    first_known: LogPosition | None = None
     """Log position that the first append of this group was based on."""
 
     @property

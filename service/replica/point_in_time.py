@@ -3,7 +3,7 @@
 import logging
 
 from dualstream.service.journal.chain import next_chain
-from dualstream.service.journal.protocol import Journal, ModelRecord, Place, Snapshot, Trimmed
+from dualstream.service.journal.protocol import Journal, LogPosition, ModelRecord, Snapshot, Trimmed
 from dualstream.service.replica.fork_detection import Forked
 from dualstream.service.replica.recovery import restore_snapshot
 from dualstream.service.replica.replica import Replica
@@ -66,21 +66,21 @@ async def state_at(journal: Journal, record: ModelRecord, seq: int) -> Replica:
 
 async def _bases(
     journal: Journal, record: ModelRecord, first: int
-) -> list[tuple[Place, str | None]]:
+) -> list[tuple[LogPosition, str | None]]:
     """Snapshots and versions (with digest) that the kept journal continues from."""
     where = (record.id, record.incarnation)
-    found: list[tuple[Place, str | None]] = [
+    found: list[tuple[LogPosition, str | None]] = [
         (place, None) for place in await journal.snapshots(*where)
     ]
     found += [
-        (Place(version.seq, version.chain), version.digest)
+        (LogPosition(version.seq, version.chain), version.digest)
         for version in await journal.versions(*where)
     ]
     return [(place, digest) for place, digest in found if first - 1 <= place.seq <= record.seq]
 
 
 async def _read_base(
-    journal: Journal, record: ModelRecord, place: Place, digest: str | None
+    journal: Journal, record: ModelRecord, place: LogPosition, digest: str | None
 ) -> Snapshot:
     """Read a snapshot or copy. Raises CorruptState if it was deleted."""
     where = (record.id, record.incarnation)
@@ -96,7 +96,7 @@ async def _read_base(
     raise CorruptState("the store no longer has it")
 
 
-async def _check_held(journal: Journal, record: ModelRecord, place: Place) -> None:
+async def _check_held(journal: Journal, record: ModelRecord, place: LogPosition) -> None:
     """Raise Forked if the journal does not continue from `place`."""
     following = await journal.read(record.id, record.incarnation, place.seq, 1)
     if following:

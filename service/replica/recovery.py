@@ -12,9 +12,9 @@ from dualstream.service.concurrency import run_long_in_thread
 from dualstream.service.journal.protocol import (
     Base,
     Journal,
+    LogPosition,
     ModelChanged,
     ModelRecord,
-    Place,
     Snapshot,
     Trimmed,
 )
@@ -50,7 +50,7 @@ async def recover(
     if base is not None and await _from_base(replica, base, journal):
         return
     head = None if base is None else base.record
-    tried: Sequence[Place] | None = None
+    tried: Sequence[LogPosition] | None = None
     while True:
         refused: list[str] = []
         try:

@@ -22,7 +22,7 @@ from dualstream.service.concurrency import (
 )
 from dualstream.service.journal.chain import next_chain
 from dualstream.service.journal.page import end_of, size_of
-from dualstream.service.journal.protocol import Entry, Journal, ModelRecord, Place
+from dualstream.service.journal.protocol import Entry, Journal, LogPosition, ModelRecord
 from dualstream.service.journal.record import Control, CorruptRecord
 from dualstream.service.replica.apply_control import apply_control
 from dualstream.service.replica.clock import SYSTEM_CLOCK, Clock
@@ -109,11 +109,11 @@ class Replica(ViewedState):
     # -- reading ---------------------------------------------------------------------------------
 
     @property
-    def place(self) -> Place:
+    def place(self) -> LogPosition:
         """The log position. Valid between two groups."""
-        return Place(self.seq, self.chain)
+        return LogPosition(self.seq, self.chain)
 
-    def leads_on_from(self, place: Place) -> bool:
+    def leads_on_from(self, place: LogPosition) -> bool:
         """Did the replica apply up to this position, with no sign that the journal lost it?"""
         return not self.is_forked and self.lineage.includes(place.seq, place.chain)
 

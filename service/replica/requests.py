@@ -16,9 +16,9 @@ from dualstream.service.journal.audit import SERVER, Author, describe_fields
 from dualstream.service.journal.protocol import (
     Change,
     CursorMove,
+    LogPosition,
     OutcomeUnknown,
     Part,
-    Place,
     Placed,
 )
 from dualstream.service.journal.record import (
@@ -140,7 +140,7 @@ class ControlRequest(msgspec.Struct):
     control: Control
     by: Author | None = SERVER
     """Author in the audit log. None: the model's spec prescribes it, and it is not logged."""
-    held: Place | None = None
+    held: LogPosition | None = None
     """Position of the state that it was made from. If the journal lost it, the append fails."""
 
     @property
@@ -162,7 +162,7 @@ class ControlRequest(msgspec.Struct):
         requested: bytes | None = None,
         arrays: Arrays | None = None,
         by: Author | None = SERVER,
-        held: Place | None = None,
+        held: LogPosition | None = None,
     ) -> Self:
         """Create a request of this order and its arrays, under the stored `key` if it has one.
 

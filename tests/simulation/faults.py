@@ -21,6 +21,7 @@ from dualstream.service.journal.protocol import (
     JournalError,
     JournalUnavailable,
     Known,
+    LogPosition,
     ModelRecord,
     NewPendingRow,
     NotHeld,
@@ -28,7 +29,6 @@ from dualstream.service.journal.protocol import (
     Overdue,
     Part,
     PendingRow,
-    Place,
     Revision,
     Snapshot,
     StoredCopy,
@@ -172,7 +172,7 @@ class Network:
 
 
 LagOf = Callable[[str, str], Lags]
-StandsAt = Callable[[str], Place | None]
+StandsAt = Callable[[str], LogPosition | None]
 
 
 class Connection:
@@ -196,7 +196,7 @@ class Connection:
         self._lag_of = lag_of
         self.answered_at: dict[str, int] = {}
         self.read_at: dict[tuple[str, int], int] = {}
-        self.unheld: list[tuple[str, Place, int]] = []
+        self.unheld: list[tuple[str, LogPosition, int]] = []
         self.loads: dict[Any, Misread | None] = {}
         self._network, self._loop = network, loop
         self._at = network.scheduler.at
@@ -302,7 +302,7 @@ class Connection:
         model: str,
         incarnation: str | None = None,
         change: Change | None = None,
-        at: Place | None = None,
+        at: LogPosition | None = None,
     ) -> None:
         await self._call(_DELETE, "delete", model, incarnation, change, at)
 
@@ -353,10 +353,10 @@ class Connection:
         try:
             return (await self._call(_WRITE, "snapshot_put", *given))[0]
         except NotHeld:
-            self.unheld.append((incarnation, Place(seq, chain), asked))
+            self.unheld.append((incarnation, LogPosition(seq, chain), asked))
             raise
 
-    async def snapshots(self, model: str, incarnation: str) -> "list[Place]":
+    async def snapshots(self, model: str, incarnation: str) -> "list[LogPosition]":
         return (await self._call(_READ, "snapshots", model, incarnation))[0]
 
     async def snapshot_get(self, model: str, incarnation: str, n: int = 0) -> Snapshot | None:
@@ -490,7 +490,7 @@ class Connection:
             trace(f"{self.name} {name}{_short(given)} -> {_short(result)}")
 
 
-def _kind_of(parts: Sequence[Part], held: Place | None) -> str:
+def _kind_of(parts: Sequence[Part], held: LogPosition | None) -> str:
     """What comes with an append: `enter` is a refit, `control` what was made of another state."""
     if held is None:
         return "append"

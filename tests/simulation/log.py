@@ -12,9 +12,9 @@ from dualstream.service.journal.protocol import (
     Audited,
     CursorMove,
     Entry,
+    LogPosition,
     ModelRecord,
     PendingRow,
-    Place,
     Snapshot,
     Version,
 )
@@ -144,7 +144,7 @@ class Log:
             chain = before
         return next((one for one in [*self.whole, *self.cut] if one.chain == chain), None)
 
-    def leads_past(self, place: Place, chain: str) -> bool:
+    def leads_past(self, place: LogPosition, chain: str) -> bool:
         """Whether the records that end with this chain value go on from `place`, or end there."""
         entry = self.leading_to(chain, place.seq) if place.seq else None
         return entry is not None and entry.chain == place.chain
@@ -159,7 +159,7 @@ class Log:
         """Seqs of the snapshots that the log holds and that were not damaged."""
         return {kept.seq for kept in self.snapshots if self.holds(kept)} - self.spoiled
 
-    def holds(self, place: Snapshot | Place) -> bool:
+    def holds(self, place: Snapshot | LogPosition) -> bool:
         """Whether the log leads on from there, or ends there."""
         if (place.seq, place.chain) == (self.seq, self.chain):
             return True

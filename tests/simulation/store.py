@@ -22,6 +22,7 @@ from dualstream.service.journal.protocol import (
     CursorMoved,
     Entry,
     Head,
+    LogPosition,
     ModelChanged,
     ModelRecord,
     NewPendingRow,
@@ -30,7 +31,6 @@ from dualstream.service.journal.protocol import (
     Overdue,
     Part,
     PendingRow,
-    Place,
     Revision,
     Snapshot,
     StoredCopy,
@@ -123,14 +123,14 @@ class Store:
         model: str,
         incarnation: str | None = None,
         change: Change | None = None,
-        at: Place | None = None,
+        at: LogPosition | None = None,
     ) -> None:
         if model not in self.logs:
             raise UnknownModel(model)
         if incarnation not in (None, self.logs[model].incarnation):
             raise ModelChanged(model)
         log = self.logs[model]
-        if at not in (None, Place(log.seq, log.chain)):
+        if at not in (None, LogPosition(log.seq, log.chain)):
             raise Conflict(f"model {model!r} is at seq {log.seq} {log.chain[:8]}")
         self._keep(log, log.seq, change)
         self.gone.append(self.logs.pop(model))
@@ -159,7 +159,7 @@ class Store:
         )
 
     def _done(
-        self, log: Log, nonce: bytes, parts: Sequence[Part], repeats: Place | None
+        self, log: Log, nonce: bytes, parts: Sequence[Part], repeats: LogPosition | None
     ) -> Operation | None:
         """What was done under this nonce, as far as it is kept or the log tells."""
         done, most = log.nonces.get(nonce), self.most_nonces
@@ -295,7 +295,7 @@ class Store:
         replaces: bool = False,
     ) -> bool:
         log = self.log(model, incarnation)
-        if not log.holds(Place(seq, chain)):
+        if not log.holds(LogPosition(seq, chain)):
             raise NotHeld(model, seq, chain)
         held = self._held(log)
         if held and held[-1].seq >= seq + replaces:
@@ -313,8 +313,10 @@ class Store:
         snapshots = self.log(model, incarnation).snapshots
         return snapshots[-1 - n] if n < len(snapshots) else None
 
-    def snapshots(self, model: str, incarnation: str) -> "list[Place]":
-        return [Place(s.seq, s.chain) for s in reversed(self.log(model, incarnation).snapshots)]
+    def snapshots(self, model: str, incarnation: str) -> "list[LogPosition]":
+        return [
+            LogPosition(s.seq, s.chain) for s in reversed(self.log(model, incarnation).snapshots)
+        ]
 
     def usage(self, model: str, incarnation: str) -> Usage:
         log = self.log(model, incarnation)
@@ -366,7 +368,7 @@ class Store:
             raise Conflict(f"version {version.name!r} of {model!r} already names another state")
         if known is not None:
             return known, False
-        place = Place(version.seq, version.chain)
+        place = LogPosition(version.seq, version.chain)
         if not version.created_ms and not log.holds(place):
             raise NotHeld(model, version.seq, version.chain)
         if version.digest not in log.stored:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dualstream.service.journal import open_journal
-from dualstream.service.journal.protocol import Appended, AppendRequest, NotHeld, Part, Place
+from dualstream.service.journal.protocol import Appended, AppendRequest, LogPosition, NotHeld, Part
 from tests.service.journal.groups import GIVEN, SPEC, keyed, places, rows
 from tests.service.journal.test_pending_rows import key, label, waits
 from tests.service.journal.test_stores_agree import some_group
@@ -70,17 +70,17 @@ async def test_the_same_places_are_held(tmp_path: Path, seed: int):
         given = nonce.to_bytes(16, "big"), 0, [rows(*range(chance.randint(1, 3)))]
         try:
             appended = store.append(
-                AppendRequest("m", log.incarnation, *given, held=Place(seq, mine))
+                AppendRequest("m", log.incarnation, *given, held=LogPosition(seq, mine))
             )
         except NotHeld:
             refused += 1
             with pytest.raises(NotHeld):
                 await journal.append(
-                    AppendRequest("m", other.incarnation, *given, held=Place(seq, theirs))
+                    AppendRequest("m", other.incarnation, *given, held=LogPosition(seq, theirs))
                 )
             continue
         got = await journal.append(
-            AppendRequest("m", other.incarnation, *given, held=Place(seq, theirs))
+            AppendRequest("m", other.incarnation, *given, held=LogPosition(seq, theirs))
         )
         assert got.seq == appended.seq == log.seq
         stood.append((log.seq, log.chain, got.chain))

@@ -38,7 +38,7 @@ from dualstream.service.jobs.refit import Refits
 from dualstream.service.jobs.refit_status import UnderWay
 from dualstream.service.jobs.unlearn_cleanup import UnlearnCleanup
 from dualstream.service.journal.audit import SERVER
-from dualstream.service.journal.protocol import ENTRY_BYTES, ModelChanged, Place
+from dualstream.service.journal.protocol import ENTRY_BYTES, LogPosition, ModelChanged
 from dualstream.service.models.model import Model
 from dualstream.service.models.readiness import Readiness
 from dualstream.service.models.registry import ModelRegistry
@@ -319,11 +319,11 @@ class Worker:
         model = self.registry.cache.find(log.id) if self.is_alive else None
         return model if model is not None and model.replica.chain == log.chain else None
 
-    def _stands_at(self, model_id: str) -> Place | None:
+    def _stands_at(self, model_id: str) -> LogPosition | None:
         model = self.registry.find(model_id)
         if model is None or model.replica.seq != model.replica.lineage.end:
             return None
-        return Place(model.replica.seq, model.replica.chain)
+        return LogPosition(model.replica.seq, model.replica.chain)
 
     def let_go(self, model_id: str) -> bool:
         """Whether the model was held and may leave memory."""

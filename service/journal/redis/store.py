@@ -28,12 +28,12 @@ from dualstream.service.journal.protocol import (
     Known,
     Lease,
     Limits,
+    LogPosition,
     ModelChanged,
     ModelRecord,
     NonceForgotten,
     NotHeld,
     Part,
-    Place,
     Revision,
     Snapshot,
     Trimmed,
@@ -219,7 +219,7 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisArchiveAccess):
         model: str,
         incarnation: str | None = None,
         change: Change | None = None,
-        at: Place | None = None,
+        at: LogPosition | None = None,
     ) -> None:
         extra = await self._deletion_arguments(model, change)
         place = ("", "") if at is None else (at.seq, at.chain)
@@ -375,10 +375,10 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisArchiveAccess):
                 return Snapshot(seq, chain.decode(), whole, where)
             seen = token
 
-    async def snapshots(self, model: str, incarnation: str) -> Sequence[Place]:
+    async def snapshots(self, model: str, incarnation: str) -> Sequence[LogPosition]:
         answer = await self._snapshot(model, "", "places", incarnation)
         found = zip(answer[1::2], answer[2::2], strict=True)
-        return [Place(seq, chain.decode()) for seq, chain in found]
+        return [LogPosition(seq, chain.decode()) for seq, chain in found]
 
     async def snapshots_drop(self, model: str, incarnation: str, before: int) -> None:
         answer = await self._snapshot(model, "", "drop", incarnation, before)

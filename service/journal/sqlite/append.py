@@ -25,11 +25,11 @@ from dualstream.service.journal.protocol import (
     Entry,
     Known,
     Limits,
+    LogPosition,
     ModelChanged,
     NonceForgotten,
     NotHeld,
     Part,
-    Place,
     UnknownCopy,
 )
 from dualstream.service.journal.sqlite.audit import keep_change
@@ -294,7 +294,7 @@ def _find_in_log(
     head: Head,
     nonce: bytes,
     parts: Sequence[Part],
-    sent_after: Place,
+    sent_after: LogPosition,
     limits: Limits,
 ) -> Result | None:
     """Result of a nonce that is no longer kept, searched in the log after `sent_after`.

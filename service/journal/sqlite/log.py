@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from dualstream.service.journal.chain import next_chain
-from dualstream.service.journal.protocol import ENTRY_OVERHEAD, Entry, ModelChanged, Place
+from dualstream.service.journal.protocol import ENTRY_OVERHEAD, Entry, LogPosition, ModelChanged
 from dualstream.service.journal.sqlite.connection_thread import ConnectionThread
 from dualstream.service.journal.sqlite.wal import data_version
 
@@ -141,7 +141,7 @@ def find_entries(
     return entries
 
 
-def leads_on_from(db: Connection, head: Head, place: Place) -> bool:
+def leads_on_from(db: Connection, head: Head, place: LogPosition) -> bool:
     """Does the log continue from this position, or end there?"""
     following = find_entries(db, head.model, place.seq, head.seq, 0)
     if not following:

@@ -8,9 +8,9 @@ from dualstream.service.journal.protocol import (
     Change,
     Conflict,
     Head,
+    LogPosition,
     ModelChanged,
     ModelRecord,
-    Place,
     UnknownModel,
 )
 from dualstream.service.journal.sqlite.audit import keep_change
@@ -111,7 +111,7 @@ class SqliteModels(SqliteTrim):
         model: str,
         incarnation: str | None = None,
         change: Change | None = None,
-        at: Place | None = None,
+        at: LogPosition | None = None,
     ) -> None:
         await self._delete(model, incarnation, change, at)
         await self._sweep()
@@ -123,12 +123,12 @@ class SqliteModels(SqliteTrim):
         model: str,
         incarnation: str | None,
         change: Change | None,
-        at: Place | None,
+        at: LogPosition | None,
     ) -> None:
         existing = get_model(db, model)
         if incarnation not in (None, existing.incarnation):
             raise ModelChanged(model)
-        if at not in (None, Place(existing.seq, existing.chain)):
+        if at not in (None, LogPosition(existing.seq, existing.chain)):
             raise conflict(existing)
         remove_model(db, model)
         position = (existing.incarnation, existing.seq)

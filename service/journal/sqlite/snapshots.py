@@ -13,9 +13,9 @@ from dualstream.service.journal.protocol import (
     ENTRY_BYTES,
     Base,
     Conflict,
+    LogPosition,
     ModelRecord,
     NotHeld,
-    Place,
     Snapshot,
     UnknownModel,
     Usage,
@@ -69,7 +69,7 @@ class SqliteSnapshots(SqlitePart):
         is_late = bool(existing) and existing[0][1] >= seq + replaces
         # The log no longer shows whether it had a position before its first entry.
         is_trimmed = is_late and seq < head.trimmed
-        if not is_trimmed and not leads_on_from(db, head, Place(seq, chain)):
+        if not is_trimmed and not leads_on_from(db, head, LogPosition(seq, chain)):
             raise NotHeld(model, seq, chain)
         if is_late:
             return None
@@ -125,13 +125,13 @@ class SqliteSnapshots(SqlitePart):
         return Snapshot(row[1], row[2], b"".join([piece for (piece,) in pieces]), where)
 
     @reads
-    def snapshots(self, db: Connection, model: str, incarnation: str) -> Sequence[Place]:
+    def snapshots(self, db: Connection, model: str, incarnation: str) -> Sequence[LogPosition]:
         head = find_head(db, model, incarnation)
         rows = db.execute(
             "SELECT seq, chain FROM snapshots WHERE model = ? AND is_complete ORDER BY seq DESC",
             (head.model,),
         )
-        return [Place(*row) for row in rows]
+        return [LogPosition(*row) for row in rows]
 
     @writes
     def snapshots_drop(self, db: Connection, model: str, incarnation: str, before: int) -> None:
@@ -203,7 +203,7 @@ def usable(db: Connection, head: Head) -> list[tuple[int, int]]:
         " ORDER BY seq DESC, snapshot DESC",
         (head.model,),
     ):
-        if seq not in found and leads_on_from(db, head, Place(seq, chain)):
+        if seq not in found and leads_on_from(db, head, LogPosition(seq, chain)):
             found[seq] = snapshot
     return [(snapshot, seq) for seq, snapshot in found.items()]
 

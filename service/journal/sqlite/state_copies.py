@@ -14,8 +14,8 @@ import msgspec
 from dualstream.service.journal.protocol import (
     Change,
     Conflict,
+    LogPosition,
     NotHeld,
-    Place,
     TooManyVersions,
     UnknownCopy,
 )
@@ -163,7 +163,7 @@ class SqliteCopies(SqlitePart):
             if known.digest != version.digest:
                 raise Conflict(f"version {version.name!r} of {model!r} already names another state")
             return known, False
-        place = Place(version.seq, version.chain)
+        place = LogPosition(version.seq, version.chain)
         if not version.created_ms and not leads_on_from(db, head, place):
             raise NotHeld(model, version.seq, version.chain)
         if not has_copy(db, head.model, version.digest):

@@ -13,10 +13,10 @@ from dualstream.service.journal.protocol import (
     Journal,
     Known,
     Limits,
+    LogPosition,
     ModelChanged,
     NotHeld,
     Part,
-    Place,
 )
 from dualstream.service.journal.record import KeyKind, make_key
 from tests.service.journal.conftest import Store
@@ -489,11 +489,19 @@ async def test_what_was_made_of_a_place_comes_in_only_while_the_log_holds_it(jou
     log = await Log.create(journal)
     first = await log.append(rows(1, 2))
     second = await log.append(rows(3))
-    held = [Place(0, log.record.chain), Place(2, first.chain), Place(3, second.chain)]
+    held = [
+        LogPosition(0, log.record.chain),
+        LogPosition(2, first.chain),
+        LogPosition(3, second.chain),
+    ]
     for tag, place in enumerate(held, 4):
         assert (await log.append(rows(tag), held=place)).seq == tag
-    others = [Place(1, first.chain), Place(2, second.chain), Place(6, second.chain)]
-    for place in (*others, Place(7, second.chain), Place(99, second.chain)):
+    others = [
+        LogPosition(1, first.chain),
+        LogPosition(2, second.chain),
+        LogPosition(6, second.chain),
+    ]
+    for place in (*others, LogPosition(7, second.chain), LogPosition(99, second.chain)):
         with pytest.raises(NotHeld, match=f"chain {place.chain[:8]} at seq {place.seq}"):
             await log.append(keyed("k", 7), nonce=bytes(16), held=place)
     await journal.trim(log.model, log.incarnation, 2)
@@ -515,10 +523,12 @@ async def test_a_place_is_looked_at_with_whatever_else_an_append_does(journal: J
         for change in (None, got):
             beside = {"copy": copy, "change": change}
             with pytest.raises(NotHeld):
-                await log.append(rows(1), held=Place(seq, "0" * 40), **beside)
+                await log.append(rows(1), held=LogPosition(seq, "0" * 40), **beside)
             chain = (await journal.get(log.model)).chain
             seq += 1
-            assert (await log.append(rows(1), held=Place(seq - 1, chain), **beside)).seq == seq
+            assert (
+                await log.append(rows(1), held=LogPosition(seq - 1, chain), **beside)
+            ).seq == seq
     assert [one.seq for one in await journal.audit(log.model)] == [2, 4]
     assert [use.seq for use in await journal.copy_uses(log.model, log.incarnation)] == [3, 4]
 

@@ -14,11 +14,11 @@ from dualstream.service.journal.protocol import (
     Conflict,
     CopyUse,
     Limits,
+    LogPosition,
     ModelChanged,
     ModelRecord,
     NewPendingRow,
     NonceForgotten,
-    Place,
     UnknownModel,
     Version,
 )
@@ -108,7 +108,7 @@ async def test_restored_model_knows_keys_and_goes_on(journal):
 async def test_an_append_from_before_a_restore_is_repeated_without_learning_it_twice(journal):
     record, _ = await journal.create(MODEL, SPEC, GIVEN)
     own = MODEL, record.incarnation
-    begins = Place(0, record.chain)
+    begins = LogPosition(0, record.chain)
     nonces = [os.urandom(16) for _ in range(4)]
     first = await journal.append(AppendRequest(*own, nonces[0], 0, [rows(1), rows(2)]))
     await journal.append(AppendRequest(*own, nonces[1], 0, [rows(3, id="a")]))

@@ -10,9 +10,9 @@ from dualstream.service.journal.protocol import (
     Appended,
     Journal,
     Limits,
+    LogPosition,
     NonceForgotten,
     Part,
-    Place,
 )
 from dualstream.service.journal.sqlite.append import PURGED_EVERY
 from tests.service.journal.conftest import Store
@@ -32,7 +32,7 @@ async def journal(store: Store) -> AsyncIterator[Journal]:
 class Asked:
     """An append behind a log of some rows, of which the answer is lost; and the log."""
 
-    def __init__(self, log: Log, place: Place) -> None:
+    def __init__(self, log: Log, place: LogPosition) -> None:
         self.log, self.place, self.nonce = log, place, os.urandom(16)
 
     @classmethod
@@ -41,7 +41,7 @@ class Asked:
         for tag in tags:
             await log.append(rows(tag, id=str(tag)))
         record = await journal.get(log.model)
-        return cls(log, Place(record.seq, record.chain))
+        return cls(log, LogPosition(record.seq, record.chain))
 
     async def ask(self, *parts: Part, **options: Any) -> Appended:
         return await self.log.append(*parts, nonce=self.nonce, known_seq=self.place.seq, **options)
@@ -111,12 +111,12 @@ async def test_a_log_that_was_trimmed_does_not_tell(journal: Journal, parts: lis
 
 async def test_a_log_that_has_lost_the_place_does_not_tell(journal: Journal):
     asked = await Asked.behind(journal, 1)
-    asked.place = Place(1, 40 * "0")
+    asked.place = LogPosition(1, 40 * "0")
     await asked.ask(rows(7))
     await asked.others(KEPT)
     with pytest.raises(NonceForgotten):
         await asked.again(rows(7))
-    asked.place = Place(99, 40 * "0")
+    asked.place = LogPosition(99, 40 * "0")
     with pytest.raises(NonceForgotten):
         await asked.again(rows(7))
 
@@ -124,7 +124,7 @@ async def test_a_log_that_has_lost_the_place_does_not_tell(journal: Journal):
 async def test_where_none_was_forgotten_the_place_does_not_matter(journal: Journal):
     """As behind a failover that lost it: what has not come there is appended."""
     asked = await Asked.behind(journal, 1)
-    asked.place = Place(3, 40 * "0")
+    asked.place = LogPosition(3, 40 * "0")
     await asked.others(KEPT - 2)
     assert (await asked.again(rows(7))).seq == KEPT
 

@@ -10,8 +10,8 @@ from dualstream.service.journal.protocol import (
     Conflict,
     CursorMove,
     Journal,
+    LogPosition,
     ModelChanged,
-    Place,
     UnknownModel,
 )
 from tests.service.journal.conftest import Store
@@ -98,13 +98,13 @@ async def test_a_model_that_has_moved_on_is_not_deleted(journal: Journal):
     appended = await log.append(rows(1))
     for seq, chain in ((0, log.record.chain), (0, appended.chain), (1, log.record.chain)):
         with pytest.raises(Conflict, match="is at seq 1"):
-            await journal.delete(log.model, log.incarnation, None, Place(seq, chain))
+            await journal.delete(log.model, log.incarnation, None, LogPosition(seq, chain))
     with pytest.raises(ModelChanged):
-        await journal.delete(log.model, "another", None, Place(1, appended.chain))
+        await journal.delete(log.model, "another", None, LogPosition(1, appended.chain))
     assert await log.tags() == [1]
-    await journal.delete(log.model, log.incarnation, None, Place(1, appended.chain))
+    await journal.delete(log.model, log.incarnation, None, LogPosition(1, appended.chain))
     with pytest.raises(UnknownModel):
-        await journal.delete(log.model, None, None, Place(1, appended.chain))
+        await journal.delete(log.model, None, None, LogPosition(1, appended.chain))
 
 
 async def test_nothing_of_a_deleted_model_answers(journal: Journal):

@@ -10,9 +10,9 @@ import redis
 from dualstream.service.journal.protocol import (
     Conflict,
     Journal,
+    LogPosition,
     ModelChanged,
     NotHeld,
-    Place,
     Snapshot,
     Trimmed,
     Usage,
@@ -151,14 +151,17 @@ async def test_the_places_of_snapshots_are_shown_and_older_ones_dropped(store: S
         chain = await chains(log, 5)
         for entry in (1, 2, 4):
             await put(log, chain, entry)
-        assert await journal.snapshots(*where) == [Place(8, chain[4]), Place(4, chain[2])]
+        assert await journal.snapshots(*where) == [
+            LogPosition(8, chain[4]),
+            LogPosition(4, chain[2]),
+        ]
         await journal.snapshots_drop(*where, 8)
-        assert await journal.snapshots(*where) == [Place(8, chain[4])]
+        assert await journal.snapshots(*where) == [LogPosition(8, chain[4])]
         assert pieces(store) == 1
         # Never the last one that the log holds.
         with pytest.raises(Conflict, match="no snapshot from seq 9 on"):
             await journal.snapshots_drop(*where, 9)
-        assert await journal.snapshots(*where) == [Place(8, chain[4])]
+        assert await journal.snapshots(*where) == [LogPosition(8, chain[4])]
 
 
 async def test_a_log_is_trimmed_no_further_than_its_snapshots_allow(journal: Journal):

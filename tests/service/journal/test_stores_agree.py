@@ -9,9 +9,9 @@ from dualstream.service.journal.protocol import (
     CursorMove,
     CursorMoved,
     Limits,
+    LogPosition,
     NonceForgotten,
     Part,
-    Place,
 )
 from dualstream.service.journal.record import KeyKind
 from tests.service.journal.conftest import Store
@@ -46,10 +46,13 @@ def some_group(chance: random.Random) -> list[Part]:
     return group
 
 
-async def places_of(log: Log) -> list[Place]:
+async def places_of(log: Log) -> list[LogPosition]:
     """The ends of its entries."""
     entries = await log.journal.read(log.model, log.incarnation, 0)
-    return [Place(0, log.record.chain), *(Place(entry.seq, entry.chain) for entry in entries)]
+    return [
+        LogPosition(0, log.record.chain),
+        *(LogPosition(entry.seq, entry.chain) for entry in entries),
+    ]
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -73,7 +76,7 @@ async def test_appends_that_are_asked_for_again_late_have_the_same_answers(
             for log in logs:
                 place = (await places_of(log))[number]
                 if chance.random() < 0.05:
-                    place = Place(place.seq, 40 * "0")
+                    place = LogPosition(place.seq, 40 * "0")
                 options = {"repeats": place} if is_repeated else {}
                 try:
                     appended = await log.append(*group, nonce=nonce, known_seq=place.seq, **options)

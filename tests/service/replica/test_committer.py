@@ -16,9 +16,9 @@ from dualstream.service.journal.protocol import (
     DEFAULT_LIMITS,
     AppendRequest,
     JournalUnavailable,
+    LogPosition,
     NonceForgotten,
     OutcomeUnknown,
-    Place,
 )
 from dualstream.service.journal.record import KeyKind, make_key
 from dualstream.service.models.registry import canonical
@@ -368,7 +368,7 @@ def test_where_nobody_can_tell_any_more_that_is_said_or_it_is_asked_for_by_its_k
             return appended
 
         bench.faulty.append = forgotten
-        place = Place(bench.replica.seq, bench.replica.chain)
+        place = LogPosition(bench.replica.seq, bench.replica.chain)
         if key is None:
             with pytest.raises(OutcomeUnknown, match="outcome .* is unknown"):
                 await bench.committer.submit(request(key))

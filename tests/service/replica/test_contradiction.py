@@ -4,10 +4,10 @@ import random
 from collections.abc import Sequence
 
 from dualstream.service.journal.chain import first_chain, next_chain
-from dualstream.service.journal.protocol import Appended, Entry, Place
+from dualstream.service.journal.protocol import Appended, Entry, LogPosition
 from dualstream.service.replica.fork_detection import Lineage, contradicts, may_contradict
 
-START = Place(0, first_chain("7" * 32))
+START = LogPosition(0, first_chain("7" * 32))
 
 
 def grown(chance: random.Random, path: Sequence[Entry], count: int) -> list[Entry]:
@@ -21,8 +21,8 @@ def grown(chance: random.Random, path: Sequence[Entry], count: int) -> list[Entr
     return entries
 
 
-def place_of(entries: Sequence[Entry]) -> Place:
-    return Place(entries[-1].seq, entries[-1].chain) if entries else START
+def place_of(entries: Sequence[Entry]) -> LogPosition:
+    return LogPosition(entries[-1].seq, entries[-1].chain) if entries else START
 
 
 def lineage_of(entries: Sequence[Entry]) -> Lineage:

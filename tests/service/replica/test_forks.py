@@ -19,9 +19,9 @@ from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import (
     AppendRequest,
     JournalUnavailable,
+    LogPosition,
     NotHeld,
     OutcomeUnknown,
-    Place,
 )
 from dualstream.service.models.deps import SolverThread
 from dualstream.service.models.model import Model
@@ -224,7 +224,7 @@ def test_a_control_whose_state_the_store_does_not_hold_shows_it(tmp_path):
     async def scenario(bench: Bench) -> None:
         await bench.send("one")
         await bench.committer.submit(request("two", 3))
-        place = Place(bench.replica.seq, bench.replica.chain)
+        place = LogPosition(bench.replica.seq, bench.replica.chain)
         lose(tmp_path, 1)
         with pytest.raises(NotHeld):
             await bench.committer.submit(ControlRequest.of(Demote(), held=place))
