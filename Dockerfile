@@ -11,6 +11,7 @@ WORKDIR /app
 COPY constraints.txt pyproject.toml README.md LICENSE ./
 COPY dualstream dualstream
 COPY client client
+COPY consume consume
 COPY wire wire
 COPY solvers solvers
 COPY service service

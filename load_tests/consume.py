@@ -17,11 +17,11 @@ from confluent_kafka import Consumer as KafkaConsumer, TopicPartition
 from river import linear_model, preprocessing
 
 from dualstream.client import Client, Source
-from dualstream.service.cli.consume.dead_letters import LoggedLetters
-from dualstream.service.cli.consume.kafka import KafkaReader
-from dualstream.service.cli.consume.loop import Consumer
-from dualstream.service.cli.consume.rows import RowLines
-from dualstream.service.cli.consume.server import ModelServer
+from dualstream.consume.dead_letters import LoggedLetters
+from dualstream.consume.kafka import KafkaReader
+from dualstream.consume.loop import Consumer
+from dualstream.consume.rows import RowLines
+from dualstream.consume.server import ModelServer
 from dualstream.service.cli.demo.adult import adult_lines
 from dualstream.service.cli.demo.server_process import ServerProcess
 from load_tests.measure import FEW_ROUNDS, Row, interleaved

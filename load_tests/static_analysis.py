@@ -15,7 +15,7 @@ from pathlib import Path
 from load_tests.security_report import record
 
 TITLE = "Static analysis"
-FOLDERS = ("service", "solvers", "client", "wire", "deploy/supply")
+FOLDERS = ("service", "solvers", "consume", "client", "wire", "deploy/supply")
 KNOWN = {
     "B101": "an assert states for the type checker what the code above it ensures",
     "B404": "subprocess is imported; B603 checks each of its calls",

@@ -22,7 +22,7 @@ import setuptools
 from dualstream import __version__
 
 ROOT = Path(__file__).parent.parent
-LINKS = ("client", "service", "solvers", "wire")
+LINKS = ("client", "consume", "service", "solvers", "wire")
 NAMESAKES = ("service", "solvers")
 MARKER = "MARKER = 'a package of another project'\n"
 DATA_FILES = (
@@ -178,9 +178,9 @@ def empty(tmp_path: Path) -> Path:
 
 
 IMPORTED = """
-import dualstream.client, dualstream.service, dualstream.solvers, dualstream.wire
+from dualstream import client, consume, service as own_service, solvers as own_solvers, wire
 import service, solvers
-for module in (dualstream.client, dualstream.service, dualstream.solvers, dualstream.wire):
+for module in (client, consume, own_service, own_solvers, wire):
     print(module.__file__)
 print(service.MARKER, solvers.MARKER, sep="\\n")
 """

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-CODE = ("client", "dualstream", "load_tests", "service", "solvers", "wire", "deploy", "examples")
+CODE = ("client", "consume", "dualstream", "load_tests", "service", "solvers", "wire", "deploy")
+CODE += ("examples",)
 DOCUMENTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "DESIGN.md", "SECURITY.md")
 
 WORDS = {

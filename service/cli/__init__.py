@@ -6,9 +6,9 @@ change.py          rollback, sources, labels, refit, resume
 models.py          models, create, delete, certificate, export, audit
 rows.py            learn, predict, and their file arguments
 watch.py           watch
-consume/           consume
+consume.py         consume
 new_key.py         new-key
-serve.py            serve, config, demo
+serve.py           serve, config, demo
 stores.py          dump, restore, replay
 infer.py           infer
 settings_flags.py  settings as flags
@@ -19,11 +19,10 @@ them.
 
 from importlib.util import find_spec
 
-from dualstream.service.cli import change, models, new_key, rows, show, watch
+from dualstream.service.cli import change, consume, models, new_key, rows, show, watch
 from dualstream.service.cli.common import app, fail
-from dualstream.service.cli.consume import command as consume_command
 
-__all__ = ["app", "change", "consume_command", "models", "new_key", "rows", "show", "watch"]
+__all__ = ["app", "change", "consume", "models", "new_key", "rows", "show", "watch"]
 
 SERVER_PACKAGES = ("fastapi", "numba", "pydantic_settings", "redis", "uvicorn")
 SERVER_COMMANDS = ("serve", "config", "infer", "demo", "dump", "restore", "replay")

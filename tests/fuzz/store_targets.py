@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from google_crc32c import value as crc32c
 
+from dualstream.consume.entries import EntryLines
+from dualstream.consume.reader import Message
+from dualstream.consume.rows import BadMessage
 from dualstream.service.api.late_labels import _LabelRequest
-from dualstream.service.cli.consume.entries import EntryLines
-from dualstream.service.cli.consume.reader import Message
-from dualstream.service.cli.consume.rows import BadMessage
 from dualstream.service.codecs import as_batch, parse_body, parse_query_row
 from dualstream.service.codecs.row_schema import BadRow
 from dualstream.service.codecs.text_fields import feature_of, label_of, weight_of

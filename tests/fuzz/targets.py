@@ -43,11 +43,7 @@ TARGETS = {
     "cutting": Target(text.cutting, ("wire/chunking/chunks.py", "wire/chunking/arrow_messages.py")),
     "messages": Target(
         store.messages,
-        (
-            "service/cli/consume/entries.py",
-            "service/codecs/query.py",
-            "service/codecs/row_schema.py",
-        ),
+        ("consume/entries.py", "service/codecs/query.py", "service/codecs/row_schema.py"),
     ),
     "late_labels": Target(store.late_labels, ("service/api/late_labels.py",)),
     "record": Target(store.record, tuple(f"service/journal/{name}" for name in _CODEC)),

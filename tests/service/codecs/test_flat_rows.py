@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta, timezone
 import pyarrow as pa
 import pytest
 
-from dualstream.service.cli.consume.entries import EntryLines
-from dualstream.service.cli.consume.reader import Message
+from dualstream.consume.entries import EntryLines
+from dualstream.consume.reader import Message
 from dualstream.service.codecs import as_batch, parse_body, parse_named_row
 from dualstream.service.codecs.row_schema import RowSchema
 from dualstream.solvers import resolve_spec

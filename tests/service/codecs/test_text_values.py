@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from dualstream.client import BadInput
-from dualstream.service.cli.consume.entries import EntryLines
-from dualstream.service.cli.consume.reader import Message
-from dualstream.service.cli.consume.rows import BadMessage
+from dualstream.consume.entries import EntryLines
+from dualstream.consume.reader import Message
+from dualstream.consume.rows import BadMessage
 from dualstream.service.cli.rows import _texts, _values
 from dualstream.service.codecs import as_batch, parse_body, parse_named_row, parse_query_row
 from dualstream.solvers import hash_names
