@@ -8,6 +8,7 @@ import ssl
 import sys
 from collections.abc import Generator, Iterator
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -17,6 +18,10 @@ from hypothesis import settings
 
 from tests.forked import fork_servers
 from tests.redis_server import RedisServer, redis_or_skip
+
+# pytest explains failed assertions of helpers, too.
+ROOMS = [path.name for path in Path(__file__).parent.iterdir() if path.is_dir()]
+pytest.register_assert_rewrite("tests.support", *(f"tests.{room}" for room in ROOMS))
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ import httpx
 from dualstream.service.cli.demo.server_process import ServerProcess
 from dualstream.service.settings import Settings
 from tests.prometheus import Prometheus, running_prometheus, tool
-from tests.service.jobs.test_follower import until
+from tests.support import until
 from tests.test_monitoring import DEPLOY, MEMBERS, METRICS, SCRAPE_S, SPARSE, documented, hurried
 
 BOARD = json.loads((DEPLOY / "grafana" / "dualstream.json").read_text())

@@ -15,7 +15,7 @@ from dualstream.service.server.app import create_app
 from dualstream.service.settings import Settings
 from tests.prometheus import promtool, running_prometheus, tool
 from tests.redis_server import redis_or_skip
-from tests.service.jobs.test_follower import until
+from tests.support import until
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"

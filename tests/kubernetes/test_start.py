@@ -18,7 +18,7 @@ from dualstream.service.api.api_keys import new_key
 from dualstream.solvers import jit
 from tests.kubernetes.rendered import OVERLAYS, ROOT, container, environment, pod
 from tests.redis_server import redis_or_skip
-from tests.service.jobs.test_follower import until
+from tests.support import until
 
 # Arguments: this repository, a folder of secrets, a folder of kernels, the script, its arguments.
 # The user may read all files, also of a private checkout, and may write as it may in a pod.

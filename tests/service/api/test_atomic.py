@@ -10,7 +10,7 @@ from dualstream.service.replica.group_commit import Group, is_repeatable
 from dualstream.service.replica.requests import Request
 from tests.service.api.test_exactly_once import learn, sample
 from tests.service.conftest import SPEC, assert_problem
-from tests.service.replica.test_replica import bits, loaded, replica_of
+from tests.service.support import bits, loaded, replica_of
 
 ATOMIC = "?atomic=true"
 REUSED = "the id was used for another sample"

@@ -10,7 +10,7 @@ import pytest
 from dualstream.service.api import events
 from dualstream.service.cli.demo.server_process import ServerProcess
 from tests.service.conftest import SPEC, assert_problem
-from tests.service.jobs.test_follower import until
+from tests.support import until
 
 GOOD = {"x": {"1": 1}, "y": 1}
 

@@ -15,7 +15,7 @@ from dualstream.service.replica.requests import Request
 from tests.history import Acknowledged, check_history
 from tests.service.conftest import SPEC, assert_problem
 from tests.service.journal.faulty import Fault, FaultyJournal
-from tests.service.replica.test_replica import bits, loaded, replica_of
+from tests.service.support import bits, loaded, replica_of
 
 SPECS = {
     "binary": SPEC,

@@ -23,7 +23,7 @@ from dualstream.service.replica.requests import ControlRequest
 from dualstream.service.replica.state import NOT_IN_STATE
 from tests.service.conftest import SPEC, assert_problem
 from tests.service.replica.snapshot_damage import Kept, bits, run
-from tests.service.replica.test_replica import lose_last_entry
+from tests.service.support import lose_last_entry
 
 FIELDS = {"every": 10, "patience": 2, "history": 1000, "after": 50}
 GUARDED = SPEC | {"guard": {"mode": "pause", **FIELDS}}

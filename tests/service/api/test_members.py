@@ -421,7 +421,7 @@ def test_outcome_that_stays_unknown_is_shown(serve, store, monkeypatch):
 def test_forked_replica_is_rebuilt_before_a_change(serve, tmp_path):
     import sqlite3
 
-    from tests.service.replica.test_replica import lose_last_entry
+    from tests.service.support import lose_last_entry
 
     client = serve(store=f"sqlite:///{tmp_path / 'fork.db'}")
     client.put("/models/m", json=PAIR)

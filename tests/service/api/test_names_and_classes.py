@@ -24,7 +24,7 @@ from dualstream.solvers import (
     resolve_spec,
 )
 from tests.service.conftest import assert_problem
-from tests.service.replica.test_replica import lose_last_entry
+from tests.service.support import lose_last_entry
 
 HASHED = {"algorithm": "dual_ascent", "features": {"kind": "hashed", "bits": 10}}
 CLASSES = {

@@ -25,7 +25,7 @@ from dualstream.solvers.offline import semiparametric
 from dualstream.solvers.refit import weights_problem, window_problem
 from tests.service.conftest import assert_problem
 from tests.service.journal.faulty import Fault, FaultyJournal
-from tests.service.replica.test_replica import bits, loaded, replica_of
+from tests.service.support import bits, loaded, replica_of
 
 DIM = 8
 SPEC: dict[str, Any] = {

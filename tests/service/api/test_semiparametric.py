@@ -14,7 +14,7 @@ from dualstream.service.models.replay import replay
 from load_tests import milan
 from tests.service.api.test_refits import begin, controls, finished
 from tests.service.conftest import assert_problem
-from tests.service.replica.test_replica import bits, loaded, replica_of
+from tests.service.support import bits, loaded, replica_of
 
 SPEC: dict[str, Any] = {
     "algorithm": "semiparametric",

@@ -19,7 +19,7 @@ from dualstream.service.models.replay import replay
 from tests.service.api.test_guard import GUARDED, learn, paused, samples, view
 from tests.service.api.test_repeated_controls import KEY, assert_again, overtaken
 from tests.service.conftest import assert_problem
-from tests.service.replica.test_replica import bits, loaded, replica_of
+from tests.service.support import bits, loaded, replica_of
 
 __all__ = ["overtaken"]
 

@@ -13,7 +13,7 @@ from dualstream.service.models import sources
 from dualstream.service.models.model import Model
 from tests.service.conftest import SPEC, assert_problem
 from tests.service.journal.faulty import Fault, FaultyJournal
-from tests.service.replica.test_replica import loaded
+from tests.service.support import loaded
 
 NDJSON = "application/x-ndjson"
 

@@ -5,7 +5,7 @@ import os
 import numpy as np
 
 from dualstream.service.replica.state import NOT_IN_STATE
-from tests.service.replica.test_replica import SPEC, learn, loaded, replica_of
+from tests.service.support import ADULT, learn_adult, loaded, replica_of
 
 
 def got(client) -> tuple[str, str]:
@@ -15,12 +15,12 @@ def got(client) -> tuple[str, str]:
 
 def test_workers_and_a_replay_have_one_digest(serve, store):
     one, other = serve(store=store, snapshot_every=30), serve(store=store)
-    one.put("/models/m", json=SPEC)
+    one.put("/models/m", json=ADULT)
     other.get("/models/m")
     digests = set()
     for first in range(0, 90, 10):
         # One learns its own rows from memory, the other reads them.
-        seq = learn(one, first, first + 10, **{"idempotency-key": f"k{first}"}).json()["seq"]
+        seq = learn_adult(one, first, first + 10, **{"idempotency-key": f"k{first}"}).json()["seq"]
         other.get(f"/models/m/predict?x=1:1&min_seq={seq}")
         assert got(one) == got(other)
         assert loaded(store).capture().state_digest() == got(one)[1]
@@ -30,8 +30,8 @@ def test_workers_and_a_replay_have_one_digest(serve, store):
 
 def test_one_bit_makes_another_digest(serve, store):
     client = serve(store=store)
-    client.put("/models/m", json=SPEC)
-    learn(client, 0, 50)
+    client.put("/models/m", json=ADULT)
+    learn_adult(client, 0, 50)
     captured = replica_of(client).capture()
     digest = captured.state_digest()
     tried = 0
@@ -46,7 +46,7 @@ def test_one_bit_makes_another_digest(serve, store):
 
 
 def test_it_is_shown_to_those_who_ask(client):
-    assert "state_digest" not in client.put("/models/m", json=SPEC).json()
+    assert "state_digest" not in client.put("/models/m", json=ADULT).json()
     assert "state_digest" not in client.get("/models/m").json()
     assert "state_digest" not in client.get("/models").json()["models"][0]
     assert len(client.get("/models/m?digest=true").json()["state_digest"]) == 64

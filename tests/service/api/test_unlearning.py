@@ -34,8 +34,8 @@ from dualstream.service.settings import Settings
 from dualstream.wire.problems import Problem
 from tests.service.conftest import assert_problem
 from tests.service.journal.leftovers import is_in, kept_bytes
-from tests.service.replica.test_replica import bits, lose_last_entry, replica_of
 from tests.service.replica.test_retained_ids import unlearning
+from tests.service.support import bits, lose_last_entry, replica_of
 
 DIM = 60
 SPEC = {

@@ -14,7 +14,7 @@ from dualstream.solvers import resolve_spec
 from dualstream.wire.chunking import chunks
 from tests.history import Acknowledged, check_history
 from tests.service.conftest import SPEC, assert_problem
-from tests.service.replica.test_replica import bits, loaded, replica_of
+from tests.service.support import bits, loaded, replica_of
 
 CHUNK = 4096
 LIBSVM, NDJSON, CSV, VW = "text/x-libsvm", "application/x-ndjson", "text/csv", "text/x-vw"

@@ -28,7 +28,7 @@ from tests.service.api.test_refits import (
     until,
 )
 from tests.service.conftest import assert_problem
-from tests.service.replica.test_replica import bits, loaded, lose_last_entry, replica_of
+from tests.service.support import bits, loaded, lose_last_entry, replica_of
 
 FEATURES = {"kind": "indexed", "dim": DIM}
 SPEC: dict[str, Any] = {"algorithm": "asset", "lambda": 0.01, "features": FEATURES}

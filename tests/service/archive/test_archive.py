@@ -46,10 +46,10 @@ from dualstream.service.replica.replica import Replica
 from dualstream.service.server.app import create_app
 from dualstream.service.settings import MAX_AUDIT_DAYS, Settings
 from tests.service.conftest import SPEC
-from tests.service.jobs.test_follower import until
 from tests.service.journal.groups import keyed, rows
 from tests.service.journal.leftovers import kept_bytes
 from tests.shell import run_script
+from tests.support import until
 
 DOCUMENT = (Path(__file__).parents[3] / "docs/operate/archive.md").read_text()
 MEMBERS = [{"name": "dual", "algorithm": "dual_ascent"}, {"name": "steps", "algorithm": "sgd"}]

@@ -14,7 +14,7 @@ from dualstream.service.settings import Settings
 from tests.docs.documents import DOCUMENTS
 from tests.redis_server import UNPACKED, redis_or_skip
 from tests.redis_sets import cluster_or_skip, until as reached
-from tests.service.jobs.test_follower import until
+from tests.support import until
 
 SECTIONS = DOCUMENTS["docs/operate/backup.md"].partition("\n## Archives")[0]
 TO_SQLITE, FROM_SQLITE, TO_REDIS, FROM_REDIS, TO_CLUSTER, FROM_CLUSTER = re.findall(

@@ -31,7 +31,7 @@ from dualstream.service.transport import connection_limits
 from dualstream.service.transport.body_memory import MAX_BODIES, memory_limit
 from tests.docs.documents import ROOT
 from tests.forked import COMMAND, ForkedProcess
-from tests.service.jobs.test_follower import until
+from tests.support import until
 
 DOC = (ROOT / "docs/reference/settings.md").read_text()
 SERVE = typer.main.get_command(cli.app).commands["serve"]

@@ -12,11 +12,10 @@ from dualstream.service.jobs.follower import Follower
 from dualstream.service.models import registry as registry_module
 from dualstream.service.models.lag import Lag
 from tests.service.conftest import SPEC, assert_problem
-from tests.service.replica.test_replica import bits, loaded, replica_of
+from tests.service.support import bits, loaded, replica_of
+from tests.support import PATIENCE_S, until
 
 ROW = {"x": {"1": 1, "3": 0.5}, "y": 1}
-# "About a second" on a machine that is busy.
-PATIENCE_S = 5.0
 
 
 def learn(client, times: int = 1) -> int:
@@ -24,15 +23,6 @@ def learn(client, times: int = 1) -> int:
         answer = client.post("/models/m/learn", json=ROW)
         assert answer.status_code == 200, answer.text
     return answer.json()["seq"]
-
-
-def until(reached, patience_s: float = PATIENCE_S, every_s: float = 0.01) -> float:
-    """Wait for it; how long it took."""
-    began = time.monotonic()
-    while not reached():
-        assert time.monotonic() - began < patience_s
-        time.sleep(every_s)
-    return time.monotonic() - began
 
 
 @pytest.fixture
@@ -134,7 +124,7 @@ def test_a_put_finds_the_model_that_another_worker_has_made(pair):
 def test_lost_entries_are_noticed_without_learning(serve, tmp_path):
     import sqlite3
 
-    from tests.service.replica.test_replica import lose_last_entry
+    from tests.service.support import lose_last_entry
 
     path = tmp_path / "lost.db"
     client = serve(store=f"sqlite:///{path}")

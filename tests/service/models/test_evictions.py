@@ -17,18 +17,9 @@ from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.replica.replica import Replica
 from dualstream.solvers import Batch
 from dualstream.wire.problems import Problem
-from tests.service.models.test_many_models import (
-    ADULT,
-    IDS,
-    bits_of,
-    create,
-    learn,
-    leave,
-    rows,
-    serving,
-    shown,
-)
+from tests.service.models.support import IDS, bits_of, create, learn, leave, rows, serving, shown
 from tests.service.replica.snapshot_damage import bits
+from tests.service.support import ADULT
 
 WIDER = ADULT | {"features": {"kind": "indexed", "dim": 200}}
 HASHED = {"algorithm": "dual_ascent", "loss": "hinge", "features": {"kind": "hashed", "bits": 8}}

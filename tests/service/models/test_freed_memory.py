@@ -10,7 +10,8 @@ import pytest
 from dualstream.service.concurrency import drop_traceback
 from dualstream.service.journal.protocol import ModelChanged
 from dualstream.service.models.registry import ModelRegistry
-from tests.service.models.test_many_models import ADULT, create, learn, leave, rows, serving
+from tests.service.models.support import create, learn, leave, rows, serving
+from tests.service.support import ADULT
 
 Way = Callable[[ModelRegistry], Awaitable[object]]
 OTHER = ADULT | {"loss": "logistic"}

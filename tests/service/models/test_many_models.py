@@ -1,14 +1,12 @@
 """More models than there is memory for: those used longest ago leave it, and come back."""
 
 import asyncio
-import contextlib
 import gc
 import json
 import random
 import threading
 import tracemalloc
 import weakref
-from collections.abc import AsyncIterator
 from functools import partial
 from types import SimpleNamespace
 
@@ -16,17 +14,13 @@ import pytest
 
 from dualstream.service.api.request_body import request_of
 from dualstream.service.codecs import parse_json
-from dualstream.service.features import FEATURES
-from dualstream.service.features.feature import jobs_of
 from dualstream.service.jobs.guard_rollback import GuardRollback
 from dualstream.service.jobs.reference_optimum import References
 from dualstream.service.jobs.refit import Refits
 from dualstream.service.jobs.unlearn_cleanup import UnlearnCleanup
-from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import JournalUnavailable
 from dualstream.service.journal.record import KeyKind, make_key
 from dualstream.service.journal.sqlite.connection_thread import ConnectionThread
-from dualstream.service.metrics import Telemetry
 from dualstream.service.models import registry as registry_module, snapshots as snapshots_module
 from dualstream.service.models.cache import MAX_EVICTION_SNAPSHOTS, ModelCache
 from dualstream.service.models.loader import ModelLoader
@@ -34,34 +28,12 @@ from dualstream.service.models.model import Model
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.models.sizeof import bytes_of
 from dualstream.service.replica.requests import Request
-from dualstream.service.settings import Settings
-from dualstream.solvers import Batch, make_learner
+from dualstream.solvers import make_learner
 from tests.adult import adult_lines
 from tests.service.conftest import SPEC
-from tests.service.replica.test_replica import bits
+from tests.service.models.support import IDS, bits_of, create, learn, leave, rows, serving, shown
+from tests.service.support import ADULT
 from tests.shared_state import changeable
-
-ADULT = {"algorithm": "dual_ascent", "loss": "hinge", "features": {"kind": "indexed", "dim": 123}}
-IDS = [f"m{n}" for n in range(8)]
-
-
-@contextlib.asynccontextmanager
-async def serving(
-    store: str, most: int | None = None, **given: object
-) -> AsyncIterator[ModelRegistry]:
-    """A registry as a server has it, with memory for `most` models, however large they are."""
-    journal = await open_journal(store)
-    registry = ModelRegistry(
-        journal, Settings(store=store, **given), Telemetry(), jobs_of(FEATURES)
-    )
-    registry.counters.watch(registry)
-    if most is not None:
-        registry.cache._is_over = lambda count, size: count > most
-    try:
-        yield registry
-    finally:
-        await registry.close()
-        await journal.close()
 
 
 @pytest.fixture
@@ -70,29 +42,6 @@ def cheap_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots_module, "WRITTEN_S", 2e-4)
     monkeypatch.setattr(snapshots_module, "WRITTEN_BYTE_S", 0.0)
     monkeypatch.setattr(snapshots_module, "RESTORED_BYTE_S", 0.0)
-
-
-def rows(first: int, last: int) -> Batch:
-    return Batch.from_libsvm(b"\n".join(adult_lines()[first:last]) + b"\n", 123).batch
-
-
-async def create(registry: ModelRegistry, ids: list[str]) -> None:
-    for model_id in ids:
-        with registry.pinned(model_id):
-            await registry.create(model_id, ADULT)
-
-
-async def learn(registry: ModelRegistry, model_id: str, batch: Batch, key: str | None = None):
-    """As a request does."""
-    with registry.pinned(model_id):
-        model = await registry.get(model_id)
-        stored = None if key is None else make_key(KeyKind.REQUEST, key)
-        return await model.submit(Request.of(batch, stored, None if key is None else b"f" * 16))
-
-
-async def bits_of(registry: ModelRegistry, model_id: str) -> dict[str, bytes]:
-    with registry.pinned(model_id):
-        return bits((await registry.get(model_id)).replica)
 
 
 def held(registry: ModelRegistry) -> list[str]:
@@ -104,22 +53,6 @@ async def quiet(registry: ModelRegistry) -> list[str]:
     for model in registry:
         await model.close()
     return held(registry)
-
-
-async def leave(registry: ModelRegistry, model_id: str, others: list[str]) -> None:
-    """Use others until the model is out of memory."""
-    for _ in range(100):
-        for other in others:
-            await bits_of(registry, other)
-        if registry.find(model_id) is None:
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError(f"{model_id} does not leave memory")
-
-
-def shown(registry: ModelRegistry, text: bytes) -> dict[str, float]:
-    lines = [line for line in text.decode().splitlines() if not line.startswith("#")]
-    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 
 
 def test_models_stay_within_their_number_under_load_and_keep_their_bits(store):

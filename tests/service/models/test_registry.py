@@ -16,7 +16,7 @@ from dualstream.service.replica.recovery import recover
 from dualstream.wire.problems import Problem
 from tests.service.conftest import SPEC
 from tests.service.journal.groups import rows
-from tests.service.models.test_many_models import serving
+from tests.service.models.support import serving
 
 OTHER = SPEC | {"rho": 0.5}
 

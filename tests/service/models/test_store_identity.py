@@ -12,8 +12,8 @@ from dualstream.service.models.readiness import OtherIdentity
 from dualstream.service.replica.requests import Request
 from dualstream.solvers import Batch, numeric_identity
 from tests.service.conftest import Serve, assert_problem
-from tests.service.jobs.test_follower import until
-from tests.service.replica.test_replica import SPEC, bits, learn, loaded, replica_of
+from tests.service.support import ADULT, bits, learn_adult, loaded, replica_of
+from tests.support import until
 
 OLDER = "an-older-version"
 
@@ -32,8 +32,8 @@ def served_otherwise(
     with monkeypatch.context() as older:
         older.setattr("dualstream.service.models.readiness.numeric_identity", lambda: OLDER)
         client = serve(store=store, snapshot_every=10, **given)
-    client.put("/models/m", json=SPEC)
-    learn(client, 0, 12)
+    client.put("/models/m", json=ADULT)
+    learn_adult(client, 0, 12)
     until(lambda: snapshots(store) == [12])
     return client
 
@@ -66,7 +66,7 @@ def test_who_still_serves_a_store_that_is_taken_over_serves_it_no_more(
     assert got["ready"] is False and "--adopt" in got["reason"]
     assert f"computes as {OLDER!r}" in got["reason"]
     assert f"written as {numeric_identity()!r}" in got["reason"]
-    refused = assert_problem(learn(running, 12, 13), 503, "store-unavailable")
+    refused = assert_problem(learn_adult(running, 12, 13), 503, "store-unavailable")
     assert got["reason"] in refused["detail"]
     for route in ("/models/m/predict?x=1:1", "/models/m"):
         assert_problem(running.get(route), 503, "store-unavailable")
@@ -77,7 +77,7 @@ def test_who_still_serves_a_store_that_is_taken_over_serves_it_no_more(
         running.portal.call(model.submit, Request.of(row, None, None))
     # It follows, and snapshots of its own would fall due
     for first in range(12, 52, 10):
-        learn(adopting, first, first + 10)
+        learn_adult(adopting, first, first + 10)
         until(lambda seq=first + 10: model.replica.seq == seq and not model.snapshots.is_writing)
     assert snapshots(store) == [12]
     assert adopting.get("/readyz").status_code == 200
@@ -91,7 +91,7 @@ def test_nor_does_it_write_a_snapshot_before_it_has_looked(
     running = served_otherwise(serve, store, monkeypatch)
     adopted(serve, store, monkeypatch)
     assert running.get("/readyz").status_code == 200
-    learn(running, 12, 22)
+    learn_adult(running, 12, 22)
     until(lambda: running.get("/readyz").status_code == 503)
     assert snapshots(store) == [12]
 

@@ -17,8 +17,9 @@ from dualstream.service.server import app as app_module
 from dualstream.service.settings import without_password
 from tests.redis_server import RedisServer, redis_or_skip
 from tests.service.conftest import SPEC, assert_problem
-from tests.service.jobs.test_follower import learn, until
-from tests.service.replica.test_replica import bits, loaded, replica_of
+from tests.service.jobs.test_follower import learn
+from tests.service.support import bits, loaded, replica_of
+from tests.support import until
 
 PATIENCE_S = 30.0
 

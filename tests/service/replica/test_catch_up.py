@@ -9,7 +9,7 @@ import pytest
 
 from dualstream.service.journal.protocol import AppendRequest, ModelChanged
 from tests.service.replica.test_committer import Bench, request, run
-from tests.service.replica.test_replica import lose_last_entry
+from tests.service.support import lose_last_entry
 
 
 class Counted:

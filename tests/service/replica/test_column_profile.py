@@ -14,7 +14,7 @@ from dualstream.service.models.registry import canonical
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import NewRows, Request
 from dualstream.solvers import Batch, resolve_spec
-from tests.service.replica.test_replica import bits, loaded, replica_of
+from tests.service.support import bits, loaded, replica_of
 
 SPEC = {"columns": {"types": {"site": "category", "note": "text"}}, "members": "fast"}
 

@@ -32,7 +32,7 @@ from dualstream.service.replica.requests import ControlRequest, Request
 from dualstream.solvers import Batch, resolve_spec
 from tests.history import Acknowledged, check_history
 from tests.service.journal.faulty import Fault, FaultyJournal
-from tests.service.replica.test_replica import lose_last_entry
+from tests.service.support import lose_last_entry
 
 SPEC = {"algorithm": "dual_ascent", "loss": "logistic", "features": {"kind": "indexed", "dim": 3}}
 PRINT = b"f" * 16

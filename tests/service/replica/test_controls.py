@@ -35,7 +35,7 @@ from tests.history import Acknowledged, check_history
 from tests.service.api.test_members import FEATURES, PAIR, SPARSE, learn, names
 from tests.service.conftest import assert_problem
 from tests.service.journal.faulty import Fault, FaultyJournal
-from tests.service.replica.test_replica import bits, loaded, lose_last_entry
+from tests.service.support import bits, loaded, lose_last_entry
 
 RDA = {field: value for field, value in SPARSE.items() if field != "name"}
 

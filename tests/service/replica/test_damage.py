@@ -21,8 +21,8 @@ from dualstream.service.replica.spec import DamagedSpec
 from dualstream.solvers import resolve_spec
 from dualstream.wire.problems import Problem
 from tests.service.conftest import assert_problem
-from tests.service.models.test_many_models import rows, serving
-from tests.service.replica.test_replica import SPEC, learn, loaded, until_reason
+from tests.service.models.support import rows, serving
+from tests.service.support import ADULT, learn_adult, loaded, until_reason
 
 Damage = Callable[[dict], None]
 """Changes an entry in place: first_seq, count, nonce, chain, body."""
@@ -138,9 +138,9 @@ def begin_later(entry: dict) -> None:
 def test_a_damaged_entry_stops_its_model_alone_and_is_named(serve, store, damage, reason):
     client = serve(store=store)
     for model in ("m", "other"):
-        client.put(f"/models/{model}", json=SPEC)
+        client.put(f"/models/{model}", json=ADULT)
     for first in range(0, 12, 4):
-        learn(client, first, first + 4)
+        learn_adult(client, first, first + 4)
     kept: dict = {}
     damage_entry(store, 1, kept.update)
     name = damage_entry(store, 1, damage)
@@ -149,13 +149,13 @@ def test_a_damaged_entry_stops_its_model_alone_and_is_named(serve, store, damage
     for path in ("", "/metrics", "/predict?x=1:1"):
         got = assert_problem(late.get(f"/models/m{path}"), 503, "unreadable-journal")
         assert name in got["detail"] and reason in got["detail"]
-    assert_problem(learn(late, 12, 13), 503, "unreadable-journal")
+    assert_problem(learn_adult(late, 12, 13), 503, "unreadable-journal")
     verbose = late.get("/readyz?verbose")
     assert verbose.status_code == 200 and verbose.json()["unreadable"].keys() == {"m"}
-    assert learn(late, 0, 5, "other").json()["seq"] == 5
+    assert learn_adult(late, 0, 5, "other").json()["seq"] == 5
 
     # Who has applied it already goes on from memory, and is right.
-    assert learn(client, 12, 14).json()["seq"] == 14
+    assert learn_adult(client, 12, 14).json()["seq"] == 14
     damage_entry(store, 1, lambda entry: entry.update(kept))
     digest = client.get("/models/m?digest=true").json()["state_digest"]
     assert digest == loaded(store).capture().state_digest()
@@ -189,29 +189,29 @@ def test_a_damaged_head_is_found_before_anything_is_appended_to_it(
 
     monkeypatch.setattr(Follower, "run", nothing)  # it may find the damage at any moment
     client = serve(store=store, snapshot_every=snapshot_every)
-    client.put("/models/m", json=SPEC)
-    learn(client, 0, 3)
-    learn(client, 3, 4)
+    client.put("/models/m", json=ADULT)
+    learn_adult(client, 0, 3)
+    learn_adult(client, 3, 4)
     damage_chain(store)
     late = serve(store=store)
-    for answer in (late.get("/models/m"), learn(late, 4, 5)):
+    for answer in (late.get("/models/m"), learn_adult(late, 4, 5)):
         got = assert_problem(answer, 503, "unreadable-journal")
         assert "ends at seq 4 with chain not" in got["detail"] and "outcome" not in got
     assert client.get("/models/m").json()["seq"] == 4
     # Who holds it appends, and comes to know.
-    got = assert_problem(learn(client, 4, 5), 503, "unreadable-journal")
+    got = assert_problem(learn_adult(client, 4, 5), 503, "unreadable-journal")
     assert got["outcome"] == "journalled"
 
 
 @pytest.mark.parametrize("snapshot_every", [100, 3, 4])
 def test_a_head_of_more_than_there_is_is_found(serve, store, snapshot_every):
     client = serve(store=store, snapshot_every=snapshot_every)
-    client.put("/models/m", json=SPEC)
-    learn(client, 0, 3)
-    learn(client, 3, 4)
+    client.put("/models/m", json=ADULT)
+    learn_adult(client, 0, 3)
+    learn_adult(client, 3, 4)
     damage_head(store, "seq = 9", lambda _: {"seq": b"9"})
     late = serve(store=store)
-    for answer in (late.get("/models/m"), learn(late, 4, 5)):
+    for answer in (late.get("/models/m"), learn_adult(late, 4, 5)):
         got = assert_problem(answer, 503, "unreadable-journal")
         assert "ends at seq 4, before its head" in got["detail"] and "outcome" not in got
 
@@ -219,7 +219,7 @@ def test_a_head_of_more_than_there_is_is_found(serve, store, snapshot_every):
 def test_whoever_holds_a_model_lets_go_of_it_where_its_head_tells_of_too_much(store):
     async def scenario() -> None:
         async with serving(store) as registry:
-            model, _ = await registry.create("m", SPEC)
+            model, _ = await registry.create("m", ADULT)
             await model.submit(Request.of(rows(0, 4), None, None))
             damage_head(store, "seq = 9", lambda _: {"seq": b"9"})
             with pytest.raises(NoBase, match="ends at seq 4, before its head"):
@@ -234,9 +234,9 @@ def test_whoever_holds_a_model_lets_go_of_it_where_its_head_tells_of_too_much(st
 
 def test_any_bit_of_a_body_is_found(serve, store):
     client = serve(store=store)
-    client.put("/models/m", json=SPEC)
+    client.put("/models/m", json=ADULT)
     for first in range(0, 12, 4):
-        learn(client, first, first + 4, **{"idempotency-key": f"k{first}"})
+        learn_adult(client, first, first + 4, **{"idempotency-key": f"k{first}"})
     chance = random.Random(5)
 
     async def read() -> str:
@@ -284,28 +284,32 @@ def damage_spec(store: str, damage: Callable[[bytes], bytes]) -> str:
 def test_a_damaged_spec_stops_its_model_alone_and_is_named(serve, store, damage, snapshot_every):
     """Rows and snapshots would fit the other spec as well, and their state be another one."""
     client = serve(store=store, snapshot_every=snapshot_every)
-    client.put("/models/m", json=SPEC)
-    client.put("/models/other", json=SPEC | {"rho": 0.003})
-    learn(client, 0, 3)
-    learn(client, 3, 4)
+    client.put("/models/m", json=ADULT)
+    client.put("/models/other", json=ADULT | {"rho": 0.003})
+    learn_adult(client, 0, 3)
+    learn_adult(client, 3, 4)
     name = damage_spec(store, damage)
 
     late = serve(store=store)
-    for answer in (late.get("/models/m"), learn(late, 4, 5), late.get("/models/m/predict?x=1:1")):
+    for answer in (
+        late.get("/models/m"),
+        learn_adult(late, 4, 5),
+        late.get("/models/m/predict?x=1:1"),
+    ):
         got = assert_problem(answer, 503, "unreadable-journal")
         assert f"{name}: the spec is damaged" in got["detail"]
     assert late.get("/readyz?verbose").json()["unreadable"].keys() == {"m"}
-    assert learn(late, 0, 5, "other").json()["seq"] == 5
+    assert learn_adult(late, 0, 5, "other").json()["seq"] == 5
     # A process that loaded it before the damage continues.
-    assert learn(client, 4, 5).json()["seq"] == 5
+    assert learn_adult(client, 4, 5).json()["seq"] == 5
 
 
 def test_any_bit_of_a_spec_is_found(store):
     async def scenario() -> None:
         journal = await open_journal(store)
-        await journal.create("m", *[canonical(resolve_spec(SPEC))] * 2)
+        await journal.create("m", *[canonical(resolve_spec(ADULT))] * 2)
         chance = random.Random(6)
-        for bit in chance.sample(range(8 * len(canonical(SPEC))), 25):
+        for bit in chance.sample(range(8 * len(canonical(ADULT))), 25):
             damage_spec(store, lambda spec, bit=bit: flipped(spec, bit))
             with pytest.raises(DamagedSpec):
                 Replica(await journal.get("m"))
@@ -318,9 +322,9 @@ def test_any_bit_of_a_spec_is_found(store):
 
 def test_whoever_follows_stops_in_front_of_a_damaged_entry(serve, store):
     client = serve(store=store)
-    client.put("/models/m", json=SPEC)
-    client.put("/models/other", json=SPEC)
-    learn(client, 0, 4)
+    client.put("/models/m", json=ADULT)
+    client.put("/models/other", json=ADULT)
+    learn_adult(client, 0, 4)
 
     async def append_damaged() -> None:
         journal = await open_journal(store)
@@ -339,7 +343,7 @@ def test_whoever_follows_stops_in_front_of_a_damaged_entry(serve, store):
         time.sleep(0.02)
     got = assert_problem(client.get("/models/m"), 503, "unreadable-journal")
     assert "the entry at seq 8" in got["detail"]
-    assert learn(client, 0, 4, "other").status_code == 200
+    assert learn_adult(client, 0, 4, "other").status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from dualstream.service.journal.protocol import Entry
 from dualstream.service.replica.fork_detection import KEPT, Lineage, Lost
 from tests.grouping import each
 from tests.service.conftest import assert_problem
-from tests.service.replica.test_replica import SPEC, learn, lose_last_entry, replica_of
+from tests.service.support import ADULT, learn_adult, lose_last_entry, replica_of
 
 START = first_chain("0" * 32)
 
@@ -123,14 +123,14 @@ def test_what_a_store_has_lost_is_counted(serve, tmp_path):
 
     path = tmp_path / "lost.db"
     client = serve(store=f"sqlite:///{path}")
-    client.put("/models/m", json=SPEC)
+    client.put("/models/m", json=ADULT)
     for first in range(0, 30, 10):
-        learn(client, first, first + 10)
-    learn(client, 30, 35)
+        learn_adult(client, first, first + 10)
+    learn_adult(client, 30, 35)
     lose_last_entry(sqlite3.connect(path))
     # The follower may find the loss first: then the rows are refused until the model is rebuilt.
     for _ in range(1000):
-        if (answer := learn(client, 40, 43)).status_code != 503:
+        if (answer := learn_adult(client, 40, 43)).status_code != 503:
             break
         assert "outcome" not in answer.json()
     assert answer.json()["seq"] == 33
@@ -151,9 +151,9 @@ def test_what_was_lost_is_counted_once_by_a_rebuilding_that_comes_later(
     monkeypatch.setattr(Follower, "run", nothing)  # it may find the fork at any moment
     path = tmp_path / "lost.db"
     client = serve(store=f"sqlite:///{path}")
-    client.put("/models/m", json=SPEC)
-    learn(client, 0, 10)
-    learn(client, 10, 14)
+    client.put("/models/m", json=ADULT)
+    learn_adult(client, 0, 10)
+    learn_adult(client, 10, 14)
     lose_last_entry(sqlite3.connect(path))
 
     async def refuse(*_):
@@ -162,7 +162,7 @@ def test_what_was_lost_is_counted_once_by_a_rebuilding_that_comes_later(
     forked = client.app._registry.find("m")
     with monkeypatch.context() as away:
         away.setattr(client.app._registry.journal, "read", refuse)
-        assert learn(client, 60, 65).json()["error"].startswith("planted")
+        assert learn_adult(client, 60, 65).json()["error"].startswith("planted")
     for _ in range(2):
         # A waiter for the forked replica's lock, such as its follower, is refused, ...
         with pytest.raises(JournalUnavailable, match="is being loaded again from its journal"):
@@ -177,7 +177,7 @@ ROUTES = ["", "/metrics", "/weights", "/certificate", "/members", "/compare?a=pr
 @pytest.mark.parametrize("route", ROUTES)
 def test_nothing_of_a_fork_is_shown_to_who_asked_before(client, route, monkeypatch):
     """The registry is asked before, the replica after the fork was found."""
-    client.put("/models/m", json={"features": SPEC["features"]})
+    client.put("/models/m", json={"features": ADULT["features"]})
     registry = client.app._registry
     found = registry.get
 
@@ -192,7 +192,7 @@ def test_nothing_of_a_fork_is_shown_to_who_asked_before(client, route, monkeypat
 
 
 def test_replicas_know_where_they_came_by(client):
-    client.put("/models/m", json=SPEC)
-    learn(client, 0, 10)
-    learn(client, 10, 20)
+    client.put("/models/m", json=ADULT)
+    learn_adult(client, 0, 10)
+    learn_adult(client, 10, 20)
     assert list(replica_of(client).lineage._seqs) == [0, 10, 20]

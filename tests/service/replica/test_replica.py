@@ -18,43 +18,20 @@ from dualstream.service.replica.requests import NewRows, Request
 from dualstream.solvers import Batch, numeric_identity, resolve_spec
 from tests.adult import adult_lines
 from tests.service.conftest import assert_problem
-
-SPEC = {"algorithm": "dual_ascent", "loss": "hinge", "features": {"kind": "indexed", "dim": 123}}
-
-
-def learn(client, first: int, last: int, model: str = "m", **headers):
-    body = b"\n".join(adult_lines()[first:last])
-    return client.post(
-        f"/models/{model}/learn", content=body, headers={"content-type": "text/x-libsvm"} | headers
-    )
-
-
-def bits(replica: Replica) -> dict[str, bytes]:
-    return {name: array.tobytes() for name, array in replica._state().items()}
-
-
-def replica_of(client, model: str = "m") -> Replica:
-    return client.app._registry.cached(model).replica
-
-
-def loaded(store: str) -> Replica:
-    """The replica that a new process would have."""
-
-    async def load() -> Replica:
-        journal = await open_journal(store)
-        try:
-            replica = Replica(await journal.get("m"))
-            await recover(replica, journal)
-            return replica
-        finally:
-            await journal.close()
-
-    return asyncio.run(load())
+from tests.service.support import (
+    ADULT,
+    bits,
+    learn_adult,
+    loaded,
+    lose_last_entry,
+    replica_of,
+    until_reason,
+)
 
 
 def test_nothing_is_learned_while_a_replica_is_held_still():
     async def scenario() -> None:
-        spec = canonical(resolve_spec(SPEC))
+        spec = canonical(resolve_spec(ADULT))
         replica = Replica(ModelRecord("m", "i", spec, spec, 0, 0, ""))
         row = Batch.from_dense(np.ones((1, 123)), np.ones(1))
         async with replica.still():
@@ -70,53 +47,53 @@ def test_nothing_is_learned_while_a_replica_is_held_still():
 
 def test_two_processes_append_to_one_model(serve, store):
     one, other = serve(store=store), serve(store=store)
-    assert one.put("/models/m", json=SPEC).status_code == 201
-    assert other.put("/models/m", json=SPEC).status_code == 200
+    assert one.put("/models/m", json=ADULT).status_code == 201
+    assert other.put("/models/m", json=ADULT).status_code == 200
     for first in range(0, 200, 10):
         client = one if first % 20 else other
-        answer = learn(client, first, first + 10).json()
+        answer = learn_adult(client, first, first + 10).json()
         assert answer["seq"] == first + 10
     # Each learned its own batches from memory and the other's from the journal.
-    learn(one, 200, 201)
-    learn(other, 201, 202)
-    learn(one, 202, 203)
-    learn(other, 203, 204)
-    learn(one, 204, 205)
+    learn_adult(one, 200, 201)
+    learn_adult(other, 201, 202)
+    learn_adult(one, 202, 203)
+    learn_adult(other, 203, 204)
+    learn_adult(one, 204, 205)
     fresh = loaded(store)
     assert bits(replica_of(one)) == bits(fresh)
     assert fresh.seq == 205 and fresh.learner.samples == 205
-    learn(other, 0, 1)
+    learn_adult(other, 0, 1)
     assert bits(replica_of(other)) == bits(loaded(store))
 
 
 def test_far_behind_replica_reads_what_one_answer_cannot_hold(serve, store):
     one, other = serve(store=store), serve(store=store)
-    one.put("/models/m", json=SPEC)
+    one.put("/models/m", json=ADULT)
     other.get("/models/m")
     for _ in range(4):
-        learn(one, 0, 12_000)
-    assert learn(other, 0, 1).json()["seq"] == 48_001
+        learn_adult(one, 0, 12_000)
+    assert learn_adult(other, 0, 1).json()["seq"] == 48_001
     assert bits(replica_of(other)) == bits(loaded(store))
 
 
 def test_model_made_again_elsewhere_is_not_fed_old_rows(serve, store):
     one, other = serve(store=store), serve(store=store)
-    one.put("/models/m", json=SPEC)
-    learn(one, 0, 50)
+    one.put("/models/m", json=ADULT)
+    learn_adult(one, 0, 50)
     other.delete("/models/m")
-    other.put("/models/m", json=SPEC)
+    other.put("/models/m", json=ADULT)
     # What is sent now is sent to the new model.
-    assert learn(one, 50, 60).json()["seq"] == 10
-    assert learn(one, 0, 5).json()["seq"] == 15
+    assert learn_adult(one, 50, 60).json()["seq"] == 10
+    assert learn_adult(one, 0, 5).json()["seq"] == 15
     assert bits(replica_of(one)) == bits(loaded(store))
 
 
 def test_model_deleted_elsewhere_is_unknown(serve, store):
     one, other = serve(store=store), serve(store=store)
-    one.put("/models/m", json=SPEC)
-    learn(one, 0, 5)
+    one.put("/models/m", json=ADULT)
+    learn_adult(one, 0, 5)
     other.delete("/models/m")
-    assert_problem(learn(one, 5, 6), 404, "unknown-model")
+    assert_problem(learn_adult(one, 5, 6), 404, "unknown-model")
 
 
 def test_lost_entries_make_the_replica_start_over(serve, tmp_path):
@@ -125,13 +102,15 @@ def test_lost_entries_make_the_replica_start_over(serve, tmp_path):
 
     path = tmp_path / "fork.db"
     client = serve(store=f"sqlite:///{path}")
-    client.put("/models/m", json=SPEC)
+    client.put("/models/m", json=ADULT)
     for first in range(0, 40, 10):
-        learn(client, first, first + 10)
+        learn_adult(client, first, first + 10)
     lose_last_entry(sqlite3.connect(path))
     # When it learns again, not while it is rebuilt: who follows may have seen the loss before
     deadline = time.monotonic() + 10
-    while (answered := learn(client, 60, 65)).status_code == 503 and time.monotonic() < deadline:
+    while (
+        answered := learn_adult(client, 60, 65)
+    ).status_code == 503 and time.monotonic() < deadline:
         time.sleep(0.01)
     answer = answered.json()
     # Then the lost span is gone from its state too, and that is counted
@@ -144,23 +123,11 @@ def test_lost_entries_make_the_replica_start_over(serve, tmp_path):
     assert 'dualstream_forks_total{model="m"} 1.0' in client.get("/metrics").text
 
 
-def lose_last_entry(db) -> None:
-    """What a failover to a copy that was behind does."""
-    with db:
-        previous = db.execute(
-            "SELECT seq, chain FROM entries ORDER BY seq DESC LIMIT 1 OFFSET 1"
-        ).fetchone()
-        for table in ("entries", "keys"):
-            db.execute(f"DELETE FROM {table} WHERE seq > ?", (previous[0],))
-        db.execute("UPDATE heads SET seq = ?, chain = ?", previous)
-    db.close()
-
-
 def test_snapshot_and_replay_have_the_same_bits(serve, store):
     client = serve(store=store, snapshot_every=100, keep_records=1000)
-    client.put("/models/m", json=SPEC)
+    client.put("/models/m", json=ADULT)
     for first in range(0, 570, 30):
-        learn(client, first, first + 30)
+        learn_adult(client, first, first + 30)
     deadline = time.monotonic() + 10
     while client.app._registry.cached("m").snapshots.is_writing:
         assert time.monotonic() < deadline
@@ -187,8 +154,8 @@ def test_snapshot_and_replay_have_the_same_bits(serve, store):
 
 def test_snapshot_of_another_identity_is_not_used(serve, store, monkeypatch):
     client = serve(store=store, snapshot_every=10, keep_records=1000)
-    client.put("/models/m", json=SPEC)
-    learn(client, 0, 25)
+    client.put("/models/m", json=ADULT)
+    learn_adult(client, 0, 25)
     time.sleep(0.3)
     expected = bits(replica_of(client))
     monkeypatch.setattr("dualstream.service.replica.state.numeric_identity", lambda: "another")
@@ -219,18 +186,18 @@ def test_store_of_another_identity_is_adopted(serve, store, monkeypatch):
                 f"dualstream.service.{module}.numeric_identity", lambda: "an-older-version"
             )
         client = serve(store=store, snapshot_every=10, keep_records=1000)
-        client.put("/models/m", json=SPEC)
-        client.put("/models/empty", json=SPEC)
-        learn(client, 0, 12, **{"idempotency-key": "k"})
-        learn(client, 12, 27)
+        client.put("/models/m", json=ADULT)
+        client.put("/models/empty", json=ADULT)
+        learn_adult(client, 0, 12, **{"idempotency-key": "k"})
+        learn_adult(client, 12, 27)
         time.sleep(0.3)
-        learn(client, 27, 28)
+        learn_adult(client, 27, 28)
         expected = bits(replica_of(client))
     # When one worker adopts it
     adopting = serve(store=store, adopt=True)
     # Then its state is that of the whole journal, there is a snapshot of it, and others may join
     assert bits(replica_of(adopting)) == expected == bits(loaded(store))
-    assert learn(adopting, 0, 12, **{"idempotency-key": "k"}).json()["learned"] == 12
+    assert learn_adult(adopting, 0, 12, **{"idempotency-key": "k"}).json()["learned"] == 12
 
     async def newest() -> None:
         journal = await open_journal(store)
@@ -244,7 +211,7 @@ def test_store_of_another_identity_is_adopted(serve, store, monkeypatch):
             await journal.close()
 
     asyncio.run(newest())
-    assert learn(serve(store=store), 28, 30).json()["seq"] == 30
+    assert learn_adult(serve(store=store), 28, 30).json()["seq"] == 30
     assert serve(store=store, adopt=True).get("/models/m").json()["seq"] == 30
 
 
@@ -256,27 +223,16 @@ def test_model_whose_spec_is_of_a_later_version_is_set_aside(serve, store):
 
     asyncio.run(create())
     client = serve(store=store)
-    assert client.put("/models/other", json=SPEC).status_code == 201
+    assert client.put("/models/other", json=ADULT).status_code == 201
     assert_problem(client.get("/models/m"), 503, "unreadable-journal")
     assert client.get("/readyz?verbose").json()["unreadable"].keys() == {"m"}
 
 
-def until_reason(client, text: str) -> dict:
-    deadline = time.monotonic() + 10
-    while True:
-        answer = client.get("/readyz")
-        if text in answer.json().get("reason", ""):
-            assert answer.status_code == 503
-            return answer.json()
-        assert time.monotonic() < deadline, answer.text
-        time.sleep(0.02)
-
-
 def test_control_record_of_a_later_version_stops_that_model_alone(serve, store, monkeypatch):
     client = serve(store=store)
-    client.put("/models/m", json=SPEC)
-    client.put("/models/other", json=SPEC)
-    learn(client, 0, 5)
+    client.put("/models/m", json=ADULT)
+    client.put("/models/other", json=ADULT)
+    learn_adult(client, 0, 5)
 
     async def append_control() -> None:
         journal = await open_journal(store)
@@ -290,9 +246,9 @@ def test_control_record_of_a_later_version_stops_that_model_alone(serve, store, 
     for path in ("", "/metrics", "/predict?x=1:1", "/weights"):
         got = assert_problem(late.get(f"/models/m{path}"), 503, "unreadable-journal")
         assert "'pause'" in got["detail"]
-    assert_problem(learn(late, 5, 6), 503, "unreadable-journal")
+    assert_problem(learn_adult(late, 5, 6), 503, "unreadable-journal")
     assert "'pause'" in late.get("/readyz?verbose").json()["unreadable"]["m"]
-    assert learn(late, 0, 5, "other").status_code == 200
+    assert learn_adult(late, 0, 5, "other").status_code == 200
     listed = late.get("/models").json()["models"]
     assert [("unreadable" in view) for view in listed] == [True, False]
     # A process that loaded it before stops in front of it as well, once it notices.
@@ -303,8 +259,8 @@ def test_control_record_of_a_later_version_stops_that_model_alone(serve, store, 
     assert client.get("/readyz?verbose").json()["unreadable"].keys() == {"m"}
     # Created again, it is served here at once and there at the next attempt.
     assert late.delete("/models/m").status_code == 204
-    assert late.put("/models/m", json=SPEC).status_code == 201
-    assert learn(late, 0, 5).json()["seq"] == 5
+    assert late.put("/models/m", json=ADULT).status_code == 201
+    assert learn_adult(late, 0, 5).json()["seq"] == 5
     assert late.get("/readyz?verbose").json()["unreadable"] == {}
     monkeypatch.setattr("dualstream.service.models.loader.UNREADABLE_S", 0.0)
     client.app._registry.loader._unreadable["m"] = ("tried again", 0.0)
@@ -320,7 +276,7 @@ def test_group_borders_leave_no_trace(store, pieces, read_bytes, monkeypatch):
     async def run() -> Replica:
         journal = await open_journal(store)
         try:
-            spec = canonical(resolve_spec(SPEC))
+            spec = canonical(resolve_spec(ADULT))
             record, _ = await journal.create("m", spec, spec)
             for number, part in enumerate(np.array_split(np.arange(500), pieces)):
                 request = Request.of(rows[int(part[0]) : int(part[-1]) + 1], None, None)
@@ -352,9 +308,9 @@ def test_rebuilding_that_the_store_interrupts_is_made_up_for(serve, tmp_path, mo
     # Given a server whose store has lost an entry, and goes away while the replica is rebuilt
     path = tmp_path / "fork.db"
     client = serve(store=f"sqlite:///{path}")
-    client.put("/models/m", json=SPEC)
+    client.put("/models/m", json=ADULT)
     for first in range(0, 30, 10):
-        learn(client, first, first + 10)
+        learn_adult(client, first, first + 10)
     lose_last_entry(sqlite3.connect(path))
 
     async def refuse(*_):
@@ -364,16 +320,16 @@ def test_rebuilding_that_the_store_interrupts_is_made_up_for(serve, tmp_path, mo
         away.setattr(client.app._registry.journal, "read", refuse)
         away.setattr(client.app._registry.journal, "base", refuse)
         # Appended or not, by who finds the loss first: itself, or what follows the journal
-        assert learn(client, 60, 65).json()["error"].startswith("planted")
+        assert learn_adult(client, 60, 65).json()["error"].startswith("planted")
     # When the store is back, the model is served again, from the journal
     seq = client.get("/models/m").json()["seq"]
     assert seq in (20, 25)  # who follows may see the fork first, and then nothing is appended
-    assert learn(client, 65, 70).json()["seq"] == seq + 5
+    assert learn_adult(client, 65, 70).json()["seq"] == seq + 5
     assert bits(replica_of(client)) == bits(loaded(f"sqlite:///{path}"))
 
 
 def test_time_that_others_had_the_core_is_not_taken_for_work():
-    spec = canonical(resolve_spec(SPEC))
+    spec = canonical(resolve_spec(ADULT))
     record = ModelRecord("m", "0" * 32, spec, spec, 0, 0, "")
     moments, worked = count(step=10.0), count(step=1e-5)
     clock = Clock(lambda: next(moments), cpu_seconds=lambda: next(worked))
@@ -409,8 +365,8 @@ def test_slices_in_threads_give_the_same_bits_as_one_batch(given):
     sliced = Replica(ModelRecord("m", "0" * 32, spec, spec, 0, 0, ""))
     sliced.learning.ratio = 1e6
     learned: list[int] = []
-    learn = sliced._learn_slice
-    sliced._learn_slice = lambda rows: learned.append(len(rows)) or learn(rows)
+    learn_adult = sliced._learn_slice
+    sliced._learn_slice = lambda rows: learned.append(len(rows)) or learn_adult(rows)
     outcome = asyncio.run(sliced._learn(batch))
     assert len(learned) > 5 and sum(learned) == 60
     assert outcome.scores.tobytes() == expected.scores.tobytes()

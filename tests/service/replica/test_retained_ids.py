@@ -14,7 +14,7 @@ from dualstream.service.replica.requests import ControlRequest, Request
 from dualstream.service.replica.retained_rows import Named, RetainedIds, digest_of
 from dualstream.solvers import Batch, CorruptState, make_learner, resolve_spec
 from tests.service.replica.test_controls import Bench, run
-from tests.service.replica.test_replica import bits
+from tests.service.support import bits
 
 DIM = 5
 ANY = {"algorithm": "dual_ascent", "features": {"kind": "indexed", "dim": DIM}, "retain": 8}

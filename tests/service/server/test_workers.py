@@ -28,8 +28,9 @@ from dualstream.service.settings import Settings
 from tests.forked import COMMAND, ForkedProcess
 from tests.history import Acknowledged, check_history
 from tests.service.conftest import SPEC
-from tests.service.jobs.test_follower import ROW, until
-from tests.service.replica.test_replica import loaded
+from tests.service.jobs.test_follower import ROW
+from tests.service.support import loaded
+from tests.support import until
 
 WORKERS = 3
 

@@ -1,0 +1,64 @@
+"""Replicas behind a client or in a store, and rows of the data set Adult."""
+
+import asyncio
+import time
+
+from dualstream.service.journal import open_journal
+from dualstream.service.replica.recovery import recover
+from dualstream.service.replica.replica import Replica
+from tests.adult import adult_lines
+
+ADULT = {"algorithm": "dual_ascent", "loss": "hinge", "features": {"kind": "indexed", "dim": 123}}
+
+
+def learn_adult(client, first: int, last: int, model: str = "m", **headers):
+    body = b"\n".join(adult_lines()[first:last])
+    return client.post(
+        f"/models/{model}/learn", content=body, headers={"content-type": "text/x-libsvm"} | headers
+    )
+
+
+def bits(replica: Replica) -> dict[str, bytes]:
+    return {name: array.tobytes() for name, array in replica._state().items()}
+
+
+def replica_of(client, model: str = "m") -> Replica:
+    return client.app._registry.cached(model).replica
+
+
+def loaded(store: str) -> Replica:
+    """The replica that a new process would have."""
+
+    async def load() -> Replica:
+        journal = await open_journal(store)
+        try:
+            replica = Replica(await journal.get("m"))
+            await recover(replica, journal)
+            return replica
+        finally:
+            await journal.close()
+
+    return asyncio.run(load())
+
+
+def lose_last_entry(db) -> None:
+    """What a failover to a copy that was behind does."""
+    with db:
+        previous = db.execute(
+            "SELECT seq, chain FROM entries ORDER BY seq DESC LIMIT 1 OFFSET 1"
+        ).fetchone()
+        for table in ("entries", "keys"):
+            db.execute(f"DELETE FROM {table} WHERE seq > ?", (previous[0],))
+        db.execute("UPDATE heads SET seq = ?, chain = ?", previous)
+    db.close()
+
+
+def until_reason(client, text: str) -> dict:
+    deadline = time.monotonic() + 10
+    while True:
+        answer = client.get("/readyz")
+        if text in answer.json().get("reason", ""):
+            assert answer.status_code == 503
+            return answer.json()
+        assert time.monotonic() < deadline, answer.text
+        time.sleep(0.02)
