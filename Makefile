@@ -69,7 +69,7 @@ fuzz: $(STAMP)-fuzz
 	  tests/service/codecs/test_line_formats.py tests/service/codecs/test_arrow.py \
 	  tests/service/codecs/test_compression.py tests/service/codecs/test_json_bulk.py \
 	  tests/service/codecs/test_flat_kernels.py tests/wire/test_chunking.py \
-	  tests/solvers/text/test_libsvm.py tests/solvers/core/test_batch.py \
+	  tests/solvers/rows/text/test_libsvm.py tests/solvers/rows/test_batch.py \
 	  tests/solvers/test_reachable_states.py tests/service/journal/test_record.py
 	$(BIN)/python -m tests.fuzz --minutes $(FUZZ_MINUTES)
 

@@ -5,12 +5,7 @@ from typing import TYPE_CHECKING, Any
 # First: it sets what numba reads on import.
 from dualstream.solvers import jit as jit  # isort: split
 
-from dualstream.solvers.columns import BadColumn, ColumnReader
-from dualstream.solvers.core.batch import LARGEST, MAX_DIM, Batch, LibsvmRows
-from dualstream.solvers.core.certificate import Certificate
-from dualstream.solvers.core.class_names import MAX_CLASSES, class_label, class_places, class_text
-from dualstream.solvers.core.curves import Curve, curves_of
-from dualstream.solvers.core.errors import (
+from dualstream.solvers.errors import (
     CorruptState,
     InvalidRow,
     InvalidSpec,
@@ -24,19 +19,15 @@ from dualstream.solvers.core.errors import (
     UnknownMember,
     UnlearningError,
 )
-from dualstream.solvers.core.explanation import Explanation, explain
-from dualstream.solvers.core.hashing import NamePlaces, hash_names, hash_row, sorted_row
-from dualstream.solvers.core.intercept import weights_dim, width_of
-from dualstream.solvers.core.learner import Learner, Outcome, State, has_long_row
-from dualstream.solvers.core.member_learner import (
-    MEMBER_NAME,
-    Comparison,
-    MemberLearner,
-    MemberView,
-    certificates_of_members,
-    member_learner,
-)
-from dualstream.solvers.core.refit_methods import (
+from dualstream.solvers.evaluation.drift import DETECTORS, DriftEvent
+from dualstream.solvers.evaluation.guard import QUANTITIES, guard_of
+from dualstream.solvers.evaluation.late_label_scores import AsServed, as_served, why_not_as_served
+from dualstream.solvers.evaluation.progressive import Progressive
+from dualstream.solvers.jit import compiled_signatures
+from dualstream.solvers.numeric_identity import APPLY_VERSION, numeric_identity
+from dualstream.solvers.offline import Progress, Solution, solve
+from dualstream.solvers.offline.options import read_refit_options
+from dualstream.solvers.offline.refit_methods import (
     ALL_METHODS,
     MAX_WINDOW_ROWS,
     WINDOW_ROWS,
@@ -46,8 +37,22 @@ from dualstream.solvers.core.refit_methods import (
     why_not_method,
     why_not_refit,
 )
-from dualstream.solvers.core.refit_weights import WEIGHTS
-from dualstream.solvers.core.served_form import (
+from dualstream.solvers.profile import Column, ColumnProfile
+from dualstream.solvers.protocols.certificate import Certificate
+from dualstream.solvers.protocols.checksummed_state import digest_of, dump, load
+from dualstream.solvers.protocols.curves import Curve, curves_of
+from dualstream.solvers.protocols.explanation import Explanation, explain
+from dualstream.solvers.protocols.learner import Learner, Outcome, State, has_long_row
+from dualstream.solvers.protocols.member_learner import (
+    MEMBER_NAME,
+    Comparison,
+    MemberLearner,
+    MemberView,
+    certificates_of_members,
+    member_learner,
+)
+from dualstream.solvers.protocols.refit_weights import WEIGHTS
+from dualstream.solvers.protocols.served_form import (
     BalancedForm,
     ClassMixture,
     Form,
@@ -65,22 +70,15 @@ from dualstream.solvers.core.served_form import (
     numbers_in,
     served_form,
 )
-from dualstream.solvers.core.served_weights import ServedWeights, WeightSurvey, survey_weights
-from dualstream.solvers.core.shared_ones import are_shared_ones, shared_ones
-from dualstream.solvers.core.sparse_support import LocalPhases, Support, local_phases_of, support_of
-from dualstream.solvers.core.spec_cache import FixedSpec, WorkedOut
-from dualstream.solvers.core.state_format import digest_of, dump, load
-from dualstream.solvers.core.state_numbers import check_arrays
-from dualstream.solvers.core.unlearning import Unlearner, unlearner, why_not_unlearn
-from dualstream.solvers.evaluation.drift import DETECTORS, DriftEvent
-from dualstream.solvers.evaluation.guard import QUANTITIES, guard_of
-from dualstream.solvers.evaluation.late_label_scores import AsServed, as_served, why_not_as_served
-from dualstream.solvers.evaluation.progressive import Progressive
-from dualstream.solvers.jit import compiled_signatures
-from dualstream.solvers.numeric_identity import APPLY_VERSION, numeric_identity
-from dualstream.solvers.offline import Progress, Solution, solve
-from dualstream.solvers.offline.options import read_refit_options
-from dualstream.solvers.profile import Column, ColumnProfile
+from dualstream.solvers.protocols.served_weights import ServedWeights, WeightSurvey, survey_weights
+from dualstream.solvers.protocols.sparse_support import (
+    LocalPhases,
+    Support,
+    local_phases_of,
+    support_of,
+)
+from dualstream.solvers.protocols.state_numbers import check_arrays
+from dualstream.solvers.protocols.unlearner import Unlearner, unlearner, why_not_unlearn
 from dualstream.solvers.refit.refit import (
     DUALS,
     SOLUTION,
@@ -90,6 +88,13 @@ from dualstream.solvers.refit.refit import (
     problems_of,
     take_refit,
 )
+from dualstream.solvers.rows.batch import LARGEST, MAX_DIM, Batch, LibsvmRows
+from dualstream.solvers.rows.class_names import MAX_CLASSES, class_label, class_places, class_text
+from dualstream.solvers.rows.columns import BadColumn, ColumnReader
+from dualstream.solvers.rows.hashing import NamePlaces, hash_names, hash_row, sorted_row
+from dualstream.solvers.rows.intercept import weights_dim, width_of
+from dualstream.solvers.rows.shared_ones import are_shared_ones, shared_ones
+from dualstream.solvers.rows.text.libsvm import BadLine
 from dualstream.solvers.semiparametric.coefficients import Coefficients, coefficients_of
 from dualstream.solvers.spec.cost import (
     Cost,
@@ -99,7 +104,7 @@ from dualstream.solvers.spec.cost import (
     predicting_cost,
 )
 from dualstream.solvers.spec.resolve import make_learner, resolve_spec, warm
-from dualstream.solvers.text.libsvm import BadLine
+from dualstream.solvers.spec_cache import FixedSpec, WorkedOut
 
 if TYPE_CHECKING:
     from dualstream.solvers.offline.semiparametric import solve_semiparametric

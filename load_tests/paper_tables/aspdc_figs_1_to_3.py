@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from dualstream.solvers import Batch
-from dualstream.solvers.core.losses import make_loss
 from dualstream.solvers.jit import Floats
+from dualstream.solvers.losses.losses import make_loss
 from dualstream.solvers.offline.method_registry import Start, method_of
 from dualstream.solvers.offline.options import with_defaults
 from dualstream.solvers.offline.problem import Problem

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.offline.semiparametric import Function, Semiparametric, solve_semiparametric
 from dualstream.solvers.offline.semiparametric.primal_dual_kernels import mpd, pdsg
 from dualstream.solvers.offline.semiparametric.window import Window
+from dualstream.solvers.rows.batch import Batch
 from load_tests.paper_tables.report import Section, plt, save, table
 
 GAMMA, EPSILON, TOLD = 0.25, 0.05, 1e-3

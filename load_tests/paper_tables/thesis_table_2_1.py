@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from dualstream.solvers import Batch, make_learner
-from dualstream.solvers.core.losses import make_loss
-from dualstream.solvers.core.proximal_newton import Objective, Rows, minimise
 from dualstream.solvers.jit import Floats
+from dualstream.solvers.losses.losses import make_loss
+from dualstream.solvers.offline.proximal_newton import Objective, Rows, minimise
 from load_tests.paper_tables import data
 from load_tests.paper_tables.report import Section, plt, save, table
 

@@ -13,7 +13,7 @@ from river.datasets import ImageSegments, synth
 from sklearn.datasets import load_digits
 
 from dualstream.solvers import Batch, make_learner, resolve_spec
-from dualstream.solvers.core.class_names import class_places, class_text
+from dualstream.solvers.rows.class_names import class_places, class_text
 from load_tests.markdown import DOCS, table
 from load_tests.sections import with_section
 from load_tests.streams.generators import dense_rows

@@ -20,7 +20,7 @@ from dualstream.service.cli.demo.adult import adult_samples
 from dualstream.service.codecs import as_batch, parse_body
 from dualstream.service.codecs.row_schema import RowSchema
 from dualstream.solvers import Batch, make_learner, resolve_spec
-from dualstream.solvers.columns.values import words_of
+from dualstream.solvers.rows.columns.values import words_of
 from examples import spam
 from load_tests.markdown import DOCS, table
 from load_tests.paper_tables.data import dense

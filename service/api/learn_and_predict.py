@@ -85,7 +85,7 @@ from dualstream.service.models.versions import (
 )
 from dualstream.service.transport.body_memory import BodyMemory, body_of, release_body
 from dualstream.solvers import Batch
-from dualstream.solvers.text import count_lines
+from dualstream.solvers.rows.text import count_lines
 from dualstream.wire.chunking.chunks import CHUNK_BYTES, CHUNKERS, chunker_of, chunks_of
 from dualstream.wire.problems import Problem
 from dualstream.wire.schemas import Learned, Predicted, PredictedMany

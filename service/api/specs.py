@@ -8,8 +8,8 @@ from msgspec import Struct
 from dualstream.service.api.common import registry_of, spec_of
 from dualstream.service.api.views import answer, returns
 from dualstream.solvers import InvalidSpec, check_cost, resolve_spec
-from dualstream.solvers.core.batch import MAX_DIM
-from dualstream.solvers.core.hashing import MAX_BITS
+from dualstream.solvers.rows.batch import MAX_DIM
+from dualstream.solvers.rows.hashing import MAX_BITS
 from dualstream.solvers.spec.algorithms import ALGORITHMS
 from dualstream.wire.problems import shortened
 from dualstream.wire.responses import about

@@ -22,9 +22,9 @@ from dualstream.service.models.model import Model
 from dualstream.service.replica.controls import Arrays, Refit as Order, records_of
 from dualstream.service.replica.requests import ControlRequest, OutcomeForgotten, Receipt
 from dualstream.solvers import BadColumn, ColumnReader, RefitError
-from dualstream.solvers.core.certificate import relative_gap
 from dualstream.solvers.profile.kernels import IS_MISSING, IS_NUMBER, IS_TIME
 from dualstream.solvers.profile.names import ColumnNames
+from dualstream.solvers.protocols.certificate import relative_gap
 from dualstream.solvers.refit.given_weights import given_weights, why_not_set_weights
 from dualstream.wire.changes import Refit
 from dualstream.wire.problems import Problem, RowError, quoted

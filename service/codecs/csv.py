@@ -24,7 +24,7 @@ from dualstream.service.codecs.table_columns import (
 )
 from dualstream.service.codecs.text_fields import feature_of, label_of, weight_of
 from dualstream.solvers import hash_names
-from dualstream.solvers.text import (
+from dualstream.solvers.rows.text import (
     FEATURE,
     LABEL,
     LONGEST_NAME,

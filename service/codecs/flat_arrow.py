@@ -11,7 +11,7 @@ from dualstream.service.codecs.flat_rows import add_read, id_pointer_of, parse_f
 from dualstream.service.codecs.parsed_rows import ParsedRows, RowsBuilder
 from dualstream.service.codecs.row_schema import RowSchema
 from dualstream.service.codecs.table_columns import with_warnings
-from dualstream.solvers.columns.tables import plain
+from dualstream.solvers.rows.columns.tables import plain
 from dualstream.wire.problems import Problem
 
 _Table = tuple[list[str], list[Any], int]

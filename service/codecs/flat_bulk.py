@@ -10,9 +10,9 @@ from dualstream.service.codecs.parsed_rows import ListedRows, ParsedRows
 from dualstream.service.codecs.row_buffer import RowArrays
 from dualstream.service.codecs.row_schema import RowSchema
 from dualstream.service.codecs.rows_with_ids import listed_with_ids
-from dualstream.solvers.columns.plan import ColumnPlan
-from dualstream.solvers.text import POWERS_OF_TEN, byte_kinds
-from dualstream.solvers.text.flat import (
+from dualstream.solvers.rows.columns.plan import ColumnPlan
+from dualstream.solvers.rows.text import POWERS_OF_TEN, byte_kinds
+from dualstream.solvers.rows.text.flat import (
     AT_NUMBERS,
     FULL,
     LONGEST_NOTES,

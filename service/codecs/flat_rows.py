@@ -1,6 +1,6 @@
 """Flat rows of models with `columns`, in JSON, NDJSON, CSV and queries; Arrow: flat_arrow.py.
 
-A row is an object of its columns: no `x`, and the label among them. solvers/columns/ makes
+A row is an object of its columns: no `x`, and the label among them. solvers/rows/columns/ makes
 features of it. A row in explicit form ({"x": {...}, "y": 1}) is read, too; the row is its `x` then.
 """
 
@@ -20,9 +20,9 @@ from dualstream.service.codecs.record_reader import FEW_BYTES, Reader, parse_rec
 from dualstream.service.codecs.row_buffer import RowArrays
 from dualstream.service.codecs.row_schema import BadRow, RowSchema, pointer_step
 from dualstream.service.codecs.table_columns import with_warnings
-from dualstream.solvers.columns.reader import TOO_MANY_COLUMNS
-from dualstream.solvers.columns.spec import MAX_COLUMNS
-from dualstream.solvers.text import COMMA, LINE_FEED, count_lines
+from dualstream.solvers.rows.columns.reader import TOO_MANY_COLUMNS
+from dualstream.solvers.rows.columns.spec import MAX_COLUMNS
+from dualstream.solvers.rows.text import COMMA, LINE_FEED, count_lines
 from dualstream.wire.problems import Problem, RowError, quoted
 
 Row = dict[str, Any]

@@ -13,7 +13,7 @@ from dualstream.service.codecs.json_exact import plain_label, plain_sample
 from dualstream.service.codecs.parsed_rows import ParsedRows, RowsBuilder
 from dualstream.service.codecs.row_buffer import RowArrays
 from dualstream.service.codecs.row_schema import BadRow, RowSchema
-from dualstream.solvers.text import (
+from dualstream.solvers.rows.text import (
     COMMA,
     POWERS_OF_TEN,
     STOPPED,

@@ -7,7 +7,7 @@ import numpy as np
 from dualstream.service.codecs.parsed_rows import ListedRows, ParsedRows, with_names_by_index
 from dualstream.service.codecs.row_schema import MAX_NAMES, RowSchema
 from dualstream.solvers import Batch
-from dualstream.solvers.text import (
+from dualstream.solvers.rows.text import (
     LABELS,
     LONGEST_NAME,
     MEMO_NUMBERS,
@@ -26,7 +26,7 @@ _LONGEST_LABEL = 256
 class RowArrays:
     """Arrays for up to `rows` rows, `entries` non-zeros and `text` bytes of feature names.
 
-    The public attributes are arguments of the kernels in solvers/text/, which document them.
+    The public attributes are arguments of the kernels in solvers/rows/text/, which document them.
     """
 
     has_ids = False

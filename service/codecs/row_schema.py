@@ -9,9 +9,9 @@ from typing import Any, NoReturn
 from unicodedata import is_normalized
 
 from dualstream.solvers import ColumnReader, NamePlaces, class_text, sorted_row, width_of
-from dualstream.solvers.columns.plan import ColumnPlan, NoPlan
 from dualstream.solvers.jit import Indices
-from dualstream.solvers.text import MAX_ROW_NAMES, PlaceTable
+from dualstream.solvers.rows.columns.plan import ColumnPlan, NoPlan
+from dualstream.solvers.rows.text import MAX_ROW_NAMES, PlaceTable
 from dualstream.wire.problems import beginning, quoted
 from dualstream.wire.text_values import EXACT, TOO_LONG, nfc
 

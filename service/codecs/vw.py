@@ -20,7 +20,7 @@ from dualstream.service.codecs.row_schema import (
     refuse_duplicates,
 )
 from dualstream.service.codecs.text_fields import feature_number, label_of, weight_of
-from dualstream.solvers.text import MAX_ROW_NAMES, POWERS_OF_TEN, read_examples
+from dualstream.solvers.rows.text import MAX_ROW_NAMES, POWERS_OF_TEN, read_examples
 from dualstream.wire.problems import quoted
 
 _BLANKS = str.maketrans("\t\r", "  ")

@@ -14,7 +14,7 @@ from dualstream.service.column_inference.forms import (
     is_whole,
 )
 from dualstream.service.column_inference.sampled_values import FEW_ROWS, Seen, key_of
-from dualstream.solvers.columns.values import as_boolean, as_number, as_time, words_of
+from dualstream.solvers.rows.columns.values import as_boolean, as_number, as_time, words_of
 from dualstream.wire.problems import quoted
 from dualstream.wire.text_values import EXACT, BadValue, number_of
 

@@ -11,7 +11,7 @@ from dualstream.service.column_inference.forms import Form, is_number, is_whole
 from dualstream.service.column_inference.kinds import parts_of_name
 from dualstream.service.column_inference.sampled_values import FEW_ROWS, Seen, is_none, key_of
 from dualstream.solvers import MAX_CLASSES, resolve_spec
-from dualstream.solvers.columns.values import as_number
+from dualstream.solvers.rows.columns.values import as_number
 from dualstream.wire.text_values import nfc
 
 TASKS = ("binary", "multiclass", "regression")

@@ -14,7 +14,7 @@ from dualstream.service.column_inference.labels import Label, choose_label, leak
 from dualstream.service.column_inference.sample import Sample
 from dualstream.service.column_inference.sampled_values import Seen, is_none, seen_in
 from dualstream.solvers import resolve_spec
-from dualstream.solvers.columns.spec import MAX_MISSING, own_missing
+from dualstream.solvers.rows.columns.spec import MAX_MISSING, own_missing
 from dualstream.wire.problems import quoted
 from dualstream.wire.responses import InferredColumn
 

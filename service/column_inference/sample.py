@@ -15,9 +15,9 @@ from dualstream.service.codecs.media_type import media_type
 from dualstream.service.codecs.row_schema import BadRow, RowSchema, refuse_duplicates
 from dualstream.service.codecs.table_columns import pandas_index
 from dualstream.solvers import BadColumn, resolve_spec
-from dualstream.solvers.columns.reader import TOO_MANY_COLUMNS
-from dualstream.solvers.columns.spec import MAX_COLUMNS
-from dualstream.solvers.columns.tables import rows_of
+from dualstream.solvers.rows.columns.reader import TOO_MANY_COLUMNS
+from dualstream.solvers.rows.columns.spec import MAX_COLUMNS
+from dualstream.solvers.rows.columns.tables import rows_of
 from dualstream.wire.chunking.chunks import MARK
 from dualstream.wire.problems import Problem
 

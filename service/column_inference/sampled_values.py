@@ -7,7 +7,7 @@ from math import isnan
 from typing import Any
 
 from dualstream.service.column_inference.forms import Form, form_of
-from dualstream.solvers.columns.values import BadColumn, as_category
+from dualstream.solvers.rows.columns.values import BadColumn, as_category
 
 FEW_ROWS = 20
 """With fewer rows, distinct values say nothing about a column."""

@@ -33,7 +33,7 @@ from dualstream.solvers import (
     why_no_reference,
     why_not_unlearn,
 )
-from dualstream.solvers.core.spec_cache import worked_out_once
+from dualstream.solvers.spec_cache import worked_out_once
 
 MAX_UNLEARNED_IDS = 1000
 """Number of unlearned ids that a model remembers."""

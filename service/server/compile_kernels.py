@@ -23,14 +23,14 @@ from types import ModuleType
 PACKAGES = ("dualstream.solvers", "dualstream.service")
 NOTICE_AFTER_S = 2.0
 """Imports with a full kernel cache take less."""
-PARSERS = "dualstream.solvers.text."
+PARSERS = "dualstream.solvers.rows.text."
 """Modules that parse. They import each other: two processes would compile them twice."""
 PARSER_WORK = 2
 """Work of a byte of a parser's source, in bytes of other kernels, as measured."""
-COMPILED_LAST = ("dualstream.solvers.text.flat.csv", "dualstream.solvers.text.flat.json")
+COMPILED_LAST = ("dualstream.solvers.rows.text.flat.csv", "dualstream.solvers.rows.text.flat.json")
 """Half of the work of the server's imports, and its last part."""
 FIRST_MODEL = (
-    "dualstream.solvers.core.table_learner",
+    "dualstream.solvers.online.table_learner",
     "dualstream.solvers.portfolio.weighting_kernels",
     "dualstream.solvers.portfolio.fused_kernels",
     "dualstream.solvers.nonlinear.boosted_kernels",
@@ -85,7 +85,7 @@ def compile_here(modules: Sequence[str]) -> None:
     The import of their packages would compile everything in its own order, in every process. Empty
     packages take their place.
     """
-    for name in ("dualstream.solvers", "dualstream.solvers.text"):
+    for name in ("dualstream.solvers", "dualstream.solvers.rows.text"):
         package = ModuleType(name)
         package.__path__ = [str(folder_of(name))]
         sys.modules[name] = package

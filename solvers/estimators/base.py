@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.errors import SolverError
-from dualstream.solvers.core.learner import Learner, State
+from dualstream.solvers.errors import SolverError
 from dualstream.solvers.jit import Floats
+from dualstream.solvers.protocols.learner import Learner, State
+from dualstream.solvers.rows.batch import Batch
 from dualstream.solvers.spec.resolve import make_learner
 
 if TYPE_CHECKING:

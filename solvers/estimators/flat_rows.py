@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from dualstream.solvers.columns import BadColumn, ColumnReader
-from dualstream.solvers.columns.tables import rows_of
-from dualstream.solvers.core.batch import LARGEST, Batch
-from dualstream.solvers.core.hashing import NamePlaces, hash_row
 from dualstream.solvers.estimators.base import value_errors
+from dualstream.solvers.rows.batch import LARGEST, Batch
+from dualstream.solvers.rows.columns import BadColumn, ColumnReader
+from dualstream.solvers.rows.columns.tables import rows_of
+from dualstream.solvers.rows.hashing import NamePlaces, hash_row
 from dualstream.solvers.spec.resolve import resolve_spec
 from dualstream.wire.text_values import EXACT, TOO_LONG
 

@@ -4,7 +4,7 @@
     model = DualstreamClassifier("dc", spec={"norm": "row"})
     model = PortfolioClassifier()  # nothing to tune: many specifications, see solvers/portfolio
 
-Feature names are hashed (see core/hashing.py), so new names need no memory. A number is a value, a
+Feature names are hashed (see rows/hashing.py), so new names need no memory. A number is a value, a
 string is a category. As in the server, texts are composed (NFC) and integers beyond 2^53 refused.
 `learn_many` of n rows equals `learn_one` of each, bit for bit.
 """
@@ -17,13 +17,13 @@ import numpy as np
 from river import base
 from river.utils.pandas import import_pandas
 
-from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.class_names import class_label, class_places, class_text
-from dualstream.solvers.core.hashing import NamePlaces, hash_row
-from dualstream.solvers.core.learner import Learner
 from dualstream.solvers.estimators.base import Model, full_spec, given_fields, value_errors
 from dualstream.solvers.estimators.flat_rows import FlatRows
 from dualstream.solvers.jit import Floats
+from dualstream.solvers.protocols.learner import Learner
+from dualstream.solvers.rows.batch import Batch
+from dualstream.solvers.rows.class_names import class_label, class_places, class_text
+from dualstream.solvers.rows.hashing import NamePlaces, hash_row
 from dualstream.wire.text_values import EXACT, TOO_LONG, nfc
 
 __all__ = [

@@ -22,13 +22,13 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.member_learner import MemberView, member_learner
-from dualstream.solvers.core.nonlinear_names import NONLINEAR
 from dualstream.solvers.estimators.base import Model, full_spec, given_fields, value_errors
 from dualstream.solvers.estimators.flat_rows import FlatRows
 from dualstream.solvers.evaluation.progressive import scores_are_log_odds
 from dualstream.solvers.jit import Floats
+from dualstream.solvers.nonlinear import NONLINEAR
+from dualstream.solvers.protocols.member_learner import MemberView, member_learner
+from dualstream.solvers.rows.batch import Batch
 from dualstream.solvers.spec.resolve import resolve_spec
 
 __all__ = [

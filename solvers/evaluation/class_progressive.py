@@ -12,11 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.class_names import MAX_CLASSES, names_of, names_state
-from dualstream.solvers.core.errors import CorruptState
-from dualstream.solvers.core.learner import Outcome, State
-from dualstream.solvers.core.state_numbers import check_arrays
+from dualstream.solvers.errors import CorruptState
 from dualstream.solvers.evaluation.progressive import (
     LARGEST_TERM,
     Progressive,
@@ -24,6 +20,10 @@ from dualstream.solvers.evaluation.progressive import (
     scores_are_log_odds,
 )
 from dualstream.solvers.jit import B1, F8_2D, I8, RO_F8, RO_I8, Flags, Floats, Ints, kernel, void
+from dualstream.solvers.protocols.learner import Outcome, State
+from dualstream.solvers.protocols.state_numbers import check_arrays
+from dualstream.solvers.rows.batch import Batch
+from dualstream.solvers.rows.class_names import MAX_CLASSES, names_of, names_state
 
 # Stored in addition to the counts: the class of the last row, and the most frequent one.
 _LAST, _MOST_FREQUENT = range(2)

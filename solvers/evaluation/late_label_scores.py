@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.learner import Outcome
-from dualstream.solvers.core.loss_steps import loss_value
-from dualstream.solvers.core.losses import Loss, make_loss
-from dualstream.solvers.core.nonlinear_names import NONLINEAR
-from dualstream.solvers.core.spec_cache import worked_out_once
 from dualstream.solvers.jit import B1, F8, RO_F8, Flags, Floats, kernel, types, void
+from dualstream.solvers.losses.loss_steps import loss_value
+from dualstream.solvers.losses.losses import Loss, make_loss
+from dualstream.solvers.nonlinear import NONLINEAR
+from dualstream.solvers.protocols.learner import Outcome
+from dualstream.solvers.rows.batch import Batch
+from dualstream.solvers.spec_cache import worked_out_once
 
 _LARGEST_LOSS = 1e290  # of an absurd score: keeps sums finite
 

@@ -18,12 +18,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.learner import Outcome, State
-from dualstream.solvers.core.nonlinear_names import NONLINEAR
-from dualstream.solvers.core.scalar import log1pexp
-from dualstream.solvers.core.spec_cache import WorkedOut
-from dualstream.solvers.core.state_numbers import check_arrays
 from dualstream.solvers.evaluation.drift import DETECTORS, DriftWatch
 from dualstream.solvers.evaluation.ranking import NAMES, RECENT, Ranking
 from dualstream.solvers.evaluation.timeline import HELD, POINTS, SPACING, Timeline
@@ -43,6 +37,12 @@ from dualstream.solvers.jit import (
     types,
     void,
 )
+from dualstream.solvers.nonlinear import NONLINEAR
+from dualstream.solvers.protocols.learner import Outcome, State
+from dualstream.solvers.protocols.state_numbers import check_arrays
+from dualstream.solvers.rows.batch import Batch
+from dualstream.solvers.rows.scalar import log1pexp
+from dualstream.solvers.spec_cache import WorkedOut
 
 FADING = 0.999
 """Factor of a row's weight per later row, in the fading view."""

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.core.learner import State
-from dualstream.solvers.core.state_numbers import check_arrays
 from dualstream.solvers.jit import Floats
+from dualstream.solvers.protocols.learner import State
+from dualstream.solvers.protocols.state_numbers import check_arrays
 
 POINTS = 256
 _MIN_CAPACITY = 16

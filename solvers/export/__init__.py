@@ -1,6 +1,6 @@
 """Export formats: models as files for programs that score rows without this package.
 
-source.py        what is exported: a form (core/served_form.py) and its labels and names
+source.py        what is exported: a form (protocols/served_form.py) and its labels and names
 linear.py        forms that are one weight per feature
 json.py          `json`: the complete form
 sklearn_coef.py  `sklearn-coef`: coef_, intercept_ and classes_

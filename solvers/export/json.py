@@ -20,9 +20,9 @@ from dualstream.solvers import (
     ScoreForm,
     StageForm,
 )
-from dualstream.solvers.core.served_form import Mixture
 from dualstream.solvers.export.refusals import refuse_nonlinear
 from dualstream.solvers.export.source import Source, json_list
+from dualstream.solvers.protocols.served_form import Mixture
 
 
 def write(source: Source) -> bytes:

@@ -3,8 +3,8 @@
 import numpy as np
 
 from dualstream.solvers import BalancedForm, Form, Linear, NormForm, NotExpressible, ScoreForm
-from dualstream.solvers.core.served_form import Mixture
 from dualstream.solvers.export.refusals import refuse_nonlinear
+from dualstream.solvers.protocols.served_form import Mixture
 
 
 def one_weight_a_feature(form: Form) -> list[Linear]:

@@ -1,4 +1,4 @@
-"""ONNX nodes of the nonlinear scores of core/served_form.py.
+"""ONNX nodes of the nonlinear scores of protocols/served_form.py.
 
 Branches and ranks must not differ from the learner's by a rounding error. So trees compare float64
 thresholds with values rounded to float32, as the learner does, and the distances of neighbours are
@@ -10,9 +10,9 @@ import math
 import numpy as np
 from onnx import TensorProto
 
-from dualstream.solvers.core.served_form import Curves, Neighbours, Net, NonlinearScore, Trees
 from dualstream.solvers.export.onnx_graph_builder import Graph
 from dualstream.solvers.export.onnx_stages import balanced
+from dualstream.solvers.protocols.served_form import Curves, Neighbours, Net, NonlinearScore, Trees
 
 
 def nonlinear_score(graph: Graph, score: NonlinearScore, rows: str, columns: np.ndarray) -> str:

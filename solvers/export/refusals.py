@@ -1,7 +1,7 @@
 """Why a format cannot express a nonlinear model, and which formats can."""
 
 from dualstream.solvers import Form, NotExpressible
-from dualstream.solvers.core.served_form import (
+from dualstream.solvers.protocols.served_form import (
     Curves,
     Mixture,
     Neighbours,

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from dualstream.solvers import Form, class_label, classes_of, gives_probabilities
-from dualstream.solvers.core.served_form import served_form
+from dualstream.solvers.protocols.served_form import served_form
 
 _PIECE = 1 << 16
 

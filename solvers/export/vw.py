@@ -94,7 +94,7 @@ def _table(indices: np.ndarray, weights: np.ndarray) -> bytes:
 
 
 def _murmur3(data: bytes, seed: int) -> int:
-    """MurmurHash3 x86 32 (Appleby); core/hashing.py has it for many texts and seed 0."""
+    """MurmurHash3 x86 32 (Appleby); rows/hashing.py has it for many texts and seed 0."""
     h, mask = seed, 0xFFFFFFFF
     for begin in range(0, len(data), 4):
         piece = data[begin : begin + 4]

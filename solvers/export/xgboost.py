@@ -15,9 +15,9 @@ import msgspec
 import numpy as np
 
 from dualstream.solvers import NotExpressible
-from dualstream.solvers.core.served_form import Mixture, NonlinearScore, Trees
 from dualstream.solvers.export.refusals import name_of
 from dualstream.solvers.export.source import Source
+from dualstream.solvers.protocols.served_form import Mixture, NonlinearScore, Trees
 
 _NONE, _NO_PARENT = -1, 2**31 - 1
 _LARGEST = float(np.finfo(np.float32).max)

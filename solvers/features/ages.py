@@ -16,16 +16,7 @@ from typing import Any, NoReturn, cast
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.errors import NotExpressible
-from dualstream.solvers.core.explanation import Explanation, explain
-from dualstream.solvers.core.hashing import hash_names
-from dualstream.solvers.core.learner import Learner, State
-from dualstream.solvers.core.refit_weights import taking_weights
-from dualstream.solvers.core.rewind import Rewind
-from dualstream.solvers.core.served_form import Form
-from dualstream.solvers.core.spec_fields import age_features
-from dualstream.solvers.core.state_numbers import check_arrays
+from dualstream.solvers.errors import NotExpressible
 from dualstream.solvers.features.pipeline import Staged
 from dualstream.solvers.features.wrapper import ClassLearner, PrefixLearner
 from dualstream.solvers.jit import (
@@ -42,6 +33,15 @@ from dualstream.solvers.jit import (
     void,
 )
 from dualstream.solvers.online.class_choice import ClassScores
+from dualstream.solvers.online.rewind import Rewind
+from dualstream.solvers.protocols.explanation import Explanation, explain
+from dualstream.solvers.protocols.learner import Learner, State
+from dualstream.solvers.protocols.refit_weights import taking_weights
+from dualstream.solvers.protocols.served_form import Form
+from dualstream.solvers.protocols.state_numbers import check_arrays
+from dualstream.solvers.rows.batch import Batch
+from dualstream.solvers.rows.columns.spec import age_features
+from dualstream.solvers.rows.hashing import hash_names
 
 _NEVER = -1e300
 """Newest time before the first row, earlier than any value of a row."""
@@ -116,7 +116,7 @@ class Aged(Staged):
         return cast(ClassLearner, self._learner).predict_classes(self._behind(batch))
 
     def explain(self, row: Batch) -> Explanation:
-        """See core/explanation.py: an age is a feature like any other."""
+        """See protocols/explanation.py: an age is a feature like any other."""
         return explain(self._learner, self._behind(row))
 
     def member_form(self, name: str) -> Form:

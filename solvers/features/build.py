@@ -3,11 +3,6 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dualstream.solvers.core.intercept import width_of
-from dualstream.solvers.core.learner import Learner
-from dualstream.solvers.core.rewind import Rewind
-from dualstream.solvers.core.spec_cache import FixedSpec, worked_out_once
-from dualstream.solvers.core.spec_fields import Spec
 from dualstream.solvers.features.fourier import Fourier
 from dualstream.solvers.features.landmarks import Landmarks, LandmarksMulticlass
 from dualstream.solvers.features.norm import Norm
@@ -17,6 +12,11 @@ from dualstream.solvers.features.scaling import Balanced
 from dualstream.solvers.features.stage import Stage
 from dualstream.solvers.features.wrapper import Wrapped
 from dualstream.solvers.online.multiclass import Multiclass
+from dualstream.solvers.online.rewind import Rewind
+from dualstream.solvers.protocols.learner import Learner
+from dualstream.solvers.rows.intercept import width_of
+from dualstream.solvers.spec_cache import FixedSpec, worked_out_once
+from dualstream.solvers.spec_fields import Spec
 
 _NO_STAGES: Spec = {"map": None, "scaling": "none", "norm": "none"}
 

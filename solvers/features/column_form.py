@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from dualstream.solvers.core.served_form import BalancedForm
 from dualstream.solvers.features.column_table import (
     COUNT,
     MEAN,
@@ -12,6 +11,7 @@ from dualstream.solvers.features.column_table import (
     limit_entries,
 )
 from dualstream.solvers.jit import Floats, Ints
+from dualstream.solvers.protocols.served_form import BalancedForm
 
 
 def balanced_form(

@@ -26,7 +26,6 @@ import math
 
 import numpy as np
 
-from dualstream.solvers.core.scalar import prefetch
 from dualstream.solvers.jit import (
     F8,
     F8_2D,
@@ -46,6 +45,7 @@ from dualstream.solvers.jit import (
     kernel,
     void,
 )
+from dualstream.solvers.rows.scalar import prefetch
 
 # The last numbers of a block. PLACE: 1 + index of the column in `dense`, 0 for a sparse column.
 COUNT, MEAN, M, PLACE = range(4)
@@ -66,7 +66,7 @@ NORM_NONE, NORM_ROW, NORM_RUNNING = range(3)
 
 _SETTLED = 1024.0
 _FIRST_DENSE_ROW = 21.0
-# As in core/scalar.py: a mean square below this has no square root that is safe to divide by.
+# As in rows/scalar.py: a mean square below this has no square root that is safe to divide by.
 _TINY = 1e-290
 _MULTIPLIER = 0x9E3779B1
 

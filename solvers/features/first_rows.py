@@ -19,15 +19,15 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.class_names import names_of
-from dualstream.solvers.core.errors import CorruptState, SolverError
-from dualstream.solvers.core.intercept import width_of
-from dualstream.solvers.core.learner import Learner, Outcome, State, has_long_row
-from dualstream.solvers.core.rewind import learn_in_pieces
-from dualstream.solvers.core.scalar import unknown_label
-from dualstream.solvers.core.state_numbers import check_arrays
+from dualstream.solvers.errors import CorruptState, SolverError
 from dualstream.solvers.jit import Floats
+from dualstream.solvers.online.rewind import learn_in_pieces
+from dualstream.solvers.protocols.learner import Learner, Outcome, State, has_long_row
+from dualstream.solvers.protocols.state_numbers import check_arrays
+from dualstream.solvers.rows.batch import Batch
+from dualstream.solvers.rows.class_names import names_of
+from dualstream.solvers.rows.intercept import width_of
+from dualstream.solvers.rows.scalar import unknown_label
 
 ROWS = 32
 REACHES = np.array([125_000.0, 125_000.0, 350.0, 50.0])
@@ -100,7 +100,7 @@ class FirstRows:
         return outcome
 
     def has_long_row(self, rows: int) -> bool:
-        """See core/learner.py: the row that completes the first ones."""
+        """See protocols/learner.py: the row that completes the first ones."""
         is_last = self._rows is not None and len(self._rows) + rows >= ROWS
         return is_last or has_long_row(self._learner, rows)
 

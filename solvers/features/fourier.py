@@ -15,10 +15,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.core.batch import Batch, drop_zeros
-from dualstream.solvers.core.learner import State
-from dualstream.solvers.core.served_form import FourierForm
-from dualstream.solvers.core.state_numbers import check_arrays
 from dualstream.solvers.jit import (
     F8,
     F8_2D,
@@ -32,6 +28,10 @@ from dualstream.solvers.jit import (
     kernel,
     void,
 )
+from dualstream.solvers.protocols.learner import State
+from dualstream.solvers.protocols.served_form import FourierForm
+from dualstream.solvers.protocols.state_numbers import check_arrays
+from dualstream.solvers.rows.batch import Batch, drop_zeros
 
 
 class Fourier:

@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.class_names import class_places, names_of, names_state
-from dualstream.solvers.core.errors import CorruptState, NotExpressible, RefitError
-from dualstream.solvers.core.learner import Learner, Outcome, State, under
-from dualstream.solvers.core.served_form import Form, served_form
-from dualstream.solvers.core.state_numbers import check_arrays, rows_of_state
+from dualstream.solvers.errors import CorruptState, NotExpressible, RefitError
 from dualstream.solvers.features.nystroem import Nystroem
 from dualstream.solvers.features.wrapper import ClassLearner, Wrapped, WrappedClasses
 from dualstream.solvers.jit import Floats
+from dualstream.solvers.protocols.learner import Learner, Outcome, State, under
+from dualstream.solvers.protocols.served_form import Form, served_form
+from dualstream.solvers.protocols.state_numbers import check_arrays, rows_of_state
+from dualstream.solvers.rows.batch import Batch
+from dualstream.solvers.rows.class_names import class_places, names_of, names_state
 
 KEPT_PER_LANDMARK = 10
 _ROWS = ("indptr", "indices", "values", "labels", "weights")
@@ -57,7 +57,7 @@ class Landmarks(Wrapped):
         return self._scored + (self._mapped.samples if self._map.rank else 0)
 
     def has_long_row(self, rows: int) -> bool:
-        """See core/learner.py: the row that completes the landmarks."""
+        """See protocols/learner.py: the row that completes the landmarks."""
         if self._map.rank:
             return super().has_long_row(rows)
         return self._rows + rows >= self._map.components

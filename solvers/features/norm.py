@@ -11,10 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.learner import State
-from dualstream.solvers.core.served_form import NormForm
-from dualstream.solvers.core.state_numbers import check_arrays
 from dualstream.solvers.jit import (
     F8,
     I4,
@@ -29,6 +25,10 @@ from dualstream.solvers.jit import (
     types,
     void,
 )
+from dualstream.solvers.protocols.learner import State
+from dualstream.solvers.protocols.served_form import NormForm
+from dualstream.solvers.protocols.state_numbers import check_arrays
+from dualstream.solvers.rows.batch import Batch
 
 # Floats of a stage.
 _T, _SUM = range(2)

@@ -14,11 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.errors import CorruptState
-from dualstream.solvers.core.learner import State
-from dualstream.solvers.core.served_form import NystroemForm
-from dualstream.solvers.core.state_numbers import check_arrays, rows_of_state
+from dualstream.solvers.errors import CorruptState
 from dualstream.solvers.features.fourier import with_dense_rows
 from dualstream.solvers.jit import (
     F8,
@@ -36,6 +32,10 @@ from dualstream.solvers.jit import (
     kernel,
     void,
 )
+from dualstream.solvers.protocols.learner import State
+from dualstream.solvers.protocols.served_form import NystroemForm
+from dualstream.solvers.protocols.state_numbers import check_arrays, rows_of_state
+from dualstream.solvers.rows.batch import Batch
 
 RANK_CUT = 1e-12
 _ROWS = ("indptr", "indices", "values")

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.errors import InvalidRow, ShapeMismatch
-from dualstream.solvers.core.intercept import width_of
-from dualstream.solvers.core.learner import Learner, Outcome, State, under
-from dualstream.solvers.core.served_form import Form, served_form
-from dualstream.solvers.core.unlearning import unlearner
+from dualstream.solvers.errors import InvalidRow, ShapeMismatch
 from dualstream.solvers.features.stage import Stage
 from dualstream.solvers.features.wrapper import ClassLearner, PrefixLearner, Wrapped, WrappedClasses
 from dualstream.solvers.jit import Floats
+from dualstream.solvers.protocols.learner import Learner, Outcome, State, under
+from dualstream.solvers.protocols.served_form import Form, served_form
+from dualstream.solvers.protocols.unlearner import unlearner
+from dualstream.solvers.rows.batch import Batch
+from dualstream.solvers.rows.intercept import width_of
 
 
 class Staged(Wrapped):

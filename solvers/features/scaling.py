@@ -28,12 +28,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.errors import CorruptState
-from dualstream.solvers.core.learner import State
-from dualstream.solvers.core.scalar import balance, dense_value, prefetch, sparse_value
-from dualstream.solvers.core.served_form import BalancedForm
-from dualstream.solvers.core.state_numbers import check_arrays
+from dualstream.solvers.errors import CorruptState
 from dualstream.solvers.features.stage import grown
 from dualstream.solvers.jit import (
     F8,
@@ -52,6 +47,11 @@ from dualstream.solvers.jit import (
     kernel,
     void,
 )
+from dualstream.solvers.protocols.learner import State
+from dualstream.solvers.protocols.served_form import BalancedForm
+from dualstream.solvers.protocols.state_numbers import check_arrays
+from dualstream.solvers.rows.batch import Batch
+from dualstream.solvers.rows.scalar import balance, dense_value, prefetch, sparse_value
 
 # Scalars of a stage: rows counted, dense columns, and the two of its specification.
 _T, _DENSE, _POWER = range(3)

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dualstream.solvers.core.batch import MAX_DIM
-from dualstream.solvers.core.errors import InvalidSpec
-from dualstream.solvers.core.hashing import MAX_BITS
-from dualstream.solvers.core.spec_fields import Spec, read_kind, read_number, read_whole
+from dualstream.solvers.errors import InvalidSpec
+from dualstream.solvers.rows.batch import MAX_DIM
+from dualstream.solvers.rows.hashing import MAX_BITS
+from dualstream.solvers.spec_fields import Spec, read_kind, read_number, read_whole
 
 MAX_MAPPED_DIM = 2**24
 MAX_COMPONENTS = 2**16

@@ -6,9 +6,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.learner import State
-from dualstream.solvers.core.served_form import StageForm
+from dualstream.solvers.protocols.learner import State
+from dualstream.solvers.protocols.served_form import StageForm
+from dualstream.solvers.rows.batch import Batch
 
 
 class Stage(Protocol):

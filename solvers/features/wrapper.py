@@ -5,18 +5,18 @@ from typing import Any, Protocol
 
 import numpy.typing as npt
 
-from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.certificate import Certificate
-from dualstream.solvers.core.errors import NotExpressible
-from dualstream.solvers.core.explanation import Explanation, explain
-from dualstream.solvers.core.intercept import width_of
-from dualstream.solvers.core.learner import Learner, Outcome, State, has_long_row
-from dualstream.solvers.core.refit_weights import taking_weights
-from dualstream.solvers.core.refittable import DualProblem, refittable
-from dualstream.solvers.core.rewind import learn_in_pieces
-from dualstream.solvers.core.served_weights import ServedWeights
+from dualstream.solvers.errors import NotExpressible
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.online.class_choice import ClassScores
+from dualstream.solvers.online.rewind import learn_in_pieces
+from dualstream.solvers.protocols.certificate import Certificate
+from dualstream.solvers.protocols.explanation import Explanation, explain
+from dualstream.solvers.protocols.learner import Learner, Outcome, State, has_long_row
+from dualstream.solvers.protocols.refit_weights import taking_weights
+from dualstream.solvers.protocols.refittable import DualProblem, refittable
+from dualstream.solvers.protocols.served_weights import ServedWeights
+from dualstream.solvers.rows.batch import Batch
+from dualstream.solvers.rows.intercept import width_of
 
 
 class PrefixLearner(Protocol):
@@ -78,7 +78,7 @@ class Wrapped:
         return self._learner.predict(self._behind(batch))
 
     def explain(self, row: Batch) -> Explanation:
-        """See core/explanation.py: scaling and norm keep features apart, a map does not."""
+        """See protocols/explanation.py: scaling and norm keep features apart, a map does not."""
         row.check_width(width_of(self.spec["features"]))
         if self.spec["map"] is not None:
             raise NotExpressible("its map mixes features, so none has a contribution of its own")
@@ -113,7 +113,7 @@ class Wrapped:
         return self._learner.samples
 
     def has_long_row(self, rows: int) -> bool:
-        """See core/learner.py."""
+        """See protocols/learner.py."""
         return has_long_row(self._learner, rows)
 
     def certificate(self) -> Certificate | None:

@@ -1,1 +1,6 @@
-"""Learners of functions that are not linear: see boosted.py, net.py, neighbours.py, splines.py."""
+"""Names of the algorithms of solvers/nonlinear. Importing them compiles no kernel."""
+
+NONLINEAR = ("boosted", "net", "neighbours", "splines")
+"""They have no weight for each feature."""
+SHARED = ("boosted", "net", "neighbours")
+"""Those that score all classes of a multiclass model at once."""

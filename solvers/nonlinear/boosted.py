@@ -24,11 +24,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.explanation import Explanation
-from dualstream.solvers.core.learner import State
-from dualstream.solvers.core.served_form import Trees
-from dualstream.solvers.core.state_numbers import check_arrays
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.nonlinear import boosted_kernels as _kernels
 from dualstream.solvers.nonlinear.boosted_kernels import (
@@ -46,6 +41,11 @@ from dualstream.solvers.nonlinear.boosted_ring import FIRST_TREE, NO_ERRORS, Tre
 from dualstream.solvers.nonlinear.dense_columns import COLUMNS, LARGEST_VALUE
 from dualstream.solvers.nonlinear.dense_values import dense_values
 from dualstream.solvers.nonlinear.learner import NonlinearLearner
+from dualstream.solvers.protocols.explanation import Explanation
+from dualstream.solvers.protocols.learner import State
+from dualstream.solvers.protocols.served_form import Trees
+from dualstream.solvers.protocols.state_numbers import check_arrays
+from dualstream.solvers.rows.batch import Batch
 
 ERRORS_REACH = 4.0
 """Medians of the absolute errors up to which an error counts in the choice of splits."""
@@ -187,7 +187,7 @@ class Boosted(TreeRing, NonlinearLearner):
         )
 
     def explain(self, row: Batch) -> Explanation:
-        """See core/explanation.py: what each split on the row's path changes (A. Saabas,
+        """See protocols/explanation.py: what each split on the row's path changes (A. Saabas,
         "Interpreting random forests", 2014).
 
         The value of a split node is the mean of its leaves, weighted by the rows of the ring.

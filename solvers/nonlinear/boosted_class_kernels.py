@@ -8,7 +8,6 @@ In every kernel, besides the arrays of boosted_kernels.py, for 1 + K outputs (se
 TARGET in `about` is the output of the row's class.
 """
 
-from dualstream.solvers.core.scalar import clip
 from dualstream.solvers.jit import (
     F8,
     F8_2D,
@@ -45,6 +44,7 @@ from dualstream.solvers.nonlinear.boosted_kernels import (
 from dualstream.solvers.nonlinear.dense_columns import COLUMNS, Singles, count_features, dense_row
 from dualstream.solvers.nonlinear.hashed_numbers import drawn_number
 from dualstream.solvers.nonlinear.softmax import softmax, total_of
+from dualstream.solvers.rows.scalar import clip
 
 _F8_3D, _I4_2D = f8[:, :, ::1], i4[:, ::1]
 _F4_2D, _U1_2D = types.float32[:, ::1], u1[:, ::1]

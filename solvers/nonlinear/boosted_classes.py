@@ -19,10 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.errors import CorruptState
-from dualstream.solvers.core.learner import State
-from dualstream.solvers.core.state_numbers import check_arrays, is_storable
+from dualstream.solvers.errors import CorruptState
 from dualstream.solvers.jit import Floats, Ints
 from dualstream.solvers.nonlinear import boosted_class_kernels as _kernels
 from dualstream.solvers.nonlinear.boosted_kernels import (
@@ -38,6 +35,9 @@ from dualstream.solvers.nonlinear.boosted_kernels import (
 from dualstream.solvers.nonlinear.boosted_ring import FIRST_TREE, RIDGE, TreeRing
 from dualstream.solvers.nonlinear.class_scorer import ClassScorer
 from dualstream.solvers.nonlinear.dense_columns import COLUMNS
+from dualstream.solvers.protocols.learner import State
+from dualstream.solvers.protocols.state_numbers import check_arrays, is_storable
+from dualstream.solvers.rows.batch import Batch
 
 MAX_MARGINS = 2**21
 """Margins of the ring: outputs times rows."""

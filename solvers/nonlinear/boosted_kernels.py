@@ -18,7 +18,6 @@ import math
 
 import numpy as np
 
-from dualstream.solvers.core.scalar import clip, log1pexp, sigmoid
 from dualstream.solvers.jit import (
     F8,
     F8_2D,
@@ -49,6 +48,7 @@ from dualstream.solvers.nonlinear.dense_columns import (
     count_features,
     dense_row,
 )
+from dualstream.solvers.rows.scalar import clip, log1pexp, sigmoid
 
 MAX_BINS = 64
 

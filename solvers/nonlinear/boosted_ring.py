@@ -10,10 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.core.errors import CorruptState
-from dualstream.solvers.core.intercept import width_of
-from dualstream.solvers.core.learner import State
-from dualstream.solvers.core.state_numbers import check_arrays, is_storable
+from dualstream.solvers.errors import CorruptState
 from dualstream.solvers.jit import Floats, Indices, Ints
 from dualstream.solvers.nonlinear import boosted_kernels as _kernels
 from dualstream.solvers.nonlinear.boosted_kernels import (
@@ -40,6 +37,9 @@ from dualstream.solvers.nonlinear.dense_columns import (
     DenseColumns,
     columns_with_room,
 )
+from dualstream.solvers.protocols.learner import State
+from dualstream.solvers.protocols.state_numbers import check_arrays, is_storable
+from dualstream.solvers.rows.intercept import width_of
 
 MAX_CELLS = 2**19
 """Cells of the ring: columns times rows."""
@@ -244,7 +244,7 @@ class TreeRing:
         return drawn
 
     def has_long_row(self, rows: int) -> bool:
-        """See core/learner.py: whether one of the next rows grows a tree."""
+        """See protocols/learner.py: whether one of the next rows grows a tree."""
         k = self._k
         held = min(int(k[ROWS]) + rows, self._window)
         return held * self._work > 1024 and bool((k[SINCE_TREE] + rows) * self._renewal >= k[ROWS])

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.learner import State
 from dualstream.solvers.jit import Floats, Ints
 from dualstream.solvers.nonlinear.softmax import log_odds_of
+from dualstream.solvers.protocols.learner import State
+from dualstream.solvers.rows.batch import Batch
 
 
 class ClassScorer:
@@ -60,7 +60,7 @@ class ClassScorer:
         raise NotImplementedError
 
     def has_long_row(self, rows: int) -> bool:
-        """See core/learner.py."""
+        """See protocols/learner.py."""
         return False
 
     def state(self) -> State:

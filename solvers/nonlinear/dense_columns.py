@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.core.errors import CorruptState
-from dualstream.solvers.core.learner import State
-from dualstream.solvers.core.state_numbers import check_arrays
+from dualstream.solvers.errors import CorruptState
 from dualstream.solvers.jit import F8, I8, RO_F8, RO_I4, Floats, Indices, Ints, i8, kernel, void
+from dualstream.solvers.protocols.learner import State
+from dualstream.solvers.protocols.state_numbers import check_arrays
 
 MAX_COLUMNS = 128
 MAX_CANDIDATES = 2048

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.jit import Floats, Ints
 from dualstream.solvers.nonlinear.dense_columns import COLUMNS, LARGEST_VALUE, DenseColumns
+from dualstream.solvers.rows.batch import Batch
 
 
 def dense_values(table: DenseColumns, k: Ints, row: Batch) -> tuple[Ints, Floats]:

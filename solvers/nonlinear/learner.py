@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.certificate import Certificate
-from dualstream.solvers.core.errors import InvalidRow
-from dualstream.solvers.core.intercept import width_of
-from dualstream.solvers.core.learner import Outcome
-from dualstream.solvers.core.scalar import unknown_label
-from dualstream.solvers.core.served_form import Form, NonlinearScore
-from dualstream.solvers.core.served_weights import ServedWeights
-from dualstream.solvers.core.table_learner import sigmoids
+from dualstream.solvers.errors import InvalidRow
 from dualstream.solvers.jit import Floats
+from dualstream.solvers.online.table_learner import sigmoids
+from dualstream.solvers.protocols.certificate import Certificate
+from dualstream.solvers.protocols.learner import Outcome
+from dualstream.solvers.protocols.served_form import Form, NonlinearScore
+from dualstream.solvers.protocols.served_weights import ServedWeights
+from dualstream.solvers.rows.batch import Batch
+from dualstream.solvers.rows.intercept import width_of
+from dualstream.solvers.rows.scalar import unknown_label
 
 
 class NonlinearLearner:

@@ -11,27 +11,27 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.certificate import Certificate
-from dualstream.solvers.core.class_names import names_of, names_state
-from dualstream.solvers.core.errors import NotExpressible
-from dualstream.solvers.core.explanation import Explanation
-from dualstream.solvers.core.intercept import width_of
-from dualstream.solvers.core.learner import State, under
-from dualstream.solvers.core.scalar import log1pexp
-from dualstream.solvers.core.served_form import Form
-from dualstream.solvers.core.served_weights import ServedWeights
-from dualstream.solvers.core.spec_fields import Spec
+from dualstream.solvers.errors import NotExpressible
 from dualstream.solvers.jit import F8, RO_F8_2D, RO_I8, Flags, Floats, Ints, kernel, void
 from dualstream.solvers.nonlinear.class_scorer import ClassScorer
 from dualstream.solvers.online.class_model import ClassModel, KnownClasses
+from dualstream.solvers.protocols.certificate import Certificate
+from dualstream.solvers.protocols.explanation import Explanation
+from dualstream.solvers.protocols.learner import State, under
+from dualstream.solvers.protocols.served_form import Form
+from dualstream.solvers.protocols.served_weights import ServedWeights
+from dualstream.solvers.rows.batch import Batch
+from dualstream.solvers.rows.class_names import names_of, names_state
+from dualstream.solvers.rows.intercept import width_of
+from dualstream.solvers.rows.scalar import log1pexp
+from dualstream.solvers.spec_fields import Spec
 
 _SCORERS = {
     "boosted": ("boosted_classes", "BoostedClasses"),
     "net": ("net_classes", "NetClasses"),
     "neighbours": ("neighbours", "NeighbourClasses"),
 }
-"""Module and class of the scorer of each algorithm of core/nonlinear_names.SHARED."""
+"""Module and class of the scorer of each algorithm of nonlinear.SHARED."""
 
 
 def make_scorer(spec: Mapping[str, Any]) -> ClassScorer:
@@ -75,7 +75,7 @@ class ScoredClasses(KnownClasses):
         return self.scorer.samples
 
     def has_long_row(self, rows: int) -> bool:
-        """See core/learner.py."""
+        """See protocols/learner.py."""
         return self.scorer.has_long_row(rows)
 
     def state(self) -> State:
@@ -132,7 +132,7 @@ class NonlinearClasses(ClassModel):
 
 
 def make_multiclass(spec: Spec) -> NonlinearClasses:
-    """The learner of a resolved specification of an algorithm of core/nonlinear_names.SHARED."""
+    """The learner of a resolved specification of an algorithm of nonlinear.SHARED."""
     return NonlinearClasses(spec)
 
 

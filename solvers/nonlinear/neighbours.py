@@ -23,13 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.errors import CorruptState, NotExpressible
-from dualstream.solvers.core.explanation import Explanation
-from dualstream.solvers.core.intercept import width_of
-from dualstream.solvers.core.learner import State
-from dualstream.solvers.core.served_form import Neighbours as NeighboursForm
-from dualstream.solvers.core.state_numbers import check_arrays, is_storable
+from dualstream.solvers.errors import CorruptState, NotExpressible
 from dualstream.solvers.jit import Floats, Ints
 from dualstream.solvers.nonlinear import neighbours_kernels as _kernels
 from dualstream.solvers.nonlinear.class_scorer import ClassScorer
@@ -50,6 +44,12 @@ from dualstream.solvers.nonlinear.neighbours_kernels import (
     WEIGHT,
 )
 from dualstream.solvers.nonlinear.standardise import COUNT, MEAN, MEAN_SQUARE, N_MOMENTS, REACH
+from dualstream.solvers.protocols.explanation import Explanation
+from dualstream.solvers.protocols.learner import State
+from dualstream.solvers.protocols.served_form import Neighbours as NeighboursForm
+from dualstream.solvers.protocols.state_numbers import check_arrays, is_storable
+from dualstream.solvers.rows.batch import Batch
+from dualstream.solvers.rows.intercept import width_of
 
 _FAR_MEAN = 1e12
 """Multiple of the labels in the ring, at least of 1, beyond which the mean of all labels is that of

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from dualstream.solvers.core.scalar import clip, log1pexp
 from dualstream.solvers.jit import (
     F8,
     F8_2D,
@@ -43,6 +42,7 @@ from dualstream.solvers.nonlinear.dense_columns import (
     dense_row,
 )
 from dualstream.solvers.nonlinear.standardise import count_moments, standardised
+from dualstream.solvers.rows.scalar import clip, log1pexp
 
 ROWS, AT, SAMPLES = range(N_OF_COLUMNS, N_OF_COLUMNS + 3)
 N_INTS = N_OF_COLUMNS + 3

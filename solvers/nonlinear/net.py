@@ -20,13 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.errors import CorruptState
-from dualstream.solvers.core.explanation import Explanation, entries_of_last_row
-from dualstream.solvers.core.intercept import width_of
-from dualstream.solvers.core.learner import State
-from dualstream.solvers.core.served_form import Net as NetForm
-from dualstream.solvers.core.state_numbers import check_arrays
+from dualstream.solvers.errors import CorruptState
 from dualstream.solvers.features.column_form import balanced_form
 from dualstream.solvers.features.column_table import (
     BALANCED,
@@ -59,6 +53,12 @@ from dualstream.solvers.nonlinear.net_kernels import (
     SUM_OF_BIAS,
     TARGETS,
 )
+from dualstream.solvers.protocols.explanation import Explanation, entries_of_last_row
+from dualstream.solvers.protocols.learner import State
+from dualstream.solvers.protocols.served_form import Net as NetForm
+from dualstream.solvers.protocols.state_numbers import check_arrays
+from dualstream.solvers.rows.batch import Batch
+from dualstream.solvers.rows.intercept import width_of
 
 BASES = np.array([[BALANCED, 0.0]])
 """The scaling of the columns, as kernels take it."""
@@ -277,7 +277,7 @@ class Net(NetLayers, NonlinearLearner):
         )
 
     def explain(self, row: Batch) -> Explanation:
-        """See core/explanation.py: the gradient by h times h. The base is the rest.
+        """See protocols/explanation.py: the gradient by h times h. The base is the rest.
 
         The score is linear in h near the row, so the base is what this linear function is at h = 0.
         """

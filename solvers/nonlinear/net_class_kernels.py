@@ -8,7 +8,6 @@ In every kernel, besides the arrays of net_kernels.py, for 1 + K outputs (see cl
 
 import math
 
-from dualstream.solvers.core.scalar import clip
 from dualstream.solvers.features.column_table import HELD, ROWS, SAMPLES, USED, emit_row
 from dualstream.solvers.jit import (
     F8,
@@ -41,6 +40,7 @@ from dualstream.solvers.nonlinear.net_kernels import (
     start_weights,
 )
 from dualstream.solvers.nonlinear.softmax import softmax
+from dualstream.solvers.rows.scalar import clip
 
 
 @kernel(void(F8_2D, F8, F8), inline=True)

@@ -16,10 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.errors import CorruptState
-from dualstream.solvers.core.learner import State
-from dualstream.solvers.core.state_numbers import check_arrays
+from dualstream.solvers.errors import CorruptState
 from dualstream.solvers.features.column_table import HELD
 from dualstream.solvers.jit import Floats, Ints
 from dualstream.solvers.nonlinear import net_class_kernels as _kernels
@@ -28,6 +25,9 @@ from dualstream.solvers.nonlinear.hashed_numbers import drawn_number
 from dualstream.solvers.nonlinear.net import BASES, NetLayers
 from dualstream.solvers.nonlinear.net_kernels import START
 from dualstream.solvers.nonlinear.spec import MAX_UNITS
+from dualstream.solvers.protocols.learner import State
+from dualstream.solvers.protocols.state_numbers import check_arrays
+from dualstream.solvers.rows.batch import Batch
 
 WIDER, STEP = 4, 0.4
 """More units in a layer, and smaller steps, than for two classes, as all classes share them."""

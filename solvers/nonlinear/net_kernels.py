@@ -14,7 +14,6 @@ import math
 
 import numpy as np
 
-from dualstream.solvers.core.scalar import clip, log1pexp, sigmoid
 from dualstream.solvers.features.column_table import (
     HELD,
     N_INTS,
@@ -45,6 +44,7 @@ from dualstream.solvers.jit import (
     void,
 )
 from dualstream.solvers.nonlinear.hashed_numbers import drawn_number
+from dualstream.solvers.rows.scalar import clip, log1pexp, sigmoid
 
 # Further floats of the state: the sum of |h|^2 of the rows; of the targets the weight, the mean and
 # the mean square distance from it; the bias of the score and its sum of squares.

@@ -1,7 +1,7 @@
 """Softmax of margins, and log odds of each class against all others."""
 
-from dualstream.solvers.core.scalar import clip, exp_of, log_of
 from dualstream.solvers.jit import F8, F8_2D, Floats, f8, kernel, void
+from dualstream.solvers.rows.scalar import clip, exp_of, log_of
 
 MAX_MARGIN = 300.0
 """Limit of a margin: its exponential is finite and above 0, also summed over all classes."""

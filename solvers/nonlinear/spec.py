@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dualstream.solvers.core.errors import InvalidSpec
-from dualstream.solvers.core.spec_fields import Spec, read_choice, read_number, read_whole
+from dualstream.solvers.errors import InvalidSpec
+from dualstream.solvers.spec_fields import Spec, read_choice, read_number, read_whole
 
 MAX_WINDOW = 1_000_000
 MAX_UNITS = 256

@@ -9,10 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.errors import CorruptState
-from dualstream.solvers.core.learner import State
-from dualstream.solvers.core.state_numbers import check_arrays, is_storable
+from dualstream.solvers.errors import CorruptState
 from dualstream.solvers.jit import Floats, Ints
 from dualstream.solvers.nonlinear import splines_kernels as _kernels
 from dualstream.solvers.nonlinear.dense_columns import COLUMNS, DenseColumns, columns_with_room
@@ -24,6 +21,9 @@ from dualstream.solvers.nonlinear.splines_kernels import (
     RING_AT,
     ROWS,
 )
+from dualstream.solvers.protocols.learner import State
+from dualstream.solvers.protocols.state_numbers import check_arrays, is_storable
+from dualstream.solvers.rows.batch import Batch
 
 WINDOW = 1000
 """Rows from which knots are placed."""

@@ -19,13 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.curves import Curve
-from dualstream.solvers.core.errors import CorruptState
-from dualstream.solvers.core.explanation import Explanation
-from dualstream.solvers.core.learner import State
-from dualstream.solvers.core.served_form import Curves
-from dualstream.solvers.core.state_numbers import check_arrays
+from dualstream.solvers.errors import CorruptState
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.nonlinear import splines_kernels as _kernels
 from dualstream.solvers.nonlinear.dense_columns import LARGEST_VALUE
@@ -33,6 +27,12 @@ from dualstream.solvers.nonlinear.dense_values import dense_values
 from dualstream.solvers.nonlinear.learner import NonlinearLearner
 from dualstream.solvers.nonlinear.spline_columns import NewKnots, SplineColumns
 from dualstream.solvers.nonlinear.splines_kernels import INTERCEPT, KNOTS, N_FLOATS
+from dualstream.solvers.protocols.curves import Curve
+from dualstream.solvers.protocols.explanation import Explanation
+from dualstream.solvers.protocols.learner import State
+from dualstream.solvers.protocols.served_form import Curves
+from dualstream.solvers.protocols.state_numbers import check_arrays
+from dualstream.solvers.rows.batch import Batch
 
 
 class Splines(NonlinearLearner):
@@ -111,7 +111,7 @@ class Splines(NonlinearLearner):
         )
 
     def curves(self) -> list[list[Curve]]:
-        """See core/curves.py: g_j of each column that has knots, by increasing feature."""
+        """See protocols/curves.py: g_j of each column that has knots, by increasing feature."""
         columns = self._columns
         features = columns.table.features(columns.used)
         return [
@@ -127,7 +127,7 @@ class Splines(NonlinearLearner):
         ]
 
     def explain(self, row: Batch) -> Explanation:
-        """See core/explanation.py: g_j(x_j), also of columns that the row does not have."""
+        """See protocols/explanation.py: g_j(x_j), also of columns that the row does not have."""
         columns = self._columns
         features, x = dense_values(columns.table, columns.k, row)
         contributions = np.zeros(len(features))

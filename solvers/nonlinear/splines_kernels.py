@@ -16,8 +16,6 @@ import math
 
 import numpy as np
 
-from dualstream.solvers.core.loss_steps import logistic_root
-from dualstream.solvers.core.scalar import clip, log1pexp, sigmoid
 from dualstream.solvers.jit import (
     F8,
     F8_2D,
@@ -35,6 +33,7 @@ from dualstream.solvers.jit import (
     types,
     void,
 )
+from dualstream.solvers.losses.loss_steps import logistic_root
 from dualstream.solvers.nonlinear.dense_columns import (
     COLUMNS,
     N_OF_COLUMNS,
@@ -44,6 +43,7 @@ from dualstream.solvers.nonlinear.dense_columns import (
     count_features,
     dense_row,
 )
+from dualstream.solvers.rows.scalar import clip, log1pexp, sigmoid
 
 ROWS, RING_AT, LEARNED, NEXT_KNOTS = range(N_OF_COLUMNS, N_OF_COLUMNS + 4)
 """Rows in the ring, the place of the next, rows learned, and the number of these at which knots are

@@ -8,8 +8,8 @@ at that distance: one broken reading changes the scale by little.
 
 import math
 
-from dualstream.solvers.core.scalar import clip
 from dualstream.solvers.jit import F8, F8_2D, Floats, f8, i8, kernel, void
+from dualstream.solvers.rows.scalar import clip
 
 COUNT, MEAN, MEAN_SQUARE = range(3)
 N_MOMENTS = 3

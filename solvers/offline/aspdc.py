@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dualstream.solvers.core.errors import InvalidSpec
+from dualstream.solvers.errors import InvalidSpec
 from dualstream.solvers.offline.dual_sweep import CURVATURE
 from dualstream.solvers.offline.method_registry import Method, Start
 from dualstream.solvers.offline.problem import Problem

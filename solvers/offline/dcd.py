@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from dualstream.solvers.core.scalar import prefetch
 from dualstream.solvers.jit import (
     F8,
     F8_2D,
@@ -41,6 +40,7 @@ from dualstream.solvers.offline.finite_newton import FiniteNewton
 from dualstream.solvers.offline.method_registry import Method, Start, first_duals
 from dualstream.solvers.offline.options import CYCLIC, PERMUTED, RANDOM
 from dualstream.solvers.offline.problem import Bounds, Problem
+from dualstream.solvers.rows.scalar import prefetch
 
 ORDERS = (PERMUTED, CYCLIC, RANDOM)
 _PERMUTED, _RANDOM = 0, 2

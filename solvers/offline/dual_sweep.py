@@ -1,7 +1,5 @@
 """Kernel of sequential steps on single dual variables (l2), shared by several methods."""
 
-from dualstream.solvers.core.loss_steps import dual_argmin
-from dualstream.solvers.core.scalar import prefetch
 from dualstream.solvers.jit import (
     F8,
     F8_2D,
@@ -17,6 +15,8 @@ from dualstream.solvers.jit import (
     kernel,
     types,
 )
+from dualstream.solvers.losses.loss_steps import dual_argmin
+from dualstream.solvers.rows.scalar import prefetch
 
 RO_I4_2D = types.Array(i4, 2, "C", readonly=True)
 

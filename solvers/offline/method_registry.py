@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dualstream.solvers.core.errors import InvalidSpec
-from dualstream.solvers.core.losses import LOSSES
+from dualstream.solvers.errors import InvalidSpec
 from dualstream.solvers.jit import Floats
+from dualstream.solvers.losses.losses import LOSSES
 from dualstream.solvers.offline.problem import Bounds, Problem
 
 FILES: Mapping[str, str] = {

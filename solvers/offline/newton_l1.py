@@ -3,7 +3,7 @@
     P(w) = (1/Delta) sum_i c_i Q(h_i.w; y_i) + rho |w|_1,   a free intercept or none
 
 Lee, "Optimization methods for regularized convex formulations in machine learning" (thesis),
-section 2.5, with the proximal Newton method of core/proximal_newton.py. An epoch is one round: the
+section 2.5, with the proximal Newton method of proximal_newton.py. An epoch is one round: the
 minimum over a set of coordinates, and then the coordinates with the largest violations of the
 gradient condition join the set.
 
@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from dualstream.solvers.core.proximal_newton import Objective, Rows, minimise_over
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.offline import row_kernels as _rows
 from dualstream.solvers.offline.method_registry import Method, Start
 from dualstream.solvers.offline.problem import Bounds, Problem
+from dualstream.solvers.offline.proximal_newton import Objective, Rows, minimise_over
 from dualstream.solvers.offline.proximal_point import SMOOTH_LOSSES
 
 _MIN_NEW = 50

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from dualstream.solvers.core.errors import InvalidSpec
-from dualstream.solvers.core.refit_methods import regularizer_of
-from dualstream.solvers.core.spec_fields import refuse_unknown
+from dualstream.solvers.errors import InvalidSpec
+from dualstream.solvers.offline.refit_methods import regularizer_of
+from dualstream.solvers.spec_fields import refuse_unknown
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.losses import Loss
 from dualstream.solvers.jit import Floats, Indices, Ints
+from dualstream.solvers.losses.losses import Loss
 from dualstream.solvers.offline import row_kernels as _rows
+from dualstream.solvers.rows.batch import Batch
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from dualstream.solvers.core.certificate import relative_gap
 from dualstream.solvers.jit import Floats
+from dualstream.solvers.protocols.certificate import relative_gap
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.certificate import relative_gap
-from dualstream.solvers.core.errors import InvalidRow, InvalidSpec, NotConverged, ShapeMismatch
-from dualstream.solvers.core.losses import PARAMETERS, Loss, make_loss
-from dualstream.solvers.core.spec_fields import read_choice, read_kind, read_loss, read_number
+from dualstream.solvers.errors import InvalidRow, InvalidSpec, NotConverged, ShapeMismatch
 from dualstream.solvers.jit import Floats
+from dualstream.solvers.losses.losses import PARAMETERS, Loss, make_loss
+from dualstream.solvers.losses.spec import read_loss
 from dualstream.solvers.offline.options import with_defaults
 from dualstream.solvers.offline.solution import Progress, Solution
+from dualstream.solvers.protocols.certificate import relative_gap
+from dualstream.solvers.rows.batch import Batch
+from dualstream.solvers.spec_fields import read_choice, read_kind, read_number
 
 if TYPE_CHECKING:
     from dualstream.solvers.offline.method_registry import Method, Run, Start

@@ -1,6 +1,5 @@
 """The kernel of SPDC: O(entries) per step, although the primal step changes every coordinate."""
 
-from dualstream.solvers.core.loss_steps import dual_argmin
 from dualstream.solvers.jit import (
     F8,
     F8_2D,
@@ -17,6 +16,7 @@ from dualstream.solvers.jit import (
     types,
     void,
 )
+from dualstream.solvers.losses.loss_steps import dual_argmin
 
 _W, _BEFORE, _U, _SINCE = range(4)
 _SIZE = 4096

@@ -1,6 +1,5 @@
 """The kernel of SVRG: O(entries) per step."""
 
-from dualstream.solvers.core.loss_steps import loss_slope
 from dualstream.solvers.jit import (
     F8,
     F8_2D,
@@ -16,6 +15,7 @@ from dualstream.solvers.jit import (
     kernel,
     void,
 )
+from dualstream.solvers.losses.loss_steps import loss_slope
 
 _V, _MU, _SINCE = range(3)
 _SIZE = 4096

@@ -43,14 +43,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.errors import CorruptState, RefitError
-from dualstream.solvers.core.learner import Outcome, State
-from dualstream.solvers.core.loss_steps import loss_slope, loss_value
-from dualstream.solvers.core.losses import make_loss
-from dualstream.solvers.core.scalar import clip
-from dualstream.solvers.core.state_numbers import check_arrays
-from dualstream.solvers.core.table_learner import SAMPLES, TableLearner, loss_of
+from dualstream.solvers.errors import CorruptState, RefitError
 from dualstream.solvers.jit import (
     B1,
     F8,
@@ -69,6 +62,13 @@ from dualstream.solvers.jit import (
     types,
     void,
 )
+from dualstream.solvers.losses.loss_steps import loss_slope, loss_value
+from dualstream.solvers.losses.losses import make_loss
+from dualstream.solvers.online.table_learner import SAMPLES, TableLearner, loss_of
+from dualstream.solvers.protocols.learner import Outcome, State
+from dualstream.solvers.protocols.state_numbers import check_arrays
+from dualstream.solvers.rows.batch import Batch
+from dualstream.solvers.rows.scalar import clip
 
 # Indices of a learner's scalars, in two arrays: first its state, then constants of its
 # specification.

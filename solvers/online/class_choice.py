@@ -5,9 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.errors import InvalidRow
-from dualstream.solvers.core.scalar import log1pexp
+from dualstream.solvers.errors import InvalidRow
 from dualstream.solvers.jit import (
     F8,
     F8_2D,
@@ -21,6 +19,8 @@ from dualstream.solvers.jit import (
     kernel,
     void,
 )
+from dualstream.solvers.rows.batch import Batch
+from dualstream.solvers.rows.scalar import log1pexp
 
 LOG_LOSS_CAP = -math.log(1e-15)
 """The log-loss of a class that was not known, and the maximum for a known one."""

@@ -13,10 +13,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.class_names import MAX_CLASSES
-from dualstream.solvers.core.learner import Outcome, State
-from dualstream.solvers.core.rewind import Rewind, learn_in_pieces
 from dualstream.solvers.jit import Flags, Floats, Ints
 from dualstream.solvers.online.class_choice import (
     ClassScores,
@@ -24,6 +20,10 @@ from dualstream.solvers.online.class_choice import (
     choose_classes,
     normalised_sigmoids,
 )
+from dualstream.solvers.online.rewind import Rewind, learn_in_pieces
+from dualstream.solvers.protocols.learner import Outcome, State
+from dualstream.solvers.rows.batch import Batch
+from dualstream.solvers.rows.class_names import MAX_CLASSES
 
 _PIECE = 2048
 """Rows per piece: the scores of all classes of a piece are in memory at once."""
@@ -67,7 +67,7 @@ class KnownClasses:
         raise NotImplementedError
 
     def has_long_row(self, rows: int) -> bool:
-        """See core/learner.py."""
+        """See protocols/learner.py."""
         raise NotImplementedError
 
     def state(self) -> State:
@@ -228,7 +228,7 @@ class ClassModel:
         return self._known.samples
 
     def has_long_row(self, rows: int) -> bool:
-        """See core/learner.py."""
+        """See protocols/learner.py."""
         return self._known.has_long_row(rows)
 
     def state(self) -> State:

@@ -12,7 +12,7 @@ Xiao's paper, so gamma in the one is half of gamma in the other. beta_t is gamma
 weight multiplies its gradient; t counts rows of positive weight.
 
 Weights are computed on reading and only G is stored, so a row costs O(entries). With `average` the
-primal average of the weights is served, as in section 2.6.2 of the thesis: core/lazy_average.py
+primal average of the weights is served, as in section 2.6.2 of the thesis: online/lazy_average.py
 sums the weights that no row touches. The sign pattern remains that of the iterates.
 
 **The sign pattern.** A weight is active where |G_j| > t lambda. As t grows, a weight that no row
@@ -28,27 +28,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.errors import CorruptState
-from dualstream.solvers.core.forgetting_windows import Ring
-from dualstream.solvers.core.lazy_average import (
-    KAPPA,
-    MAX_STEP,
-    NOW,
-    K,
-    LazyAverage,
-    add_step,
-    is_due,
-    lazy_sum,
-    settle_sums,
-    unit_of,
-)
-from dualstream.solvers.core.learner import Outcome, State
-from dualstream.solvers.core.loss_steps import loss_slope, loss_value
-from dualstream.solvers.core.scalar import prefetch, shrink
-from dualstream.solvers.core.sparse_support import Support
-from dualstream.solvers.core.state_numbers import check_arrays
-from dualstream.solvers.core.table_learner import SAMPLES, TableLearner, loss_of
+from dualstream.solvers.errors import CorruptState
 from dualstream.solvers.jit import (
     B1,
     F8,
@@ -72,6 +52,26 @@ from dualstream.solvers.jit import (
     u1,
     void,
 )
+from dualstream.solvers.losses.loss_steps import loss_slope, loss_value
+from dualstream.solvers.online.forgetting_windows import Ring
+from dualstream.solvers.online.lazy_average import (
+    KAPPA,
+    MAX_STEP,
+    NOW,
+    K,
+    LazyAverage,
+    add_step,
+    is_due,
+    lazy_sum,
+    settle_sums,
+    unit_of,
+)
+from dualstream.solvers.online.table_learner import SAMPLES, TableLearner, loss_of
+from dualstream.solvers.protocols.learner import Outcome, State
+from dualstream.solvers.protocols.sparse_support import Support
+from dualstream.solvers.protocols.state_numbers import check_arrays
+from dualstream.solvers.rows.batch import Batch
+from dualstream.solvers.rows.scalar import prefetch, shrink
 
 # Indices of a learner's scalars, in two arrays: first its state, then constants of its
 # specification.

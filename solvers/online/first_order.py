@@ -23,12 +23,6 @@ from typing import Any
 
 import numpy as np
 
-from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.learner import Outcome
-from dualstream.solvers.core.loss_steps import dual_argmin, loss_slope, loss_value
-from dualstream.solvers.core.losses import make_loss
-from dualstream.solvers.core.scalar import prefetch
-from dualstream.solvers.core.table_learner import SAMPLES, TableLearner, loss_of
 from dualstream.solvers.jit import (
     B1,
     F8,
@@ -47,6 +41,12 @@ from dualstream.solvers.jit import (
     types,
     void,
 )
+from dualstream.solvers.losses.loss_steps import dual_argmin, loss_slope, loss_value
+from dualstream.solvers.losses.losses import make_loss
+from dualstream.solvers.online.table_learner import SAMPLES, TableLearner, loss_of
+from dualstream.solvers.protocols.learner import Outcome
+from dualstream.solvers.rows.batch import Batch
+from dualstream.solvers.rows.scalar import prefetch
 
 # Indices of a learner's scalars, in two arrays: first its state, then constants of its
 # specification.

@@ -33,11 +33,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.learner import Outcome
-from dualstream.solvers.core.plain_learner import ROUNDS, SCALE, PlainLearner
-from dualstream.solvers.core.scalar import fold, prefetch, scaled_norm
-from dualstream.solvers.core.table_learner import SAMPLES
 from dualstream.solvers.jit import (
     B1,
     F8,
@@ -56,6 +51,11 @@ from dualstream.solvers.jit import (
     types,
     void,
 )
+from dualstream.solvers.online.plain_learner import ROUNDS, SCALE, PlainLearner
+from dualstream.solvers.online.table_learner import SAMPLES
+from dualstream.solvers.protocols.learner import Outcome
+from dualstream.solvers.rows.batch import Batch
+from dualstream.solvers.rows.scalar import fold, prefetch, scaled_norm
 
 # Indices of a learner's scalars: first its state, then constants of its specification.
 assert (SCALE, SAMPLES, ROUNDS) == (0, 0, 1)

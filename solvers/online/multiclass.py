@@ -17,23 +17,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.certificate import Certificate, summed
-from dualstream.solvers.core.class_names import names_of, names_state
-from dualstream.solvers.core.curves import Curve, curves_of
-from dualstream.solvers.core.errors import NotExpressible, RefitError, UnlearningError
-from dualstream.solvers.core.explanation import Explanation, explain
-from dualstream.solvers.core.intercept import width_of
-from dualstream.solvers.core.learner import Learner, Outcome, State, has_long_row
-from dualstream.solvers.core.refit_weights import taking_weights
-from dualstream.solvers.core.refittable import DualProblem, refittable
-from dualstream.solvers.core.served_form import Form, joined_scores, served_form
-from dualstream.solvers.core.served_weights import ServedWeights
-from dualstream.solvers.core.spec_cache import FixedSpec, worked_out_once
-from dualstream.solvers.core.spec_fields import Spec
-from dualstream.solvers.core.unlearning import unlearner
+from dualstream.solvers.errors import NotExpressible, RefitError, UnlearningError
 from dualstream.solvers.jit import Flags, Floats, Ints
 from dualstream.solvers.online.class_model import ClassModel, KnownClasses
+from dualstream.solvers.protocols.certificate import Certificate, summed
+from dualstream.solvers.protocols.curves import Curve, curves_of
+from dualstream.solvers.protocols.explanation import Explanation, explain
+from dualstream.solvers.protocols.learner import Learner, Outcome, State, has_long_row
+from dualstream.solvers.protocols.refit_weights import taking_weights
+from dualstream.solvers.protocols.refittable import DualProblem, refittable
+from dualstream.solvers.protocols.served_form import Form, joined_scores, served_form
+from dualstream.solvers.protocols.served_weights import ServedWeights
+from dualstream.solvers.protocols.unlearner import unlearner
+from dualstream.solvers.rows.batch import Batch
+from dualstream.solvers.rows.class_names import names_of, names_state
+from dualstream.solvers.rows.intercept import width_of
+from dualstream.solvers.spec_cache import FixedSpec, worked_out_once
+from dualstream.solvers.spec_fields import Spec
 
 
 class OneVsRest(KnownClasses):
@@ -80,7 +80,7 @@ class OneVsRest(KnownClasses):
         return learner.learn(batch)
 
     def explain_class(self, place: int, row: Batch) -> Explanation:
-        """See core/explanation.py: the score of one class."""
+        """See protocols/explanation.py: the score of one class."""
         return explain(self.learners[place], row)
 
     def scores(self, batch: Batch) -> Floats:
@@ -96,7 +96,7 @@ class OneVsRest(KnownClasses):
         return self.none_of_them.samples
 
     def has_long_row(self, rows: int) -> bool:
-        """See core/learner.py."""
+        """See protocols/learner.py."""
         learners = (self.none_of_them, *self.learners)
         return any(has_long_row(learner, rows) for learner in learners)
 
@@ -135,14 +135,14 @@ class Multiclass(ClassModel):
         super().__init__(spec, rest)
 
     def explain(self, row: Batch) -> Explanation:
-        """See core/explanation.py: the score of the best class; nothing if there are no classes."""
+        """See protocols/explanation.py: the score of the best class, if there are classes."""
         best, scores, _ = self._chosen(row)
         if best[0] < 0:
             return Explanation.of(scores[0], scores[0], np.empty(0, np.int64), np.empty(0))
         return self._rest.explain_class(int(best[0]), row)
 
     def curves(self) -> list[list[Curve]] | None:
-        """See core/curves.py: of each class in order."""
+        """See protocols/curves.py: of each class in order."""
         found = curves_of(self._rest.none_of_them)
         if found is None:
             return None

@@ -11,8 +11,8 @@ phases become rare as the stream grows, and their cost is amortised over all ear
 weight became 0 in rows that do not have its feature, the pattern is checked again only after as
 many rows as there are active features, so that checks cost O(1) per row.
 
-What: the minimum of the mean loss over N plus the regularizer, by core/proximal_newton.py, over the
-features that occur in N: from the pattern, with those at 0 whose mean gradient is beyond
+What: the minimum of the mean loss over N plus the regularizer, by offline/proximal_newton.py, over
+the features that occur in N: from the pattern, with those at 0 whose mean gradient is beyond
 `safeguard` lambda (2.46), then those that the gradient at the minimum shows to be missing.
 
 Whether: while N is at least half of all rows learned, always, as in the thesis. Later RDA has seen
@@ -36,22 +36,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.core.errors import CorruptState
-from dualstream.solvers.core.forgetting_windows import DUAL, LABEL, WEIGHT
-from dualstream.solvers.core.learner import State
-from dualstream.solvers.core.proximal_newton import (
-    MAX_MEMBERS,
-    Objective,
-    Optimum,
-    Rows,
-    evaluate,
-    mean_loss,
-    minimise,
-    optimality,
-)
-from dualstream.solvers.core.scalar import clip
-from dualstream.solvers.core.sparse_support import LocalPhases
-from dualstream.solvers.core.state_numbers import check_arrays, is_storable
+from dualstream.solvers.errors import CorruptState
 from dualstream.solvers.jit import (
     F8,
     F8_2D,
@@ -65,6 +50,16 @@ from dualstream.solvers.jit import (
     f8,
     kernel,
     void,
+)
+from dualstream.solvers.offline.proximal_newton import (
+    MAX_MEMBERS,
+    Objective,
+    Optimum,
+    Rows,
+    evaluate,
+    mean_loss,
+    minimise,
+    optimality,
 )
 from dualstream.solvers.online.dual_averaging import (
     BIAS,
@@ -89,6 +84,11 @@ from dualstream.solvers.online.dual_averaging import (
     DualAveraging,
     inverse_curvatures,
 )
+from dualstream.solvers.online.forgetting_windows import DUAL, LABEL, WEIGHT
+from dualstream.solvers.protocols.learner import State
+from dualstream.solvers.protocols.sparse_support import LocalPhases
+from dualstream.solvers.protocols.state_numbers import check_arrays, is_storable
+from dualstream.solvers.rows.scalar import clip
 
 # Sums of gradients are kept far from overflow.
 _MAX_SUM = 1e200
@@ -111,7 +111,7 @@ class DualAveragingPlus(DualAveraging):
         self._outcomes = {"accepted": 0, "refused": 0, "unsolved": 0}
 
     def has_long_row(self, rows: int) -> bool:
-        """See core/learner.py: the row that starts a local phase."""
+        """See protocols/learner.py: the row that starts a local phase."""
         ints = self._ints
         steps = int(ints[STEPS]) + rows
         return steps >= max(int(ints[NEXT_TRY]), int(ints[LAST_CHANGE] + ints[STABLE]) - 1)

@@ -24,7 +24,7 @@ its last update. Beyond theta a weight does not change unless the first missed t
 largest, reaches it: with such a weight the number of thresholds at its last update is stored. The
 weights of `sgd_l1` keep changing sign around 0, so it visits all of them at each row.
 
-With `average` the primal average of the weights is served: see core/lazy_average.py.
+With `average` the primal average of the weights is served: see online/lazy_average.py.
 """
 
 import math
@@ -34,23 +34,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.lazy_average import (
-    KAPPA,
-    MAX_STEP,
-    NOW,
-    K,
-    LazyAverage,
-    add_step,
-    is_due,
-    lazy_sum,
-    settle_sums,
-    unit_of,
-)
-from dualstream.solvers.core.learner import Outcome, State
-from dualstream.solvers.core.loss_steps import loss_slope, loss_value
-from dualstream.solvers.core.scalar import prefetch, shrink
-from dualstream.solvers.core.table_learner import SAMPLES, TableLearner, loss_of
 from dualstream.solvers.jit import (
     B1,
     F8,
@@ -69,6 +52,23 @@ from dualstream.solvers.jit import (
     kernel,
     void,
 )
+from dualstream.solvers.losses.loss_steps import loss_slope, loss_value
+from dualstream.solvers.online.lazy_average import (
+    KAPPA,
+    MAX_STEP,
+    NOW,
+    K,
+    LazyAverage,
+    add_step,
+    is_due,
+    lazy_sum,
+    settle_sums,
+    unit_of,
+)
+from dualstream.solvers.online.table_learner import SAMPLES, TableLearner, loss_of
+from dualstream.solvers.protocols.learner import Outcome, State
+from dualstream.solvers.rows.batch import Batch
+from dualstream.solvers.rows.scalar import prefetch, shrink
 
 # Indices of a learner's scalars, in two arrays: first its state, then constants of its
 # specification.

@@ -1,7 +1,7 @@
 """PortfolioClasses: portfolios for classes whose nonlinear members are shared.
 
 Each class against the rest has a portfolio of its own: linear members, splines, weights of the
-members, calibrations and a stack. Members of core/nonlinear_names.SHARED exist once: a scorer (see
+members, calibrations and a stack. Members of nonlinear.SHARED exist once: a scorer (see
 nonlinear/class_scorer.py) learns every row and scores all classes, and the portfolio of a class
 takes the log odds of its class as the score of that member. The portfolio for classes that no row
 has had yet takes those of column 0. It learns each batch first, and what splines compute from the
@@ -14,11 +14,6 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.class_names import names_of
-from dualstream.solvers.core.explanation import Explanation
-from dualstream.solvers.core.learner import Learner, Outcome, State, under
-from dualstream.solvers.core.spec_cache import FixedSpec
 from dualstream.solvers.jit import Flags, Floats, Ints
 from dualstream.solvers.nonlinear.class_scorer import ClassScorer
 from dualstream.solvers.nonlinear.multiclass import make_scorer
@@ -26,6 +21,11 @@ from dualstream.solvers.online.multiclass import Multiclass, OneVsRest
 from dualstream.solvers.portfolio.learner import Portfolio
 from dualstream.solvers.portfolio.presets import shared_algorithms
 from dualstream.solvers.portfolio.spec import ModelFactory, model_spec
+from dualstream.solvers.protocols.explanation import Explanation
+from dualstream.solvers.protocols.learner import Learner, Outcome, State, under
+from dualstream.solvers.rows.batch import Batch
+from dualstream.solvers.rows.class_names import names_of
+from dualstream.solvers.spec_cache import FixedSpec
 
 
 class PortfolioClasses(OneVsRest):
@@ -78,7 +78,7 @@ class PortfolioClasses(OneVsRest):
         return cast(Portfolio, self.learners[place]).explain(row, given[0, 1 + place])
 
     def has_long_row(self, rows: int) -> bool:
-        """See core/learner.py."""
+        """See protocols/learner.py."""
         return super().has_long_row(rows) or any(one.has_long_row(rows) for one in self.scorers)
 
     def state(self) -> State:

@@ -19,8 +19,8 @@ sub-gamma processes and therefore valid for sub-exponential ones: for v at least
 
 import math
 
-from dualstream.solvers.core.errors import MemberError
-from dualstream.solvers.core.member_learner import Comparison
+from dualstream.solvers.errors import MemberError
+from dualstream.solvers.protocols.member_learner import Comparison
 
 _ETA, _S, _MIN_VARIANCE = 2.0, 1.4, 1.0
 _ZETA_S = 3.105547277977581

@@ -31,8 +31,6 @@ import math
 
 import numpy as np
 
-from dualstream.solvers.core.loss_steps import dual_step, gap_term, loss_slope
-from dualstream.solvers.core.scalar import clip, sigmoid_of
 from dualstream.solvers.features.column_table import (
     DELTA,
     FIRST,
@@ -65,6 +63,7 @@ from dualstream.solvers.jit import (
     kernel,
     void,
 )
+from dualstream.solvers.losses.loss_steps import dual_step, gap_term, loss_slope
 from dualstream.solvers.portfolio.logistic_roots import (
     CONJUGATE as LANE_CONJUGATE,
     B as LANE_B,
@@ -83,6 +82,7 @@ from dualstream.solvers.portfolio.weighting_kernels import (
     regress_row,
     start_calibration,
 )
+from dualstream.solvers.rows.scalar import clip, sigmoid_of
 
 # Integers of a member (SECOND and DUAL_PLACE: -1 for none), then its floats.
 BASE, INPUT, KIND, SECOND, DUAL_PLACE = range(5)

@@ -13,16 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.certificate import Certificate, relative_gap
-from dualstream.solvers.core.errors import CorruptState
-from dualstream.solvers.core.explanation import entries_of_last_row
-from dualstream.solvers.core.forgetting_windows import RowBuffer
-from dualstream.solvers.core.learner import State
-from dualstream.solvers.core.losses import make_loss
-from dualstream.solvers.core.served_form import Form, Linear, NormForm, StageForm
-from dualstream.solvers.core.served_weights import ServedWeights, weights_listed
-from dualstream.solvers.core.state_numbers import check_arrays
+from dualstream.solvers.errors import CorruptState
 from dualstream.solvers.features.column_form import balanced_form
 from dualstream.solvers.features.column_table import (
     BALANCED,
@@ -48,6 +39,8 @@ from dualstream.solvers.features.column_table import (
 )
 from dualstream.solvers.features.stage import grown
 from dualstream.solvers.jit import Floats, Ints
+from dualstream.solvers.losses.losses import make_loss
+from dualstream.solvers.online.forgetting_windows import RowBuffer
 from dualstream.solvers.portfolio import fused_kernels as _fused
 from dualstream.solvers.portfolio.fused_kernels import (
     ADAGRAD,
@@ -73,6 +66,13 @@ from dualstream.solvers.portfolio.fused_kernels import (
 from dualstream.solvers.portfolio.logistic_roots import N_LANES
 from dualstream.solvers.portfolio.weighting import Rule
 from dualstream.solvers.portfolio.weighting_kernels import N_OUT
+from dualstream.solvers.protocols.certificate import Certificate, relative_gap
+from dualstream.solvers.protocols.explanation import entries_of_last_row
+from dualstream.solvers.protocols.learner import State
+from dualstream.solvers.protocols.served_form import Form, Linear, NormForm, StageForm
+from dualstream.solvers.protocols.served_weights import ServedWeights, weights_listed
+from dualstream.solvers.protocols.state_numbers import check_arrays
+from dualstream.solvers.rows.batch import Batch
 
 _NORMS = {"none": NORM_NONE, "row": NORM_ROW, "running": NORM_RUNNING}
 _LINE = 8
@@ -271,7 +271,7 @@ class Fused:
     def explain(self, row: Batch) -> tuple[Floats, Floats, Ints, Floats]:
         """Scores (K,) of one row, bases (K,), features (n,) in any order, contributions (K, n).
 
-        See core/explanation.py; numbers need not be finite.
+        See protocols/explanation.py; numbers need not be finite.
         """
         scores = self.predict(row)[0]
         # `predict` leaves the row and the factors of the inputs in the scratch arrays.
@@ -328,8 +328,9 @@ class Fused:
         return Form(self.dim, tuple(stages), (linear,))
 
     def certificate(self, place: int) -> Certificate | None:
-        """Certificate of a dual member, see core/certificate.py; None for the others. O(slots +
-        rows retained).
+        """Certificate of a dual member, see protocols/certificate.py; None for the others.
+
+        O(slots + rows retained).
 
         Its weights are those that its dual variables define, so the gap is that of the rows alone.
         """

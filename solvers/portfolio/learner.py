@@ -14,10 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.certificate import Certificate
-from dualstream.solvers.core.curves import Curve
-from dualstream.solvers.core.errors import (
+from dualstream.solvers.errors import (
     CorruptState,
     InvalidRow,
     InvalidSpec,
@@ -26,16 +23,8 @@ from dualstream.solvers.core.errors import (
     SolverError,
     UnknownMember,
 )
-from dualstream.solvers.core.explanation import Explanation
-from dualstream.solvers.core.intercept import width_of
-from dualstream.solvers.core.learner import Outcome, State
-from dualstream.solvers.core.member_learner import Comparison, MemberView
-from dualstream.solvers.core.scalar import unknown_label
-from dualstream.solvers.core.served_form import Form
-from dualstream.solvers.core.served_weights import ServedWeights, count_nonzeros
-from dualstream.solvers.core.state_numbers import check_arrays
-from dualstream.solvers.core.table_learner import sigmoids
 from dualstream.solvers.jit import Floats
+from dualstream.solvers.online.table_learner import sigmoids
 from dualstream.solvers.portfolio.confidence_sequence import compare
 from dualstream.solvers.portfolio.contributions import mixed_contributions
 from dualstream.solvers.portfolio.members import MemberSet, has_weights
@@ -44,6 +33,17 @@ from dualstream.solvers.portfolio.retained_rows import RetainedRows
 from dualstream.solvers.portfolio.spec import MAX_MEMBERS, ModelFactory, read_member, read_name
 from dualstream.solvers.portfolio.weighting import Rule
 from dualstream.solvers.portfolio.weighting_kernels import ROW_LOSS, SCORE
+from dualstream.solvers.protocols.certificate import Certificate
+from dualstream.solvers.protocols.curves import Curve
+from dualstream.solvers.protocols.explanation import Explanation
+from dualstream.solvers.protocols.learner import Outcome, State
+from dualstream.solvers.protocols.member_learner import Comparison, MemberView
+from dualstream.solvers.protocols.served_form import Form
+from dualstream.solvers.protocols.served_weights import ServedWeights, count_nonzeros
+from dualstream.solvers.protocols.state_numbers import check_arrays
+from dualstream.solvers.rows.batch import Batch
+from dualstream.solvers.rows.intercept import width_of
+from dualstream.solvers.rows.scalar import unknown_label
 
 _PIECE = 2048
 """Rows per piece; the members' scores of a piece are then discarded."""
@@ -61,7 +61,7 @@ class Portfolio:
     def __init__(
         self, spec: Mapping[str, Any], models: ModelFactory, *, shares: bool = False
     ) -> None:
-        """`shares`: members of core/nonlinear_names.SHARED are scored from outside, see classes.py.
+        """`shares`: members of nonlinear.SHARED are scored from outside, see classes.py.
         Then no member can be added or removed.
         """
         self.spec = spec
@@ -128,8 +128,9 @@ class Portfolio:
         return self._rule.mix(self._members.predict(batch, given))
 
     def explain(self, row: Batch, given: Floats | None = None) -> Explanation:
-        """See core/explanation.py, and contributions.py of this package; given (S,): the scores of
-        shared members.
+        """See protocols/explanation.py, and contributions.py of this package.
+
+        given  (S,)  the scores of shared members
         """
         row.check_width(self._dim)
         scores, bases, features, parts = self._members.explain(row, given)
@@ -150,7 +151,7 @@ class Portfolio:
         return self._samples
 
     def has_long_row(self, rows: int) -> bool:
-        """See core/learner.py."""
+        """See protocols/learner.py."""
         return self._members.has_long_row(rows)
 
     # -- what it says of itself ------------------------------------------------------------------
@@ -223,7 +224,7 @@ class Portfolio:
         return self._members.served_weights(self._index_of(name))
 
     def curves(self) -> list[list[Curve]] | None:
-        """See core/curves.py: of the first member that has curves."""
+        """See protocols/curves.py: of the first member that has curves."""
         for index in range(len(self._members.names)):
             found = self._members.curves(index)
             if found is not None:

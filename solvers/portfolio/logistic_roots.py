@@ -5,8 +5,8 @@ waits for each. Here every iteration runs for four members at a time. The result
 not depend on the others.
 """
 
-from dualstream.solvers.core.scalar import exp_of, log_of, sigmoid_of
 from dualstream.solvers.jit import F8, F8_2D, Floats, f8, i8, kernel, void
+from dualstream.solvers.rows.scalar import exp_of, log_of, sigmoid_of
 
 # Rows of `lanes`: inputs, outputs, and intermediate values.
 C, S, U, B, CONJUGATE, LOW, HIGH, STEP, OPEN = range(9)

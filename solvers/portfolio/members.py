@@ -6,21 +6,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.certificate import Certificate
-from dualstream.solvers.core.curves import Curve
-from dualstream.solvers.core.errors import CorruptState, NotExpressible
-from dualstream.solvers.core.intercept import width_of
-from dualstream.solvers.core.learner import State
-from dualstream.solvers.core.nonlinear_names import NONLINEAR, SHARED
-from dualstream.solvers.core.served_form import Form
-from dualstream.solvers.core.served_weights import ServedWeights
+from dualstream.solvers.errors import CorruptState, NotExpressible
 from dualstream.solvers.jit import Floats, Ints
+from dualstream.solvers.nonlinear import NONLINEAR, SHARED
 from dualstream.solvers.portfolio.fused_members import Fused
 from dualstream.solvers.portfolio.presets import Member
 from dualstream.solvers.portfolio.single_member import KindMember, ModelMember
 from dualstream.solvers.portfolio.spec import ModelFactory, model_spec, reach_of
 from dualstream.solvers.portfolio.weighting import Rule
+from dualstream.solvers.protocols.certificate import Certificate
+from dualstream.solvers.protocols.curves import Curve
+from dualstream.solvers.protocols.learner import State
+from dualstream.solvers.protocols.served_form import Form
+from dualstream.solvers.protocols.served_weights import ServedWeights
+from dualstream.solvers.rows.batch import Batch
+from dualstream.solvers.rows.intercept import width_of
 
 # Values of `part` in a state; "alone" is a separate member, "shared" one that others score.
 _FUSED, _SEPARATE, _SHARED = "fused", "alone", "shared"
@@ -170,8 +170,8 @@ class MemberSet:
     ) -> tuple[Floats, Floats, Ints, Floats]:
         """Raw scores (K,) of one row, bases (K,), features (n,), contributions (K, n).
 
-        See core/explanation.py. A member without contributions has its score as the base; so have
-        shared members, whose scores (S,) are given.
+        See protocols/explanation.py. A member without contributions has its score as the base; so
+        have shared members, whose scores (S,) are given.
         """
         scores = np.zeros(len(self.members))
         if given is not None:
@@ -196,11 +196,11 @@ class MemberSet:
         return scores, bases, every, whole
 
     def curves(self, index: int) -> list[Curve] | None:
-        """Curves of a member, see core/curves.py; None for a member that has none."""
+        """Curves of a member, see protocols/curves.py; None for a member that has none."""
         return self._separate[index].curves() if index in self._separate else None
 
     def has_long_row(self, rows: int) -> bool:
-        """See core/learner.py."""
+        """See protocols/learner.py."""
         return any(member.has_long_row(rows) for member in self._separate.values())
 
     # -- what a member says of itself ------------------------------------------------------------

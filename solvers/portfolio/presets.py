@@ -20,7 +20,7 @@ Formulas in fused_kernels.py.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dualstream.solvers.core.nonlinear_names import SHARED
+from dualstream.solvers.nonlinear import SHARED
 
 Member = dict[str, Any]
 
@@ -241,7 +241,7 @@ def members_of(spec: Mapping[str, Any]) -> Sequence[Member]:
 def shared_algorithms(spec: Mapping[str, Any]) -> list[Member]:
     """Specifications of the learners that score all classes of a resolved model at once.
 
-    Those of core/nonlinear_names.SHARED, of multiclass models.
+    Those of nonlinear.SHARED, of multiclass models.
     """
     if spec["task"] != "multiclass":
         return []

@@ -6,11 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.errors import CorruptState
-from dualstream.solvers.core.forgetting_windows import LABEL, WEIGHT, RowBuffer
-from dualstream.solvers.core.learner import State
-from dualstream.solvers.core.state_numbers import is_storable, rows_of_state
+from dualstream.solvers.errors import CorruptState
 from dualstream.solvers.jit import (
     F8,
     F8_2D,
@@ -25,6 +21,10 @@ from dualstream.solvers.jit import (
     i8,
     kernel,
 )
+from dualstream.solvers.online.forgetting_windows import LABEL, WEIGHT, RowBuffer
+from dualstream.solvers.protocols.learner import State
+from dualstream.solvers.protocols.state_numbers import is_storable, rows_of_state
+from dualstream.solvers.rows.batch import Batch
 
 _FIRST, _LAST = range(2)
 

@@ -6,20 +6,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.certificate import Certificate
-from dualstream.solvers.core.curves import Curve, curves_of
-from dualstream.solvers.core.errors import NotExpressible
-from dualstream.solvers.core.explanation import Explanation, explain
-from dualstream.solvers.core.learner import Learner, State, has_long_row
-from dualstream.solvers.core.rewind import Rewind
-from dualstream.solvers.core.served_form import Form, served_form
-from dualstream.solvers.core.served_weights import ServedWeights
+from dualstream.solvers.errors import NotExpressible
 from dualstream.solvers.jit import Floats
+from dualstream.solvers.online.rewind import Rewind
 from dualstream.solvers.portfolio.fused_members import Fused
 from dualstream.solvers.portfolio.presets import Member
 from dualstream.solvers.portfolio.weighting import Rule
 from dualstream.solvers.portfolio.weighting_kernels import LEARNS, WAS_RESET
+from dualstream.solvers.protocols.certificate import Certificate
+from dualstream.solvers.protocols.curves import Curve, curves_of
+from dualstream.solvers.protocols.explanation import Explanation, explain
+from dualstream.solvers.protocols.learner import Learner, State, has_long_row
+from dualstream.solvers.protocols.served_form import Form, served_form
+from dualstream.solvers.protocols.served_weights import ServedWeights
+from dualstream.solvers.rows.batch import Batch
 
 
 class ModelMember:
@@ -72,7 +72,7 @@ class ModelMember:
             share(other._learner)
 
     def has_long_row(self, rows: int) -> bool:
-        """See core/learner.py."""
+        """See protocols/learner.py."""
         return has_long_row(self._learner, rows)
 
     def predict(self, batch: Batch) -> Floats:
@@ -81,7 +81,7 @@ class ModelMember:
         return np.where(np.isfinite(scores), scores, np.nan)
 
     def explain(self, row: Batch) -> Explanation:
-        """See core/explanation.py: a score without contributions if the model has none."""
+        """See protocols/explanation.py: a score without contributions if the model has none."""
         try:
             return explain(self._learner, row)
         except NotExpressible:
@@ -89,7 +89,7 @@ class ModelMember:
             return Explanation.of(score, score, np.empty(0, np.int64), np.empty(0))
 
     def curves(self) -> list[Curve] | None:
-        """See core/curves.py."""
+        """See protocols/curves.py."""
         found = curves_of(self._learner)
         return None if found is None else found[0]
 

@@ -4,10 +4,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dualstream.solvers.core.errors import InvalidSpec
-from dualstream.solvers.core.learner import Learner
-from dualstream.solvers.core.member_learner import MEMBER_NAME
-from dualstream.solvers.core.spec_fields import (
+from dualstream.solvers.errors import InvalidSpec
+from dualstream.solvers.features.spec import read_scaling
+from dualstream.solvers.portfolio.presets import DEFAULT, Member, presets_of
+from dualstream.solvers.protocols.learner import Learner
+from dualstream.solvers.protocols.member_learner import MEMBER_NAME
+from dualstream.solvers.spec_fields import (
     Spec,
     read_choice,
     read_kind,
@@ -16,8 +18,6 @@ from dualstream.solvers.core.spec_fields import (
     refuse_unknown,
     short_form,
 )
-from dualstream.solvers.features.spec import read_scaling
-from dualstream.solvers.portfolio.presets import DEFAULT, Member, presets_of
 
 REACH = 8.0
 """Limit of values for regression: see column_table.limit_entries."""

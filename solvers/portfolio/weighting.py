@@ -7,20 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.errors import CorruptState
-from dualstream.solvers.core.learner import State
-from dualstream.solvers.core.member_learner import MemberView
-from dualstream.solvers.core.served_form import (
-    ClassMixture,
-    Form,
-    Linear,
-    NumberMixture,
-    Part,
-    ScoreForm,
-    Stack,
-)
-from dualstream.solvers.core.state_numbers import check_arrays
+from dualstream.solvers.errors import CorruptState
 from dualstream.solvers.jit import Floats, Ints
 from dualstream.solvers.portfolio import stack_kernels as _stack, weighting_kernels as _rule
 from dualstream.solvers.portfolio.stack_kernels import (
@@ -53,6 +40,19 @@ from dualstream.solvers.portfolio.weighting_kernels import (
     B,
     V,
 )
+from dualstream.solvers.protocols.learner import State
+from dualstream.solvers.protocols.member_learner import MemberView
+from dualstream.solvers.protocols.served_form import (
+    ClassMixture,
+    Form,
+    Linear,
+    NumberMixture,
+    Part,
+    ScoreForm,
+    Stack,
+)
+from dualstream.solvers.protocols.state_numbers import check_arrays
+from dualstream.solvers.rows.batch import Batch
 
 
 class Rule:

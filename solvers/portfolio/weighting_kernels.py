@@ -48,7 +48,6 @@ import math
 
 import numpy as np
 
-from dualstream.solvers.core.scalar import clip, exp_of, log_of, sigmoid_of
 from dualstream.solvers.jit import (
     F8,
     F8_2D,
@@ -73,6 +72,7 @@ from dualstream.solvers.portfolio.stack_kernels import (
     set_number_inputs,
     stack_among,
 )
+from dualstream.solvers.rows.scalar import clip, exp_of, log_of, sigmoid_of
 
 MEAN_BASE, LAST_BASE, NO_BASE = range(3)
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dualstream.solvers.columns.spec import crossed_columns
 from dualstream.solvers.profile import kernels as k
+from dualstream.solvers.rows.columns.spec import crossed_columns
 
 _KINDS = {
     "number": k.NUMBER,

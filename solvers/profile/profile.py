@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.core.batch import MAX_DIM, Batch
-from dualstream.solvers.core.errors import CorruptState
-from dualstream.solvers.core.learner import Outcome, State
-from dualstream.solvers.core.spec_cache import worked_out_once
-from dualstream.solvers.core.state_numbers import check_arrays
+from dualstream.solvers.errors import CorruptState
 from dualstream.solvers.jit import Floats, Ints
 from dualstream.solvers.profile import kernels as k
 from dualstream.solvers.profile.column import Column, Moments, moments_of, top_of, value_of
 from dualstream.solvers.profile.names import ColumnNames
 from dualstream.solvers.profile.stability_index import stability_indices
+from dualstream.solvers.protocols.learner import Outcome, State
+from dualstream.solvers.protocols.state_numbers import check_arrays
+from dualstream.solvers.rows.batch import MAX_DIM, Batch
+from dualstream.solvers.spec_cache import worked_out_once
 
 MAX_VALUES = 1_000
 """Values of a column from which rows without a named value are not counted as missing, once the

@@ -9,19 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from dualstream.solvers.core.errors import RefitError
-from dualstream.solvers.core.intercept import Features
-from dualstream.solvers.core.refit_methods import takes_weights, why_not_refit
-from dualstream.solvers.core.refit_weights import (
+from dualstream.solvers.errors import RefitError
+from dualstream.solvers.features.spec import has_stages
+from dualstream.solvers.jit import Floats
+from dualstream.solvers.offline.refit_methods import takes_weights, why_not_refit
+from dualstream.solvers.protocols.refit_weights import (
     enter_weights,
     reach_of,
     taking_weights,
     weights_arrays,
 )
-from dualstream.solvers.core.spec_cache import worked_out_once
-from dualstream.solvers.features.spec import has_stages
-from dualstream.solvers.jit import Floats
+from dualstream.solvers.rows.intercept import Features
 from dualstream.solvers.spec.resolve import make_learner
+from dualstream.solvers.spec_cache import worked_out_once
 
 _ANY_REACH = 1e150
 """Bound on an unknown distance. ASSET then begins with its first step size."""

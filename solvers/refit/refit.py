@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.errors import RefitError
-from dualstream.solvers.core.learner import Learner, State
-from dualstream.solvers.core.refit_methods import takes_weights
-from dualstream.solvers.core.refit_weights import WEIGHTS, enter_weights
-from dualstream.solvers.core.refittable import refittable
+from dualstream.solvers.errors import RefitError
+from dualstream.solvers.offline.refit_methods import takes_weights
+from dualstream.solvers.protocols.learner import Learner, State
+from dualstream.solvers.protocols.refit_weights import WEIGHTS, enter_weights
+from dualstream.solvers.protocols.refittable import refittable
+from dualstream.solvers.rows.batch import Batch
 
 if TYPE_CHECKING:
     from dualstream.solvers.semiparametric.learner import Semiparametric

@@ -26,18 +26,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.certificate import relative_gap
-from dualstream.solvers.core.errors import RefitError, SolverError
-from dualstream.solvers.core.learner import State
-from dualstream.solvers.core.losses import NONSMOOTH_LOSSES
-from dualstream.solvers.core.refit_methods import SPARSE_STEPS, regularizer_of, takes_weights
-from dualstream.solvers.core.refit_weights import reach_of, taking_weights, weights_arrays
-from dualstream.solvers.core.table_learner import loss_of
+from dualstream.solvers.errors import RefitError, SolverError
 from dualstream.solvers.jit import Floats
+from dualstream.solvers.losses.losses import NONSMOOTH_LOSSES
 from dualstream.solvers.offline import Progress, Solution, solve
 from dualstream.solvers.offline.problem import Problem
+from dualstream.solvers.offline.refit_methods import SPARSE_STEPS, regularizer_of, takes_weights
 from dualstream.solvers.offline.row_kernels import sum_terms
+from dualstream.solvers.online.table_learner import loss_of
+from dualstream.solvers.protocols.certificate import relative_gap
+from dualstream.solvers.protocols.learner import State
+from dualstream.solvers.protocols.refit_weights import reach_of, taking_weights, weights_arrays
+from dualstream.solvers.rows.batch import Batch
 from dualstream.solvers.spec.resolve import make_learner
 
 

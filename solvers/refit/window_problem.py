@@ -20,14 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from dualstream.solvers.core.certificate import Certificate, row_sums, summed
-from dualstream.solvers.core.errors import RefitError, SolverError
-from dualstream.solvers.core.forgetting_windows import DUAL, LABEL, WEIGHT
-from dualstream.solvers.core.learner import State
-from dualstream.solvers.core.refit_methods import why_not_method
-from dualstream.solvers.core.regularizers import l2_sums
-from dualstream.solvers.core.state_numbers import rows_of_state
+from dualstream.solvers.errors import RefitError, SolverError
 from dualstream.solvers.jit import Floats
+from dualstream.solvers.offline.refit_methods import why_not_method
 from dualstream.solvers.offline.solution import Progress
 from dualstream.solvers.offline.solve import solve
 from dualstream.solvers.online.dual_ascent import general_kernels as _general, kernels as _l2
@@ -44,6 +39,7 @@ from dualstream.solvers.online.dual_ascent.kernels import (
 )
 from dualstream.solvers.online.dual_ascent.learner import DualAscent
 from dualstream.solvers.online.dual_ascent.refit import prints_of, row_losses, take_in
+from dualstream.solvers.online.dual_ascent.regularizers import l2_sums
 from dualstream.solvers.online.dual_ascent.replay import draw_visits
 from dualstream.solvers.online.dual_ascent.unlearn import (
     first_that_counts,
@@ -51,6 +47,10 @@ from dualstream.solvers.online.dual_ascent.unlearn import (
     recompute_sums,
     sum_of,
 )
+from dualstream.solvers.online.forgetting_windows import DUAL, LABEL, WEIGHT
+from dualstream.solvers.protocols.certificate import Certificate, row_sums, summed
+from dualstream.solvers.protocols.learner import State
+from dualstream.solvers.protocols.state_numbers import rows_of_state
 
 # Maximum coordinates touched by the visits of one piece: about 10 ms of work.
 _PIECE = 2_000_000

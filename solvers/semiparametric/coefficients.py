@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol, cast
 
-from dualstream.solvers.core.learner import Learner
+from dualstream.solvers.protocols.learner import Learner
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,26 +14,30 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.certificate import Certificate
-from dualstream.solvers.core.errors import (
+from dualstream.solvers.errors import (
     CorruptState,
     InvalidRow,
     NotExpressible,
     RefitError,
     SolverError,
 )
-from dualstream.solvers.core.explanation import Explanation
-from dualstream.solvers.core.forgetting_windows import DUAL, Ring
-from dualstream.solvers.core.intercept import width_of
-from dualstream.solvers.core.learner import Outcome, State
-from dualstream.solvers.core.scalar import unknown_label
-from dualstream.solvers.core.served_form import Form
-from dualstream.solvers.core.served_weights import ServedWeights, count_nonzeros, weights_listed
-from dualstream.solvers.core.state_numbers import check_arrays, is_storable, rows_of_state
 from dualstream.solvers.jit import Floats, Ints
 from dualstream.solvers.offline.semiparametric.window import expansion
 from dualstream.solvers.online.dual_ascent.refit import overlap, prints_of
+from dualstream.solvers.online.forgetting_windows import DUAL, Ring
+from dualstream.solvers.protocols.certificate import Certificate
+from dualstream.solvers.protocols.explanation import Explanation
+from dualstream.solvers.protocols.learner import Outcome, State
+from dualstream.solvers.protocols.served_form import Form
+from dualstream.solvers.protocols.served_weights import (
+    ServedWeights,
+    count_nonzeros,
+    weights_listed,
+)
+from dualstream.solvers.protocols.state_numbers import check_arrays, is_storable, rows_of_state
+from dualstream.solvers.rows.batch import Batch
+from dualstream.solvers.rows.intercept import width_of
+from dualstream.solvers.rows.scalar import unknown_label
 from dualstream.solvers.semiparametric.coefficients import Coefficient, Coefficients
 from dualstream.solvers.semiparametric.kernels import (
     FEATURE,

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.core.errors import InvalidSpec, RefitError
-from dualstream.solvers.core.learner import State
+from dualstream.solvers.errors import InvalidSpec, RefitError
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.offline import semiparametric as offline
 from dualstream.solvers.offline.semiparametric.basis import Constant
 from dualstream.solvers.offline.solution import Progress
+from dualstream.solvers.protocols.learner import State
 from dualstream.solvers.semiparametric.learner import Semiparametric
 
 

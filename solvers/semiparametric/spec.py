@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dualstream.solvers.core.errors import InvalidSpec
-from dualstream.solvers.core.refit_methods import SEMIPARAMETRIC_METHODS
-from dualstream.solvers.core.spec_fields import (
+from dualstream.solvers.errors import InvalidSpec
+from dualstream.solvers.offline.refit_methods import SEMIPARAMETRIC_METHODS
+from dualstream.solvers.spec_fields import (
     Spec,
     read_choice,
     read_kind,

@@ -9,24 +9,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dualstream.solvers.core.errors import InvalidSpec
-from dualstream.solvers.core.losses import NONSMOOTH_LOSSES
-from dualstream.solvers.core.refit_methods import MAX_WINDOW_ROWS, METHODS, WINDOW_ROWS
-from dualstream.solvers.core.spec_fields import (
+from dualstream.solvers.errors import InvalidSpec
+from dualstream.solvers.losses.losses import NONSMOOTH_LOSSES
+from dualstream.solvers.losses.spec import read_average, read_loss
+from dualstream.solvers.nonlinear.spec import read_boosted, read_neighbours, read_net, read_splines
+from dualstream.solvers.offline.refit_methods import MAX_WINDOW_ROWS, METHODS, WINDOW_ROWS
+from dualstream.solvers.portfolio.spec import read_portfolio
+from dualstream.solvers.semiparametric.spec import read_semiparametric
+from dualstream.solvers.spec_fields import (
     Spec,
-    read_average,
     read_choice,
     read_flag,
     read_kind,
-    read_loss,
     read_number,
     read_object,
     read_whole,
     short_form,
 )
-from dualstream.solvers.nonlinear.spec import read_boosted, read_neighbours, read_net, read_splines
-from dualstream.solvers.portfolio.spec import read_portfolio
-from dualstream.solvers.semiparametric.spec import read_semiparametric
 
 MAX_RETAIN = 10_000_000
 

@@ -14,16 +14,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dualstream.solvers.core.errors import InvalidSpec
-from dualstream.solvers.core.intercept import width_of
-from dualstream.solvers.core.learner import Learner
-from dualstream.solvers.core.member_learner import member_learner
-from dualstream.solvers.core.nonlinear_names import NONLINEAR
-from dualstream.solvers.core.refit_methods import SPARSE_STEPS
-from dualstream.solvers.core.served_form import classes_of
-from dualstream.solvers.core.spec_fields import age_features
+from dualstream.solvers.errors import InvalidSpec
 from dualstream.solvers.evaluation.guard.spec import FIELD as _GUARD
+from dualstream.solvers.nonlinear import NONLINEAR
+from dualstream.solvers.offline.refit_methods import SPARSE_STEPS
 from dualstream.solvers.portfolio.presets import members_of, shared_algorithms
+from dualstream.solvers.protocols.learner import Learner
+from dualstream.solvers.protocols.member_learner import member_learner
+from dualstream.solvers.protocols.served_form import classes_of
+from dualstream.solvers.rows.columns.spec import age_features
+from dualstream.solvers.rows.intercept import width_of
 
 MAX_ROW_S = 1.0
 """Longest estimated time of one row; a new specification beyond it is refused."""
@@ -238,7 +238,7 @@ def _of_learner(spec: Mapping[str, Any], learns: bool) -> Cost:
     if spec["algorithm"] == "sgd_l1" and learns:
         cost += Cost(row=_PASS * width, worst=_PASS * width)
     if spec["algorithm"] in (*SPARSE_STEPS, "rda") and spec.get("average") and learns:
-        # The passes of core/lazy_average.py, whose import compiles kernels.
+        # The passes of online/lazy_average.py, whose import compiles kernels.
         settling = _SETTLED * width
         cost += Cost(row=settling / max(256, width // 256), peak=settling, worst=settling)
     if spec["algorithm"] != "dual_ascent":

@@ -6,27 +6,20 @@ from functools import partial
 from typing import Any
 
 from dualstream.solvers import jit as _jit
-from dualstream.solvers.columns.spec import read_columns, read_crosses
-from dualstream.solvers.core.errors import InvalidSpec
-from dualstream.solvers.core.learner import Learner
-from dualstream.solvers.core.nonlinear_names import NONLINEAR
-from dualstream.solvers.core.refit_methods import refit_methods, why_not_method, why_not_refit
-from dualstream.solvers.core.spec_cache import FixedSpec, worked_out_once
-from dualstream.solvers.core.spec_fields import (
-    Spec,
-    age_features,
-    read_choice,
-    read_flag,
-    read_whole,
-    refuse_unknown,
-)
+from dualstream.solvers.errors import InvalidSpec
 from dualstream.solvers.evaluation.guard.spec import FIELD as _GUARD, read_guard
 from dualstream.solvers.features.spec import has_stages, read_features, read_map, read_scaling
+from dualstream.solvers.nonlinear import NONLINEAR
 from dualstream.solvers.offline.options import read_refit_options
+from dualstream.solvers.offline.refit_methods import refit_methods, why_not_method, why_not_refit
 from dualstream.solvers.portfolio.presets import shared_algorithms
 from dualstream.solvers.portfolio.spec import ModelFactory
+from dualstream.solvers.protocols.learner import Learner
+from dualstream.solvers.rows.columns.spec import age_features, read_columns, read_crosses
 from dualstream.solvers.spec.algorithms import ALGORITHMS, Algorithm
 from dualstream.solvers.spec.violations import with_all_violations
+from dualstream.solvers.spec_cache import FixedSpec, worked_out_once
+from dualstream.solvers.spec_fields import Spec, read_choice, read_flag, read_whole, refuse_unknown
 from dualstream.wire.text_values import nfc
 
 # Fields of every model: in a resolved specification they come before the algorithm's own fields ...

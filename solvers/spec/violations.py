@@ -7,7 +7,7 @@ again. Fields whose meaning depends on a removed field are not judged.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dualstream.solvers.core.errors import InvalidSpec
+from dualstream.solvers.errors import InvalidSpec
 from dualstream.solvers.spec.algorithms import ALGORITHMS
 
 MAX_VIOLATIONS = 100

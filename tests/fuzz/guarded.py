@@ -86,8 +86,8 @@ _QUIET = {const for const in _jit._as_python.__code__.co_consts if hasattr(const
 def _is_of(module: ModuleType) -> bool:
     return module.__name__.startswith(
         (
-            "dualstream.solvers.text",
-            "dualstream.solvers.text.libsvm",
+            "dualstream.solvers.rows.text",
+            "dualstream.solvers.rows.text.libsvm",
             "dualstream.service.journal.record.kernels",
         )
     )

@@ -22,10 +22,10 @@ SEEN = [
         "dualstream.service.replica.state",
     ),
     *(
-        "dualstream.solvers.text",
-        "dualstream.solvers.text.libsvm",
-        "dualstream.solvers.core.batch",
-        "dualstream.solvers.core.state_format",
+        "dualstream.solvers.rows.text",
+        "dualstream.solvers.rows.text.libsvm",
+        "dualstream.solvers.rows.batch",
+        "dualstream.solvers.protocols.checksummed_state",
     ),
 ]
 MORE_BYTES = 1 << 30

@@ -11,7 +11,7 @@ _ROWS = (
     *_SLOW,
     "service/codecs/record_reader.py",
     "service/codecs/row_buffer.py",
-    "solvers/text/tokens.py",
+    "solvers/rows/text/tokens.py",
 )
 _CODEC = ("_decode.py", "_parts.py", "_kernels.py", "_merge.py", "_encode.py", "_format.py")
 
@@ -28,13 +28,18 @@ class Target:
 
 
 TARGETS = {
-    "libsvm": Target(text.libsvm, ("solvers/text/libsvm.py", "service/codecs/libsvm.py")),
+    "libsvm": Target(text.libsvm, ("solvers/rows/text/libsvm.py", "service/codecs/libsvm.py")),
     "ndjson": Target(
         text.ndjson,
-        (*_ROWS, "service/codecs/ndjson.py", "solvers/text/json.py", "solvers/text/name_cache.py"),
+        (
+            *_ROWS,
+            "service/codecs/ndjson.py",
+            "solvers/rows/text/json.py",
+            "solvers/rows/text/name_cache.py",
+        ),
     ),
-    "csv": Target(text.csv, (*_ROWS, "service/codecs/csv.py", "solvers/text/csv.py")),
-    "vw": Target(text.vw, (*_ROWS, "service/codecs/vw.py", "solvers/text/vw.py")),
+    "csv": Target(text.csv, (*_ROWS, "service/codecs/csv.py", "solvers/rows/text/csv.py")),
+    "vw": Target(text.vw, (*_ROWS, "service/codecs/vw.py", "solvers/rows/text/vw.py")),
     "json": Target(text.json, ("service/codecs/json_exact.py", *_SLOW)),
     "arrow": Target(
         text.arrow, (*_ROWS, "service/codecs/arrow.py", "wire/chunking/arrow_messages.py")
@@ -48,6 +53,6 @@ TARGETS = {
     "late_labels": Target(store.late_labels, ("service/api/late_labels.py",)),
     "record": Target(store.record, tuple(f"service/journal/{name}" for name in _CODEC)),
     "snapshot": Target(
-        store.snapshot, ("solvers/core/state_format.py", "service/replica/state.py")
+        store.snapshot, ("solvers/protocols/checksummed_state.py", "service/replica/state.py")
     ),
 }

@@ -33,7 +33,7 @@ from dualstream.wire.chunking.chunks import MARK
 from dualstream.wire.problems import Problem
 from tests.service.codecs.test_formats import ARROW, CSV, NDJSON, VW
 from tests.service.codecs.test_line_formats import SCHEMAS, assert_same, outcome
-from tests.solvers.text.test_libsvm import assert_parsed_alike
+from tests.solvers.rows.text.test_libsvm import assert_parsed_alike
 from tests.wire.test_chunking import cut_until, said
 
 JSON, LIBSVM = "application/json", "text/x-libsvm"

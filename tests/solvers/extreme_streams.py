@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from dualstream.solvers import Batch
-from dualstream.solvers.core.nonlinear_names import NONLINEAR
+from dualstream.solvers.nonlinear import NONLINEAR
 from tests.solvers.specs import DIM, SPECS
 
 _VALUES = (1e-300, 1e-160, 1e-100, 1e-12, 1.0, 1.0, 3.0, 1e8, 1e50, 1e75, 1e98, 1e100)

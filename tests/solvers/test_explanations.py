@@ -15,9 +15,8 @@ from dualstream.solvers import (
     explain,
     make_learner,
 )
-from dualstream.solvers.core.nonlinear_names import SHARED
 from dualstream.solvers.jit import DISABLED
-from dualstream.solvers.nonlinear import net_kernels
+from dualstream.solvers.nonlinear import SHARED, net_kernels
 from dualstream.solvers.portfolio import stack_kernels as stack, weighting_kernels as rule
 from tests.grouping import each
 from tests.solvers.nonlinear.streams import learner_of, waves

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dualstream.solvers import make_learner
-from dualstream.solvers.core.losses import MARGIN_LOSSES
+from dualstream.solvers.losses.losses import MARGIN_LOSSES
 from dualstream.solvers.online.dual_ascent import learner as dual_ascent
 from tests.solvers import reference
 from tests.solvers.conftest import GOLDEN

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from dualstream.solvers import Batch, Learner, Outcome, dump, make_learner
-from dualstream.solvers.core.state_numbers import is_storable
 from dualstream.solvers.portfolio.weighting_kernels import share_out
+from dualstream.solvers.protocols.state_numbers import is_storable
 from tests.fuzzing import SCALE
 from tests.solvers.extreme_streams import extreme_stream, random_spec
 

@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from dualstream.service.codecs import RowSchema, as_batch, parse_body, parse_chunk
 from dualstream.service.codecs.csv import RecordReader
 from dualstream.solvers import resolve_spec
-from dualstream.solvers.text import count_lines
+from dualstream.solvers.rows.text import count_lines
 from dualstream.wire.chunking import chunks
 from dualstream.wire.chunking.buffer import ChunkBuffer
 from dualstream.wire.chunking.chunks import CHUNKERS, MARK, chunks_of

@@ -12,7 +12,7 @@ from google_crc32c import value as crc32c
 
 from dualstream.service.journal.record import format as f
 from dualstream.service.journal.record.parts import Parts, find_parts
-from dualstream.solvers.core.shared_ones import shared_ones
+from dualstream.solvers.rows.shared_ones import shared_ones
 
 
 def decode(body: bytes) -> list[tuple[f.Header, f.Rows | f.Control | None]]:

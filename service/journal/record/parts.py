@@ -12,7 +12,7 @@ import numpy.typing as npt
 from google_crc32c import value as crc32c
 
 from dualstream.service.journal.record import format as f, kernels as k
-from dualstream.solvers.core.shared_ones import shared_ones
+from dualstream.solvers.rows.shared_ones import shared_ones
 
 LOOP_PARTS = 32
 """For up to this many parts, a Python loop is faster than NumPy."""

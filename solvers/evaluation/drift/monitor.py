@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.core.errors import CorruptState
-from dualstream.solvers.core.learner import State
-from dualstream.solvers.core.state_numbers import check_arrays
+from dualstream.solvers.errors import CorruptState
 from dualstream.solvers.evaluation.drift import detectors as kernels
 from dualstream.solvers.jit import Flags, Floats
+from dualstream.solvers.protocols.learner import State
+from dualstream.solvers.protocols.state_numbers import check_arrays
 
 DETECTORS = ("adwin", "page_hinkley")
 """Indexed by the detector number of an event."""

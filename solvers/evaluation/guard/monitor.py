@@ -22,13 +22,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.core.errors import CorruptState
-from dualstream.solvers.core.learner import Learner, Outcome, State
-from dualstream.solvers.core.member_learner import member_learner
-from dualstream.solvers.core.served_weights import ServedWeights
-from dualstream.solvers.core.state_numbers import check_arrays
+from dualstream.solvers.errors import CorruptState
 from dualstream.solvers.evaluation.guard.spec import FIELD, QUANTITIES
 from dualstream.solvers.jit import RO_F8, Floats, f8, kernel
+from dualstream.solvers.protocols.learner import Learner, Outcome, State
+from dualstream.solvers.protocols.member_learner import member_learner
+from dualstream.solvers.protocols.served_weights import ServedWeights
+from dualstream.solvers.protocols.state_numbers import check_arrays
 
 LARGEST = 1e100
 """Larger values are clipped to this: their squares would be infinite."""

@@ -7,10 +7,10 @@ from typing import Protocol
 
 import numpy as np
 
-from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.errors import InvalidSpec
+from dualstream.solvers.errors import InvalidSpec
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.offline.dense_algebra import dot
+from dualstream.solvers.rows.batch import Batch
 
 INDEPENDENT = 1e-9
 """A column is independent if its residual against all earlier ones has at least this relative

@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.certificate import relative_gap
-from dualstream.solvers.core.errors import ShapeMismatch
+from dualstream.solvers.errors import ShapeMismatch
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.offline.interior_point import combined
 from dualstream.solvers.offline.semiparametric.basis import Constant, Term, evaluate
 from dualstream.solvers.offline.semiparametric.window import expansion
 from dualstream.solvers.offline.solution import Trace
+from dualstream.solvers.protocols.certificate import relative_gap
+from dualstream.solvers.rows.batch import Batch
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.errors import InvalidRow, InvalidSpec, ShapeMismatch
+from dualstream.solvers.errors import InvalidRow, InvalidSpec, ShapeMismatch
 from dualstream.solvers.jit import Floats, Ints
 from dualstream.solvers.offline.dense_algebra import dot
 from dualstream.solvers.offline.options import read_options
@@ -31,6 +30,7 @@ from dualstream.solvers.offline.semiparametric.subproblem import (
 )
 from dualstream.solvers.offline.semiparametric.window import Window
 from dualstream.solvers.offline.solution import Progress
+from dualstream.solvers.rows.batch import Batch
 
 MAX_AT_ONCE = 2500
 """Number of rows beyond which working sets are used by default."""

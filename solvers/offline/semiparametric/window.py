@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.jit import Floats, Ints
 from dualstream.solvers.offline.dense_algebra import dot
 from dualstream.solvers.offline.interior_point import combined, products
@@ -26,6 +25,7 @@ from dualstream.solvers.offline.semiparametric.gaussian_kernels import (
     fill_rows,
     fill_square,
 )
+from dualstream.solvers.rows.batch import Batch
 
 _PORTION = 256
 """Kernel rows computed between two checks for cancellation."""

@@ -20,8 +20,6 @@ import math
 
 import numpy as np
 
-from dualstream.solvers.core.loss_steps import logistic_root, loss_conjugate, loss_value
-from dualstream.solvers.core.scalar import clip, sigmoid, soft
 from dualstream.solvers.jit import (
     B1,
     F8,
@@ -42,6 +40,8 @@ from dualstream.solvers.jit import (
     types,
     void,
 )
+from dualstream.solvers.losses.loss_steps import logistic_root, loss_conjugate, loss_value
+from dualstream.solvers.rows.scalar import clip, sigmoid, soft
 
 # As in kernels.py; a test keeps them equal, because a cached kernel does not see the constants of
 # another file.

@@ -25,8 +25,6 @@ import math
 
 import numpy as np
 
-from dualstream.solvers.core.loss_steps import dual_step, loss_conjugate, loss_value
-from dualstream.solvers.core.scalar import prefetch, sigmoid
 from dualstream.solvers.jit import (
     B1,
     F8,
@@ -47,6 +45,8 @@ from dualstream.solvers.jit import (
     types,
     void,
 )
+from dualstream.solvers.losses.loss_steps import dual_step, loss_conjugate, loss_value
+from dualstream.solvers.rows.scalar import prefetch, sigmoid
 
 # Indices of a learner's scalars, in two arrays: first its state, then constants of its
 # specification.

@@ -16,23 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.certificate import Certificate, relative_gap, row_sums
-from dualstream.solvers.core.errors import InvalidRow, RefitError, UnlearningError
-from dualstream.solvers.core.forgetting_windows import Ring, Window
-from dualstream.solvers.core.intercept import Features
-from dualstream.solvers.core.learner import Outcome, State
-from dualstream.solvers.core.losses import Loss, make_loss
-from dualstream.solvers.core.regularizers import l2_sums
-from dualstream.solvers.core.served_weights import (
-    BLOCK,
-    ServedWeights,
-    count_nonzeros,
-    weights_in_parts,
-)
-from dualstream.solvers.core.spec_cache import WorkedOut, worked_out_once
-from dualstream.solvers.core.state_numbers import check_arrays, is_storable
+from dualstream.solvers.errors import InvalidRow, RefitError, UnlearningError
 from dualstream.solvers.jit import Flags, Floats, Indices, Ints
+from dualstream.solvers.losses.losses import Loss, make_loss
 from dualstream.solvers.online.dual_ascent import general_kernels as _general, kernels as _l2
 from dualstream.solvers.online.dual_ascent.kernels import (
     AVERAGED,
@@ -70,8 +56,22 @@ from dualstream.solvers.online.dual_ascent.kernels import (
     VISITS,
 )
 from dualstream.solvers.online.dual_ascent.refit import take_in
+from dualstream.solvers.online.dual_ascent.regularizers import l2_sums
 from dualstream.solvers.online.dual_ascent.replay import draw_visits
 from dualstream.solvers.online.dual_ascent.unlearn import take_out
+from dualstream.solvers.online.forgetting_windows import Ring, Window
+from dualstream.solvers.protocols.certificate import Certificate, relative_gap, row_sums
+from dualstream.solvers.protocols.learner import Outcome, State
+from dualstream.solvers.protocols.served_weights import (
+    BLOCK,
+    ServedWeights,
+    count_nonzeros,
+    weights_in_parts,
+)
+from dualstream.solvers.protocols.state_numbers import check_arrays, is_storable
+from dualstream.solvers.rows.batch import Batch
+from dualstream.solvers.rows.intercept import Features
+from dualstream.solvers.spec_cache import WorkedOut, worked_out_once
 
 STATE_FLOATS = {
     "scale": SCALE,
@@ -399,7 +399,7 @@ class DualAscent:
         return int(self._ints[SAMPLES])
 
     def certificate(self) -> Certificate:
-        """See core/certificate.py. O(width + entries retained) time, and memory for a block."""
+        """See protocols/certificate.py. O(width + entries retained) time; memory for a block."""
         found, values = self._certified()
         if math.isfinite(values):
             return found

@@ -9,8 +9,6 @@ leaves no rounding error of the old values.
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.core.forgetting_windows import DUAL, LABEL, WEIGHT, Ring
-from dualstream.solvers.core.loss_steps import loss_value
 from dualstream.solvers.jit import (
     F8,
     F8_2D,
@@ -25,6 +23,7 @@ from dualstream.solvers.jit import (
     kernel,
     void,
 )
+from dualstream.solvers.losses.loss_steps import loss_value
 from dualstream.solvers.online.dual_ascent.kernels import CONJUGATE, LAST, SCALE
 from dualstream.solvers.online.dual_ascent.unlearn import (
     all_is_retained,
@@ -33,6 +32,7 @@ from dualstream.solvers.online.dual_ascent.unlearn import (
     recompute_sums,
     sum_of,
 )
+from dualstream.solvers.online.forgetting_windows import DUAL, LABEL, WEIGHT, Ring
 
 _Words = npt.NDArray[np.uint64]
 

@@ -9,9 +9,8 @@ the retained rows, so a row that had left it may return.
 
 import numpy as np
 
-from dualstream.solvers.core.forgetting_windows import WEIGHT, Ring
-from dualstream.solvers.core.loss_steps import loss_conjugate
 from dualstream.solvers.jit import F8, F8_2D, I4, I8, Floats, Indices, Ints, f8, i8, kernel, void
+from dualstream.solvers.losses.loss_steps import loss_conjugate
 from dualstream.solvers.online.dual_ascent.kernels import (
     AVG_K,
     AVG_P,
@@ -30,6 +29,7 @@ from dualstream.solvers.online.dual_ascent.kernels import (
     SCALE,
     SINCE_RESUM,
 )
+from dualstream.solvers.online.forgetting_windows import WEIGHT, Ring
 
 _NEGLIGIBLE = 1e-9
 """Rows that are not retained are negligible below this share of Delta."""

@@ -8,7 +8,7 @@ import pytest
 from dualstream.service.server.app import create_app
 from dualstream.service.settings import Settings
 from dualstream.solvers import Batch, Progressive, make_learner, resolve_spec
-from dualstream.solvers.core.served_weights import NEGLIGIBLE
+from dualstream.solvers.protocols.served_weights import NEGLIGIBLE
 from tests.adult import adult_lines
 
 ROWS = 300

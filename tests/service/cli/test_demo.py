@@ -10,8 +10,8 @@ from rich.console import Console
 
 from dualstream.service.cli.demo.adult import ATTRIBUTES, COLUMNS, adult_lines, adult_samples
 from dualstream.service.cli.demo.run import run_demo
-from dualstream.solvers.core.hashing import hash_names
 from dualstream.solvers.jit import DISABLED
+from dualstream.solvers.rows.hashing import hash_names
 
 # Rows of UCI's adult.data that have each value.
 COUNTS = {

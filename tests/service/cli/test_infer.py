@@ -24,7 +24,7 @@ from dualstream.service.cli.rows import row_files
 from dualstream.service.codecs import RowSchema, parse_body
 from dualstream.service.column_inference import Sample, propose, read_sample
 from dualstream.solvers import InvalidSpec, resolve_spec
-from dualstream.solvers.columns.tables import plain_row
+from dualstream.solvers.rows.columns.tables import plain_row
 from examples import electricity, sensors, spam
 from tests.shell import run_script
 

@@ -12,7 +12,7 @@ import pytest
 from dualstream.service.codecs import RowSchema, flat_arrow, parse_body
 from dualstream.service.codecs.parsed_rows import ParsedRows
 from dualstream.solvers import resolve_spec
-from dualstream.solvers.columns.tables import rows_of
+from dualstream.solvers.rows.columns.tables import rows_of
 
 SPEC = {"algorithm": "sgd", "columns": {"types": {"zip": "category"}}}
 GOOD = {"y": [0, 1, 1], "zip": ["02134", None, 'a"\\b'], "price": [1.0, 2.5, None]}

@@ -16,8 +16,8 @@ from dualstream.service.codecs.row_schema import LONGEST_NAME
 from dualstream.service.codecs.vw import ExampleReader
 from dualstream.solvers import hash_names, resolve_spec
 from dualstream.solvers.jit import DISABLED
-from dualstream.solvers.text import PlaceTable
-from dualstream.solvers.text.tokens import hash_bytes, sort_stably
+from dualstream.solvers.rows.text import PlaceTable
+from dualstream.solvers.rows.text.tokens import hash_bytes, sort_stably
 from tests.fuzzing import examples
 from tests.service.codecs.test_formats import HASHED, INDEXED, bits
 

@@ -24,7 +24,7 @@ from dualstream.service.journal.record import (
     kernels as _kernels,
     make_key,
 )
-from dualstream.solvers.core.shared_ones import are_shared_ones
+from dualstream.solvers.rows.shared_ones import are_shared_ones
 from tests.fuzzing import examples
 
 FINGERPRINT = bytes(range(16))

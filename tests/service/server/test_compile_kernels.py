@@ -50,11 +50,11 @@ def test_a_part_is_compiled_with_what_it_needs_and_nothing_else():
     found = {name.rpartition(".")[0] for name in run.stdout.split()}
     assert {
         "dualstream.solvers.portfolio.weighting_kernels",
-        "dualstream.solvers.core.scalar",
+        "dualstream.solvers.rows.scalar",
     } <= found
     assert not found & {
         "dualstream.solvers.online.asset",
-        "dualstream.solvers.text.json",
+        "dualstream.solvers.rows.text.json",
         "dualstream.solvers.portfolio.fused_kernels",
     }
 
@@ -64,9 +64,9 @@ def test_who_waits_for_kernels_is_shown_so_where_no_cache_has_them(tmp_path):
     code = (
         "import time; from dualstream.service.server import compile_kernels as kernels\n"
         "kernels.NOTICE_AFTER_S = 0.05\n"
-        "kernels.COMPILED_LAST = kernels.FIRST_MODEL = ['dualstream.solvers.core.hashing']\n"
+        "kernels.COMPILED_LAST = kernels.FIRST_MODEL = ['dualstream.solvers.rows.hashing']\n"
         "with kernels.notice_of_compilation(print):\n"
-        "    kernels.compile_here(['dualstream.solvers.core.hashing']); time.sleep(0.5)"
+        "    kernels.compile_here(['dualstream.solvers.rows.hashing']); time.sleep(0.5)"
     )
     command = [sys.executable, "-c", code]
     environment = os.environ | {"DUALSTREAM_CACHE_DIR": str(tmp_path)}
@@ -115,7 +115,7 @@ def test_other_processes_compile_the_last_imports_and_what_the_first_model_needs
         "solvers.make_learner({})"
     )
     assert set(kernels.COMPILED_LAST) <= last <= server
-    assert not last & {"dualstream.solvers.text.vw", "dualstream.solvers.core.scalar"}
+    assert not last & {"dualstream.solvers.rows.text.vw", "dualstream.solvers.rows.scalar"}
     assert set(kernels.FIRST_MODEL) <= model - server <= first <= model
 
 

@@ -17,10 +17,10 @@ from dualstream.solvers import (
     make_learner,
     resolve_spec,
 )
-from dualstream.solvers.core.nonlinear_names import NONLINEAR
-from dualstream.solvers.core.spec_cache import WorkedOut
 from dualstream.solvers.evaluation import progressive
 from dualstream.solvers.jit import DISABLED
+from dualstream.solvers.nonlinear import NONLINEAR
+from dualstream.solvers.spec_cache import WorkedOut
 
 FEW = settings(max_examples=5 if DISABLED else 30, deadline=None)
 N = 300 if DISABLED else 2500

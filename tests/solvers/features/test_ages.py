@@ -18,8 +18,8 @@ from dualstream.solvers import (
     resolve_spec,
     why_not_unlearn,
 )
-from dualstream.solvers.core.hashing import NamePlaces, hash_row
-from dualstream.solvers.core.learner import under
+from dualstream.solvers.protocols.learner import under
+from dualstream.solvers.rows.hashing import NamePlaces, hash_row
 from tests.solvers.features.test_scaling import as_bytes
 from tests.solvers.staging import batch_of, rows_of
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from dualstream.solvers import Batch, CorruptState, dump, explain, make_learner, resolve_spec
-from dualstream.solvers.core.class_names import class_places, class_text
 from dualstream.solvers.features.first_rows import ROWS, sound_rows
 from dualstream.solvers.jit import DISABLED
+from dualstream.solvers.rows.class_names import class_places, class_text
 from dualstream.solvers.spec.resolve import _make_member
 
 N, DIM = (60, 5) if DISABLED else (3000, 5)

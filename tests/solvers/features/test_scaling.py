@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from dualstream.solvers import Batch
-from dualstream.solvers.core.losses import make_loss
 from dualstream.solvers.features.norm import Norm
 from dualstream.solvers.features.scaling import Balanced
+from dualstream.solvers.losses.losses import make_loss
 from tests.solvers.conftest import GOLDEN
 from tests.solvers.staging import BalancedReference, NormReference, batch_of, rows_of
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from dualstream.solvers import Batch
-from dualstream.solvers.core.class_names import class_places, class_text
+from dualstream.solvers.rows.class_names import class_places, class_text
 from tests.solvers.nonlinear.streams import learner_of
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dualstream.solvers import Batch, InvalidSpec, solve
-from dualstream.solvers.core.losses import make_loss
+from dualstream.solvers.losses.losses import make_loss
 from dualstream.solvers.offline.method_registry import Start, method_of
 from dualstream.solvers.offline.options import with_defaults
 from dualstream.solvers.offline.problem import Problem

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from dualstream.solvers import Batch, InvalidSpec, make_learner, resolve_spec, solve
-from dualstream.solvers.core.losses import make_loss
 from dualstream.solvers.features.fourier import Fourier
+from dualstream.solvers.losses.losses import make_loss
 from tests.grouping import each
 from tests.solvers.conftest import GOLDEN
 from tests.solvers.features.test_maps import dense

@@ -13,8 +13,8 @@ from dualstream.solvers import (
     enter_refit,
     make_learner,
 )
-from dualstream.solvers.core.losses import LOSSES, MARGIN_LOSSES
 from dualstream.solvers.jit import DISABLED
+from dualstream.solvers.losses.losses import LOSSES, MARGIN_LOSSES
 from dualstream.solvers.online.dual_ascent import kernels as _l2, learner as dual_ascent
 from dualstream.solvers.refit.refit import problems_of
 from dualstream.solvers.refit.window_problem import Refitting

@@ -12,10 +12,10 @@ from dualstream.solvers import (
     make_learner,
     resolve_spec,
 )
-from dualstream.solvers.core.losses import make_loss
-from dualstream.solvers.core.proximal_newton import Objective, minimise
-from tests.solvers.core.test_proximal_newton import everything, rows_of
+from dualstream.solvers.losses.losses import make_loss
+from dualstream.solvers.offline.proximal_newton import Objective, minimise
 from tests.solvers.first_order_reference import dense
+from tests.solvers.offline.test_proximal_newton import everything, rows_of
 from tests.solvers.online.test_dual_averaging import L1
 from tests.solvers.online.test_first_order import INDEXED, all_weights, weighted
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from dualstream.solvers import Batch, InvalidRow, InvalidSpec, make_learner, resolve_spec
-from dualstream.solvers.core import loss_steps as _steps, scalar as _scalar
+from dualstream.solvers.losses import loss_steps as _steps
+from dualstream.solvers.rows import scalar as _scalar
 from tests.grouping import each
 from tests.solvers import first_order_reference as reference
 from tests.solvers.conftest import GOLDEN

@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given, strategies as st
 
 from dualstream.solvers import Batch, InvalidRow, Outcome, dump, load, make_learner, resolve_spec
-from dualstream.solvers.core.class_names import class_label, class_places, class_text
 from dualstream.solvers.evaluation.progressive import Progressive
 from dualstream.solvers.features.build import make_staged
 from dualstream.solvers.online import class_model
 from dualstream.solvers.online.class_choice import LOG_LOSS_CAP
 from dualstream.solvers.online.dual_ascent.learner import DualAscent
 from dualstream.solvers.online.multiclass import make_multiclass
+from dualstream.solvers.rows.class_names import class_label, class_places, class_text
 from tests.solvers.features.test_scaling import as_bytes, mixed_rows
 
 SPECS = {

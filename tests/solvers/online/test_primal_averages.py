@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dualstream.solvers import Batch, CorruptState, InvalidSpec, make_learner, resolve_spec
-from dualstream.solvers.core import lazy_average
+from dualstream.solvers.online import lazy_average
 from tests.grouping import each
 from tests.solvers import first_order_reference as reference
 from tests.solvers.online.test_dual_averaging import ELASTIC, L1, iterates

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from dualstream.solvers import Progressive, dump, make_learner, resolve_spec
-from dualstream.solvers.core.batch import Batch
-from dualstream.solvers.core.class_names import class_places, class_text
-from dualstream.solvers.core.member_learner import member_learner
 from dualstream.solvers.jit import DISABLED
+from dualstream.solvers.protocols.member_learner import member_learner
+from dualstream.solvers.rows.batch import Batch
+from dualstream.solvers.rows.class_names import class_places, class_text
 from tests.solvers.features.test_scaling import as_bytes
 
 SIDE, CLASSES = 8, 10

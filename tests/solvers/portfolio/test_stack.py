@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dualstream.solvers.core.errors import InvalidSpec, MemberError
+from dualstream.solvers.errors import InvalidSpec, MemberError
 from tests.solvers.nonlinear.streams import learner_of, waves
 from tests.solvers.portfolio_reference import dual_step
 

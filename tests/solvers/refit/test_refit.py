@@ -16,19 +16,19 @@ from dualstream.solvers import (
     resolve_spec,
     why_not_refit,
 )
-from dualstream.solvers.core.losses import LOSSES, MARGIN_LOSSES
-from dualstream.solvers.core.nonlinear_names import NONLINEAR
-from dualstream.solvers.core.refit_methods import refit_methods
+from dualstream.solvers.losses.losses import LOSSES, MARGIN_LOSSES
+from dualstream.solvers.nonlinear import NONLINEAR
 from dualstream.solvers.offline import solve
+from dualstream.solvers.offline.refit_methods import refit_methods
 from dualstream.solvers.online.dual_ascent.refit import overlap
 from dualstream.solvers.refit.refit import problems_of, take_refit
 from dualstream.solvers.refit.window_problem import Refitting
 from tests.grouping import each
 from tests.solvers import reference
-from tests.solvers.core.test_unlearning import assert_same
 from tests.solvers.offline.test_solve import BAD_ROWS
 from tests.solvers.online.test_dual_ascent import WINDOWS, bytes_of, rows_of, spec_of
 from tests.solvers.online.test_dual_ascent_general import General, both, primal_map
+from tests.solvers.online.test_unlearning import assert_same
 from tests.solvers.specs import SPECS
 
 windows = each("window", WINDOWS.values(), ids=WINDOWS)

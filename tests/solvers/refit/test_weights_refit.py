@@ -17,12 +17,12 @@ from dualstream.solvers import (
     why_not_method,
     why_not_refit,
 )
-from dualstream.solvers.core.errors import InvalidSpec
-from dualstream.solvers.core.losses import make_loss
-from dualstream.solvers.core.refit_methods import METHODS, refit_methods
-from dualstream.solvers.core.refit_weights import MIN_DOUBT
+from dualstream.solvers.errors import InvalidSpec
 from dualstream.solvers.features.fourier import Fourier
+from dualstream.solvers.losses.losses import make_loss
 from dualstream.solvers.offline.method_registry import METHODS as OFFLINE, method_of
+from dualstream.solvers.offline.refit_methods import METHODS, refit_methods
+from dualstream.solvers.protocols.refit_weights import MIN_DOUBT
 from tests.solvers import reference
 from tests.solvers.conftest import GOLDEN
 from tests.solvers.online.test_asset import adult_rows, needs_data

@@ -18,7 +18,7 @@ from dualstream.solvers import (
     resolve_spec,
     why_not_refit,
 )
-from dualstream.solvers.core.refit_methods import SEMIPARAMETRIC_METHODS, refit_methods
+from dualstream.solvers.offline.refit_methods import SEMIPARAMETRIC_METHODS, refit_methods
 from dualstream.solvers.offline.semiparametric import (
     constant,
     cosine,

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from dualstream.solvers import FixedSpec, InvalidSpec, make_learner, resolve_spec, why_not_refit
-from dualstream.solvers.core.losses import LOSSES, MARGIN_LOSSES
+from dualstream.solvers.losses.losses import LOSSES, MARGIN_LOSSES
 from dualstream.solvers.spec.algorithms import ALGORITHMS
 
 FEATURES = {"kind": "indexed", "dim": 5}

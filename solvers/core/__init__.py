@@ -1,1 +1,0 @@
-"""Code shared by all learners: rows, losses, windows, states, certificates."""

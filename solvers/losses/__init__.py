@@ -1,0 +1,1 @@
+"""Losses: their formulas, as numbers that one kernel serves."""

@@ -1,0 +1,1 @@
+"""Protocols of learners, and the types of what they return and store."""

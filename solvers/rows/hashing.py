@@ -1,0 +1,115 @@
+"""Feature hashing (the hashing trick): named features to indices of a row.
+
+The index of a name is MurmurHash3 x86 32 of its UTF-8 bytes, seed 0, modulo 2^bits (Appleby's
+reference code, MurmurHash3.cpp; Weinberger et al., "Feature hashing for large scale multitask
+learning", 2009, without their sign). A number is the value at the index of its name. A string is
+the feature `name=text` with value 1. A bool is its name with value 1 or 0. Hashing has no state.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from dualstream.solvers.jit import I8, RO_I8, RO_U1, Bytes, Ints, i8, kernel, void
+from dualstream.solvers.rows.text.tokens import hash_bytes
+
+MAX_BITS = 28
+
+_MASK = 0xFFFFFFFF
+_C1, _C2, _C3 = 0xCC9E2D51, 0x1B873593, 0xE6546B64
+_F1, _F2 = 0x85EBCA6B, 0xC2B2AE35
+
+
+def hash_names(names: Sequence[str], bits: int) -> Ints:
+    """Indices (n,), from 0, of these names in rows of width 2^bits."""
+    encoded = [name.encode("utf-8", "surrogatepass") for name in names]
+    ends = np.zeros(len(encoded) + 1, np.int64)
+    ends[1:] = list(accumulate(map(len, encoded)))
+    places = np.empty(len(encoded), np.int64)
+    hash_all(np.frombuffer(b"".join(encoded), np.uint8), ends, places)
+    places &= (1 << bits) - 1
+    return places
+
+
+class NamePlaces(dict[str, int]):
+    """Cache of name -> index for rows of width 2^bits: `places[name]`.
+
+    At most `remembered` names are cached, which bounds the memory of an unbounded set of names.
+    """
+
+    def __init__(self, bits: int, remembered: int = 262_144) -> None:
+        super().__init__()
+        self.bits = bits
+        self.remembered = remembered
+
+    def __missing__(self, name: str) -> int:
+        if len(self) >= self.remembered:
+            self.clear()
+        # A quarter of the time of hash_names with one name.
+        text = np.frombuffer(bytearray(name.encode("utf-8", "surrogatepass")), np.uint8)
+        place = self[name] = hash_bytes(text, len(text)) & ((1 << self.bits) - 1)
+        return place
+
+
+def hash_row(
+    features: Mapping[str, float | bool | str], places: NamePlaces
+) -> tuple[list[int], list[float]]:
+    """Increasing indices and values of a row of named features, without zeros.
+
+    Values at one index are added in the order of the features. Nothing is checked: an invalid
+    number comes out unchanged, or as an invalid sum.
+    """
+    row: dict[int, float] = {}
+    for name, value in features.items():
+        if isinstance(value, str):
+            place, number = places[f"{name}={value}"], 1.0
+        else:
+            place, number = places[name], float(value)
+        row[place] = row[place] + number if place in row else number
+    return sorted_row(row)
+
+
+def sorted_row(row: Mapping[int, float]) -> tuple[list[int], list[float]]:
+    """Increasing indices and values of a row, without zeros."""
+    indices = sorted(row)
+    values = [row[place] for place in indices]
+    if 0.0 in values:
+        indices = [place for place in indices if row[place] != 0.0]
+        values = [number for number in values if number != 0.0]
+    return indices, values
+
+
+@kernel(i8(i8, i8), inner=True)
+def rotated(x: int, by: int) -> int:
+    """The 32-bit number x, rotated to the left."""
+    return ((x << by) | (x >> (32 - by))) & _MASK
+
+
+@kernel(void(RO_U1, RO_I8, I8))
+def hash_all(text: Bytes, ends: Ints, out: Ints) -> None:
+    """MurmurHash3 x86 32, seed 0, of each piece of `text`; out (n,) in [0, 2^32).
+
+    text (m,) uint8 holds the pieces one after the other; piece i is ends[i]:ends[i+1], ends (n +
+    1,). Products wrap modulo 2^64, which keeps their low 32 bits right.
+    """
+    for i in range(out.shape[0]):
+        begin, end = ends[i], ends[i + 1]
+        h: Any = np.int64(0)
+        tail = begin + (end - begin) // 4 * 4
+        for p in range(begin, tail, 4):
+            k: Any = np.int64(text[p]) | np.int64(text[p + 1]) << 8
+            k |= np.int64(text[p + 2]) << 16 | np.int64(text[p + 3]) << 24
+            k = rotated((k * _C1) & _MASK, 15)
+            h ^= (k * _C2) & _MASK
+            h = (rotated(h, 13) * 5 + _C3) & _MASK
+        k = np.int64(0)
+        for p in range(end - 1, tail - 1, -1):
+            k = k << 8 | np.int64(text[p])
+        if tail < end:
+            h ^= (rotated((k * _C1) & _MASK, 15) * _C2) & _MASK
+        h ^= end - begin
+        h = ((h ^ h >> 16) * _F1) & _MASK
+        h = ((h ^ h >> 13) * _F2) & _MASK
+        out[i] = h ^ h >> 16

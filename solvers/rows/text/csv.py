@@ -1,0 +1,374 @@
+"""CSV kernel: reads records in the common form.
+
+A field is bytes without a quote, or bytes without a quote between two quotes. Numbers that cannot
+be read exactly, other spellings of a number (+5, .5), NaN and infinity are not of the common form.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from dualstream.solvers.jit import (
+    F8,
+    I4,
+    I8,
+    RO_F8,
+    RO_I4,
+    RO_I8,
+    RO_U1,
+    U1,
+    Bytes,
+    Floats,
+    Indices,
+    Ints,
+    b1,
+    i8,
+    kernel,
+)
+from dualstream.solvers.rows.text.tokens import (
+    LONGEST_NAME,
+    NO_LABELS,
+    NUMBERS,
+    digit,
+    drop_names,
+    finish_row,
+    hash_bytes,
+    json_number,
+    label_slot,
+    slot_of,
+    store_name,
+)
+
+_MAX_MAGNITUDE = 1e100
+_COMMA, _QUOTE, _FEED = 44, 34, 10
+
+# Content of a column.
+FEATURE, LABEL, WEIGHT, NOTHING = range(4)
+# Kinds of fields.
+_TEXT, _TRUE, _FALSE, _NUMERAL, _STRANGE = range(5)
+# Byte classes in an unquoted field: part of it, non-ASCII, its end, or not of the common form.
+_PLAIN, _BEYOND_ASCII, _FIELD_END, _STRANGE_BYTE = range(4)
+
+# Words that are no texts, as numbers.
+_NAN, _INF, _INFINITY = (int.from_bytes(word, "big") for word in (b"nan", b"inf", b"infinity"))
+_TRUE_1, _TRUE_2, _TRUE_3 = (int.from_bytes(word, "big") for word in (b"true", b"True", b"TRUE"))
+_FALSE_1, _FALSE_2, _FALSE_3 = (
+    int.from_bytes(word, "big") for word in (b"false", b"False", b"FALSE")
+)
+
+
+def byte_kinds(delimiter: int) -> Bytes:
+    """Byte classes of a text with this delimiter: an argument of `read_records`."""
+    kinds = np.zeros(256, np.uint8)
+    kinds[128:] = _BEYOND_ASCII
+    kinds[:32] = kinds[_QUOTE] = _STRANGE_BYTE
+    kinds[9] = _PLAIN
+    kinds[[delimiter, _FEED, 13]] = _FIELD_END
+    return kinds
+
+
+@kernel(i8(RO_U1, i8), inner=True)
+def past_blanks(text: Bytes, p: int) -> int:
+    """The next position that is neither a space nor a tab."""
+    while text[p] == 32 or text[p] == 9:
+        p += 1
+    return p
+
+
+@kernel(i8(RO_U1, i8, b1, RO_U1), inner=True)
+def field_end(text: Bytes, p: int, ascii_only: bool, byte_kinds: Bytes) -> int:
+    """End of the field at p, after its first quote if it has one; -1 if it is not of the common
+    form."""
+    if text[p] == _QUOTE:
+        p += 1
+        while text[p] != _QUOTE:
+            if text[p] < 32 or (ascii_only and text[p] > 127):
+                return -1
+            p += 1
+        return p
+    # Unsigned, so that numba skips the check for negative indices.
+    q = np.uint64(p)
+    one = np.uint64(1)
+    while True:
+        kind = byte_kinds[text[q]]
+        if kind == _STRANGE_BYTE or (kind == _BEYOND_ASCII and ascii_only):
+            return -1
+        if kind == _FIELD_END:
+            return int(q)
+        q += one
+
+
+@kernel(i8(RO_U1, i8, i8), inner=True)
+def word_form(text: Bytes, start: int, end: int) -> int:
+    """_TRUE, _FALSE, _STRANGE for NaN and infinity in any case; else _TEXT."""
+    word: Any = np.int64(0)
+    if end - start == 4 or end - start == 5:
+        for p in range(start, end):
+            word = word << 8 | np.int64(text[p])
+        if word == _TRUE_1 or word == _TRUE_2 or word == _TRUE_3:
+            return _TRUE
+        if word == _FALSE_1 or word == _FALSE_2 or word == _FALSE_3:
+            return _FALSE
+    if text[start] == 43 or text[start] == 45:
+        start += 1
+    if end - start == 3 or end - start == 8:
+        word = np.int64(0)
+        for p in range(start, end):
+            word = word << 8 | (np.int64(text[p]) | 32)
+        if word == _NAN or word == _INF or word == _INFINITY:
+            return _STRANGE
+    return _TEXT
+
+
+@kernel(i8(RO_U1, i8, i8), inner=True)
+def form_of(text: Bytes, start: int, end: int) -> int:
+    """Kind of the field text[start:end], which is not empty."""
+    first, last = text[start], text[end - 1]
+    if first == 32 or first == 9 or last == 32 or last == 9:
+        return _NUMERAL
+    if 43 <= first <= 57 and first != _COMMA and first != 47:
+        return _NUMERAL
+    return word_form(text, start, end)
+
+
+@kernel(i8(RO_U1, i8, i8), inner=True)
+def form_of_no_number(text: Bytes, start: int, end: int) -> int:
+    """Whether a field that begins like a number is certainly a text."""
+    first, last = text[start], text[end - 1]
+    if first == 32 or first == 9 or last == 32 or last == 9:
+        return _STRANGE
+    if word_form(text, start, end) != _TEXT:
+        return _STRANGE
+    has_comma = False
+    for p in range(start, end):
+        c = text[p]
+        if c == 43 or c == 45:
+            # A sign is first, or follows the e of an exponent.
+            if p > start and text[p - 1] | 32 != 101:
+                return _TEXT
+        elif c == _COMMA:
+            has_comma = True
+        elif not (48 <= c <= 57 or c == 46 or c | 32 == 101):
+            return _TEXT
+    first_digit = start + 1 if first == 43 or first == 45 else start
+    if not has_comma and end - first_digit > 1 and text[first_digit] == 48:
+        if 0 <= digit(text[first_digit + 1]) <= 9:  # a leading zero belongs to a code
+            return _TEXT
+    return _STRANGE
+
+
+@kernel(
+    i8(
+        RO_U1, i8, b1, i8, RO_U1, i8, i8, b1, RO_F8,
+        I4, F8, F8, F8, i8, i8,
+        RO_I4, RO_I4, RO_I8, RO_U1,
+        RO_I4, I4, I4, I8, U1, I8,
+        RO_I4, RO_I8, RO_U1, U1,
+    ),
+    inline=True,
+)  # fmt: skip
+def read_record(
+    text: Bytes,
+    p: int,
+    ascii_only: bool,
+    delimiter: int,
+    byte_kinds: Bytes,
+    dim: int,
+    label_kind: int,
+    stores_names: bool,
+    powers: Floats,
+    indices: Indices,
+    values: Floats,
+    labels: Floats,
+    weights: Floats,
+    row: int,
+    nnz: int,
+    kinds: Indices,
+    column_places: Indices,
+    header_ends: Ints,
+    header: Bytes,
+    journalled: Indices,
+    seen: Indices,
+    name_places: Indices,
+    name_ends: Ints,
+    names: Bytes,
+    counts: Ints,
+    label_slots: Indices,
+    label_ends: Ints,
+    label_text: Bytes,
+    buffer: Bytes,
+) -> int:
+    """Read the record at p into `row`; the position of its line feed, or -1.
+
+    counts[1] is then the number of entries.
+    """
+    labels[row] = 0.0
+    weights[row] = 1.0
+    has_label = False
+    column = 0
+    while True:
+        if column >= kinds.shape[0]:
+            return -1
+        start = p
+        end = p = field_end(text, p, ascii_only, byte_kinds)
+        if p < 0:
+            return -1
+        if text[start] == _QUOTE:
+            start += 1
+            p += 1
+        kind = kinds[column]
+        if kind == LABEL and label_kind != NO_LABELS:
+            if start == end:
+                return -1
+            has_label = True
+            if label_kind == NUMBERS:
+                x, q = json_number(text, start, powers)
+                if q != end or not abs(x) <= _MAX_MAGNITUDE or (x == 0.0 and text[start] == 45):
+                    return -1
+                labels[row] = x
+            else:
+                slot = label_slot(text, start, end, label_slots, label_ends, label_text)
+                if label_slots[slot] < 0:
+                    counts[2], counts[3] = start, end
+                    return -1
+                labels[row] = label_slots[slot]
+        elif kind == WEIGHT and start < end:
+            x, q = json_number(text, start, powers)
+            if q != end or not x <= _MAX_MAGNITUDE or text[start] == 45:
+                return -1
+            weights[row] = x
+        elif kind == FEATURE and start < end:
+            form = form_of(text, start, end)
+            x = 1.0
+            if form == _NUMERAL:
+                x, q = json_number(text, past_blanks(text, start), powers)
+                if q < 0 or (q != end and past_blanks(text, q) != end):
+                    form = form_of_no_number(text, start, end)
+                    x = 1.0
+            elif form == _FALSE:
+                x = 0.0
+            if form == _STRANGE or (form == _TEXT and (dim >= 0 or end - start > LONGEST_NAME)):
+                return -1
+            place = column_places[column]
+            is_new = stores_names and journalled[slot_of(journalled, place)] == 0 and x != 0.0
+            if form == _TEXT or is_new:
+                length = 0
+                for q in range(header_ends[column], header_ends[column + 1]):
+                    buffer[length] = header[q]
+                    length += 1
+                if form == _TEXT:
+                    buffer[length] = 61
+                    length += 1
+                    for q in range(start, end):
+                        buffer[length] = text[q]
+                        length += 1
+                    place = hash_bytes(buffer, length) & (-dim - 1)
+                if stores_names and not store_name(
+                    journalled, seen, place, buffer, length, name_places, name_ends, names, counts
+                ):
+                    return -1
+            indices[nnz] = place
+            values[nnz] = x
+            nnz += 1
+        column += 1
+        if text[p] == delimiter:
+            p += 1
+            continue
+        if text[p] == 13:
+            p += 1
+        if text[p] != _FEED or column != kinds.shape[0]:
+            return -1
+        if label_kind != NO_LABELS and not has_label:
+            return -1
+        counts[1] = nnz
+        return p
+
+
+@kernel(
+    i8(
+        RO_U1, b1, i8, RO_U1, i8, i8, b1, RO_F8,
+        RO_I4, RO_I4, RO_I8, RO_U1,
+        I8, I4, F8, F8, F8, I8, I4, F8,
+        RO_I4, I4, I4, I8, U1, I8,
+        RO_I4, RO_I8, RO_U1, U1, I8,
+    )
+)  # fmt: skip
+def read_records(
+    text: Bytes,
+    ascii_only: bool,
+    delimiter: int,
+    byte_kinds: Bytes,
+    dim: int,
+    label_kind: int,
+    stores_names: bool,
+    powers: Floats,
+    kinds: Indices,
+    column_places: Indices,
+    header_ends: Ints,
+    header: Bytes,
+    indptr: Ints,
+    indices: Indices,
+    values: Floats,
+    labels: Floats,
+    weights: Floats,
+    places: Ints,
+    spare: Indices,
+    held: Floats,
+    journalled: Indices,
+    seen: Indices,
+    name_places: Indices,
+    name_ends: Ints,
+    names: Bytes,
+    counts: Ints,
+    label_slots: Indices,
+    label_ends: Ints,
+    label_text: Bytes,
+    buffer: Bytes,
+    at: Ints,
+) -> int:
+    """Read records up to the first that is not of the common form, or all; 1 for the former.
+
+    delimiter, byte_kinds                   the byte between fields, and `byte_kinds` of it
+    kinds, column_places (columns,) int32    content of each column; the index of its numbers
+    header_ends (columns + 1,), header (bytes,)   names of columns, of at most LONGEST_NAME bytes
+
+    The other arguments are those of `read_samples`.
+    """
+    p, line, place, row = at[0], at[1], at[2], at[3]
+    names_before = counts[0]
+    stopped = 0
+    while p < text.shape[0]:
+        start = p
+        q = p
+        while text[q] == 32 or text[q] == 13 or (text[q] == 9 and delimiter != 9):
+            q += 1
+        # In a single column a line without text is a record whose value is missing.
+        if text[q] == _FEED and kinds.shape[0] > 1:
+            p = q + 1
+            line += 1
+            continue
+        counts[2] = counts[3] = 0
+        p = read_record(
+            text, p, ascii_only, delimiter, byte_kinds, dim, label_kind, stores_names, powers,
+            indices, values, labels, weights, row, indptr[row],
+            kinds, column_places, header_ends, header,
+            journalled, seen, name_places, name_ends, names, counts,
+            label_slots, label_ends, label_text, buffer,
+        )  # fmt: skip
+        end = -1
+        if p >= 0:
+            end = finish_row(indices, values, indptr[row], counts[1], dim < 0, spare, held)
+        if end < 0:
+            p = start
+            stopped = 1
+            drop_names(seen, name_places, counts, names_before)
+            break
+        names_before = counts[0]
+        indptr[row + 1] = end
+        places[row] = place
+        row += 1
+        place += 1
+        line += 1
+        p += 1
+    at[0], at[1], at[2], at[3] = p, line, place, row
+    return stopped

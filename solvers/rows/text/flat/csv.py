@@ -1,0 +1,248 @@
+"""CSV kernel of flat rows: records whose fields are texts, read by the types of their columns.
+
+Not read here: fields with a quote or a line end in them, and what is NOT_MINE of a value.
+"""
+
+from dualstream.solvers.jit import (
+    F8,
+    I4,
+    I8,
+    RO_F8,
+    RO_I4,
+    RO_I8,
+    RO_U1,
+    U1,
+    Bytes,
+    Floats,
+    Indices,
+    Ints,
+    b1,
+    i8,
+    kernel,
+    types,
+)
+from dualstream.solvers.rows.text.csv import field_end
+from dualstream.solvers.rows.text.flat.features import put_rest
+from dualstream.solvers.rows.text.flat.plan import (
+    ATTEMPT,
+    CROSSED,
+    FIELDS,
+    ID,
+    ID_BEGIN,
+    ID_END,
+    INDICATES,
+    INFERRED,
+    KIND,
+    LABEL,
+    NODES_AT,
+    NOT_MINE,
+    NOTED_BYTES,
+    NOTES,
+    NUMBER,
+    OUT,
+    WEIGHT,
+    Out,
+    is_first,
+)
+from dualstream.solvers.rows.text.flat.reference import reference_to
+from dualstream.solvers.rows.text.flat.roles import set_id_text, set_label_text, set_weight_text
+from dualstream.solvers.rows.text.flat.values import put_text
+from dualstream.solvers.rows.text.name_cache import CHANGES, forget_since
+from dualstream.solvers.rows.text.tokens import NO_LABELS, drop_names, finish_row
+
+_QUOTE, _FEED, _RETURN, _TAB, _SPACE, _COMMA = 34, 10, 13, 9, 32, 44
+
+
+@kernel(b1(RO_U1, i8, i8), inline=True)
+def may_have_comma(text: Bytes, start: int, end: int) -> bool:
+    """May a field be a number with a decimal comma?"""
+    if start == end or (text[start] > 57 or text[start] == _QUOTE):
+        return False
+    for p in range(start, end):
+        if text[p] == _COMMA:
+            return True
+    return False
+
+
+@kernel(
+    types.UniTuple(i8, 2)(
+        RO_U1, i8, b1, i8, RO_U1, b1, RO_I8, i8, i8, OUT
+    ),
+    inline=True,
+)  # fmt: skip
+def read_fields(
+    text: Bytes,
+    p: int,
+    ascii_only: bool,
+    delimiter: int,
+    byte_kinds: Bytes,
+    stops_at_comma: bool,
+    columns: Ints,
+    row: int,
+    nnz: int,
+    out: Out,
+) -> tuple[int, int]:
+    """Read the record at p; where its line feed is and the number of features, or why not."""
+    column = 0
+    has_label = out.label_kind == NO_LABELS
+    while True:
+        if column >= columns.shape[0]:
+            return NOT_MINE, nnz
+        start = p
+        end = p = field_end(text, p, ascii_only, byte_kinds)
+        if p < 0:
+            return NOT_MINE, nnz
+        if text[start] == _QUOTE:
+            start += 1
+            p += 1
+        node = columns[column]
+        is_first(node, out)
+        kind = out.plan[NODES_AT + node * FIELDS + KIND]
+        if stops_at_comma and (
+            kind == NUMBER or kind == INFERRED or kind == LABEL or kind == WEIGHT
+        ):
+            if may_have_comma(text, start, end):
+                return NOT_MINE, nnz
+        is_good = True
+        if kind < LABEL:
+            nnz = put_text(node, text, start, end, nnz, out)
+            if nnz < 0:
+                return nnz, nnz
+        elif kind == LABEL:
+            has_label = True
+            is_good = set_label_text(text, start, end, row, out)
+        elif kind == WEIGHT:
+            is_good = set_weight_text(text, start, end, row, out)
+        elif kind == ID:
+            is_good = set_id_text(text, start, end, out)
+        else:
+            return NOT_MINE, nnz
+        if not is_good:
+            return NOT_MINE, nnz
+        column += 1
+        if text[p] == delimiter:
+            p += 1
+            continue
+        if text[p] == _RETURN:
+            p += 1
+        is_whole = text[p] == _FEED and column == columns.shape[0] and has_label
+        return (p if is_whole else NOT_MINE), nnz
+
+
+@kernel(
+    i8(
+        RO_U1, b1, i8, RO_U1, b1, RO_I8, i8, b1, i8, i8,
+        RO_I8, RO_U1, RO_F8, RO_F8, RO_I4,
+        I8, I4, F8, F8, F8, I8, I4, F8,
+        RO_I4, I4, I4, I8, U1, I8,
+        RO_I4, RO_I8, RO_U1, I8, U1, I8, I8, U1, I8, U1, I8,
+    )
+)  # fmt: skip
+def read_flat_records(
+    text: Bytes,
+    ascii_only: bool,
+    delimiter: int,
+    byte_kinds: Bytes,
+    stops_at_comma: bool,
+    columns: Ints,
+    label_kind: int,
+    stores_names: bool,
+    mask: int,
+    max_nonzeros: int,
+    plan: Ints,
+    texts: Bytes,
+    missing_numbers: Floats,
+    powers: Floats,
+    letters: Indices,
+    indptr: Ints,
+    indices: Indices,
+    values: Floats,
+    labels: Floats,
+    weights: Floats,
+    places: Ints,
+    spare: Indices,
+    held: Floats,
+    journalled: Indices,
+    seen: Indices,
+    name_places: Indices,
+    name_ends: Ints,
+    names: Bytes,
+    counts: Ints,
+    label_slots: Indices,
+    label_ends: Ints,
+    label_text: Bytes,
+    id_spans: Ints,
+    buffer: Bytes,
+    memo: Ints,
+    notes: Ints,
+    noted: Bytes,
+    spans: Ints,
+    scratch: Bytes,
+    at: Ints,
+) -> int:
+    """Read records up to the first that is not read here, or all; returns as `read_flat_objects`.
+
+    delimiter, byte_kinds   as of `read_records`
+    stops_at_comma          whether a number with a decimal comma is an error
+    columns  (columns,) int64   the node of each column
+
+    The other arguments are those of `read_flat_objects`.
+    """
+    fields = Out(
+        plan, texts, missing_numbers, powers, mask, stores_names, indices, values,
+        journalled, seen, name_places, name_ends, names, counts, buffer, memo,
+        scratch, notes, noted, spans, letters,
+        label_kind, labels, weights, label_slots, label_ends, label_text,
+    )  # fmt: skip
+    out = reference_to(fields)
+    p, line, place, row = at[0], at[1], at[2], at[3]
+    names_before, changes = counts[0], memo[CHANGES]
+    result = 0
+    while p < text.shape[0]:
+        start = p
+        q = p
+        while text[q] == _SPACE or text[q] == _RETURN or (text[q] == _TAB and delimiter != _TAB):
+            q += 1
+        if text[q] == _FEED and columns.shape[0] > 1:  # as in `read_records`
+            p = q + 1
+            line += 1
+            continue
+        counts[2] = counts[3] = 0
+        notes[ATTEMPT] += 1
+        notes[NOTES] = notes[NOTED_BYTES] = notes[CROSSED] = 0
+        notes[ID_BEGIN] = notes[ID_END] = 0
+        labels[row], weights[row] = 0.0, 1.0
+        p, end = read_fields(
+            text,
+            p,
+            ascii_only,
+            delimiter,
+            byte_kinds,
+            stops_at_comma,
+            columns,
+            row,
+            indptr[row],
+            out,
+        )
+        if p >= 0 and (plan[INDICATES] or notes[NOTES]):
+            end = put_rest(end, out)
+            p = p if end >= 0 else end
+        if p >= 0:
+            end = finish_row(indices, values, indptr[row], end, True, spare, held)
+            end = end if end - indptr[row] <= max_nonzeros else NOT_MINE
+        if p < 0 or end < 0:
+            result = p if p < 0 else NOT_MINE
+            p = start
+            drop_names(seen, name_places, counts, names_before)
+            forget_since(memo, changes)
+            break
+        names_before, changes = counts[0], memo[CHANGES]
+        indptr[row + 1] = end
+        places[row] = place
+        id_spans[2 * row], id_spans[2 * row + 1] = notes[ID_BEGIN], notes[ID_END]
+        row += 1
+        place += 1
+        line += 1
+        p += 1
+    at[0], at[1], at[2], at[3] = p, line, place, row
+    return result
