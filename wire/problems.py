@@ -1,7 +1,7 @@
 """Error responses: problem documents (application/problem+json, RFC 9457).
 
 Fields: type, title, status, detail, instance, errors, error, request_id. The module
-service/api/exceptions_to_problems.py maps exceptions to problems.
+service/http/exceptions_to_problems.py maps exceptions to problems.
 
 A problem stays short, however long the request is: input is `quoted`, and details, reasons and
 pointers are `shortened`.

@@ -25,14 +25,14 @@ from sklearn.linear_model import SGDClassifier
 from dualstream.service.api.responses import answer_new
 from dualstream.service.cli.demo.adult import adult_lines
 from dualstream.service.codecs import ParsedRows, RowSchema, as_batch, parse_body
+from dualstream.service.http.body_protocol import protocol_of
+from dualstream.service.http.connection_limits import Connections, Limits
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.chain import OURS
 from dualstream.service.journal.protocol import AppendRequest, Part, Placed
 from dualstream.service.models.registry import canonical
 from dualstream.service.replica.first_responses import FirstResponses
 from dualstream.service.replica.requests import Request, receipts_of
-from dualstream.service.transport.body_protocol import protocol_of
-from dualstream.service.transport.connection_limits import Connections, Limits
 from dualstream.solvers import Outcome, Progressive, make_learner, resolve_spec
 from dualstream.wire.chunking.chunks import CHUNK_BYTES, CHUNKERS, Chunking
 from load_tests.http import SERVER_CORE, as_json

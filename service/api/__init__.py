@@ -2,9 +2,6 @@
 
 learn_and_predict.py                     ASGI routes of learn, predict and events, before FastAPI
 models.py, versions.py, members.py ...   one FastAPI router for each resource
-access.py, api_keys.py, rate_limits.py   authentication, scopes, rate limits
-exceptions_to_problems.py                exceptions as problem+json
-request_body.py, responses.py            bodies and rows; answers of learn and predict
-common.py, etag.py, views.py             what several routers share
-openapi.py                               OpenAPI document
+request_rows.py, responses.py            rows of bodies; answers of learn and predict
+common.py, views.py                      what several routers share
 """

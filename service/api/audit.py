@@ -8,9 +8,10 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from msgspec import structs
 
-from dualstream.service.api.access import key_of
 from dualstream.service.api.common import registry_of
-from dualstream.service.api.views import answer, returns
+from dualstream.service.api.views import answer
+from dualstream.service.http.access import key_of
+from dualstream.service.http.openapi import returns
 from dualstream.service.journal.audit import POSITION
 from dualstream.service.journal.protocol import Audited, Journal, JournalError, UnknownModel
 from dualstream.service.journal.record import RecordError

@@ -7,7 +7,8 @@ from fastapi import APIRouter, Query, Request, Response
 from msgspec import structs
 
 from dualstream.service.api.common import registry_of
-from dualstream.service.api.views import NULL_REASON, answer, has_null, returns, staleness
+from dualstream.service.api.views import NULL_REASON, answer, has_null, staleness
+from dualstream.service.http.openapi import returns
 from dualstream.service.jobs.reference_optimum import References
 from dualstream.service.models.model import Model
 from dualstream.solvers import Certificate as Certified, RefitError, why_no_reference

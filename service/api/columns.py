@@ -8,8 +8,9 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request, Response
 
 from dualstream.service.api.common import registry_of
-from dualstream.service.api.views import answer, returns, staleness
+from dualstream.service.api.views import answer, staleness
 from dualstream.service.codecs.table_columns import RESERVED
+from dualstream.service.http.openapi import returns
 from dualstream.service.models.model import Model
 from dualstream.solvers import Column as Profile
 from dualstream.wire.responses import Column, Columns, FrequentValue

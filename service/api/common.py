@@ -9,11 +9,11 @@ import msgspec
 from fastapi import Header, Request, Response
 from msgspec import Struct, structs
 
-from dualstream.service.api.asgi_helpers import read_head
-from dualstream.service.api.request_body import read_body
 from dualstream.service.api.views import answer
 from dualstream.service.codecs.json_exact import check_all_names
 from dualstream.service.codecs.row_schema import BadRow
+from dualstream.service.http.request_body import read_body
+from dualstream.service.http.request_head import read_head
 from dualstream.service.models.model import Model
 from dualstream.service.models.readiness import Readiness
 from dualstream.service.models.registry import ModelRegistry

@@ -11,17 +11,18 @@ from typing import Any
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from dualstream.service.api.access import not_allowed
-from dualstream.service.api.asgi_helpers import read_count, read_query, send_problem
 from dualstream.service.api.responses import problem_of
 from dualstream.service.api.views import NULL_REASON, has_null, pause_of, staleness
+from dualstream.service.http.access import not_allowed
+from dualstream.service.http.connection_limits import EVENT_STREAM
+from dualstream.service.http.request_head import read_count, read_query
+from dualstream.service.http.send import send_problem
 from dualstream.service.journal.protocol import JournalError, ModelRecord, UnknownModel
 from dualstream.service.metrics import Telemetry
 from dualstream.service.models.model import Model
 from dualstream.service.models.readiness import Readiness
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.replica.replica import Replica
-from dualstream.service.transport.connection_limits import EVENT_STREAM
 from dualstream.solvers import Certificate, Learner, support_of
 from dualstream.wire.problems import Problem
 

@@ -7,10 +7,10 @@ import numpy as np
 from fastapi import APIRouter, Query, Request, Response
 
 from dualstream.service.api.common import registry_of
-from dualstream.service.api.etag import etag_of, not_modified, set_etag
 from dualstream.service.api.models import NOT_MODIFIED, IfNoneMatch
+from dualstream.service.http.body_memory import body_of
+from dualstream.service.http.etag import etag_of, not_modified, set_etag
 from dualstream.service.models.model import Model
-from dualstream.service.transport.body_memory import body_of
 from dualstream.solvers import NotExpressible, numbers_in
 from dualstream.solvers.export import FORMATS, MissingExtra, Source, source_of
 from dualstream.solvers.export.formats import MAX_NUMBERS

@@ -7,8 +7,8 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from dualstream.service.api.access import key_of, may_see
-from dualstream.service.api.api_keys import Key
+from dualstream.service.http.access import key_of, may_see
+from dualstream.service.http.api_keys import Key
 from dualstream.service.metrics import Telemetry
 from dualstream.service.models.readiness import Readiness
 from dualstream.service.models.registry import ModelRegistry

@@ -4,10 +4,11 @@ import asyncio
 
 from fastapi import APIRouter, Request, Response
 
-from dualstream.service.api.asgi_helpers import read_head
 from dualstream.service.api.common import registry_of
-from dualstream.service.api.request_body import read_body
-from dualstream.service.api.views import answer, returns
+from dualstream.service.api.views import answer
+from dualstream.service.http.openapi import returns
+from dualstream.service.http.request_body import read_body
+from dualstream.service.http.request_head import read_head
 from dualstream.wire.problems import Problem, quoted, shortened
 from dualstream.wire.responses import Inferred
 

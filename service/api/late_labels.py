@@ -9,26 +9,23 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, Raw, Struct
 
-from dualstream.service.api.asgi_helpers import (
-    Head,
-    invalid_source,
-    read_flag,
-    read_head,
-    stored_key_of,
-)
 from dualstream.service.api.common import IdempotencyKey, registry_of
-from dualstream.service.api.request_body import (
-    admit_rows,
-    fingerprint_of,
-    is_parsed_inline,
-    read_body,
-)
+from dualstream.service.api.request_rows import fingerprint_of, is_parsed_inline
 from dualstream.service.api.responses import first_errors, learned_before, rejection_reasons
 from dualstream.service.codecs import ListedRows, ParsedRows, check_rows, media_type, parse_json
 from dualstream.service.codecs.json_exact import check_names
 from dualstream.service.codecs.row_schema import BadRow
 from dualstream.service.codecs.text_fields import label_of
 from dualstream.service.concurrency import run_short_here
+from dualstream.service.http.rate_limits import admit_rows
+from dualstream.service.http.request_body import read_body
+from dualstream.service.http.request_head import (
+    Head,
+    invalid_source,
+    read_flag,
+    read_head,
+    stored_key_of,
+)
 from dualstream.service.journal.protocol import Journal
 from dualstream.service.models.late_labels import (
     Label,
@@ -57,8 +54,6 @@ router = APIRouter(prefix="/models/{model_id}", tags=["late labels"])
 
 INLINE_LABEL_BYTES = 8 * 1024
 """A longer body of labels is read, and answered, in a thread."""
-REMEMBER_PARAMETERS = ("remember", "default_label", "default_after_s")
-"""Query parameters of remembered predictions."""
 LABEL_EXAMPLES: dict[str, Any] = {
     "one label": {"id": "event-1", "y": 1},
     "labels": {"labels": [{"id": "event-1", "y": 1}, {"id": 7, "y": 0}]},

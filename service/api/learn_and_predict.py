@@ -12,46 +12,10 @@ from typing import Any
 import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from dualstream.service.api.access import not_allowed
-from dualstream.service.api.asgi_helpers import (
-    PIECE_BYTES,
-    Head,
-    Headers,
-    given_key,
-    given_source,
-    invalid_source,
-    read_count,
-    read_flag,
-    read_head,
-    read_query,
-    send_in_pieces,
-    send_json,
-    send_problem,
-    stored_key,
-)
-from dualstream.service.api.etag import etag_of
 from dualstream.service.api.events import Events
 from dualstream.service.api.explanations import add_explanations, check_few
-from dualstream.service.api.late_labels import (
-    REMEMBER_PARAMETERS,
-    parse_rows_to_remember,
-    read_wait,
-    remember_rows,
-)
-from dualstream.service.api.request_body import (
-    admit_rows,
-    body_pieces,
-    count_refused,
-    fingerprint_of,
-    limit_body,
-    limits_of,
-    parse,
-    prepend,
-    read_body,
-    read_up_to,
-    request_of,
-)
-from dualstream.service.api.request_log import note_long, note_rows
+from dualstream.service.api.late_labels import parse_rows_to_remember, read_wait, remember_rows
+from dualstream.service.api.request_rows import count_refused, fingerprint_of, parse, request_of
 from dualstream.service.api.responses import (
     NO_ROWS,
     answer_lines,
@@ -71,6 +35,36 @@ from dualstream.service.codecs import (
     parse_query_row,
 )
 from dualstream.service.concurrency import run_to_completion
+from dualstream.service.http.access import REMEMBER_PARAMETERS, not_allowed
+from dualstream.service.http.body_memory import BodyMemory, body_of, release_body
+from dualstream.service.http.etag import etag_of
+from dualstream.service.http.rate_limits import admit_rows, limits_of
+from dualstream.service.http.request_body import (
+    body_pieces,
+    limit_body,
+    prepend,
+    read_body,
+    read_up_to,
+)
+from dualstream.service.http.request_head import (
+    Head,
+    given_key,
+    given_source,
+    invalid_source,
+    read_count,
+    read_flag,
+    read_head,
+    read_query,
+    stored_key,
+)
+from dualstream.service.http.request_log import note_long, note_rows
+from dualstream.service.http.send import (
+    PIECE_BYTES,
+    Headers,
+    send_in_pieces,
+    send_json,
+    send_problem,
+)
 from dualstream.service.journal.protocol import ModelChanged
 from dualstream.service.metrics import Telemetry
 from dualstream.service.models.admission import LEARN
@@ -83,7 +77,6 @@ from dualstream.service.models.versions import (
     LoadedVersion,
     LoadedVersions,
 )
-from dualstream.service.transport.body_memory import BodyMemory, body_of, release_body
 from dualstream.solvers import Batch
 from dualstream.solvers.rows.text import count_lines
 from dualstream.wire.chunking.chunks import CHUNK_BYTES, CHUNKERS, chunker_of, chunks_of

@@ -12,8 +12,6 @@ from typing import Annotated, Any, NoReturn
 
 from fastapi import APIRouter, Query, Request, Response
 
-from dualstream.service.api.access import author_of
-from dualstream.service.api.asgi_helpers import stored_key_of
 from dualstream.service.api.common import (
     Done,
     IdempotencyKey,
@@ -22,7 +20,10 @@ from dualstream.service.api.common import (
     repeated_at,
     spec_of,
 )
-from dualstream.service.api.views import answer, member_of, returns, staleness
+from dualstream.service.api.views import answer, member_of, staleness
+from dualstream.service.http.access import author_of
+from dualstream.service.http.openapi import returns
+from dualstream.service.http.request_head import stored_key_of
 from dualstream.service.journal.audit import Author, refused
 from dualstream.service.models.model import Model
 from dualstream.service.models.registry import ModelRegistry, canonical

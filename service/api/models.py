@@ -8,12 +8,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query, Request, Response
 from msgspec import UNSET
 
-from dualstream.service.api.access import author_of, key_of
 from dualstream.service.api.common import registry_of, spec_of
-from dualstream.service.api.etag import etag_of, matches_any, matches_etag, not_modified, set_etag
 from dualstream.service.api.specs import SPEC, SPEC_EXAMPLES
-from dualstream.service.api.views import answer, member_of, pause_of, returns, staleness
+from dualstream.service.api.views import answer, member_of, pause_of, staleness
 from dualstream.service.concurrency import run_copy_in_thread
+from dualstream.service.http.access import author_of, key_of
+from dualstream.service.http.etag import etag_of, matches_any, matches_etag, not_modified, set_etag
+from dualstream.service.http.openapi import returns
 from dualstream.service.journal.protocol import ModelRecord
 from dualstream.service.models.model import Model as Served
 from dualstream.service.models.registry import PAGE, ModelRegistry

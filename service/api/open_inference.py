@@ -17,11 +17,9 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 
 from dualstream import __version__
-from dualstream.service.api.asgi_helpers import read_head
 from dualstream.service.api.common import registry_of
-from dualstream.service.api.etag import set_etag
 from dualstream.service.api.health import readyz
-from dualstream.service.api.request_body import INLINE_BYTES, admit_rows, parse, read_body
+from dualstream.service.api.request_rows import INLINE_BYTES, parse
 from dualstream.service.api.responses import NO_ROWS, refusal, scored
 from dualstream.service.api.views import staleness
 from dualstream.service.codecs import as_batch
@@ -36,6 +34,10 @@ from dualstream.service.codecs.tensors import (
     encode_answer,
     read_inference,
 )
+from dualstream.service.http.etag import set_etag
+from dualstream.service.http.rate_limits import admit_rows
+from dualstream.service.http.request_body import read_body
+from dualstream.service.http.request_head import read_head
 from dualstream.service.models.model import Model
 from dualstream.solvers import class_label, classes_of, gives_probabilities, width_of
 from dualstream.wire.problems import Problem, RowError, quoted

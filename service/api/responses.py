@@ -12,10 +12,12 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 from starlette.types import Scope, Send
 
-from dualstream.service.api.asgi_helpers import NDJSON, Headers
-from dualstream.service.api.exceptions_to_problems import as_problem
 from dualstream.service.codecs import ParsedRows
 from dualstream.service.concurrency import drop_traceback
+from dualstream.service.http.body_memory import body_of, is_tracked
+from dualstream.service.http.exceptions_to_problems import as_problem
+from dualstream.service.http.request_head import NDJSON
+from dualstream.service.http.send import Headers
 from dualstream.service.journal.protocol import Known
 from dualstream.service.models.model import Model
 from dualstream.service.observability.logs import REQUEST_ID
@@ -30,7 +32,6 @@ from dualstream.service.replica.row_sums import (
     mean,
     where_not,
 )
-from dualstream.service.transport.body_memory import body_of, is_tracked
 from dualstream.solvers import MAX_CLASSES, Batch, Learner, class_label, classes_of
 from dualstream.wire.problems import MAX_ERRORS, Problem, RowError, key_reused, quoted
 from dualstream.wire.schemas import Duplicate, Learned, Predicted, PredictedMany

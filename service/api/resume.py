@@ -4,10 +4,10 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 
-from dualstream.service.api.access import author_of
-from dualstream.service.api.asgi_helpers import stored_key_of
 from dualstream.service.api.common import IdempotencyKey, once, registry_of
-from dualstream.service.api.views import returns
+from dualstream.service.http.access import author_of
+from dualstream.service.http.openapi import returns
+from dualstream.service.http.request_head import stored_key_of
 from dualstream.service.jobs.guard_rollback import GuardRollback
 from dualstream.service.replica.controls import Resume, paused_at
 from dualstream.service.replica.requests import ControlRequest, Receipt

@@ -7,14 +7,15 @@ from fastapi import APIRouter, Request, Response
 from msgspec import UNSET
 from pydantic import BaseModel, Field, StrictInt, StrictStr
 
-from dualstream.service.api.access import author_of
-from dualstream.service.api.asgi_helpers import Head, invalid_source
 from dualstream.service.api.common import registry_of
-from dualstream.service.api.rate_limits import KeyLimits
-from dualstream.service.api.request_body import count_refused, parse, request_of
+from dualstream.service.api.request_rows import count_refused, parse, request_of
 from dualstream.service.api.responses import answer_new, first_errors
-from dualstream.service.api.views import answer, returns
+from dualstream.service.api.views import answer
 from dualstream.service.codecs import ParsedRows, without_rows
+from dualstream.service.http.access import author_of
+from dualstream.service.http.openapi import returns
+from dualstream.service.http.rate_limits import KeyLimits
+from dualstream.service.http.request_head import Head, invalid_source
 from dualstream.service.journal.protocol import ModelChanged
 from dualstream.service.models.admission import LEARN
 from dualstream.service.models.model import Model

@@ -6,7 +6,8 @@ from fastapi import APIRouter, Request, Response
 from msgspec import Struct
 
 from dualstream.service.api.common import registry_of, spec_of
-from dualstream.service.api.views import answer, returns
+from dualstream.service.api.views import answer
+from dualstream.service.http.openapi import returns
 from dualstream.solvers import InvalidSpec, check_cost, resolve_spec
 from dualstream.solvers.rows.batch import MAX_DIM
 from dualstream.solvers.rows.hashing import MAX_BITS

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
-from dualstream.service.api.asgi_helpers import Head
-from dualstream.service.api.exceptions_to_problems import as_problem
-from dualstream.service.api.rate_limits import KeyLimits
-from dualstream.service.api.request_body import count_refused, fingerprint_of, is_parsed_inline
+from dualstream.service.api.request_rows import count_refused, fingerprint_of, is_parsed_inline
 from dualstream.service.api.responses import NO_ROWS, RowsRefused, first_errors, learned_of
 from dualstream.service.codecs import ParsedRows, parse_chunk
 from dualstream.service.concurrency import background_task
+from dualstream.service.http.exceptions_to_problems import as_problem
+from dualstream.service.http.rate_limits import KeyLimits
+from dualstream.service.http.request_head import Head
 from dualstream.service.journal.protocol import ModelChanged
 from dualstream.service.journal.record import KeyKind, make_key
 from dualstream.service.models.model import Model

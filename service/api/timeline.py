@@ -8,9 +8,10 @@ from fastapi import APIRouter, Request, Response
 from msgspec import Struct
 
 from dualstream.service.api.common import registry_of
-from dualstream.service.api.etag import not_modified, set_etag
 from dualstream.service.api.models import NOT_MODIFIED, IfNoneMatch
-from dualstream.service.api.views import answer, returns, staleness
+from dualstream.service.api.views import answer, staleness
+from dualstream.service.http.etag import not_modified, set_etag
+from dualstream.service.http.openapi import returns
 from dualstream.service.models.model import Model
 from dualstream.wire.responses import MaybeStale, about
 

@@ -2,10 +2,11 @@
 
 from fastapi import APIRouter, Request, Response
 
-from dualstream.service.api.access import author_of
 from dualstream.service.api.common import check_not_paused, registry_of
-from dualstream.service.api.views import answer, returns
+from dualstream.service.api.views import answer
 from dualstream.service.codecs import LONGEST_KEY, is_key
+from dualstream.service.http.access import author_of
+from dualstream.service.http.openapi import returns
 from dualstream.service.jobs.unlearn_cleanup import UnlearnCleanup
 from dualstream.service.journal.audit import Author
 from dualstream.service.journal.record import KeyKind, make_key

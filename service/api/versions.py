@@ -7,10 +7,11 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field, model_validator
 
-from dualstream.service.api.access import author_of
-from dualstream.service.api.asgi_helpers import stored_key_of
 from dualstream.service.api.common import IdempotencyKey, once, registry_of
-from dualstream.service.api.views import answer, returns
+from dualstream.service.api.views import answer
+from dualstream.service.http.access import author_of
+from dualstream.service.http.openapi import returns
+from dualstream.service.http.request_head import stored_key_of
 from dualstream.service.journal.protocol import Version as Stored
 from dualstream.service.models.versions import (
     known_version,

@@ -17,19 +17,8 @@ NULL_REASON = (
     " or weight"
 )
 """Why a certificate has a null."""
-SCHEMAS: dict[str, Any] = {}
-"""Schemas of answers by name, for the OpenAPI document."""
 # Numbers of NumPy become those of Python.
 _encode = msgspec.json.Encoder(enc_hook=lambda number: number.item()).encode
-
-
-def returns(kind: Any, description: str = "Successful Response") -> dict[str, Any]:
-    """OpenAPI description of a response whose body has this type."""
-    [schema], types = msgspec.json.schema_components(
-        [kind], ref_template="#/components/schemas/{name}"
-    )
-    SCHEMAS.update(types)
-    return {"description": description, "content": {"application/json": {"schema": schema}}}
 
 
 def answer(view: Any, given: Response | None = None, status: int = 200) -> Response:

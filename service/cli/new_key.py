@@ -32,7 +32,7 @@ def make_key(
 
         dualstream new-key ads-producer --scope learn --models 'ads-*' --rows-per-s 5000
     """
-    from dualstream.service.api.api_keys import BadKeys, new_key
+    from dualstream.service.http.api_keys import BadKeys, new_key
 
     try:
         patterns = models.split(",") if models else ()

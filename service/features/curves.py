@@ -5,10 +5,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 
 from dualstream.service.api.common import registry_of
-from dualstream.service.api.etag import not_modified, set_etag
 from dualstream.service.api.models import NOT_MODIFIED, IfNoneMatch
-from dualstream.service.api.views import answer, returns, staleness
+from dualstream.service.api.views import answer, staleness
 from dualstream.service.features.feature import Feature
+from dualstream.service.http.etag import not_modified, set_etag
+from dualstream.service.http.openapi import returns
 from dualstream.service.models.model import Model
 from dualstream.solvers import class_label, classes_of, curves_of
 from dualstream.wire.problems import Problem

@@ -38,27 +38,35 @@ from dualstream.service.api import (
     versions,
     weights,
 )
-from dualstream.service.api.access import AccessControl, feature_of, not_allowed, requirement_of
-from dualstream.service.api.api_keys import KeyRing
-from dualstream.service.api.asgi_helpers import (
+from dualstream.service.api.learn_and_predict import HotPath
+from dualstream.service.codecs import media_type
+from dualstream.service.concurrency import LoopWatch, drop_traceback
+from dualstream.service.features import FEATURES
+from dualstream.service.features.feature import Feature, jobs_of
+from dualstream.service.http.access import AccessControl, feature_of, not_allowed, requirement_of
+from dualstream.service.http.api_keys import KeyRing
+from dualstream.service.http.body_memory import CONNECTION, BodyMemory, memory_limit
+from dualstream.service.http.connection_limits import (
+    MAX_BODY_STEP_S,
+    MAX_CONNECTIONS,
+    MAX_HEAD_BYTES,
+    MAX_HEAD_S,
+    Connections,
+    Limits,
+)
+from dualstream.service.http.exceptions_to_problems import as_problem
+from dualstream.service.http.openapi import OF_QUERIES, describe_hot_routes
+from dualstream.service.http.rate_limits import RateLimits, TokenStore
+from dualstream.service.http.request_body import BodyRefused
+from dualstream.service.http.request_head import (
     INVALID_PATH,
     REPLACEMENT,
     check_query,
     is_path,
     repeated_header,
-    send_problem,
-    without_body,
 )
-from dualstream.service.api.exceptions_to_problems import as_problem
-from dualstream.service.api.learn_and_predict import HotPath
-from dualstream.service.api.openapi import OF_QUERIES, describe_hot_routes
-from dualstream.service.api.rate_limits import RateLimits, TokenStore
-from dualstream.service.api.request_body import BodyRefused
-from dualstream.service.api.request_log import AccessLog, RequestLog
-from dualstream.service.codecs import media_type
-from dualstream.service.concurrency import LoopWatch, drop_traceback
-from dualstream.service.features import FEATURES
-from dualstream.service.features.feature import Feature, jobs_of
+from dualstream.service.http.request_log import AccessLog, RequestLog
+from dualstream.service.http.send import send_problem, without_body
 from dualstream.service.jobs.follower import Follower
 from dualstream.service.jobs.label_timeouts import DefaultLabels
 from dualstream.service.journal import Limits as JournalLimits, make_journal
@@ -77,15 +85,6 @@ from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.observability.logs import REQUEST_ID
 from dualstream.service.observability.tracing import Tracing, is_tracing_wanted
 from dualstream.service.settings import Settings, check_binding
-from dualstream.service.transport.body_memory import CONNECTION, BodyMemory, memory_limit
-from dualstream.service.transport.connection_limits import (
-    MAX_BODY_STEP_S,
-    MAX_CONNECTIONS,
-    MAX_HEAD_BYTES,
-    MAX_HEAD_S,
-    Connections,
-    Limits,
-)
 from dualstream.solvers import SolverError
 from dualstream.wire.problems import MEDIA_TYPE, Problem, RowError
 

@@ -7,8 +7,8 @@ import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
-from dualstream.service.api.api_keys import new_key
 from dualstream.service.cli.demo.server_process import ServerProcess
+from dualstream.service.http.api_keys import new_key
 from tests.browser.conftest import serving
 from tests.browser.pages import ON_A_DESKTOP, card, create, learn, number, open_tab, samples
 

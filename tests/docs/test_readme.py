@@ -60,7 +60,7 @@ def test_every_field_of_a_spec_is_documented():
         ("CHANGELOG.md", 60),
         ("CONTRIBUTING.md", 120),
         *((f"service/{room}/DESIGN.md", 240) for room in ("journal", "models", "replica")),
-        ("service/transport/DESIGN.md", 230),
+        ("service/http/DESIGN.md", 230),
         ("solvers/DESIGN.md", 230),
     ],
 )

@@ -5,7 +5,7 @@ import statistics
 import time
 from collections.abc import Callable
 
-from dualstream.service.api.api_keys import KeyRing, new_key
+from dualstream.service.http.api_keys import KeyRing, new_key
 
 BLOCKS, CALLS = 10_000, 20
 LEAK_T = 4.5

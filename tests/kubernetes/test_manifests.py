@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from deploy.kubernetes.prometheus_rule import TARGET, manifest
+from dualstream.service.http.body_memory import memory_limit
 from dualstream.service.settings import Settings
-from dualstream.service.transport.body_memory import memory_limit
 from tests.kubernetes.rendered import (
     MANIFESTS,
     OVERLAYS,

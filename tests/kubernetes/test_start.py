@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from dualstream.service.api.api_keys import new_key
+from dualstream.service.http.api_keys import new_key
 from dualstream.solvers import jit
 from tests.kubernetes.rendered import OVERLAYS, ROOT, container, environment, pod
 from tests.redis_server import redis_or_skip

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import schemathesis
 
-from dualstream.service.api.api_keys import new_key
 from dualstream.service.cli.demo.server_process import ServerProcess
+from dualstream.service.http.api_keys import new_key
 from load_tests.security_report import record
 from tests.openapi_fuzz.run import PHASES, STEPS, Found, run, wrongly_let_in
 

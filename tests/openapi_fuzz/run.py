@@ -11,8 +11,8 @@ from schemathesis.config import SchemathesisConfig
 from schemathesis.engine import Status, events, from_schema
 from schemathesis.engine.recorder import ScenarioRecorder
 
-from dualstream.service.api.access import requirement_of
-from dualstream.service.api.api_keys import SCOPES, KeyScope
+from dualstream.service.http.access import requirement_of
+from dualstream.service.http.api_keys import SCOPES, KeyScope
 
 PHASES = ("examples", "coverage", "fuzzing", "stateful")
 STEPS = 8

@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 import dualstream.service.jobs.refit
 from dualstream.client import Client
 from dualstream.service import cli
-from dualstream.service.api.access import REQUIRED_SCOPES
-from dualstream.service.api.api_keys import KeyScope, new_key
 from dualstream.service.cli.demo.server_process import ServerProcess
+from dualstream.service.http.access import REQUIRED_SCOPES
+from dualstream.service.http.api_keys import KeyScope, new_key
 from tests.service.conftest import SPEC, assert_problem
 
 KEYS = {

@@ -16,7 +16,7 @@ from sklearn.utils import murmurhash3_32
 from vowpalwabbit import Workspace
 
 from dualstream.service.api.export import FormatName
-from dualstream.service.transport.body_memory import InFlightBody
+from dualstream.service.http.body_memory import InFlightBody
 from dualstream.solvers import NotExpressible
 from dualstream.solvers.export import FORMATS, Source
 from dualstream.solvers.export.formats import Format

@@ -10,8 +10,8 @@ import pytest
 from fastapi import FastAPI
 
 from dualstream.service.api import dashboard
-from dualstream.service.api.openapi import BINARY, LEARN_EXAMPLES, PREDICT_EXAMPLES
 from dualstream.service.codecs import PARSERS
+from dualstream.service.http.openapi import BINARY, LEARN_EXAMPLES, PREDICT_EXAMPLES
 
 EXAMPLES = [
     (route, media, name, value)

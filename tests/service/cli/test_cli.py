@@ -17,6 +17,8 @@ from dualstream.service import cli, codecs
 from dualstream.service.api import events
 from dualstream.service.cli import settings_flags
 from dualstream.service.cli.demo.server_process import ServerProcess
+from dualstream.service.http import connection_limits
+from dualstream.service.http.body_memory import MAX_BODIES, memory_limit
 from dualstream.service.journal.protocol import DEFAULT_LIMITS
 from dualstream.service.models import admission, model
 from dualstream.service.replica import first_responses
@@ -27,8 +29,6 @@ from dualstream.service.settings import (
     check_binding,
     check_variables,
 )
-from dualstream.service.transport import connection_limits
-from dualstream.service.transport.body_memory import MAX_BODIES, memory_limit
 from tests.docs.documents import ROOT
 from tests.forked import COMMAND, ForkedProcess
 from tests.support import until

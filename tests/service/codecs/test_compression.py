@@ -11,10 +11,10 @@ import pytest
 import zstandard
 from hypothesis import given, strategies as st
 
-from dualstream.service.api import request_body
-from dualstream.service.api.asgi_helpers import Head
 from dualstream.service.codecs.decompress import Inflating
-from dualstream.service.transport.body_memory import BodyMemory, release_body
+from dualstream.service.http import request_body
+from dualstream.service.http.body_memory import BodyMemory, release_body
+from dualstream.service.http.request_head import Head
 from dualstream.wire.problems import Problem
 from tests.fuzzing import examples
 from tests.service.conftest import SPEC, assert_problem

@@ -6,9 +6,9 @@ from collections import defaultdict
 import pytest
 from starlette.testclient import TestClient
 
-from dualstream.service.api.access import FEATURE_SCOPES
 from dualstream.service.features import FEATURES
 from dualstream.service.features.feature import Feature
+from dualstream.service.http.access import FEATURE_SCOPES
 from tests.service.conftest import SPEC
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from dualstream.service.api.exceptions_to_problems import as_problem
 from dualstream.service.cli.demo.server_process import ServerProcess
+from dualstream.service.http.exceptions_to_problems import as_problem
 from dualstream.service.journal.protocol import AppendRequest, JournalUnavailable, Part
 from dualstream.service.journal.record import RecordError, encode_control
 from dualstream.service.models.model import Model

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dualstream.service.api.request_body import request_of
+from dualstream.service.api.request_rows import request_of
 from dualstream.service.codecs import parse_json
 from dualstream.service.jobs.guard_rollback import GuardRollback
 from dualstream.service.jobs.reference_optimum import References

@@ -19,9 +19,9 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from opentelemetry.sdk.trace import TracerProvider
 
 from dualstream.client import AsyncClient, Client
-from dualstream.service.api.access import requirement_of
-from dualstream.service.api.request_log import RequestLog
 from dualstream.service.cli.demo.server_process import ServerProcess
+from dualstream.service.http.access import requirement_of
+from dualstream.service.http.request_log import RequestLog
 from dualstream.service.observability.tracing import SPAN, LearnSpans, Tracing
 from dualstream.service.server.app import create_app
 from dualstream.service.settings import Settings

@@ -13,12 +13,12 @@ import uvicorn
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.server import ServerState
 
-from dualstream.service.api.asgi_helpers import PIECE_BYTES as PIECE, send_json as answer_json
+from dualstream.service.http.body_memory import BodyMemory
+from dualstream.service.http.body_protocol import MAX_BUFFERED, protocol_of
+from dualstream.service.http.connection_limits import EVENT_STREAM, Connections, Limits, State
+from dualstream.service.http.protocol import MAX_HEADERS
+from dualstream.service.http.send import PIECE_BYTES as PIECE, send_json as answer_json
 from dualstream.service.server.serve import UNSENT_BYTES, keep_few_unsent
-from dualstream.service.transport.body_memory import BodyMemory
-from dualstream.service.transport.body_protocol import MAX_BUFFERED, protocol_of
-from dualstream.service.transport.connection_limits import EVENT_STREAM, Connections, Limits, State
-from dualstream.service.transport.http_protocol import MAX_HEADERS
 from dualstream.wire.problems import Problem
 
 GET = b"GET /x HTTP/1.1\r\nhost: a\r\n\r\n"

@@ -11,10 +11,9 @@ from typing import Any
 import msgspec
 from fastapi import FastAPI
 
-from dualstream.service.api.access import requirement_of
-from dualstream.service.api.api_keys import KeyScope
-from dualstream.service.api.views import SCHEMAS
 from dualstream.service.codecs.json_exact import Sample, SampleColumns, Samples
+from dualstream.service.http.access import requirement_of
+from dualstream.service.http.api_keys import KeyScope
 from dualstream.wire.problems import MEDIA_TYPE
 from dualstream.wire.schemas import (
     MODEL_ID,
@@ -70,6 +69,18 @@ _TYPES = (
     LearnedChunk,
     LearnedStream,
 )
+
+SCHEMAS: dict[str, Any] = {}
+"""Schemas of answers by name, for the OpenAPI document."""
+
+
+def returns(kind: Any, description: str = "Successful Response") -> dict[str, Any]:
+    """OpenAPI description of a response whose body has this type."""
+    [schema], types = msgspec.json.schema_components(
+        [kind], ref_template="#/components/schemas/{name}"
+    )
+    SCHEMAS.update(types)
+    return {"description": description, "content": {"application/json": {"schema": schema}}}
 
 
 def describe_hot_routes(app: FastAPI, asks_for_keys: bool) -> None:

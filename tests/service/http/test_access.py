@@ -19,8 +19,9 @@ from typer.testing import CliRunner
 from dualstream.client import BadInput, Client, Refused
 from dualstream.client.calls import with_api_key
 from dualstream.service import cli
-from dualstream.service.api.access import REQUIRED_SCOPES, requirement_of
-from dualstream.service.api.api_keys import (
+from dualstream.service.cli.demo.server_process import ServerProcess
+from dualstream.service.http.access import REQUIRED_SCOPES, requirement_of
+from dualstream.service.http.api_keys import (
     BadKeys,
     KeyRing,
     KeyScope,
@@ -28,7 +29,6 @@ from dualstream.service.api.api_keys import (
     new_key,
     parse_keys,
 )
-from dualstream.service.cli.demo.server_process import ServerProcess
 from dualstream.service.server.serve import make_server
 from dualstream.service.settings import Settings, check_binding
 from tests.docs.documents import ROOT

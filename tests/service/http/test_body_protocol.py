@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 import uvicorn
 
-from dualstream.service.transport.body_protocol import LONG_BODY_BYTES, protocol_of
-from dualstream.service.transport.connection_limits import Connections, Limits
+from dualstream.service.http.body_protocol import LONG_BODY_BYTES, protocol_of
+from dualstream.service.http.connection_limits import Connections, Limits
 
 
 async def digests(scope, receive, send):

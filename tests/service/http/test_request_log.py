@@ -8,9 +8,9 @@ import httpx
 import pytest
 from starlette.testclient import TestClient
 
-from dualstream.service.api import request_log
-from dualstream.service.api.api_keys import new_key
 from dualstream.service.cli.demo.server_process import ServerProcess
+from dualstream.service.http import request_log
+from dualstream.service.http.api_keys import new_key
 from dualstream.wire.chunking.chunks import CHUNK_BYTES
 from tests.service.conftest import SPEC, Serve, assert_problem
 

@@ -7,8 +7,7 @@ from itertools import product
 
 import pytest
 
-from dualstream.service.api.asgi_helpers import PIECE_BYTES as PIECE_OF_ANSWER, send_in_pieces
-from dualstream.service.transport.body_memory import (
+from dualstream.service.http.body_memory import (
     CANDIDATES,
     CONNECTION,
     GRACE_S,
@@ -17,6 +16,7 @@ from dualstream.service.transport.body_memory import (
     body_of,
     release_body,
 )
+from dualstream.service.http.send import PIECE_BYTES as PIECE_OF_ANSWER, send_in_pieces
 from dualstream.wire.chunking.chunks import CHUNK_BYTES
 from dualstream.wire.problems import Problem
 from tests.service.conftest import assert_problem

@@ -8,9 +8,9 @@ import asyncio
 import weakref
 from typing import Any
 
-from dualstream.service.transport.body_memory import CONNECTION
-from dualstream.service.transport.connection_limits import Connections
-from dualstream.service.transport.http_protocol import LimitedProtocol
+from dualstream.service.http.body_memory import CONNECTION
+from dualstream.service.http.connection_limits import Connections
+from dualstream.service.http.protocol import LimitedProtocol
 
 LONG_BODY_BYTES = 64 * 1024
 """Longer bodies bypass the parser."""

@@ -1,19 +1,16 @@
-"""HTTP helpers of the plain ASGI endpoints: headers, query, ETags, idempotency keys, answers."""
+"""Request heads of the plain ASGI endpoints: headers, query, idempotency keys, sources."""
 
-import asyncio
 from functools import lru_cache
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 import msgspec
 from starlette.requests import Request
-from starlette.types import Message, Scope, Send
+from starlette.types import Scope
 
 from dualstream.service.codecs import LONGEST_KEY, is_key
 from dualstream.service.codecs.decompress import content_encoding
 from dualstream.service.journal.record import KeyKind, make_key
-from dualstream.service.observability.logs import REQUEST_ID
-from dualstream.service.transport.body_memory import body_of
-from dualstream.wire.problems import MEDIA_TYPE, Problem, beginning, quoted
+from dualstream.wire.problems import Problem, beginning, quoted
 from dualstream.wire.sources import HEADER, Source, parse_source
 
 NDJSON = b"application/x-ndjson"
@@ -22,8 +19,6 @@ MIN_WEIGHT = 0.001
 _JSON_KINDS = ("application/json", "application/*", "*/*")
 REPLACEMENT = "\ufffd"
 """In place of bytes that are not UTF-8 in a decoded path."""
-PIECE_BYTES = 64 * 1024
-"""A longer answer is sent in pieces of this size."""
 _SINGLE = frozenset(
     (
         b"authorization",
@@ -209,53 +204,3 @@ def is_path(scope: Scope) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-def without_body(send: Send) -> Send:
-    """`send` for a response to HEAD: it ends after the headers, which are those for GET."""
-
-    async def send_head(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            await send(message)
-            await send({"type": "http.response.body", "body": b""})
-
-    return send_head
-
-
-Headers = list[tuple[bytes, bytes]]
-
-
-async def send_json(send: Send, body: bytes, headers: Headers, scope: Scope) -> None:
-    """Send 200 with a JSON body."""
-    head = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    head += headers
-    await send({"type": "http.response.start", "status": 200, "headers": head})
-    message = {"type": "http.response.body", "body": body}
-    await (send(message) if len(body) <= PIECE_BYTES else send_in_pieces(send, message, scope))
-
-
-async def send_in_pieces(send: Send, message: Message, scope: Scope) -> None:
-    """Send a long part of an answer piece by piece, each after most of the previous one was sent.
-
-    So a client that does not read occupies few socket buffers, and a fast client delays others by
-    one piece. The rest counts as memory of bodies (`body_memory.py`).
-    """
-    memory = body_of(scope)
-    memory.reserve_response(len(message["body"]))
-    body, size = memoryview(message["body"]), len(message["body"])
-    for start in range(0, size, PIECE_BYTES):
-        more = start + PIECE_BYTES < size or message.get("more_body", False)
-        piece = body[start : start + PIECE_BYTES]
-        await memory.send(send, {"type": message["type"], "body": piece, "more_body": more})
-        await asyncio.sleep(0)
-
-
-async def send_problem(send: Send, problem: Problem, instance: str) -> None:
-    body = problem.body(instance, REQUEST_ID.get())
-    headers = [
-        (b"content-type", MEDIA_TYPE.encode()),
-        (b"content-length", b"%d" % len(body)),
-        *((name.encode(), value.encode()) for name, value in problem.headers().items()),
-    ]
-    await send({"type": "http.response.start", "status": problem.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

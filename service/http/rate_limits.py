@@ -12,8 +12,11 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
-from dualstream.service.api.api_keys import ANY, Key
+from starlette.types import Scope
+
 from dualstream.service.concurrency import background_task
+from dualstream.service.http.api_keys import ANY, Key
+from dualstream.service.http.request_log import note_rows
 from dualstream.service.journal.protocol import JournalError
 from dualstream.service.journal.rate_buckets import Bucket, Lease, RateBuckets, take
 from dualstream.wire.problems import Problem
@@ -172,3 +175,16 @@ class RateLimits:
     ) -> LeasedTokens | None:
         rate = default if own is None else own
         return None if rate in (None, ANY) else LeasedTokens(self._store, f"{name}:{unit}", rate)
+
+
+def limits_of(scope: Scope) -> KeyLimits | None:
+    """The rate limits of the request's key, which `AccessControl` sets; None without limits."""
+    limits: KeyLimits | None = scope.get("key_limits")
+    return limits
+
+
+async def admit_rows(scope: Scope, count: int) -> None:
+    """Note the rows for the log. Raise Problem 429 if they exceed the rate limit of the key."""
+    note_rows(scope, count)
+    if (limits := limits_of(scope)) is not None:
+        await limits.admit_rows(count)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from dualstream.service.transport.connection_limits import (
+from dualstream.service.http.connection_limits import (
     CANDIDATES,
     CLOSED_PER_STEP,
     MIN_BYTES,
@@ -211,7 +211,7 @@ def test_streams_of_events_make_room_where_no_other_can():
 
 def test_looking_lets_others_be_served_in_between(monkeypatch):
     world, turns = World(most=2000), 0
-    monkeypatch.setattr("dualstream.service.transport.connection_limits.CHECK_EVERY_S", 0.0)
+    monkeypatch.setattr("dualstream.service.http.connection_limits.CHECK_EVERY_S", 0.0)
     world.add(*(Still(State.IDLE, 0) for _ in range(1000)))
 
     async def others() -> None:

@@ -15,10 +15,9 @@ from urllib.parse import parse_qsl
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from dualstream.service.api.api_keys import Key, KeyRing, KeyScope
-from dualstream.service.api.asgi_helpers import send_problem
-from dualstream.service.api.late_labels import REMEMBER_PARAMETERS
-from dualstream.service.api.rate_limits import RateLimits
+from dualstream.service.http.api_keys import Key, KeyRing, KeyScope
+from dualstream.service.http.rate_limits import RateLimits
+from dualstream.service.http.send import send_problem
 from dualstream.service.journal.audit import ANONYMOUS, Author
 from dualstream.service.metrics import Telemetry
 from dualstream.wire.problems import Problem, unknown_model
@@ -95,6 +94,8 @@ _FEATURES = {
     for method in methods
 }
 
+REMEMBER_PARAMETERS = ("remember", "default_label", "default_after_s")
+"""Query parameters of remembered predictions, which require LEARN."""
 ID_DIGITS = 16
 """Hexadecimal digits of a key's digest that identify it in the audit log."""
 _OF_MODELS = "/models/{model_id}"

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from dualstream.service.api.api_keys import ANY, BadKeys, Key, new_key, parse_keys
-from dualstream.service.api.rate_limits import BLOCKS_PER_S, RateLimits, TokenStore
+from dualstream.service.http.api_keys import ANY, BadKeys, Key, new_key, parse_keys
+from dualstream.service.http.rate_limits import BLOCKS_PER_S, RateLimits, TokenStore
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import Journal, JournalUnavailable
 from dualstream.service.journal.rate_buckets import Lease
@@ -101,7 +101,7 @@ async def test_without_the_store_each_worker_keeps_the_rate_and_comes_back(tmp_p
 
 
 async def test_a_store_that_hangs_holds_nobody_up(monkeypatch):
-    monkeypatch.setattr("dualstream.service.api.rate_limits.LEASE_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("dualstream.service.http.rate_limits.LEASE_TIMEOUT_S", 0.01)
 
     class Hanging:
         async def lease(self, *given: Any) -> Lease:
